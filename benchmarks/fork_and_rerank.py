@@ -8,9 +8,7 @@ follow it.
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import numpy.typing as npt
 import psutil
 
 import xlruntime
+from xlexport.bench.timing import Clock, disturbance, seconds
 
 CANDIDATES, ROUNDS = 16, 7
 Ids = npt.NDArray[np.int64]
@@ -37,19 +36,17 @@ def main(bundle: Path, document: Path, context: int = 20_000, length: int = 20) 
         "fork and feed": (lambda candidate: stream.fork().feed(candidate), CANDIDATES),
         "score_continuation": (stream.score_continuation, CANDIDATES),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    scores: dict[str, npt.NDArray[np.float32]] = {}
+    clocks = {name: Clock() for name in ways}
     for _ in range(ROUNDS):
         for name, (score, number) in ways.items():
-            for candidate in candidates[:number]:
-                started = time.perf_counter()
-                found = score(candidate)
-                seconds[name].append(time.perf_counter() - started)
-                if candidate is candidates[0]:
-                    scores[name] = found.log_probs[-length:]
+            waiting = iter(candidates)
+            clocks[name].round(lambda: score(next(waiting)), number)  # noqa: B023  # called in this turn
+    scores = {name: score(candidates[0]).log_probs[-length:] for name, (score, _) in ways.items()}
     print(f"{model.bundle.architecture}, context {context:,} tokens, candidates of {length}, median of each:")
-    for name, each in seconds.items():
-        print(f"{name:24}{1000 * statistics.median(each):12.2f} ms")
+    for name, clock in clocks.items():
+        print(f"{name:24}{1000 * clock.quantile(0.5):12.2f} ms")
+    if reason := disturbance(*clocks.values()):
+        print(f"not to be compared: {reason}")
     for name in ("fork and feed", "score_continuation"):
         apart = float(abs(scores[name] - scores["read the context again"]).max())
         print(f"{name}: within {apart:.1e} nats of reading the context again")
@@ -58,9 +55,8 @@ def main(bundle: Path, document: Path, context: int = 20_000, length: int = 20) 
     for candidate in candidates:
         stream.score_continuation(candidate)
     resident.append(process.memory_info().rss)
-    started = time.perf_counter()
-    forks = [stream.fork() for _ in range(CANDIDATES)]
-    took = (time.perf_counter() - started) / len(forks)
+    forks: list[xlruntime.Stream] = []
+    took = seconds(lambda: forks.extend(stream.fork() for _ in range(CANDIDATES))) / CANDIDATES
     resident.append(process.memory_info().rss)
     scored, forked = np.diff(resident) / 1e6
     print(f"memory of a stream {stream.memory.nbytes / 1e6:.2f} MB, a fork {1000 * took:.2f} ms")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import io
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import torch
 from PIL import Image
 
 import xlruntime
+from xlexport.bench.timing import Clock, disturbance
 from xlruntime.images import Pixels, image_ids, image_side
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.data.images import random_images
@@ -74,11 +74,10 @@ def main() -> None:
     bundle = xlruntime.load(options.bundle, threads=options.threads)
     side = image_side(bundle.bundle)
     images = random_images(read_photos(options.photos, side), side, 0, range(options.images))
-    began = time.perf_counter()
-    of_model = model_losses(build_model(load_checkpoint(options.checkpoint)).eval(), images)
-    between = time.perf_counter()
-    of_bundle = bundle_losses(bundle, images, len(images))
-    ended = time.perf_counter()
+    trained, clocks, losses = build_model(load_checkpoint(options.checkpoint)).eval(), (Clock(), Clock()), []
+    clocks[0].round(lambda: losses.append(model_losses(trained, images)), 1)
+    clocks[1].round(lambda: losses.append(bundle_losses(bundle, images, len(images))), 1)
+    of_model, of_bundle = losses
     count, bit = of_model.size, math.log(2)
     print(f"{len(images)} crops of {', '.join(file.name for file in options.photos)}, {side} × {side} pixels\n")
     print("| | bits per byte |\n|---|---|")
@@ -90,7 +89,10 @@ def main() -> None:
     differences = np.abs(of_model - of_bundle)
     print(f"\nlargest difference of a byte's score: {differences.max():.1e} nats")
     print(f"more than {LARGE} nats: {(differences > LARGE).sum():,} of {count:,} bytes")
-    print(f"PyTorch {count / (between - began):,.0f} bytes/s, bundle {count / (ended - between):,.0f} bytes/s")
+    speeds = [f"{count / clock.quantile(0.5):,.0f} bytes/s" for clock in clocks]
+    print(f"PyTorch {speeds[0]}, bundle {speeds[1]}")
+    if reason := disturbance(*clocks):
+        print(f"not to be compared: {reason}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from benchmarks.javascript_sides import gpt2, javascript, python, write_gpt2
-from benchmarks.measuring import PATH, Figures, add_to_json, headline, measure
+from benchmarks.measuring import PATH, Figures, add_to_json, headline, measure, print_disturbances, ratio
 from benchmarks.sides import Side, run_once
 
 __all__ = ["main"]
@@ -86,12 +86,13 @@ def print_table(name: str, figures: Figures) -> None:
     for side_name, side in sides.items():
         speed, best = side["tokens"] / side["median"], side["tokens"] / side["best"]
         own = side.get("model") is None
-        part = f"{base / side['median']:11.2f}" if own else f"{'':11}"
+        part = ratio(side, base / side["median"] if own else None, 11)
         difference = side.get("max_abs_log_prob_diff")
         print(
             f"  {side_name:34}{speed:10,.0f}{best:8,.0f}{part}{speed * side['parameters'] / 1e9:15.1f}"
             f"{side['load_seconds']:8.2f}" + (f"{difference:12.1e}" if own and difference is not None else "")
         )
+    print_disturbances(figures)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ garbage and when the system takes freed memory back. Needs what `javascript_besi
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 
 import click
@@ -42,7 +41,6 @@ def main(bundle: Path, document: Path, kind: str, size: int, threads: int, witho
     stream = model.stream()
     largest, difference, scored = 0.0, 0.0, 0
     used, resident, highest = list[float](), list[float](), 0.0
-    started = time.perf_counter()
     for number, piece in enumerate(np.array_split(ids, PIECES), 1):
         found = child.feed(piece)
         scored += len(found)
@@ -59,11 +57,10 @@ def main(bundle: Path, document: Path, kind: str, size: int, threads: int, witho
             compared = "" if without_python else f"{largest:9.1e} nats {bits:9.1e} bits per token"
             memory = f"{used[-1]:8.1f} MB in use {resident[-1]:8.1f} MB resident at most"
             print(f"{100 * number // PIECES:4}% {scored:9,} tokens {compared} {memory}", flush=True)
-    seconds = time.perf_counter() - started
     child.close()
     print(
         f"from the first tenth to the last: {used[-1] / used[0] - 1:+.2%} in use, "
-        f"{resident[-1] / resident[0] - 1:+.2%} resident at most; {scored / seconds:,.0f} tokens/s together"
+        f"{resident[-1] / resident[0] - 1:+.2%} resident at most"
     )
 
 

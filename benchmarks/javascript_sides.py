@@ -108,7 +108,7 @@ def javascript(kind: str, bundle: str, threads: int, settings: dict[str, Any], t
     child = Child(kind, bundle, threads, settings)
     facts = {"tokens": tokens, "load_seconds": child.load_seconds, "parameters": parameters(bundle)}
     walk = Walk(tokens)
-    return Ready(lambda: child.feed(walk.piece()), facts, WARM)
+    return Ready(lambda: child.feed(walk.piece()), facts, WARM, elsewhere=True)
 
 
 def gpt2(kind: str, model: str, library: str, threads: int, tokens: int) -> Ready:
@@ -121,7 +121,7 @@ def gpt2(kind: str, model: str, library: str, threads: int, tokens: int) -> Read
     def step() -> None:
         child.feed(walk.piece())
 
-    return Ready(step, facts, WARM)
+    return Ready(step, facts, WARM, elsewhere=True)
 
 
 def parameters(bundle: str) -> int:

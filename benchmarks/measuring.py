@@ -20,8 +20,21 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.sides import ROOT, Ready, Side, Turn, sides_of
+from xlexport.bench.timing import disturbance
 
-__all__ = ["PATH", "Figures", "add_to_json", "code_digest", "common_options", "headline", "machine", "measure", "sgemm"]
+__all__ = [
+    "PATH",
+    "Figures",
+    "add_to_json",
+    "code_digest",
+    "common_options",
+    "headline",
+    "machine",
+    "measure",
+    "print_disturbances",
+    "ratio",
+    "sgemm",
+]
 
 PATH = click.Path(path_type=Path)
 RATES = ("sgemm_onnxruntime", "sgemm_torch", "memory_gb_per_s")
@@ -39,16 +52,17 @@ def measure(
     """Measure all sides in turns on `device`, `repeats` steps of each in a round, and return their figures.
 
     A side whose facts have `flops` (and `bytes`) of a step gets a floor. A side that returns as many scores as the
-    first side of its `model` gets the difference between them.
+    first side of its `model` gets the difference between them. `disturbance` says why a side's times cannot be compared
+    with those of the first side.
     """
     figures: Figures = {"machine": machine(), "threads": threads, "rounds": rounds}
     with sides_of({"SGEMM": lambda: Side(sgemm, threads, device), **makers}) as sides:
         floor = sides.pop("SGEMM")
         print("measuring", file=sys.stderr)
-        measured, turns = [peaks(floor)], {name: list[Turn]() for name in sides}
+        measured, turns = [peaks(floor)], dict[str, Turn]()
         for _ in range(rounds):
             for name, side in sides.items():
-                turns[name].append(side.measure(repeats[name]))
+                turns[name] = side.measure(repeats[name])
             measured.append(peaks(floor))
         facts = {name: side.facts for name, side in sides.items()}
     figures["peaks"] = measured
@@ -57,11 +71,13 @@ def measure(
     gflops = max(best["sgemm_onnxruntime"], best["sgemm_torch"])
     references: dict[str, npt.NDArray[np.float64]] = {}
     figures["sides"] = {}
-    for name, each in turns.items():
-        figures["sides"][name] = row = {**medians(each), **facts[name], "seconds": [turn.seconds for turn in each]}
+    base, *_ = turns.values()
+    for name, turn in turns.items():
+        figures["sides"][name] = row = {**times(turn), **facts[name]}
+        row["disturbance"] = disturbance(base.clock, *([] if turn is base else [turn.clock]))
         if "flops" in row:
             row["floor"] = max(row["flops"] / gflops, row.get("bytes", 0) / best["memory_gb_per_s"]) / 1e9
-        scores = np.array(each[-1].scores)
+        scores = np.array(turn.scores)
         reference = references.setdefault(row.get("model", ""), scores)
         if scores.size and scores.shape == reference.shape:
             row["max_abs_log_prob_diff"] = float(np.abs(scores - reference).max())
@@ -115,16 +131,31 @@ def peaks(side: Side, repeats: int = 5) -> dict[str, float]:
     return dict(zip(RATES, tries.max(axis=0).tolist(), strict=True))
 
 
-def medians(turns: list[Turn]) -> dict[str, float]:
-    """Return a side's median and best wall time over all steps, and median user and system time over turns."""
-    seconds = [each for turn in turns for each in turn.seconds]
+def times(last: Turn) -> Figures:
+    """Return a side's median and best wall time over all steps, and its mean user and system time, by its last turn."""
+    clock, steps = last.clock, len(last.clock.runs)
     return {
-        "median": float(np.median(seconds)),
-        "best": min(seconds),
-        "user": float(np.median([turn.user for turn in turns])),
-        "system": float(np.median([turn.system for turn in turns])),
-        "peak_rss_mb": max(turn.peak_rss_mb for turn in turns),
+        "median": clock.quantile(0.5),
+        "best": min(clock.runs),
+        "user": clock.user / steps,
+        "system": clock.system / steps,
+        "peak_rss_mb": last.peak_rss_mb,
+        "seconds": clock.rounds,
     }
+
+
+def ratio(side: Figures, value: float | None, width: int) -> str:
+    """Return a cell with a side's ratio to another; with a dash if its times cannot be compared."""
+    if value is None:
+        return " " * width
+    return f"{value:{width}.2f}" if side["disturbance"] is None else f"{'-':>{width}}"
+
+
+def print_disturbances(figures: Figures) -> None:
+    """Print why some sides have no ratios."""
+    for name, side in figures["sides"].items():
+        if side["disturbance"] is not None:
+            print(f"  {name} not compared: {side['disturbance']}")
 
 
 def code_digest() -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
+from benchmarks.measuring import Figures, add_to_json, common_options, headline, measure, print_disturbances, ratio
 from benchmarks.reformer_sides import (
     SHAPE,
     TINY,
@@ -112,14 +112,15 @@ def _print_table(title: str, figures: Figures) -> None:
     )
     for name, side in figures["sides"].items():
         tokens = side["tokens"]
-        by_floor = f"{side['best'] / side['floor']:9.2f}" if "floor" in side else f"{'':9}"
+        by_floor = side["best"] / side["floor"] if "floor" in side else None
         difference = side.get("mean_log_prob_diff")
         print(
             f"  {name:36}{side['best']:9.2f}{side['median']:9.2f}{side['user']:9.2f}{side['system']:8.2f}"
-            f"{side['best'] / tokens * 1e6:10.0f}{side['best'] / tokens / first['best']:15.2f}"
-            f"{side['median'] / tokens / first['median']:8.2f}{by_floor}{side['peak_rss_mb']:9,.0f}"
-            + (f"{difference:12.1e}" if difference is not None else "")
+            f"{side['best'] / tokens * 1e6:10.0f}{ratio(side, side['best'] / tokens / first['best'], 15)}"
+            f"{ratio(side, side['median'] / tokens / first['median'], 8)}{ratio(side, by_floor, 9)}"
+            f"{side['peak_rss_mb']:9,.0f}" + (f"{difference:12.1e}" if difference is not None else "")
         )
+    print_disturbances(figures)
 
 
 if __name__ == "__main__":

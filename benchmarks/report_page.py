@@ -10,11 +10,10 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.report.browser import Browser, missing_browser, open_browser
+from xlexport.bench.timing import seconds
 
 SCROLLED = (60, 240, 2000)  # pixels per frame
 # The median time in ms of 150 frames, each of which scrolls.
@@ -34,13 +33,6 @@ return new Promise((done) => {
   setTimeout(() => requestAnimationFrame(tick), 500);
 });
 """
-
-
-def seconds(work: Callable[[], None]) -> float:
-    """Return the duration of `work`."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def measure(browser: Browser, page: Path, word: str) -> dict[str, float]:

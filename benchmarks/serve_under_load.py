@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import statistics
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
@@ -39,6 +38,7 @@ from benchmarks.serving_clients import (
     request_body,
     unread_ask,
 )
+from xlexport.bench.timing import Clock, compared
 
 __all__ = ["main"]
 
@@ -153,33 +153,30 @@ class Load:
         return sum(count for status, count in self._statuses.items() if status >= least)
 
 
-async def throughput(server: ServerProcess, bundle: Path, text: str, length: int, number: int) -> None:
+def throughput(server: ServerProcess, bundle: Path, text: str, length: int, number: int) -> None:
     """Print tokens a second of the server and of the library, for the same documents."""
     model = xlruntime.load(bundle, threads=1)
     click.echo(f"{'documents of':>14} {length} characters: clients, server, library, share")
     for clients in CLIENTS:
         documents = [text[at * length :][:length] for at in range(max(number, 2 * clients))]
         tokens = sum(len(model.tokenizer.encode(document)) - 1 for document in documents)
-        shares, rates = [], []
+        served, alone = Clock(elsewhere=True), Clock()
         for _ in range(3):
-            started = time.perf_counter()
-            waiting = iter(documents)
-            async with clients_of(server, clients) as client:
-                await asyncio.gather(*(_score_all(client, waiting) for _ in range(clients)))
-            served = tokens / (time.perf_counter() - started)
-            started = time.perf_counter()
-            list(model.score(documents, batch_size=clients))
-            alone = tokens / (time.perf_counter() - started)
-            rates.append((served, alone))
-            shares.append(served / alone)
-        served, alone = rates[shares.index(statistics.median(shares))]
-        spread = f"({min(shares):.2f} to {max(shares):.2f})"
-        click.echo(f"{clients:14} {served:12,.0f} {alone:12,.0f} {served / alone:8.2f}  {spread}")
+            served.round(lambda: asyncio.run(_score_all(server, clients, iter(documents))), 1)  # noqa: B023
+            alone.round(lambda: list(model.score(documents, batch_size=clients)), 1)  # noqa: B023
+        shares = [library / service for library, service in zip(alone.runs, served.runs, strict=True)]
+        rates = [tokens / clock.quantile(0.5) for clock in (served, alone)]
+        share = f"{rates[0] / rates[1]:.2f}  ({min(shares):.2f} to {max(shares):.2f})"
+        click.echo(f"{clients:14} {rates[0]:12,.0f} {rates[1]:12,.0f}     {compared(share, served, alone)}")
 
 
-async def _score_all(client: httpx.AsyncClient, waiting: Iterable[str]) -> None:
-    for document in waiting:
-        await ask(client, {"prompt": document, "max_tokens": 0, "echo": True, "logprobs": 0})
+async def _score_all(server: ServerProcess, clients: int, waiting: Iterable[str]) -> None:
+    async def score(client: httpx.AsyncClient) -> None:
+        for document in waiting:
+            await ask(client, {"prompt": document, "max_tokens": 0, "echo": True, "logprobs": 0})
+
+    async with clients_of(server, clients) as client:
+        await asyncio.gather(*(score(client) for _ in range(clients)))
 
 
 async def first_token(server: ServerProcess, text: str, number: int) -> None:
@@ -239,7 +236,7 @@ def main(
             asyncio.run(Load(server, text, requests, others, distinct, longest).run(clients))
     if "throughput" in parts:
         with ServerProcess.running(bundle, "--threads", "1", "--batch-size", str(max(CLIENTS))) as server:
-            asyncio.run(throughput(server, bundle, text, longest, samples))
+            throughput(server, bundle, text, longest, samples)
     if "first-token" in parts:
         with ServerProcess.running(bundle, "--threads", "1") as server:
             asyncio.run(first_token(server, text, samples))

@@ -11,18 +11,18 @@ import contextlib
 import importlib
 import json
 import os
-import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import numpy.typing as npt
+
+from xlexport.bench.timing import Clock, peak_rss_mb, seconds
 
 __all__ = ["ROOT", "Ready", "Side", "SideError", "Turn", "run_once", "sides_of", "text_ids"]
 
@@ -41,22 +41,22 @@ class Ready:
         step: the work that is timed; returns scores of its tokens in nats, or None.
         facts: further facts about the side, as plain JSON.
         warm: steps before the first turn.
+        elsewhere: as in `Clock`.
     """
 
     step: Callable[[], npt.NDArray[Any] | None]
     facts: dict[str, Any] = field(default_factory=dict)
     warm: int = 2
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Several steps of a side in a row: wall time of each, and the process's mean user and system time per step."""
+    """Several steps of a side in a row: the scores that they returned, and the times of all turns so far."""
 
-    seconds: list[float]
-    user: float
-    system: float
+    clock: Clock
     peak_rss_mb: float
-    scores: list[float]  # returned by all these steps
+    scores: list[float]
 
 
 class Side:
@@ -79,7 +79,8 @@ class Side:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{repeats}\n")
         self._process.stdin.flush()
-        return Turn(**self._answer())
+        answer = self._answer()
+        return Turn(Clock(**answer.pop("clock")), **answer)
 
     def close(self) -> None:
         """End the process."""
@@ -145,32 +146,20 @@ def _serve() -> None:
     if not isinstance(found, Ready):
         print(json.dumps(found), file=answers, flush=True)
         return
-    started = time.perf_counter()
-    found.step()
-    found.facts["first_step_seconds"] = time.perf_counter() - started
+    found.facts["first_step_seconds"] = seconds(found.step)
     for _ in range(found.warm - 1):
         found.step()
     print(json.dumps(found.facts), file=answers, flush=True)
+    clock = Clock(elsewhere=found.elsewhere)
     for line in sys.stdin:
-        print(json.dumps(_turn(found.step, int(line))), file=answers, flush=True)
+        print(json.dumps(asdict(_turn(found.step, clock, int(line)))), file=answers, flush=True)
 
 
-def _turn(step: Callable[[], npt.NDArray[Any] | None], repeats: int) -> dict[str, Any]:
-    before, seconds, scores = resource.getrusage(resource.RUSAGE_SELF), [], list[float]()
-    for _ in range(repeats):
-        started = time.perf_counter()
-        found = step()
-        seconds.append(time.perf_counter() - started)
-        if found is not None:
-            scores += np.asarray(found, np.float64).ravel().tolist()
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    return {
-        "seconds": seconds,
-        "user": (after.ru_utime - before.ru_utime) / repeats,
-        "system": (after.ru_stime - before.ru_stime) / repeats,
-        "peak_rss_mb": after.ru_maxrss * 1024 / 1e6,
-        "scores": scores,
-    }
+def _turn(step: Callable[[], npt.NDArray[Any] | None], clock: Clock, repeats: int) -> Turn:
+    results: list[npt.NDArray[Any] | None] = []
+    clock.round(lambda: results.append(step()), repeats)
+    scores = [np.asarray(result, np.float64).ravel() for result in results if result is not None]
+    return Turn(clock, peak_rss_mb(), np.concatenate([*scores, []]).tolist())
 
 
 def text_ids(start: int, count: int) -> npt.NDArray[np.int64]:

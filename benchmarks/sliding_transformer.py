@@ -23,7 +23,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
+from benchmarks.measuring import Figures, add_to_json, common_options, headline, measure, print_disturbances, ratio
 from benchmarks.sides import Side
 from benchmarks.transformer_xl_sides import SHAPE, TINY, Case, ours, prepared
 from benchmarks.vanilla_transformer import eager, onnx_runtime
@@ -78,7 +78,7 @@ def _measure(
 ) -> Figures:
     def own(segment_len: int, clamp_len: int) -> Callable[[], Side]:
         case = Case(segment_len, length, same_length=True, clamp_len=clamp_len)
-        return lambda: Side(ours, bundle, threads, case.plain())
+        return lambda: Side(ours, bundle, threads, case.plain(), "auto")
 
     makers: dict[str, Callable[[], Side]] = {
         VANILLA[0]: lambda: Side(eager, shape, length, threads),
@@ -87,8 +87,10 @@ def _measure(
     }
     makers |= {f"bundle, segments of {segment}": own(segment, -1) for segment in SEGMENTS}
     steps = {name: windows if name in VANILLA else repeats for name in makers}
-    figures = measure(makers, rounds, steps, threads)
+    figures = measure(makers, rounds, steps, threads) | {"length": length, "shape": shape, "paper": PAPER.get(length)}
     sides = figures["sides"]
+    if any(side["disturbance"] for side in sides.values()):
+        return figures
     for key in ("best", "median"):
         times = {name: side[key] / side["tokens"] for name, side in sides.items()}
         own_time = min(seconds for name, seconds in times.items() if name not in VANILLA)
@@ -96,7 +98,7 @@ def _measure(
             name: {"published_segments": times[name] / times[PUBLISHED], "best_segments": times[name] / own_time}
             for name in VANILLA
         }
-    return figures | {"length": length, "shape": shape, "paper": PAPER.get(length)}
+    return figures
 
 
 def _print_table(length: int, figures: Figures) -> None:
@@ -107,9 +109,10 @@ def _print_table(length: int, figures: Figures) -> None:
         print(
             f"  {name:36}{side['best'] * per_token:15.3f}{side['median'] * per_token:10.3f}"
             f"{side['user'] / side['tokens']:9.4f}{side['system'] / side['tokens']:10.4f}"
-            f"{side['best'] / side['floor']:9.2f}"
+            f"{ratio(side, side['best'] / side['floor'], 9)}"
         )
-    for name in VANILLA:
+    print_disturbances(figures)
+    for name in VANILLA if "times_slower_best" in figures else ():
         best, median = figures["times_slower_best"][name], figures["times_slower_median"][name]
         print(
             f"  {name}, times slower than published segments: {best['published_segments']:,.0f} "

@@ -2,21 +2,17 @@
 
     python -m benchmarks.torch_formats CHECKPOINT [--folder kept] [--segments 128,1]
 
-Each row gives the median step with full memory and one thread, and the ratio to ONNX in the same round. The sizes of
-the bundles follow.
+Each row gives the median step with full memory and one thread, and the ratio to ONNX. The sizes of the bundles follow.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
-import time
 from pathlib import Path
 
-import numpy as np
-
 from xlexport.bench.runners import GraphSide, Work
+from xlexport.bench.timing import Clock, compared
 from xlexport.bundles import open_bundle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
@@ -55,19 +51,15 @@ def measure(folder: Path, segment_len: int, rounds: int, repeats: int) -> None:
         sides[to] = GraphSide(model, Work("score", evaluation, segment_len, 1))
         for _ in range(3):  # TorchScript compiles in its first steps
             sides[to].step()
-    seconds: dict[str, list[float]] = {to: [] for to in FORMATS}
+    clocks = {to: Clock() for to in FORMATS}
     for _ in range(rounds):
         for to, side in sides.items():
-            started = time.perf_counter()
-            for _ in range(repeats):
-                side.step()
-            seconds[to].append((time.perf_counter() - started) / repeats)
-    for to in FORMATS:
-        ratio = statistics.median(np.array(seconds[to]) / np.array(seconds["onnx"]))
-        print(
-            f"{segment_len:5} tokens  {to:18} {statistics.median(seconds[to]) * 1e3:8.2f} ms, best "
-            f"{min(seconds[to]) * 1e3:8.2f} ms, {ratio:.2f} times ONNX"
-        )
+            clocks[to].round(side.step, repeats)
+    onnx = clocks["onnx"]
+    for to, clock in clocks.items():
+        median = clock.quantile(0.5)
+        ratio = compared(f"{median / onnx.quantile(0.5):.2f} times ONNX", onnx, clock)
+        print(f"{segment_len:5} tokens  {to:18} {median * 1e3:8.2f} ms, best {min(clock.runs) * 1e3:8.2f} ms, {ratio}")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from typing import Any
 
 import click
 
-from benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
+from benchmarks.measuring import Figures, add_to_json, common_options, headline, measure, print_disturbances, ratio
 from benchmarks.sides import Side
 from benchmarks.transformer_xl_sides import SHAPE, TINY, Case, hugging_face, our_eager, ours, prepared
 from xlruntime.devices import Device
@@ -119,14 +119,16 @@ def print_table(name: str, figures: Figures) -> None:
         f"{'x ours: best':>14}{'median':>8}{'x floor':>9}{'MB':>6}{'difference':>12}"
     )
     for side_name, side in sides.items():
-        by_floor = f"{side['best'] / side['floor']:9.2f}" if "floor" in side else f"{'':9}"
+        by_floor = side["best"] / side["floor"] if "floor" in side else None
         difference = side.get("max_abs_log_prob_diff")
         print(
             f"  {side_name:36}{side['best'] * 1e3:9.1f}{side['median'] * 1e3:9.1f}{side['user'] * 1e3:9.1f}"
             f"{side['system'] * 1e3:8.1f}{side['best'] / side['tokens'] * 1e3:10.3f}"
-            f"{side['best'] / side['tokens'] / best:14.2f}{side['median'] / side['tokens'] / median:8.2f}"
-            f"{by_floor}{side['peak_rss_mb']:6.0f}" + (f"{difference:12.1e}" if difference is not None else "")
+            f"{ratio(side, side['best'] / side['tokens'] / best, 14)}"
+            f"{ratio(side, side['median'] / side['tokens'] / median, 8)}{ratio(side, by_floor, 9)}"
+            f"{side['peak_rss_mb']:6.0f}" + (f"{difference:12.1e}" if difference is not None else "")
         )
+    print_disturbances(figures)
     for side_name, side in sides.items():
         if side.get("max_abs_log_prob_diff", 0) > ROUNDING:
             print(f"  {side_name} computes something else, so its time means nothing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import tempfile
@@ -17,6 +18,7 @@ import pytest
 from tests.helpers.paths import GOLDEN
 from xlexport import terminal
 from xlexport.bench.runners import GraphSide
+from xlexport.bench.timing import Clock
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
@@ -61,6 +63,7 @@ MORE_FIELDS = [
     "floor",
     "fraction_of_floor",
     "kernels",
+    "disturbance",
 ]
 INTERRUPTED = "Error: interrupted; no unfinished output was left. Run the command again."
 QUICK = ("--repeats", "2", "--rounds", "1", "--threads", "1")
@@ -68,7 +71,11 @@ QUICK = ("--repeats", "2", "--rounds", "1", "--threads", "1")
 
 @pytest.fixture(autouse=True)
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure the machine's rates with tiny sizes, because these tests do not need the right rates."""
+    """Measure the machine's rates with tiny sizes, because these tests do not need the right rates.
+
+    What other programs do at the same time does not matter to them either.
+    """
+    monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks: None)
     monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 64)
     monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 16)
 
@@ -136,6 +143,30 @@ def test_generating_token_by_token(folder: str, memory: int, segment: int, invok
 def test_generating_beside_the_eager_model(bundle: Path, checkpoint: Path, invoke: Invoke) -> None:
     options = ("--purpose", "generate", *QUICK, "--json")
     assert invoke("bench", bundle, "--against", checkpoint, *options).succeeded().object["speedup"] > 0
+
+
+# Other programs.
+
+
+def test_disturbed_times_without_ratios(
+    bundle: Path, checkpoint: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disturbance(bundle_clock: Clock, eager_clock: Clock) -> str:
+        return "rounds disagree"
+
+    monkeypatch.setattr("xlexport.bench.disturbance", disturbance)
+    command = ("bench", bundle, "--against", checkpoint, *QUICK)
+    found = invoke(*command, "--json").succeeded().object
+    assert found["disturbance"] == "rounds disagree"
+    ratios = ("speedup", "speedup_best_round", "fraction_of_floor", "fraction_of_sgemm")
+    assert [found[name] for name in ratios] == [None] * 4
+    assert min(found[name] for name in ("tokens_per_second", "eager_tokens_per_second", "gflops", "floor_ms")) > 0
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in invoke(*command).succeeded().out.splitlines())
+    assert rows["not compared"] == "rounds disagree"
+    assert rows["eager"].endswith(" tokens/s") and "%" not in rows["floor"]
+    header, *lines = invoke(*command, "--mem-len", "5,9").succeeded().out.splitlines()
+    assert header.split()[-2:] == ["to", "eager"]
+    assert [line.split()[-6:] for line in lines] == [["-", "-", "not", "compared:", "rounds", "disagree"]] * 2
 
 
 # Sweeps.

@@ -168,7 +168,9 @@ def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPa
     text = "It was the season of Light, it was the season of Darkness. " * 40
     monkeypatch.setattr("xlexport.commands.demo.sample_checkpoint", lambda tokens: checkpoint)
     monkeypatch.setattr("xlexport.commands.demo.sample_text", lambda: text)
-    monkeypatch.setattr("xlexport.commands.demo.EAGER_SECONDS", 0.1)
+    monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 64)
+    monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 16)
+    monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks: None)
     monkeypatch.setattr("xlexport.commands.demo.TRIAL_BYTES", 100)
     return text
 
@@ -177,14 +179,15 @@ def test_demo_as_json(tiny_demo: str, checkpoint: Path, invoke: Invoke, tmp_path
     output = tmp_path / "kept"
     shown = invoke("demo", "-o", output, "--json").succeeded()
     found = shown.object
-    assert list(found) == ["convert_seconds", "verify", "score", "text_bytes", "eager_tokens_per_second", "speedup"]
+    speeds = ["tokens_per_second", "eager_tokens_per_second", "speedup", "disturbance"]
+    assert list(found) == ["convert_seconds", "verify", "score", "text_bytes", *speeds]
     assert found["verify"]["passed"] is True
     assert "per_segment" not in found["verify"]
     assert found["text_bytes"] == len(tiny_demo)
     assert 100 <= found["score"]["bytes"] <= len(tiny_demo)
     assert found["score"]["document"] == "sample text"
-    speed = found["score"]["tokens_per_second"]
-    assert found["speedup"] == pytest.approx(speed / found["eager_tokens_per_second"])
+    assert found["speedup"] == pytest.approx(found["tokens_per_second"] / found["eager_tokens_per_second"])
+    assert found["disturbance"] is None
     assert "in a process without PyTorch" in shown.err
     assert read_bundle(output / "demo.bundle").provenance["sources"] == {
         checkpoint.name: digest_file(checkpoint).sha256
@@ -200,6 +203,18 @@ def test_demo_ends_with_its_table(tiny_demo: str, invoke: Invoke) -> None:
     ]
     assert rows["verified"] == "20 segments of 8 tokens, memory 20"
     assert float(rows["bits per byte"]) > 1
+    assert re.fullmatch(r"[\d,]+ \(\d+\.\dx\)", rows["eager tokens/s"])
+
+
+def test_demo_beside_other_programs_compares_nothing(
+    tiny_demo: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks: "rounds disagree by 40%")
+    assert re.search(
+        r"\neager tokens/s +[\d,]+ \(not compared: rounds disagree by 40%\)\n", invoke("demo").succeeded().out
+    )
+    found = invoke("demo", "--json").succeeded().object
+    assert (found["speedup"], found["disturbance"]) == (None, "rounds disagree by 40%")
 
 
 @pytest.mark.full

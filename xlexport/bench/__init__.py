@@ -1,7 +1,7 @@
 """Measure a bundle's speed, the speed of the machine and that of the eager model in one run.
 
-Machines are shared and noisy. So the measured sides take turns, and only ratios and medians of one run count.
-docs/bench.md explains how to read the figures.
+Machines are shared and noisy. So the measured sides take turns, and only ratios and medians of one run count. There are
+no ratios if other programs took the cores. docs/bench.md explains how to read the figures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xlexport.bench.operator_profile import profile_step
 from xlexport.bench.report import BenchReport
 from xlexport.bench.roofline import step_floor
 from xlexport.bench.runners import EagerSide, GraphSide, Purpose, Work
-from xlexport.bench.timing import Clock, peak_rss_mb
+from xlexport.bench.timing import Clock, disturbance, peak_rss_mb
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.errors import XlexportError
 from xlruntime.errors import OptionError
@@ -199,6 +199,9 @@ def _measure(
     best_round = min(clock.medians)
     quietest = clock.medians.index(best_round)
     eager_median = eager_clock.quantile(0.5) if eager_step is not None else None
+    disturbed = disturbance(*([clock] if eager_step is None else [clock, eager_clock]))
+    compared = disturbed is None
+    least, gflops = floor.seconds(best), None if floor.flops is None else floor.flops / median / 1e9
     return BenchReport(
         segment_len=work.segment_len,
         mem_len=work.evaluation.most_rows,
@@ -209,16 +212,16 @@ def _measure(
         tokens_per_second=work.tokens / median,
         ms_per_segment_p50=median * 1e3,
         ms_per_segment_p95=clock.quantile(0.95) * 1e3,
-        gflops=None if floor.flops is None else floor.flops / median / 1e9,
+        gflops=gflops,
         sgemm_gflops=best.sgemm,
-        fraction_of_sgemm=None if floor.flops is None else floor.flops / median / 1e9 / best.sgemm,
+        fraction_of_sgemm=gflops / best.sgemm if gflops is not None and compared else None,
         load_seconds=load_seconds,
         peak_rss_mb=peak,
         eager_tokens_per_second=work.tokens / eager_median if eager_median else None,
-        speedup=eager_median / median if eager_median else None,
+        speedup=eager_median / median if eager_median and compared else None,
         purpose=work.purpose,
         ms_per_segment_best_round=best_round * 1e3,
-        speedup_best_round=eager_clock.medians[quietest] / best_round if eager_median else None,
+        speedup_best_round=eager_clock.medians[quietest] / best_round if eager_median and compared else None,
         user_ms_per_segment=clock.user / steps * 1e3,
         system_ms_per_segment=clock.system / steps * 1e3,
         flops_per_segment=floor.flops,
@@ -227,10 +230,11 @@ def _measure(
         read_gb_per_second=best.read,
         arithmetic_floor_ms=_ms(floor.arithmetic_seconds(best)),
         bytes_floor_ms=floor.bytes_seconds(best) * 1e3,
-        floor_ms=_ms(floor.seconds(best)),
+        floor_ms=_ms(least),
         floor=floor.bound(best),
-        fraction_of_floor=None if (least := floor.seconds(best)) is None else least / median,
+        fraction_of_floor=least / median if least is not None and compared else None,
         kernels=model.kernels_used(side.graph),
+        disturbance=disturbed,
         profile=profile_step(side) if settings.profile else None,
     )
 

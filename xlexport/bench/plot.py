@@ -50,7 +50,7 @@ def draw_plot(reports: Sequence[BenchReport], path: Path) -> None:
     for report in reports:
         lines.setdefault(tuple(getattr(report, name) for name in others), []).append(report)
 
-    against = reports[0].speedup is not None
+    against = reports[0].eager_tokens_per_second is not None
     figure = Figure(figsize=(8, 5), layout="constrained")
     plot = figure.add_subplot()
     for key, line in lines.items():
@@ -58,11 +58,13 @@ def draw_plot(reports: Sequence[BenchReport], path: Path) -> None:
         label = ", ".join(f"{name} {value}" for name, value in zip(others, key, strict=True)) or "bundle"
         places = [getattr(report, axis) for report in line]
         (drawn,) = plot.plot(places, [report.tokens_per_second for report in line], marker="o", label=label)
-        allowed = [report.tokens_per_second / fraction for report in line if (fraction := report.fraction_of_floor)]
+        allowed = [
+            report.tokens_per_second * report.ms_per_segment_p50 / report.floor_ms for report in line if report.floor_ms
+        ]
         if allowed:  # None if the architecture does not count its arithmetic
             plot.plot(places, allowed, linestyle="--", color=drawn.get_color())
         if against:
-            eager = [report.tokens_per_second / (report.speedup or 1) for report in line]
+            eager = [report.eager_tokens_per_second or 0 for report in line]
             plot.plot(places, eager, linestyle=":", color=drawn.get_color())
     plot.set_xlabel(AXES[axis])
     plot.set_ylabel("tokens/s")
@@ -71,7 +73,9 @@ def draw_plot(reports: Sequence[BenchReport], path: Path) -> None:
     plot.set_xticks(places, [f"{place:,}" for place in places])
     plot.grid(alpha=0.3)
     plot.set_yscale("log")
-    dashed = "" if reports[0].fraction_of_floor is None else "; dashed: what the floor allows"
-    plot.set_title(f"{reports[0].purpose}{dashed}" + ("; dotted: eager model" if against else ""))
+    dashed = "" if reports[0].floor_ms is None else "; dashed: what the floor allows"
+    dotted = "; dotted: eager model" if against else ""
+    disturbed = "; disturbed by other programs" if any(report.disturbance for report in reports) else ""
+    plot.set_title(f"{reports[0].purpose}{dashed}{dotted}{disturbed}")
     plot.legend()
     save_picture(figure, path)

@@ -47,6 +47,7 @@ class BenchReport:
     floor: Literal["arithmetic", "bytes"] | None  # the larger of the two times
     fraction_of_floor: float | None  # floor_ms over the median time
     kernels: str  # for custom operators
+    disturbance: str | None  # why times cannot be compared; then all ratios are None
     profile: Sequence[OperatorTime] | None
 
 
@@ -78,13 +79,13 @@ def report_rows(report: BenchReport) -> list[tuple[str, str]]:
         *_floor_rows(report),
     ]
     if report.eager_tokens_per_second is not None:
-        rows.append(
-            (
-                "eager",
-                f"{_amount(report.eager_tokens_per_second)} tokens/s; the bundle is {report.speedup:.3g} times as "
-                f"fast, {report.speedup_best_round:.3g} times in the quietest round",
-            )
-        )
+        eager = f"{_amount(report.eager_tokens_per_second)} tokens/s"
+        if report.speedup is not None:
+            eager += f"; the bundle is {report.speedup:.3g} times as fast, "
+            eager += f"{report.speedup_best_round:.3g} times in the quietest round"
+        rows.append(("eager", eager))
+    if report.disturbance is not None:
+        rows.append(("not compared", report.disturbance))
     rows.append(("load", f"{report.load_seconds:.3g} s"))
     if report.peak_rss_mb is not None:
         rows.append(("peak memory", f"{report.peak_rss_mb:,.0f} MB"))
@@ -104,16 +105,13 @@ def _arithmetic_rows(report: BenchReport) -> list[tuple[str, str]]:
 
 
 def _floor_rows(report: BenchReport) -> list[tuple[str, str]]:
-    if report.floor_ms is None or report.fraction_of_floor is None:
+    if report.floor_ms is None:
         return []
-    best_round = report.floor_ms / report.ms_per_segment_best_round
-    return [
-        (
-            "floor",
-            f"{_amount(report.floor_ms)} ms, of {report.floor}; {report.fraction_of_floor:.0%} of its speed reached, "
-            f"{best_round:.0%} in the quietest round",
-        )
-    ]
+    floor = f"{_amount(report.floor_ms)} ms, of {report.floor}"
+    if report.fraction_of_floor is not None:
+        best_round = report.floor_ms / report.ms_per_segment_best_round
+        floor += f"; {report.fraction_of_floor:.0%} of its speed reached, {best_round:.0%} in the quietest round"
+    return [("floor", floor)]
 
 
 def case_name(report: BenchReport) -> str:
@@ -142,7 +140,9 @@ def table_line(report: BenchReport) -> str:
         report.floor or "-",
         "-" if report.fraction_of_floor is None else f"{report.fraction_of_floor:.0%}",
     ]
-    return _line(cells if report.speedup is None else [*cells, f"{report.speedup:.3g}x"])
+    if report.eager_tokens_per_second is not None:
+        cells.append("-" if report.speedup is None else f"{report.speedup:.3g}x")
+    return _line(cells) + ("" if report.disturbance is None else f"  not compared: {report.disturbance}")
 
 
 def profile_lines(profile: Sequence[OperatorTime]) -> list[str]:

@@ -1,33 +1,47 @@
-"""Time and memory that this process uses."""
+"""Time and memory that this process uses, and whether other programs disturbed a measurement."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import resource
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
-__all__ = ["Clock", "peak_rss_mb", "seconds"]
+__all__ = ["Clock", "compared", "disturbance", "peak_rss_mb", "seconds", "waited"]
+
+MOST_WAITING = 0.02  # of the time; threads that run before all other programs wait for less than 0.01 of it
+MOST_UNCERTAINTY = 0.03  # of a median: the spread of the middle half of rounds, over the root of their number
 
 
 @dataclass
 class Clock:
-    """Wall time of every run, in rounds, and processor time of all runs, in seconds."""
+    """Wall time of every run, in rounds, and processor and waiting time of all runs, in seconds.
+
+    Attributes:
+        elsewhere: another process does the work, so it does not matter whether this one waits.
+    """
 
     rounds: list[list[float]] = field(default_factory=list)
     user: float = 0.0
     system: float = 0.0
+    waited: float = 0.0
+    elsewhere: bool = False
 
     def round(self, run: Callable[[], object], repeats: int) -> None:
         """Measure one round of `repeats` runs."""
-        before = resource.getrusage(resource.RUSAGE_SELF)
+        waited_before, before = waited(), resource.getrusage(resource.RUSAGE_SELF)
         self.rounds.append([seconds(run) for _ in range(repeats)])
         after = resource.getrusage(resource.RUSAGE_SELF)
         self.user += after.ru_utime - before.ru_utime
         self.system += after.ru_stime - before.ru_stime
+        self.waited += 0.0 if self.elsewhere else max(0.0, waited() - waited_before)
 
     @property
     def runs(self) -> list[float]:
@@ -42,6 +56,47 @@ class Clock:
     def medians(self) -> list[float]:
         """The median of each round."""
         return [float(np.median(part)) for part in self.rounds]
+
+
+def disturbance(*clocks: Clock) -> str | None:
+    """Return why times of these clocks cannot be compared, or None if they can.
+
+    Args:
+        clocks: sides that took turns, with as many rounds each; or one side, whose rounds are compared.
+    """
+    waiting = max(clock.waited / sum(clock.runs) for clock in clocks)
+    if waiting > MOST_WAITING:
+        return f"threads waited {waiting:.2g} s for a core in each second; stop other programs, or use fewer threads"
+    first, *others = (np.array(clock.medians) for clock in clocks)
+    # A round that is slow for all sides has the same ratio.
+    for rounds in [other / first for other in others] or [first]:
+        lower, middle, upper = np.quantile(rounds, (0.25, 0.5, 0.75))
+        if (spread := (upper - lower) / middle) > MOST_UNCERTAINTY * math.sqrt(len(rounds)):
+            return f"rounds disagree by {spread:.0%}; stop other programs, or measure more rounds"
+    return None
+
+
+def compared(ratio: str, *clocks: Clock) -> str:
+    """Return the ratio of these clocks' times, or why there is none; see `disturbance`."""
+    reason = disturbance(*clocks)
+    return ratio if reason is None else f"not compared: {reason}"
+
+
+def waited(proc: Path = Path("/proc")) -> float:
+    """Return the seconds so far in which threads of this process could run, but had no core.
+
+    Linux counts them for each thread, and those in which a hypervisor took a core. Elsewhere all seconds count in which
+    the process did not run, so only differences between moments of a computation mean anything.
+    """
+    delays = []
+    for file in (proc / "self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # the thread ended
+            delays.append(int(file.read_text().split()[1]))
+    if not any(delays):  # also if this Linux does not count
+        return time.perf_counter() - time.process_time()
+    cores, *_ = (proc / "stat").read_text().splitlines()
+    stolen = int(cores.split()[8]) / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1)
+    return sum(delays) / 1e9 + stolen
 
 
 def seconds(run: Callable[[], object]) -> float:

@@ -132,7 +132,7 @@ def _print_reports(reports: Iterator[BenchReport], combinations: int, as_json: b
             print_table(report_rows(report))
         else:
             if not seen:
-                print_line(table_header(eager=report.speedup is not None))
+                print_line(table_header(eager=report.eager_tokens_per_second is not None))
             print_line(table_line(report))
         seen.append(report)
     if not as_json:

@@ -21,15 +21,14 @@ from xlexport.sample import SAMPLES, sample_checkpoint, sample_text
 from xlexport.terminal import print_json, print_table
 
 if TYPE_CHECKING:
-    from xlexport.checkpoints import SourceCheckpoint
+    from xlexport.bench import BenchReport
     from xlexport.verification.parity import ParityReport
-    from xlruntime.documents import Ids
 
 __all__ = ["DemoResult", "demo", "result_dict", "result_rows", "run_demo"]
 
 SCORING_SECONDS = 60  # score only a part of the text if all of it would take longer
 TRIAL_BYTES = 10_000
-EAGER_SECONDS = 5
+ROUNDS, REPEATS = 9, 3  # of steps of the bundle and of the eager model, in turns
 LIBRARIES = {"bpe": ("tokenizers",)}  # sample -> the modules that its vocabulary needs
 # This runs in its own process, which checks at the end that it never imported PyTorch.
 SCORE_WITHOUT_TORCH = """
@@ -54,7 +53,7 @@ class DemoResult:
     parity: ParityReport
     text_bytes: int
     score: dict[str, Any]
-    eager_tokens_per_second: float
+    speed: BenchReport
 
 
 def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -> DemoResult:
@@ -68,15 +67,15 @@ def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -
         CheckpointNotFoundError: the installation has no sample checkpoint.
         XlexportError: a stage failed; the message names it.
     """
+    from xlexport.bench import bench
     from xlexport.checkpoints import load
     from xlexport.convert import ConversionOptions, convert
 
     checkpoint = sample_checkpoint(sample)
-    source = load(checkpoint)
     tell(f"converting {checkpoint}")
     started = time.perf_counter()
     bundle = folder / "demo.bundle"  # these are the demo's own names, so existing files are replaced
-    parity = convert(source, bundle, ConversionOptions(), force=True, tell=tell)
+    parity = convert(load(checkpoint), bundle, ConversionOptions(), force=True, tell=tell)
     convert_seconds = time.perf_counter() - started
 
     text = folder / "demo.txt"
@@ -87,9 +86,9 @@ def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -
     length = min(size, int(bytes_per_second * SCORING_SECONDS))
     tell(f"scoring {length:,} of {size:,} bytes in a process without PyTorch")
     score = _score(bundle, text, length)
-    tell("timing the eager model on the same text")
-    eager = _eager_tokens_per_second(source, parity, _token_ids(bundle, text))
-    return DemoResult(checkpoint, bundle, convert_seconds, parity, size, score, eager)
+    tell("timing the bundle and the eager model in turns")
+    speed = bench(bundle, against=checkpoint, rounds=ROUNDS, repeats=REPEATS)
+    return DemoResult(checkpoint, bundle, convert_seconds, parity, size, score, speed)
 
 
 def _score(bundle: Path, text: Path, length: int) -> dict[str, Any]:
@@ -102,40 +101,10 @@ def _score(bundle: Path, text: Path, length: int) -> dict[str, Any]:
     return score
 
 
-def _token_ids(bundle: Path, text: Path) -> Ids:
-    """Return the ids (n,) of a text by the bundle's own tokenizer."""
-    from xlruntime.bundle import read_bundle
-    from xlruntime.tokenizers import make_tokenizer
-
-    return make_tokenizer(read_bundle(bundle).tokenizer, bundle).encode(text.read_bytes())
-
-
-def _eager_tokens_per_second(source: SourceCheckpoint, parity: ParityReport, text: Ids) -> float:
-    """Measure the speed of the eager model with its memory full, over a few seconds."""
-    import torch
-
-    eager = source.build_model()
-    ids = torch.from_numpy(text)[None]
-    S = parity.segment_len
-    filling = -(-parity.mem_len // S) + 1
-    memory, started, counted = None, time.perf_counter(), 0
-    with torch.inference_mode():
-        for number, start in enumerate(range(0, ids.shape[1] - S, S)):
-            if number == filling:
-                started = time.perf_counter()
-            hidden, memory = eager(ids[:, start : start + S], memory)
-            eager.log_probs(hidden, ids[:, start + 1 : start + S + 1])
-            if number >= filling:
-                counted += S
-                if time.perf_counter() - started > EAGER_SECONDS:
-                    break
-    return counted / (time.perf_counter() - started)
-
-
 def result_rows(result: DemoResult) -> list[tuple[str, str]]:
     """Return the rows of the demo's table."""
-    parity, score = result.parity, result.score
-    speed = score["tokens_per_second"]
+    parity, score, speed = result.parity, result.score, result.speed
+    ratio = f"not compared: {speed.disturbance}" if speed.speedup is None else f"{speed.speedup:.1f}x"
     vocabulary = [("tokens", f"{score['tokens']:,}, each of {score['bytes'] / score['tokens']:.2f} bytes on average")]
     return [
         ("converted", f"{result.checkpoint.name} in {result.convert_seconds:.0f} s"),
@@ -144,8 +113,8 @@ def result_rows(result: DemoResult) -> list[tuple[str, str]]:
         ("scored", f"{score['bytes']:,} of {result.text_bytes:,} bytes of Python's documentation"),
         *(vocabulary if score["tokens"] < score["bytes"] else []),
         ("bits per byte", f"{score['bits_per_byte']:.3f}"),
-        ("tokens/s", f"{speed:,.0f}"),
-        ("eager tokens/s", f"{result.eager_tokens_per_second:,.0f} ({speed / result.eager_tokens_per_second:.1f}x)"),
+        ("tokens/s", f"{speed.tokens_per_second:,.0f}"),
+        ("eager tokens/s", f"{speed.eager_tokens_per_second:,.0f} ({ratio})"),
     ]
 
 
@@ -156,8 +125,10 @@ def result_dict(result: DemoResult) -> dict[str, Any]:
         "verify": result.parity.to_dict(per_segment=False),
         "score": result.score,
         "text_bytes": result.text_bytes,
-        "eager_tokens_per_second": result.eager_tokens_per_second,
-        "speedup": result.score["tokens_per_second"] / result.eager_tokens_per_second,
+        "tokens_per_second": result.speed.tokens_per_second,
+        "eager_tokens_per_second": result.speed.eager_tokens_per_second,
+        "speedup": result.speed.speedup,
+        "disturbance": result.speed.disturbance,
     }
 
 
