@@ -44,6 +44,7 @@ COUNTERS = ("offset", "memory_length", "window")
 @click.option("--segments", default=300, show_default=True, type=click.IntRange(1))
 def main(bundle: Path, text: Path, library: Path, segments: int) -> None:
     """Walk the text and print a row for the fallback and for each instruction set."""
+    torch.set_num_threads(1)
     squares: dict[str, list[float]] = defaultdict(list)
     largest: dict[str, float] = defaultdict(float)
     with tempfile.TemporaryDirectory() as scratch:
@@ -89,7 +90,7 @@ def with_queries(source: Path, folder: Path) -> tuple[Model, list[list[Array]]]:
     score = replace(score, outputs=(*score.outputs, *added))
     model.metadata_props[spec.METADATA_KEY] = score.metadata(bundle.memory)
     ir.save(model, folder / "score.onnx")
-    return Model(folder, replace(bundle, graphs={**bundle.graphs, "score": score}), Device("cpu"), None), weights
+    return Model(folder, replace(bundle, graphs={**bundle.graphs, "score": score}), Device("cpu"), 1), weights
 
 
 def in_float64(inputs: list[Array]) -> Array:
@@ -119,6 +120,7 @@ def open_sessions(folder: Path, library: Path) -> dict[str, ort.InferenceSession
     sessions = {}
     for name in (FALLBACK, *LEVELS):
         options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
         if name != FALLBACK:
             os.environ["XLEXPORT_OPS_INSTRUCTION_SET"] = name
             options.register_custom_ops_library(str(shutil.copyfile(library, folder / f"{name}.so")))
