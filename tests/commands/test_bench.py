@@ -76,6 +76,7 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     What other programs do at the same time does not matter to them either.
     """
     monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks: None)
+    monkeypatch.setattr("xlexport.bench.timing.PAUSE", 0)
     monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 64)
     monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 16)
 

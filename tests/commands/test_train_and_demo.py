@@ -171,6 +171,7 @@ def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 64)
     monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 16)
     monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks: None)
+    monkeypatch.setattr("xlexport.bench.timing.PAUSE", 0)
     monkeypatch.setattr("xlexport.commands.demo.TRIAL_BYTES", 100)
     return text
 

@@ -16,6 +16,7 @@ import numpy as np
 
 __all__ = ["Clock", "compared", "disturbance", "peak_rss_mb", "seconds", "waited"]
 
+PAUSE = 0.05  # seconds; threads of PyTorch wait for work in a loop, for some milliseconds after their last
 MOST_WAITING = 0.02  # of the time; threads that run before all other programs wait for less than 0.01 of it
 MOST_UNCERTAINTY = 0.03  # of a median: the spread of the middle half of rounds, over the root of their number
 
@@ -35,7 +36,8 @@ class Clock:
     elsewhere: bool = False
 
     def round(self, run: Callable[[], object], repeats: int) -> None:
-        """Measure one round of `repeats` runs."""
+        """Measure one round of `repeats` runs, after a pause in which the threads of another side come to rest."""
+        time.sleep(PAUSE)
         waited_before, before = waited(), resource.getrusage(resource.RUSAGE_SELF)
         self.rounds.append([seconds(run) for _ in range(repeats)])
         after = resource.getrusage(resource.RUSAGE_SELF)
