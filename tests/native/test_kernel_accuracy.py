@@ -1,4 +1,4 @@
-"""Errors of kernels against float64, beside those of the fallback, at each instruction set of this processor."""
+"""Errors of kernels and of the fallback against float64, at each instruction set of this processor."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from xlexport.quantize.matmuls import Product, WeightStore, replace_products
 
-__all__ = ["OPSET", "quantize_columns", "rewrite"]
+__all__ = ["LARGEST_PAIR", "OPSET", "quantize_columns", "rewrite"]
 
 OPSET = 20
 LARGEST = 127  # symmetric: -128 is not used, so the zero point is 0
@@ -45,7 +45,7 @@ def quantize_columns(weight: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.in
 
 
 def _limit_pairs(integers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Bring the two numbers of each pair of rows nearer to zero, by equal parts, until their sum is small enough."""
+    """Move both numbers of each pair of rows towards zero, by equal parts, until their sum is small enough."""
     K, N = integers.shape
     pairs = np.zeros((-(-K // 2), 2, N), np.float32)
     pairs.reshape(-1, N)[:K] = integers
