@@ -63,8 +63,8 @@ def test_it_trains_converts_verifies_scores_streams_and_is_saved(gated: None, tm
     np.testing.assert_allclose(rest[0].log_probs, wanted[299:], atol=1e-5)
     stream.reset()
     np.testing.assert_allclose(stream.feed(TEXT[:50]).log_probs, wanted[:49], atol=1e-5)
-    report = bench(tmp_path / "bundle", against=trained.checkpoint, threads=1, repeats=1, rounds=1)
-    assert report.eager_tokens_per_second is not None
+    speed = bench(tmp_path / "bundle", against=trained.checkpoint, threads=1, repeats=1, rounds=1)
+    assert speed.eager_tokens_per_second is not None
     with torch.no_grad():
         eager.get_parameter("gate.weight").add_(0.01)
     with pytest.raises(ParityError, match="the graphs differ from the trained model"):

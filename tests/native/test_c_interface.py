@@ -18,7 +18,7 @@ from tests.helpers.c_library import c_runtime
 from tests.helpers.c_runtime import CError, CModel, CRuntime
 from tests.helpers.ids import random_ids
 from tests.helpers.manifests import edit_manifest
-from tests.helpers.paths import BAND, CHUNK, EMPTY, GOLDEN, ZEROS, golden_bundle
+from tests.helpers.paths import BAND, CHUNK, EMPTY, GOLDEN, WHOLE, ZEROS, golden_bundle
 from xlruntime import Model, Sampling
 from xlruntime.bundle import digest_file
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.native
 __all__ = ["c_runtime"]
 
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/bundle"))
-STREAMING = [name for name in NAMES if name not in (CHUNK, "late_reader", "reformer_paper")]
+STREAMING = [name for name in NAMES if name not in (*WHOLE, "late_reader")]
 GENERATING = [EMPTY, ZEROS, "pre_lnorm_empty", BAND, CHUNK]
 TOTALS = ("tokens", "scored_tokens", "unknown_tokens", "words", "chars", "bytes", "dropped_chars", "dropped_bytes")
 RATIOS = ("bits_per_byte", "bits_per_char", "bits_per_token", "perplexity")
