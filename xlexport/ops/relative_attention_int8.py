@@ -106,7 +106,7 @@ def RelativeAttentionInt8(
 ) -> tuple[FLOAT[...], INT8[...], FLOAT[...], INT8[...], FLOAT[...]]:
     """Compute `relative_attention_int8` in standard operators; see `RelativeAttention` for the shift.
 
-    Both products are products of integers. A query has 7 bits. A weight has 14: a high and a low part of 7 bits each.
+    Both products are products of integers, with queries and weights of 7 bits, each row with its own scale.
     """
     d = op.Shape(content_bias, start=2)
     S = op.Shape(near_mask, start=2, end=3)
@@ -114,32 +114,26 @@ def RelativeAttentionInt8(
     as_before = op.Constant(value_ints=[0, 0])  # Reshape: the sizes of its input
     rest = op.Constant(value_ints=[-1])
     third = op.Constant(value_ints=[2])
-    split = op.Concat(as_before, rest, d, axis=0)
     most = op.Constant(value_float=127.0)
-    least = op.Constant(value_float=-127.0)
     unit = op.Constant(value_float=1.0)
     nothing = op.Constant(value_float=0.0)
     zero = op.Cast(nothing, to=3)  # int8
     no_sign = op.Cast(nothing, to=2)  # uint8
     middle = op.Cast(op.Constant(value_float=64.0), to=2)
     query_step = op.Constant(value_float=0.015873015873015872)  # 1 / 63
-    high_step = op.Constant(value_float=0.007874015748031496)  # 1 / 127
-    low_step = op.Constant(value_float=6.249218847644036e-05)  # 1 / (127 · 126): the low part is ±63
+    weight_step = op.Constant(value_float=0.007874015748031496)  # 1 / 127
 
-    query_rows, key_rows, value_rows = op.Split(qkv, axis=2, num_outputs=3)
-    query = op.Transpose(op.Reshape(query_rows, split), perm=[0, 2, 1, 3])  # (B, H, S, d)
-    key = op.Transpose(op.Reshape(key_rows, split), perm=[0, 2, 1, 3])
-    value = op.Transpose(op.Reshape(value_rows, split), perm=[0, 2, 1, 3])
-    key_largest = op.ReduceMax(op.Abs(key), rest) / most  # (B, H, S, 1)
-    value_largest = op.ReduceMax(op.Abs(value), rest) / most
-    key_scale = op.Where(key_largest > nothing, key_largest, unit)
-    value_scale = op.Where(value_largest > nothing, value_largest, unit)
-    key_numbers = op.Cast(op.Clip(op.Round(key / key_scale), least, most), to=3)
-    value_numbers = op.Cast(op.Clip(op.Round(value / value_scale), least, most), to=3)
+    heads = op.Transpose(op.Reshape(qkv, op.Concat(as_before, rest, d, axis=0)), perm=[0, 2, 1, 3])  # (B, 3·H, S, d)
+    query, key, value = op.Split(heads, axis=1, num_outputs=3)
+    rows = op.Concat(key, value, axis=1)  # rounded together
+    largest = op.ReduceMax(op.Abs(rows), rest) / most  # (B, 2·H, S, 1)
+    scale = op.Where(largest > nothing, largest, unit)
+    key_numbers, value_numbers = op.Split(op.QuantizeLinear(rows / scale, unit, zero), axis=1, num_outputs=2)
+    key_scale, value_scale = op.Split(op.Squeeze(scale, rest), axis=1, num_outputs=2)
     new_memory_key = op.ScatterND(memory_key, write_index, key_numbers)
     new_memory_value = op.ScatterND(memory_value, write_index, value_numbers)
-    new_memory_key_scale = op.ScatterND(memory_key_scale, write_index, op.Squeeze(key_scale, rest))
-    new_memory_value_scale = op.ScatterND(memory_value_scale, write_index, op.Squeeze(value_scale, rest))
+    new_memory_key_scale = op.ScatterND(memory_key_scale, write_index, key_scale)
+    new_memory_value_scale = op.ScatterND(memory_value_scale, write_index, value_scale)
 
     content_query = query + content_bias
     query_largest = op.ReduceMax(op.Abs(content_query), rest)  # (B, H, S, 1)
@@ -156,10 +150,9 @@ def RelativeAttentionInt8(
     position = op.Concat(newest_far, newest_near, oldest_far, oldest_near, axis=3)  # (B, H, S, C) by slot
     weights = op.Softmax(content + position, axis=-1) * op.Unsqueeze(new_memory_value_scale, third)
     weight_largest = op.ReduceMax(weights, rest)
-    share = weights / weight_largest
-    high = op.DequantizeLinear(op.QuantizeLinear(share, high_step, no_sign), high_step, no_sign)
-    low = op.DequantizeLinear(op.QuantizeLinear(share - high, low_step, middle), low_step, middle)
-    values = op.DequantizeLinear(new_memory_value, unit, zero)
-    sums = op.MatMul(high, values) + op.MatMul(low, values)
+    sums = op.MatMul(
+        op.DequantizeLinear(op.QuantizeLinear(weights / weight_largest, weight_step, no_sign), weight_step, no_sign),
+        op.DequantizeLinear(new_memory_value, unit, zero),
+    )
     attended = op.Reshape(op.Transpose(sums * weight_largest, perm=[0, 2, 1, 3]), op.Concat(as_before, rest, axis=0))
     return attended, new_memory_key, new_memory_key_scale, new_memory_value, new_memory_value_scale
