@@ -75,7 +75,7 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     What other programs do at the same time does not matter to them either.
     """
-    monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks: None)
+    monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks, precision=0.03: None)
     monkeypatch.setattr("xlexport.bench.timing.PAUSE", 0)
     monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 64)
     monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 16)
@@ -152,7 +152,7 @@ def test_generating_beside_the_eager_model(bundle: Path, checkpoint: Path, invok
 def test_disturbed_times_without_ratios(
     bundle: Path, checkpoint: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def disturbance(bundle_clock: Clock, eager_clock: Clock) -> str:
+    def disturbance(bundle_clock: Clock, eager_clock: Clock, precision: float) -> str:
         return "rounds disagree"
 
     monkeypatch.setattr("xlexport.bench.disturbance", disturbance)

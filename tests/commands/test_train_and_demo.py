@@ -170,7 +170,7 @@ def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("xlexport.commands.demo.sample_text", lambda: text)
     monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 64)
     monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 16)
-    monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks: None)
+    monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks, precision: None)
     monkeypatch.setattr("xlexport.bench.timing.PAUSE", 0)
     monkeypatch.setattr("xlexport.commands.demo.TRIAL_BYTES", 100)
     return text
@@ -210,7 +210,7 @@ def test_demo_ends_with_its_table(tiny_demo: str, invoke: Invoke) -> None:
 def test_demo_beside_other_programs_compares_nothing(
     tiny_demo: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks: "rounds disagree by 40%")
+    monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks, precision: "rounds disagree by 40%")
     assert re.search(
         r"\neager tokens/s +[\d,]+ \(not compared: rounds disagree by 40%\)\n", invoke("demo").succeeded().out
     )

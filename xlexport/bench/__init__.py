@@ -19,7 +19,7 @@ from xlexport.bench.operator_profile import profile_step
 from xlexport.bench.report import BenchReport
 from xlexport.bench.roofline import step_floor
 from xlexport.bench.runners import EagerSide, GraphSide, Purpose, Work
-from xlexport.bench.timing import Clock, disturbance, peak_rss_mb
+from xlexport.bench.timing import PRECISION, Clock, disturbance, peak_rss_mb
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.errors import XlexportError
 from xlruntime.errors import OptionError
@@ -41,6 +41,7 @@ class _Settings:
     repeats: int
     rounds: int
     profile: bool
+    precision: float
 
 
 def bench(
@@ -77,6 +78,7 @@ def sweep(
     repeats: int = 7,
     rounds: int = 3,
     profile: bool = False,
+    precision: float = PRECISION,
     **evaluation: Any,
 ) -> Iterator[BenchReport]:
     """Measure steps with full memory for every combination, `rounds` times `repeats` of each side, in turns.
@@ -89,6 +91,7 @@ def sweep(
         device, ops, strict_device, cuda_graphs: as in `xlruntime.load`.
         purpose: `score`, or `generate` (one token after the other, without the time to draw a token).
         profile: also measure the time of each operator.
+        precision: of ratios, see `timing.disturbance`.
         evaluation: other settings of the evaluation, see `Model.evaluation`.
 
     Yields:
@@ -100,7 +103,7 @@ def sweep(
         CheckpointError: the checkpoint cannot be read.
         XlexportError: the checkpoint and the bundle have different sizes.
     """
-    settings = _Settings(purpose, evaluation, repeats, rounds, profile)
+    settings = _Settings(purpose, evaluation, repeats, rounds, profile, precision)
     sizes = list(dict.fromkeys(itertools.product(segment_len, mem_len, batch_size)))
     eager: EagerSide | None = None
     for number, count in enumerate(dict.fromkeys(threads)):
@@ -199,7 +202,7 @@ def _measure(
     best_round = min(clock.medians)
     quietest = clock.medians.index(best_round)
     eager_median = eager_clock.quantile(0.5) if eager_step is not None else None
-    disturbed = disturbance(*([clock] if eager_step is None else [clock, eager_clock]))
+    disturbed = disturbance(*([clock] if eager_step is None else [clock, eager_clock]), precision=settings.precision)
     compared = disturbed is None
     least, gflops = floor.seconds(best), None if floor.flops is None else floor.flops / median / 1e9
     return BenchReport(

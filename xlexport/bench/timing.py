@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["Clock", "compared", "disturbance", "peak_rss_mb", "seconds", "waited"]
+__all__ = ["PRECISION", "Clock", "compared", "disturbance", "peak_rss_mb", "seconds", "waited"]
 
 PAUSE = 0.05  # seconds; threads of PyTorch wait for work in a loop, for some milliseconds after their last
-MOST_WAITING = 0.02  # of the time; threads that run before all other programs wait for less than 0.01 of it
-MOST_UNCERTAINTY = 0.03  # of a median: the spread of the middle half of rounds, over the root of their number
+PRECISION = 0.03  # threads that run before all other programs wait for less than 0.01 of the time
 
 
 @dataclass
@@ -60,20 +59,22 @@ class Clock:
         return [float(np.median(part)) for part in self.rounds]
 
 
-def disturbance(*clocks: Clock) -> str | None:
+def disturbance(*clocks: Clock, precision: float = PRECISION) -> str | None:
     """Return why times of these clocks cannot be compared, or None if they can.
 
     Args:
         clocks: sides that took turns, with as many rounds each; or one side, whose rounds are compared.
+        precision: the largest share of time that threads may have waited, and the largest uncertainty of a median: the
+            spread of the middle half of rounds, over the root of their number.
     """
     waiting = max(clock.waited / sum(clock.runs) for clock in clocks)
-    if waiting > MOST_WAITING:
+    if waiting > precision:
         return f"threads waited {waiting:.2g} s for a core in each second; stop other programs, or use fewer threads"
     first, *others = (np.array(clock.medians) for clock in clocks)
     # A round that is slow for all sides has the same ratio.
     for rounds in [other / first for other in others] or [first]:
         lower, middle, upper = np.quantile(rounds, (0.25, 0.5, 0.75))
-        if (spread := (upper - lower) / middle) > MOST_UNCERTAINTY * math.sqrt(len(rounds)):
+        if (spread := (upper - lower) / middle) > precision * math.sqrt(len(rounds)):
             return f"rounds disagree by {spread:.0%}; stop other programs, or measure more rounds"
     return None
 

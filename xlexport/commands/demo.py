@@ -28,7 +28,8 @@ __all__ = ["DemoResult", "demo", "result_dict", "result_rows", "run_demo"]
 
 SCORING_SECONDS = 60  # score only a part of the text if all of it would take longer
 TRIAL_BYTES = 10_000
-ROUNDS, REPEATS = 9, 3  # of steps of the bundle and of the eager model, in turns
+ROUNDS, REPEATS = 9, 12  # of steps of the bundle and of the eager model, in turns
+PRECISION = 0.1  # of their ratio
 LIBRARIES = {"bpe": ("tokenizers",)}  # sample -> the modules that its vocabulary needs
 # This runs in its own process, which checks at the end that it never imported PyTorch.
 SCORE_WITHOUT_TORCH = """
@@ -87,7 +88,7 @@ def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -
     tell(f"scoring {length:,} of {size:,} bytes in a process without PyTorch")
     score = _score(bundle, text, length)
     tell("timing the bundle and the eager model in turns")
-    speed = bench(bundle, against=checkpoint, rounds=ROUNDS, repeats=REPEATS)
+    speed = bench(bundle, against=checkpoint, rounds=ROUNDS, repeats=REPEATS, precision=PRECISION)
     return DemoResult(checkpoint, bundle, convert_seconds, parity, size, score, speed)
 
 
