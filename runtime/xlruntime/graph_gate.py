@@ -35,19 +35,7 @@ EMITTED = frozenset(
         *("GreaterOrEqual", "Identity", "LayerNormalization", "Less", "LessOrEqual", "Log", "LogSoftmax", "Loop"),
         *("MatMul", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Pad", "Pow", "QuantizeLinear"),
         *("Range", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Relu"),
-        *(
-            "Reshape",
-            "Round",
-            "ScatterElements",
-            "ScatterND",
-            "Shape",
-            "Sin",
-            "Slice",
-            "Softmax",
-            "Split",
-            "Sqrt",
-            "Squeeze",
-        ),
+        *("Reshape", "ScatterElements", "ScatterND", "Shape", "Sin", "Slice", "Softmax", "Split", "Sqrt", "Squeeze"),
         *("Sub", "TopK", "Transpose", "Unsqueeze", "Where"),
     }
 )
@@ -60,7 +48,7 @@ OPERATORS = EMITTED | frozenset(
         *("GlobalMaxPool", "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax", "InstanceNormalization"),
         *("IsInf", "IsNaN", "LeakyRelu", "LpNormalization", "MaxPool", "Mean", "MeanVarianceNormalization", "Mish"),
         *("OneHot", "PRelu", "RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
-        *("ReduceSumSquare", "RotaryEmbedding", "Selu", "Sigmoid", "Sign", "Sinh", "Size", "Softplus"),
+        *("ReduceSumSquare", "RotaryEmbedding", "Round", "Selu", "Sigmoid", "Sign", "Sinh", "Size", "Softplus"),
         *("Softsign", "SpaceToDepth", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Tile", "Trilu", "Xor"),
     }
 )
