@@ -9,7 +9,7 @@
 #endif
 
 #include "error.h"
-#include "limits.h"
+#include "read_limits.h"
 #include "messages.h"
 #include "sha256.h"
 

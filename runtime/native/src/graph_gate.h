@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "limits.h"
+#include "read_limits.h"
 #include "manifest.h"
 
 namespace xlruntime {

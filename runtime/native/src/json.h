@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "limits.h"
+#include "read_limits.h"
 
 namespace xlruntime::json {
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "error.h"
-#include "limits.h"
+#include "read_limits.h"
 #include "messages.h"
 #include "sha256.h"
 #include "unicode.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "json.h"
-#include "limits.h"
+#include "read_limits.h"
 #include "named_list.h"
 
 namespace xlruntime {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "json.h"
-#include "limits.h"
+#include "read_limits.h"
 #include "safetensors.h"
 
 namespace xlruntime {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "../json.h"
-#include "../limits.h"
+#include "../read_limits.h"
 
 namespace xlruntime {
 

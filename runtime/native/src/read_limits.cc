@@ -1,4 +1,4 @@
-#include "limits.h"
+#include "read_limits.h"
 
 #include <algorithm>
 #include <fstream>
