@@ -31,7 +31,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__GNUC__) && !defined(_WIN32)
+#if defined(_WIN32) && defined(XLRUNTIME_VERSION) /* while the library itself is compiled */
+#define XLR_API __declspec(dllexport)
+#elif defined(__GNUC__) && !defined(_WIN32)
 #define XLR_API __attribute__((visibility("default")))
 #else
 #define XLR_API

@@ -67,13 +67,14 @@ struct Context {
   OrtStatus* input(size_t index, Tensor* tensor) const {
     const OrtValue* value = nullptr;
     if (OrtStatus* status = ort::KernelContextGetInput::call(api, context, index, &value)) return status;
-    if (value == nullptr) return failure(api, "input %zu is missing", index);
+    if (value == nullptr) return failure(api, "input %d is missing", static_cast<int>(index));
     OrtTensorTypeAndShapeInfo* info = nullptr;
     if (OrtStatus* status = ort::GetTensorTypeAndShape::call(api, value, &info)) return status;
     size_t rank = 0;
     OrtStatus* status = ort::GetDimensionsCount::call(api, info, &rank);
     if (status == nullptr && rank > kMostAxes) {
-      status = failure(api, "input %zu has %zu axes, expected at most %d", index, rank, kMostAxes);
+      const int axes = static_cast<int>(rank);
+      status = failure(api, "input %d has %d axes, expected at most %d", static_cast<int>(index), axes, kMostAxes);
     }
     if (status == nullptr) status = ort::GetDimensions::call(api, info, tensor->shape, rank);
     if (status == nullptr) status = ort::GetTensorElementType::call(api, info, &tensor->type);

@@ -62,7 +62,7 @@ OrtStatus* run_with_scratch(const Context& run, const char* name, int64_t tasks,
     for (; task < tasks; task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) work(scratch.data(), task);
   });
   if (status != nullptr) return status;
-  if (failed) return failure(run.api, "%s: no memory for %zu bytes of scratch", name, bytes);
+  if (failed) return failure(run.api, "%s: no memory for %.0f bytes of scratch", name, static_cast<double>(bytes));
   return nullptr;
 }
 
