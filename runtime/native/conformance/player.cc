@@ -1,0 +1,391 @@
+#include "player.h"
+
+#include <charconv>
+#include <cmath>
+#include <random>
+#include <string_view>
+#include <system_error>
+
+namespace conformance {
+
+namespace fs = std::filesystem;
+using xlruntime::json::Array;
+using xlruntime::json::Object;
+using xlruntime::json::Value;
+
+namespace {
+
+// In the order of xlr_status.
+constexpr const char* kErrors[] = {
+    "no error",    "BundleError",   "BundleNotFoundError", "ProviderError", "StateError", "TokenError",     "TextError",
+    "OptionError", "ArgumentError", "OSError",             "MemoryError",   "Stopped",    "XlruntimeError", "Internal"};
+constexpr const char* kCounters[] = {"capacity", "offset", "memory_length", "history", "pending", "position"};
+constexpr std::size_t kPrefix = 8;  // bytes of the length of a header of safetensors
+
+void check(xlr_status status) {
+  if (status != XLR_OK) throw Refusal(status);
+}
+
+std::string read(const fs::path& file) {
+  xlruntime::Budget budget({}, file.u8string(), xlruntime::ErrorCode::file);
+  return xlruntime::read_at_most(file, budget);
+}
+
+Object parsed(std::string_view text, const std::string& name) {
+  xlruntime::Budget budget({}, name, xlruntime::ErrorCode::file);
+  const Value value = xlruntime::json::parse(text, budget);
+  if (value.as<Object>() == nullptr) throw budget.damaged("not an object");
+  return *value.as<Object>();
+}
+
+// Return a field, or `otherwise` if it is missing or null.
+double number(const Object& object, const char* name, double otherwise) {
+  const Value* found = object.find(name);
+  if (found == nullptr || found->is_null()) return otherwise;
+  const auto* whole = found->as<std::int64_t>();
+  return whole != nullptr ? static_cast<double>(*whole) : field<double>(object, name);
+}
+
+std::int64_t integer(const Object& object, const char* name, std::int64_t otherwise) {
+  return static_cast<std::int64_t>(number(object, name, static_cast<double>(otherwise)));
+}
+
+std::vector<std::int64_t> integers(const Array& list) {
+  std::vector<std::int64_t> found;
+  for (const Value& value : list) found.push_back(*value.as<std::int64_t>());
+  return found;
+}
+
+std::string from_base64(const std::string& text) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string raw;
+  unsigned bits = 0, count = 0;
+  for (const char digit : text.substr(0, text.find('='))) {
+    bits = bits << 6 | static_cast<unsigned>(kDigits.find(digit));
+    if ((count += 6) < 8) continue;
+    count -= 8;
+    raw += static_cast<char>(bits >> count & 255);
+  }
+  return raw;
+}
+
+template <class T>
+Array array(const T* values, std::size_t count) {
+  return Array(values, values + count);
+}
+
+// Scores of tokens, name by name.
+using Columns = std::map<std::string, Array>;
+
+void add(Columns& all, const xlr_scores& scores) {
+  const std::size_t n = scores.count, k = scores.detail;
+  const auto append = [&](const char* name, const auto* values) {
+    if (values == nullptr && n > 0) return;
+    Array& column = all[name];
+    for (std::size_t i = 0; i < n; ++i) column.emplace_back(values[i]);
+  };
+  append("index", scores.index);
+  append("tokens", scores.tokens);
+  append("log_probs", scores.log_probs);
+  append("context", scores.context);
+  append("starts", scores.starts);
+  append("ends", scores.ends);
+  append("rank", scores.rank);
+  append("entropy", scores.entropy);
+  for (std::size_t i = 0; i < n && scores.rank != nullptr; ++i) {
+    all["top_ids"].emplace_back(array(scores.top_ids + i * k, k));
+    all["top_log_probs"].emplace_back(array(scores.top_log_probs + i * k, k));
+  }
+}
+
+Object object_of(Columns columns) {
+  Object found;
+  for (auto& [name, column] : columns) found.add(name, std::move(column));
+  return found;
+}
+
+Value ratio(double number) {  // JSON has no numbers that are not finite
+  return std::isnan(number) ? Value() : std::isinf(number) ? Value("Infinity") : Value(number);
+}
+
+// A type of safetensors as NumPy names it.
+std::string type_name(const std::string& type) {
+  return (type[0] == 'F' ? "float" : type[0] == 'U' ? "uint" : "int") + type.substr(1);
+}
+
+xlr_sampling sampling_of(const Object& given) {
+  xlr_sampling sampling = XLR_SAMPLING_INIT;
+  sampling.temperature = number(given, "temperature", 1);
+  sampling.top_p = number(given, "top_p", 1);
+  sampling.top_k = integer(given, "top_k", -1);
+  if (sampling.top_k == 0) throw NotGiven{"top_k of 0"};  // in C it stands for all tokens
+  if (sampling.top_k == -1) sampling.top_k = 0;
+  if (const Value* seed = given.find("seed")) {
+    const std::string digits = seed->as<std::string>() != nullptr ? *seed->as<std::string>() : dump(*seed);
+    const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), sampling.seed);
+    if (problem != std::errc()) throw NotGiven{"seeds below 0 or beyond 2^64"};
+    sampling.has_seed = 1;
+  }
+  return sampling;
+}
+
+int take_scores(void* user, const xlr_scores* scores) noexcept {
+  add(*static_cast<Columns*>(user), *scores);
+  return 0;
+}
+
+int take_token(void* user, std::int64_t token) noexcept {
+  static_cast<Array*>(user)->emplace_back(token);
+  return 0;
+}
+
+}  // namespace
+
+Refusal::Refusal(xlr_status status) : std::runtime_error(xlr_error_text()), kind(kErrors[status]) {}
+
+TemporaryFolder::TemporaryFolder()
+    : path(fs::temp_directory_path() / ("xlconformance-" + std::to_string(std::random_device()()))) {
+  if (!fs::create_directory(path)) throw std::runtime_error(path.u8string() + " is already there");
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  fs::remove_all(path, ignored);
+}
+
+Object read_object(const fs::path& file) { return parsed(read(file), file.u8string()); }
+
+Object Player::play(const Object& action) {
+  static const std::map<std::string, Action Player::*> kActions = {
+      {"open", &Player::open},         {"encode", &Player::encode}, {"decode", &Player::decode},
+      {"score", &Player::score},       {"stream", &Player::stream}, {"feed", &Player::feed},
+      {"fork", &Player::fork},         {"reset", &Player::reset},   {"score_continuation", &Player::feed},
+      {"generate", &Player::generate}, {"save", &Player::save},     {"restore", &Player::restore}};
+  return (this->*kActions.at(field<std::string>(action, "do")))(action);
+}
+
+fs::path Player::state(const std::string& name) const {
+  const fs::path file = fs::u8path(name + ".safetensors");
+  for (const fs::path& folder : {work_.path, options_.states}) {
+    if (!folder.empty() && fs::is_regular_file(folder / file)) return folder / file;
+  }
+  return options_.kit / "states" / file;
+}
+
+Object Player::open(const Object& action) {
+  fs::path folder = options_.kit / "bundles" / fs::u8path(field<std::string>(action, "bundle"));
+  if (action.find("files") != nullptr) {
+    const Object& changed = field<Object>(action, "files");
+    const fs::path copy = work_.path / ("bundle_" + std::to_string(++copies_));
+    fs::create_directory(copy);
+    for (const auto& file : fs::directory_iterator(folder)) {
+      const fs::path name = file.path().filename();
+      if (changed.find(name.u8string()) == nullptr) fs::copy_file(file.path(), copy / name);
+    }
+    for (const auto& [name, source] : changed) {
+      const auto* path = source.as<std::string>();
+      if (path != nullptr) fs::copy_file(options_.kit / fs::u8path(*path), copy / fs::u8path(name));
+    }
+    folder = copy;
+  }
+  xlr_load_options options = XLR_LOAD_OPTIONS_INIT;
+  if (!options_.onnxruntime.empty()) options.onnxruntime = options_.onnxruntime.c_str();
+  options.threads = 1;
+  options.kernels = options_.kernels;
+  xlr_model* model = nullptr;
+  check(xlr_load(folder.u8string().c_str(), &options, &model));
+  model_.reset(model);
+  return {{{"vocab_size", info().vocab_size}, {"fingerprint", info().fingerprint}}};
+}
+
+Object Player::encode(const Object& action) {
+  const Ids ids = tokens(action, "text");
+  return {{{"ids", array(ids.data(), ids.size())}}};
+}
+
+Object Player::decode(const Object& action) {
+  if (!lacking().empty()) throw NotTried{lacking()};
+  const Ids ids = integers(field<Array>(action, "ids"));
+  char* text = nullptr;
+  std::size_t size = 0;
+  check(xlr_decode(model_.get(), ids.data(), ids.size(), &text, &size));
+  const std::string found(text, size);
+  xlr_free(text);
+  return {{{"text", found}}};
+}
+
+Object Player::score(const Object& action) {
+  const Source document = source(action, "document");
+  const std::vector<xlr_setting> chosen = settings(action);
+  xlr_score_options options = XLR_SCORE_OPTIONS_INIT;
+  options.settings = chosen.data();
+  options.setting_count = chosen.size();
+  options.bos = integer(action, "bos", -1);
+  options.detail = static_cast<int>(integer(action, "detail", -1));
+  xlr_document_score total = XLR_DOCUMENT_SCORE_INIT;
+  Columns columns;
+  add(columns, xlr_scores{});  // a document may have no scores at all
+  check(document.is_ids ? xlr_score_ids(model_.get(), document.ids.data(), document.ids.size(), &options, take_scores,
+                                        &columns, &total)
+                        : xlr_score_text(model_.get(), document.text.data(), document.text.size(), &options,
+                                         take_scores, &columns, &total));
+  Object found = object_of(std::move(columns));
+  Object counts{{{"tokens", total.tokens},
+                 {"scored_tokens", total.scored_tokens},
+                 {"words", total.words},
+                 {"chars", total.chars},
+                 {"bytes", total.bytes},
+                 {"dropped_chars", total.dropped_chars},
+                 {"dropped_bytes", total.dropped_bytes}}};
+  if (lacking().empty()) counts.add("unknown_tokens", total.unknown_tokens);
+  found.add("counts", std::move(counts));
+  found.add("totals", Object{{{"nats", ratio(total.nats)},
+                              {"bits", ratio(total.bits)},
+                              {"bits_per_byte", ratio(total.bits_per_byte)},
+                              {"bits_per_char", ratio(total.bits_per_char)},
+                              {"bits_per_token", ratio(total.bits_per_token)},
+                              {"perplexity", ratio(total.perplexity)}}});
+  return found;
+}
+
+Object Player::stream(const Object& action) {
+  const std::vector<xlr_setting> chosen = settings(action);
+  xlr_stream* made = nullptr;
+  check(xlr_stream_open(model_.get(), chosen.data(), chosen.size(), integer(action, "capacity", 0), &made));
+  streams_[field<std::string>(action, "as")].reset(made);
+  const Object state = saved(made, work_.path / "opened");
+  const Value* capacity = field<Object>(state, "counters").find("capacity");
+  return {{{"capacity", *capacity}, {"settings", *state.find("evaluation")}}};
+}
+
+Object Player::feed(const Object& action) {
+  const bool stays = field<std::string>(action, "do") == "score_continuation";
+  const Source piece = source(action, "piece");
+  const xlr_scores* scores = nullptr;
+  if (piece.is_ids) {
+    const auto run = stays ? xlr_stream_score_ids : xlr_stream_feed_ids;
+    check(run(opened(action), piece.ids.data(), piece.ids.size(), &scores));
+  } else {
+    const auto run = stays ? xlr_stream_score_text : xlr_stream_feed_text;
+    check(run(opened(action), piece.text.data(), piece.text.size(), &scores));
+  }
+  Columns columns;
+  add(columns, *scores);
+  return object_of(std::move(columns));
+}
+
+Object Player::fork(const Object& action) {
+  xlr_stream* twin = nullptr;
+  check(xlr_stream_fork(opened(action), &twin));
+  streams_[field<std::string>(action, "as")].reset(twin);
+  return {{{"position", xlr_stream_position(twin)}}};
+}
+
+Object Player::reset(const Object& action) {
+  check(xlr_stream_reset(opened(action)));
+  return {{{"position", xlr_stream_position(opened(action))}}};
+}
+
+Object Player::generate(const Object& action) {
+  const Ids prompt = action.find("prompt") != nullptr ? tokens(action, "prompt") : Ids();
+  const xlr_sampling sampling = sampling_of(field<Object>(action, "sampling"));
+  const std::int64_t most = field<std::int64_t>(action, "max_tokens");
+  if (most < 0) throw NotGiven{"max_tokens below 0"};
+  const std::vector<xlr_setting> chosen = settings(action);
+  Array ids;
+  check(action.find("stream") != nullptr
+            ? xlr_stream_generate(opened(action), prompt.data(), prompt.size(), static_cast<std::size_t>(most),
+                                  &sampling, take_token, &ids)
+            : xlr_generate(model_.get(), prompt.data(), prompt.size(), chosen.data(), chosen.size(),
+                           static_cast<std::size_t>(most), &sampling, take_token, &ids));
+  return {{{"ids", ids}}};
+}
+
+Object Player::save(const Object& action) {
+  return saved(opened(action), work_.path / fs::u8path(field<std::string>(action, "as") + ".safetensors"));
+}
+
+Object Player::restore(const Object& action) {
+  const std::string file = state(field<std::string>(action, "state")).u8string();
+  xlr_stream* made = nullptr;
+  check(xlr_stream_restore(model_.get(), file.c_str(), integer(action, "capacity", 0), &made));
+  streams_[field<std::string>(action, "as")].reset(made);
+  const Object state = saved(made, work_.path / "restored");
+  return {{{"position", xlr_stream_position(made)}, {"settings", *state.find("evaluation")}}};
+}
+
+// Return the text, bytes or token ids that an action gives in one of four ways.
+Player::Source Player::source(const Object& action, const char* name) const {
+  const auto& [way, value] = field<Object>(action, name).members.at(0);
+  if (way == "ids") return {true, integers(*value.as<Array>()), ""};
+  if (!lacking().empty()) throw NotTried{lacking()};
+  const std::string& text = *value.as<std::string>();
+  if (way == "base64") return {false, {}, from_base64(text)};
+  return {false, {}, way == "file" ? read(options_.kit / fs::u8path(text)) : text};
+}
+
+Player::Ids Player::tokens(const Object& action, const char* name) const {
+  const Source given = source(action, name);
+  if (given.is_ids) return given.ids;
+  std::int64_t* ids = nullptr;
+  std::size_t count = 0;
+  check(xlr_encode(model_.get(), given.text.data(), given.text.size(), &ids, &count));
+  const Ids found(ids, ids + count);
+  xlr_free(ids);
+  return found;
+}
+
+// Return settings, which in C are numbers. The bundle says which of them are booleans.
+std::vector<xlr_setting> Player::settings(const Object& action) const {
+  std::vector<xlr_setting> found;
+  if (action.find("settings") == nullptr) return found;
+  for (const auto& [name, value] : field<Object>(action, "settings")) {
+    const auto* boolean = value.as<bool>();
+    for (std::size_t i = 0; i < info().setting_count; ++i) {
+      const xlr_setting_info& known = info().settings[i];
+      if (known.name == name && (known.is_boolean != 0) != (boolean != nullptr)) throw NotGiven{"types of settings"};
+    }
+    found.push_back({name.c_str(), boolean != nullptr ? *boolean : *value.as<std::int64_t>()});
+  }
+  return found;
+}
+
+const xlr_model_info& Player::info() const {
+  if (model_ == nullptr) throw std::runtime_error("no bundle is open");
+  return *xlr_model_get_info(model_.get());
+}
+
+// Return why text cannot be given, or "".
+std::string Player::lacking() const {
+  const std::string_view kind = info().tokenizer;
+  return kind == "tokenizers"      ? "this runtime has no tokenizer.json"
+         : kind == "sentencepiece" ? "this runtime has no SentencePiece"
+                                   : "";
+}
+
+xlr_stream* Player::opened(const Object& action) const {
+  return streams_.at(field<std::string>(action, "stream")).get();
+}
+
+// Save a stream, and return what the header of the file says of it.
+Object Player::saved(const xlr_stream* stream, const fs::path& file) const {
+  check(xlr_stream_save(stream, file.u8string().c_str()));
+  const std::string raw = read(file);
+  std::size_t size = 0;
+  for (std::size_t i = kPrefix; i-- > 0;) size = size << 8 | static_cast<unsigned char>(raw.at(i));
+  Object tensors = parsed(std::string_view(raw).substr(kPrefix, size), "the header");
+  const Object fields = parsed(field<std::string>(field<Object>(tensors, "__metadata__"), "xlexport"), "the state");
+  tensors.erase("__metadata__");
+  for (auto& [name, tensor] : tensors.members) {
+    const Object entry = *tensor.as<Object>();
+    tensor = Array{type_name(field<std::string>(entry, "dtype")), *entry.find("shape")};
+  }
+  Object counters;
+  for (const char* name : kCounters) counters.add(name, *fields.find(name));
+  return {{{"fingerprint", *fields.find("fingerprint")},
+           {"evaluation", *fields.find("evaluation")},
+           {"counters", counters},
+           {"tensors", tensors}}};
+}
+
+}  // namespace conformance

@@ -1,0 +1,94 @@
+"""The C library passes the conformance kit, and its runner notices differences."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.run import run_case
+from tests.helpers.c_library import build_c_runtime, find_onnxruntime
+
+pytestmark = pytest.mark.native
+
+# The tests of kernels bound how far they are from their bodies; without them all numbers are those of Python.
+LAST = re.compile(r"(\d+) of (\d+) cases passed; largest difference (\d\.\de[+-]\d\d), with low precision .+")
+LEFT_OUT = [
+    "not tried: text_byte_pairs (this runtime has no tokenizer.json)",
+    "not tried: text_sentence_pieces (this runtime has no SentencePiece)",
+    "not given: graphs, max_tokens below 0, seeds below 0 or beyond 2^64, top_k of 0, types of settings, unknown_tokens",
+]
+
+
+def run(kit: Path, *options: str | Path) -> tuple[int, list[str]]:
+    """Return the exit status and the lines of the runner."""
+    program = build_c_runtime(targets=("xlconformance",)) / "xlconformance"
+    command = [program, kit, "--onnxruntime", find_onnxruntime(), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=540)
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("options", [(), ("--bodies",)])
+def test_c_passes(kit: Path, options: tuple[str, ...], tmp_path: Path) -> None:
+    status, lines = run(kit, *options, "--keep", tmp_path)
+    assert status == 0, "\n".join(lines)
+    assert lines[-4:-1] == LEFT_OUT
+    count = len(json.loads((kit / "kit.json").read_text("utf-8"))["cases"]) - 2
+    found = LAST.fullmatch(lines[-1])
+    assert found is not None
+    assert found.group(1) == found.group(2) == str(count)
+    for name in ("state_two_rings", "state_pre_lnorm_same_length_zeros"):  # Python goes on with states of C
+        assert run_case(kit, name, 1e-4, tmp_path).problems == []
+
+
+def changed_kit(kit: Path, folder: Path, case: dict[str, Any]) -> Path:
+    """Return a kit of one case, with the bundles of another kit."""
+    for part in ("bundles", "states", "damaged"):
+        (folder / part).symlink_to(kit / part)
+    (folder / "cases").mkdir()
+    (folder / "cases" / "changed.json").write_text(json.dumps(case), "utf-8")
+    (folder / "kit.json").write_text(json.dumps({"cases": ["changed"]}), "utf-8")
+    return folder
+
+
+def test_other_numbers_and_missing_refusals_are_found(kit: Path, tmp_path: Path) -> None:
+    case = json.loads((kit / "cases/stream_reformer_band.json").read_text("utf-8"))
+    actions = case["actions"]
+    actions[5]["expect"]["log_probs"][0] += 0.01
+    actions[2]["expect"]["index"] = [7]
+    actions[1]["error"] = {"class": "OptionError", "says": "it"}
+    actions.append({"do": "stream", "as": "z", "capacity": -1, "error": {"class": "TextError", "says": ""}})
+    actions.append({"do": "feed", "stream": "missing", "piece": {"ids": [1]}, "expect": {}})
+    actions.append({"do": "open", "bundle": "is not reached"})
+    status, lines = run(changed_kit(kit, tmp_path, case))
+    assert status == 1
+    assert lines[0].startswith("failed  changed  1.0e-02")
+    problems = [line.strip().partition(": ")[2].split(" ")[0] for line in lines if line.startswith("    ")]
+    assert problems == ["nothing", "index", "log_probs", "OptionError:", "exception:"]
+    assert lines[-1].startswith("0 of 1 cases passed; largest difference 1.0e-02")
+
+
+def test_a_case_of_low_precision_has_bounds_of_its_own(kit: Path, tmp_path: Path) -> None:
+    case = json.loads((kit / "cases/scores_reformer_band.json").read_text("utf-8"))
+    case["actions"][1]["expect"]["log_probs"][0] += 0.01
+    case["actions"][1]["expect"]["totals"]["nats"] *= 1.005
+    case["within"] = {"nats": 0.02, "totals": 0.01}
+    folder = changed_kit(kit, tmp_path, case)
+    status, lines = run(folder)
+    assert status == 0
+    assert lines[-1] == "1 of 1 cases passed; largest difference 0.0e+00, with low precision 1.0e-02"
+    case["within"] = {"nats": 0.02, "totals": 0.001}
+    (folder / "cases" / "changed.json").write_text(json.dumps(case), "utf-8")
+    assert run(folder)[0] == 1
+    assert run(folder, "--within", "0.03")[0] == 0
+
+
+def test_no_cases_are_not_a_success(kit: Path) -> None:
+    status, lines = run(kit, "--only", "no such case")
+    assert status == 1
+    assert lines == ["0 of 0 cases passed; largest difference 0.0e+00, with low precision 0.0e+00"]
