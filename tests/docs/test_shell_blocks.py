@@ -39,7 +39,7 @@ NOT_RUN = {
         "bundle/bundle.json: format version 2 is of an earlier xlexport, this one reads 3. Convert the checkpoint "
         "again: xlexport convert checkpoint.pt -o bundle --force",
     ): MESSAGE,
-    ("docs/c_interface.md", "cmake -S runtime/native -B build && cmake --build build --parallel"): (
+    ("docs/c_interface.md", "cmake -S runtime/native -B build && cmake --build build --parallel 4"): (
         "tests/native/test_c_programs.py builds it"
     ),
     ("docs/checkpoints.md", "xlexport inspect model.pt                       # what is it, and what is missing?"): (

@@ -15,12 +15,11 @@ from tests.helpers.c_library import build_c_runtime, find_onnxruntime
 
 pytestmark = pytest.mark.native
 
-# The tests of kernels bound how far they are from their bodies; without them all numbers are those of Python.
 LAST = re.compile(r"(\d+) of (\d+) cases passed; largest difference (\d\.\de[+-]\d\d), with low precision .+")
 LEFT_OUT = [
     "not tried: text_byte_pairs (this runtime has no tokenizer.json)",
     "not tried: text_sentence_pieces (this runtime has no SentencePiece)",
-    "not given: graphs, max_tokens below 0, seeds below 0 or beyond 2^64, top_k of 0, types of settings, unknown_tokens",
+    "not given: graphs, max_tokens below 0, seeds beyond 64 bits, top_k of 0, types of settings, unknown_tokens",
 ]
 
 
@@ -75,8 +74,8 @@ def test_other_numbers_and_missing_refusals_are_found(kit: Path, tmp_path: Path)
 
 def test_a_case_of_low_precision_has_bounds_of_its_own(kit: Path, tmp_path: Path) -> None:
     case = json.loads((kit / "cases/scores_reformer_band.json").read_text("utf-8"))
-    case["actions"][1]["expect"]["log_probs"][0] += 0.01
-    case["actions"][1]["expect"]["totals"]["nats"] *= 1.005
+    case["actions"][3]["expect"]["log_probs"][0] += 0.01
+    case["actions"][3]["expect"]["totals"]["nats"] *= 1.005
     case["within"] = {"nats": 0.02, "totals": 0.01}
     folder = changed_kit(kit, tmp_path, case)
     status, lines = run(folder)

@@ -123,7 +123,7 @@ xlr_sampling sampling_of(const Object& given) {
   if (const Value* seed = given.find("seed")) {
     const std::string digits = seed->as<std::string>() != nullptr ? *seed->as<std::string>() : dump(*seed);
     const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), sampling.seed);
-    if (problem != std::errc()) throw NotGiven{"seeds below 0 or beyond 2^64"};
+    if (problem != std::errc()) throw NotGiven{"seeds beyond 64 bits"};
     sampling.has_seed = 1;
   }
   return sampling;
