@@ -118,7 +118,7 @@ xlr_sampling sampling_of(const Object& given) {
   sampling.temperature = number(given, "temperature", 1);
   sampling.top_p = number(given, "top_p", 1);
   sampling.top_k = integer(given, "top_k", -1);
-  if (sampling.top_k == 0) throw NotGiven{"top_k of 0"};  // in C it stands for all tokens
+  if (sampling.top_k == 0) throw NotGiven{"top_k of 0"};  // in C that is all tokens
   if (sampling.top_k == -1) sampling.top_k = 0;
   if (const Value* seed = given.find("seed")) {
     const std::string digits = seed->as<std::string>() != nullptr ? *seed->as<std::string>() : dump(*seed);
