@@ -364,7 +364,9 @@ std::string Player::lacking() const {
 }
 
 xlr_stream* Player::opened(const Object& action) const {
-  return streams_.at(field<std::string>(action, "stream")).get();
+  const auto found = streams_.find(field<std::string>(action, "stream"));
+  if (found == streams_.end()) throw std::runtime_error("the stream was not opened");
+  return found->second.get();
 }
 
 // Save a stream, and return what the header of the file says of it.
