@@ -1,4 +1,4 @@
-"""The JavaScript runtime: its own tests, the conformance kit in Node and in Chromium, states that cross, samples.
+"""The JavaScript runtime: its own tests, the conformance kit in Node and in browsers, states that cross, samples.
 
 They need Node and what `npm ci` installs in `runtime/web`, and skip without it.
 """
@@ -26,12 +26,11 @@ from xlruntime.graph_gate import OPERATORS
 
 WEB = ROOT / "runtime/web"
 INSTALLED = shutil.which("node") is not None and (WEB / "node_modules/onnxruntime-node").is_dir()
-CHROMIUM = next(
-    (path for path in (os.environ.get("CHROMIUM"), "/usr/bin/chromium") if path and Path(path).exists()), None
-)
+PROGRAMS = {"CHROMIUM": "/usr/bin/chromium", "FIREFOX": "/usr/bin/firefox-esr"}
+BROWSERS = {name.lower(): Path(os.environ.get(name, path)).exists() for name, path in PROGRAMS.items()}
 needs_node = pytest.mark.skipif(not INSTALLED, reason="needs Node, and `npm ci` in runtime/web")
 needs_chromium = pytest.mark.skipif(
-    not (INSTALLED and CHROMIUM), reason="needs Chromium, Node, and `npm ci` in runtime/web"
+    not (INSTALLED and BROWSERS["chromium"]), reason="needs Chromium, Node, and `npm ci` in runtime/web"
 )
 WASM = WEBGPU = 5e-5  # nats: both round otherwise. With sines of a GPU, WebGPU would be off by 1e-3
 FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
@@ -84,10 +83,13 @@ def test_node_passes_the_kit_and_python_goes_on_from_its_states(kit: Path, tmp_p
 
 
 @pytest.mark.native
-@needs_chromium
+@needs_node
 @pytest.mark.usefixtures("built")
-def test_chromium_passes_the_kit_and_python_goes_on_from_its_states(kit: Path, tmp_path: Path) -> None:
-    run("node", "conformance/run.mjs", kit, "--chromium", "--keep", tmp_path, "--within", WASM)
+@pytest.mark.parametrize("browser", BROWSERS)
+def test_browsers_pass_the_kit_and_python_goes_on_from_their_states(browser: str, kit: Path, tmp_path: Path) -> None:
+    if not BROWSERS[browser]:
+        pytest.skip(f"needs {browser}")
+    run("node", "conformance/run.mjs", kit, "--browser", browser, "--keep", tmp_path, "--within", WASM)
     for name in (f"state_{EMPTY}", "state_reformer_band", "state_two_rings"):
         assert run_case(kit, name, 1e-4, states=tmp_path).problems == []
 
@@ -102,7 +104,8 @@ def test_webgpu_passes_streams_and_states(name: str, kit: Path) -> None:
             "node",
             "conformance/run.mjs",
             kit,
-            "--chromium",
+            "--browser",
+            "chromium",
             "--device",
             "webgpu",
             "--only",

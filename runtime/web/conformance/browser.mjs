@@ -1,11 +1,16 @@
-// Open Chromium, which is not downloaded: CHROMIUM names it, or it is the system's.
+// Find browsers, which are not downloaded: CHROMIUM and FIREFOX name them, or they are the system's.
 import { existsSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
 import { chromium } from "playwright-core";
 
-const PLACES = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
-const SOFTWARE_GPU = [
+const PLACES = {
+  chromium: [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"],
+  firefox: [process.env.FIREFOX, "/usr/bin/firefox", "/usr/bin/firefox-esr"],
+};
+
+/** Arguments for Chromium with which WebGPU runs in software. */
+export const SOFTWARE_GPU = [
   "--enable-unsafe-webgpu",
   "--enable-features=Vulkan",
   "--use-webgpu-adapter=swiftshader",
@@ -41,14 +46,14 @@ export function page(body = "") {
   return `<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><script type="importmap">${imports}</script>${body}`;
 }
 
-/** Return the path of Chromium, or null if there is none. */
-export function findChromium() {
-  return PLACES.find((place) => place && existsSync(place)) ?? null;
+/** Return the path of `chromium` or of `firefox`, or null if there is none. */
+export function findBrowser(name) {
+  return PLACES[name]?.find((place) => place && existsSync(place)) ?? null;
 }
 
-/** Open a browser without a window; with `gpu`, WebGPU runs in software. `more` has further arguments of it. */
+/** Open Chromium without a window; with `gpu`, WebGPU runs in software. `more` has further arguments of it. */
 export async function openBrowser(gpu = false, more = []) {
-  const executablePath = findChromium();
+  const executablePath = findBrowser("chromium");
   if (executablePath === null) throw new Error("no Chromium; CHROMIUM can name one");
   const args = ["--no-sandbox", ...(gpu ? SOFTWARE_GPU : []), ...more];
   return chromium.launch({ executablePath, args });

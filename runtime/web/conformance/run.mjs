@@ -1,4 +1,4 @@
-// Run a conformance kit in Node or in Chromium: node conformance/run.mjs KIT [--chromium [--device webgpu]] ...
+// Run a conformance kit in Node or in a browser: node conformance/run.mjs KIT [--browser chromium|firefox [--device webgpu]] ...
 import { mkdirSync, readdirSync, readFileSync, writeFileSync, existsSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
@@ -11,7 +11,7 @@ const { values, positionals } = parseArgs({
     not: { type: "string", multiple: true, default: [] }, // leave out the cases with this text in their names
     states: { type: "string" }, // a folder with states that another runtime has saved
     keep: { type: "string" }, // write saved states here, for another runtime
-    chromium: { type: "boolean", default: false },
+    browser: { type: "string" }, // chromium or firefox, else Node
     device: { type: "string", default: "cpu" },
   },
 });
@@ -36,8 +36,8 @@ const keep = values.keep && ((name, raw) => writeFileSync(join(values.keep, `${n
 const { cases } = JSON.parse(readFileSync(join(kit, "kit.json"), "utf8"));
 const names = cases.filter((name) => name.includes(values.only) && !values.not.some((text) => name.includes(text)));
 
-const { openRunner } = await import(values.chromium ? "./chromium.mjs" : "./node.mjs");
-const runner = await openRunner({ files, kit, states: values.states, keep, device: values.device });
+const { openRunner } = await import(values.browser ? "./pages.mjs" : "./node.mjs");
+const runner = await openRunner({ ...values, files, kit, keep });
 const within = Number(values.within ?? runner.within);
 const withinBits = values.device === "webgpu" ? 1e-3 : within; // bits per token, of documents
 let [failed, largest, largestBits] = [0, 0, 0];

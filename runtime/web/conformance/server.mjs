@@ -15,9 +15,9 @@ const TYPES = {
  * Serve folders on a free port of this machine, and pages by their text.
  *
  * @returns its address, the paths that were asked for, and a function that ends it. `/list/NAME/FOLDER` names files.
- *     `keep` is called with the name and the content of what a page posts to `/keep/NAME`.
+ *     What a page posts to `/NAME/REST` goes to the function NAME of `posts`, and what that returns goes back.
  */
-export async function serve(folders, pages = {}, keep = null) {
+export async function serve(folders, pages = {}, posts = {}) {
   const asked = [];
   const server = createServer(async (request, response) => {
     const path = normalize(decodeURIComponent(new URL(request.url, "http://localhost").pathname));
@@ -30,11 +30,10 @@ export async function serve(folders, pages = {}, keep = null) {
     try {
       const [, first, ...rest] = path.split("/");
       let content;
-      if (first === "keep") {
+      if (request.method === "POST") {
         const parts = [];
         for await (const part of request) parts.push(part);
-        keep(rest[0], Buffer.concat(parts));
-        content = "";
+        content = (await posts[first](Buffer.concat(parts), ...rest)) ?? "";
       } else if (path in pages) [content, headers["Content-Type"]] = [pages[path], "text/html"];
       else if (first === "list") content = JSON.stringify(await readdir(join(folders[rest[0]], ...rest.slice(1))));
       else content = await readFile(join(folders[first], ...rest));

@@ -4,12 +4,12 @@ import { after, before, test } from "node:test";
 import { build } from "esbuild";
 import { fileURLToPath } from "node:url";
 
-import { findChromium, FOLDERS, openBrowser, page as pageWith } from "../conformance/browser.mjs";
+import { findBrowser, FOLDERS, openBrowser, page as pageWith } from "../conformance/browser.mjs";
 import { serve } from "../conformance/server.mjs";
 import { all, BYTES, golden, open } from "./helpers.mjs";
 
 const TEXT = "A short text of some words.";
-const skip = findChromium() ? false : "no Chromium here; CHROMIUM can name one";
+const skip = findBrowser("chromium") ? false : "no Chromium here; CHROMIUM can name one";
 const WORKER = `
   import * as onnxruntime from "onnxruntime-web/wasm";
   import { load } from "xlruntime";
