@@ -1,4 +1,4 @@
-"""The bundles of a kit: the golden ones, both samples, and copies of golden ones with each kind of tokenizer."""
+"""The bundles of a kit: golden ones, both samples, copies with each kind of tokenizer, and those of `made_bundles`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from xlexport import checkpoints
 from xlexport.convert import ConversionOptions, convert
 from xlruntime.bundle import digest_file
 from xlruntime.tokenizers.vocabulary import Vocabulary
+
+from .made_bundles import write_made_bundles
 
 __all__ = ["GOLDEN", "ROOT", "SAMPLES", "TOKENIZERS", "edited", "write_bundles"]
 
@@ -111,6 +113,7 @@ def write_bundles(
     for golden in sorted(GOLDEN.iterdir()):
         if (golden / "bundle").is_dir():
             shutil.copytree(golden / "bundle", folder / golden.name)
+    write_made_bundles(folder, report)
     for name in names:
         if samples is not None:
             shutil.copytree(samples / name, folder / name)

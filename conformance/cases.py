@@ -14,6 +14,7 @@ from xlruntime.bundle import read_bundle
 from xlruntime.spec import Bundle
 
 from .bundles import GOLDEN, ROOT, SAMPLES
+from .made_bundles import WITHIN
 from .player import floats
 
 __all__ = ["Case", "honest_cases"]
@@ -48,7 +49,7 @@ def honest_cases(kit: Path) -> Iterator[Case]:
         if not bundle.evaluation.whole:
             yield _case("stream", name, _stream(documents[-1]))
             yield _case("state", name, _states(name, documents[-1]))
-        if "generate" in bundle.graphs:
+        if "generate" in bundle.graphs and name not in WITHIN:  # after one other token, all are others
             yield _case("generate", name, _generate(bundle, documents))
         if name in TEXTS:
             yield _case("text", name, _text(name))
@@ -57,7 +58,8 @@ def honest_cases(kit: Path) -> Iterator[Case]:
 
 
 def _case(what: str, name: str, actions: list[Case]) -> Case:
-    return {"name": f"{what}_{name}", "actions": [{"do": "open", "bundle": name}, *actions]}
+    bounds = {"within": WITHIN[name]} if name in WITHIN else {}
+    return {"name": f"{what}_{name}", **bounds, "actions": [{"do": "open", "bundle": name}, *actions]}
 
 
 def _documents(name: str, bundle: Bundle) -> list[list[int]]:

@@ -18,11 +18,14 @@ class Comparison:
     """Differences between expected and found values, and the largest difference of numbers.
 
     Attributes:
-        within: allowed difference of log-probabilities and entropies, in nats; of totals, relative to the expected
-            value.
+        within: allowed difference of log-probabilities and entropies, in nats.
+        totals: allowed difference of totals, relative to the expected value; None: the same number.
+        low_precision: whether the case states its own bounds, because roundings flip.
     """
 
     within: float
+    totals: float | None = None
+    low_precision: bool = False
     largest: float = 0.0
     problems: list[str] = field(default_factory=list)
 
@@ -47,8 +50,9 @@ class Comparison:
         differences = [abs(a - b) / (max(1.0, abs(a)) if relative else 1.0) for a, b in pairs]
         largest = max(differences, default=0.0)
         self.largest = max(self.largest, largest)
-        if not largest <= self.within:
-            self.problems.append(f"{where} differs by up to {largest:g}, allowed {self.within:g}")
+        allowed = self.totals if relative and self.totals is not None else self.within
+        if not largest <= allowed:
+            self.problems.append(f"{where} differs by up to {largest:g}, allowed {allowed:g}")
 
     def _likeliest(self, expected: Mapping[str, Any], found: Mapping[str, Any], where: str) -> None:
         """Compare lists of ids. Equally likely ones, up to rounding, may be in another order."""

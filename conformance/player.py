@@ -33,10 +33,11 @@ class Player:
         kit: the folder of the kit.
         work: an empty folder for damaged bundles and saved states.
         states: a folder with states of another runtime, which take the place of those of the kit.
+        ops: kernels for the custom operators, as in `load`.
     """
 
-    def __init__(self, kit: Path, work: Path, states: Path | None = None) -> None:
-        self._kit, self._work = kit, work
+    def __init__(self, kit: Path, work: Path, states: Path | None = None, ops: str | Path = "auto") -> None:
+        self._kit, self._work, self._ops = kit, work, ops
         self._foreign = states
         self._model: Model | None = None
         self._streams: dict[str, Stream] = {}
@@ -76,7 +77,7 @@ class Player:
                 if source is not None:
                     shutil.copyfile(self._kit / source, copy / name)
             folder = copy
-        self._model = load(folder, threads=1)
+        self._model = load(folder, threads=1, ops=self._ops)
         bundle = self._model.bundle
         return {"vocab_size": bundle.vocab_size, "fingerprint": bundle.fingerprint, "graphs": sorted(bundle.graphs)}
 

@@ -23,7 +23,7 @@ from .refusals import refusals
 
 __all__ = ["KIT_VERSION", "main", "write_kit"]
 
-KIT_VERSION = 1
+KIT_VERSION = 2
 
 
 def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = SAMPLES) -> list[str]:
@@ -55,7 +55,7 @@ def record(kit: Path, case: Case) -> list[str]:
     """Play a case, add to its actions what they give, and return what `xlruntime` does otherwise than the case says."""
     problems = []
     with tempfile.TemporaryDirectory() as work:
-        player = Player(kit, Path(work))
+        player = Player(kit, Path(work), ops="none")  # what every machine has
         for number, action in enumerate(case["actions"]):
             where, wanted = f"{case['name']}, action {number} ({action['do']})", action.get("error")
             try:
@@ -66,6 +66,8 @@ def record(kit: Path, case: Case) -> list[str]:
                 continue
             if wanted is not None:
                 problems.append(f"{where}: nothing was refused, expected {wanted}")
+            if "within" in case:  # ranks change with any rounding
+                found.pop("rank", None)
             action.setdefault("expect", found)
             if "keep" in action:
                 shutil.copyfile(player.state(action["as"]), kit / "states" / f"{action['keep']}.safetensors")
