@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import re
@@ -12,6 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from conformance.compare import Comparison
+from conformance.made_bundles import WITHIN
 from conformance.refusals import PLACES
 from conformance.run import main, run_case
 from tests.helpers.paths import ROOT
@@ -138,6 +140,47 @@ def test_other_numbers_and_missing_refusals_are_found(kit: Path, tmp_path: Path)
     (tmp_path / "cases/changed.json").write_text(json.dumps(case), "utf-8")
     problems = run_case(tmp_path, "changed", 1e-4).problems
     assert [problem.partition(": ")[2].split()[0] for problem in problems] == ["nothing", "index", "log_probs"]
+
+
+@pytest.mark.parametrize("raised", [ImportError("no tokenizers"), AssertionError("it")])
+def test_a_case_that_cannot_open_is_one_failed_case(
+    raised: Exception, kit: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(folder: Path, **options: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr("conformance.player.load", refuse)
+    with pytest.raises(SystemExit) as ended:
+        main([str(kit), "--only", "text_byte_pairs", "--ops", "none"])
+    assert ended.value.code == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "failed  text_byte_pairs  0.0e+00",
+        f"    text_byte_pairs, action 0 (open): {type(raised).__name__}: {raised}",
+        "kernels: none",
+        "0 of 1 cases passed; largest difference 0.0e+00, with low precision 0.0e+00",
+    ]
+
+
+def test_bounds_of_low_precision_show_a_shorter_window(kit: Path, tmp_path: Path) -> None:
+    """Test that a case allows what it says, and not what another memory gives."""
+    for part in ("bundles", "states", "damaged"):
+        (tmp_path / part).symlink_to(kit / part)
+    (tmp_path / "cases").mkdir()
+    for name, bounds in WITHIN.items():
+        case = json.loads((kit / f"cases/scores_{name}.json").read_text("utf-8"))
+        assert case["within"] == bounds
+        opened, action = case["actions"][0], case["actions"][3]
+        action["expect"] = {"log_probs": action["expect"]["log_probs"]}
+        nearly = copy.deepcopy(action)
+        nearly["expect"]["log_probs"][0] += 0.9 * bounds["nats"]
+        mem_len = read_bundle(kit / "bundles" / name).settings.values["mem_len"]
+        shorter = {**action, "settings": {"mem_len": mem_len - 1}}
+        (tmp_path / "cases/changed.json").write_text(
+            json.dumps({**case, "actions": [opened, nearly, action, shorter]}), "utf-8"
+        )
+        found = run_case(tmp_path, "changed", 1e-4)
+        assert [problem.partition(":")[0] for problem in found.problems] == ["changed, action 3 (score)"], name
+        assert found.low_precision
 
 
 def test_comparison_allows_equally_likely_tokens_to_change_places() -> None:

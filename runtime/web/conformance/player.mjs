@@ -140,7 +140,7 @@ export class Player {
     const tensors = Object.keys(header)
       .filter((name) => name !== "__metadata__")
       .sort();
-    const kinds = { F16: "float16", F32: "float32", F64: "float64", I32: "int32", I64: "int64" };
+    const kinds = { I8: "int8", F16: "float16", F32: "float32", F64: "float64", I32: "int32", I64: "int64" };
     return {
       fingerprint,
       evaluation,

@@ -43,6 +43,7 @@ const withinBits = values.device === "webgpu" ? 1e-3 : within; // bits per token
 let [failed, largestBits] = [0, 0];
 const largest = { exact: 0, low: 0 };
 const leftOut = new Set();
+const shown = (number) => number.toExponential(1).replace(/e([+-])(\d)$/, "e$10$2"); // as Python writes it
 for (const name of names) {
   const found = await runner.run(name, within, withinBits);
   failed += Number(found.problems.length > 0);
@@ -50,12 +51,11 @@ for (const name of names) {
   largest[precision] = Math.max(largest[precision], found.largest);
   if (!found.lowPrecision) largestBits = Math.max(largestBits, found.largestBits);
   for (const one of found.leftOut) leftOut.add(one);
-  console.log(`${found.problems.length ? "failed" : "passed"}  ${name}  ${found.largest.toExponential(1)}`);
+  console.log(`${found.problems.length ? "failed" : "passed"}  ${name}  ${shown(found.largest)}`);
   for (const problem of found.problems) console.log(`    ${problem}`);
 }
 await runner.close();
 if (leftOut.size) console.log(`not given: ${[...leftOut].join(", ")}`);
-const shown = (number) => number.toExponential(1).replace(/e([+-])(\d)$/, "e$10$2"); // as Python writes it
 console.log(`largest difference of a document: ${shown(largestBits)} bits per token`);
 console.log(
   `${names.length - failed} of ${names.length} cases passed; largest difference ${shown(largest.exact)}, ` +
