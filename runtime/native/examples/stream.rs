@@ -2,7 +2,8 @@
 //
 //     rustc -L BUILD -l xlruntime examples/stream.rs -C link-arg=-Wl,-rpath,BUILD
 //     ./stream BUNDLE "The old man walked down to "
-use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::ffi::{CStr, CString};
+use std::os::raw::{c_char, c_int, c_void};
 use std::{env, process, ptr};
 
 #[repr(C)]

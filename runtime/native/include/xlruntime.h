@@ -19,6 +19,8 @@
  * stream keeps what it needs of its model, so both may be closed in any order. Results of a stream stay valid until its
  * next call.
  *
+ * Names of files are in the encoding of the system's own functions: the active code page on Windows, UTF-8 elsewhere.
+ *
  * Functions of the caller run in the thread that made the call. They may use the model, but not the stream that calls
  * them, and must not leave with longjmp or an exception.
  *
@@ -31,7 +33,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(_WIN32) && defined(XLRUNTIME_VERSION) /* while the library itself is compiled */
+#if defined(_WIN32) && defined(XLRUNTIME_EXPORTS) /* while the library itself is compiled */
 #define XLR_API __declspec(dllexport)
 #elif defined(__GNUC__) && !defined(_WIN32)
 #define XLR_API __attribute__((visibility("default")))
