@@ -43,6 +43,8 @@ export interface Platform {
   providers: Partial<Record<Device, string>>;
   /** Whether two sessions may run at the same time. */
   parallel: boolean;
+  /** Return a tensor as the module can read it, if that is not always the tensor itself. */
+  readable?: (tensor: OrtTensor) => OrtTensor;
 }
 
 let platform: Platform | undefined;
@@ -140,7 +142,9 @@ export class Runtime {
     feeds: Record<string, OrtTensor>,
     outputs: readonly string[],
   ): Promise<Record<string, OrtTensor>> {
-    return this.#alone(() => session.run(feeds, outputs));
+    const readable = platform?.readable ?? ((tensor: OrtTensor) => tensor);
+    const inputs = Object.fromEntries(Object.entries(feeds).map(([name, tensor]) => [name, readable(tensor)]));
+    return this.#alone(() => session.run(inputs, outputs));
   }
 
   /** Call a function when no other call runs, if this platform allows only one at a time. */
