@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ SHOWN = 100  # characters of a value in a message
 
 @dataclass
 class Comparison:
-    """Differences between expected and found values, and the largest difference of numbers.
+    """Differences between expected and found values, and the largest one in nats.
 
     Attributes:
         within: allowed difference of log-probabilities and entropies, in nats.
@@ -48,8 +49,9 @@ class Comparison:
             return
         pairs = [(a, b) for a, b in zip(wanted, given, strict=True) if isinstance(a, float | int)]
         differences = [abs(a - b) / (max(1.0, abs(a)) if relative else 1.0) for a, b in pairs]
-        largest = max(differences, default=0.0)
-        self.largest = max(self.largest, largest)
+        largest = math.inf if any(map(math.isnan, differences)) else max(differences, default=0.0)
+        if not relative:
+            self.largest = max(self.largest, largest)
         allowed = self.totals if relative and self.totals is not None else self.within
         if not largest <= allowed:
             self.problems.append(f"{where} differs by up to {largest:g}, allowed {allowed:g}")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import shutil
 import sys
 import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
+
+import numpy
+import onnxruntime
 
 from xlruntime import NonFiniteScoreWarning, XlruntimeError
 from xlruntime.devices import Device
@@ -99,7 +103,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{'failed' if found.problems else 'passed'}  {name}  {found.largest:.1e}")
         for problem in found.problems:
             print(f"    {problem}")
-    print(f"kernels: {kernels or 'none'}")
+    versions = f"Python {platform.python_version()}, ONNX Runtime {onnxruntime.__version__}, NumPy {numpy.__version__}"
+    print(f"runtime: {versions}", f"kernels: {kernels or 'none'}", sep="\n")
     print(
         f"{len(names) - failed} of {len(names)} cases passed; largest difference {largest[False]:.1e}, "
         f"with low precision {largest[True]:.1e}"

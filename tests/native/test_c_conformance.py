@@ -90,4 +90,4 @@ def test_a_case_of_low_precision_has_bounds_of_its_own(kit: Path, tmp_path: Path
 def test_no_cases_are_not_a_success(kit: Path) -> None:
     status, lines = run(kit, "--only", "no such case")
     assert status == 1
-    assert lines == ["0 of 0 cases passed; largest difference 0.0e+00, with low precision 0.0e+00"]
+    assert lines[-1:] == ["0 of 0 cases passed; largest difference 0.0e+00, with low precision 0.0e+00"]

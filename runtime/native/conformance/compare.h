@@ -14,6 +14,7 @@ struct Comparison {
   double nats;    // allowed difference of log-probabilities and entropies
   double totals;  // and of totals, relative to expected values above 1
   double largest = 0;
+  bool low_precision = false;  // whether the case states its own bounds
   std::vector<std::string> problems{};
   std::set<std::string> not_given{};  // what the C interface does not have
 

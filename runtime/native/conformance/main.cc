@@ -10,6 +10,8 @@
 #include "compare.h"
 #include "player.h"
 
+extern "C" const char* xlexport_ops_instruction_set();  // of the kernels in the library
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -44,11 +46,11 @@ void play(Player& player, const Object& action, const std::string& where, Compar
 }
 
 // Play a case, and return how it differs from what the kit expects. Throws NotTried.
-Comparison run_case(const Options& options, const std::string& name, bool& has_bounds) {
+Comparison run_case(const Options& options, const std::string& name, std::string& onnxruntime) {
   Comparison compared{options.within, options.within};
   try {
     const Object case_ = read_object(options.kit / "cases" / fs::u8path(name + ".json"));
-    has_bounds = case_.find("within") != nullptr;
+    compared.low_precision = case_.find("within") != nullptr;
     compared.nats = bound(case_, "nats", options.within);
     compared.totals = bound(case_, "totals", options.within);
     Player player(options);
@@ -57,6 +59,7 @@ Comparison run_case(const Options& options, const std::string& name, bool& has_b
       const Object& action = *each.as<Object>();
       const std::string what = field<std::string>(action, "do");
       play(player, action, name + ", action " + std::to_string(number++) + " (" + what + ")", compared);
+      if (player.model() != nullptr) onnxruntime = xlr_model_get_info(player.model())->onnxruntime;
       if (action.find("keep") == nullptr || options.keep.empty()) continue;
       const fs::path target = options.keep / fs::u8path(field<std::string>(action, "keep") + ".safetensors");
       fs::remove(target);
@@ -76,14 +79,14 @@ int run(const Options& options) {
   double largest = 0, largest_with_bounds = 0;
   std::set<std::string> not_given;
   std::vector<std::string> not_tried;
+  std::string onnxruntime = "unknown";
   const Object kit = read_object(options.kit / "kit.json");
   for (const Value& each : field<Array>(kit, "cases")) {
     const std::string& name = *each.as<std::string>();
     if (name.find(options.only) == std::string::npos) continue;
     try {
-      bool has_bounds = false;
-      const Comparison found = run_case(options, name, has_bounds);
-      double& most = has_bounds ? largest_with_bounds : largest;
+      const Comparison found = run_case(options, name, onnxruntime);
+      double& most = found.low_precision ? largest_with_bounds : largest;
       most = std::max(most, found.largest);
       ++played;
       passed += found.problems.empty();
@@ -99,6 +102,8 @@ int run(const Options& options) {
   std::string list;
   for (const std::string& each : not_given) list += (list.empty() ? "" : ", ") + each;
   if (!list.empty()) std::printf("not given: %s\n", list.c_str());
+  std::printf("runtime: C, ONNX Runtime %s\n", onnxruntime.c_str());
+  std::printf("kernels: %s\n", options.kernels ? xlexport_ops_instruction_set() : "none");
   std::printf("%d of %d cases passed; largest difference %.1e, with low precision %.1e\n", passed, played, largest,
               largest_with_bounds);
   return passed < played || played == 0 ? 1 : 0;

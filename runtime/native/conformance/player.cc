@@ -193,7 +193,7 @@ Object Player::open(const Object& action) {
   options.threads = 1;
   options.kernels = options_.kernels;
   xlr_model* model = nullptr;
-  check(xlr_load(folder.u8string().c_str(), &options, &model));
+  check(xlr_load(folder.string().c_str(), &options, &model));
   model_.reset(model);
   return {{{"vocab_size", info().vocab_size}, {"fingerprint", info().fingerprint}}};
 }
@@ -306,7 +306,7 @@ Object Player::save(const Object& action) {
 }
 
 Object Player::restore(const Object& action) {
-  const std::string file = state(field<std::string>(action, "state")).u8string();
+  const std::string file = state(field<std::string>(action, "state")).string();
   xlr_stream* made = nullptr;
   check(xlr_stream_restore(model_.get(), file.c_str(), integer(action, "capacity", 0), &made));
   streams_[field<std::string>(action, "as")].reset(made);
@@ -371,7 +371,7 @@ xlr_stream* Player::opened(const Object& action) const {
 
 // Save a stream, and return what the header of the file says of it.
 Object Player::saved(const xlr_stream* stream, const fs::path& file) const {
-  check(xlr_stream_save(stream, file.u8string().c_str()));
+  check(xlr_stream_save(stream, file.string().c_str()));
   const std::string raw = read(file);
   std::size_t size = 0;
   for (std::size_t i = kPrefix; i-- > 0;) size = size << 8 | static_cast<unsigned char>(raw.at(i));

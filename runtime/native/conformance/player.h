@@ -66,6 +66,8 @@ class Player {
   // Run one action, and return what it gives. Throws Refusal, NotGiven or NotTried.
   xlruntime::json::Object play(const xlruntime::json::Object& action);
 
+  const xlr_model* model() const { return model_.get(); }
+
   // Return the file of a state: one that a stream of this case has saved, or one of the kit.
   std::filesystem::path state(const std::string& name) const;
 

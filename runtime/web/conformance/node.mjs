@@ -1,10 +1,12 @@
 // The kit's cases in this process.
+import ort from "onnxruntime-node";
 import * as xlruntime from "xlruntime";
 
 import { runCase } from "./player.mjs";
 
 export async function openRunner({ files, keep }) {
   return {
+    runtime: `Node ${process.versions.node}, ONNX Runtime ${ort.env.versions.node}`,
     within: 1e-4,
     run: (name, within, withinBits) =>
       runCase(xlruntime, files, name, { within, withinBits, keep, options: { threads: 1 } }),

@@ -11,7 +11,7 @@ async function fetched(path) {
 const post = (path, body) => fetch(path, { method: "POST", body });
 for (const name of ["log", "warn", "error"]) console[name] = (...words) => post("/said", words.join(" "));
 
-for (let found = null; ;) {
+for (let found = { userAgent: navigator.userAgent }; ;) {
   const next = await post("/case", JSON.stringify(found));
   const { name, within, withinBits, device, states, keeps } = await next.json();
   const kit = {

@@ -41,24 +41,29 @@ export async function openRunner({ browser, kit, states, keep, device }) {
   const script = `<script type="module">${PLAY}</script>`;
   const server = await serve({ ...FOLDERS, kit, states }, { "/": page(script) }, posts);
   const profile = mkdtempSync(join(tmpdir(), "xlruntime-browser-"));
-  process.once("exit", () => rmSync(profile, { recursive: true, maxRetries: 5 }));
   const lines = Object.entries(PREFERENCES).map(([name, value]) => `user_pref("${name}", ${JSON.stringify(value)});\n`);
   writeFileSync(join(profile, "user.js"), lines.join(""));
   const opened = answer();
   const given = [...ARGUMENTS[browser](profile, device === "webgpu"), server.address];
   const child = spawn(program, given, { env: { ...process.env, HOME: profile }, stdio: "ignore" });
   child.once("exit", (status) => loses(`status ${status}`));
-  await opened;
+  process.once("exit", () => {
+    child.kill("SIGKILL");
+    rmSync(profile, { recursive: true, maxRetries: 5 });
+  });
+  for (const signal of ["SIGINT", "SIGTERM"]) process.once(signal, () => process.exit(130));
+  const { userAgent } = await opened;
+  const [, family, version] = /(Firefox|Chrome)\/(\d+)/.exec(userAgent);
   const run = async (name, within, withinBits) => {
     const found = answer();
     asks({ name, within, withinBits, device, states: Boolean(states), keeps: Boolean(keep) });
     const { largest, ...rest } = await found;
-    return { ...rest, largest: largest ?? NaN }; // JSON has no NaN
+    return { ...rest, largest: largest ?? Infinity }; // JSON has no such number
   };
   const close = async () => {
     child.kill();
     await once(child, "exit");
     await server.close();
   };
-  return { within: device === "webgpu" ? 0.02 : 1e-4, run, close };
+  return { runtime: `${family} ${version}`, within: device === "webgpu" ? 0.02 : 1e-4, run, close };
 }

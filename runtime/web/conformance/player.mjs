@@ -256,9 +256,9 @@ function numbers(expected, found, where, relative, compared) {
     // Expected numbers are the shortest decimals of float32.
     const difference = Math.abs((relative ? value : Math.fround(value)) - given[at]);
     const bounded = difference / (relative ? Math.max(1, Math.abs(value)) : 1);
-    if (!(bounded <= largest)) largest = bounded;
+    if (!(bounded <= largest)) largest = Number.isNaN(bounded) ? Infinity : bounded;
   });
-  if (!relative || largest > 1e-6) compared.largest = Math.max(compared.largest, largest);
+  if (!relative) compared.largest = Math.max(compared.largest, largest);
   const allowed = relative ? compared.totals : compared.within;
   if (!(largest <= allowed)) {
     compared.problems.push(`${where} differs by up to ${largest}, allowed ${allowed}`);

@@ -18,7 +18,8 @@ const { values, positionals } = parseArgs({
 const [kit] = positionals;
 if (kit === undefined) {
   console.error(
-    "node conformance/run.mjs KIT [--only TEXT] [--not TEXT] [--within NATS] [--states FOLDER] [--keep FOLDER]",
+    "node conformance/run.mjs KIT [--browser chromium|firefox [--device webgpu]] [--only TEXT] [--not TEXT] " +
+      "[--within NATS] [--states FOLDER] [--keep FOLDER]",
   );
   process.exit(2);
 }
@@ -56,6 +57,7 @@ for (const name of names) {
 }
 await runner.close();
 if (leftOut.size) console.log(`not given: ${[...leftOut].join(", ")}`);
+console.log(`runtime: ${runner.runtime}`);
 console.log(`largest difference of a document: ${shown(largestBits)} bits per token`);
 console.log(
   `${names.length - failed} of ${names.length} cases passed; largest difference ${shown(largest.exact)}, ` +
