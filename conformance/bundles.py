@@ -1,4 +1,4 @@
-"""The bundles of a kit: golden ones, both samples, copies with each kind of tokenizer, and those of `made_bundles`."""
+"""The bundles of a kit: golden ones, both samples, copies with each kind of tokenizer, and those of `small_bundles`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xlexport.convert import ConversionOptions, convert
 from xlruntime.bundle import digest_file
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-from .made_bundles import write_made_bundles
+from .small_bundles import write_small_bundles
 
 __all__ = ["GOLDEN", "ROOT", "SAMPLES", "TOKENIZERS", "edited", "write_bundles"]
 
@@ -113,7 +113,7 @@ def write_bundles(
     for golden in sorted(GOLDEN.iterdir()):
         if (golden / "bundle").is_dir():
             shutil.copytree(golden / "bundle", folder / golden.name)
-    write_made_bundles(folder, report)
+    write_small_bundles(folder, report)
     for name in names:
         if samples is not None:
             shutil.copytree(samples / name, folder / name)

@@ -13,11 +13,11 @@ from typing import Any, get_args
 import pytest
 
 from conformance.compare import Comparison
-from conformance.made_bundles import WITHIN
 from conformance.refusals import PLACES
 from conformance.run import main, run_case
+from conformance.small_bundles import WITHIN
 from tests.helpers.paths import ROOT
-from xlruntime import errors
+from xlruntime import errors, load
 from xlruntime.bundle import read_bundle
 from xlruntime.evaluation import EvaluationRules, FirstMemory, Ring, Setting
 from xlruntime.spec import Bundle, FileDigest, Graph, Layout, Memory, Tensor, Tokenizer
@@ -64,7 +64,10 @@ def values(kit: Path) -> dict[tuple[type, str], set[str]]:
 
 
 def test_every_field_has_two_values_or_a_refusal(kit: Path) -> None:
-    """Test that each field with a default occurs with another value; formats are refused instead."""
+    """Test that each field with a default occurs with another value.
+
+    Other formats are refused instead, and bundles with an encoder are for Python alone.
+    """
     found = values(kit)
     assert {kind for kind, _ in found} == set(PLACES)
     same = {
@@ -73,7 +76,7 @@ def test_every_field_has_two_values_or_a_refusal(kit: Path) -> None:
         for field in dataclasses.fields(kind)
         if field.default is not dataclasses.MISSING and found[kind, field.name] == {repr(field.default)}
     }
-    assert same == {"Graph.format", "Bundle.format_version"}
+    assert same == {"Graph.format", "Bundle.format_version", "Bundle.encoder"}
     assert {"damaged/torchscript.json", "damaged/newer.json", "damaged/older.json"} <= set(replaced(kit))
 
 
@@ -153,12 +156,12 @@ def test_a_case_that_cannot_open_is_one_failed_case(
     with pytest.raises(SystemExit) as ended:
         main([str(kit), "--only", "text_byte_pairs", "--ops", "none"])
     assert ended.value.code == 1
-    assert capsys.readouterr().out.splitlines() == [
-        "failed  text_byte_pairs  0.0e+00",
-        f"    text_byte_pairs, action 0 (open): {type(raised).__name__}: {raised}",
-        "kernels: none",
-        "0 of 1 cases passed; largest difference 0.0e+00, with low precision 0.0e+00",
-    ]
+    first, problem, runtime, kernels, last = capsys.readouterr().out.splitlines()
+    assert first == "failed  text_byte_pairs  0.0e+00"
+    assert problem == f"    text_byte_pairs, action 0 (open): {type(raised).__name__}: {raised}"
+    assert runtime.startswith("runtime: Python 3.")
+    assert kernels == "kernels: none"
+    assert last == "0 of 1 cases passed; largest difference 0.0e+00, with low precision 0.0e+00"
 
 
 def test_bounds_of_low_precision_show_a_shorter_window(kit: Path, tmp_path: Path) -> None:
@@ -183,12 +186,27 @@ def test_bounds_of_low_precision_show_a_shorter_window(kit: Path, tmp_path: Path
         assert found.low_precision
 
 
+def test_small_bundles_run_with_kernels(kit: Path, kernel_library: Path) -> None:
+    for name, operators in (
+        ("small_transformer_xl", {"RelativeAttention"}),
+        ("small_int8_memories", {"RelativeAttentionInt8"}),
+        ("small_reformer", {"LocalAttention", "LSHAttention"}),
+    ):
+        model = load(kit / "bundles" / name, ops=kernel_library)
+        used = model.kernels_used("score")
+        assert operators <= set(re.findall(r"\w+", used)), used
+
+
 def test_comparison_allows_equally_likely_tokens_to_change_places() -> None:
     wanted = {"top_ids": [[1, 2, 3]], "top_log_probs": [[-1.0, -1.00001, -2.0]]}
     for ids, problems in (([1, 2, 3], 0), ([2, 1, 3], 0), ([3, 1, 2], 1), ([1, 2, 9], 0), ([9, 2, 3], 1)):
         compared = Comparison(1e-4)
         compared.add(wanted, {**wanted, "top_ids": [ids]}, "it")
         assert len(compared.problems) == problems, ids
+
+
+@pytest.mark.parametrize("numbers", [[float("nan"), -2.0], [-1.0, float("nan")]])
+def test_comparison_notices_what_is_not_a_number(numbers: list[float]) -> None:
     compared = Comparison(1e-4)
-    compared.add({"log_probs": [-1.0]}, {"log_probs": [float("nan")]}, "it")
+    compared.add({"log_probs": [-1.0, -2.0]}, {"log_probs": numbers}, "it")
     assert compared.problems

@@ -26,8 +26,11 @@ from xlruntime.graph_gate import OPERATORS
 
 WEB = ROOT / "runtime/web"
 INSTALLED = shutil.which("node") is not None and (WEB / "node_modules/onnxruntime-node").is_dir()
-PROGRAMS = {"CHROMIUM": "/usr/bin/chromium", "FIREFOX": "/usr/bin/firefox-esr"}
-BROWSERS = {name.lower(): Path(os.environ.get(name, path)).exists() for name, path in PROGRAMS.items()}
+PROGRAMS = {"chromium": ["chromium", "chromium-browser", "google-chrome"], "firefox": ["firefox", "firefox-esr"]}
+BROWSERS = {  # as conformance/browser.mjs finds them
+    name: any(map(os.path.exists, [os.environ.get(name.upper(), ""), *(f"/usr/bin/{program}" for program in programs)]))
+    for name, programs in PROGRAMS.items()
+}
 needs_node = pytest.mark.skipif(not INSTALLED, reason="needs Node, and `npm ci` in runtime/web")
 needs_chromium = pytest.mark.skipif(
     not (INSTALLED and BROWSERS["chromium"]), reason="needs Chromium, Node, and `npm ci` in runtime/web"
