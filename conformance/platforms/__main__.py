@@ -1,0 +1,118 @@
+"""Try the platforms, and print one table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from . import emulated, linux, macos, windows
+from .programs import programs
+from .runners import Attempt, Broken, Missing, Outcome, Runner, play
+from .states import crossings
+from .workshop import Workshop
+
+__all__ = ["PLATFORMS", "main"]
+
+Rows = Callable[[Workshop], "list[Runner] | list[Attempt]"]
+# Name: what it is, and what makes its rows.
+PLATFORMS: dict[str, tuple[str, Rows]] = {
+    "host": ("this machine: Python, C, Node, Chromium, Firefox", linux.host),
+    "haswell": (
+        "x86-64 with AVX2, by qemu: Python, C",
+        partial(emulated.x86, "Haswell", "AVX2", "avx2"),
+    ),
+    "westmere": (
+        "x86-64 with SSE4.2, by qemu: Python, C",
+        partial(emulated.x86, "Westmere", "SSE4.2", "base"),
+    ),
+    "aarch64": ("64-bit ARM, by qemu: Python, C", emulated.aarch64),
+    "windows": ("Windows on x86-64, by wine: C, Node", windows.windows),
+    "macos": ("macOS on both processors: compiled with zig, never run", macos.macos),
+    "onnxruntime": ("the oldest and the newest ONNX Runtime: Python, Node", linux.onnxruntime_versions),
+    "numpy": ("the oldest and the newest NumPy: Python", linux.numpy_versions),
+    "node": ("Node 20, 22 and 24", linux.node_versions),
+    "python": ("newer Pythons", linux.python_versions),
+    "programs": ("the documented C, C++ and Rust programs on aarch64 and Windows", programs),
+    "states": ("states saved on one platform, and continued on another", crossings),
+}
+HEAD = ("platform", "runtime", "kernels", "cases passed", "largest difference", "low precision", "seconds")
+
+
+def attempts(name: str, workshop: Workshop) -> list[Attempt]:
+    """Return the rows of a platform; a runner plays the kit."""
+    try:
+        rows = PLATFORMS[name][1](workshop)
+    except Missing as missing:
+        return [Attempt(name, "all", "", partial(_raise, missing))]
+    return [row if isinstance(row, Attempt) else _playing(row, workshop) for row in rows]
+
+
+def _raise(error: Exception) -> Outcome:
+    raise error
+
+
+def _playing(runner: Runner, workshop: Workshop) -> Attempt:
+    return Attempt(runner.platform, runner.runtime, runner.kernels, lambda: play(runner, workshop.kit))
+
+
+def lines_of(attempt: Attempt) -> tuple[bool | None, list[str]]:
+    """Try a row, and return whether it passed, or None if it was not tried, and the lines to print."""
+    start = time.monotonic()
+    try:
+        outcome = attempt.run()
+    except Missing as missing:
+        return None, [f"not tried: {attempt.platform}, {attempt.runtime}: {missing}"]
+    except Broken as broken:
+        outcome = Outcome(False, "not built", problems=(str(broken),))
+    except Exception as error:
+        outcome = Outcome(False, "not prepared", problems=(f"{type(error).__name__}: {error}",))
+    kernels, runtime = outcome.kernels or attempt.kernels or "–", outcome.runtime or attempt.runtime
+    seconds = time.monotonic() - start if outcome.seconds is None else outcome.seconds
+    cells = (attempt.platform, runtime, kernels, outcome.cases, outcome.largest, outcome.low, f"{seconds:.0f}")
+    return outcome.passed, [f"| {' | '.join(cells)} |", *(f"    {line}" for line in outcome.problems)]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Try platforms from the command line; the exit code is 1 if one falls short."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/platforms", description="Try the conformance kit on other processors, systems and versions."
+    )
+    parser.add_argument("--only", action="append", choices=PLATFORMS, metavar="NAME", help="try this one; repeatable")
+    parser.add_argument("--list", action="store_true", help="list the names, and try nothing")
+    parser.add_argument("--offline", action="store_true", help="try what was prepared earlier; download nothing")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xlexport" / "platforms"
+    parser.add_argument("--jobs", type=int, default=1, help="how many rows to try at once (default: 1)")
+    parser.add_argument("--downloads", type=Path, default=cache, help="folder of downloads (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    if options.list:
+        for name, (description, _) in PLATFORMS.items():
+            print(f"{name:<12} {description}")
+        return
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        parser.error("it needs Linux on x86-64")
+    workshop = Workshop(options.downloads, options.offline)
+    print(f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}", sep="\n", flush=True)
+    rows = [row for name in options.only or PLATFORMS for row in attempts(name, workshop)]
+    results = []
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        try:
+            for result, lines in pool.map(lines_of, rows):
+                print(*lines, sep="\n", flush=True)
+                results.append(result)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            sys.exit(130)
+    short = results.count(False)
+    print(f"{results.count(True)} passed, {short} fell short, {results.count(None)} not tried")
+    sys.exit(1 if short else 0)
+
+
+if __name__ == "__main__":
+    main()
