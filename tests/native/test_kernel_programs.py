@@ -45,7 +45,9 @@ def test_lower_instruction_sets_equal_it_too(name: str, level: str) -> None:
 @pytest.mark.parametrize("sanitizers", SANITIZED)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_sanitizers_find_nothing(name: str, sanitizers: str) -> None:
-    run([build_c_runtime(sanitizers, PROGRAMS) / name], 100, **SANITIZED[sanitizers])
+    # GCC 12 places vectors of 64 bytes wrongly on the stack that detect_stack_use_after_return makes.
+    environment = {**SANITIZED[sanitizers], "ASAN_OPTIONS": "detect_leaks=1"}
+    run([build_c_runtime(sanitizers, PROGRAMS) / name], 100, **environment)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
