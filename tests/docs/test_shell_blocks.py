@@ -42,6 +42,13 @@ NOT_RUN = {
     ("docs/c_interface.md", "cmake -S runtime/native -B build && cmake --build build --parallel 4"): (
         "tests/native/test_c_programs.py builds it"
     ),
+    ("docs/platforms.md", "pip install -r requirements/native.txt     # zig, in the environment of the tests"): (
+        "it downloads gigabytes: tests/test_platforms.py"
+    ),
+    (
+        "docs/platforms.md",
+        "cmake -S runtime/native -B build -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_SYSTEM_PROCESSOR=AMD64 \\",
+    ): "scripts/platforms compiles with MinGW",
     ("docs/checkpoints.md", "xlexport inspect model.pt                       # what is it, and what is missing?"): (
         SYNOPSIS
     ),
