@@ -90,6 +90,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--ops", default="auto", help="kernels: auto, none, or the path of a library (default: those of xlexport-ops)"
     )
     given = parser.parse_args(arguments)
+    if not (given.kit / "kit.json").is_file():
+        parser.error(f"{given.kit} has no kit.json; `python -m conformance.write -o FOLDER` writes a kit")
     warnings.simplefilter("ignore", NonFiniteScoreWarning)
     if given.keep is not None:
         given.keep.mkdir(parents=True, exist_ok=True)

