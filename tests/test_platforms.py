@@ -117,6 +117,15 @@ def test_numbers_of_programs_may_round_otherwise() -> None:
     assert not alike(["bits", "1"], ["bits", "1", "more"])
 
 
+def test_quick_leaves_out_what_other_rows_cover(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, offline=True)
+    rows = {quick: command.attempts("haswell", workshop, quick) for quick in (False, True)}
+    assert [(row.runtime, row.kernels) for row in rows[True]] == [("Python", "none"), ("C", "avx2")]
+    assert {(row.runtime, row.kernels) for row in rows[False]} == {
+        (runtime, kernels) for runtime in ("Python", "C") for kernels in ("none", "avx2")
+    }
+
+
 def test_list_imports_no_torch() -> None:
     code = "from conformance.platforms.__main__ import main\nmain(['--list'])\n"
     code += "import sys\nassert 'torch' not in sys.modules"

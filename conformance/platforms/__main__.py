@@ -48,13 +48,15 @@ PLATFORMS: dict[str, tuple[str, Rows]] = {
 HEAD = ("platform", "runtime", "kernels", "cases passed", "largest difference", "low precision", "seconds")
 
 
-def attempts(name: str, workshop: Workshop) -> list[Attempt]:
+def attempts(name: str, workshop: Workshop, quick: bool) -> list[Attempt]:
     """Return the rows of a platform; a runner plays the kit."""
     try:
         rows = PLATFORMS[name][1](workshop)
     except Missing as missing:
         return [Attempt(name, "all", "", partial(_raise, missing))]
-    return [row if isinstance(row, Attempt) else _playing(row, workshop) for row in rows]
+    spare = {("C", True), ("Python", False)} if quick else set()
+    chosen = [row for row in rows if (row.runtime, row.kernels == "none") not in spare]
+    return [row if isinstance(row, Attempt) else _playing(row, workshop) for row in chosen]
 
 
 def _raise(error: Exception) -> Outcome:
@@ -91,6 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--list", action="store_true", help="list the names, and try nothing")
     parser.add_argument("--offline", action="store_true", help="try what was prepared earlier; download nothing")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xlexport" / "platforms"
+    parser.add_argument("--quick", action="store_true", help="leave out C without kernels, and Python with them")
     parser.add_argument("--jobs", type=int, default=1, help="how many rows to try at once (default: 1)")
     parser.add_argument("--downloads", type=Path, default=cache, help="folder of downloads (default: %(default)s)")
     options = parser.parse_args(arguments)
@@ -103,13 +106,13 @@ def main(arguments: list[str] | None = None) -> None:
     workshop = Workshop(options.downloads, options.offline)
     workshop.built.mkdir(parents=True, exist_ok=True)
     with FileLock(workshop.built / "lock"):  # two runs would take the kit from each other
-        try_all(options.only or list(PLATFORMS), workshop, options.jobs)
+        rows = [row for name in options.only or PLATFORMS for row in attempts(name, workshop, options.quick)]
+        try_all(rows, options.jobs)
 
 
-def try_all(names: list[str], workshop: Workshop, jobs: int) -> NoReturn:
-    """Try platforms, print the table, and end the process."""
+def try_all(rows: list[Attempt], jobs: int) -> NoReturn:
+    """Try all rows, print the table, and end the process."""
     print(f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}", sep="\n", flush=True)
-    rows = [row for name in names for row in attempts(name, workshop)]
     results = []
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         try:
