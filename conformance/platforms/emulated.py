@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from .linux import PACKAGES, c_runner, host_program, library_of, python_program
+from .linux import PACKAGES, built_alone, c_runner, host_program, library_of, python_program
 from .runners import Program, Runner
 from .workshop import Workshop, pinned
 
@@ -66,7 +66,7 @@ def aarch64_python(workshop: Workshop, ops: str | Path) -> Program:
 def aarch64_program(workshop: Workshop, name: str) -> Program:
     """Return a program of the C library for 64-bit ARM."""
     emulator, _ = _emulator(workshop)
-    built = workshop.programs("aarch64-linux-gnu", processor="aarch64")
+    built = workshop.programs("aarch64-linux-gnu", processor="aarch64", only=built_alone(name))
     return Program((*emulator, built / name), {"XLRUNTIME_ONNXRUNTIME": str(library_of(_packages(workshop)))})
 
 

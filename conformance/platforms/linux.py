@@ -18,6 +18,7 @@ from .workshop import ROOT, Workshop, pinned
 __all__ = [
     "HOST",
     "PACKAGES",
+    "built_alone",
     "c_runner",
     "host",
     "host_program",
@@ -61,10 +62,15 @@ def c_runner(place: str, kernels: str, make: Callable[[], Program]) -> list[Runn
     return [Runner(place, "C", kernels, make), Runner(place, "C", "none", without)]
 
 
+def built_alone(name: str) -> str:
+    """Return the target of CMake for a program: the runner needs no other, examples need the shared library."""
+    return name if name == "xlconformance" else "all"
+
+
 def host_program(workshop: Workshop, name: str) -> Program:
     """Return a program of the C library, compiled for this machine."""
     library = library_of(Path(onnxruntime.__file__).parents[1])
-    return Program((workshop.programs(None) / name,), {"XLRUNTIME_ONNXRUNTIME": str(library)})
+    return Program((workshop.programs(None, only=built_alone(name)) / name,), {"XLRUNTIME_ONNXRUNTIME": str(library)})
 
 
 def host(workshop: Workshop) -> list[Runner]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from .linux import NODES, c_runner
+from .linux import NODES, built_alone, c_runner
 from .runners import Missing, Program, Runner, run_program
 from .workshop import Workshop, pinned
 
@@ -27,7 +27,7 @@ def windows(workshop: Workshop) -> list[Runner]:
 def windows_c(workshop: Workshop, program: str, compiler: str = "MinGW") -> Program:
     """Return a program of the C library for Windows."""
     wine = _wine(workshop)
-    built = workshop.programs(COMPILERS[compiler], "Windows", "AMD64")
+    built = workshop.programs(COMPILERS[compiler], "Windows", "AMD64", built_alone(program))
     packages = workshop.wheels(["win_amd64"], "3.11", pinned("onnxruntime"))
     library = packages / "onnxruntime" / "capi" / "onnxruntime.dll"
     environment = {**wine.environment, "XLRUNTIME_ONNXRUNTIME": wine.path(library)}

@@ -209,11 +209,12 @@ class Workshop:
         return library
 
     @alone
-    def programs(self, target: str | None, system: str = "Linux", processor: str = "x86_64") -> Path:
+    def programs(self, target: str | None, system: str = "Linux", processor: str = "x86_64", only: str = "all") -> Path:
         """Return the folder with the C library, its examples and tests, compiled without a warning.
 
         Args:
             target: what zig calls the platform; `mingw` for MinGW; None for this machine's own compiler.
+            only: the program that is needed; all of them by default.
 
         Raises:
             Missing: the compiler is not installed.
@@ -231,7 +232,7 @@ class Workshop:
             options += [f"-DCMAKE_SYSTEM_NAME={system}", f"-DCMAKE_SYSTEM_PROCESSOR={processor}"]
             options += [f"-DCMAKE_{name}={program}" for name, program in names.items()]
         _run(cmake, "-S", NATIVE, "-B", folder, *options, error=Broken)
-        _run(cmake, "--build", folder, "--parallel", JOBS, error=Broken)
+        _run(cmake, "--build", folder, "--parallel", JOBS, "--target", only, error=Broken)
         return folder
 
     def _mingw(self) -> dict[str, str]:
