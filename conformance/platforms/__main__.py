@@ -50,17 +50,10 @@ HEAD = ("platform", "runtime", "kernels", "cases passed", "largest difference", 
 
 def attempts(name: str, workshop: Workshop, quick: bool) -> list[Attempt]:
     """Return the rows of a platform; a runner plays the kit."""
-    try:
-        rows = PLATFORMS[name][1](workshop)
-    except Missing as missing:
-        return [Attempt(name, "all", "", partial(_raise, missing))]
+    rows = PLATFORMS[name][1](workshop)
     spare = {("C", True), ("Python", False)} if quick else set()
     chosen = [row for row in rows if (row.runtime, row.kernels == "none") not in spare]
     return [row if isinstance(row, Attempt) else _playing(row, workshop) for row in chosen]
-
-
-def _raise(error: Exception) -> Outcome:
-    raise error
 
 
 def _playing(runner: Runner, workshop: Workshop) -> Attempt:

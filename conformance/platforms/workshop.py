@@ -25,7 +25,7 @@ __all__ = ["NATIVE", "ROOT", "Workshop", "pinned"]
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE, WEB = ROOT / "runtime" / "native", ROOT / "runtime" / "web"
-MIRROR, KEYRING = "http://deb.debian.org/debian", "/usr/share/keyrings/debian-archive-keyring.gpg"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 ARM = "aarch64-unknown-linux-gnu"
 LOCK = threading.RLock()
 P = ParamSpec("P")
@@ -92,12 +92,11 @@ class Workshop:
         """Return a folder in which Debian packages and all that they depend on are unpacked; nothing is installed."""
 
         def download(folder: Path) -> None:
-            if shutil.which("apt-get") is None:
-                raise Missing("Debian's apt-get is needed to download packages")
+            mirror = self._debian_mirror()
             state = folder / "apt"
             for part in ("lists/partial", "cache/archives/partial"):
                 (state / part).mkdir(parents=True)
-            (state / "sources.list").write_text(f"deb [signed-by={KEYRING}] {MIRROR} {suite} main\n", "utf-8")
+            (state / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror} {suite} main\n", "utf-8")
             (state / "status").touch()  # as on a machine without packages
             options = [f"Dir::State={state}", f"Dir::State::status={state / 'status'}", f"Dir::Cache={state / 'cache'}"]
             options += [f"Dir::Etc::sourcelist={state / 'sources.list'}", "Dir::Etc::sourceparts=-"]
@@ -285,8 +284,18 @@ class Workshop:
         """Return the newest version of an npm package."""
         return self._ask(self.tool("npm", "npm"), "view", name, "version").strip()
 
+    def _debian_mirror(self) -> str:
+        """Return the mirror of Debian that this machine uses."""
+        if shutil.which("apt-get") is None:
+            raise Missing("Debian's apt-get is needed to download packages")
+        sites = self._ask("apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages").splitlines()
+        mirror = next((site for site in sites if site.rstrip("/").endswith("/debian")), None)
+        if mirror is None:
+            raise Missing("apt-get of this machine names no mirror of Debian")
+        return mirror
+
     def _ask(self, *command: str) -> str:
-        """Return what a command says that asks the network."""
+        """Return what a command says that is only asked before a download."""
         if self._offline:
             raise Missing("not prepared: run scripts/platforms once without --offline")
         done = subprocess.run(command, capture_output=True, text=True, check=False)
