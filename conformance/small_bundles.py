@@ -41,12 +41,7 @@ MODELS: Mapping[str, TransformerXLConfig | ReformerConfig] = {
 COPIES: Mapping[str, tuple[str, str, str, dict[str, float]]] = {
     "small_int8": ("small_transformer_xl", "int8", "float32", {"nats": 0.1, "totals": 0.001}),  # 0.034, 0.0003
     "small_int8_memories": ("small_transformer_xl", "int8", "int8", {"nats": 0.25, "totals": 0.01}),  # 0.104, 0.0033
-    "small_weight_int4": (
-        "small_transformer_xl",
-        "weight-int4",
-        "float32",
-        {"nats": 0.25, "totals": 0.05},
-    ),  # 0.087, 0.017
+    "small_int4": ("small_transformer_xl", "weight-int4", "float32", {"nats": 0.25, "totals": 0.05}),  # 0.087, 0.017
     "small_float16": ("small_transformer_xl", "float16", "float16", {"nats": 0.06, "totals": 0.006}),  # 0.019, 0.0019
     "small_reformer_int8": ("small_reformer", "int8", "float32", {"nats": 0.05, "totals": 0.001}),  # 0.014, 0.0001
 }
