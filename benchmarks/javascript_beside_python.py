@@ -11,7 +11,7 @@ a decoder of GPT-2's shape with random weights, which is made here, in Node and 
 tokens of segments of 128, up to 1,024 tokens, and starts again. So a token sees 448 tokens of past segments on average.
 Models of different sizes are compared by tokens per second times their parameters.
 
-Needs Node, Chromium, `npm ci && npm run build` in runtime/web, and the extras cpu, convert and dev.
+Needs Node, Chromium, `npm ci && npm run build` in runtime/js, and the extras cpu, convert and dev.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import { createInterface } from "node:readline";
 import { setTimeout } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 
-import { FOLDERS, openBrowser, page as pageWith } from "../runtime/web/conformance/browser.mjs";
-import { serve } from "../runtime/web/conformance/server.mjs";
+import { FOLDERS, openBrowser, page as pageWith } from "../runtime/js/conformance/browser.mjs";
+import { serve } from "../runtime/js/conformance/server.mjs";
 
 const given = JSON.parse(process.argv[2]);
 const side = given.kind.endsWith("node") ? await here(given) : await inChromium(given);
@@ -23,7 +23,7 @@ await side.close();
 async function here({ kind, model, threads, settings, library }) {
   const module = await import("./javascript_feeds.mjs");
   const path = library && pathToFileURL(`${library}/node_modules/@huggingface/transformers/dist/transformers.node.mjs`);
-  const imported = await import(kind === "node" ? "../runtime/web/dist/node.js" : path.href);
+  const imported = await import(kind === "node" ? "../runtime/js/dist/node.js" : path.href);
   const started = performance.now();
   const feed = await module[kind === "node" ? "streamOf" : "decoderOf"](imported, { model, threads, settings });
   const memory = async () => {

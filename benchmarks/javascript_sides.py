@@ -1,6 +1,6 @@
 """The same bundle in Python, in Node and in a browser: sides for `javascript_beside_python.py`, and their processes.
 
-Needs Node, `npm ci && npm run build` in runtime/web, and Chromium.
+Needs Node, `npm ci && npm run build` in runtime/js, and Chromium.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ import torch
 
 from xlexport import ops
 from xlexport.export.onnx import IR_VERSION, OPSET
-from xlruntime import spec
-from xlruntime.bundle import read_bundle
-from xlruntime.devices import Device
+from xlruntime.bundle import Tensor
+from xlruntime.bundle_files import read_bundle
+from xlruntime.load_options import LoadOptions
 from xlruntime.model import Model
 
 Array = npt.NDArray[Any]
@@ -54,15 +54,19 @@ def main(bundle: Path, text: Path, library: Path, segments: int) -> None:
         memory, S = model.new_memory(settings), settings.segment_len
         entries = {entry.input: entry for entry in model.bundle.memory}
         for start in range(0, min(segments * S, len(ids) - S), S):
-            counters = {name: np.array(memory.feeds()[name]) for name in COUNTERS}
-            outputs = model.step("score", memory, ids[None, start : start + S], ids[None, start + 1 : start + S + 1])
+            tokens, targets = ids[None, start : start + S], ids[None, start + 1 : start + S + 1]
+            fed = memory.feeds(model.bundle.graphs["score"], tokens, targets)
+            counters = {name: fed[name] for name in COUNTERS}
+            outputs = model.step("score", memory, tokens, targets)
             for layer, biases in enumerate(weights):
                 # The rings have the new rows already. The operator writes the same ones again.
                 rings = [memory.array(entries[f"memory_{kind}_{layer}"]) for kind in ("key", "value")]
                 positions = memory.plan.constants[f"position_key_{layer}"].numpy()
-                inputs = [outputs[QKV.format(layer)], *biases, *rings, positions, *counters.values()]
+                (H, C), near = rings[0].shape[1:3], positions.shape[2] - 1
+                sizes = np.array([H, tokens.shape[1], C, near], np.int64)
+                inputs = [outputs[QKV.format(layer)], *biases, *rings, positions, *counters.values(), sizes]
                 expected = in_float64(inputs)
-                feeds = {f"x{i}": array for i, array in enumerate(inputs)} | {"tokens": ids[None, start : start + S]}
+                feeds = {f"x{i}": array for i, array in enumerate(inputs)}
                 for name, session in sessions.items():
                     error = np.abs(session.run(["attended"], feeds)[0] - expected)
                     squares[name].append(float(np.square(error).mean()))
@@ -78,42 +82,38 @@ def with_queries(source: Path, folder: Path) -> tuple[Model, list[list[Array]]]:
         shutil.copyfile(source / name, folder / name)
     model = ir.load(source / "score.onnx")
     nodes = [node for node in model.graph if node.op_type == "RelativeAttention"]
-    added, weights = [], []
+    added: dict[str, Tensor] = {}
+    weights = []
     for layer, node in enumerate(nodes):
         qkv, *biases = (value for value in node.inputs[:3] if value is not None)
         qkv.name = QKV.format(layer)
         model.graph.outputs.append(qkv)
         arrays = [bias.const_value.numpy() for bias in biases if bias.const_value is not None]
         weights.append(arrays)
-        added.append(spec.Tensor(qkv.name, "float32", ("batch", "segment", 3 * arrays[0].size)))
+        added[QKV.format(layer)] = Tensor("float32", ("batch", "segment", 3 * arrays[0].size))
     score = bundle.graphs["score"]
-    score = replace(score, outputs=(*score.outputs, *added))
-    model.metadata_props[spec.METADATA_KEY] = score.metadata(bundle.memory)
+    score = replace(score, outputs={**score.outputs, **added})
     ir.save(model, folder / "score.onnx")
-    return Model(folder, replace(bundle, graphs={**bundle.graphs, "score": score}), Device("cpu"), 1), weights
+    return Model(
+        folder, replace(bundle, graphs={**bundle.graphs, "score": score}), LoadOptions(threads=1, ops="none")
+    ), weights
 
 
 def in_float64(inputs: list[Array]) -> Array:
     """Return what the operator's definition gives in float64."""
     tensors = [torch.tensor(array) for array in inputs]
     tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
-    unread = [tensors[-1]] * 5  # the plan
-    attended: Array = ops.relative_attention(*tensors, *unread)[0].numpy()
+    attended: Array = ops.relative_attention(*tensors)[0].numpy()
     return attended
 
 
 def open_sessions(folder: Path, library: Path) -> dict[str, ort.InferenceSession]:
-    """Return sessions of a graph of the operator and its plan: of the fallback, and of each instruction set."""
-    names, dtypes = [f"x{i}" for i in range(9)], [*["FLOAT"] * 6, *["INT64"] * 3]
-    values = {name: ir.val(name, ir.DataType[dtype]) for name, dtype in zip(names, dtypes, strict=True)}
-    tokens = ir.val("tokens", ir.DataType.INT64)
-    x = list(values.values())
-    plan = ir.node("RelativeAttentionPlan", [tokens, x[3], *x[5:]], domain=ops.DOMAIN, num_outputs=5)
-    attention = ir.node("RelativeAttention", [*x, *plan.outputs], domain=ops.DOMAIN, num_outputs=3)
+    """Return sessions of a graph of the operator alone: of the fallback, and of each instruction set."""
+    dtypes = [*["FLOAT"] * 6, *["INT64"] * 4]
+    inputs = [ir.val(f"x{i}", ir.DataType[dtype]) for i, dtype in enumerate(dtypes)]
+    attention = ir.node("RelativeAttention", inputs, domain=ops.DOMAIN, num_outputs=3)
     attention.outputs[0].name, attention.outputs[0].dtype = "attended", ir.DataType.FLOAT
-    graph = ir.Graph(
-        [tokens, *x], attention.outputs[:1], nodes=[plan, attention], opset_imports={"": OPSET}, name="one"
-    )
+    graph = ir.Graph(inputs, attention.outputs[:1], nodes=[attention], opset_imports={"": OPSET}, name="one")
     model = ir.Model(graph, ir_version=IR_VERSION)
     ops.add_functions(model)
     content = ir.to_proto(model).SerializeToString()

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 import xlruntime
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 from xlruntime.model import Model
 
 SEGMENT_LENS = (1, 64, 256, 1024)
@@ -59,7 +59,7 @@ def walk(model: Model, purpose: str, ids: npt.NDArray[np.int64], segment_len: in
     return Walk(np.concatenate(scores), np.concatenate(buckets, axis=3))
 
 
-def chosen_buckets(model: Model, memory: BatchMemory, offset: int, count: int) -> npt.NDArray[np.int32]:
+def chosen_buckets(model: Model, memory: Memory, offset: int, count: int) -> npt.NDArray[np.int32]:
     """Return bucket ids (layers, H, R, count) of the `count` rows that a step has written from slot `offset` on."""
     slots = (offset + np.arange(count)) % memory.capacity
     rings = [memory.array(entry)[0] for entry in model.bundle.memory if entry.input.startswith("memory_bucket_")]

@@ -16,7 +16,7 @@ from xlexport.bench.timing import Clock, compared
 from xlexport.bundles import open_bundle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
-from xlruntime.spec import Format
+from xlruntime.bundle import Format
 
 FORMATS: tuple[Format, ...] = ("onnx", "torchscript", "exported-program")
 

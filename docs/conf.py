@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "runtime"), str(ROOT / "training")]
+sys.path[:0] = [str(ROOT), str(ROOT / "runtime" / "python"), str(ROOT / "training")]
 
 project = "xlexport"
 author = "The xlexport authors"
 project_copyright = "The xlexport authors, Apache-2.0"
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/*.md", "docs/reference/*.md", "samples/**.md", "conformance/*.md", "experiments/*.md"]
+include_patterns = [
+    "*.md",
+    "docs/*.md",
+    "docs/reference/*.md",
+    "samples/**.md",
+    "tests/conformance/*.md",
+    "experiments/*.md",
+]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
 # A heading of up to four levels can be linked to, by the anchor that code hosts give it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import random
 import shutil
@@ -16,10 +15,12 @@ import numpy.typing as npt
 
 from reliability.damage import damage_bytes, damage_json
 from reliability.judging import Outcome, judged
+from tests.helpers.manifests import seal
 from tests.helpers.paths import GOLDEN
 from xlruntime import Model, XlruntimeError, load
-from xlruntime.bundle import MANIFEST, digest_file, read_bundle
-from xlruntime.generation import Sampling
+from xlruntime.bundle import MANIFEST
+from xlruntime.bundle_files import digest_file, read_bundle
+from xlruntime.sampling import Sampling
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 __all__ = ["BundleBytes", "ManifestFields", "ResealedFiles", "Sample", "samples"]
@@ -28,7 +29,7 @@ __all__ = ["BundleBytes", "ManifestFields", "ResealedFiles", "Sample", "samples"
 NAMES = (*("post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "pre_lnorm_empty") * 4,
          "post_lnorm_zeros", "reformer_band", "reformer_chunk", "reformer_paper")  # fmt: skip
 TEXT = "It was the best of times, it was the worst of times."
-SETTINGS = {"evaluation", "tokenizer"}  # fields of a manifest that people may choose, and that may change the scores
+COMPUTING = {"tokenizer", "document", "settings", "rings", "memory", "graphs"}  # fields that say what is computed
 CLOSE = 1e-5  # nats: the same graphs on the same tokens
 
 
@@ -40,8 +41,8 @@ class Sample:
         self.manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         self.files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         self.takes_text = self.manifest["tokenizer"]["kind"] != "none"
-        vocab_size = self.manifest["vocab_size"]
-        self.ids = np.random.default_rng(7).integers(0, min(vocab_size, 29), 40)
+        self.vocab_size: int = self.manifest["model"]["vocab_size"]
+        self.ids = np.random.default_rng(7).integers(0, min(self.vocab_size, 29), 40)
         self.expected = self.results(load(folder, threads=1))
 
     def results(self, model: Model) -> list[npt.NDArray[Any]]:
@@ -62,14 +63,12 @@ class Sample:
         )
 
 
-def seal(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write a manifest with the digests of the current files and of itself."""
+def seal_files(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write a manifest with the digests of the current files, and its own digest."""
     for name in manifest["files"]:
         digest = digest_file(folder / name)
         manifest["files"][name] = {"sha256": digest.sha256, "size": digest.size}
-    manifest.pop("manifest_sha256", None)
-    own = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    (folder / MANIFEST).write_text(json.dumps({**manifest, "manifest_sha256": own}, indent=1), "utf-8")
+    seal(folder, json.dumps(manifest).encode())
 
 
 def _with_tokenizer(source: Path, folder: Path, kind: str, name: str, content: bytes) -> Path:
@@ -78,7 +77,7 @@ def _with_tokenizer(source: Path, folder: Path, kind: str, name: str, content: b
     manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     manifest["files"][name] = {"sha256": "0" * 64, "size": 0}
     manifest["tokenizer"] = {"kind": kind, "file": name, "first_id": 0}
-    seal(folder, manifest)
+    seal_files(folder, manifest)
     return folder
 
 
@@ -111,11 +110,10 @@ def _sentencepiece_model() -> bytes:
 
 @functools.cache
 def samples(folder: Path) -> dict[str, Sample]:
-    """Return every golden bundle with a digest of its manifest, and one for each kind of tokenizer with a file."""
+    """Return every golden bundle, and one for each kind of tokenizer with a file."""
     made = {}
     for name in dict.fromkeys(NAMES):
         copy = Path(shutil.copytree(GOLDEN / name / "bundle", folder / name))
-        (copy / MANIFEST).write_text(read_bundle(copy).to_json(), "utf-8")
         made[name] = Sample(copy)
     ids = GOLDEN / "pre_lnorm_empty" / "bundle"
     for kind, file, content in (
@@ -175,19 +173,18 @@ class BundleBytes(_Bundles):
 
 
 class ManifestFields(_Bundles):
-    """A manifest with other content and without a digest of itself; `inspect` reads it, too."""
+    """A manifest with other content under a matching digest; `inspect` reads it, too."""
 
     def case(self, number: int) -> Outcome:
         from xlexport.commands.inspect import bundle_rows
 
         rng = random.Random(f"manifest {number}")
         sample = self._pick(rng, (*NAMES, "vocabulary"))
-        manifest = {name: value for name, value in sample.manifest.items() if name != "manifest_sha256"}
-        text = damage_json(manifest, rng)
-        (self._copy / MANIFEST).write_text(text, "utf-8")
+        text = damage_json(sample.manifest, rng)
+        seal(self._copy, text.encode("utf-8", "surrogatepass"))
         return self._judge(
             sample,
-            may_differ=bool(_differ_in(manifest, text) & SETTINGS),
+            may_differ=bool(_differ_in(sample.manifest, text) & COMPUTING),
             look=lambda: bundle_rows(read_bundle(self._copy), self._copy),
         )
 
@@ -222,5 +219,5 @@ class ResealedFiles(_Bundles):
         else:
             changed = damage_bytes(content, rng)
         (self._copy / name).write_bytes(changed)
-        seal(self._copy, json.loads(sample.files[MANIFEST]))
+        seal_files(self._copy, json.loads(sample.files[MANIFEST]))
         return self._judge(sample, may_differ=True)

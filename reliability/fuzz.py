@@ -38,7 +38,6 @@ TARGETS = {  # name: module, class, cases of the campaign
     "resealed": ("bundle_targets", "ResealedFiles", 4000),
     "state": ("state_targets", "StateBytes", 5000),
     "state-fields": ("state_targets", "StateFields", 5000),
-    "resume-fields": ("resume_targets", "ResumeFields", 5000),
     "checkpoint": ("checkpoint_targets", "Checkpoints", 6000),
     "input": ("input_targets", "Inputs", 4000),
     "tokenizer": ("tokenizer_targets", "Tokenizers", 5000),

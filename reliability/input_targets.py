@@ -141,7 +141,7 @@ def _expected(raw: bytes, kind: str, model: Model, sample: Sample, binary: bool)
             found = [model.tokenizer.encode(raw).tolist()]
     except (ValueError, OSError, EOFError, gzip.zlib.error):  # type: ignore[attr-defined]
         return [None]
-    size = sample.manifest["vocab_size"]
+    size = sample.vocab_size
     return [ids if ids and len(ids) > 1 and all(0 <= token < size for token in ids) else None for ids in found]
 
 

@@ -20,7 +20,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,14 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.verification.walked_text import verify_ids
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle import DOMAIN, Bundle, Graph
+from xlruntime.bundle_files import read_bundle
 from xlruntime.devices import Device
-from xlruntime.graph_gate import DOMAIN
 from xlruntime.kernels import Kernels, find_kernels
-from xlruntime.memory import BatchMemory
+from xlruntime.load_options import LoadOptions
+from xlruntime.memory import Memory
 from xlruntime.model import Model
 from xlruntime.session import GraphSession
-from xlruntime.spec import Graph
 
 __all__ = ["LIMIT", "Compared", "Difference", "compare_bundle", "difference_of", "main"]
 
@@ -126,14 +126,17 @@ class _Side:
     def __init__(self, folder: Path, kernels: Kernels | None, threads: int | None, profiles: Path) -> None:
         self.folder, self.profiles, self.opened = folder, profiles, dict[str, GraphSession]()
         bundle = read_bundle(folder)
-        open_session = functools.partial(self._open, kernels, threads, bundle.guarded_files)
-        self.model = Model(folder, bundle, CPU, threads, open_session=open_session, kernels=kernels)
+        open_session = functools.partial(self._open, kernels, threads, bundle)
+        options = LoadOptions(threads=threads, ops="none" if kernels is None else kernels.path)
+        self.model = Model(folder, bundle, options, open_session=open_session)
 
     def _open(
-        self, kernels: Kernels | None, threads: int | None, files: Collection[str], purpose: str, graph: Graph
+        self, kernels: Kernels | None, threads: int | None, bundle: Bundle, purpose: str, graph: Graph
     ) -> GraphSession:
         prefix = str(self.profiles / f"{purpose}_{'kernels' if kernels else 'bodies'}")
-        session = GraphSession(self.folder, graph, CPU, threads, profile=prefix, data_files=files, kernels=kernels)
+        session = GraphSession(
+            self.folder, graph, bundle.memory, CPU, threads, profile=prefix, data_files=bundle.files, kernels=kernels
+        )
         self.opened[purpose] = session
         return session
 
@@ -202,10 +205,11 @@ def _walk(
 
 def _longest(model: Model, purpose: str, tokens: int) -> int:
     """Return a length of segments for which both graphs of a purpose run, if it has one for few tokens."""
-    settings, few = model.bundle.settings, model.bundle.graphs.get(f"{purpose}_few")
-    if settings.whole:
+    settings = model.bundle.settings
+    if settings.full_document:
         return min(settings.segment_len, tokens)
-    few_tokens = few.max_segment or 0 if few else 0
+    variants = (graph for graph in model.bundle.variants(purpose).values() if graph.variant_of is not None)
+    few_tokens = max((graph.max_segment or 0 for graph in variants), default=0)
     return model.longest_step(purpose, max(settings.segment_len, 2 * few_tokens))
 
 
@@ -215,7 +219,7 @@ def _begins(text: Ids, done: int) -> list[int]:
 
 
 def difference_of(
-    model: Model, made: Sequence[dict[str, npt.NDArray[Any]]], memories: Sequence[BatchMemory], length: int
+    model: Model, made: Sequence[dict[str, npt.NDArray[Any]]], memories: Sequence[Memory], length: int
 ) -> Difference:
     """Return the differences of a step. If buckets flipped, continue both walks with the memory of the bodies."""
     pairs = {entry.input: [memory.array(entry) for memory in memories] for entry in model.bundle.memory}

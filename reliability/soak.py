@@ -124,7 +124,9 @@ def _check_counters(stream: Stream, position: int) -> None:
     assert (stream.position, memory.offset) == (position, position - 1)  # the last token waits for its target
     assert memory.position[0] == position - 1
     assert memory.memory_length[0] == stream.evaluation.most_rows
-    assert memory.feeds()["offset"][0] == (position - 1) % memory.capacity
+    token = np.zeros((1, 1), np.int64)
+    fed = memory.feeds(stream.engine.bundle.graphs["score"], token, token)
+    assert fed["offset"][0] == (position - 1) % memory.capacity
 
 
 def _score_past(model: Model, folder: Path, edge: int, following: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:

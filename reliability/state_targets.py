@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from pathlib import Path
@@ -13,12 +12,11 @@ import numpy.typing as npt
 from safetensors import safe_open
 
 from reliability.bundle_targets import CLOSE
-from reliability.damage import damage_array, damage_bytes, damage_json
+from reliability.damage import damage_array, damage_bytes
 from reliability.judging import Outcome, judged
 from tests.helpers.paths import GOLDEN
 from xlruntime import Model, XlruntimeError, load
-from xlruntime.state_file import write_state
-from xlruntime.stream_state import KIND, VERSION
+from xlruntime.state import write_state
 
 __all__ = ["StateBytes", "StateFields"]
 
@@ -39,10 +37,9 @@ class _State:
         self.following = ids[35:]
         self.expected = stream.feed(self.following).log_probs
         with safe_open(self.file, "numpy") as opened:
-            self.fields: dict[str, Any] = json.loads(opened.metadata()["xlexport"])
+            self.metadata: dict[str, str] = opened.metadata()
             self.arrays = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
-        for key in ("kind", "version", "sha256"):
-            del self.fields[key]
+        del self.metadata["digest"]
 
     def judge(self, file: Path, may_differ: bool) -> Outcome:
         def attempt() -> npt.NDArray[Any]:
@@ -82,21 +79,16 @@ class StateFields(_States):
     def case(self, number: int) -> Outcome:
         rng = random.Random(f"state fields {number}")
         state = rng.choice(self._states)
-        fields, arrays = dict(state.fields), dict(state.arrays)
+        metadata, arrays = dict(state.metadata), dict(state.arrays)
         if rng.random() < 0.75:
-            try:
-                fields = json.loads(damage_json(fields, rng))
-            except (ValueError, RecursionError):
-                return Outcome("refused", "JSON that a state cannot be written with")
-            if not isinstance(fields, dict):
-                fields = {}
+            name = rng.choice(sorted({*metadata} - {"kind", "version"}))
+            metadata[name] = damage_bytes(metadata[name].encode(), rng, b"").decode("utf-8", "replace")
+            if rng.random() < 0.1:
+                del metadata[name]
         else:
             name = rng.choice(sorted(arrays))
             arrays[name] = damage_array(arrays[name], rng)
             if arrays[name].size == 0 and rng.random() < 0.5:
                 del arrays[name]
-        try:
-            write_state(self._file, KIND, VERSION, fields, arrays)
-        except (ValueError, RecursionError, UnicodeError, TypeError):
-            return Outcome("refused", "JSON that a state cannot be written with")
+        write_state(self._file, metadata, arrays)
         return state.judge(self._file, may_differ=True)

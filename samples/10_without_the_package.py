@@ -1,6 +1,6 @@
 """Score a document with only onnxruntime, numpy and json; docs/bundle_format.md specifies the files of a bundle.
 
-Needs: pip install onnxruntime, and `bundle/` from 01_convert.py or of another Transformer-XL that reads bytes.
+Needs: pip install onnxruntime, and `bundle/` from 01_convert.py or of another language model that reads bytes.
 """
 
 import json
@@ -12,29 +12,33 @@ from onnxruntime import InferenceSession
 
 folder = Path("bundle")
 bundle = json.loads((folder / "bundle.json").read_text("utf-8"))
-rules = bundle["evaluation"]
-assert bundle["tokenizer"]["kind"] == "bytes" and not any(entry.get("first_value") for entry in bundle["memory"])
-values = {name: setting["default"] for name, setting in rules["settings"].items()}
-ring, S = rules["rings"]["capacity"], rules["segment_len"]
-M, starts_full = values[ring["rows"]], rules.get("first_memory") == "zeros"  # rows of zeros, as Hugging Face has
-C = M + S  # slots of a ring: the memory of the first token, and the segment
-window = M + ring["window_extra"] if values[ring["same_length"]] else 2**62
-positions = InferenceSession(folder / "positions.onnx")
-inputs = {"capacity": C} | {s["input"]: values[name] for name, s in rules["settings"].items() if s["input"]}
-keys = positions.run(None, {name: np.array([value]) for name, value in inputs.items()})
-constants = dict(zip([output.name for output in positions.get_outputs()], keys, strict=True))
-sizes = {"batch": 1, "capacity": C}
-memory = {e["input"]: np.zeros([sizes.get(n, n) for n in e["shape"]], e["dtype"]) for e in bundle["memory"]}
-step = InferenceSession(folder / "score.onnx")
-names = [output.name for output in step.get_outputs()]
-ids = np.frombuffer(topics["assignment"].encode(), np.uint8).astype(np.int64) + bundle["tokenizer"].get("first_id", 0)
+document, rings, graphs, memory = (bundle[name] for name in ("document", "rings", "graphs", "memory"))
+assert bundle["tokenizer"]["kind"] == "bytes" and document["max_positions"] is None
+assert not any(entry["first_value"] for entry in memory)  # else memory begins with first_memory.safetensors
+values = {name: setting["value"] for name, setting in bundle["settings"].items()}
+S, starts_full = document["segment_len"], document["fresh_memory"] == "zeros"  # rows of zeros, as Hugging Face has
+lengths = [values.get("mem_len", 0), S, 1]
+rows, slots = ({name: int(np.dot(ring[what], lengths)) for name, ring in rings.items()} for what in ("rows", "slots"))
+limited = {symbol: ring["window"] and values.get(ring["window_if"], True) for symbol, ring in rings.items()}
+counters = {  # what a step feeds to an input, after `read` tokens
+    "position": lambda feed, read: read,
+    "offset": lambda feed, read: read % slots[feed["ring"]],
+    "length": lambda feed, read: rows[feed["ring"]] if starts_full else min(read, rows[feed["ring"]]),
+    "window": lambda feed, read: np.dot(rings[feed["ring"]]["window"], lengths) if limited[feed["ring"]] else 2**62,
+    "slots": lambda feed, read: slots[feed["ring"]],
+    "setting": lambda feed, read: int(values[feed["setting"]]),
+}
+ids = np.frombuffer(topics["assignment"].encode(), np.uint8).astype(np.int64) + bundle["tokenizer"]["first_id"]
+tensors = {e["input"]: np.zeros([({"batch": 1} | slots).get(n, n) for n in e["shape"]], e["dtype"]) for e in memory}
 log_probs = np.zeros(0, np.float32)
-for offset in range(0, len(ids) - 1, S):
-    targets = ids[offset + 1 : offset + 1 + S]
-    feeds = {"tokens": ids[offset : offset + len(targets)][None], "targets": targets[None]}
-    counters = {"offset": [offset % C], "memory_length": [M if starts_full else min(offset, M)], "window": [window]}
-    feeds |= {name: np.array(value) for name, value in counters.items()} | constants | memory
-    outputs = dict(zip(names, step.run(names, feeds), strict=True))
-    log_probs = np.append(log_probs, outputs["log_prob"][0])
-    memory = {entry["input"]: outputs[entry["output"]] for entry in bundle["memory"]}
+for name in (name for name in ("positions", "score") if name in graphs):
+    session, inputs = InferenceSession(folder / graphs[name]["file"]), graphs[name]["inputs"]
+    outputs = [output.name for output in session.get_outputs()]
+    for read in range(0, len(ids) - 1 if name == "score" else 1, S):  # constants are computed once
+        tensors["targets"] = ids[None, read + 1 : read + 1 + S]
+        tensors["tokens"] = ids[None, read : read + tensors["targets"].shape[1]]
+        feeds = {n: tensors[n] if n in tensors else np.array([counters[f["feed"]](f, read)]) for n, f in inputs.items()}
+        tensors |= dict(zip(outputs, session.run(outputs, feeds), strict=True))
+        tensors |= {entry["input"]: tensors[entry["output"]] for entry in memory if entry["output"] in tensors}
+        log_probs = np.append(log_probs, tensors.get("log_prob", ()))
 print(f"{len(ids):,} bytes, {-log_probs.sum(dtype=float) / np.log(2) / len(log_probs):.4f} bits per byte")

@@ -1,53 +1,53 @@
 // Score a file with Node, without Python: node 12_without_python.mjs FILE
 // docs/bundle_format.md specifies the files of a bundle.
 //
-// Needs: npm install onnxruntime-node, and `bundle/` from 01_convert.py or of another Transformer-XL that reads bytes.
+// Needs: npm install onnxruntime-node, and `bundle/` from 01_convert.py or of another language model that reads bytes.
 import { readFileSync } from "node:fs";
 import ort from "onnxruntime-node";
 
 const file = process.argv[2] ?? "12_without_python.mjs";
-const bundle = JSON.parse(readFileSync("bundle/bundle.json", "utf8"));
-const rules = bundle.evaluation;
-if (bundle.tokenizer.kind !== "bytes") throw new Error("the tokenizer is not of bytes: make ids with its own library");
-if (bundle.memory.some((entry) => entry.first_value)) throw new Error("memories begin with first_memory.safetensors");
+const { document, graphs, memory, rings, settings, tokenizer } = JSON.parse(readFileSync("bundle/bundle.json", "utf8"));
+if (tokenizer.kind !== "bytes") throw new Error("the tokenizer is not of bytes: make ids with its own library");
+if (memory.some((entry) => entry.first_value)) throw new Error("memories begin with first_memory.safetensors");
+if (document.max_positions !== null) throw new Error("documents of this model end or begin again at max_positions");
 
-const int64 = (values, shape = [values.length]) =>
-  new ort.Tensor("int64", BigInt64Array.from(values, (value) => BigInt(value)), shape);
-const value = (name) => rules.settings[name].default;
-const ring = rules.rings.capacity;
-const S = rules.segment_len;
-const M = value(ring.rows);
-const C = M + S; // slots of a ring: the memory of the first token, and the segment
-const window = value(ring.same_length) ? BigInt(M + ring.window_extra) : 2n ** 62n;
+const S = document.segment_len;
+const size = ([a, b, c]) => a * (settings.mem_len?.value ?? 0) + b * S + c;
+const hasWindow = ({ window, window_if: name }) => window !== null && (name === null || settings[name].value);
 
-const inputs = { capacity: int64([C]) };
-for (const [name, setting] of Object.entries(rules.settings)) {
-  if (setting.input) inputs[setting.input] = int64([value(name)]);
+// What a step feeds to an input, after `read` tokens of the document.
+const feeds = {
+  position: (_, read) => read,
+  offset: ({ ring }, read) => read % size(rings[ring].slots),
+  length: ({ ring }, read) => Math.min(document.fresh_memory === "zeros" ? Infinity : read, size(rings[ring].rows)),
+  window: ({ ring }) => (hasWindow(rings[ring]) ? size(rings[ring].window) : 2 ** 62),
+  slots: ({ ring }) => size(rings[ring].slots),
+  setting: ({ setting }) => settings[setting].value,
+};
+const int64 = (values, shape = [values.length]) => new ort.Tensor("int64", BigInt64Array.from(values, BigInt), shape);
+const inputsOf = (graph, read, tensors) => {
+  const valueOf = (name, input) => tensors[name] ?? int64([feeds[input.feed](input, read)]);
+  return Object.fromEntries(Object.entries(graph.inputs).map(([name, input]) => [name, valueOf(name, input)]));
+};
+const open = ({ file }) => ort.InferenceSession.create(`bundle/${file}`);
+
+const constants = graphs.positions ? await (await open(graphs.positions)).run(inputsOf(graphs.positions, 0, {})) : {};
+const carried = {};
+for (const { input, shape, dtype } of memory) {
+  const axes = shape.map((axis) => (axis === "batch" ? 1 : axis in rings ? size(rings[axis].slots) : axis));
+  const Values = { float32: Float32Array, int32: Int32Array }[dtype];
+  carried[input] = new ort.Tensor(dtype, new Values(axes.reduce((a, b) => a * b)), axes);
 }
-const constants = await (await ort.InferenceSession.create("bundle/positions.onnx")).run(inputs);
 
-const sizes = { batch: 1, capacity: C };
-const memory = {};
-for (const { input, shape } of bundle.memory) {
-  const axes = shape.map((axis) => sizes[axis] ?? axis);
-  memory[input] = new ort.Tensor("float32", new Float32Array(axes.reduce((a, b) => a * b)), axes);
-}
-
-const step = await ort.InferenceSession.create("bundle/score.onnx");
-const ids = Array.from(readFileSync(file), (byte) => byte + (bundle.tokenizer.first_id ?? 0));
+const step = await open(graphs.score);
+const ids = Array.from(readFileSync(file), (byte) => byte + tokenizer.first_id);
 let nats = 0;
-for (let offset = 0; offset < ids.length - 1; offset += S) {
-  const targets = ids.slice(offset + 1, offset + 1 + S);
-  const outputs = await step.run({
-    tokens: int64(ids.slice(offset, offset + targets.length), [1, targets.length]),
-    targets: int64(targets, [1, targets.length]),
-    offset: int64([offset % C]),
-    memory_length: int64([rules.first_memory === "zeros" ? M : Math.min(offset, M)]),
-    window: int64([window]),
-    ...constants,
-    ...memory,
-  });
+for (let read = 0; read < ids.length - 1; read += S) {
+  const targets = ids.slice(read + 1, read + 1 + S);
+  const tokens = int64(ids.slice(read, read + targets.length), [1, targets.length]);
+  const tensors = { tokens, targets: int64(targets, [1, targets.length]), ...constants, ...carried };
+  const outputs = await step.run(inputsOf(graphs.score, read, tensors));
   for (const logProb of outputs.log_prob.data) nats -= logProb;
-  for (const { input, output } of bundle.memory) memory[input] = outputs[output];
+  for (const { input, output } of memory) carried[input] = outputs[output];
 }
 console.log(`${file}: ${ids.length} bytes, ${(nats / Math.LN2 / (ids.length - 1)).toFixed(4)} bits per byte`);

@@ -59,7 +59,7 @@ HASHES_HEAD = """\
 """
 
 INSTALLER_HEAD = "# Written by scripts/lock.py: a pip that takes hashes from constraints, and what builds the wheel.\n"
-NATIVE_HEAD = "# Written by scripts/lock.py: what builds xlexport-ops, the kernels in runtime/native.\n"
+NATIVE_HEAD = "# Written by scripts/lock.py: what builds xlexport-ops, the kernels in runtime/c.\n"
 CPU_HEAD = """\
 # Written by scripts/lock.py: as a further constraint it leaves only PyTorch's CPU builds, of an index that offers them.
 #   PIP_CONSTRAINT=requirements/torch_cpu.txt pip install -r requirements/demo.txt
@@ -137,7 +137,7 @@ def main() -> None:
     CONSTRAINTS.write_text(CONSTRAINTS_HEAD + "\n".join(pins_of(entries)) + "\n", "utf-8")
     HASHES.write_text(HASHES_HEAD + "\n".join(entries) + "\n", "utf-8")
     write_build_list(INSTALLER, INSTALLER_HEAD, ["pip>=26.1", *build_requirements(ROOT / "pyproject.toml")])
-    write_build_list(NATIVE, NATIVE_HEAD, build_requirements(ROOT / "runtime" / "native" / "pyproject.toml"))
+    write_build_list(NATIVE, NATIVE_HEAD, build_requirements(ROOT / "runtime" / "c" / "pyproject.toml"))
     for name, extras in EXTRAS.items():
         (REQUIREMENTS / f"{name}.txt").write_text(requirements(declared["project"], extras), "utf-8")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import resource
@@ -18,9 +17,11 @@ import pytest
 from safetensors import SafetensorError
 
 from tests.helpers.outputs import is_whole, neighbours, publish, write_bundle
+from tests.helpers.paths import ROOT
 from xlexport.atomic_output import file, writing
 from xlexport.bundles import check_output, digests, publishing
 from xlexport.errors import OutputExistsError
+from xlruntime import atomic_output
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int, int]]:
@@ -42,20 +43,6 @@ def old(output: Path) -> Path:
     return output
 
 
-@pytest.fixture(params=["exchange", "no renameat2", "renameat2 fails"])
-def way_to_exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Test with the system call that exchanges two folders, and in two ways without it."""
-
-    class Library:
-        def __init__(self, *arguments: object, **settings: object) -> None:
-            if request.param == "renameat2 fails":
-                self.renameat2 = lambda *paths: -1
-
-    if request.param != "exchange":
-        monkeypatch.setattr(ctypes, "CDLL", Library)
-    return str(request.param)
-
-
 def test_new_bundle_appears_whole(output: Path) -> None:
     with publishing(output) as folder:
         assert folder.parent == output.parent
@@ -65,7 +52,7 @@ def test_new_bundle_appears_whole(output: Path) -> None:
     assert not neighbours(output)
 
 
-def test_old_bundle_is_replaced_in_the_end(old: Path, way_to_exchange: str) -> None:
+def test_old_bundle_is_replaced_in_the_end(old: Path) -> None:
     with publishing(old, force=True) as folder:
         write_bundle(folder, "new")
         assert is_whole(old, "old")
@@ -83,40 +70,6 @@ def test_failure_leaves_the_old_output(error: type[BaseException], force: bool, 
         raise error
     assert is_whole(output, "old") if force else not output.exists()
     assert not neighbours(output)
-
-
-def test_failed_exchange_leaves_the_old_bundle(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **settings: None)  # has no renameat2
-    rename = Path.rename
-
-    def fail_to_move_in(self: Path, target: Path) -> Path:
-        if target == old and ".old" not in self.name:
-            raise OSError(errno.EIO, "Input/output error")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", fail_to_move_in)
-    with pytest.raises(OSError, match="Input/output"), publishing(old, force=True) as folder:
-        write_bundle(folder, "new")
-    assert is_whole(old, "old")
-    assert not neighbours(old)
-
-
-def test_failed_sync_of_the_folder_does_not_fail_a_complete_bundle(
-    output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sync, refused = os.fsync, []
-
-    def refused_for_the_parent(descriptor: int) -> None:
-        if os.path.samestat(os.fstat(descriptor), output.parent.stat()):
-            refused.append(output.exists())
-            raise OSError(errno.EIO, "Input/output error")
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", refused_for_the_parent)
-    with publishing(output) as folder:
-        write_bundle(folder, "new")
-    assert is_whole(output, "new")
-    assert refused == [True]
 
 
 @pytest.mark.parametrize(("umask", "folder_mode", "file_mode"), [(0o022, 0o755, 0o644), (0o077, 0o700, 0o600)])
@@ -193,11 +146,32 @@ def test_bundle_that_appears_meanwhile_is_not_replaced(output: Path) -> None:
     assert not neighbours(output)
 
 
-def test_pipe_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [an_empty_folder, a_pipe])
+def test_file_never_replaces_something_else(make: Callable[[Path], None], tmp_path: Path) -> None:
     output = tmp_path / "out"
-    with pytest.raises(FileExistsError, match="never replaced"), file(output):
-        os.mkfifo(output)
-    assert output.is_fifo() and [*tmp_path.iterdir()] == [output]
+    make(output)
+    with (
+        pytest.raises(FileExistsError, match="exists and is not a file, so"),
+        atomic_output.file(output),
+    ):
+        pytest.fail("the block must not run")
+    assert [*tmp_path.iterdir()] == [output]
+
+
+def test_link_at_the_output_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
+    output, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    elsewhere.write_text("mine")
+    output.symlink_to(elsewhere)
+    with atomic_output.file(output) as temporary:
+        temporary.write_text("new")
+    assert (output.is_symlink(), output.read_text(), elsewhere.read_text()) == (False, "new", "mine")
+
+
+def test_errors_name_the_output(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    with pytest.raises(OSError, match="No space") as caught, atomic_output.file(output):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(output)
 
 
 def test_missing_parent_folder_is_named(tmp_path: Path) -> None:
@@ -224,31 +198,15 @@ point, output = sys.argv[1], Path(sys.argv[2])
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 
-exchange, rename, move = atomic_output._exchange, Path.rename, atomic_output._move_to_free_place
-def exchange_and_die(temporary):
-    exchange(temporary)
-    die()
-
-def move_and_die(new, output):
-    move(new, output)
-    die()
-
 def rename_and_die(self, target):
     rename(self, target)
     die()
 
-match point:
-    case "settling":
-        atomic_output._settle = die
-    case "before the exchange":
-        atomic_output._exchange = die
-    case "after the exchange":
-        atomic_output._exchange = exchange_and_die
-    case "old one set aside":
-        atomic_output.ctypes.CDLL = lambda *arguments, **settings: None
-        Path.rename = rename_and_die
-    case "published":
-        atomic_output._move_to_free_place = move_and_die
+rename = Path.rename
+if point == "settling":
+    atomic_output._settle = die
+if point == "renamed":
+    Path.rename = rename_and_die
 
 with bundles.publishing(output, force=True) as folder:
     if point == "begun":
@@ -266,35 +224,39 @@ def run_and_kill(point: str, output: Path) -> None:
     command = [sys.executable, "-c", KILLED, point, str(output)]
     killed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert neighbours(output)
 
 
-@pytest.mark.parametrize("point", ["begun", "writing", "settling", "published"])
+@pytest.mark.parametrize("point", ["begun", "writing", "settling", "renamed"])
 def test_killed_before_the_first_bundle_is_there(point: str, output: Path) -> None:
     run_and_kill(point, output)
-    assert is_whole(output, "new") if point == "published" else not output.exists()
+    assert is_whole(output, "new") if point == "renamed" else not output.exists()
     publish(output, "next")
     assert is_whole(output, "next")
-    assert not neighbours(output)
 
 
-@pytest.mark.parametrize("point", ["begun", "writing", "settling", "before the exchange", "after the exchange"])
+@pytest.mark.parametrize("point", ["begun", "writing", "settling"])
 def test_killed_while_replacing_a_bundle(point: str, old: Path) -> None:
     run_and_kill(point, old)
-    assert is_whole(old, "new" if point == "after the exchange" else "old")
+    assert is_whole(old, "old")
     publish(old, "next")
     assert is_whole(old, "next")
-    assert not neighbours(old)
 
 
-def test_bundle_that_a_killed_process_had_set_aside_comes_back(old: Path) -> None:
-    """Restore the old bundle in the next run if folders cannot be exchanged in one step, and a kill comes between."""
-    run_and_kill("old one set aside", old)
-    assert not old.exists()
-    with pytest.raises(OutputExistsError, match="Add --force"), publishing(old):
-        pytest.fail("the block must not run")
-    assert is_whole(old, "old")
-    assert not neighbours(old)
+def test_bundle_that_a_killed_process_had_set_aside_is_named(old: Path) -> None:
+    run_and_kill("renamed", old)
+    aside = old.with_name(f".{old.name}.old")
+    assert is_whole(aside, "old") and not old.exists()
+    with pytest.raises(FileExistsError, match=r"left by a killed run: rename it to .*, or remove it") as caught:
+        publish(old, "next")
+    assert caught.value.filename == str(aside)
+    aside.rename(old)
+    publish(old, "next")
+    assert is_whole(old, "next")
+
+
+def test_the_two_packages_have_the_same_module() -> None:
+    files = [ROOT / folder / "atomic_output.py" for folder in ("runtime/python/xlruntime", "training/xltraining")]
+    assert len({file.read_bytes() for file in files}) == 1
 
 
 # A full disk.

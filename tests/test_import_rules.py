@@ -17,7 +17,7 @@ import pytest
 
 from tests.helpers.paths import ROOT
 
-PACKAGES = {"xlruntime": ROOT / "runtime/xlruntime", "xltraining": ROOT / "training/xltraining"}
+PACKAGES = {"xlruntime": ROOT / "runtime/python/xlruntime", "xltraining": ROOT / "training/xltraining"}
 HEAVY = {"torch", "onnx", "onnx_ir", "onnxscript"}
 FORBIDDEN = {
     "xlruntime": HEAVY | {"xlexport", "xltraining"},

@@ -9,18 +9,17 @@ from tests.helpers.paths import ROOT
 from xlexport.commands import COMMANDS
 from xltraining.architectures import architecture_names
 
-MOST_LINES = 400
+MOST_LINES = 600
 ENDINGS = (".py", ".c", ".cc", ".h", ".hpp", ".inc")
 FOLDERS = (
     "xlexport",
-    "runtime/xlruntime",
-    "runtime/native",
+    "runtime/python/xlruntime",
+    "runtime/c",
     "training/xltraining",
     "tests",
     "benchmarks",
     "experiments",
     "reliability",
-    "conformance",
 )
 HELPERS_OF_COMMANDS = {"__init__", "options"}
 

@@ -6,11 +6,14 @@ them is no longer needed.
 
 from __future__ import annotations
 
+import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.imports import PACKAGES, imported_names, imports_of, knots, module_files
+from tests.helpers.paths import ROOT
 
 # A module may import modules of its own row and of the rows below it.
 ORDER = (
@@ -178,3 +181,26 @@ def test_the_checks_can_fail(tmp_path: Path) -> None:
     assert between(wrong, TRAINING_ARCHITECTURES) == [
         "xltraining.reformer.model imports xltraining.transformer_xl.config"
     ]
+
+
+FRONT_ENDS = ("commands", "harness", "ray", "report", "scoring", "serve", "web")
+REFERENCE = (ROOT / "docs/reference/xlruntime.md").read_text("utf-8")
+PUBLIC = {"xlruntime", *re.findall(r"automodule:: (xlruntime\.\S+)", REFERENCE)}
+
+
+@pytest.mark.parametrize("folder", FRONT_ENDS)
+def test_front_ends_use_only_public_names_of_the_runtime(folder: str) -> None:
+    strange, seen = [], 0
+    for file in (PACKAGES["xlexport"] / folder).rglob("*.py"):
+        for module, name in imported_names(file.read_text("utf-8"), "xlexport"):
+            if module.split(".")[0] == "xlruntime":
+                seen += 1
+                if not is_public(module, name):
+                    strange.append(f"{file}: {module}.{name}")
+    assert seen and strange == []
+
+
+def is_public(module: str, name: str | None) -> bool:
+    """Return whether a module is public, and lists the name that is imported from it; or the name is such a module."""
+    listed = name is None or f"{module}.{name}" in PUBLIC or name in import_module(module).__all__
+    return module in PUBLIC and listed

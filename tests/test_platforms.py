@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance.platforms import __main__ as command
-from conformance.platforms.programs import alike
-from conformance.platforms.runners import Broken, Missing, Outcome, Program, Runner
-from conformance.platforms.states import crossings
-from conformance.platforms.workshop import Workshop
+from tests.conformance.platforms import __main__ as command
+from tests.conformance.platforms.programs import alike
+from tests.conformance.platforms.runners import Broken, Missing, Outcome, Program, Runner
+from tests.conformance.platforms.states import crossings
+from tests.conformance.platforms.workshop import Workshop
 from tests.helpers.paths import ROOT
 
 AVX2 = "kernels: avx2"
@@ -89,7 +89,7 @@ def test_states_that_were_not_saved_are_noticed(monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "cases" / "state_a.json").write_text(json.dumps({"actions": [{"keep": "a_fresh"}, {"keep": "a_half"}]}))
     (tmp_path / "kit.json").write_text(json.dumps({"cases": ["state_a"]}))
     monkeypatch.setattr(Workshop, "kit", lambda self: tmp_path)
-    monkeypatch.setattr("conformance.platforms.linux.python_program", lambda *_: runner(f"1 of 1 {LAST}")())
+    monkeypatch.setattr("tests.conformance.platforms.linux.python_program", lambda *_: runner(f"1 of 1 {LAST}")())
     workshop = Workshop(tmp_path, offline=True)
     workshop.built = tmp_path / "built"
     row = next(row for row in crossings(workshop) if row.platform.startswith("state of Python on this"))
@@ -127,7 +127,7 @@ def test_quick_leaves_out_what_other_rows_cover(tmp_path: Path) -> None:
 
 
 def test_list_imports_no_torch() -> None:
-    code = "from conformance.platforms.__main__ import main\nmain(['--list'])\n"
+    code = "from tests.conformance.platforms.__main__ import main\nmain(['--list'])\n"
     code += "import sys\nassert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(command.PLATFORMS)

@@ -18,18 +18,15 @@ CODE = (
     "benchmarks",
     "experiments",
     "reliability",
-    "conformance",
     "samples",
     "tests",
     "scripts",
 )
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("runtime/native/*.md"), *ROOT.glob("samples/**/*.md")]
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("runtime/c/*.md"), *ROOT.glob("samples/**/*.md")]
 )
 SOURCES = sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
-NATIVE = sorted(
-    path for path in (ROOT / "runtime/native").rglob("*") if path.suffix in (".c", ".cc", ".h", ".hpp", ".inc")
-)
+NATIVE = sorted(path for path in (ROOT / "runtime/c").rglob("*") if path.suffix in (".c", ".cc", ".h", ".hpp", ".inc"))
 BANNED = re.compile(
     r"\b(told|tells of|tells|stands|stood|anew|afresh|mend(?:s|ed|ing)?|(?<!--)beside|brings|goes by|whatever"
     r"|those that|at hand|(?:is|are|was|were) no(?! (?:longer|more|less|fewer|larger|smaller|later)\b))\b",

@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.paths import ROOT
 
-PACKAGES = (ROOT / "xlexport", ROOT / "runtime/xlruntime", ROOT / "training/xltraining")
+PACKAGES = (ROOT / "xlexport", ROOT / "runtime/python/xlruntime", ROOT / "training/xltraining")
 MODULES = sorted(file for package in PACKAGES for file in package.rglob("*.py") if not file.name.startswith("__main__"))
 
 

@@ -104,7 +104,7 @@ def test_constraints_and_hashes_name_the_same_versions() -> None:
 def test_build_requirements_are_pinned() -> None:
     build, native = (
         tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
-        for folder in (".", "runtime/native")
+        for folder in (".", "runtime/c")
     )
     installer, for_native = (hashes(REQUIREMENTS / f"{name}.txt") for name in ("installer", "native"))
     assert set(build) <= installer.keys() and [name_of(pin) for pin in build] == ["hatchling"]
@@ -217,7 +217,7 @@ def test_wheel_and_sdist_are_the_same_bytes_wherever_they_are_built(tmp_path: Pa
     # The kernels are a distribution of their own: in the sources of this one, not in its wheel.
     (archive,), (wheel,) = (list((tmp_path / "one/dist").glob(f"*{ending}")) for ending in (".gz", ".whl"))
     with tarfile.open(archive) as sources:
-        assert any(name.endswith("/runtime/native/pyproject.toml") for name in sources.getnames())
+        assert any(name.endswith("/runtime/c/pyproject.toml") for name in sources.getnames())
     assert not any("native" in name for name in zipfile.ZipFile(wheel).namelist())
 
 

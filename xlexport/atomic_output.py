@@ -1,8 +1,4 @@
-"""Protect existing outputs, and publish new ones completely or not at all (`xlruntime.atomic_output`).
-
-A killed process leaves the old output or none, and the next run with the same output removes the remains. Several
-processes may publish to one output: only the first succeeds, or with permission to replace it, the last one wins.
-"""
+"""Protect existing outputs, and publish new ones completely or not at all (`xlruntime.atomic_output`)."""
 
 from __future__ import annotations
 
@@ -67,27 +63,14 @@ def check_own_folder(output: Path, force: bool, is_own: Callable[[Path], bool], 
         raise OutputExistsError(
             f"{output}: a symbolic link, which is never replaced.", repair="Give what it leads to, or another path."
         )
-    before = None
-    while (found := _inode(output)) != before and not is_own(output):
-        before = found  # another process may have replaced it between both calls, so look again
-    if found is None:
-        return
-    if found == before:
+    if output.exists() and not is_own(output):
         raise OutputExistsError(
             f"{output}: exists and is not {kind}, so it is never replaced.", repair="Give another path."
         )
-    if not force:
+    if output.exists() and not force:
         raise OutputExistsError(
             f"{output}: {kind} is there already.", repair="Add --force to replace it, or give another path."
         )
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 @contextlib.contextmanager
@@ -102,23 +85,22 @@ def file(output: Path, check: Callable[[], None] | None = None) -> Iterator[Path
     """
     check = check or (lambda: check_folder(output))
     check()
-    with atomic_output.file(output, check) as temporary:
+    with atomic_output.file(output) as temporary:
         yield temporary
+        check()
 
 
 @contextlib.contextmanager
 def folder(output: Path, check: Callable[[], None]) -> Iterator[Path]:
     """Yield a folder to fill. It replaces `output` if the block succeeds, and is removed if the block fails.
 
-    An old folder stays in place until the new one is complete; then the two are exchanged in one step.
-
     Args:
         check: raises if `output` must not be replaced; called before the block and again after it.
     """
     check()
-    with atomic_output.folder(output, check) as temporary:
-        check()  # meanwhile an old folder may have been restored
+    with atomic_output.folder(output) as temporary:
         yield temporary
+        check()
 
 
 @contextlib.contextmanager

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 
 from xlexport.architectures import architecture
-from xlexport.quantize.report import REPORT_FILE, QuantizationReport
+from xlexport.bundles import REPORT_FILE
+from xlexport.quantize.report import QuantizationReport
 from xlexport.verification.parity import ParityReport
-from xlruntime import spec
+from xlruntime.bundle import Bundle
 from xlruntime.evaluation import EvaluationSettings
 
-__all__ = ["bundle_readme", "quantized_readme"]
+__all__ = ["bundle_readme", "defaults", "quantized_readme"]
 
 
-def bundle_readme(bundle: spec.Bundle, report: ParityReport) -> str:
+def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
     """Return the README of a bundle that was converted and verified."""
     files = "\n".join(f"- `{name}`: {digest.size:,} bytes" for name, digest in bundle.files.items())
     sources = ", ".join(f"`{name}` (SHA-256 `{sha256}`)" for name, sha256 in bundle.provenance["sources"].items())
@@ -25,7 +26,7 @@ def bundle_readme(bundle: spec.Bundle, report: ParityReport) -> str:
 tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 
 {_how_to_score(bundle)}
-`bundle.json` lists the inputs and outputs of every graph. {_defaults(bundle.settings)}
+`bundle.json` lists the inputs and outputs of every graph. {defaults(bundle.settings)}
 
 {_verified(report)}
 {chosen}
@@ -33,7 +34,7 @@ tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 """
 
 
-def quantized_readme(bundle: spec.Bundle, report: QuantizationReport) -> str:
+def quantized_readme(bundle: Bundle, report: QuantizationReport) -> str:
     """Return the README of a bundle that was quantized and compared with the float32 bundle."""
     sources = ", ".join(f"`{name}`" for name in bundle.provenance["sources"])
     kept = "".join(f"- `{name}`: {why}\n" for name, why in report.kept.items())
@@ -53,7 +54,7 @@ largest difference of a log-probability {report.max_abs_log_prob_diff:.2g} nats.
 {stayed}"""
 
 
-def _how_to_score(bundle: spec.Bundle) -> str:
+def _how_to_score(bundle: Bundle) -> str:
     kind = bundle.graphs["score"].format
     if kind == "onnx":
         return (
@@ -65,16 +66,17 @@ files, so open them only if you trust their author. Score a document: `pip insta
 in a clone of xlexport, then `xlexport score --trust THIS_FOLDER document.txt`."""
 
 
-def _defaults(evaluation: EvaluationSettings) -> str:
+def defaults(evaluation: EvaluationSettings) -> str:
+    """Return the sentence about a bundle's own settings."""
     restart = "; in longer ones position and memory are then reset" if evaluation.restart else ""
-    if evaluation.whole:
+    if evaluation.full_document:
         longest = f"of at most {evaluation.longest_part:,} tokens{restart}"
         return f"Each document is one step {longest}. No memory is carried between documents."
     chosen = "".join(f", {name} {json.dumps(value)}" for name, value in evaluation.values.items())
-    defaults = f"Defaults: segment_len {evaluation.segment_len}{chosen}"
+    settings = f"Defaults: segment_len {evaluation.segment_len}{chosen}"
     if evaluation.max_positions is None:
-        return f"{defaults}."
-    return f"{defaults}. Documents have at most {evaluation.max_positions:,} tokens{restart}."
+        return f"{settings}."
+    return f"{settings}. Documents have at most {evaluation.max_positions:,} tokens{restart}."
 
 
 def _verified(report: ParityReport) -> str:
@@ -82,7 +84,7 @@ def _verified(report: ParityReport) -> str:
         f"{report.segments} segments of carried memory",
         f", of a number in memory\n{report.max_abs_memory_diff:.2e}",
     )
-    if report.whole:
+    if report.full_document:
         walk, memory = f"{report.segments} documents", ""
     text = f"""Verified against the trained model over {walk} ({report.tokens:,} tokens):
 largest difference of a log-probability {report.max_abs_log_prob_diff:.2e} nats{memory}; \

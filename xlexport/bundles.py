@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import xlruntime
 from xlexport import atomic_output
-from xlruntime.bundle import MANIFEST, changed_descriptions, digest_file, is_bundle, read_bundle
-from xlruntime.errors import BundleError
+from xlruntime.bundle import DIGEST, MANIFEST, Bundle, FileDigest, Graph, Requirements
+from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
+from xlruntime.errors import BundleDamagedError
 from xlruntime.limits import Limits, read_json
-from xlruntime.spec import Bundle, FileDigest
+from xlruntime.load_options import LoadKeywords
 
 if TYPE_CHECKING:
-    from xlruntime.engine import Engine
-    from xlruntime.model import Model
+    from xlruntime import Model, Translator
 
 __all__ = [
+    "DESCRIPTIONS",
     "PARITY_FILE",
+    "REPORT_FILE",
     "SMALL_TENSOR_BYTES",
     "WEIGHTS_FILE",
     "check_output",
     "digests",
     "open_bundle",
     "publishing",
+    "requirements",
     "scale_of",
     "stored_parity",
     "write_manifest",
 ]
 
 PARITY_FILE = "parity.json"  # the figures of the verification
+REPORT_FILE = "quantization.json"  # what quantization has cost
+DESCRIPTIONS = ("README.md", PARITY_FILE, REPORT_FILE)  # for people, who may edit them
+ONNXRUNTIME = "1.24.1"  # the oldest that runs all graphs
 PARITY_LIMITS = Limits(bytes=64 << 20)
 WEIGHTS_FILE = "weights.data"  # for all graphs of a bundle
 SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
@@ -39,15 +47,19 @@ SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape
 
 @overload
 def open_bundle(
-    folder: str | Path, *, trust: bool = ..., translators: Literal[False] = ..., **options: Any
+    folder: str | Path, *, trust: bool = ..., translators: Literal[False] = ..., **options: Unpack[LoadKeywords]
 ) -> Model: ...
 
 
 @overload
-def open_bundle(folder: str | Path, *, trust: bool = ..., translators: Literal[True], **options: Any) -> Engine: ...
+def open_bundle(
+    folder: str | Path, *, trust: bool = ..., translators: Literal[True], **options: Unpack[LoadKeywords]
+) -> Model | Translator: ...
 
 
-def open_bundle(folder: str | Path, *, trust: bool = False, translators: bool = False, **options: Any) -> Engine:
+def open_bundle(
+    folder: str | Path, *, trust: bool = False, translators: bool = False, **options: Unpack[LoadKeywords]
+) -> Model | Translator:
     """Open a bundle with `xlruntime.load`, or with `trust` and graphs for PyTorch with `xlexport.torch_runtime.load`.
 
     Args:
@@ -58,9 +70,9 @@ def open_bundle(folder: str | Path, *, trust: bool = False, translators: bool = 
     Raises:
         BundleError, ProviderError, OptionError: as in both functions.
     """
-    if translators and read_bundle(Path(folder), False).encoder is not None:
+    if translators and read_bundle(Path(folder), check_files=False).encoder is not None:
         return xlruntime.load_translator(folder, **options)
-    if trust and any(graph.format != "onnx" for graph in read_bundle(Path(folder), False).graphs.values()):
+    if trust and any(graph.format != "onnx" for graph in read_bundle(Path(folder), check_files=False).graphs.values()):
         from xlexport.torch_runtime import load
 
         return load(folder, **options)
@@ -92,25 +104,38 @@ def publishing(output: Path, force: bool = False) -> AbstractContextManager[Path
 
 
 def digests(folder: Path) -> dict[str, FileDigest]:
-    """Return SHA-256 and size of every file of `folder` but the manifest."""
-    return {
-        path.name: digest_file(path) for path in sorted(folder.iterdir()) if path.is_file() and path.name != MANIFEST
-    }
+    """Return SHA-256 and size of every file of `folder` that a runtime opens."""
+    others = (MANIFEST, DIGEST, *DESCRIPTIONS)
+    files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in others)
+    return {path.name: digest_file(path) for path in files}
 
 
-def stored_parity(folder: Path, bundle: Bundle) -> dict[str, Any] | None:
-    """Return the figures with which a bundle was verified; None if it has none, or the file is not as it was written.
+def requirements(folder: Path, graphs: Iterable[Graph]) -> Requirements:
+    """Return what a runtime needs for these graphs in `folder`."""
+    import onnx_ir as ir
+
+    versions: dict[str, int] = {}
+    for file in sorted({graph.file for graph in graphs if graph.format == "onnx"}):
+        for domain, version in ir.load(folder / file).opset_imports.items():
+            versions[domain] = max(version, versions.get(domain, 0))
+    return Requirements(ONNXRUNTIME, versions.pop(""), versions) if versions else Requirements()
+
+
+def stored_parity(folder: Path) -> dict[str, Any] | None:
+    """Return the figures with which a bundle was verified; None if it has none.
 
     Raises:
-        BundleError: the file is larger than any report.
+        BundleDamagedError: the file is larger than any report.
         OSError: it cannot be read.
     """
-    if PARITY_FILE not in bundle.files or PARITY_FILE in changed_descriptions(folder, bundle):
+    if not (folder / PARITY_FILE).is_file():
         return None
-    figures = read_json(folder / PARITY_FILE, PARITY_LIMITS, BundleError)
+    figures = read_json(folder / PARITY_FILE, PARITY_LIMITS, BundleDamagedError)
     return figures if isinstance(figures, dict) else None
 
 
 def write_manifest(folder: Path, bundle: Bundle) -> None:
-    """Write `bundle.json`."""
-    (folder / MANIFEST).write_text(bundle.to_json(), "utf-8")
+    """Write `bundle.json`, and its digest."""
+    raw = bundle.to_json().encode()
+    (folder / MANIFEST).write_bytes(raw)
+    (folder / DIGEST).write_bytes(f"{hashlib.sha256(raw).hexdigest()}  {MANIFEST}\n".encode())

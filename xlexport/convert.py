@@ -16,7 +16,15 @@ from xlexport.architectures.choices import check_choices
 from xlexport.architectures.options import flags
 from xlexport.atomic_output import writing
 from xlexport.bundle_readme import bundle_readme
-from xlexport.bundles import PARITY_FILE, check_output, digests, open_bundle, publishing, write_manifest
+from xlexport.bundles import (
+    PARITY_FILE,
+    check_output,
+    digests,
+    open_bundle,
+    publishing,
+    requirements,
+    write_manifest,
+)
 from xlexport.callbacks import Progress, no_progress
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
@@ -27,7 +35,7 @@ from xlexport.tokenizer_choice import choose_tokenizer
 from xlexport.verification import default_segments, verify
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.walked_text import check_verify_text, verify_text
-from xlruntime import spec
+from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format, Graph, MemoryEntry, Tokenizer
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import EvaluationRules
 from xlruntime.model import load
@@ -68,7 +76,7 @@ class ConversionOptions:
     max_delta_bits: float = 0.01
     keep_float: tuple[str, ...] = ()
     memory_dtype: str = "float32"
-    to: spec.Format = "onnx"
+    to: Format = "onnx"
 
     @classmethod
     def of(cls, **values: Any) -> ConversionOptions:
@@ -152,13 +160,12 @@ def convert(
         # Without kernels: what every machine has.
         exported = open_bundle(folder, trust=True, translators=True, threads=options.threads, ops="none")
         segments = options.verify_segments or default_segments(evaluation.choose())
-        walk = "documents" if evaluation.whole else f"segments of {evaluation.segment_len} tokens"
+        walk = "documents" if evaluation.full_document else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")
         report = verify(exported, source.build_model, text.ids, segments=segments, progress=progress)
         report.require_passed()
         (folder / PARITY_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(bundle_readme(bundle, report), "utf-8")
-        write_manifest(folder, replace(bundle, files=digests(folder)))
         if quantization is not None:
             exact = load(folder, threads=options.threads, check_files=False, ops="none")
             quantize_into(exact, published, quantization, gate_text(exact, texts), tell)
@@ -188,7 +195,7 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
         )
 
 
-def _export(step: Step, folder: Path, to: spec.Format) -> dict[str, spec.Graph]:
+def _export(step: Step, folder: Path, to: Format) -> dict[str, Graph]:
     if to == "torchscript":
         from xlexport.export.torchscript import export_torchscript
 
@@ -243,20 +250,20 @@ def _write_first_rows(step: Step, folder: Path) -> None:
     if wanted:
         from safetensors.numpy import save_file
 
-        with writing(folder / spec.FIRST_MEMORY_FILE):
-            save_file(wanted, folder / spec.FIRST_MEMORY_FILE)
+        with writing(folder / FIRST_MEMORY_FILE):
+            save_file(wanted, folder / FIRST_MEMORY_FILE)
 
 
 def _describe(
     source: SourceCheckpoint,
-    memory: tuple[spec.Memory, ...],
-    graphs: Mapping[str, spec.Graph],
+    memory: tuple[MemoryEntry, ...],
+    graphs: Mapping[str, Graph],
     evaluation: EvaluationRules,
-    tokenizer: spec.Tokenizer,
+    tokenizer: Tokenizer,
     verified_on: str,
     folder: Path,
-) -> spec.Bundle:
-    return spec.Bundle(
+) -> Bundle:
+    return Bundle(
         architecture=source.architecture,
         config=dict(source.config),
         vocab_size=source.config["n_token"],
@@ -266,6 +273,7 @@ def _describe(
         memory=memory,
         graphs=graphs,
         provenance={
+            **dict.fromkeys(("licence", "data", "intended_use")),
             "format": source.format,
             "sources": {path.name: digest.sha256 for path, digest in source.files.items()},
             "notes": list(source.notes),
@@ -277,5 +285,6 @@ def _describe(
             },
         },
         files=digests(folder),
+        requires=requirements(folder, graphs.values()),
         encoder=architecture(source.architecture).encoder(source.config),
     )

@@ -12,7 +12,7 @@ from xlexport.checkpoints import SourceCheckpoint
 from xlexport.checkpoints.formats.huggingface import TOKENIZERS, VOCABULARIES
 from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary, restyled
 from xlexport.errors import ExportError
-from xlruntime import spec
+from xlruntime.bundle import Tokenizer as TokenizerEntry
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary
 from xltraining.data.tokenizer_file import TokenizerFile
@@ -40,7 +40,7 @@ class TokenizerChoice:
         notes: sentences for people about the choice.
     """
 
-    spec: spec.Tokenizer
+    spec: TokenizerEntry
     content: bytes | None = None
     notes: tuple[str, ...] = ()
 
@@ -62,7 +62,7 @@ def choose_tokenizer(
 
     Raises:
         ExportError: the checkpoint has no tokenizer, it does not fit the model, or the file is missing.
-        CheckpointError, BundleError: the file is not a tokenizer.
+        CheckpointError, VocabularyError: the file is not a tokenizer.
     """
     n_token = source.config["n_token"]
     own = source.tokenizer
@@ -73,14 +73,14 @@ def choose_tokenizer(
                 repair="Leave it out.",
             )
         if chosen == "none":
-            return TokenizerChoice(spec.Tokenizer("none"))
+            return TokenizerChoice(TokenizerEntry("none"))
         first_bytes = architecture(source.architecture).first_bytes
         if n_token not in first_bytes:
             sizes = " or ".join(map(str, first_bytes))
             raise ExportError(
                 f"the model has {n_token:,} tokens, a byte tokenizer needs {sizes}.", repair=f"Give {_choices(source)}."
             )
-        return TokenizerChoice(spec.Tokenizer("bytes", first_id=first_bytes[n_token]))
+        return TokenizerChoice(TokenizerEntry("bytes", first_id=first_bytes[n_token]))
     named = own if chosen is None and isinstance(own, Path) else chosen
     if named is not None:
         return _from_file(Path(named), source, vocab_style)
@@ -132,8 +132,8 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
         raise ExportError(
             f"{path}: of the {kind} library, but --vocab-style is for vocabularies.", repair="Leave it out."
         )
-    entry = spec.Tokenizer("tokenizers" if kind == "tokenizers" else "sentencepiece", FILES[kind])
-    size = make_tokenizer(spec.Tokenizer(entry.kind, path.name), path.parent).vocab_size
+    entry = TokenizerEntry("tokenizers" if kind == "tokenizers" else "sentencepiece", FILES[kind])
+    size = make_tokenizer(TokenizerEntry(entry.kind, path.name), path.parent).vocab_size
     if size is not None and size > n_token:
         raise ExportError(
             f"{path}: {size:,} tokens, but the model has {n_token:,}.", repair="Give the model's own tokenizer."
@@ -160,5 +160,5 @@ def _from_vocabulary(vocabulary: Vocabulary, where: str, n_token: int) -> Tokeni
             f"{where}: {len(vocabulary):,} symbols, but the model has {n_token:,} tokens.",
             repair="Give the model's own vocabulary with --tokenizer.",
         )
-    entry = spec.Tokenizer("vocabulary", FILES["vocabulary"])
+    entry = TokenizerEntry("vocabulary", FILES["vocabulary"])
     return TokenizerChoice(entry, vocabulary.to_json().encode("utf-8"), (describe_vocabulary(vocabulary),))

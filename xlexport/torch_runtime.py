@@ -11,27 +11,29 @@ import hashlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from xlexport.architectures import find
 from xlexport.extras import require
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle import Bundle, Graph
+from xlruntime.bundle_files import read_bundle
 from xlruntime.devices import Device
-from xlruntime.errors import BundleError, OptionError
-from xlruntime.messages import first_line
+from xlruntime.errors import BundleDamagedError, BundleGraphError, OptionError
+from xlruntime.load_options import LoadKeywords, LoadOptions
+from xlruntime.messages import first_line, listed
 from xlruntime.model import Model
 from xlruntime.placement import PlacedNode
-from xlruntime.spec import METADATA_KEY, Bundle, Graph
 
 if TYPE_CHECKING:
     import torch
 
-    from xlruntime.memory import BatchMemory
+    from xlruntime.memory import Memory
 
 __all__ = ["WEIGHTS_FILE", "TorchSession", "TorchSessions", "load"]
 
@@ -40,56 +42,42 @@ WEIGHTS_FILE = "weights.safetensors"  # of all exported programs of a bundle
 Call = Callable[..., Mapping[str, "torch.Tensor"]]
 
 
-def load(
-    folder: str | Path,
-    *,
-    device: str = "cpu",
-    threads: int | None = None,
-    check_files: bool = True,
-    strict_device: bool = False,
-    cuda_graphs: bool = False,
-    step_timeout: float | None = None,
-    ops: str | Path = "auto",
-) -> Model:
+def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
     """Open a bundle of TorchScript or of exported programs, which executes code in it: open only trusted bundles.
 
     Args:
         folder: the output of `xlexport convert --to torchscript` or `--to exported-program`.
-        device: `cpu`.
-        threads: PyTorch's threads in this process from now on; None: unchanged.
-        check_files: compare every file with its digest. Files that hold code are always compared.
-        strict_device, cuda_graphs: as in `xlruntime.load`; without effect here.
-        step_timeout: None. PyTorch cannot end a step, and code in the bundle could do anything else instead.
-        ops: `auto` or `none`, both without effect. Kernels of ONNX Runtime are of no use to PyTorch.
+        options: the fields of `LoadOptions`. `threads` are PyTorch's in this process from now on. Files that hold code
+            are always compared with their digests. `strict_device` has no effect. A device other than `cpu`, a
+            `step_timeout` (code in the bundle could do anything else instead) or a library as `ops` is refused.
 
     Raises:
         MissingDependencyError: PyTorch is not installed.
-        BundleNotFoundError, BundleError: the bundle is missing or broken, or ONNX Runtime must run it.
+        BundleError: the bundle is missing or broken, or ONNX Runtime must run it.
         OptionError: another device, CUDA graphs, a time limit or a library of kernels were chosen.
     """
     require("convert")
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads is {threads}, at least 1 is needed.")
-    if device != "cpu" or cuda_graphs:
+    chosen = LoadOptions(**options)
+    if chosen.device != "cpu":
         raise OptionError(
-            f"{folder}: PyTorch runs this bundle on the CPU, where it was traced, not on {device} or in CUDA graphs.",
+            f"{folder}: PyTorch runs this bundle on the CPU, where it was traced, not on {chosen.device}.",
             repair="Use device cpu, or convert the checkpoint with --to onnx.",
         )
-    if step_timeout is not None:
+    if chosen.step_timeout is not None:
         raise OptionError(
             f"{folder}: PyTorch runs this bundle, and cannot end a step.", repair="Leave step_timeout out."
         )
-    if ops not in ("auto", "none"):
+    if chosen.ops not in ("auto", "none"):
         raise OptionError(
-            f"{folder}: PyTorch runs this bundle, and cannot use the kernels of {ops}.", repair="Leave ops out."
+            f"{folder}: PyTorch runs this bundle, and cannot use the kernels of {chosen.ops}.", repair="Leave ops out."
         )
-    bundle = read_bundle(Path(folder), check_files)
-    if threads is not None:
+    bundle = read_bundle(Path(folder), chosen.digest, chosen.check_files)
+    if chosen.threads is not None:
         import torch
 
-        torch.set_num_threads(threads)
+        torch.set_num_threads(chosen.threads)
     sessions = TorchSessions(Path(folder), bundle)
-    return Model(Path(folder), bundle, Device("cpu"), threads, strict_device, open_session=sessions)
+    return Model(Path(folder), bundle, replace(chosen, ops="none"), open_session=sessions)
 
 
 class TorchSessions:
@@ -104,19 +92,24 @@ class TorchSessions:
         """Open the session of one graph.
 
         Raises:
-            BundleError: the file does not match the manifest, or is not a PyTorch file.
+            BundleGraphError: the file does not match the manifest, or is not a PyTorch file.
         """
         if graph.format == "torchscript":
-            module, metadata = self._shared(graph.file, self._load_torchscript)
+            module = self._shared(graph.file, self._load_torchscript)
             if not hasattr(module, purpose):
-                raise BundleError(
+                raise BundleGraphError(
                     f"{self.folder / graph.file}: no method {purpose!r} in it.", repair="Convert the checkpoint again."
                 )
-            return TorchSession(self.folder / graph.file, graph, getattr(module, purpose), metadata[purpose])
+            return self._session(graph, getattr(module, purpose))
         if graph.format == "exported-program":
-            program, found = self._load_program(graph.file)
-            return TorchSession(self.folder / graph.file, graph, program, found)
-        raise BundleError(f"{self.folder / graph.file}: {graph.format}, not of PyTorch.", repair="Use xlruntime.load.")
+            return self._session(graph, self._load_program(graph))
+        raise BundleGraphError(
+            f"{self.folder / graph.file}: {graph.format}, not of PyTorch.", repair="Use xlruntime.load."
+        )
+
+    def _session(self, graph: Graph, call: Call) -> TorchSession:
+        carried = [entry.output for entry in self.bundle.memory if entry.input in graph.inputs]
+        return TorchSession(self.folder / graph.file, graph, [*graph.outputs, *carried], call)
 
     def _shared(self, name: str, make: Callable[[str], Any]) -> Any:
         if name not in self._files:
@@ -127,47 +120,50 @@ class TorchSessions:
         """Return the content of a file after comparing it with its digest; later changes of the file have no effect.
 
         Raises:
-            BundleError: the content does not match the manifest.
+            BundleDamagedError: the content does not match the manifest.
         """
         path, wanted = self.folder / name, self.bundle.files[name]
         try:
             content = path.read_bytes()
         except FileNotFoundError as error:
-            raise BundleError(
+            raise BundleDamagedError(
                 f"{path}: missing.", repair="Copy the bundle again, or convert the checkpoint again."
             ) from error
         if hashlib.sha256(content).hexdigest() != wanted.sha256:
-            raise BundleError(
+            raise BundleDamagedError(
                 f"{path}: was changed ({len(content):,} bytes, expected {wanted.size:,} with SHA-256 "
                 f"{wanted.sha256[:12]}…), so nothing of it was loaded.",
                 repair="Copy the bundle again.",
             )
         return io.BytesIO(content)
 
-    def _load_torchscript(self, name: str) -> tuple[Any, dict[str, str]]:
+    def _load_torchscript(self, name: str) -> Any:
         import torch
 
-        from xlexport.export.torchscript import metadata_name
-
-        extra = {metadata_name(purpose): "" for purpose in self.bundle.graphs}
         content = self._checked(name)
         with _loading(self.folder / name):
-            module = torch.jit.load(content, map_location="cpu", _extra_files=extra)
-        return module, {purpose: _text(extra[metadata_name(purpose)]) for purpose in self.bundle.graphs}
+            return torch.jit.load(content, map_location="cpu")
 
-    def _load_program(self, name: str) -> tuple[Call, str]:
+    def _load_program(self, graph: Graph) -> Call:
         import torch
 
         if (architecture := find(self.bundle.architecture)) is not None:
             architecture.register_operators()
         weights = self._shared(WEIGHTS_FILE, self._load_weights)
-        extra = {METADATA_KEY: ""}
-        content = self._checked(name)
-        with _loading(self.folder / name):
-            program = torch.export.load(content, extra_files=extra)
+        content = self._checked(graph.file)
+        with _loading(self.folder / graph.file):
+            program = torch.export.load(content)
             module = program.module(check_guards=False)
             module.load_state_dict({key: weights[key] for key in program.state_dict}, assign=True)
-        return module, _text(extra[METADATA_KEY])
+        inputs = set(program.example_inputs[1])
+        if inputs != graph.inputs.keys():
+            raise BundleGraphError(
+                f"{self.folder / graph.file}: its inputs are {listed(sorted(inputs))}, expected "
+                f"{listed(sorted(graph.inputs))}.",
+                repair="Convert the checkpoint again.",
+            )
+        call: Call = module
+        return call
 
     def _load_weights(self, name: str) -> dict[str, torch.Tensor]:
         from safetensors.torch import load_file
@@ -182,12 +178,10 @@ class TorchSession:
     Each step returns new memories, which replace the old ones.
     """
 
-    def __init__(self, file: Path, graph: Graph, call: Call, metadata: str) -> None:
+    def __init__(self, file: Path, graph: Graph, outputs: Sequence[str], call: Call) -> None:
         self.graph = graph
         self.device = Device("cpu")
-        self.inputs = {tensor.name for tensor in graph.inputs}
-        self.outputs = [tensor.name for tensor in graph.outputs]
-        self._file, self._call, self._metadata = file, call, metadata
+        self._file, self._outputs, self._call = file, outputs, call
 
     @property
     def providers(self) -> list[str]:
@@ -199,20 +193,17 @@ class TorchSession:
         """An empty tuple, because PyTorch does not list nodes."""
         return ()
 
-    @property
-    def metadata(self) -> str | None:
-        """The graph's own spec, as stored in the file."""
-        return self._metadata
-
     def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Run as a pure function: numpy in, every output out."""
-        return {name: value.numpy() for name, value in self.run_on_device(feeds).items()}
+        return {name: value.numpy() for name, value in self._run(_tensors(feeds)).items()}
 
-    def run_on_device(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-        """Run as a pure function and return every output as a tensor, which `step` takes as a memory's constant."""
-        return self._run(_tensors(feeds))
+    def constant(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        """Return an array as a tensor, which `step` takes as a memory's constant."""
+        import torch
 
-    def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: BatchMemory) -> dict[str, npt.NDArray[Any]]:
+        return torch.from_numpy(array)
+
+    def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: Memory) -> dict[str, npt.NDArray[Any]]:
         """Run a step like `GraphSession.step`, but with new memories."""
         import torch
 
@@ -227,13 +218,13 @@ class TorchSession:
 
         with torch.inference_mode():
             try:
-                made = self._call(**{name: value for name, value in given.items() if name in self.inputs})
-                return {name: made[name] for name in self.outputs}
+                made = self._call(**{name: value for name, value in given.items() if name in self.graph.inputs})
+                return {name: made[name] for name in self._outputs}
             except (RuntimeError, KeyError) as error:
                 reason = first_line(error)
                 if "allocate" in reason:
                     raise MemoryError(reason) from error
-                raise BundleError(
+                raise BundleGraphError(
                     f"{self._file}: PyTorch cannot run it ({reason}).", repair="Convert the checkpoint again."
                 ) from error
 
@@ -246,7 +237,7 @@ def _tensors(feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def _loading(path: Path) -> Iterator[None]:
-    """Raise BundleError for any exception of PyTorch on a wrong file, because these share no base class."""
+    """Raise BundleGraphError for any exception of PyTorch on a wrong file, because these share no base class."""
     import torch
 
     logger = logging.getLogger("torch.export")
@@ -257,7 +248,7 @@ def _loading(path: Path) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except Exception as error:
-        raise BundleError(
+        raise BundleGraphError(
             f"{path}: torch {torch.__version__} cannot load it ({first_line(error)}).",
             repair=(
                 "Copy the bundle again, convert the checkpoint again, or install the version of PyTorch that "
@@ -266,7 +257,3 @@ def _loading(path: Path) -> Iterator[None]:
         ) from error
     finally:
         logger.setLevel(level)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

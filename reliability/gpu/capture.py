@@ -11,7 +11,7 @@ import numpy.typing as npt
 from reliability.gpu.bundles import TEXT_MODEL, bundle_of
 from reliability.gpu.parts import PartError, Record, Settings
 from xlruntime import Model, load
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 
 __all__ = ["captured_against_plain"]
 
@@ -67,7 +67,7 @@ def _walk(model: Model, purpose: str, batch_size: int, steps: int) -> Sequence[n
     random = np.random.default_rng(0)
     found = []
     for number in range(steps):
-        memory: BatchMemory = memories[number // SPELL % 2]
+        memory: Memory = memories[number // SPELL % 2]
         if number == RESTART:
             memory.restart(batch_size - 1)
         tokens, targets = random.integers(0, model.bundle.vocab_size, (2, batch_size, S))

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from reliability.guided.target import BrokenPromiseError, InputFile, Target
+from reliability.guided.target import BrokenPromiseError, Target
 from tests.helpers.paths import GOLDEN
 from xlexport.commands.inspect import bundle_rows
-from xlruntime.bundle import MANIFEST, read_bundle
+from xlruntime.bundle import FIRST_MEMORY_FILE, MANIFEST, Bundle
 from xlruntime.errors import BundleError, OptionError
 from xlruntime.evaluation import EvaluationRules
 from xlruntime.json_fields import read_fields
 from xlruntime.limits import Limits, parse_json
 from xlruntime.messages import first_line
-from xlruntime.spec import FIRST_MEMORY_FILE, Bundle
 
 __all__ = ["Evaluation", "Manifest"]
 
@@ -29,27 +28,25 @@ class Manifest(Target):
     words = tuple(
         b"""
         "shape" "batch" "layout" "ring" "window" "state" "first_value" "dtype" "float32" "files" "sha256"
-        "evaluation" "rings" "settings" "tokenizer"
+        "document" "rings" "settings" "slots" "tokenizer" "feed" "offset"
         """.split()
     )
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._file = folder, InputFile(folder / MANIFEST)
+        self._folder = folder
 
     def seeds(self) -> Iterable[bytes]:
         for file in sorted(GOLDEN.glob(f"*/bundle/{MANIFEST}")):
             fields = json.loads(file.read_text("utf-8"))
-            fields.pop("manifest_sha256", None)
             fields["provenance"] = {"sources": {}, "versions": {}}
-            score = fields["graphs"]["score"]
-            used = (score["file"], FIRST_MEMORY_FILE)
+            graphs = {name: fields["graphs"][name] for name in ("score", "positions") if name in fields["graphs"]}
+            used = (FIRST_MEMORY_FILE, *(graph["file"] for graph in graphs.values()))
             files = {name: digest for name, digest in fields["files"].items() if name in used}
-            few = {**fields, "graphs": {"score": score}, "files": files}
+            few = {**fields, "graphs": graphs, "files": files}
             yield json.dumps(few).encode()
 
     def read(self, raw: bytes) -> object:
-        self._file.write(raw)
-        bundle = read_bundle(self._folder, check_files=False)
+        bundle = Bundle.from_json(raw, MANIFEST)
         written = bundle.to_json()
         if Bundle.from_json(written, MANIFEST).fingerprint != bundle.fingerprint:
             raise BrokenPromiseError("a manifest changes when it is written again")
@@ -70,8 +67,8 @@ class Evaluation(Target):
     errors = (BundleError, OptionError)
     words = tuple(
         b"""
-        "rules" "chosen" "mem_len" "minimum" "maximum" "off" "default" "type" "integer" "boolean" "input"
-        "rows" "same_length" "segment_len" "restart" "whole"
+        "rules" "chosen" "mem_len" "minimum" "maximum" "off" "value" "slots" "window" "window_if"
+        "rows" "same_length" "segment_len" "restart" "full_document" "bidirectional"
         """.split()
     )
 
@@ -79,15 +76,11 @@ class Evaluation(Target):
         """Need nothing."""
 
     def seeds(self) -> Iterable[bytes]:
-        yield json.dumps(
-            {
-                "rules": {"segment_len": 4, "max_positions": 9, "restart": True, "settings": {}, "rings": {}},
-                "chosen": {},
-            }
-        ).encode()
         for file in sorted(GOLDEN.glob(f"*/bundle/{MANIFEST}")):
-            rules = json.loads(file.read_text("utf-8"))["evaluation"]
-            chosen = {name: setting["default"] for name, setting in rules.get("settings", {}).items()}
+            fields = json.loads(file.read_text("utf-8"))
+            document = {name: value for name, value in fields["document"].items() if name != "encoder"}
+            rules = {**document, "settings": fields["settings"], "rings": fields["rings"]}
+            chosen = {name: setting["value"] for name, setting in rules["settings"].items()}
             yield json.dumps({"rules": rules, "chosen": {**chosen, "segment_len": 3}}).encode()
 
     def read(self, raw: bytes) -> object:
@@ -104,9 +97,8 @@ class Evaluation(Target):
                 raise BrokenPromiseError("a choice changes when it is chosen again")
         rings = choice.rules.rings
         return (
-            settings.inputs(),
             settings.widest_window,
-            [settings.slots(ring) for ring in rings],
+            [(settings.rows(ring), settings.slots(ring)) for ring in rings],
             settings.longest_part,
             settings.longest_document,
         )

@@ -9,8 +9,9 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from reliability.guided.target import Target
 from tests.helpers.paths import GOLDEN
+from xlruntime.bundle import DOMAIN
 from xlruntime.errors import BundleError
-from xlruntime.graph_gate import DOMAIN, check_graph
+from xlruntime.graph_gate import check_graph
 
 __all__ = ["GraphFile"]
 

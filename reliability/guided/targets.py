@@ -42,7 +42,6 @@ TARGETS = {  # name: module, relative to this package if it begins with a dot; c
     "words": (".text_readers", "Words"),
     "stream-state": (".state_readers", "StreamBytes"),
     "stream-fields": (".state_readers", "StreamFields"),
-    "run-fields": (".state_readers", "RunFields"),
 }
 
 

@@ -14,7 +14,7 @@ from reliability.guided.target import InputFile, Target
 from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary
 from xlexport.errors import CheckpointError
 from xlruntime import XlruntimeError
-from xlruntime.spec import Tokenizer
+from xlruntime.bundle import Tokenizer
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 

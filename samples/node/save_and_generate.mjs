@@ -1,6 +1,6 @@
 // Read a text, save the stream, and continue the text from the file: node save_and_generate.mjs BUNDLE
 //
-// Needs: the package of runtime/web, onnxruntime-node, and a bundle of `xlexport convert` with text.
+// Needs: the package of runtime/js, onnxruntime-node, and a bundle of `xlexport convert` with text.
 // Python's `Model.restore` goes on from the same file, and JavaScript from one that Python's `Stream.save` wrote.
 import { readFile, writeFile } from "node:fs/promises";
 import { load } from "xlruntime";

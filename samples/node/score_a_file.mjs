@@ -1,6 +1,6 @@
 // Score a file in Node, and show what surprised the model most: node score_a_file.mjs BUNDLE FILE
 //
-// Needs: the package of runtime/web, onnxruntime-node, and a bundle of `xlexport convert`.
+// Needs: the package of runtime/js, onnxruntime-node, and a bundle of `xlexport convert`.
 import { createReadStream } from "node:fs";
 import { load, XlruntimeError } from "xlruntime";
 

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from tests.helpers.tiers import thinned
+from xlexport.architectures import StepTensor
 from xlexport.architectures.reformer.hashing import hash_buckets
 from xlexport.export.onnx import export_onnx
-from xlruntime import spec
+from xlruntime.bundle import MemoryEntry
 
 FACTORS = [(64,), (2,), (8, 16), (4, 2, 6)]
 H, R, D_HEAD = 3, 4, 16
@@ -56,15 +57,15 @@ def test_ties_occur_and_the_first_entry_wins() -> None:
 class Hashing(torch.nn.Module):
     """A step that computes only bucket ids."""
 
-    memory: tuple[spec.Memory, ...] = ()
+    memory: tuple[MemoryEntry, ...] = ()
     forms: ClassVar[dict[str, object]] = {}
 
     def __init__(self, n_buckets: tuple[int, ...]) -> None:
         super().__init__()
         self.n_buckets = n_buckets
         self.register_buffer("rotations", draw(H, R, D_HEAD, sum(n_buckets) // 2, seed=1))
-        self.inputs = (spec.Tensor("query_key", "float32", ("batch", H, "segment", D_HEAD)),)
-        self.purposes = {"score": (spec.Tensor("buckets", "int64", ("batch", H, R, "segment")),)}
+        self.inputs = (StepTensor("query_key", "float32", ("batch", H, "segment", D_HEAD)),)
+        self.purposes = {"score": (StepTensor("buckets", "int64", ("batch", H, R, "segment")),)}
 
     def example(self) -> tuple[Tensor, ...]:
         return (torch.zeros(2, H, 5, D_HEAD),)

@@ -69,17 +69,14 @@ def walk(
         part = slice(start, start + S)
         ring = Ring(S, C, torch.tensor([offset + start]))
         place = torch.full((B,), start)
-        reach = Reach(torch.zeros(B, S), place, torch.tensor([mem_len + 1]), torch.tensor([rounds]), ring)
+        reach = Reach(place, torch.tensor([mem_len + 1]), torch.tensor([rounds]), ring, few)
         own = document.buckets[..., part].int()
         key = ring.write(key, document.key[:, :, part], 2)
         value = ring.write(value, document.value[:, :, part], 2)
         buckets = ring.write(buckets, own, 3)
         query, own_value = document.query[:, :, part], document.value[:, :, part]
-        if few:
-            out, overflow = reach.attend_few(key, value, buckets, query, own, own_value, W)
-        else:
-            length = query.norm(dim=-1)
-            out, overflow = reach.attend_long(key, value, buckets, length, own_value, W, document.n_buckets)
+        length = query.norm(dim=-1)
+        out, overflow = reach.attend(key, value, buckets, length, own_value, W, document.n_buckets)
         outs.append(out)
         overflows.append(overflow)
         start, index = start + S, index + 1
@@ -164,12 +161,9 @@ def test_rows_of_a_batch_at_different_positions(form: str) -> None:
     own = document.buckets[..., part].int()
     key, value = ring.write(key, document.key[:, :, part], 2), ring.write(value, document.value[:, :, part], 2)
     buckets = ring.write(buckets, own, 3)
-    reach = Reach(torch.zeros(2, S), torch.tensor([0, 25]), torch.tensor([mem_len + 1]), torch.tensor([R]), ring)
+    reach = Reach(torch.tensor([0, 25]), torch.tensor([mem_len + 1]), torch.tensor([R]), ring, FORMS[form])
     query, own_value = document.query[:, :, part], document.value[:, :, part]
-    if FORMS[form]:
-        out, _ = reach.attend_few(key, value, buckets, query, own, own_value, W)
-    else:
-        out, _ = reach.attend_long(key, value, buckets, query.norm(dim=-1), own_value, W, 4)
+    out, _ = reach.attend(key, value, buckets, query.norm(dim=-1), own_value, W, 4)
     first, _ = defined(Document(query, own_value, document.buckets[..., part], 4), mem_len, W)
     assert (out[0] - first[0]).abs().max() < 1e-5
     assert (out[1] - first[1]).abs().max() > 0.1  # the other row does see them

@@ -15,11 +15,12 @@ from transformers import ReformerConfig as HuggingFaceConfig
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
 from tests.helpers.tiers import thinned
+from xlexport.architectures import StepTensor
 from xlexport.architectures.reformer.hashing import hash_buckets
 from xlexport.architectures.reformer.lsh_chunk import ChunkLSH
 from xlexport.export.onnx import export_onnx
 from xlexport.ops import DOMAIN
-from xlruntime import spec
+from xlruntime.bundle import MemoryEntry
 from xltraining.reformer import ReformerConfig
 
 B, H, D_HEAD = 3, 2, 16
@@ -163,7 +164,7 @@ def test_first_token_shows_huggingface_arithmetic() -> None:
 class Attention(torch.nn.Module):
     """A step that computes only the attention."""
 
-    memory: tuple[spec.Memory, ...] = ()
+    memory: tuple[MemoryEntry, ...] = ()
     forms: ClassVar[dict[str, object]] = {}
 
     def __init__(self, name: str) -> None:
@@ -172,11 +173,11 @@ class Attention(torch.nn.Module):
         self.attention = ChunkLSH(self.config)
         heads, ids = ("batch", H, "segment", D_HEAD), ("batch", H, self.config.n_hashes, "segment")
         self.inputs = (
-            spec.Tensor("query_key", "float32", heads),
-            spec.Tensor("value", "float32", heads),
-            spec.Tensor("buckets", "int64", ids),
+            StepTensor("query_key", "float32", heads),
+            StepTensor("value", "float32", heads),
+            StepTensor("buckets", "int64", ids),
         )
-        self.purposes = {"score": (spec.Tensor("attended", "float32", heads),)}
+        self.purposes = {"score": (StepTensor("attended", "float32", heads),)}
 
     def example(self) -> tuple[Tensor, ...]:
         query_key, value = torch.zeros(2, 2, H, 3 * self.config.chunk_multiple + 5, D_HEAD)

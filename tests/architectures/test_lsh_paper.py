@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from tests.training.test_lsh import in_two_chunks, united
+from xlexport.architectures import StepTensor
 from xlexport.architectures.reformer.lsh_paper import attend_by_paper
 from xlexport.export.onnx import export_onnx
 from xlexport.ops import DOMAIN
-from xlruntime import spec
+from xlruntime.bundle import MemoryEntry
 from xltraining.reformer.lsh import normalised_keys
 
 B, H, R, D_HEAD = 2, 2, 3, 8
@@ -66,18 +67,18 @@ def test_operators_against_the_definition(T: int) -> None:
 class Attention(torch.nn.Module):
     """A step that computes only the attention."""
 
-    memory: tuple[spec.Memory, ...] = ()
+    memory: tuple[MemoryEntry, ...] = ()
     forms: ClassVar[dict[str, object]] = {}
     inputs = (
-        spec.Tensor("key", "float32", ("batch", H, "segment", D_HEAD)),
-        spec.Tensor("value", "float32", ("batch", H, "segment", D_HEAD)),
-        spec.Tensor("length", "float32", ("batch", H, "segment")),
-        spec.Tensor("buckets", "int64", ("batch", H, R, "segment")),
+        StepTensor("key", "float32", ("batch", H, "segment", D_HEAD)),
+        StepTensor("value", "float32", ("batch", H, "segment", D_HEAD)),
+        StepTensor("length", "float32", ("batch", H, "segment")),
+        StepTensor("buckets", "int64", ("batch", H, R, "segment")),
     )
-    purposes: ClassVar[dict[str, tuple[spec.Tensor, ...]]] = {
+    purposes: ClassVar[dict[str, tuple[StepTensor, ...]]] = {
         "score": (
-            spec.Tensor("attended", "float32", ("batch", H, "segment", D_HEAD)),
-            spec.Tensor("overflow", "int64", ("batch", "segment")),
+            StepTensor("attended", "float32", ("batch", H, "segment", D_HEAD)),
+            StepTensor("overflow", "int64", ("batch", "segment")),
         )
     }
 

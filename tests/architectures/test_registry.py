@@ -36,7 +36,7 @@ from xlexport.errors import ExportError, ParityError
 from xlexport.verification import verify
 from xlexport.verification.common_walk import common_walk
 from xlruntime import load as load_bundle
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle_files import read_bundle
 from xlruntime.evaluation import EvaluationRules
 from xltraining.checkpoint import save_checkpoint
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig

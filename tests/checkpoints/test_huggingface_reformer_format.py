@@ -19,7 +19,7 @@ from tests.oracles.reformers import HuggingFaceReformer, assert_computes
 from xlexport.checkpoints import load
 from xlexport.checkpoints.formats import huggingface_reformer as huggingface_reformer_format
 from xlexport.tokenizer_choice import choose_tokenizer
-from xlruntime import spec
+from xlruntime.bundle import Tokenizer
 from xltraining.reformer.lsh import draw_rotations
 
 ENWIK8 = {  # google/reformer-enwik8's config.json
@@ -126,7 +126,7 @@ def test_shapes_of_the_published_models(name: str, tmp_path: Path, monkeypatch: 
     assert source.config["max_positions"] == settings["max_position_embeddings"]
     assert source.config["n_buckets"] == ([512] if name == "enwik8" else [64, 128])
     if name == "enwik8":
-        assert choose_tokenizer(source).spec == spec.Tokenizer("bytes", first_id=2)
+        assert choose_tokenizer(source).spec == Tokenizer("bytes", first_id=2)
         assert any("bytes + 2" in note for note in source.notes)
 
 
@@ -227,16 +227,16 @@ def test_sentencepiece_model_in_the_folder(tmp_path: Path) -> None:
     assert source.tokenizer == folder / "spiece.model"
     assert folder / "spiece.model" in source.files
     choice = choose_tokenizer(source)
-    assert choice.spec == spec.Tokenizer("sentencepiece", "tokenizer.model")
+    assert choice.spec == Tokenizer("sentencepiece", "tokenizer.model")
     assert choice.content == (folder / "spiece.model").read_bytes()
-    assert choose_tokenizer(source, "none").spec == spec.Tokenizer("none")
+    assert choose_tokenizer(source, "none").spec == Tokenizer("none")
 
 
 @pytest.mark.parametrize(("n_token", "first_id"), [(256, 0), (258, 2)])
 def test_bytes(n_token: int, first_id: int, tmp_path: Path) -> None:
     source = load(make(vocab_size=n_token).save(tmp_path / "reformer"))
     assert source.tokenizer == ("bytes" if n_token == 258 else None)
-    assert choose_tokenizer(source, "bytes").spec == spec.Tokenizer("bytes", first_id=first_id)
+    assert choose_tokenizer(source, "bytes").spec == Tokenizer("bytes", first_id=first_id)
 
 
 def test_tokenizer_that_leads_out_of_the_folder(folder: Path, tmp_path: Path) -> None:

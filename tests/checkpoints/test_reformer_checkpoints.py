@@ -18,7 +18,7 @@ from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer, PyTorchReformer
 from xlexport.checkpoints import load
 from xlexport.commands import run
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle_files import read_bundle
 from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer, ReformerConfig
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from tests.helpers.manifests import edit_manifest
-from xlruntime.bundle import digest_file
-from xlruntime.spec import FORMAT_VERSION
+from xlruntime.bundle import FORMAT
+from xlruntime.bundle_files import digest_file
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
@@ -151,24 +151,25 @@ def remove_the_manifest(folder: Path) -> None:
 
 
 def change_manifest(folder: Path, **changes: Any) -> None:
-    """Change the manifest, and remove its own digest so that the change counts as deliberate."""
+    """Change the manifest, and its digest."""
     edit_manifest(folder, lambda manifest: manifest.update(changes))
 
 
 def make_it_newer(folder: Path) -> None:
-    change_manifest(folder, format_version=FORMAT_VERSION + 1)
+    change_manifest(folder, format=FORMAT + 1)
 
 
 def make_it_older(folder: Path) -> None:
-    change_manifest(folder, format_version=FORMAT_VERSION - 1)
+    edit_manifest(folder, lambda manifest: manifest.update(format_version=manifest.pop("format") - 1))
 
 
 def lose_a_field(folder: Path) -> None:
-    change_manifest(folder, evaluation={})
+    change_manifest(folder, document={})
 
 
 def scribble(folder: Path) -> None:
     (folder / "bundle.json").write_text("{")
+    (folder / "bundle.json.sha256").unlink()
 
 
 def leave_the_folder(folder: Path) -> None:
@@ -187,19 +188,11 @@ SPOILED = [
     (flip_a_byte, "weights.data was changed", "Copy it again, or convert the checkpoint again."),
     (cut_a_file, "score.onnx has 1000 bytes, expected", "Copy it again, or convert the checkpoint again."),
     (remove_a_file, "weights.data is missing", "Copy it again, or convert the checkpoint again."),
-    (remove_the_manifest, "no bundle.json in it, so not a bundle", "Make one with `xlexport convert CHECKPOINT`."),
-    (
-        make_it_newer,
-        f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}",
-        "Install a newer xlexport",
-    ),
-    (
-        make_it_older,
-        f"format version {FORMAT_VERSION - 1} is of an earlier xlexport",
-        "Convert the checkpoint again: xl",
-    ),
-    (lose_a_field, "a field is missing or malformed", "Convert it again."),
-    (scribble, "not valid JSON", "Convert the checkpoint again."),
+    (remove_the_manifest, "no bundle.json in it, so not a bundle", "with `xlexport convert CHECKPOINT`."),
+    (make_it_newer, f"is of format {FORMAT + 1}, this xlruntime reads {FORMAT}", "Convert the checkpoint again: xl"),
+    (make_it_older, f"is of format {FORMAT - 1}, this xlruntime reads {FORMAT}", "Convert the checkpoint again: xl"),
+    (lose_a_field, "document.segment_len is missing", "Convert the checkpoint again: xl"),
+    (scribble, "not valid JSON", "Convert the checkpoint again: xl"),
     (leave_the_folder, "file names must stay inside the bundle", ""),
 ]
 USES = {

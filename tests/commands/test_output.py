@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import xlruntime
-from xlruntime.bundle import read_bundle
-from xlruntime.spec import FORMAT_VERSION
+from xlruntime.bundle import FORMAT
+from xlruntime.bundle_files import read_bundle
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
@@ -67,7 +67,8 @@ MORE_VERIFY_FIELDS = [
     "drift",
     "segment_len",
     "mem_len",
-    "whole",
+    "full_document",
+    "settings",
     "bits_per_token",
     "flip_effect_bits_per_token",
     "overflow_fraction_per_layer",
@@ -292,8 +293,7 @@ def test_inspect_as_json_is_the_manifest(bundle: Path, invoke: Invoke) -> None:
     assert found["provenance"]["parameters"] > 1000
     figures = json.loads((bundle / "parity.json").read_text("utf-8"))
     assert found["parity"] == {name: value for name, value in figures.items() if name != "per_segment"}
-    assert found["changed"] == {}
-    assert found["format_version"] == FORMAT_VERSION
+    assert (found["format"], found["digest"]) == (FORMAT, manifest.digest)
     assert found["files"].keys() == manifest.files.keys()
     assert found["graphs"].keys() == {"score", "generate", "detail", "positions"}
-    assert found["evaluation"]["settings"]["mem_len"]["default"] == 20
+    assert found["settings"]["mem_len"]["value"] == 20

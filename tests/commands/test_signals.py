@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from xlexport.terminal import INTERRUPTED
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle_files import read_bundle
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
@@ -91,7 +91,7 @@ def test_convert_that_is_stopped_leaves_nothing(
 ) -> None:
     process = start("convert", checkpoint, "-o", tmp_path / "out", "--segments", "100000", on_ctrl_c=on_ctrl_c)
     wait_for_line(process.stderr, stage)
-    assert [path.name.startswith(".out.xlexport-") for path in tmp_path.iterdir()] == [True, True]  # and its lock
+    assert [path.name.startswith(".out.tmp-") for path in tmp_path.iterdir()] == [True]
     process.send_signal(number)
     out, err = rest(process)
     assert (process.returncode, out) == (INTERRUPTED, b""), err
@@ -100,18 +100,17 @@ def test_convert_that_is_stopped_leaves_nothing(
 
 
 @pytest.mark.full
-def test_convert_that_is_killed_is_cleaned_up_by_the_next(
+def test_convert_that_is_killed_leaves_only_a_temporary(
     checkpoint: Path, start: Start, invoke: Invoke, reuse_export: None, tmp_path: Path
 ) -> None:
     process = start("convert", checkpoint, "-o", tmp_path / "out")
     wait_for_line(process.stderr, "exporting")
     process.kill()
     process.wait()
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert [name.startswith(".out.xlexport-") for name in left] == [True, True]
-    assert left[1] == f"{left[0]}.lock"
+    (left,) = [path.name for path in tmp_path.iterdir()]
+    assert left.startswith(".out.tmp-")
     invoke("convert", checkpoint, "-o", tmp_path / "out", "--segments", "2").succeeded()
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [left, "out"]
     read_bundle(tmp_path / "out")
 
 

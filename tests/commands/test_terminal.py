@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.invoking import Invoke
+from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import GOLDEN, ROOT
 from xlexport.commands import run
 from xlexport.terminal import escaped_json, print_json, print_line, print_table, print_text
-from xlruntime.bundle import MANIFEST
 
 HOSTILE = "\x1b]0;PWN\x07\x1b[2J\x9b31m\x85\u202e\u2066\x7f\ud800"
 BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
@@ -93,11 +93,9 @@ def test_text_is_exact_in_a_file(out: Stream) -> None:
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
 def test_inspect_of_a_hostile_manifest(options: list[str], out: Stream, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(BYTES, tmp_path / "bundle"))
-    manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-    manifest.pop("manifest_sha256", None)
     name = HOSTILE[:-1]
-    manifest["provenance"] |= {"notes": [name], "versions": {name: name}, "sources": {name: "0" * 64}}
-    (folder / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+    hostile = {"notes": [name], "versions": {name: name}, "sources": {name: "0" * 64}}
+    edit_manifest(folder, lambda manifest: manifest["provenance"].update(hostile))
     text = run_into(out, "inspect", folder, *options)
     assert "PWN" in text
     assert is_clean(text) == (out.is_terminal or not options)

@@ -18,7 +18,7 @@ from xlexport.architectures import Option
 from xlexport.commands.train import ARCHITECTURE_OPTIONS, TRAINING_OPTIONS
 from xlexport.sample import SAMPLES
 from xlexport.terminal import INTERRUPTED
-from xlruntime.bundle import digest_file, read_bundle
+from xlruntime.bundle_files import digest_file, read_bundle
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.data.byte_streams import ByteStreams
 from xltraining.data.tokenizer_file import TokenizerFile

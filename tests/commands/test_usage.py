@@ -35,6 +35,7 @@ DOING: dict[str, click.Command] = {
 def test_commands_are_those_of_the_design() -> None:
     names = ["convert", "verify", "score", "serve", "evaluate", "generate", "inspect", "bench", "quantize", "train"]
     names += ["doctor", "compare", "completion", "demo", "context", "picture", "plot", "report", "web", "prepare"]
+    names += ["configure"]
     assert sorted([*names, "translate"]) == COMMANDS
 
 
@@ -71,7 +72,8 @@ def test_unreadable_document_is_not_a_usage_error(
 
 
 def test_commands_that_report_have_json() -> None:
-    for name in set(DOING) - {"train", "report", "completion", "picture", "web"}:  # their output is a file or a script
+    writers = {"train", "report", "completion", "configure", "picture", "web"}  # their output is a file or a script
+    for name in set(DOING) - writers:
         assert "--json" in [option for parameter in DOING[name].params for option in parameter.opts], name
 
 

@@ -26,10 +26,9 @@ from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, OutputExistsError, ParityError
 from xlexport.verification import default_segments
 from xlexport.verification.walked_text import verify_ids
-from xlruntime import OptionError, TextError
+from xlruntime import OptionError, TextError, VocabularyError
 from xlruntime import load as load_bundle
-from xlruntime.bundle import digest_file, read_bundle
-from xlruntime.errors import BundleError
+from xlruntime.bundle_files import digest_file, read_bundle
 from xlruntime.evaluation import Ring
 
 if TYPE_CHECKING:
@@ -67,14 +66,16 @@ def test_manifest_says_what_was_converted(name: str, request: pytest.FixtureRequ
     assert bundle.tokenizer.kind == name.removesuffix("_bundle").replace("ids", "none")
     values = {"mem_len": config.mem_len, "clamp_len": config.clamp_len, "same_length": config.same_length}
     assert bundle.settings.to_dict() == {"segment_len": config.tgt_len, "restart": False, **values}
-    assert bundle.evaluation.first_memory == config.first_memory
-    assert bundle.evaluation.rings == {"capacity": Ring("mem_len", same_length="same_length")}
+    assert bundle.evaluation.fresh_memory == config.first_memory
+    assert bundle.evaluation.rings == {"capacity": Ring((1, 0, 0), (1, 1, 0), (1, 0, 0), window_if="same_length")}
     sha256 = hashlib.sha256(converted.checkpoint.read_bytes()).hexdigest()
     assert bundle.provenance["format"] == "xltraining"
     assert bundle.provenance["sources"] == {"checkpoint.pt": sha256}
     assert {"xlexport", "torch", "onnx", "onnxscript", "onnx-ir", "python"} == bundle.provenance["versions"].keys()
-    inside = {path.name: digest_file(path) for path in converted.folder.iterdir() if path.name != "bundle.json"}
-    assert bundle.files == inside
+    others = {"bundle.json", "bundle.json.sha256", "README.md", "parity.json"}
+    inside = {path.name: digest_file(path) for path in converted.folder.iterdir()}
+    assert others < inside.keys()
+    assert bundle.files == {name: digest for name, digest in inside.items() if name not in others}
     readme = (converted.folder / "README.md").read_text()
     assert sha256 in readme
     assert f"{converted.report.max_abs_log_prob_diff:.2e} nats" in readme
@@ -191,7 +192,7 @@ def test_tokenizer_that_is_none_of_all_this(bytes_bundle: Converted, ids_bundle:
     with pytest.raises(ExportError, match=r"absent\.json: no such tokenizer file"):
         convert(idle(bytes_bundle.source), output, ConversionOptions(tokenizer=str(tmp_path / "absent.json")))
     (tmp_path / "broken.json").write_text("{}")
-    with pytest.raises(BundleError, match=r"broken\.json: not a tokenizer"):
+    with pytest.raises(VocabularyError, match=r"broken\.json: not a tokenizer"):
         convert(idle(bytes_bundle.source), output, ConversionOptions(tokenizer=str(tmp_path / "broken.json")))
     for tokenizer in (None, "bytes"):
         with pytest.raises(ExportError, match=r"20 tokens, a byte tokenizer needs 256\. Give --tokenizer"):

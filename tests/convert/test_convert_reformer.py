@@ -24,7 +24,7 @@ from xlexport.errors import ExportError, ParityError, XlexportError
 from xlexport.verification import default_segments, verify
 from xlruntime import OptionError
 from xlruntime import load as load_bundle
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle_files import read_bundle
 from xltraining.checkpoint import save_checkpoint
 from xltraining.errors import ConfigError
 from xltraining.reformer import Reformer
@@ -44,7 +44,7 @@ def test_manifest_says_how_a_band_is_evaluated(band: ConvertedReformer) -> None:
     assert bundle.settings.to_dict() == {"segment_len": 8, "restart": False, "mem_len": 24, "n_hashes": 2}
     assert (bundle.evaluation.settings["n_hashes"].minimum, bundle.evaluation.settings["n_hashes"].maximum) == (1, 2)
     assert bundle.settings.window("capacity") == 25
-    assert (bundle.evaluation.max_positions, bundle.evaluation.whole) == (1024, False)
+    assert (bundle.evaluation.max_positions, bundle.evaluation.full_document) == (1024, False)
     assert not (band.folder / "first_memory.safetensors").exists()
     assert {name: graph.max_segment for name, graph in bundle.graphs.items()} == {
         "score": None,
@@ -57,7 +57,7 @@ def test_manifest_says_how_a_band_is_evaluated(band: ConvertedReformer) -> None:
 def test_manifest_says_how_whole_documents_are_evaluated(chunk: ConvertedReformer) -> None:
     bundle = read_bundle(chunk.folder)
     assert bundle.settings.to_dict() == {"segment_len": 128, "restart": False, "n_hashes": 2}
-    assert (bundle.evaluation.max_positions, bundle.evaluation.whole) == (128, True)
+    assert (bundle.evaluation.max_positions, bundle.evaluation.full_document) == (128, True)
     assert bundle.memory == ()
 
 

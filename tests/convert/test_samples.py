@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.helpers.paths import ROOT
-from xlruntime.bundle import is_bundle
+from xlruntime.bundle_files import is_bundle
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted

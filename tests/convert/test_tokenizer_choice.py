@@ -17,8 +17,8 @@ from xlexport.errors import CheckpointError, ExportError
 from xlexport.tokenizer_choice import choose_tokenizer, tokenizer_library
 from xlexport.verification.walked_text import verify_ids
 from xlruntime import load as load_bundle
-from xlruntime import spec
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle import FileDigest, Tokenizer
+from xlruntime.bundle_files import read_bundle
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
@@ -51,7 +51,7 @@ Write = Callable[[str, str], str]
 
 def test_checkpoint_that_says_bytes() -> None:
     for chosen in (None, "bytes"):
-        assert choose_tokenizer(source_of(256, "bytes"), chosen).spec == spec.Tokenizer("bytes")
+        assert choose_tokenizer(source_of(256, "bytes"), chosen).spec == Tokenizer("bytes")
         with pytest.raises(
             ExportError, match=r"1,000 tokens, a byte tokenizer needs 256\. Give --tokenizer with a voc"
         ) as caught:
@@ -62,18 +62,18 @@ def test_checkpoint_that_says_bytes() -> None:
 def test_checkpoint_with_its_own_vocabulary() -> None:
     vocabulary = Vocabulary("words", words(20, "<eos>"), line_end="<eos>")
     choice = choose_tokenizer(source_of(20, vocabulary))
-    assert choice.spec == spec.Tokenizer("vocabulary", "vocabulary.json")
+    assert choice.spec == Tokenizer("vocabulary", "vocabulary.json")
     assert Vocabulary.from_json((choice.content or b"").decode(), "it") == vocabulary
     (note,) = choice.notes
     assert note.startswith("Vocabulary of 20 words")
     restyled = choose_tokenizer(source_of(20, vocabulary), vocab_style="ptb")
     assert Vocabulary.from_json((restyled.content or b"").decode(), "it") == replace(vocabulary, lower_case=True)
-    assert choose_tokenizer(source_of(20, vocabulary), "none").spec == spec.Tokenizer("none")
+    assert choose_tokenizer(source_of(20, vocabulary), "none").spec == Tokenizer("none")
 
 
 def test_file_in_the_folder_of_the_checkpoint_is_named(tmp_path: Path) -> None:
     """Check that a checkpoint that does not say its tokenizer names the files next to it: vocabularies first."""
-    digest = spec.FileDigest("0" * 64, 1)
+    digest = FileDigest("0" * 64, 1)
     source = replace(source_of(267_735, None), files={tmp_path / "model.pt": digest})
     for name in ("tokenizer.json", "cache.pt"):
         (tmp_path / name).touch()
@@ -128,7 +128,7 @@ def test_checkpoint_that_does_not_say_lists_the_choices() -> None:
         choose_tokenizer(source_of(267_735, None))
     with pytest.raises(ExportError, match=r"256 tokens are.*--tokenizer bytes, or --tokenizer none"):
         choose_tokenizer(source_of(256, None))
-    assert choose_tokenizer(source_of(256, None), "bytes").spec == spec.Tokenizer("bytes")
+    assert choose_tokenizer(source_of(256, None), "bytes").spec == Tokenizer("bytes")
 
 
 @pytest.mark.parametrize("size", [19, 21])
@@ -164,7 +164,7 @@ def test_sentencepiece_model(tmp_path: Path) -> None:
             minloglevel=2,
         )
     choice = choose_tokenizer(source_of(15, None), str(path))
-    assert choice.spec == spec.Tokenizer("sentencepiece", "tokenizer.model")
+    assert choice.spec == Tokenizer("sentencepiece", "tokenizer.model")
     assert choice.content == path.read_bytes()
     assert choice.notes == ()
     assert choose_tokenizer(source_of(16, None), str(path)).notes == ("The tokenizer has 15 of the model's 16 tokens.",)
@@ -199,7 +199,7 @@ def test_vocabulary_becomes_part_of_the_bundle(
     Path(path).unlink()
     assert any(line.startswith("Vocabulary of 256 words") for line in told)
     manifest = read_bundle(tmp_path / "bundle")
-    assert manifest.tokenizer == spec.Tokenizer("vocabulary", "vocabulary.json")
+    assert manifest.tokenizer == Tokenizer("vocabulary", "vocabulary.json")
     assert manifest.provenance["verified_on"].startswith("the topics of Python ")
     model = load_bundle(tmp_path / "bundle", threads=1)
     assert model.stream().feed("the word7\nTHE\n").tokens.tolist() == [17, 0, 1, 0]
@@ -209,7 +209,7 @@ def bundle_of(vocabulary: Vocabulary) -> Any:
     """Return the part of a manifest that `verify_ids` reads."""
 
     class Manifest:
-        tokenizer = spec.Tokenizer("vocabulary", "vocabulary.json")
+        tokenizer = Tokenizer("vocabulary", "vocabulary.json")
         vocab_size = len(vocabulary)
 
     return Manifest()

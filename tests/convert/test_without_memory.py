@@ -34,6 +34,6 @@ def test_model_without_memory_scores_each_segment_alone(tmp_path: Path) -> None:
             hidden, _ = model(tokens[:, :-1])
             expected.append(model.log_probs(hidden, tokens[:, 1:])[0])
     assert np.abs(found - torch.cat(expected).numpy()).max() < 1e-5
-    with pytest.raises(OptionError, match="mem_len is 0 and same_length is true, so a token would see no key"):
+    with pytest.raises(OptionError, match="a window of 0 keys in ring 'capacity', so a token would see no key"):
         bundle.stream(same_length=True)
     bundle.stream(same_length=True, mem_len=4).feed(ids)

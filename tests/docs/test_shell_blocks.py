@@ -21,7 +21,6 @@ SYNOPSIS = "an outline of options with names to replace: its options are checked
 OTHER_FILES = "needs checkpoints that are not in the repository: tests/checkpoints converts such"
 OTHER_TEXTS = "output for texts or models that are not in the repository"
 MINUTES = "takes many minutes"
-MESSAGE = "a message: the tests of messages compare it"
 DRAWING = "a drawing or a list, no command"
 
 NOT_RUN = {
@@ -34,12 +33,7 @@ NOT_RUN = {
     ("docs/bench.md", "tokens/s      7,643"): "output of bench on a busy machine: tests/commands/test_bench.py",
     ("docs/bench.md", "step         score, segment 80, memory 2,100, batch 1"): OTHER_TEXTS,
     ("docs/bench.md", "$ xlexport bench BUNDLE --segment-len 1,16,80,512 --mem-len 2100 --threads 1"): OTHER_TEXTS,
-    (
-        "docs/bundle_format.md",
-        "bundle/bundle.json: format version 2 is of an earlier xlexport, this one reads 3. Convert the checkpoint "
-        "again: xlexport convert checkpoint.pt -o bundle --force",
-    ): MESSAGE,
-    ("docs/c_interface.md", "cmake -S runtime/native -B build && cmake --build build --parallel 4"): (
+    ("docs/c_interface.md", "cmake -S runtime/c -B build && cmake --build build --parallel 4"): (
         "tests/native/test_c_programs.py builds it"
     ),
     ("docs/platforms.md", "pip install -r requirements/native.txt     # zig, in the environment of the tests"): (
@@ -47,7 +41,7 @@ NOT_RUN = {
     ),
     (
         "docs/platforms.md",
-        "cmake -S runtime/native -B build -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_SYSTEM_PROCESSOR=AMD64 \\",
+        "cmake -S runtime/c -B build -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_SYSTEM_PROCESSOR=AMD64 \\",
     ): "scripts/platforms compiles with MinGW",
     ("docs/checkpoints.md", "xlexport inspect model.pt                       # what is it, and what is missing?"): (
         SYNOPSIS
@@ -109,15 +103,15 @@ NOT_RUN = {
     ("docs/images.md", "python -m benchmarks.image_bits run/checkpoint.pt images.bundle chelsea.png coffee.png"): (
         "needs the trained model: tests/commands/test_picture.py compares the scores of a small one"
     ),
-    ("docs/javascript.md", "npm ci && npm run build                               # in runtime/web"): (
+    ("docs/javascript.md", "npm ci && npm run build                               # in runtime/js"): (
         "tests/web/test_javascript.py builds the package and installs it"
     ),
-    ("docs/native.md", "pip install ./runtime/native"): INSTALLS,
+    ("docs/native.md", "pip install ./runtime/c"): INSTALLS,
     ("docs/native.md", "ok     kernels            xlexport-ops 0.1.0 (avx512): …/xlexport_ops/libxlexport_ops.so"): (
         "output of doctor: tests/native/test_choosing_kernels.py"
     ),
-    ("docs/native.md", "python runtime/native/build_wheels.py -o dist"): "tests/native/test_packaging.py",
-    ("docs/native.md", "python runtime/native/build_library.py -o libxlexport_ops.so --compiler g++"): (
+    ("docs/native.md", "python runtime/c/build_wheels.py -o dist"): "tests/native/test_packaging.py",
+    ("docs/native.md", "python runtime/c/build_library.py -o libxlexport_ops.so --compiler g++"): (
         "needs a C++ compiler: tests/native builds the library"
     ),
     (
@@ -147,7 +141,7 @@ NOT_RUN = {
         "3 documents, 28,000 tokens: 2.1304 bits per byte together, 2.1460 ± 0.0137 a document (mean and standard "
         "error), 2,705 tokens/s",
     ): OTHER_TEXTS,
-    ("docs/start_without_python.md", "$ npm install onnxruntime-node"): (
+    ("docs/start_without_python.md", "$ npm install --ignore-scripts onnxruntime-node"): (
         "needs Node: tried by hand with Node 20 and onnxruntime-node"
     ),
     ("docs/serving.md", "pip install '.[cpu,serve]' -c constraints.txt"): INSTALLS,

@@ -108,12 +108,13 @@ def test_same_numbers_at_every_offset(
         entry.input: random.standard_normal(memory.array(entry).shape).astype(np.float32) for entry in memory.entries
     }
     tokens, targets = random_ids(2, batch_size, segment_len)
-    feeds = {"tokens": tokens, "targets": targets, **memory.feeds(), **constants, **rings}
+    feeds = memory.feeds(model.bundle.graphs["score"], tokens, targets) | constants | rings
     for offset in (0, 1, 7, capacity - segment_len, capacity - 1, capacity, 123, 2**40, -5):
         feeds["offset"] = np.array([offset])
         feeds["memory_length"] = random.integers(0, 21, batch_size)
         for purpose in ("score", "generate"):
-            ordinary, found = (model.session(name).run(feeds) for name in (purpose, f"{purpose}_fixed"))
+            taken = {name: feeds[name] for name in model.bundle.graphs[purpose].inputs}
+            ordinary, found = (model.session(name).run(taken) for name in (purpose, f"{purpose}_fixed"))
             for name, array in ordinary.items():
                 np.testing.assert_array_equal(found[name], array, err_msg=f"{purpose} {name} at {offset}")
 
@@ -169,22 +170,24 @@ def test_streams_take_turns_in_one_session_and_generation_goes_on(model: Model) 
 def test_what_is_bound_for_a_memory_goes_with_it(model: Model) -> None:
     memory = model.new_memory(model.evaluation(8))
     sizes = {"batch": 1, "segment": 8, "capacity": 28, "near + 1": 29}
-    session = FixedSession(model.folder, model.bundle.graphs["score_fixed"], Device("cpu"), 1, sizes, memory, DATA)
-    feeds = {"tokens": random_ids(1, 8), "targets": random_ids(1, 8)}
-    first = session.step({**feeds, **memory.feeds()}, memory)["log_prob"]
-    session.step({**feeds, **memory.feeds()}, memory)
+    fixed = model.bundle.graphs["score_fixed"]
+    session = FixedSession(model.folder, fixed, Device("cpu"), 1, sizes, memory, DATA)
+    ids = random_ids(1, 8), random_ids(1, 8)
+    first = session.step(memory.feeds(fixed, *ids), memory)["log_prob"]
+    session.step(memory.feeds(fixed, *ids), memory)
     assert len(session._walks) == 1
     memory.load_rows({entry.input: memory.array(entry).copy() for entry in memory.entries}, 0, memory.capacity)
-    again = session.step({**feeds, **memory.feeds()}, memory)["log_prob"]  # into its new buffers
+    again = session.step(memory.feeds(fixed, *ids), memory)["log_prob"]  # into its new buffers
     np.testing.assert_array_equal(again, first)
     assert len(session._walks) == 1
     other = model.new_memory(model.evaluation(8))
-    session.step({**feeds, **other.feeds()}, other)
+    session.step(other.feeds(fixed, *ids), other)
     assert len(session._walks) == 2
     del memory
     gc.collect()
-    session.step({**feeds, **other.feeds()}, other)
-    session.step({**feeds, **model.new_memory(model.evaluation(8)).feeds()}, model.new_memory(model.evaluation(8)))
+    session.step(other.feeds(fixed, *ids), other)
+    new = model.new_memory(model.evaluation(8))
+    session.step(new.feeds(fixed, *ids), new)
     assert len(session._walks) == 2
     assert len({walk.graph_id for walk in session._walks}) == 2
 

@@ -13,9 +13,9 @@ from tests.helpers.bundles import Converted, ConvertedReformer, convert_tiny, co
 from tests.helpers.paths import GOLDEN
 from tests.helpers.tiny import CHUNK
 from xlexport.convert import ConversionOptions
-from xlexport.ops.domain import DOMAIN
+from xlexport.ops.domain import DOMAIN, VERSION
 from xlexport.quantize.run import QuantizeOptions, quantize
-from xlruntime import graph_gate
+from xlruntime import bundle
 from xlruntime.graph_gate import EMITTED, OPERATORS
 
 QUANTIZED = {  # together they hold all that quantize writes
@@ -55,7 +55,8 @@ def test_golden_and_fresh_bundles_hold_nothing_else(
     found = emitted([*golden(), *(made.folder for made in (bytes_bundle, ids_bundle, band, chunk))])
     assert {name for domain, name in found if not domain} <= EMITTED
     assert {domain for domain, _ in found} == {"", DOMAIN}
-    assert graph_gate.DOMAIN == DOMAIN
+    assert bundle.DOMAIN == DOMAIN
+    assert bundle.DOMAINS[DOMAIN] == VERSION
 
 
 @pytest.mark.full

@@ -12,8 +12,8 @@ from tests.helpers.paths import ROOT
 from tests.helpers.tiny import BAND, tiny_model, tiny_reformer
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
-from xlruntime.bundle import read_bundle
-from xlruntime.spec import Format
+from xlruntime.bundle import Format
+from xlruntime.bundle_files import read_bundle
 from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import ReformerConfig
 from xltraining.transformer_xl import TransformerXLConfig

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -18,9 +17,10 @@ import torch
 
 from tests.helpers.paths import ROOT
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
+from xlexport.export.onnx import OPSET
 from xlexport.ops import DOMAIN
-from xlruntime import spec
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle import Requirements
+from xlruntime.bundle_files import read_bundle
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
@@ -77,6 +77,7 @@ def test_files(bytes_bundle: Converted) -> None:
         *(f"{purpose}.onnx" for purpose in GRAPHS),
         "weights.data",
         "bundle.json",
+        "bundle.json.sha256",
         "parity.json",
         "README.md",
     }
@@ -87,11 +88,12 @@ def test_versions(purpose: str, bytes_bundle: Converted) -> None:
     """Expect opset 20 and IR 10, which onnxruntime and onnxruntime-web both load, and bodies of all custom nodes."""
     model = open_graph(bytes_bundle.folder, purpose)
     assert model.ir_version == 10
-    custom = [] if purpose == "positions" else ["RelativeAttentionPlan", *["RelativeAttention" for _ in LAYERS]]
+    custom = [] if purpose == "positions" else ["RelativeAttention" for _ in LAYERS]
     assert [node.op_type for node in model.graph.node if node.domain] == custom
     imports = [("", 20), (DOMAIN, 1)] if custom else [("", 20)]
     assert [(entry.domain, entry.version) for entry in model.opset_import] == imports
-    assert sorted(function.name for function in model.functions) == sorted(set(custom))
+    bodies = {*custom, "RelativeMasks"} if custom else set()  # a function of that body
+    assert {function.name for function in model.functions} == bodies
     onnx.checker.check_model(bytes_bundle.folder / f"{purpose}.onnx", full_check=True)
 
 
@@ -128,17 +130,19 @@ def test_free_axes_are_free_in_the_saved_file(purpose: str, bytes_bundle: Conver
 
 
 @pytest.mark.parametrize("purpose", GRAPHS)
-def test_metadata_is_the_spec(purpose: str, bytes_bundle: Converted) -> None:
+def test_manifest_describes_the_file(purpose: str, bytes_bundle: Converted) -> None:
     bundle = read_bundle(bytes_bundle.folder)
-    model = open_graph(bytes_bundle.folder, purpose)
-    metadata = {entry.key: entry.value for entry in model.metadata_props}
-    assert metadata == {spec.METADATA_KEY: bundle.graphs[purpose].metadata(bundle.memory)}
-    says = json.loads(metadata[spec.METADATA_KEY])
-    assert says["file"] == f"{purpose}.onnx"
-    assert [tensor["name"] for tensor in says["inputs"]] == [value.name for value in model.graph.input]
-    assert [tensor["name"] for tensor in says["outputs"]] == [value.name for value in model.graph.output]
-    pairs = [(entry["input"], entry["output"]) for entry in says["memory"]]
-    assert pairs == ([] if purpose == "positions" else [(name, f"new_{name}") for name in RINGS])
+    described, model = bundle.graphs[purpose], open_graph(bytes_bundle.folder, purpose)
+    assert list(model.metadata_props) == []
+    assert list(described.inputs) == [value.name for value in model.graph.input]
+    carried = [entry.output for entry in bundle.memory if entry.input in described.inputs]
+    assert carried == ([] if purpose == "positions" else [f"new_{name}" for name in RINGS])
+    assert {*described.outputs, *carried} == {value.name for value in model.graph.output}
+    assert (described.file, described.variant_of, described.static) == (f"{purpose}.onnx", None, False)
+
+
+def test_manifest_says_what_its_graphs_require(bytes_bundle: Converted) -> None:
+    assert read_bundle(bytes_bundle.folder).requires == Requirements("1.24.1", OPSET, {"ai.xlexport": 1})
 
 
 def test_one_weights_file_serves_all_graphs(bytes_bundle: Converted) -> None:

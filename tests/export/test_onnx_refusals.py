@@ -14,13 +14,12 @@ import pytest
 import torch
 
 from tests.export.test_onnx import run, session
-from xlexport.architectures import Form, Step
+from xlexport.architectures import Form, Step, StepTensor, architecture
 from xlexport.errors import ExportError
 from xlexport.export.exported_program import export_programs
 from xlexport.export.onnx import _check_saved, export_onnx
 from xlexport.export.torchscript import export_torchscript
-from xlruntime import spec
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle import Feed, Graph, MemoryEntry, Tensor
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
@@ -79,23 +78,25 @@ def draw_at_random(model: ir.Model) -> None:
 def test_saved_file_that_does_not_match_its_spec_is_refused(
     change: Callable[[ir.Model], None], what: str, saved_score: Path, bytes_bundle: Converted
 ) -> None:
-    graph = read_bundle(bytes_bundle.folder).graphs["score"]
-    _check_saved(saved_score, graph)
+    step = architecture("transformer_xl").build_step(bytes_bundle.model, {})
+    taken = {value.name for value in ir.load(saved_score).graph.inputs}
+    declared = [tensor for tensor in step.inputs if tensor.name in taken], step.purposes["score"]
+    _check_saved(saved_score, *declared)
     model = ir.load(saved_score)
     change(model)
     ir.save(model, saved_score)
     with pytest.raises(ExportError, match=f"^score.onnx: the saved graph does not match its spec: {what}") as caught:
-        _check_saved(saved_score, graph)
+        _check_saved(saved_score, *declared)
     assert "\n" not in str(caught.value)
 
 
 class Doubling(torch.nn.Module):
     """The smallest step: y = 2x."""
 
-    inputs = (spec.Tensor("x", "float32", ("batch", "segment")),)
-    memory: tuple[spec.Memory, ...] = ()
-    purposes: ClassVar[dict[str, tuple[spec.Tensor, ...]]] = {
-        "score": (spec.Tensor("y", "float32", ("batch", "segment")),)
+    inputs = (StepTensor("x", "float32", ("batch", "segment"), Feed("tokens")),)
+    memory: tuple[MemoryEntry, ...] = ()
+    purposes: ClassVar[dict[str, tuple[StepTensor, ...]]] = {
+        "score": (StepTensor("y", "float32", ("batch", "segment")),)
     }
     forms: ClassVar[dict[str, Form]] = {}
     traceable = True
@@ -134,7 +135,8 @@ class Branching(Doubling):
 
 def test_smallest_step(tmp_path: Path) -> None:
     graphs = export_onnx(Doubling(), tmp_path)
-    assert graphs == {"score": spec.Graph("score.onnx", Doubling.inputs, Doubling.purposes["score"])}
+    outputs = {"y": Tensor("float32", ("batch", "segment"))}
+    assert graphs == {"score": Graph("score.onnx", "onnx", {"x": Feed("tokens")}, outputs)}
     x = np.arange(20, dtype=np.float32).reshape(4, 5)
     assert np.array_equal(run(session(tmp_path / "score.onnx"), {"x": x})["y"], 2 * x)
 

@@ -17,7 +17,7 @@ from tests.training.test_lsh import random_buckets
 from xlexport import ops
 from xlexport import torch_runtime as torch_session
 from xlexport.convert import ConversionOptions, convert
-from xlruntime.spec import Format
+from xlruntime.bundle import Format
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import ConvertedReformer
@@ -83,10 +83,9 @@ def of_gather(T: int) -> Tensor:
 
 
 def of_local(T: int) -> Tensor:
-    tokens, position = torch.zeros(2, T, dtype=torch.int64), torch.tensor([0, 5])
-    mask, index = ops.local_attention_plan(tokens, position, 3, 1, 6, 3)
+    position, sizes = torch.tensor([0, 5]), torch.tensor([T, 6])
     key, value = draw(2, 2, 3, 6 + T, 4, seed=T)
-    return ops.local_attention(draw(2, 3, T, 4, seed=1), key, value, position, mask, index, 3, 1)
+    return ops.local_attention(draw(2, 3, T, 4, seed=1), key, value, position, sizes, 3, 1)
 
 
 @pytest.mark.parametrize("attend", [of_sort, of_gather, of_local])

@@ -13,20 +13,20 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from xlexport.bundles import digests, write_manifest
-from xlruntime import spec
+from xlexport.bundles import digests, requirements, write_manifest
+from xlruntime.bundle import Bundle, Feed, Graph, MemoryEntry, Tensor, Tokenizer
 from xlruntime.evaluation import EvaluationRules
 
 FOLDER = Path(__file__).resolve().parent / "late_reader" / "bundle"
 ROWS = 3
-MEMORY = spec.Memory("memory_rows", "new_memory_rows", "float32", ("batch", 1, ROWS, 1), layout="window")
+MEMORY = MemoryEntry("memory_rows", "new_memory_rows", "float32", ("batch", 1, ROWS, 1), layout="window")
 TOKENS = ("batch", "segment")
-GRAPH = spec.Graph(
+GRAPH = Graph(
     "score.onnx",
-    (spec.Tensor("tokens", "int64", TOKENS), spec.Tensor(MEMORY.input, MEMORY.dtype, MEMORY.shape)),
-    (spec.Tensor("log_prob", "float32", TOKENS), spec.Tensor(MEMORY.output, MEMORY.dtype, MEMORY.shape)),
+    "onnx",
+    inputs={"tokens": Feed("tokens"), MEMORY.input: Feed("memory")},
+    outputs={"log_prob": Tensor("float32", TOKENS)},
 )
-KINDS = {"int64": TensorProto.INT64, "float32": TensorProto.FLOAT}
 
 
 def model() -> onnx.ModelProto:
@@ -53,13 +53,16 @@ def model() -> onnx.ModelProto:
         helper.make_node("Neg", ["both"], ["log_prob"]),
     ]
 
-    def values(tensors: tuple[spec.Tensor, ...]) -> list[onnx.ValueInfoProto]:
-        return [helper.make_tensor_value_info(one.name, KINDS[one.dtype], one.shape) for one in tensors]
+    def rows(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, MEMORY.shape)
 
+    tokens = helper.make_tensor_value_info("tokens", TensorProto.INT64, TOKENS)
+    log_prob = helper.make_tensor_value_info("log_prob", TensorProto.FLOAT, TOKENS)
     initializers = [helper.make_tensor(name, TensorProto.INT64, [len(v)], v) for name, v in constants.items()]
-    graph = helper.make_graph(nodes, "score", values(GRAPH.inputs), values(GRAPH.outputs), initializers)
+    graph = helper.make_graph(
+        nodes, "score", [tokens, rows(MEMORY.input)], [log_prob, rows(MEMORY.output)], initializers
+    )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    helper.set_model_props(made, {spec.METADATA_KEY: GRAPH.metadata((MEMORY,))})
     onnx.checker.check_model(made, full_check=True)
     return made
 
@@ -68,17 +71,18 @@ def main() -> None:
     """Write the bundle."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     onnx.save(model(), str(FOLDER / GRAPH.file))
-    bundle = spec.Bundle(
+    bundle = Bundle(
         architecture="late_reader",
         config={},
         vocab_size=10,
-        tokenizer=spec.Tokenizer("none"),
+        tokenizer=Tokenizer("none"),
         precision="float32",
         evaluation=EvaluationRules(segment_len=4),
         memory=(MEMORY,),
         graphs={"score": GRAPH},
-        provenance={},
+        provenance=dict.fromkeys(("licence", "data", "intended_use")),
         files=digests(FOLDER),
+        requires=requirements(FOLDER, [GRAPH]),
     )
     write_manifest(FOLDER, bundle)
 

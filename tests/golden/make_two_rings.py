@@ -11,32 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from xlexport.architectures import Form
+from xlexport.architectures import Form, StepTensor
 from xlexport.architectures.ring import Ring
-from xlexport.bundles import digests, write_manifest
+from xlexport.architectures.step import carried_inputs, carried_outputs
+from xlexport.bundles import digests, requirements, write_manifest
 from xlexport.export.onnx import export_onnx
-from xlruntime import spec
+from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Feed, MemoryEntry, Tokenizer
 from xlruntime.evaluation import EvaluationRules, Setting
 from xlruntime.evaluation import Ring as RingRules
 
 FOLDER = Path(__file__).resolve().parent / "two_rings" / "bundle"
 TOKENS = ("batch", "segment")
+OF_RINGS: tuple[Literal["offset"], Literal["window"]] = ("offset", "window")
 RULES = EvaluationRules(
     segment_len=4,
-    settings={
-        "near_len": Setting("integer", 3, "rows of the near ring", minimum=1),
-        "far_len": Setting("integer", 9, "rows of the far ring", minimum=1),
-    },
-    rings={
-        name: RingRules(f"{name}_len", window_extra=1, offset=f"{name}_offset", length=None, window=f"{name}_window")
-        for name in ("near", "far")
-    },
+    settings={"mem_len": Setting(3, "rows of the near ring, a third of the far one's", minimum=1)},
+    rings={name: RingRules((a, 0, 0), slots=(a, 1, 0), window=(a, 0, 1)) for name, a in (("near", 1), ("far", 3))},
 )
 
 
@@ -46,20 +42,17 @@ class TwoRings(nn.Module):
     traceable = True
     forms: ClassVar[Mapping[str, Form]] = {}
     memory = (
-        *(spec.Memory(name, f"new_{name}", "float32", ("batch", name, 1)) for name in ("near", "far")),
-        spec.Memory("total", "new_total", "float32", ("batch", 1), first_value="total", layout="state"),
+        *(MemoryEntry(name, f"new_{name}", "float32", ("batch", name, 1)) for name in ("near", "far")),
+        MemoryEntry("total", "new_total", "float32", ("batch", 1), first_value="total", layout="state"),
     )
     inputs = (
-        spec.Tensor("tokens", "int64", TOKENS),
-        spec.Tensor("position", "int64", ("batch",)),
-        *(spec.Tensor(f"{name}_{what}", "int64", (1,)) for name in ("near", "far") for what in ("offset", "window")),
-        *(spec.Tensor(entry.input, entry.dtype, entry.shape) for entry in memory),
+        StepTensor("tokens", "int64", TOKENS, Feed("tokens")),
+        StepTensor("position", "int64", ("batch",), Feed("position")),
+        *(StepTensor(f"{n}_{what}", "int64", (1,), Feed(what, ring=n)) for n in ("near", "far") for what in OF_RINGS),
+        *carried_inputs(memory),
     )
-    purposes: ClassVar[dict[str, tuple[spec.Tensor, ...]]] = {
-        "score": (
-            spec.Tensor("log_prob", "float32", TOKENS),
-            *(spec.Tensor(entry.output, entry.dtype, entry.shape) for entry in memory),
-        )
+    purposes: ClassVar[dict[str, tuple[StepTensor, ...]]] = {
+        "score": (StepTensor("log_prob", "float32", TOKENS), *carried_outputs(memory))
     }
 
     def example(self) -> tuple[Tensor, ...]:
@@ -97,19 +90,20 @@ class TwoRings(nn.Module):
 def main() -> None:
     """Write the bundle."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    save_file({"total": torch.tensor([7.0]).numpy()}, FOLDER / spec.FIRST_MEMORY_FILE)
+    save_file({"total": torch.tensor([7.0]).numpy()}, FOLDER / FIRST_MEMORY_FILE)
     graphs = export_onnx(TwoRings(), FOLDER)
-    bundle = spec.Bundle(
+    bundle = Bundle(
         architecture="two_rings",
         config={},
         vocab_size=10,
-        tokenizer=spec.Tokenizer("none"),
+        tokenizer=Tokenizer("none"),
         precision="float32",
         evaluation=RULES,
         memory=TwoRings.memory,
         graphs=graphs,
-        provenance={},
+        provenance=dict.fromkeys(("licence", "data", "intended_use")),
         files=digests(FOLDER),
+        requires=requirements(FOLDER, graphs.values()),
     )
     write_manifest(FOLDER, bundle)
 

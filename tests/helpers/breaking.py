@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from xlruntime import Model
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 
 __all__ = ["Arrays", "after_step"]
 
@@ -16,12 +16,12 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def after_step(
-    model: Model, number: int, change: Callable[[BatchMemory, Arrays], None], every: bool = False, of: str = "score"
+    model: Model, number: int, change: Callable[[Memory, Arrays], None], every: bool = False, of: str = "score"
 ) -> None:
     """Apply `change` to the results of step `number` of a graph, or of all steps from there on."""
     step, done = model.step, [0]
 
-    def spoiled(purpose: str, memory: BatchMemory, tokens: Any, targets: Any) -> Arrays:
+    def spoiled(purpose: str, memory: Memory, tokens: Any, targets: Any) -> Arrays:
         outputs = step(purpose, memory, tokens, targets)
         if purpose == of:
             if done[0] == number or (every and done[0] > number):

@@ -1,4 +1,4 @@
-"""Build the C runtime of runtime/native with CMake, once for all sessions of the same sources."""
+"""Build the C runtime of runtime/c with CMake, once for all sessions of the same sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.helpers.paths import ROOT
 
 __all__ = ["NATIVE", "SANITIZED", "TARGETS", "build_c_runtime", "c_runtime", "find_onnxruntime"]
 
-NATIVE = ROOT / "runtime" / "native"
+NATIVE = ROOT / "runtime" / "c"
 TARGETS = ("xlruntime_shared", "xlscore", "stream", "stream_cpp")
 SANITIZED = {  # sanitizers of the compiler, and how programs that have them run
     "address,undefined": {

@@ -1,9 +1,9 @@
-"""The C interface to bundles (runtime/native/include/xlruntime.h), called with ctypes."""
+"""The C interface to bundles (runtime/c/include/xlruntime.h), called with ctypes."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +14,10 @@ import numpy.typing as npt
 
 from xlruntime import Sampling
 
-__all__ = ["STATUSES", "CError", "CModel", "CRuntime", "CScores", "CStream"]
-
-# In the order of xlr_status.
-STATUSES = (
-    *("OK", "BUNDLE", "BUNDLE_NOT_FOUND", "PROVIDER", "STATE", "TOKEN", "TEXT", "OPTION", "ARGUMENT", "FILE"),
-    *("MEMORY", "STOPPED", "RUNTIME", "INTERNAL"),
-)
+__all__ = ["CError", "CModel", "CRuntime", "CScores", "CStream"]
 
 Text = str | bytes
 Ids = list[int] | npt.NDArray[np.int64]
-Settings = Mapping[str, int | bool]
 
 
 class _Sized(ctypes.Structure):
@@ -37,7 +30,7 @@ class _Sized(ctypes.Structure):
 class _LoadOptions(_Sized):
     _fields_ = [
         *(("size", c_size_t), ("onnxruntime", c_char_p), ("threads", c_int)),
-        *(("check_files", c_int), ("kernels", c_int)),
+        *(("check_files", c_int), ("kernels", c_int), ("digest", c_char_p)),
     ]
 
 
@@ -50,14 +43,15 @@ class _SettingInfo(ctypes.Structure):
 
 class _ModelInfo(ctypes.Structure):
     _fields_ = [
-        *((name, c_char_p) for name in ("architecture", "precision", "tokenizer", "fingerprint", "onnxruntime")),
-        *(("vocab_size", c_int64), ("whole", c_int), ("setting_count", c_size_t)),
+        *((name, c_char_p) for name in ("architecture", "precision", "tokenizer")),
+        *((name, c_char_p) for name in ("fingerprint", "digest", "onnxruntime")),
+        *(("vocab_size", c_int64), ("full_document", c_int), ("restart", c_int), ("setting_count", c_size_t)),
         ("settings", POINTER(_SettingInfo)),
     ]
 
 
-class _Setting(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("value", c_int64)]
+class _Settings(_Sized):
+    _fields_ = [("size", c_size_t), ("segment_len", c_int64), ("mem_len", c_int64)]
 
 
 class _Scores(ctypes.Structure):
@@ -82,8 +76,7 @@ class _DocumentScore(_Sized):
 
 class _ScoreOptions(_Sized):
     _fields_ = [
-        *(("size", c_size_t), ("settings", POINTER(_Setting)), ("setting_count", c_size_t)),
-        *(("bos", c_int64), ("detail", c_int)),
+        *(("size", c_size_t), ("settings", POINTER(_Settings)), ("bos", c_int64), ("detail", c_int)),
     ]
 
 
@@ -102,13 +95,13 @@ class CError(Exception):
     """An error of the C interface.
 
     Attributes:
-        status: the name of its code, without XLR_ERROR_.
+        code: its word in docs/bundle_format.md.
         repair: the repair that it suggests.
     """
 
-    def __init__(self, status: str, text: str, repair: str) -> None:
+    def __init__(self, code: str, text: str, repair: str) -> None:
         super().__init__(text)
-        self.status, self.repair = status, repair
+        self.code, self.repair = code, repair
 
 
 @dataclass(frozen=True)
@@ -133,7 +126,7 @@ class CRuntime:
     def __init__(self, library: Path, onnxruntime: Path) -> None:
         self.functions = ctypes.CDLL(str(library))
         self.onnxruntime = onnxruntime
-        for name in ("xlr_error_text", "xlr_error_repair", "xlr_version"):
+        for name in ("xlr_error_text", "xlr_error_repair", "xlr_error_code", "xlr_version"):
             getattr(self.functions, name).restype = c_char_p
         self.functions.xlr_model_get_info.restype = POINTER(_ModelInfo)
         for name in ("position", "pending", "resets"):
@@ -145,16 +138,23 @@ class CRuntime:
         status = getattr(self.functions, function)(*arguments)
         if status:
             text, repair = self.functions.xlr_error_text(), self.functions.xlr_error_repair()
-            raise CError(STATUSES[status], text.decode(), repair.decode())
+            raise CError(self.functions.xlr_error_code(status).decode(), text.decode(), repair.decode())
 
     def load(
-        self, folder: Path, *, threads: int = 1, check_files: bool = True, kernels: bool = True, ort: Path | None = None
+        self,
+        folder: Path,
+        *,
+        check_files: bool = True,
+        kernels: bool = True,
+        digest: str | None = None,
+        ort: Path | None = None,
     ) -> CModel:
         options = _LoadOptions(
             onnxruntime=str(ort or self.onnxruntime).encode(),
-            threads=threads,
+            threads=1,
             check_files=check_files,
             kernels=kernels,
+            digest=None if digest is None else digest.encode(),
         )
         model = c_void_p()
         self.call("xlr_load", str(folder).encode(), byref(options), byref(model))
@@ -201,11 +201,10 @@ class CModel:
         bos: int = -1,
         detail: int = -1,
         stop: Callable[[], bool] | None = None,
-        **settings: int | bool,
+        **settings: int,
     ) -> tuple[Any, list[CScores]]:
         """Return the total of a document, and the scores of its steps."""
-        chosen, count = _settings(settings)
-        options = _ScoreOptions(settings=chosen, setting_count=count, bos=bos, detail=detail)
+        options = _ScoreOptions(settings=ctypes.pointer(_Settings(**settings)), bos=bos, detail=detail)
         total, parts = _DocumentScore(), []
 
         def take(_: Any, scores: Any) -> int:
@@ -223,15 +222,13 @@ class CModel:
         self.runtime.call(name, self.handle, *given, byref(options), _TakeScores(take), None, byref(total))
         return total, parts
 
-    def generate(
-        self, prompt: Ids, max_tokens: int, sampling: Sampling | None = None, **settings: int | bool
-    ) -> list[int]:
+    def generate(self, prompt: Ids, max_tokens: int, sampling: Sampling | None = None, **settings: int) -> list[int]:
         tokens: list[int] = []
         self.runtime.call(
             "xlr_generate",
             self.handle,
             *_ids(prompt),
-            *_settings(settings),
+            byref(_Settings(**settings)),
             c_size_t(max_tokens),
             byref(_sampling(sampling)),
             _taking(tokens),
@@ -239,9 +236,11 @@ class CModel:
         )
         return tokens
 
-    def stream(self, capacity: int = 0, **settings: int | bool) -> CStream:
+    def stream(self, capacity: int = 0, **settings: int) -> CStream:
         stream = c_void_p()
-        self.runtime.call("xlr_stream_open", self.handle, *_settings(settings), c_int64(capacity), byref(stream))
+        self.runtime.call(
+            "xlr_stream_open", self.handle, byref(_Settings(**settings)), c_int64(capacity), byref(stream)
+        )
         return CStream(self.runtime, stream)
 
     def restore(self, file: Path, capacity: int = 0) -> CStream:
@@ -251,7 +250,7 @@ class CModel:
 
 
 class CStream:
-    """A walk through one document."""
+    """One document with its memory."""
 
     def __init__(self, runtime: CRuntime, handle: c_void_p) -> None:
         self.runtime, self.handle = runtime, handle
@@ -322,11 +321,6 @@ def _bytes(text: Text) -> bytes:
 def _ids(ids: Ids) -> tuple[Any, c_size_t]:
     array = np.ascontiguousarray(ids, np.int64)
     return (c_int64 * max(len(array), 1))(*array.tolist()), c_size_t(len(array))
-
-
-def _settings(settings: Settings) -> tuple[Any, c_size_t]:
-    given = [_Setting(name.encode(), int(value)) for name, value in settings.items()]
-    return (_Setting * max(len(given), 1))(*given), c_size_t(len(given))
 
 
 def _sampling(sampling: Sampling | None) -> _Sampling:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.write import write_kit
+from tests.conformance.write import write_kit
 from tests.helpers.shared import shared_folder
 
 __all__ = ["kit"]

@@ -34,7 +34,13 @@ EXPORTERS = {
     "export_torchscript": "xlexport.export.torchscript",
     "export_programs": "xlexport.export.exported_program",
 }
-SOURCES = ("xlexport/architectures", "xlexport/export", "xlexport/ops", "training/xltraining", "runtime/xlruntime")
+SOURCES = (
+    "xlexport/architectures",
+    "xlexport/export",
+    "xlexport/ops",
+    "training/xltraining",
+    "runtime/python/xlruntime",
+)
 SINGLE_SOURCES = ("xlexport/atomic_output.py", "xlexport/bundles.py", "tests/helpers/export_cache.py")
 LIBRARIES = ("torch", "onnx", "onnxscript", "onnx-ir", "safetensors")
 GRAPHS = "graphs.pickle"  # the exporter's result; written last

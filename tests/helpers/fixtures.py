@@ -13,8 +13,8 @@ import torch
 
 import xlexport.convert
 from xlexport.architectures import Step
-from xlruntime import spec
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle import Graph
+from xlruntime.bundle_files import read_bundle
 
 __all__ = ["one_thread", "quiet_transformers", "reuse_graphs"]
 
@@ -41,7 +41,7 @@ def reuse_graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     """Make `convert` reuse the graphs of a bundle, because tracing the same model again takes seconds."""
 
     def reuse(made: Path) -> None:
-        def copy_graphs(step: Step, folder: Path) -> dict[str, spec.Graph]:
+        def copy_graphs(step: Step, folder: Path) -> dict[str, Graph]:
             bundle = read_bundle(made)
             for name in ("weights.data", *(graph.file for graph in bundle.graphs.values())):
                 shutil.copyfile(made / name, folder / name)

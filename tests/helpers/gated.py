@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from xlexport.architectures import Architecture, Form, Step, traced_outputs
 from xlexport.architectures.detail import TOP_K, describe
-from xlruntime import spec
+from xlexport.architectures.step import StepTensor, carried_inputs
+from xlruntime.bundle import Feed, MemoryEntry
 from xlruntime.evaluation import EvaluationRules
 from xltraining.language_model import LanguageModel, ModelConfig
 
@@ -67,18 +68,21 @@ class GatedStep(nn.Module):
         super().__init__()
         self.model, V, D = model, model.config.n_token, model.config.d_model
         tokens, top = ("batch", "segment"), ("batch", "segment", min(TOP_K, V))
-        self.memory = (spec.Memory("state", "new_state", "float32", ("batch", D), layout="state"),)
+        self.memory = (MemoryEntry("state", "new_state", "float32", ("batch", D), layout="state"),)
         carried, log_prob = (
-            spec.Tensor("new_state", "float32", ("batch", D)),
-            spec.Tensor("log_prob", "float32", tokens),
+            StepTensor("new_state", "float32", ("batch", D)),
+            StepTensor("log_prob", "float32", tokens),
         )
-        ids = (spec.Tensor("targets", "int64", tokens), spec.Tensor("tokens", "int64", tokens))
-        self.inputs = (*ids, spec.Tensor("state", "float32", ("batch", D)))
-        described = (spec.Tensor("rank", "int64", tokens), spec.Tensor("entropy", "float32", tokens))
-        likeliest = (spec.Tensor("top_ids", "int64", top), spec.Tensor("top_log_probs", "float32", top))
+        ids = (
+            StepTensor("targets", "int64", tokens, Feed("targets")),
+            StepTensor("tokens", "int64", tokens, Feed("tokens")),
+        )
+        self.inputs = (*ids, *carried_inputs(self.memory))
+        described = (StepTensor("rank", "int64", tokens), StepTensor("entropy", "float32", tokens))
+        likeliest = (StepTensor("top_ids", "int64", top), StepTensor("top_log_probs", "float32", top))
         self.purposes = {
             "score": (log_prob, carried),
-            "generate": (spec.Tensor("logits", "float32", ("batch", V)), carried),
+            "generate": (StepTensor("logits", "float32", ("batch", V)), carried),
             "detail": (log_prob, *described, *likeliest, carried),
         }
 

@@ -12,7 +12,7 @@ __all__ = ["PACKAGES", "imported_names", "imports_of", "knots", "module_files"]
 
 PACKAGES = {
     "xlexport": ROOT / "xlexport",
-    "xlruntime": ROOT / "runtime/xlruntime",
+    "xlruntime": ROOT / "runtime/python/xlruntime",
     "xltraining": ROOT / "training/xltraining",
 }
 

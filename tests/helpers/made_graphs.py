@@ -10,21 +10,21 @@ import onnx
 from onnx import TensorProto, helper
 
 from xlexport.bundles import digests, write_manifest
-from xlruntime import spec
+from xlruntime.bundle import Bundle, Feed, Graph, Tensor, Tokenizer
 from xlruntime.evaluation import EvaluationRules
 
 __all__ = ["DETAIL", "SCORE", "constant", "endless", "external", "graph", "made_bundle", "model"]
 
 TOKENS = ("batch", "segment")
-SCORE = (spec.Tensor("log_prob", "float32", TOKENS),)
-DETAIL = (
-    *SCORE,
-    spec.Tensor("rank", "int64", TOKENS),
-    spec.Tensor("entropy", "float32", TOKENS),
-    spec.Tensor("top_ids", "int64", (*TOKENS, 10)),
-    spec.Tensor("top_log_probs", "float32", (*TOKENS, 10)),
-)
-INPUTS = (spec.Tensor("tokens", "int64", TOKENS), spec.Tensor("targets", "int64", TOKENS))
+SCORE = {"log_prob": Tensor("float32", TOKENS)}
+DETAIL = {
+    **SCORE,
+    "rank": Tensor("int64", TOKENS),
+    "entropy": Tensor("float32", TOKENS),
+    "top_ids": Tensor("int64", (*TOKENS, 10)),
+    "top_log_probs": Tensor("float32", (*TOKENS, 10)),
+}
+INPUTS = {"tokens": Feed("tokens"), "targets": Feed("targets")}
 
 
 def graph(
@@ -55,7 +55,7 @@ def external(name: str, location: str, size: int) -> onnx.TensorProto:
 def made_bundle(
     folder: Path,
     models: Mapping[str, onnx.ModelProto],
-    outputs: Mapping[str, tuple[spec.Tensor, ...]] | None = None,
+    outputs: Mapping[str, Mapping[str, Tensor]] | None = None,
     unlisted: Mapping[str, bytes] | None = None,
 ) -> Path:
     """Write a bundle of bytes without memory.
@@ -69,14 +69,13 @@ def made_bundle(
     declared = outputs or {"score": SCORE, "detail": DETAIL}
     graphs = {}
     for purpose, made in models.items():
-        graphs[purpose] = spec.Graph(f"{purpose}.onnx", INPUTS, declared[purpose])
-        made.metadata_props.add(key=spec.METADATA_KEY, value=graphs[purpose].metadata(()))
+        graphs[purpose] = Graph(f"{purpose}.onnx", "onnx", INPUTS, declared[purpose])
         (folder / f"{purpose}.onnx").write_bytes(made.SerializeToString())
-    bundle = spec.Bundle(
+    bundle = Bundle(
         architecture="made up",
         config={},
         vocab_size=256,
-        tokenizer=spec.Tokenizer("bytes"),
+        tokenizer=Tokenizer("bytes"),
         precision="float32",
         evaluation=EvaluationRules(segment_len=8),
         memory=(),

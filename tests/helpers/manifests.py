@@ -8,18 +8,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from xlruntime.bundle import digest_file
+from xlruntime.bundle import DIGEST, MANIFEST
+from xlruntime.bundle_files import digest_file
 
-__all__ = ["edit_manifest", "give_tokenizer", "with_tokenizer"]
+__all__ = ["edit_manifest", "give_tokenizer", "seal", "with_tokenizer"]
 
 
 def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Apply `change` to the manifest of a bundle, and remove the digest of its old content."""
-    file = folder / "bundle.json"
-    manifest = json.loads(file.read_text("utf-8"))
-    manifest.pop("manifest_sha256", None)
+    """Apply `change` to the manifest of a bundle, and write its digest."""
+    manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     change(manifest)
-    file.write_text(json.dumps(manifest), "utf-8")
+    seal(folder, json.dumps(manifest).encode())
+
+
+def seal(folder: Path, manifest: bytes) -> None:
+    """Write the manifest of a bundle, and its digest."""
+    (folder / MANIFEST).write_bytes(manifest)
+    (folder / DIGEST).write_text(f"{digest_file(folder / MANIFEST).sha256}  {MANIFEST}\n", "utf-8")
 
 
 def give_tokenizer(folder: Path, kind: str, name: str) -> None:
@@ -28,7 +33,7 @@ def give_tokenizer(folder: Path, kind: str, name: str) -> None:
 
     def change(manifest: dict[str, Any]) -> None:
         manifest["files"][name] = {"sha256": digest.sha256, "size": digest.size}
-        manifest["tokenizer"] = {"kind": kind, "file": name}
+        manifest["tokenizer"] = {"kind": kind, "file": name, "first_id": 0}
 
     edit_manifest(folder, change)
 
@@ -37,7 +42,7 @@ def with_tokenizer(bundle: Path, folder: Path, file: Path | None = None, **token
     """Copy a bundle to `folder`, where it reads text with this tokenizer, whose file becomes part of it."""
     shutil.copytree(bundle, folder)
     if file is None:
-        edit_manifest(folder, lambda manifest: manifest.update(tokenizer=tokenizer))
+        edit_manifest(folder, lambda manifest: manifest["tokenizer"].update(tokenizer))
     else:
         shutil.copyfile(file, folder / file.name)
         give_tokenizer(folder, str(tokenizer["kind"]), file.name)

@@ -18,9 +18,9 @@ from tests.helpers.paths import ROOT
 
 __all__ = ["NATIVE", "build_kernels", "build_with", "compiler", "installed_package", "kernel_library"]
 
-NATIVE = ROOT / "runtime" / "native"
+NATIVE = ROOT / "runtime" / "c"
 CACHE = ROOT / ".pytest_cache" / "native"
-BUILT_FROM = ("ops", "ort", "build_library.py")
+BUILT_FROM = ("kernels", "ort", "build_library.py")
 CASES = "tests/relative_attention_case.h"
 
 
@@ -51,7 +51,7 @@ def build_with(found: str, flags: str = "", program: str | None = None, target: 
     Args:
         found: the command of the compiler, which may build for another architecture.
         flags: additional flags.
-        program: the name of a file of `runtime/native/tests` with a main function. Then this is a program.
+        program: the name of a file of `runtime/c/tests` with a main function. Then this is a program.
         target: the architecture; None: that of this machine.
     """
     version = subprocess.run([*found.split(), "--version"], check=True, capture_output=True).stdout

@@ -84,7 +84,7 @@ class SessionOnDevice:
     def __init__(self, path: str, sess_options: Any, settings: dict[str, str]) -> None:
         self.settings = settings
         self.real = import_onnxruntime().InferenceSession(path, sess_options, providers=[CPU])
-        for same in ("disable_fallback", "get_modelmeta", "get_outputs", "release_captured_graph", "run"):
+        for same in ("disable_fallback", "get_inputs", "get_modelmeta", "get_outputs", "release_captured_graph", "run"):
             setattr(self, same, getattr(self.real, same))
 
     def get_providers(self) -> list[str]:

@@ -14,9 +14,9 @@ def ring_rules(
 ) -> EvaluationRules:
     """Return the rules of a model with one ring, like a Transformer-XL."""
     settings = {
-        "mem_len": Setting("integer", mem_len, "rows of memory", input="mem_len", minimum=1),
-        "clamp_len": Setting("integer", -1, "largest distinct distance", input="clamp_len", minimum=1, off=-1),
-        "same_length": Setting("boolean", same_length, "whether every token sees equally many others"),
+        "mem_len": Setting(mem_len, "rows of memory", minimum=1),
+        "clamp_len": Setting(-1, "largest distinct distance", minimum=1, off=-1),
+        "same_length": Setting(same_length, "whether every token sees equally many others"),
     }
-    rings = {"capacity": Ring("mem_len", same_length="same_length", window_extra=window_extra)}
+    rings = {"capacity": Ring((1, 0, 0), slots=(1, 1, 0), window=(1, 0, window_extra), window_if="same_length")}
     return EvaluationRules(segment_len, settings, rings, **rules)

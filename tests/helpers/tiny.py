@@ -118,7 +118,7 @@ class RingDriver:
 
     def restart(self, row: int) -> None:
         """Begin a document in one row while the other rows continue."""
-        zeros = self.evaluation.first_memory == "zeros"
+        zeros = self.evaluation.fresh_memory == "zeros"
         self.memory_length[row] = self.evaluation.most_rows if zeros else 0
         if zeros:
             for name, ring in self.rings.items():
@@ -135,7 +135,7 @@ class RingDriver:
             **self.rings,
             **self.constants,
             "capacity": torch.tensor([self.capacity]),
-            **{name: torch.tensor([value]) for name, value in self.evaluation.inputs().items()},
+            **{name: torch.tensor([int(self.evaluation[name])]) for name in ("mem_len", "clamp_len")},
         }
 
     @torch.no_grad()

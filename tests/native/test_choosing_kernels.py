@@ -155,7 +155,7 @@ def test_doctor_names_the_library_and_its_instruction_set(package: Path, kernel_
 @pytest.mark.usefixtures("no_package")
 def test_doctor_suggests_the_install_line() -> None:
     (check,) = (check for check in run_checks() if check.name == "kernels")
-    assert check.ok is None and "pip install ./runtime/native" in (check.repair or "")
+    assert check.ok is None and "pip install ./runtime/c" in (check.repair or "")
 
 
 @pytest.mark.parametrize("line", [["inspect", "--device", "cpu"], ["inspect", "--device", "cpu", "--json"]])

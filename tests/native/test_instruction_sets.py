@@ -33,7 +33,7 @@ def test_no_function_is_shared_between_instruction_sets(level: str, tmp_path: Pa
     if found is None or nm is None:
         pytest.skip("needs a C++ compiler and nm")
     made = tmp_path / f"{level}.o"
-    source = NATIVE / "ops" / f"level_{level}.cc"
+    source = NATIVE / "kernels" / f"level_{level}.cc"
     subprocess.run([*found.split(), "-std=c++17", "-O0", "-fPIC", *FLAGS[level], "-c", source, "-o", made], check=True)
     listed = subprocess.run([nm, "--demangle", "--defined-only", made], check=True, capture_output=True, text=True)
     symbols = [line.split(maxsplit=2)[1:] for line in listed.stdout.splitlines()]

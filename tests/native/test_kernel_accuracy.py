@@ -14,8 +14,8 @@ import torch
 
 from tests.helpers.kernel_and_body import Given, run_node
 from tests.native.test_lsh_kernels import band_inputs, chunk_inputs
-from tests.native.test_reformer_kernels import few_inputs, local_inputs, ring_inputs
-from tests.ops.test_relative_attention import Case, plan_body, tokens_of
+from tests.native.test_reformer_kernels import local_inputs, ring_inputs
+from tests.ops.test_relative_attention import Case
 from xlexport import ops
 
 pytestmark = pytest.mark.full  # compiles C++
@@ -34,14 +34,7 @@ def relative_inputs(S: int, seed: int) -> Given:
     inputs[3] *= case.d**-0.25
     query = inputs[0].view(1, S, 3, case.H, case.d)[:, :, 0].transpose(1, 2)  # (1, H, S, d)
     inputs[5] *= 80 / float(((query + inputs[2]) @ inputs[5]).max())
-    arrays = [tensor.numpy() for tensor in inputs]
-    return [*arrays, *plan_body(tokens_of(tuple(inputs)).numpy(), arrays[3], arrays[5], *arrays[6:])]
-
-
-def planned_local_inputs(seed: int) -> Given:
-    given = local_inputs(300, 64, 1, 128, [1000], 64, seed)
-    sizes = [np.zeros((1, 300), np.int64), given[3]]
-    return [*given, *run_node("LocalAttentionPlan", sizes, 2, None, **LOCAL, kept=128, block_length=64)]
+    return [tensor.numpy() for tensor in inputs]
 
 
 class Operator(NamedTuple):
@@ -54,14 +47,18 @@ class Operator(NamedTuple):
     attributes: dict[str, Any]
 
 
-LOCAL = {"chunk_length": 64, "chunks_before": 1}
-CHUNK = {"chunk_length": 32, "chunks_before": 1, "multiple": 64, "self_mask": -20.0}  # rounds less than -1e5
 OPERATORS = {
     "relative": Operator("RelativeAttention", ops.relative_attention, lambda seed: relative_inputs(128, seed), 3, {}),
     "relative, few": Operator(
         "RelativeAttention", ops.relative_attention, lambda seed: relative_inputs(4, seed), 3, {}
     ),
-    "local": Operator("LocalAttention", ops.local_attention, planned_local_inputs, 1, LOCAL),
+    "local": Operator(
+        "LocalAttention",
+        ops.local_attention,
+        lambda seed: local_inputs(300, 64, 1, 128, [1000], 64, seed),
+        1,
+        {"chunk_length": 64, "chunks_before": 1},
+    ),
     "band": Operator(
         "LSHBandAttention",
         ops.lsh_band_attention,
@@ -76,19 +73,19 @@ OPERATORS = {
         2,
         {"chunk_length": 32, "n_buckets": 16},
     ),
-    "band, few": Operator(
-        "LSHFewAttention",
-        ops.lsh_few_attention,
-        lambda seed: few_inputs(ring_inputs(5, 700, 16, None, 4, [5000], seed)),
+    "band on rings, few": Operator(
+        "LSHAttention",
+        ops.lsh_attention,
+        lambda seed: ring_inputs(5, 700, 16, None, 4, [5000], seed),
         2,
-        {"chunk_length": 32},
+        {"chunk_length": 32, "n_buckets": 16},
     ),
     "chunk": Operator(
         "LSHChunkAttention",
         ops.lsh_chunk_attention,
         lambda seed: chunk_inputs(1, 2, 4, 600, 64, 8, False, seed),
         1,
-        CHUNK,
+        {"chunk_length": 32, "chunks_before": 1, "multiple": 64, "self_mask": -20.0},  # rounds less than -1e5
     ),
 }
 

@@ -21,7 +21,7 @@ def local_inputs(S: int, c: int, before: int, kept: int, position: list[int], d:
     B, H = len(position), 3
     query = random.normal(size=(B, H, S, d)).astype(np.float32)
     key, value = random.normal(size=(2, B, H, kept + S, d)).astype(np.float32)
-    return [query, key / d**0.5, value, np.array(position)]
+    return [query, key / d**0.5, value, np.array(position), np.array([S, kept])]
 
 
 @pytest.mark.parametrize(
@@ -35,31 +35,10 @@ def test_local_attention(
     kernel_library: Path, S: int, c: int, before: int, kept: int, position: list[int], d: int
 ) -> None:
     given = local_inputs(S, c, before, kept, position, d)
-    chunks = {"chunk_length": c, "chunks_before": before}
-    sizes = [np.zeros((len(position), S), np.int64), given[3]]
-    results = []
-    for name, block in (("LocalAttention", c), ("LocalFewAttention", 0)):
-        plan = run_node("LocalAttentionPlan", sizes, 2, None, **chunks, kept=kept, block_length=block)
-        plan = plan if block else plan[:1]
-        (kernel,), (body,) = kernel_and_body(name, [*given, *plan], 1, kernel_library, **chunks)
-        assert np.abs(kernel - body).max() <= TOLERANCE
-        results.append(kernel)
-    assert np.array_equal(results[0], results[1])
-
-
-def test_plans_of_kernels_are_empty(kernel_library: Path) -> None:
-    counters = [np.array([3]), np.array([0]), np.array([9])]
-    tokens, ids = np.zeros((1, 5), np.int64), np.zeros((1, 2, 2, 20), np.int32)
-    plans = run_node("LSHFewAttentionPlan", [tokens, ids, *counters], 1, kernel_library)
-    chunks = {"chunk_length": 4, "chunks_before": 1, "kept": 8, "block_length": 4}
-    plans += run_node("LocalAttentionPlan", [tokens, counters[0]], 2, kernel_library, **chunks)
-    assert [plan.shape for plan in plans] == [(0,)] * 3
-    local = local_inputs(5, 4, 1, 8, [3], 6)
-    wanted, found = (
-        run_node("LocalAttention", [*local, *given], 1, kernel_library, chunk_length=4, chunks_before=1)
-        for given in (run_node("LocalAttentionPlan", [tokens, counters[0]], 2, None, **chunks), plans[1:])
+    (kernel,), (body,) = kernel_and_body(
+        "LocalAttention", given, 1, kernel_library, chunk_length=c, chunks_before=before
     )
-    assert np.array_equal(wanted[0], found[0])
+    assert np.abs(kernel - body).max() <= TOLERANCE
 
 
 def ring_inputs(
@@ -73,18 +52,8 @@ def ring_inputs(
     length = random.uniform(0, 5, (B, H, S)).astype(np.float32)
     offset = 3 * C - S // 2
     own = (offset + np.arange(S)) % C
-    reach = (position, [offset], [C - S + 1 if window is None else window], [rounds])
+    reach = (position, [offset], [C - S + 1 if window is None else window], [rounds], [S, C])
     return [key, value, ids, length, value[:, :, own], *map(np.array, reach)]
-
-
-def few_inputs(given: Given) -> Given:
-    """Return the inputs of LSHFewAttention for those of LSHAttention."""
-    key, value, ids, length, own_value, position, offset, window, rounds = given
-    own = (offset + np.arange(length.shape[2])) % key.shape[2]
-    tokens = np.zeros((len(position), length.shape[2]), np.int64)
-    plan = run_node("LSHFewAttentionPlan", [tokens, ids, position, offset, window], 1, None)
-    query = key[:, :, own] * length[..., None]
-    return [key, value, ids, query, ids[..., own], own_value, position, offset, window, rounds, *plan]
 
 
 @pytest.mark.parametrize(
@@ -106,12 +75,12 @@ def test_band_on_rings(
     position: list[int],
 ) -> None:
     given = ring_inputs(S, C, n_buckets, window, rounds, position)
-    results = [kernel_and_body("LSHAttention", given, 2, kernel_library, chunk_length=W, n_buckets=n_buckets)]
-    if S <= 64:
-        results.append(kernel_and_body("LSHFewAttention", few_inputs(given), 2, kernel_library, chunk_length=W))
-    for kernel, body in results:
-        assert np.abs(kernel[0] - body[0]).max() <= TOLERANCE
-        assert np.array_equal(kernel[1], body[1])
+    attributes = {"chunk_length": W, "n_buckets": n_buckets}
+    kernel, body = kernel_and_body("LSHAttention", given, 2, kernel_library, **attributes)
+    few = [run_node("LSHFewAttention", given, 2, None, **attributes)] if S <= 64 else []
+    for attended, overflow in (body, *few):
+        assert np.abs(kernel[0] - attended).max() <= TOLERANCE
+        assert np.array_equal(kernel[1], overflow)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The operators of local attention: their definition, PyTorch, and the bodies of standard operators."""
+"""Local attention: its definition, the operator in PyTorch and its body, and the form for few tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, library
 
 from tests.helpers.lone_node import lone_node
-from xlexport.ops import local_attention, local_attention_plan, local_few_attention
+from xlexport.architectures.reformer.local import LocalReach
+from xlexport.ops import local_attention
+from xltraining.reformer import ReformerConfig
 
 Array = npt.NDArray[Any]
 TOLERANCE = 5e-6  # float32, other order of sums
@@ -35,17 +37,17 @@ class Case:
         """Rows of keys before the step."""
         return (self.before + 1) * self.c if self.kept is None else self.kept
 
-    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return queries, keys, values and positions."""
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return queries, keys, values, positions and sizes."""
         random = torch.Generator().manual_seed(0)
         B = len(self.position)
         query = torch.randn(B, self.H, self.S, self.d, generator=random)
         key, value = torch.randn(2, B, self.H, self.rows + self.S, self.d, generator=random).unbind()
-        return query, key, value, torch.tensor(self.position)
+        return query, key, value, torch.tensor(self.position), torch.tensor([self.S, self.rows])
 
     def defined(self) -> Tensor:
         """Compute the rule by its definition, in float64."""
-        query, key, value, _ = (part.double() for part in self.inputs())
+        query, key, value, *_ = (part.double() for part in self.inputs())
         out = torch.empty_like(query)
         for b, place in enumerate(self.position):
             for i in range(self.S):
@@ -72,44 +74,24 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_torch_and_bodies_against_the_definition(case: Case) -> None:
-    wanted = case.defined()
-    query, key, value, position = case.inputs()
+def test_torch_and_body_against_the_definition(case: Case) -> None:
+    wanted, inputs = case.defined(), case.inputs()
+    body = lone_node("LocalAttention", 5, 1, chunk_length=case.c, chunks_before=case.before)
+    (found,) = body(*(tensor.numpy() for tensor in inputs))
+    assert (local_attention(*inputs, case.c, case.before) - wanted).abs().max() < TOLERANCE
+    assert np.abs(found - wanted.numpy()).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_form_for_few_tokens_against_the_definition(case: Case) -> None:
+    query, key, value, position, _ = case.inputs()
+    config = ReformerConfig(local_chunk_length=case.c, local_chunks_before=case.before)
     tokens = torch.zeros(query.shape[0], case.S, dtype=torch.int64)
-    for block in (case.c, 0):
-        chunks = {"chunk_length": case.c, "chunks_before": case.before}
-        plan = local_attention_plan(tokens, position, case.c, case.before, case.rows, block)
-        plan_body = lone_node("LocalAttentionPlan", 2, 2, **chunks, kept=case.rows, block_length=block)
-        for found, same in zip(plan_body(tokens.numpy(), position.numpy()), plan, strict=True):
-            assert np.array_equal(found, same.numpy())
-        if block:
-            given = (query, key, value, position, *plan)
-            eager, body = local_attention(*given, case.c, case.before), lone_node("LocalAttention", 6, 1, **chunks)
-        else:
-            given = (query, key, value, position, plan[0])
-            eager, body = (
-                local_few_attention(*given, case.c, case.before),
-                lone_node("LocalFewAttention", 5, 1, **chunks),
-            )
-        assert (eager - wanted).abs().max() < TOLERANCE
-        (found,) = body(*(tensor.numpy() for tensor in given))
-        assert np.abs(found - wanted.numpy()).max() < TOLERANCE
+    attended = LocalReach(config, tokens, position, case.rows, few=True).attend(query, key, value)
+    assert (attended - case.defined()).abs().max() < TOLERANCE
 
 
-def test_operators_are_what_torch_expects() -> None:
-    """Check that operators have no aliases or mutations, and right shapes for tensors without content."""
+def test_operator_is_what_torch_expects() -> None:
+    """Check that the operator has no aliases or mutations, and right shapes for tensors without content."""
     checks = ("test_schema", "test_faketensor")
-    query, key, value, position = CASES[2].inputs()
-    tokens = torch.zeros(3, 5, dtype=torch.int64)
-    for block in (4, 0):
-        library.opcheck(
-            torch.ops.xlexport.local_attention_plan.default, (tokens, position, 4, 1, 8, block), test_utils=checks
-        )
-    mask, index = local_attention_plan(tokens, position, 4, 1, 8, 4)
-    library.opcheck(
-        torch.ops.xlexport.local_attention.default, (query, key, value, position, mask, index, 4, 1), test_utils=checks
-    )
-    mask, _ = local_attention_plan(tokens, position, 4, 1, 8, 0)
-    library.opcheck(
-        torch.ops.xlexport.local_few_attention.default, (query, key, value, position, mask, 4, 1), test_utils=checks
-    )
+    library.opcheck(torch.ops.xlexport.local_attention.default, (*CASES[2].inputs(), 4, 1), test_utils=checks)

@@ -1,4 +1,4 @@
-"""The operators of rule `band` on rings: PyTorch against the bodies, and both forms against each other.
+"""The operator of rule `band` on rings: PyTorch against the bodies, and both forms against each other.
 
 `tests/architectures/test_lsh_band.py` compares the PyTorch forms with the definition.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import Tensor, library
 
-from tests.helpers.lone_node import lone_node
-from xlexport.ops import lsh_attention, lsh_few_attention, lsh_few_attention_plan
+from tests.helpers.lone_node import lone_model, lone_node
+from xlexport.ops import lsh_attention, lsh_few_attention
 
 TOLERANCE = 5e-6  # float32, other order of sums
 
@@ -34,8 +35,8 @@ class Case:
     R: int = 2
     d: int = 6
 
-    def inputs(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Return the inputs of `lsh_attention`, and those of `lsh_few_attention`."""
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Return the inputs of `lsh_attention`."""
         random = torch.Generator().manual_seed(0)
         B = len(self.position)
         key, value = torch.randn(2, B, self.H, self.C, self.d, generator=random).unbind()
@@ -44,12 +45,8 @@ class Case:
         own = (self.offset + torch.arange(self.S)) % self.C
         window = self.C - self.S + 1 if self.window is None else self.window
         reach = [torch.tensor(part) for part in (list(self.position), [self.offset], [window])]
-        rounds = torch.tensor([self.rounds])
-        priority = lsh_few_attention_plan(torch.zeros(B, self.S), ids, *reach)
-        query = key[:, :, own] * length.unsqueeze(3)
-        own_value = value[:, :, own]
-        long = (key, value, ids, length, own_value, *reach, rounds)
-        return long, (key, value, ids, query, ids[..., own], own_value, *reach, rounds, priority)
+        rest = (torch.tensor([self.rounds]), torch.tensor([self.S, self.C]))
+        return key, value, ids, length, value[:, :, own], *reach, *rest
 
 
 CASES = [
@@ -69,42 +66,33 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_bodies_against_torch_and_both_forms(case: Case) -> None:
-    long, few = case.inputs()
-    wanted = [tensor.numpy() for tensor in lsh_attention(*long, case.W, case.n_buckets)]
-    body = lone_node("LSHAttention", 9, 2, chunk_length=case.W, n_buckets=case.n_buckets)
-    few_body = lone_node("LSHFewAttention", 11, 2, chunk_length=case.W)
-    results = [
-        body(*(tensor.numpy() for tensor in long)),
-        [tensor.numpy() for tensor in lsh_few_attention(*few, case.W)],
-        few_body(*(tensor.numpy() for tensor in few)),
-    ]
-    for attended, overflow in results:
+    inputs = case.inputs()
+    arrays = [tensor.numpy() for tensor in inputs]
+    wanted = [tensor.numpy() for tensor in lsh_attention(*inputs, case.W, case.n_buckets)]
+    body, few_body = (
+        lone_node(name, 10, 2, chunk_length=case.W, n_buckets=case.n_buckets)
+        for name in ("LSHAttention", "LSHFewAttention")
+    )
+    few = [tensor.numpy() for tensor in lsh_few_attention(*inputs, case.W, case.n_buckets)]
+    for attended, overflow in (body(*arrays), few, few_body(*arrays)):
         assert np.abs(attended - wanted[0]).max() < TOLERANCE
         assert np.array_equal(overflow, wanted[1])
         assert overflow.dtype == np.int64
     alone = case.window == 1 or case.rounds == 0
-    assert np.array_equal(wanted[0], long[4].numpy()) == alone  # own values
+    assert np.array_equal(wanted[0], arrays[4]) == alone  # own values
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_plan_body_against_torch(case: Case) -> None:
-    _, few = case.inputs()
-    tokens = torch.zeros(len(case.position), case.S, dtype=torch.int64)
-    body = lone_node("LSHFewAttentionPlan", 5, 1)
-    (found,) = body(*(tensor.numpy() for tensor in (tokens, few[2], *few[6:9])))
-    assert found.dtype == np.int32
-    assert np.array_equal(found, few[-1].numpy())
+def test_a_file_names_both_bodies_alike() -> None:
+    """Check that a kernel of `LSHAttention` also computes the nodes of graphs for few tokens."""
+    arrays, attributes = [tensor.numpy() for tensor in CASES[0].inputs()], {"chunk_length": 3, "n_buckets": 4}
+    for name, inside in (("LSHAttention", {"LSHSort", "LSHBandAttention"}), ("LSHFewAttention", {"LSHGather"})):
+        model = onnx.load_from_string(lone_model(name, arrays, 2, **attributes))
+        assert [node.op_type for node in model.graph.node] == ["LSHAttention"]
+        assert {function.name for function in model.functions} >= {"LSHAttention", *inside}
 
 
 def test_operators_are_what_torch_expects() -> None:
     """Check that operators have no aliases or mutations, and right shapes for tensors without content."""
-    checks = ("test_schema", "test_faketensor")
-    case = CASES[4]
-    long, few = case.inputs()
-    library.opcheck(torch.ops.xlexport.lsh_attention.default, (*long, case.W, case.n_buckets), test_utils=checks)
-    library.opcheck(torch.ops.xlexport.lsh_few_attention.default, (*few, case.W), test_utils=checks)
-    library.opcheck(
-        torch.ops.xlexport.lsh_few_attention_plan.default,
-        (torch.zeros(3, case.S), few[2], *few[6:9]),
-        test_utils=checks,
-    )
+    checks, case = ("test_schema", "test_faketensor"), CASES[4]
+    for operator in (torch.ops.xlexport.lsh_attention, torch.ops.xlexport.lsh_few_attention):
+        library.opcheck(operator.default, (*case.inputs(), case.W, case.n_buckets), test_utils=checks)

@@ -16,11 +16,11 @@ import torch
 from torch import library
 
 from tests.helpers.lone_node import lone_node
-from xlexport.architectures import Form
+from xlexport.architectures import Form, StepTensor
 from xlexport.errors import ExportError
 from xlexport.export.onnx import OPSET, _check_saved, export_onnx
 from xlexport.ops import DOMAIN, lsh_band_attention, lsh_gather, lsh_sort
-from xlruntime import spec
+from xlruntime.bundle import Graph, MemoryEntry
 
 Array = npt.NDArray[Any]
 
@@ -146,14 +146,14 @@ class Reordering(torch.nn.Module):
     """A step with both operators in one graph, one in another, and none in a third, which has its own form."""
 
     inputs = (
-        spec.Tensor("buckets", "int64", ("batch", "segment")),
-        spec.Tensor("rows", "float32", ("batch", "segment", 3)),
+        StepTensor("buckets", "int64", ("batch", "segment")),
+        StepTensor("rows", "float32", ("batch", "segment", 3)),
     )
-    memory: tuple[spec.Memory, ...] = ()
-    _rows = spec.Tensor("out", "float32", ("batch", "segment", 3))
-    purposes: ClassVar[dict[str, tuple[spec.Tensor, ...]]] = {
+    memory: tuple[MemoryEntry, ...] = ()
+    _rows = StepTensor("out", "float32", ("batch", "segment", 3))
+    purposes: ClassVar[dict[str, tuple[StepTensor, ...]]] = {
         "score": (_rows,),
-        "detail": (spec.Tensor("order", "int64", ("batch", "segment")),),
+        "detail": (StepTensor("order", "int64", ("batch", "segment")),),
         "generate": (_rows,),
     }
     forms: Mapping[str, Form] = {"generate": Form("plain", max_segment=4)}
@@ -175,7 +175,7 @@ class Reordering(torch.nn.Module):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, spec.Graph]]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Graph]]:
     folder = tmp_path_factory.mktemp("reordering")
     return folder, export_onnx(Reordering(), folder)
 
@@ -183,7 +183,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 @pytest.mark.parametrize(
     ("purpose", "used"), [("score", ["LSHGather", "LSHSort"]), ("detail", ["LSHSort"]), ("generate", [])]
 )
-def test_file_has_nodes_and_bodies(purpose: str, used: list[str], exported: tuple[Path, dict[str, spec.Graph]]) -> None:
+def test_file_has_nodes_and_bodies(purpose: str, used: list[str], exported: tuple[Path, dict[str, Graph]]) -> None:
     folder, _ = exported
     model = onnx.load(folder / f"{purpose}.onnx")
     assert sorted(node.op_type for node in model.graph.node if node.domain == DOMAIN) == used
@@ -202,7 +202,7 @@ def run(folder: Path, purpose: str, feeds: dict[str, Array]) -> Array:
 
 
 @pytest.mark.parametrize(("B", "S"), [(1, 1), (3, 1), (1, 40), (2, 1000)])
-def test_exported_against_torch(B: int, S: int, exported: tuple[Path, dict[str, spec.Graph]]) -> None:
+def test_exported_against_torch(B: int, S: int, exported: tuple[Path, dict[str, Graph]]) -> None:
     buckets, rows = random_ids(B, S, low=-3), torch.randn(B, S, 3)
     wanted = Reordering()(buckets, rows)
     feeds = {"buckets": buckets.numpy(), "rows": rows.numpy()}
@@ -210,7 +210,7 @@ def test_exported_against_torch(B: int, S: int, exported: tuple[Path, dict[str, 
         assert np.array_equal(run(exported[0], purpose, feeds), tensor.numpy()), purpose
 
 
-def test_form_says_how_long_its_steps_are(exported: tuple[Path, dict[str, spec.Graph]]) -> None:
+def test_form_says_how_long_its_steps_are(exported: tuple[Path, dict[str, Graph]]) -> None:
     _, graphs = exported
     assert {purpose: graph.max_segment for purpose, graph in graphs.items()} == {
         "score": None,
@@ -248,11 +248,11 @@ def draw_in_a_body(model: ir.Model) -> None:
     ],
 )
 def test_saved_file_with_other_operators_is_refused(
-    change: Callable[[ir.Model], None], what: str, exported: tuple[Path, dict[str, spec.Graph]], tmp_path: Path
+    change: Callable[[ir.Model], None], what: str, exported: tuple[Path, dict[str, Graph]], tmp_path: Path
 ) -> None:
-    folder, graphs = exported
+    folder, _ = exported
     model = ir.load(folder / "score.onnx")
     change(model)
     ir.save(model, tmp_path / "score.onnx")
     with pytest.raises(ExportError, match=f"^score.onnx: the saved graph does not match its spec: .*{what}"):
-        _check_saved(tmp_path / "score.onnx", graphs["score"])
+        _check_saved(tmp_path / "score.onnx", Reordering.inputs, Reordering.purposes["score"])

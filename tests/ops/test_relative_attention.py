@@ -1,4 +1,4 @@
-"""The operators of relative attention: their definition, PyTorch, and the bodies of standard operators."""
+"""The operator of relative attention: its definition, PyTorch, and the body of standard operators."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, library
 
 from tests.helpers.lone_node import lone_node
-from xlexport.ops import relative_attention, relative_attention_plan
+from xlexport.ops import relative_attention
 
 Array = npt.NDArray[Any]
 TOLERANCE = 5e-6  # float32, other order of sums
 UNBOUNDED = 1 << 40
 
-plan_body = lone_node("RelativeAttentionPlan", 6, 5)
-attention_body = lone_node("RelativeAttention", 14, 3)
+attention_body = lone_node("RelativeAttention", 10, 3)
 
 
 @dataclass(frozen=True)
@@ -37,13 +36,14 @@ class Case:
     window: int = UNBOUNDED
 
     def inputs(self, seed: int = 0) -> tuple[Tensor, ...]:
-        """Return the inputs of `relative_attention` before the plan."""
+        """Return the inputs of `relative_attention`."""
         random = torch.Generator().manual_seed(seed)
         B, (S, C, H, d) = len(self.length), (self.S, self.C, self.H, self.d)
         shapes = [(B, S, 3 * H * d), (H, 1, d), (H, 1, d), (B, H, C, d), (B, H, C, d), (H, d, self.near + 1)]
         floats = [torch.randn(shape, generator=random) for shape in shapes]
         floats[-1][:, :, : 1 if self.near == C else S] = 0.0  # with fewer keys than slots, the farthest are zero
-        return (*floats, *map(torch.tensor, ([self.offset], list(self.length), [self.window])))
+        sizes = [H, S, C, self.near]
+        return (*floats, *map(torch.tensor, ([self.offset], list(self.length), [self.window], sizes)))
 
 
 CASES = [
@@ -88,19 +88,12 @@ def defined(inputs: tuple[Tensor, ...]) -> tuple[Array, Array, Array]:
     return attended.reshape(B, S, H * d), key, value
 
 
-def tokens_of(inputs: tuple[Tensor, ...]) -> Tensor:
-    return torch.zeros(inputs[0].shape[:2], dtype=torch.int64)
-
-
 def by_body(inputs: tuple[Tensor, ...]) -> list[Array]:
-    arrays = [tensor.numpy() for tensor in inputs]
-    plan = plan_body(tokens_of(inputs).numpy(), arrays[3], arrays[5], *arrays[6:])
-    return attention_body(*arrays, *plan)
+    return attention_body(*(tensor.numpy() for tensor in inputs))
 
 
 def in_torch(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    plan = relative_attention_plan(tokens_of(inputs), inputs[3], inputs[5], *inputs[6:])
-    made: tuple[Tensor, ...] = relative_attention(*inputs, *plan)
+    made: tuple[Tensor, ...] = relative_attention(*inputs)
     return made
 
 
@@ -136,18 +129,6 @@ def test_offset_counts_modulo_the_capacity() -> None:
         assert all(np.array_equal(np.asarray(one), np.asarray(other)) for one, other in made)
 
 
-def test_plan_in_torch_has_no_content() -> None:
-    """Check that PyTorch behaves like a kernel, so that a graph never takes a plan from one side only."""
-    inputs = Case().inputs()
-    plan = relative_attention_plan(tokens_of(inputs), inputs[3], inputs[5], *inputs[6:])
-    assert [(tuple(tensor.shape), tensor.dtype) for tensor in plan] == [
-        ((0,), dtype) for dtype in (torch.int64, torch.float32, torch.float32, torch.float32, torch.int64)
-    ]
-
-
-def test_operators_are_what_torch_expects() -> None:
-    inputs = Case(length=(3, 0)).inputs()
+def test_operator_is_what_torch_expects() -> None:
     checks = ("test_schema", "test_faketensor")
-    planned = (tokens_of(inputs), inputs[3], inputs[5], *inputs[6:])
-    library.opcheck(relative_attention_plan, planned, test_utils=checks)
-    library.opcheck(relative_attention, (*inputs, *relative_attention_plan(*planned)), test_utils=checks)
+    library.opcheck(relative_attention, Case(length=(3, 0)).inputs(), test_utils=checks)

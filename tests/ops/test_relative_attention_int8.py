@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, library
 
 from tests.helpers.lone_node import lone_node
-from tests.ops.test_relative_attention import CASES, Case, plan_body, tokens_of
-from xlexport.ops import relative_attention, relative_attention_int8, relative_attention_plan
+from tests.ops.test_relative_attention import CASES, Case
+from xlexport.ops import relative_attention, relative_attention_int8
 
 NEAR = 0.02  # of the largest value: the body rounds weights to 7 bits
 
-int8_body = lone_node("RelativeAttentionInt8", 16, 5)
+int8_body = lone_node("RelativeAttentionInt8", 12, 5)
 
 
 def rounded(rows: Tensor, largest: int = 127) -> tuple[Tensor, Tensor]:
@@ -32,19 +32,12 @@ def int8_inputs(case: Case) -> tuple[Tensor, ...]:
     return qkv, u * factor, v * factor, *rounded(key), *rounded(value), *rest
 
 
-def planned(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    plan = relative_attention_plan(tokens_of(inputs), inputs[4], inputs[7], *inputs[8:])
-    return *inputs, *plan
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_torch_and_body_against_float_attention_on_rounded_rows(case: Case) -> None:
     inputs = int8_inputs(case)
     before = [tensor.clone() for tensor in inputs]
-    made = relative_attention_int8(*planned(inputs))
-    arrays = [tensor.numpy() for tensor in inputs]
-    plan = plan_body(tokens_of(inputs).numpy(), arrays[4], arrays[7], *arrays[8:])
-    by_body = int8_body(*arrays, *plan)
+    made = relative_attention_int8(*inputs)
+    by_body = int8_body(*(tensor.numpy() for tensor in inputs))
 
     # The new rows are those of the rings after the step, so float attention on them has the rounding of rows alone.
     key, key_scale, value, value_scale = made[1:]
@@ -57,7 +50,7 @@ def test_torch_and_body_against_float_attention_on_rounded_rows(case: Case) -> N
     integers, scale = rounded(query + inputs[1], 63)
     content_bias = integers * scale.unsqueeze(3) - query
     given = (rows.view(B, S, 3 * H * d), content_bias, inputs[2], *rings, *inputs[7:])
-    wanted, _, _ = relative_attention(*given, *planned(inputs)[11:])
+    wanted, _, _ = relative_attention(*given)
     largest = float(rings[1].abs().max())
     assert (made[0] - wanted).abs().max() <= 1e-5
     assert np.abs(by_body[0] - wanted.numpy()).max() <= NEAR * largest
@@ -72,7 +65,7 @@ def test_torch_and_body_against_float_attention_on_rounded_rows(case: Case) -> N
 def test_a_row_of_zeros_has_the_scale_one() -> None:
     inputs = int8_inputs(Case())
     inputs[0][0, 0, -Case().d :] = 0.0  # the value of the last head
-    made = relative_attention_int8(*planned(inputs))
+    made = relative_attention_int8(*inputs)
     assert made[4][0, -1, Case().offset] == 1.0
     assert not made[3][0, -1, Case().offset].any()
 
@@ -80,6 +73,6 @@ def test_a_row_of_zeros_has_the_scale_one() -> None:
 def test_operator_is_what_torch_expects() -> None:
     library.opcheck(
         relative_attention_int8,
-        planned(int8_inputs(Case(length=(3, 0)))),
+        int8_inputs(Case(length=(3, 0))),
         test_utils=("test_schema", "test_faketensor"),
     )

@@ -6,8 +6,10 @@ An export costs seconds, so the default tier exports one configuration; `pytest 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ from tests.oracles.configurations import REPRESENTATIVES, TABLE, Configuration
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 from xlruntime.model import Model
 from xltraining.checkpoint import save_checkpoint
 
@@ -55,12 +57,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return export
 
 
-def run_pure(model: Model, purpose: str, memory: BatchMemory, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
+def run_pure(model: Model, purpose: str, memory: Memory, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """Return a graph's outputs for a segment without changing the memory."""
-    feeds = {"tokens": tokens.numpy(), "targets": targets.numpy(), **memory.feeds()}
+    session = model.session(purpose)
+    feeds: dict[str, npt.NDArray[Any]] = {**memory.feeds(session.graph, tokens.numpy(), targets.numpy())}
     feeds |= {entry.input: memory.array(entry) for entry in memory.entries}
     feeds |= {name: value.numpy() for name, value in memory.constants.items()}
-    return {name: torch.from_numpy(array) for name, array in model.session(purpose).run(feeds).items()}
+    return {name: torch.from_numpy(array) for name, array in session.run(feeds).items()}
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])

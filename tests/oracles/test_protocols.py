@@ -89,8 +89,8 @@ def test_protocol_against_the_original_walk(
     rules: str, protocol: str, batch_size: int, warmup: int, model: Model
 ) -> None:
     rules_of = model.bundle.evaluation
-    rings = {"capacity": replace(rules_of.rings["capacity"], window_extra=RULES[rules]["window_extra"])}
-    changed = replace(rules_of, rings=rings, first_memory=RULES[rules]["first_memory"])
+    rings = {"capacity": replace(rules_of.rings["capacity"], window=(1, 0, RULES[rules]["window_extra"]))}
+    changed = replace(rules_of, rings=rings, fresh_memory=RULES[rules]["first_memory"])
     evaluation = changed.choose(SEGMENT, mem_len=MEM_LEN, clamp_len=15, same_length=True)
     oracle = Oracle(replace(CONFIG, **RULES[rules]), seed=1)
     ids = torch.randint(CONFIG.n_token, (647,), generator=torch.Generator().manual_seed(2))

@@ -41,8 +41,7 @@ def graphs(model: Model, ids: Tensor) -> dict[str, Tensor]:
     feeds = {"tokens": ids[:, :-1].numpy(), "targets": ids[:, 1:].numpy()}
     made: dict[str, np.ndarray] = {}
     for purpose in ("detail", "generate", "score"):
-        names = {tensor.name for tensor in model.bundle.graphs[purpose].inputs}
-        made |= model.session(purpose).run({name: feeds[name] for name in names})
+        made |= model.session(purpose).run({name: feeds[name] for name in model.bundle.graphs[purpose].inputs})
     return {name: torch.from_numpy(array) for name, array in made.items()}
 
 

@@ -62,7 +62,7 @@ def own_loss(oracle: HuggingFaceReformer, ids: np.ndarray) -> float:
 def test_score_equals_the_model_s_own_loss(case: ReformerCase, tmp_path: Path) -> None:
     oracle = HuggingFaceReformer(case)
     model = converted(oracle, tmp_path)
-    assert model.bundle.evaluation.reads_last
+    assert model.bundle.evaluation.bidirectional
     found = {}
     for length in LENGTHS[str(case)]:
         ids = document(oracle, 1, length)[0].numpy()

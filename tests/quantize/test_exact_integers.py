@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from tests.helpers.lone_node import lone_model
-from tests.ops.test_relative_attention import Case, plan_body, tokens_of
-from xlexport.ops import relative_attention_int8, relative_attention_plan
+from tests.ops.test_relative_attention import Case
+from xlexport.ops import relative_attention_int8
 from xlexport.quantize.dynamic_int8 import quantize_columns, rewrite
 from xlexport.quantize.matmuls import WeightStore
 
@@ -65,10 +65,8 @@ def attention() -> tuple[bytes, Arrays, npt.NDArray[np.float64], float]:
     rings = [(torch.sign(ring) * 127).to(torch.int8) for ring in (key.abs(), value)]
     scales = [torch.full(ring.shape[:3], 1 / 127) for ring in rings]
     inputs = [qkv, u * 0, v * 0, rings[0], scales[0], rings[1], scales[1], position_key, *counters]
-    plan = relative_attention_plan(tokens_of(tuple(inputs)), inputs[4], inputs[7], *inputs[8:])
-    expected = relative_attention_int8(*inputs, *plan)[0].numpy().astype(np.float64)
+    expected = relative_attention_int8(*inputs)[0].numpy().astype(np.float64)
     arrays = [tensor.numpy() for tensor in inputs]
-    arrays += plan_body(tokens_of(tuple(inputs)).numpy(), arrays[4], arrays[7], *arrays[8:])
     feeds = {f"x{i}": array for i, array in enumerate(arrays)}
     return lone_model("RelativeAttentionInt8", arrays, 5), feeds, expected, 0.03
 

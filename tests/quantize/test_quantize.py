@@ -27,7 +27,7 @@ from xlexport.quantize.precisions import PRECISIONS
 from xlexport.quantize.run import QuantizeOptions, quantize
 from xlexport.verification.tolerances import TOLERANCES, tolerance_of
 from xlruntime import load
-from xlruntime.bundle import digest_file, read_bundle
+from xlruntime.bundle_files import digest_file, read_bundle
 from xlruntime.errors import BundleError, BundleNotFoundError
 
 BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"  # nine products: four in each layer, and the head
@@ -96,14 +96,6 @@ def test_int8_weights_are_those_of_the_float32_graph(quantized: Callable[[Path, 
         assert np.array_equal(integers, wanted) and np.array_equal(step, wanted_step)
 
 
-def test_int8_of_an_earlier_version_is_named(quantized: Callable[[Path, str], Path], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(quantized(BYTES, "int8"), tmp_path / "int8"))
-    load(folder)  # warnings are errors
-    edit_manifest(folder, lambda manifest: manifest["provenance"]["quantization"].pop("largest_pair"))
-    with pytest.warns(UserWarning, match=r"int8: an earlier version .* Quantize the float32 bundle again"):
-        load(folder)
-
-
 # What is published.
 
 
@@ -135,7 +127,8 @@ def test_manifest_says_what_was_done(quantized: Callable[[Path, str], Path]) -> 
     assert said["weights_bytes"] == (folder / "weights.data").stat().st_size < said["float32_weights_bytes"]
     (text,) = said["text"]
     assert len(text["sha256"]) == 64 and text["bytes"] > 100_000
-    assert {path.name: digest_file(path) for path in folder.iterdir() if path.name != "bundle.json"} == bundle.files
+    unlisted = {"bundle.json", "bundle.json.sha256", "README.md", "parity.json", "quantization.json"}
+    assert {path.name: digest_file(path) for path in folder.iterdir() if path.name not in unlisted} == bundle.files
     assert {entry.dtype for entry in bundle.memory} == {"float32"}
 
 
@@ -163,10 +156,9 @@ def test_float16_dtypes(memory_dtype: str, source: Path, tmp_path: Path) -> None
     quantize(source, tmp_path / "half", options("float16", memory_dtype=memory_dtype), tell=lines.append)
     assert "float16 is for CUDA; on a CPU it gives correct results, but slowly" in lines
     model = load(tmp_path / "half", threads=1)
-    tensors = {tensor.name: tensor.dtype for tensor in model.bundle.graphs["score"].inputs}
-    assert tensors["memory_key_0"] == tensors["memory_value_1"] == memory_dtype
-    assert tensors["position_key_0"] == "float16"
-    assert {tensor.name: tensor.dtype for tensor in model.bundle.graphs["detail"].outputs}["log_prob"] == "float32"
+    assert {entry.dtype for entry in model.bundle.memory} == {memory_dtype}
+    assert model.bundle.graphs["positions"].outputs["position_key_0"].dtype == "float16"
+    assert model.bundle.graphs["detail"].outputs["log_prob"].dtype == "float32"
     ids = random_ids(60, seed=3, vocab_size=256)
     difference = log_probs(model, ids) - log_probs(load(source, threads=1), ids)
     assert 0 < np.abs(difference).max() <= NEAR["float16"]

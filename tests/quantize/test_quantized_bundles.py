@@ -15,7 +15,6 @@ from tests.helpers.paths import GOLDEN
 from xlexport.errors import QuantizationError
 from xlexport.quantize.run import QuantizeOptions, quantize
 from xlexport.verification.walked_text import verify_text
-from xlruntime.bundle import read_bundle
 from xlruntime.model import load
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
@@ -40,7 +39,7 @@ def test_graphs_that_read_the_last_token_are_checked(
     tokens: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check with a text of many documents, and of exactly one: no score has the prediction after its last token."""
-    edit_manifest(source, lambda manifest: manifest["evaluation"].update(reads_last=True))
+    edit_manifest(source, lambda manifest: manifest["document"].update(bidirectional=True))
     text = ids_file(tmp_path, tokens)
     report = quantize(source, tmp_path / "out", OPTIONS, texts=[text], as_ids=True)
     assert report.tokens == tokens - 1
@@ -49,19 +48,14 @@ def test_graphs_that_read_the_last_token_are_checked(
         quantize(source, tmp_path / "other", OPTIONS, texts=[text], as_ids=True)
 
 
-@pytest.mark.parametrize("change", ["edited", "deleted"])
-def test_parity_report_that_was_changed_is_left_out(change: str, source: Path, tmp_path: Path) -> None:
-    """Check that the digests of a new bundle never vouch for figures that somebody edited."""
-    text, report = ids_file(tmp_path, 96), source / "parity.json"
+def test_parity_report_is_copied_if_it_is_there(source: Path, tmp_path: Path) -> None:
+    text = ids_file(tmp_path, 96)
     quantize(source, tmp_path / "before", OPTIONS, texts=[text], as_ids=True)
-    assert "parity.json" in read_bundle(tmp_path / "before").files
-    if change == "edited":
-        report.write_text(report.read_text("utf-8").replace("true", "false"), "utf-8")
-    else:
-        report.unlink()
+    assert (tmp_path / "before" / "parity.json").read_bytes() == (source / "parity.json").read_bytes()
+    (source / "parity.json").unlink()
     (source / "README.md").unlink()
     quantize(source, tmp_path / "after", OPTIONS, texts=[text], as_ids=True)
-    assert "parity.json" not in read_bundle(tmp_path / "after").files
+    assert not (tmp_path / "after" / "parity.json").exists()
     assert (tmp_path / "after" / "README.md").is_file()
 
 

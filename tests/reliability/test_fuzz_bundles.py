@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from reliability.bundle_targets import BundleBytes, ManifestFields, ResealedFiles
 from reliability.damage import damage_bytes, damage_json
 from reliability.judging import Target, judged
-from reliability.resume_targets import ResumeFields
 from reliability.state_targets import StateBytes, StateFields
 from reliability.tokenizer_targets import Tokenizers
 from tests.runtime.conftest import EMPTY, open_golden
 from xlruntime import BundleError, TokenError, XlruntimeError
+from xlruntime.bundle import Bundle
 from xlruntime.evaluation import EvaluationRules
 from xlruntime.json_fields import read_fields
-from xlruntime.spec import Bundle
 
 pytestmark = pytest.mark.full
 
@@ -42,7 +41,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
 
 
-@pytest.mark.parametrize("kind", [BundleBytes, ManifestFields, ResealedFiles, StateBytes, StateFields, ResumeFields])
+@pytest.mark.parametrize("kind", [BundleBytes, ManifestFields, ResealedFiles, StateBytes, StateFields])
 def test_damage_is_refused_or_does_no_harm(kind: type[Target], scratch: Path) -> None:
     folder = scratch / kind.__name__
     folder.mkdir(exist_ok=True)

@@ -27,7 +27,7 @@ from reliability.gpu.table import markdown
 from tests.helpers.paths import ROOT
 from tests.helpers.pretended_cuda import pretend_cuda
 from xlruntime.cuda_graphs import FixedSession
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 from xlruntime.session import GraphSession
 
 REHEARSAL = Settings("cpu", True, "")
@@ -130,7 +130,7 @@ def test_rings_that_are_copied_and_memory_that_grows_are_found(monkeypatch: pyte
         found = run_here(PARTS["in_place"], REHEARSAL)
     assert found.reason == "memory grew by 36.0 MB after the first tenth of 30 segments"
 
-    def copied(session: GraphSession, feeds: dict[str, Any], memory: BatchMemory) -> dict[str, Any]:
+    def copied(session: GraphSession, feeds: dict[str, Any], memory: Memory) -> dict[str, Any]:
         rings = {entry.input: memory.array(entry).copy() for entry in memory.entries}
         return session.run({**feeds, **{name: value.numpy() for name, value in memory.constants.items()}, **rings})
 

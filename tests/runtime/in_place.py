@@ -24,8 +24,9 @@ class Chain:
 
     def step(self, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Run one segment (B, S); return the log-probabilities of its targets."""
-        feeds = {"tokens": tokens, "targets": targets, **self.memory.feeds(), **self.constants, **self.carried}
-        made = self.model.session(self.model.graph_for("score", tokens.shape[1])).run(feeds)
+        session = self.model.session(self.model.graph_for("score", tokens.shape[1]))
+        feeds = self.memory.feeds(session.graph, tokens, targets) | self.constants | self.carried
+        made = session.run(feeds)
         self.memory.advance(tokens.shape[1])
         self.carried = {entry.input: made[entry.output] for entry in self.memory.entries}
         return made["log_prob"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from xlruntime import Document, Model, OptionError, TokenError
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 
 LENGTHS = (1000, 1, 3000, 63, 2, 5000, 64, 65)
 
@@ -20,13 +20,13 @@ LENGTHS = (1000, 1, 3000, 63, 2, 5000, 64, 65)
 @pytest.fixture
 def shrinks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Record the batch sizes before and after each shrinking of a batch."""
-    take, seen = BatchMemory.take, []
+    take, seen = Memory.take, []
 
-    def spy(self: BatchMemory, rows: Sequence[int]) -> BatchMemory:
+    def spy(self: Memory, rows: Sequence[int]) -> Memory:
         seen.append((self.batch_size, len(rows)))
         return take(self, rows)
 
-    monkeypatch.setattr(BatchMemory, "take", spy)
+    monkeypatch.setattr(Memory, "take", spy)
     return seen
 
 
@@ -35,7 +35,7 @@ def batch_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the number of rows of every step."""
     step, seen = Model.step, []
 
-    def spy(self: Model, purpose: str, memory: BatchMemory, tokens: Any, targets: Any) -> Any:
+    def spy(self: Model, purpose: str, memory: Memory, tokens: Any, targets: Any) -> Any:
         seen.append(len(tokens))
         return step(self, purpose, memory, tokens, targets)
 
@@ -90,7 +90,7 @@ def test_restart_changes_one_row(model: Model, random_ids: Callable[..., Any]) -
         model.step("score", memory, np.stack([ids, ids]), np.stack([ids, ids]))
     before = {entry.input: memory.array(entry).copy() for entry in memory.entries}
     memory.restart(0)
-    zeros = model.bundle.evaluation.first_memory == "zeros"
+    zeros = model.bundle.evaluation.fresh_memory == "zeros"
     assert memory.memory_length.tolist() == [12 if zeros else 0, 12]
     assert memory.position.tolist() == [0, 32]
     for entry in memory.entries:

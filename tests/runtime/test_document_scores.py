@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from xlruntime import Document, DocumentScore, Model
+from xlruntime.scores import Sum
 
 
 def total_of(model: Model, document: Any) -> DocumentScore:
@@ -89,3 +90,23 @@ def test_token_scores_have_the_place_of_each_token(bytes_model: Model) -> None:
     assert parts[0].summary is None
     assert parts[1].summary is not None
     assert parts[1].summary.nats == pytest.approx(-sum(float(part.log_probs.sum()) for part in parts))
+
+
+def test_sum_keeps_what_rounding_loses() -> None:
+    numbers = np.random.default_rng(0).normal(0, 1, 100_000) * 10.0 ** np.arange(100_000).clip(0, 12)
+    total = Sum()
+    for start in range(0, len(numbers), 7):
+        total.add(numbers[start : start + 7])
+    assert total.value == pytest.approx(math.fsum(numbers), rel=1e-15, abs=0)
+    assert total.lost != 0
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [([-math.inf, 1.0], -math.inf), ([math.nan], math.nan), ([math.inf, -math.inf], math.nan), ([], 0.0)],
+)
+def test_sum_of_numbers_that_are_not_finite(numbers: list[float], expected: float) -> None:
+    total = Sum()
+    total.add(np.array(numbers))
+    total.add(np.ones(2))
+    assert total.value == (2.0 if not numbers else pytest.approx(expected, nan_ok=True))

@@ -15,7 +15,7 @@ from xlruntime.evaluation import UNBOUNDED_WINDOW, EvaluationRules, Ring, Settin
 from xlruntime.stream import Stream
 
 OURS = ring_rules()
-WHOLE = EvaluationRules(segment_len=8, whole=True)
+WHOLE = EvaluationRules(segment_len=8, full_document=True)
 
 
 def test_all_settings_out_of_range_are_listed(model: Model) -> None:
@@ -70,16 +70,17 @@ def test_choice_out_of_range_is_refused(settings: dict[str, Any], message: str) 
     ("fields", "message"),
     [
         ({"segment_len": 0}, "segment_len is 0, expected 1 to"),
-        ({"max_positions": 0}, "max_positions is 0, at least 1 is needed"),
+        ({"max_positions": 0}, "max_positions is 0, expected 1 to"),
         ({"restart": True}, "restart is chosen, but documents may be of any length"),
-        ({"whole": True}, "a document is one step, so nothing is kept in rings"),
-        ({"rings": {"capacity": Ring("rows")}}, "ring 'capacity' keeps 'rows' rows, which is not an integer setting"),
-        ({"rings": {"capacity": Ring("clamp_len")}}, "ring 'capacity' keeps 'clamp_len' rows, which is not"),
+        ({"full_document": True}, "a document is one step, so nothing is kept in rings"),
         (
-            {"rings": {"C": Ring("mem_len", same_length="mem_len")}},
-            "ring 'C' is limited by 'mem_len', which is not a b",
+            {"rings": {"C": Ring((1, 0, 0), (1, 1, 0), (1, 0, 0), window_if="mem_len")}},
+            "ring 'C' has a window if 'mem_len', no boolean setting",
         ),
-        ({"settings": {"restart": Setting("boolean", False, "")}, "rings": {}}, "'restart' is the runtime's own"),
+        ({"rings": {"C": Ring((1, 0, 0), (1, 0, 0))}}, "ring 'C' keeps 12 rows in 12 slots, which leaves no room"),
+        ({"rings": {"C": Ring((1, 0, 0), (1, 1, 0), (0, 0, 0))}}, "a window of 0 keys in ring 'C'"),
+        ({"settings": {"mem_len": Setting(True, "")}, "rings": {}}, "mem_len is not a number"),
+        ({"settings": {"restart": Setting(False, "")}, "rings": {}}, "'restart' is the runtime's own"),
     ],
 )
 def test_rules_that_contradict_themselves_are_refused(fields: dict[str, Any], message: str) -> None:
@@ -90,20 +91,43 @@ def test_rules_that_contradict_themselves_are_refused(fields: dict[str, Any], me
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"default": 0}, "its default is 0, expected 1 to 4"),
-        ({"default": True}, "its default is True, expected a whole number"),
-        ({"type": "boolean"}, "its default is 2, expected true or false"),
+        ({"value": 0}, "its value is 0, expected 1 to 4"),
+        ({"value": 5}, "its value is 5, expected 1 to 4"),
         ({"maximum": 2**40}, "its range reaches beyond"),
     ],
 )
 def test_setting_that_contradicts_itself_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(Setting("integer", 2, "rounds", minimum=1, maximum=4), **fields)
+        dataclasses.replace(Setting(2, "rounds", minimum=1, maximum=4), **fields)
 
 
-def test_window_beyond_one_more_is_refused() -> None:
-    with pytest.raises(ValueError, match="window_extra is 2, expected 0 or 1"):
-        Ring("mem_len", window_extra=2)
+@pytest.mark.parametrize("numbers", [(1, 0), (1, 0, 0, 0), (2**31, 0, 0)])
+def test_ring_of_other_numbers_is_refused(numbers: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="rows, slots and window are not three whole numbers"):
+        Ring(numbers, (1, 1, 0))
+
+
+def test_numbers_of_a_ring_depend_on_memory_and_segment() -> None:
+    ring = Ring(rows=(2, 1, 3), slots=(2, 3, 4), window=(3, 0, -1))
+    rules = dataclasses.replace(OURS, rings={"C": ring})
+    chosen = rules.choose(segment_len=5, mem_len=10)
+    assert (chosen.rows("C"), chosen.slots("C"), chosen.window("C")) == (28, 39, 29)
+    assert (chosen.capacity(), chosen.max_segment(39), chosen.slots("C", 50), chosen.max_segment(50)) == (
+        39,
+        11,
+        50,
+        22,
+    )
+
+
+@pytest.mark.parametrize("longest", [1, 5, 8, 11, 12, 40])
+def test_rings_for_short_documents_keep_all_of_them(longest: int) -> None:
+    rings = {"near": Ring((1, 0, 0), (1, 1, 0), (1, 0, 1)), "far": Ring((3, 0, -2), (3, 1, -2), (3, 0, -1))}
+    rules = dataclasses.replace(OURS, rings=rings)
+    before, after = rules.choose(), rules.choose().for_documents(longest)
+    assert after["mem_len"] == min(max(longest, (longest + 2 + 2) // 3), 12)
+    assert all(after.rows(name) >= min(longest, before.rows(name)) for name in rings)
+    assert all(after.window(name) >= min(longest, before.window(name)) for name in rings)
 
 
 def test_none_keeps_the_default() -> None:
@@ -116,10 +140,6 @@ def test_chosen_values_can_become_the_defaults() -> None:
     chosen = OURS.choose(3, mem_len=30, same_length=False)
     assert OURS.adopt(chosen).choose().to_dict() == chosen.to_dict()
     assert OURS.adopt(chosen).settings["mem_len"].minimum == 1
-
-
-def test_graphs_take_the_settings_that_declare_an_input() -> None:
-    assert OURS.choose(mem_len=5).inputs() == {"mem_len": 5, "clamp_len": -1}
 
 
 def test_window_is_the_most_keys_that_a_query_sees() -> None:
@@ -143,12 +163,12 @@ def test_longest_document() -> None:
     assert OURS.choose().longest_document is None
     assert ring_rules(max_positions=100).choose().longest_document == 101
     assert WHOLE.choose().longest_document == 9
-    assert dataclasses.replace(WHOLE, reads_last=True).choose().longest_document == 8
+    assert dataclasses.replace(WHOLE, bidirectional=True).choose().longest_document == 8
 
 
 def test_last_token_is_read_only_by_models_of_whole_documents() -> None:
-    with pytest.raises(OptionError, match="reads_last is true, but a document is not one step"):
-        ring_rules(reads_last=True)
+    with pytest.raises(OptionError, match="bidirectional is true, but a document is not one step"):
+        ring_rules(bidirectional=True)
 
 
 def test_no_segment_is_longer_than_a_document_can_be() -> None:
@@ -177,7 +197,7 @@ def test_bundle_settings_are_the_default(variant: Model) -> None:
     config, evaluation = variant.bundle.config, variant.stream().evaluation
     assert evaluation == variant.bundle.settings
     assert (evaluation.segment_len, evaluation["mem_len"]) == (config["tgt_len"], config["mem_len"])
-    assert (evaluation["same_length"], evaluation.first_memory) == (config["same_length"], config["first_memory"])
+    assert (evaluation["same_length"], evaluation.fresh_memory) == (config["same_length"], config["first_memory"])
     assert evaluation.get("n_hashes") is None
 
 
@@ -197,7 +217,7 @@ def test_window_of_one_more_equals_a_memory_of_one_more(
     """Compare the rule of NVIDIA and TensorFlow at mem_len 11 with the authors' rule at mem_len 12."""
     ids = random_ids(90)
     rules = model.bundle.evaluation
-    rings = {"capacity": dataclasses.replace(rules.rings["capacity"], window_extra=1)}
+    rings = {"capacity": dataclasses.replace(rules.rings["capacity"], window=(1, 0, 1))}
     evaluation = dataclasses.replace(rules, rings=rings).choose(mem_len=11)
     found, expected = Stream(model, evaluation).feed(ids), model.stream(mem_len=12).feed(ids)
     close(found.log_probs, expected.log_probs)

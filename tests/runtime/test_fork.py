@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from xlruntime import Model, NonFiniteScoreWarning, Sampling, Stream, TextError, TokenError
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 
 FED = (0, 1, 5, 60, 150)  # nothing; a held token; less than a segment; full rings; rings that wrapped often
 LENGTHS = (0, 1, 3, 8, 30)  # of continuations: shorter and longer than a step, and than the spare slots of a ring
@@ -33,7 +33,7 @@ def same(found: Any, expected: Any) -> None:
         np.testing.assert_array_equal(getattr(found, what), getattr(expected, what))
 
 
-def contents(memory: BatchMemory) -> list[npt.NDArray[Any]]:
+def contents(memory: Memory) -> list[npt.NDArray[Any]]:
     return [memory.array(entry).copy() for entry in memory.entries]
 
 
@@ -139,14 +139,14 @@ def test_short_continuation_does_not_copy_a_ring(
 ) -> None:
     stream = bytes_model.stream()
     stream.feed(random_ids(50))
-    longest, forks, take = stream.memory.max_segment, 0, BatchMemory.take
+    longest, forks, take = stream.memory.max_segment, 0, Memory.take
 
-    def counted(*given: Any) -> BatchMemory:
+    def counted(*given: Any) -> Memory:
         nonlocal forks
         forks += 1
         return take(*given)
 
-    monkeypatch.setattr(BatchMemory, "take", counted)
+    monkeypatch.setattr(Memory, "take", counted)
     stream.score_continuation(random_ids(longest))
     assert forks == 0
     stream.score_continuation(random_ids(longest + 1))
@@ -212,7 +212,7 @@ def test_continuation_with_scores_that_are_not_finite_leaves_the_stream_clean(
         each.feed(ids[:50])
     step = Model.step
 
-    def poisoning(self: Model, purpose: str, memory: BatchMemory, *segment: Any) -> Any:
+    def poisoning(self: Model, purpose: str, memory: Memory, *segment: Any) -> Any:
         slot, outputs = memory.offset % memory.capacity, step(self, purpose, memory, *segment)
         for entry in memory.entries:
             memory.array(entry)[:, :, slot] = np.nan

@@ -13,14 +13,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.helpers.made_graphs import DETAIL, SCORE, constant, graph, made_bundle, model
-from xlruntime import BundleError, Model, NonFiniteScoreWarning, load
-from xlruntime.graph_outputs import OutputCheck
+from tests.helpers.made_graphs import DETAIL, constant, graph, made_bundle, model
+from xlruntime import Model, NonFiniteScoreWarning, load
+from xlruntime.errors import BundleGraphError
 
 node = helper.make_node
 FLOATS = node("Cast", ["targets"], ["f"], to=TensorProto.FLOAT)  # (B, S)
 CONSTANTS = [
-    *(constant(name, np.float32(value)) for name, value in {"minus": -0.01, "plus": 0.01, "nan": np.nan}.items()),
+    *(constant(name, np.float32(value)) for name, value in {"minus": -0.01}.items()),
     constant("one", np.array([1])),
     constant("two", np.array([2])),
     constant("more", np.array([100])),
@@ -57,29 +57,8 @@ def open_scoring(folder: Path, nodes: list[onnx.NodeProto]) -> Model:
 def test_scores_of_another_kind_are_an_error(found: str, way: str, tmp_path: Path) -> None:
     opened = open_scoring(tmp_path, WRONG[found])
     expected = r"output log_prob is FOUND, expected float32 1 x 6\. Convert".replace("FOUND", found)
-    with pytest.raises(BundleError, match=r"bundle/score\.onnx: " + expected):
+    with pytest.raises(BundleGraphError, match=r"bundle/score\.onnx: " + expected):
         opened.stream().feed(b"abcdefg") if way == "stream" else list(opened.score([b"abcdefg"]))
-
-
-def test_scores_that_are_not_log_probabilities_are_an_error(tmp_path: Path) -> None:
-    opened = open_scoring(tmp_path, [node("Mul", ["f", "plus"], ["log_prob"])])
-    with pytest.raises(
-        BundleError, match=r"score\.onnx: output log_prob has values from 0\.98 to 1\.03, expected logarithms of prob"
-    ):
-        opened.stream().feed(b"abcdefg")
-
-
-@pytest.mark.parametrize("value", ["nan", "plus"])
-def test_positive_score_is_found_among_non_finite_ones(value: str, tmp_path: Path) -> None:
-    """Test a score of 0.01 next to infinities and NaN: rounding of a logarithm gives neither."""
-    nodes = [node("Div", [value, "f"], ["log_prob"])]
-    opened = open_scoring(tmp_path, nodes)
-    if value == "nan":
-        with pytest.warns(NonFiniteScoreWarning):
-            assert np.isnan(opened.stream().feed([0, 0, 1]).log_probs).all()
-    else:
-        with pytest.raises(BundleError, match=r"log_prob has values from 0\.01 to 0\.01, expected logarithms"):
-            opened.stream().feed([0, 0, 1])
 
 
 def test_scores_that_are_not_finite_are_still_returned(tmp_path: Path) -> None:
@@ -91,7 +70,7 @@ def test_scores_that_are_not_finite_are_still_returned(tmp_path: Path) -> None:
 
 def test_output_that_is_missing_is_an_error_at_load(tmp_path: Path) -> None:
     made = model(graph([FLOATS, node("Mul", ["f", "minus"], ["nats"])], CONSTANTS, ["nats"]))
-    with pytest.raises(BundleError, match=r"score\.onnx: has no output log_prob, which bundle\.json describes"):
+    with pytest.raises(BundleGraphError, match=r"its inputs and outputs are not those of bundle\.json: log_prob"):
         load(made_bundle(tmp_path / "bundle", {"score": made}))
 
 
@@ -108,8 +87,6 @@ def detail_graph(**changes: str) -> onnx.ModelProto:
         constant("beyond", np.int64(256)),
         constant("beyond by one", np.int64(257)),
         constant("nats", np.float32(2)),
-        constant("more nats", np.float32(5.7)),
-        constant("fewer nats", np.float32(-1)),
         constant("low", np.float32(-3)),
         constant("tops", np.array([1, 1, 10])),
     ]
@@ -123,7 +100,7 @@ def detail_graph(**changes: str) -> onnx.ModelProto:
         *(node("Expand", [given[name], "each"], [name]) for name in ("rank", "entropy")),
         *(node("Expand", [given[name], "listed"], [name]) for name in ("top_ids", "top_log_probs")),
     ]
-    return model(graph(nodes, [*CONSTANTS, *held], [tensor.name for tensor in DETAIL]))
+    return model(graph(nodes, [*CONSTANTS, *held], list(DETAIL)))
 
 
 def details(folder: Path, **changes: str) -> list[Any]:
@@ -144,25 +121,15 @@ def test_valid_details_are_returned(tmp_path: Path) -> None:
         ({"rank": "zero"}, "rank has values from 0 to 0, expected 1 to 256"),
         ({"rank": "beyond by one"}, "rank has values from 257 to 257, expected 1 to 256"),
         ({"rank": "nats"}, "rank is float32 1 x 6, expected int64 1 x 6"),
-        ({"entropy": "fewer nats"}, "entropy has values from -1 to -1, expected -0.06"),
-        ({"entropy": "more nats"}, "entropy has values from 5.7 to 5.7, expected -0.06"),
         ({"top_ids": "minus one"}, "top_ids has values from -1 to -1, expected 0 to 255"),
         ({"top_ids": "beyond"}, "top_ids has values from 256 to 256, expected 0 to 255"),
         ({"top_ids": "low"}, "top_ids is float32 1 x 6 x 10, expected int64 1 x 6 x 10"),
-        ({"top_log_probs": "nats"}, "top_log_probs has values from 2 to 2, expected logarithms of probabilities"),
     ],
 )
 def test_invalid_details_are_an_error(changes: dict[str, str], said: str, tmp_path: Path) -> None:
-    with pytest.raises(BundleError) as caught:
+    with pytest.raises(BundleGraphError) as caught:
         details(tmp_path, **changes)
     assert f"detail.onnx: output {said}" in str(caught.value)
-
-
-def test_missing_output_is_named() -> None:
-    """Test with a session that does not use ONNX Runtime."""
-    check = OutputCheck(Path("score.onnx"), SCORE, 256)
-    with pytest.raises(BundleError, match=r"score\.onnx: output log_prob is missing"):
-        check.require({}, 1, 1)
 
 
 def test_invalid_outputs_leave_the_memory_unchanged(
@@ -176,10 +143,10 @@ def test_invalid_outputs_leave_the_memory_unchanged(
     step = type(session).step
 
     def lying(self: Any, feeds: Any, memory: Any) -> Any:
-        return {name: array - 1000 * np.sign(array) for name, array in step(self, feeds, memory).items()}
+        return {name: array[:, 1:] for name, array in step(self, feeds, memory).items()}
 
     monkeypatch.setattr(type(session), "step", lying)
-    with warnings.catch_warnings(), pytest.raises(BundleError, match="expected logarithms"):
+    with warnings.catch_warnings(), pytest.raises(BundleGraphError, match="expected float32 1 x 8"):
         stream.feed(ids[8:])
     monkeypatch.undo()
     assert np.array_equal(stream.feed(ids[8:]).log_probs, expected[1].log_probs)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from xlruntime import Model, OptionError, Sampling
+from xlruntime.load_options import LoadOptions
 from xlruntime.session import GraphSession
 
 
@@ -32,7 +33,7 @@ def few_only(band_model: Model) -> Model:
     graphs = band_model.bundle.graphs
     graphs = {"score": graphs["score_few"], "generate": graphs["generate"]}
     bundle = dataclasses.replace(band_model.bundle, graphs=graphs)
-    return Model(band_model.folder, bundle, band_model.device, 1)
+    return Model(band_model.folder, bundle, LoadOptions(threads=1))
 
 
 def test_few_tokens_run_in_the_graph_for_them(

@@ -24,7 +24,7 @@ from tests.runtime.tokenizer_files import (
     sequence,
     tokenizer_fields,
 )
-from xlruntime import BundleError, TextError, load
+from xlruntime import TextError, VocabularyError, load
 from xlruntime.documents import TextCounts
 from xlruntime.limits import Limits
 from xlruntime.tokenizers.libraries import SentencePieceTokenizer, TokenizersTokenizer
@@ -101,7 +101,9 @@ HOSTILE = {
 def test_hostile_tokenizer_is_refused_before_the_library_sees_it(
     changed: dict[str, Any], made: Callable[..., TokenizersTokenizer], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(BundleError, match=r"tokenizer\.json: (not a tokenizer of the|a broken precompiled)") as caught:
+    with pytest.raises(
+        VocabularyError, match=r"tokenizer\.json: (not a tokenizer of the|a broken precompiled)"
+    ) as caught:
         made(**changed)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1000
@@ -217,10 +219,10 @@ def test_document_beyond_the_limit_is_not_read_to_its_end(made: Callable[..., To
 def test_file_is_read_within_limits(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(tokenizer_fields(extra=[[]] * 100_000)))
-    with pytest.raises(BundleError, match=r"tokenizer\.json: reading it would take more than 1,000,000 bytes"):
+    with pytest.raises(VocabularyError, match=r"tokenizer\.json: reading it would take more than 1,000,000 bytes"):
         TokenizersTokenizer(path, Limits(bytes=1_000_000))
     path.write_bytes(sentencepiece_file(more=field(1, b"") * 100_000))
-    with pytest.raises(BundleError, match=r"tokenizer\.json: reading it would take more than 1,000,000 bytes"):
+    with pytest.raises(VocabularyError, match=r"tokenizer\.json: reading it would take more than 1,000,000 bytes"):
         SentencePieceTokenizer(path, Limits(bytes=1_000_000))
 
 
@@ -252,7 +254,7 @@ SENTENCEPIECE = {
 def test_hostile_sentencepiece_model_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.model"
     path.write_bytes(content)
-    with pytest.raises(BundleError, match=r"tokenizer\.model: (not a SentencePiece model|a broken precompiled)"):
+    with pytest.raises(VocabularyError, match=r"tokenizer\.model: (not a SentencePiece model|a broken precompiled)"):
         SentencePieceTokenizer(path)
 
 
@@ -269,10 +271,10 @@ def test_bundle_that_would_end_the_process(bundle_with: Callable[[str, Path], Pa
     hostile = {"type": "Precompiled", "precompiled_charsmap": "/P///wAAAAAAAAAAAAAAAAAA"}
     path.write_text(json.dumps(tokenizer_fields(normalizer=hostile)))
     folder = bundle_with("tokenizers", path)
-    with pytest.raises(BundleError, match="precompiled character map"):
+    with pytest.raises(VocabularyError, match="precompiled character map"):
         load(folder)
     code = "import resource, sys, xlruntime; resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2); "
     command = [sys.executable, "-c", code + "xlruntime.load(sys.argv[1])", str(folder)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith("xlruntime.errors.BundleError: ")
+    assert result.stderr.splitlines()[-1].startswith("xlruntime.errors.VocabularyError: ")

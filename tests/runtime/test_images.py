@@ -12,9 +12,9 @@ import pytest
 
 from tests.helpers.paths import ROOT
 from xlruntime import ArgumentError, Model, OptionError
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle import Bundle
+from xlruntime.bundle_files import read_bundle
 from xlruntime.images import Pixels, draw_image, image_side, png, side_by_side
-from xlruntime.spec import Bundle
 
 GOLDEN = read_bundle(ROOT / "tests/golden/reformer_band/bundle")
 

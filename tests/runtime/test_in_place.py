@@ -9,7 +9,7 @@ import pytest
 
 from tests.runtime.in_place import walk_both_ways
 from xlruntime import Model
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 from xlruntime.session import GraphSession
 
 Ids = Callable[..., Any]
@@ -32,7 +32,7 @@ def test_rings_of_a_reformer_are_written_in_place(band_model: Model, random_ids:
 def test_rings_that_are_copied_are_found(bytes_model: Model, random_ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write outputs elsewhere, so that the buffers keep their old values."""
 
-    def step(session: GraphSession, feeds: dict[str, Any], memory: BatchMemory) -> dict[str, Any]:
+    def step(session: GraphSession, feeds: dict[str, Any], memory: Memory) -> dict[str, Any]:
         rings = {entry.input: memory.array(entry).copy() for entry in memory.entries}
         made = session.run({**feeds, **{name: value.numpy() for name, value in memory.constants.items()}, **rings})
         return {name: array for name, array in made.items() if name == "log_prob"}

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from xlruntime import Model, NonFiniteScoreWarning, XlruntimeError
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 
 
-def poison(memory: BatchMemory, row: int) -> None:
+def poison(memory: Memory, row: int) -> None:
     """Write NaN to one slot of one memory; from then on, every product with the row is NaN, masked or not."""
     array = memory.array(memory.entries[0])
     array[row, :, 3] = np.nan
@@ -59,7 +59,7 @@ def test_poisoned_row_leaves_its_neighbours_alone(
     expected = [parts.log_probs for parts in by_document(model, documents)]
     step, steps = Model.step, 0
 
-    def poisoned(self: Model, purpose: str, memory: BatchMemory, *segment: Any) -> Any:
+    def poisoned(self: Model, purpose: str, memory: Memory, *segment: Any) -> Any:
         nonlocal steps
         steps += 1
         if steps == 4:
@@ -86,7 +86,7 @@ def test_document_without_any_finite_score_warns_once(
 ) -> None:
     step = Model.step
 
-    def poisoned(self: Model, purpose: str, memory: BatchMemory, *segment: Any) -> Any:
+    def poisoned(self: Model, purpose: str, memory: Memory, *segment: Any) -> Any:
         poison(memory, 0)
         return step(self, purpose, memory, *segment)
 

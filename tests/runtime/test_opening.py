@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import subprocess
 import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -15,6 +17,7 @@ import xlexport
 import xlruntime
 from tests.helpers.paths import ROOT
 from xlruntime import Model
+from xlruntime.load_options import LoadKeywords, LoadOptions
 
 USE = "import sys, xlruntime; print(len(list(xlruntime.load(sys.argv[1], threads=1).score(['some text']))))"
 SHOW = "import logging; logging.basicConfig(level='DEBUG'); "
@@ -76,6 +79,41 @@ def test_graphs_are_closed_at_the_end_of_a_block(bytes_model: Model, caplog: pyt
 def test_version_has_one_source() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     source = Path(project["tool"]["hatch"]["version"]["path"])
-    assert ROOT / source == ROOT / "runtime/xlruntime/__init__.py"
+    assert ROOT / source == ROOT / "runtime/python/xlruntime/__init__.py"
     assert f'__version__ = "{xlruntime.__version__}"' in (ROOT / source).read_text("utf-8").splitlines()
     assert xlruntime.__version__ == xlexport.__version__ == metadata.version("xlexport")
+
+
+def test_application_pins_the_bundle_that_it_was_made_with(bytes_model: Model) -> None:
+    digest = hashlib.sha256((bytes_model.folder / "bundle.json").read_bytes()).hexdigest()
+    assert xlruntime.load(bytes_model.folder, digest=digest).bundle.digest == digest
+    with pytest.raises(xlruntime.BundleMismatchError, match=rf"bundle\.json: its SHA-256 is {digest}, expected '0000"):
+        xlruntime.load(bytes_model.folder, digest="0" * 64, check_files=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"threads": 0}, "threads is 0, at least 1 is needed"),
+        ({"cuda_graphs": True}, "cuda_graphs needs a CUDA device"),
+        ({"device": "gpu"}, "device 'gpu'"),
+        ({"step_timeout": -1.0}, "step_timeout is -1"),
+    ],
+)
+def test_options_of_load_out_of_range_are_refused(options: dict[str, Any], said: str, bytes_model: Model) -> None:
+    with pytest.raises(xlruntime.OptionError, match=said):
+        xlruntime.load(bytes_model.folder, **options)
+
+
+def test_digest_that_is_no_text_is_refused(bytes_model: Model) -> None:
+    with pytest.raises(xlruntime.ArgumentError, match="digest is 5, expected a text or None"):
+        xlruntime.load(bytes_model.folder, digest=5)  # type: ignore[arg-type]
+
+
+def test_unknown_option_of_load_is_an_error_of_python(bytes_model: Model) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'thread'"):
+        xlruntime.load(bytes_model.folder, thread=1)  # type: ignore[call-arg]  # mypy sees it, too
+
+
+def test_keywords_of_load_are_its_options() -> None:
+    assert get_type_hints(LoadKeywords) == get_type_hints(LoadOptions)

@@ -15,7 +15,6 @@ from safetensors import safe_open
 from tests.helpers.paths import GOLDEN, WHOLE
 from tests.runtime.conftest import MADE_UP, PLACES
 from xlruntime import Model
-from xlruntime.spec import FORMAT_VERSION
 
 
 @dataclass(frozen=True)
@@ -48,16 +47,12 @@ CASES = read_cases()
 STREAMS = [case for case in CASES if case.name not in WHOLE]
 
 
-def test_golden_bundles_are_of_this_format(variant: Model) -> None:
-    assert variant.bundle.format_version == FORMAT_VERSION
-
-
 def test_golden_bundles_cover_all_variants() -> None:
     chosen = {
-        (bundle["config"]["pre_lnorm"], settings["same_length"]["default"], bundle["evaluation"]["first_memory"])
+        (bundle["model"]["config"]["pre_lnorm"], settings["same_length"]["value"], bundle["document"]["fresh_memory"])
         for path in GOLDEN.glob("*/bundle/bundle.json")
         for bundle in [json.loads(path.read_text("utf-8"))]
-        for settings in [bundle["evaluation"]["settings"]]
+        for settings in [bundle["settings"]]
         if "same_length" in settings
     }
     assert chosen == {

@@ -43,7 +43,7 @@ class PretendedCuda:
             get_providers=lambda: [CUDA, CPU],
             disable_fallback=session.disable_fallback,
             get_provider_graph_assignment_info=session.get_provider_graph_assignment_info,
-            get_modelmeta=session.get_modelmeta,
+            get_inputs=session.get_inputs,
             get_outputs=session.get_outputs,
         )
 

@@ -367,5 +367,5 @@ def test_settings_of_a_score(model: Model, random_ids: Callable[..., Any]) -> No
     streams: Streams = arrange(corpus_of(random_ids(40)), evaluation, batch_size=4)
     found = walk(model, streams)
     assert (found.segment_len, found.settings) == (6, {"mem_len": 10, "clamp_len": 9, "same_length": False})
-    assert (found.protocol, found.first_memory) == ("kimiyoung", model.bundle.evaluation.first_memory)
+    assert (found.protocol, found.first_memory) == ("kimiyoung", model.bundle.evaluation.fresh_memory)
     assert found.tokens_per_second > 0

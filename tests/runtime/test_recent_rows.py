@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from xlruntime import Model
-from xlruntime.memory import BatchMemory
-from xlruntime.spec import Memory
+from xlruntime.bundle import MemoryEntry
+from xlruntime.memory import Memory
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -24,7 +24,7 @@ def late_reader(golden: Callable[[str], Model]) -> Model:
 
 
 @pytest.fixture
-def filled(band_model: Model, random_ids: Callable[..., Any]) -> BatchMemory:
+def filled(band_model: Model, random_ids: Callable[..., Any]) -> Memory:
     """Return two rows after 31 tokens, the second 5 tokens after a restart; the rings have 20 slots."""
     memory = band_model.new_memory(band_model.bundle.settings, batch_size=2)
     ids = random_ids(2 * 31, vocab_size=258).reshape(2, 31)
@@ -35,11 +35,11 @@ def filled(band_model: Model, random_ids: Callable[..., Any]) -> BatchMemory:
     return memory
 
 
-def recent(memory: BatchMemory) -> list[Memory]:
+def recent(memory: Memory) -> list[MemoryEntry]:
     return [entry for entry in memory.entries if entry.layout == "window"]
 
 
-def contents(memory: BatchMemory) -> Arrays:
+def contents(memory: Memory) -> Arrays:
     return {entry.input: memory.array(entry).copy() for entry in memory.entries}
 
 
@@ -52,7 +52,7 @@ def test_graph_may_read_its_memory_after_it_has_written_it(late_reader: Model) -
     assert session.step({"tokens": tokens}, memory)["log_prob"].tolist() != [[-5, -6, -7, -8]]
 
 
-def test_buffers_change_places(band_model: Model, filled: BatchMemory) -> None:
+def test_buffers_change_places(band_model: Model, filled: Memory) -> None:
     tokens = np.ones((2, 3), np.int64)
     for entry in recent(filled):
         places = [filled.values[entry.input].data_ptr(), filled.target(entry).data_ptr()]
@@ -73,13 +73,13 @@ def test_buffers_change_places(band_model: Model, filled: BatchMemory) -> None:
 @pytest.mark.parametrize("purpose", ["score", "generate", "detail"])
 @pytest.mark.parametrize("segment_len", [1, 8])
 def test_unbound_graph_is_a_pure_function(
-    purpose: str, segment_len: int, band_model: Model, filled: BatchMemory, random_ids: Callable[..., Any]
+    purpose: str, segment_len: int, band_model: Model, filled: Memory, random_ids: Callable[..., Any]
 ) -> None:
     tokens, targets = random_ids(4 * segment_len, seed=1, vocab_size=258).reshape(2, 2, segment_len)
-    feeds: Arrays = {"tokens": tokens, "targets": targets, **filled.feeds(), **contents(filled)}
+    session = band_model.session(band_model.graph_for(purpose, segment_len))
+    feeds: Arrays = {**filled.feeds(session.graph, tokens, targets), **contents(filled)}
     before = {name: array.copy() for name, array in feeds.items()}
-    name = f"{purpose}_few" if f"{purpose}_few" in band_model.bundle.graphs else purpose
-    outputs = band_model.session(name).run(feeds)
+    outputs = session.run(feeds)
     for key, array in feeds.items():
         np.testing.assert_array_equal(array, before[key])
     bound = band_model.step(purpose, filled, tokens, targets)
@@ -89,7 +89,7 @@ def test_unbound_graph_is_a_pure_function(
         np.testing.assert_array_equal(outputs[key], array)
 
 
-def test_rows_by_age_are_those_of_the_document(filled: BatchMemory) -> None:
+def test_rows_by_age_are_those_of_the_document(filled: Memory) -> None:
     for entry in filled.entries:
         array, axis = filled.array(entry), entry.row_axis or 0
         kept = 8 if entry.layout == "window" else 12
@@ -102,7 +102,7 @@ def test_rows_by_age_are_those_of_the_document(filled: BatchMemory) -> None:
     assert {entry.dtype for entry in filled.entries} == {"float32", "int32"}
 
 
-def test_bucket_ids_begin_at_zero_and_stay_whole_numbers(band_model: Model, filled: BatchMemory) -> None:
+def test_bucket_ids_begin_at_zero_and_stay_whole_numbers(band_model: Model, filled: Memory) -> None:
     (ids,) = [entry for entry in filled.entries if entry.dtype == "int32"]
     fresh = band_model.new_memory(band_model.bundle.settings)
     assert fresh.array(ids).dtype == np.int32
@@ -110,7 +110,7 @@ def test_bucket_ids_begin_at_zero_and_stay_whole_numbers(band_model: Model, fill
     assert set(np.unique(filled.array(ids))) == {0, 1, 2, 3}
 
 
-def test_taken_rows_are_copies(band_model: Model, filled: BatchMemory) -> None:
+def test_taken_rows_are_copies(band_model: Model, filled: Memory) -> None:
     before = contents(filled)
     taken = filled.take([1])
     assert (taken.position.tolist(), filled.position.tolist()) == ([5], [31, 5])
@@ -128,7 +128,7 @@ def test_taken_rows_are_copies(band_model: Model, filled: BatchMemory) -> None:
         np.testing.assert_allclose(again.array(entry), filled.array(entry)[[1]], rtol=0, atol=1e-5)
 
 
-def test_refill_changes_one_row(filled: BatchMemory) -> None:
+def test_refill_changes_one_row(filled: Memory) -> None:
     before = contents(filled)
     filled.restart(0, refill=True)
     for entry in filled.entries:

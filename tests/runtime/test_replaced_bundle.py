@@ -14,7 +14,7 @@ import pytest
 from tests.helpers.paths import GOLDEN
 from tests.runtime.test_bundle_errors import refusal
 from xlruntime import BundleError, Model, load, opening
-from xlruntime.bundle import check_digests
+from xlruntime.bundle_files import check_digests
 
 EMPTY = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
 REPLACED = r"bundle: the bundle was replaced while it was open \((?P<files>.*) differs\)\. Load it again\."

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlruntime import BundleError, Model, TextError, XlruntimeError, load
+from xlruntime import Model, TextError, VocabularyError, XlruntimeError, load
 from xlruntime.documents import TextCounts
 from xlruntime.tokenizers.libraries import SentencePieceTokenizer
 from xlruntime.tokenizers.white_space import starts_word
@@ -113,7 +113,7 @@ def test_text_that_is_not_utf8_names_the_byte(model: Model) -> None:
 @pytest.mark.parametrize("content", [b"", b"{}", b"not a model", b"\n\x0e\n\x05<unk>"])
 def test_file_that_is_not_a_model_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "broken.model").write_bytes(content)
-    with pytest.raises(BundleError, match=r"broken\.model: not a SentencePiece model \(.*\)\.") as caught:
+    with pytest.raises(VocabularyError, match=r"broken\.model: not a SentencePiece model \(.*\)\.") as caught:
         SentencePieceTokenizer(tmp_path / "broken.model")
     assert "\n" not in str(caught.value)
 

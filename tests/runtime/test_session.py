@@ -10,14 +10,14 @@ import numpy.typing as npt
 import pytest
 
 from xlruntime import Model
-from xlruntime.memory import BatchMemory
-from xlruntime.spec import Memory
+from xlruntime.bundle import MemoryEntry
+from xlruntime.memory import Memory
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 @pytest.fixture
-def filled(variant: Model, random_ids: Callable[..., Any]) -> BatchMemory:
+def filled(variant: Model, random_ids: Callable[..., Any]) -> Memory:
     """Return three rows of different histories after 31 tokens, in a ring of 19 slots that has wrapped."""
     memory = variant.new_memory(variant.bundle.settings, batch_size=3, capacity=19)
     ids = random_ids(3 * 31, vocab_size=variant.bundle.vocab_size).reshape(3, 31)
@@ -29,17 +29,17 @@ def filled(variant: Model, random_ids: Callable[..., Any]) -> BatchMemory:
     return memory
 
 
-def row_axis(entry: Memory) -> int:
+def row_axis(entry: MemoryEntry) -> int:
     assert entry.row_axis is not None
     return entry.row_axis
 
 
-def contents(memory: BatchMemory) -> Arrays:
+def contents(memory: Memory) -> Arrays:
     return {entry.input: memory.array(entry).copy() for entry in memory.entries}
 
 
 @pytest.mark.parametrize("S", [1, 4, 7])
-def test_step_writes_its_slots_and_no_others(S: int, variant: Model, filled: BatchMemory) -> None:
+def test_step_writes_its_slots_and_no_others(S: int, variant: Model, filled: Memory) -> None:
     before, offset = contents(filled), filled.offset
     buffers = {entry.input: filled.array(entry) for entry in filled.entries}
     places = {name: (array.ctypes.data, filled.values[name].data_ptr()) for name, array in buffers.items()}
@@ -57,17 +57,16 @@ def test_step_writes_its_slots_and_no_others(S: int, variant: Model, filled: Bat
 
 @pytest.mark.parametrize("purpose", ["score", "generate", "detail"])
 def test_unbound_graph_is_a_pure_function(
-    purpose: str, variant: Model, filled: BatchMemory, random_ids: Callable[..., Any]
+    purpose: str, variant: Model, filled: Memory, random_ids: Callable[..., Any]
 ) -> None:
     tokens, targets = random_ids(2 * 3 * 6, seed=1, vocab_size=variant.bundle.vocab_size).reshape(2, 3, 6)
     memory = contents(filled)
-    feeds: Arrays = {"tokens": tokens, "targets": targets, **filled.feeds(), **memory}
+    session = variant.session(purpose)
+    feeds: Arrays = {**filled.feeds(session.graph, tokens, targets), **memory}
     feeds |= {name: value.numpy() for name, value in filled.constants.items()}
     before = {name: array.copy() for name, array in feeds.items()}
 
-    session = variant.session(purpose)
     outputs = session.run(feeds)
-    assert list(outputs) == [tensor.name for tensor in variant.bundle.graphs[purpose].outputs]
     for name, array in feeds.items():
         np.testing.assert_array_equal(array, before[name])
     again = session.run(feeds)
@@ -79,7 +78,7 @@ def test_unbound_graph_is_a_pure_function(
         np.testing.assert_array_equal(outputs[name], again[name])
 
 
-def test_positional_keys_are_never_written(variant: Model, filled: BatchMemory) -> None:
+def test_positional_keys_are_never_written(variant: Model, filled: Memory) -> None:
     before = {name: value.numpy().copy() for name, value in filled.constants.items()}
     assert len(before) == variant.bundle.config["n_layer"]
     variant.step("score", filled, np.ones((3, 7), np.int64), np.ones((3, 7), np.int64))
@@ -87,7 +86,7 @@ def test_positional_keys_are_never_written(variant: Model, filled: BatchMemory) 
         np.testing.assert_array_equal(value.numpy(), before[name])
 
 
-def test_rows_by_age_are_the_last_ones_written(variant: Model, filled: BatchMemory) -> None:
+def test_rows_by_age_are_the_last_ones_written(variant: Model, filled: Memory) -> None:
     mem_len = variant.bundle.settings["mem_len"]
     for entry in filled.entries:
         rows = filled.by_age(entry, 0)
@@ -95,11 +94,11 @@ def test_rows_by_age_are_the_last_ones_written(variant: Model, filled: BatchMemo
         newest = (filled.offset - 1) % filled.capacity
         wanted = filled.array(entry)[0].take(newest, axis=row_axis(entry) - 1)
         np.testing.assert_array_equal(rows.take(-1, axis=row_axis(entry) - 1), wanted)
-    restarted = variant.bundle.evaluation.first_memory == "empty"
+    restarted = variant.bundle.evaluation.fresh_memory == "empty"
     assert filled.by_age(filled.entries[0], 1).shape[1] == (5 if restarted else mem_len)
 
 
-def test_taken_rows_are_copies(variant: Model, filled: BatchMemory) -> None:
+def test_taken_rows_are_copies(variant: Model, filled: Memory) -> None:
     before = contents(filled)
     taken = filled.take([1, 2])
     assert (taken.batch_size, taken.offset, taken.capacity) == (2, filled.offset, filled.capacity)
@@ -117,10 +116,9 @@ def test_session_reports_its_properties(variant: Model) -> None:
     assert session is variant.session("score")
     assert session.providers == ["CPUExecutionProvider"]
     graphs = variant.bundle.graphs
-    assert session.metadata == graphs["score"].metadata(variant.bundle.memory)
-    score, generate = ({tensor.name for tensor in graphs[purpose].inputs} for purpose in ("score", "generate"))
-    assert {"tokens", "targets", "offset", "memory_length", "window"} <= score
-    assert "targets" not in generate
+    assert session.graph == graphs["score"]
+    assert {"tokens", "targets", "offset", "memory_length", "window"} <= graphs["score"].inputs.keys()
+    assert "targets" not in graphs["generate"].inputs
 
 
 def test_session_that_was_released_opens_again(variant: Model, random_ids: Callable[..., Any]) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlruntime import BundleError, Document, Model, TextError, TokenError, spec
+from xlruntime import BundleError, Document, Model, TextError, TokenError
 from xlruntime import documents as text
+from xlruntime.bundle import Tokenizer as TokenizerEntry
 from xlruntime.documents import TextCounts
 from xlruntime.token_reader import TokenReader
 from xlruntime.tokenizers import ByteTokenizer, NoTokenizer, make_tokenizer
@@ -152,4 +153,4 @@ def test_file_opened_as_text_is_refused(bytes_model: Model, tmp_path: Path) -> N
 
 def test_unknown_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="unknown tokenizer 'words'; expected 'bytes', 'none', or 'vocabulary'"):
-        make_tokenizer(spec.Tokenizer("words", "words.txt"), tmp_path)  # type: ignore[arg-type]  # on purpose
+        make_tokenizer(TokenizerEntry("words", "words.txt"), tmp_path)  # type: ignore[arg-type]  # on purpose

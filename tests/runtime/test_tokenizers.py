@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlruntime import BundleError, Document, Model, TextError, TokenError, XlruntimeError, load
+from xlruntime import Document, Model, TextError, TokenError, VocabularyError, XlruntimeError, load
 from xlruntime.documents import TextCounts
 from xlruntime.tokenizers.libraries import TokenizersTokenizer
 
@@ -126,7 +126,7 @@ def test_file_that_is_not_a_tokenizer_is_refused(
 ) -> None:
     (tmp_path / "broken.json").write_text(content, "utf-8")
     folder = bundle_with("tokenizers", tmp_path / "broken.json")
-    with pytest.raises(BundleError, match=r"broken\.json: not (valid JSON|a tokenizer of the tokenizers library)"):
+    with pytest.raises(VocabularyError, match=r"broken\.json: not (valid JSON|a tokenizer of the tokenizers library)"):
         load(folder)
 
 

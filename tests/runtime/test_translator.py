@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from safetensors.numpy import load_file
 from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import EMPTY, GOLDEN, golden_bundle
 from xlruntime import BundleError, OptionError, SearchOptions, TextError, Translator, load, load_translator
-from xlruntime.bundle import read_bundle
 
 FOLDER = GOLDEN / "encoder_decoder" / "translator"
 PAIRS = (("abc", "cba!"), ("", "x"), ("a longer one", "long"), ("z", ""))
@@ -89,24 +87,14 @@ def test_each_kind_of_bundle_has_its_own_interface() -> None:
         load_translator(golden_bundle(EMPTY))
 
 
-def test_manifest_of_a_language_model_has_no_encoder() -> None:
-    """Compare with bundles of earlier versions, whose runtimes refuse unknown fields."""
-    manifest = golden_bundle(EMPTY) / "bundle.json"
-    assert "encoder" not in json.loads(read_bundle(manifest.parent).to_json())
-    assert read_bundle(FOLDER).to_json() == (FOLDER / "bundle.json").read_text("utf-8")
-
-
+FEED = {"feed": "tokens"}
 DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
-    "ids of the encoder are outside the vocabulary: end 259": lambda fields: fields["encoder"].update(end=259),
-    "pad, start and end are not three different ids": lambda fields: fields["encoder"].update(end=1),
-    "source_len is 0": lambda fields: fields["encoder"].update(source_len=0),
-    "the graph 'encode' is missing": lambda fields: fields["graphs"].pop("encode"),
-    "takes other inputs than source": lambda fields: fields["graphs"]["encode"]["inputs"][0].update(name="tokens"),
-    "targets have no longest length": lambda fields: fields["evaluation"].update(max_positions=None),
-    "the graph 'score' does not take what the graph 'encode' returns": lambda fields: fields["graphs"]["encode"][
-        "outputs"
-    ][0].update(dtype="float16"),
-    "have no axis 'sources' in front: source_key_0": lambda fields: fields["graphs"]["encode"]["outputs"][0].update(
+    "ids of the encoder are outside the vocabulary: end 259": lambda m: m["document"]["encoder"].update(end=259),
+    "the graph 'encode' and the encoder of documents are not there together": lambda m: m["graphs"].pop("encode"),
+    "the graph 'encode' takes tokens, but": lambda m: m["graphs"]["encode"].update(inputs={"tokens": FEED}),
+    "targets have no longest length": lambda m: m["document"].update(max_positions=None),
+    "takes source_key_0, but nothing feeds it": lambda m: m["graphs"]["encode"]["outputs"].pop("source_key_0"),
+    "have no axis 'sources' in front: source_key_0": lambda m: m["graphs"]["encode"]["outputs"]["source_key_0"].update(
         shape=["batch", 2, "source_tokens", 3]
     ),
 }
@@ -132,6 +120,6 @@ def test_changed_graph_is_refused(tmp_path: Path) -> None:
 def test_bundle_without_the_declaration_is_refused(tmp_path: Path) -> None:
     """Check that nothing runs the steps without a source: their inputs would be missing."""
     folder = Path(shutil.copytree(FOLDER, tmp_path / "bundle"))
-    edit_manifest(folder, lambda fields: fields.pop("encoder"))
+    edit_manifest(folder, lambda fields: fields["document"].update(encoder=None))
     with pytest.raises((BundleError, OptionError)):
         list(load(folder, threads=1).score(["text"]))

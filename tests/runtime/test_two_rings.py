@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +41,10 @@ def test_each_ring_has_its_own_capacity(model: Model) -> None:
     assert {entry.layout: memory.array(entry)[0, 0].item() for entry in memory.entries[1:]} == {"ring": 0, "state": 7}
 
 
-@pytest.mark.parametrize("settings", [{}, {"near_len": 1}, {"near_len": 12, "far_len": 2}])
-def test_stream_sees_the_chosen_rows_of_each_ring(settings: dict[str, Any], model: Model) -> None:
-    lengths = {"near": settings.get("near_len", 3), "far": settings.get("far_len", 9)}
-    scores = model.stream(**settings).feed(IDS)
-    np.testing.assert_array_equal(scores.log_probs, wanted(IDS, **lengths))
+@pytest.mark.parametrize("mem_len", [1, 3, 12])
+def test_stream_sees_the_chosen_rows_of_each_ring(mem_len: int, model: Model) -> None:
+    scores = model.stream(mem_len=mem_len).feed(IDS)
+    np.testing.assert_array_equal(scores.log_probs, wanted(IDS, mem_len, 3 * mem_len))
     assert scores.context.tolist() == list(range(1, len(IDS)))  # the state depends on every token
 
 
@@ -54,7 +52,7 @@ def test_documents_of_a_batch_begin_with_the_first_value(model: Model) -> None:
     documents = [IDS[:n] for n in (30, 5, 17, 2, 41)]
     for total, ids in zip(model.score(documents, batch_size=2), documents, strict=True):
         assert total.nats == -wanted(ids).sum()
-        assert total.to_dict() | {"near_len": 3, "far_len": 9} == total.to_dict()
+        assert total.to_dict()["mem_len"] == 3
 
 
 def rest(stream: Stream) -> list[float]:
@@ -75,5 +73,5 @@ def test_saved_forked_tried_and_reset_streams(model: Model, tmp_path: Path) -> N
 
 
 def test_setting_of_other_bundles_is_refused(model: Model) -> None:
-    with pytest.raises(OptionError, match=r"mem_len: not among the settings of this bundle \(segment_len, near_len, f"):
-        model.stream(mem_len=3)
+    with pytest.raises(OptionError, match=r"clamp_len: not among the settings of this bundle \(segment_len, mem_len\)"):
+        model.stream(clamp_len=3)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from xlruntime import BundleError, VocabularyError
+from xlruntime import VocabularyError
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 WORDS = ("<eos>", "the", "sea", "<unk>")
@@ -103,7 +103,7 @@ def test_all_problems_are_reported_together() -> None:
     ],
 )
 def test_broken_file_is_refused(text: str, problem: str) -> None:
-    with pytest.raises(BundleError, match=rf"^it: {problem}.*Convert the checkpoint again\.$"):
+    with pytest.raises(VocabularyError, match=rf"^it: {problem}.*Convert the checkpoint again\.$"):
         Vocabulary.from_json(text, "it")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlruntime import BundleError, Document, Model, TokenError, load
+from xlruntime import Document, Model, TokenError, VocabularyError, load
 from xlruntime.documents import continuation
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
@@ -129,5 +129,5 @@ def test_continuation_of_characters_keeps_their_spaces() -> None:
 @pytest.mark.parametrize("content", [b"", b"\xff", b"{}", b'{"format": "xlexport vocabulary", "kind": "words"}'])
 def test_broken_vocabulary_is_refused(content: bytes, bundle_with: BundleWith, tmp_path: Path) -> None:
     (tmp_path / "vocabulary.json").write_bytes(content)
-    with pytest.raises(BundleError, match=r"vocabulary\.json: .*(Convert the checkpoint again|write it again)"):
+    with pytest.raises(VocabularyError, match=r"vocabulary\.json: .*(Convert the checkpoint again|write it again)"):
         load(bundle_with("vocabulary", tmp_path / "vocabulary.json"))

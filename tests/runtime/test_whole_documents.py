@@ -16,7 +16,6 @@ import pytest
 
 from tests.helpers.manifests import edit_manifest
 from xlruntime import Document, Model, NonFiniteScoreWarning, OptionError, Sampling, TextError, TokenError, load
-from xlruntime.bundle import read_bundle
 from xlruntime.protocols import Corpus, arrange, walk
 
 LIMIT = 96
@@ -180,7 +179,7 @@ def test_corpus_of_whole_documents(chunk_model: Model, ids: Ids, close: Callable
 def last_model(chunk_model: Model, tmp_path: Path) -> Model:
     """Return the same model with the rule of Hugging Face's loss: a document's last token is read too."""
     folder = shutil.copytree(chunk_model.folder, tmp_path / "bundle")
-    edit_manifest(folder, lambda manifest: manifest["evaluation"].update(reads_last=True))
+    edit_manifest(folder, lambda manifest: manifest["document"].update(bidirectional=True))
     return load(folder, threads=1)
 
 
@@ -251,11 +250,3 @@ def test_corpus_whose_last_tokens_are_read(
         found = walk(last_model, arrange(corpus, last_model.evaluation(restart=True), "document"))
         (score,) = last_model.score([ids[:length]], restart=True)
         close(found.nats, score.nats)
-
-
-def test_rule_is_written_only_if_it_is_used(chunk_model: Model, last_model: Model) -> None:
-    """Check that bundles without the rule stay readable for runtimes that do not know it."""
-    assert '"reads_last": true' in last_model.bundle.to_json()
-    assert "reads_last" not in chunk_model.bundle.to_json()
-    assert read_bundle(last_model.folder).evaluation.reads_last
-    assert not chunk_model.bundle.evaluation.reads_last

@@ -1,19 +1,16 @@
-"""FILE.partial: only one run writes it, never through a link, and outputs of other runs are never lost."""
+"""FILE.partial: it is never written through a link, and outputs of other runs are never lost."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.scoring.conftest import Score
-from xlexport.errors import OutputExistsError, ResumeError
+from xlexport.errors import OutputExistsError
 from xlexport.scoring.partial_file import PartialFile
 
 
@@ -72,39 +69,3 @@ def test_output_that_another_run_has_completed_meanwhile(force: bool, tmp_path: 
         output.publish()
     output.close()
     assert (output.path.read_text(), output.partial.read_text()) == ("theirs", "mine")
-
-
-def test_two_runs_on_one_file(score: Score, texts: list[Path], tmp_path: Path) -> None:
-    output = PartialFile(tmp_path / "out.csv")
-    output.open()
-    line = score(*texts, "-o", tmp_path / "out.csv", "--force").refusal
-    assert "another run is writing it. Wait for its end, or give another name." in line
-    output.discard()
-
-
-def test_run_that_ends_as_another_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Do not shorten a file that became another run's output between opening and locking."""
-    output = PartialFile(tmp_path / "out.csv")
-    output.partial.write_text("all of it")
-    lock = fcntl.flock
-
-    def publishing(*arguments: Any) -> None:
-        output.partial.rename(output.path)
-        lock(*arguments)
-
-    monkeypatch.setattr(fcntl, "flock", publishing)
-    with pytest.raises(ResumeError, match=r"out.csv.partial: another run has just completed it\."):
-        output.open()
-    output.close()
-    assert output.path.read_text() == "all of it"
-
-
-def test_file_system_without_locks(
-    score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def lock(*_: Any) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", lock)
-    score(*texts, "-o", tmp_path / "out.csv").succeeded()
-    assert (tmp_path / "out.csv").exists()

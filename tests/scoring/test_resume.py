@@ -202,15 +202,6 @@ def test_remains_of_a_run_that_was_killed_after_its_last_step(
     assert [path.name for path in tmp_path.glob("*out*")] == ["out.jsonl"]
 
 
-def test_remains_of_a_run_that_was_killed_as_it_wrote_a_state(
-    stopped: Path, score: Score, texts: list[Path], tmp_path: Path
-) -> None:
-    (tmp_path / ".out.jsonl.partial.state.xlexport-0123456789abcdef").write_text("half of a state")
-    (tmp_path / ".out.jsonl.partial.state.xlexport-0123456789abcdef.lock").touch()
-    score(*texts, "-o", stopped, "--per", "token", "--resume").succeeded()
-    assert [path.name for path in tmp_path.glob("*out*")] == ["out.jsonl"]
-
-
 def test_resume_before_anything_was_saved(score: Score, texts: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     score(*texts, "-o", tmp_path / "whole.jsonl").succeeded()

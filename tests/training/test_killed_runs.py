@@ -1,4 +1,4 @@
-"""The next run tidies up after killed training; `reliability/faults.py` kills it at every call."""
+"""Training in a folder in which an earlier run was killed, and numbers that no configuration has."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import pytest
 import torch
 
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
-from xltraining.errors import ConfigError
+from xltraining.errors import CheckpointWriteError, ConfigError
 from xltraining.train import TrainingConfig, train
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 SMALL = TransformerXLConfig(
     n_token=256, n_layer=1, n_head=1, d_model=8, d_head=4, d_inner=8, tgt_len=8, mem_len=8, dropout=0.0
 )
-
-DEAD = "0123456789abcdef"
 
 
 @pytest.fixture
@@ -41,23 +39,14 @@ def test_run_without_a_checkpoint_starts_a_new_log(run: Callable[..., list[int]]
     assert run(3) == [1, 2, 3]
 
 
-def test_leftovers_of_a_killed_save_are_removed_by_the_next(run: Callable[..., list[int]], tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / f".checkpoint.pt.xlexport-{DEAD}").write_bytes(b"half of one")
-    (tmp_path / "run" / f".checkpoint.pt.xlexport-{DEAD}.lock").touch()
-    run(2)
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["checkpoint.pt", "log.jsonl"]
-
-
-def test_folder_that_a_killed_save_set_aside_comes_back(tmp_path: Path) -> None:
+def test_folder_that_a_killed_save_set_aside_is_named(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, path = TransformerXL(SMALL), tmp_path / "checkpoint"
     save_checkpoint(path, SMALL, model.state_dict())
-    path.rename(tmp_path / f".checkpoint.xlexport-{DEAD}.old")
-    (tmp_path / f".checkpoint.xlexport-{DEAD}").mkdir()
-    (tmp_path / f".checkpoint.xlexport-{DEAD}.lock").touch()
-    save_checkpoint(path, SMALL, model.state_dict())
-    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]
+    path.rename(tmp_path / ".checkpoint.old")
+    with pytest.raises(CheckpointWriteError, match=r"left by a killed run: rename it to checkpoint, or remove it"):
+        save_checkpoint(path, SMALL, model.state_dict())
+    (tmp_path / ".checkpoint.old").rename(path)
     load_checkpoint(path)
 
 

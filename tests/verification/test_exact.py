@@ -23,7 +23,7 @@ from xlexport.verification.exact import ratios
 from xlexport.verification.parity import ParityReport
 from xlruntime import Model
 from xlruntime import load as load_bundle
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted, ConvertedReformer
@@ -47,7 +47,7 @@ def bundle(bytes_bundle: Converted) -> Model:
 def test_graphs_round_like_the_trained_model(name: str, request: pytest.FixtureRequest) -> None:
     converted = request.getfixturevalue(name)
     model = load_bundle(converted.folder, threads=1)
-    evaluation = None if model.bundle.settings.whole else model.evaluation(segment_len=64)
+    evaluation = None if model.bundle.settings.full_document else model.evaluation(segment_len=64)
     ids = IDS % model.bundle.vocab_size
     report = verify(model, lambda: converted.model, ids, segments=1280, evaluation=evaluation)
     report.require_passed()
@@ -114,7 +114,7 @@ def fails_by_rounding_alone(report: ParityReport) -> None:
 
 
 def test_one_token_is_found_by_the_largest_error(bundle: Model, bytes_bundle: Converted) -> None:
-    def miss(memory: BatchMemory, outputs: Arrays) -> None:
+    def miss(memory: Memory, outputs: Arrays) -> None:
         outputs["log_prob"][0, 7] += np.float32(1e-5)
 
     after_step(bundle, 3, miss)
@@ -126,7 +126,7 @@ def test_one_token_is_found_by_the_largest_error(bundle: Model, bytes_bundle: Co
 def test_many_tokens_are_found_by_the_mean_square(bundle: Model, bytes_bundle: Converted) -> None:
     signs = np.resize(np.array([1, -1], np.float32), 64)
 
-    def blur(memory: BatchMemory, outputs: Arrays) -> None:
+    def blur(memory: Memory, outputs: Arrays) -> None:
         outputs["log_prob"] += np.float32(1.5e-6) * signs
 
     after_step(bundle, 0, blur, every=True)
@@ -136,7 +136,7 @@ def test_many_tokens_are_found_by_the_mean_square(bundle: Model, bytes_bundle: C
 
 
 def test_score_that_is_not_finite_has_no_ratio_that_passes(bundle: Model, bytes_bundle: Converted) -> None:
-    def lose(memory: BatchMemory, outputs: Arrays) -> None:
+    def lose(memory: Memory, outputs: Arrays) -> None:
         outputs["log_prob"][0, 3] = np.nan
 
     after_step(bundle, 4, lose)

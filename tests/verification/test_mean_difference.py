@@ -13,7 +13,7 @@ from xlexport.errors import ParityError
 from xlexport.verification import verify
 from xlruntime import Model
 from xlruntime import load as load_bundle
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
@@ -30,7 +30,7 @@ def bundle(bytes_bundle: Converted) -> Model:
 def test_many_small_differences_of_one_sign_are_found(bundle: Model, bytes_bundle: Converted) -> None:
     """Check differences that are within tolerance but add up to two millionths of a bit per token."""
 
-    def lean(memory: BatchMemory, outputs: Arrays) -> None:
+    def lean(memory: Memory, outputs: Arrays) -> None:
         outputs["log_prob"] += np.float32(5e-6)
 
     after_step(bundle, 0, lean, every=True)
@@ -43,7 +43,7 @@ def test_many_small_differences_of_one_sign_are_found(bundle: Model, bytes_bundl
 def test_rounding_of_one_token_in_a_short_text_passes(bundle: Model, bytes_bundle: Converted) -> None:
     """Check a difference within the tolerance of a token, whose part in the mean of 45 tokens exceeds 1e-6 bits."""
 
-    def round_once(memory: BatchMemory, outputs: Arrays) -> None:
+    def round_once(memory: Memory, outputs: Arrays) -> None:
         outputs["log_prob"][0, 3] += np.float32(5e-5)
 
     after_step(bundle, 2, round_once)

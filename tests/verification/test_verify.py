@@ -20,7 +20,7 @@ from xlexport.verification.compare import segments_to_wrap
 from xlruntime import Model
 from xlruntime import load as load_bundle
 from xlruntime.evaluation import EvaluationSettings
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
@@ -38,7 +38,8 @@ MORE_FIELDS = (
     "drift",
     "segment_len",
     "mem_len",
-    "whole",
+    "full_document",
+    "settings",
     "kernels",
     "rounding",
     "rms_ratio",
@@ -118,7 +119,7 @@ def test_too_few_ids_to_compare(bundle: Model, bytes_bundle: Converted) -> None:
             verify(bundle, lambda: bytes_bundle.model, IDS[:length], segments=1)
 
 
-def last_row(memory: BatchMemory, name: str) -> npt.NDArray[Any]:
+def last_row(memory: Memory, name: str) -> npt.NDArray[Any]:
     """Return the row that the last token wrote, (H, d_head)."""
     entry = next(entry for entry in memory.entries if entry.input == name)
     row: npt.NDArray[Any] = memory.array(entry)[0, :, (memory.offset - 1) % memory.capacity]
@@ -145,7 +146,7 @@ def swapped_layers(model: Model) -> None:
 
 
 def swapped_rings(model: Model) -> None:
-    def swap(memory: BatchMemory, outputs: Arrays) -> None:
+    def swap(memory: Memory, outputs: Arrays) -> None:
         first, second = (memory.array(entry) for entry in memory.entries[::2])
         first[:], second[:] = second.copy(), first.copy()
 
@@ -153,14 +154,14 @@ def swapped_rings(model: Model) -> None:
 
 
 def flipped_slot(model: Model) -> None:
-    def flip(memory: BatchMemory, outputs: Arrays) -> None:
+    def flip(memory: Memory, outputs: Arrays) -> None:
         last_row(memory, "memory_value_1")[:] *= -1
 
     after_step(model, 2, flip)
 
 
 def skipped_slot(model: Model) -> None:
-    def skip(memory: BatchMemory, outputs: Arrays) -> None:
+    def skip(memory: Memory, outputs: Arrays) -> None:
         memory.offset += 1
 
     after_step(model, 2, skip)
@@ -196,7 +197,7 @@ def test_window_that_is_off_by_one_is_found(
 def test_memory_that_drifts_is_found_where_it_begins(
     name: str, first: int, bundle: Model, bytes_bundle: Converted
 ) -> None:
-    def drift(memory: BatchMemory, outputs: Arrays) -> None:
+    def drift(memory: Memory, outputs: Arrays) -> None:
         last_row(memory, name)[1, 2] += 2e-3
 
     after_step(bundle, first, drift, every=True)
@@ -211,7 +212,7 @@ def test_difference_that_grows_shows_as_drift(bundle: Model, bytes_bundle: Conve
     drift = verify(bundle, lambda: bytes_bundle.model, IDS, segments=30).drift
     assert drift is not None and 0.2 < drift < 5
 
-    def wander(memory: BatchMemory, outputs: Arrays) -> None:
+    def wander(memory: Memory, outputs: Arrays) -> None:
         outputs["log_prob"] += np.float32(1e-7 * memory.offset)
 
     after_step(bundle, 0, wander, every=True)
@@ -227,7 +228,7 @@ def test_number_that_is_not_finite_in_the_last_memory_is_found(
 ) -> None:
     """Put NaN into each tensor: comparisons with NaN are false, so `max` may drop it."""
 
-    def break_memory(memory: BatchMemory, outputs: Arrays) -> None:
+    def break_memory(memory: Memory, outputs: Arrays) -> None:
         last_row(memory, name)[0, 0] = bad
 
     after_step(bundle, 7, break_memory)
@@ -238,7 +239,7 @@ def test_number_that_is_not_finite_in_the_last_memory_is_found(
 
 
 def test_row_that_the_last_step_forgets_is_found(bundle: Model, bytes_bundle: Converted) -> None:
-    def forget(memory: BatchMemory, outputs: Arrays) -> None:
+    def forget(memory: Memory, outputs: Arrays) -> None:
         memory.memory_length -= 1
 
     after_step(bundle, 3, forget)
@@ -252,7 +253,7 @@ def test_whole_memory_is_compared_behind_a_last_block_of_one_segment(
     segments = segments_to_wrap(evaluation) + 1
     monkeypatch.setattr("xlexport.architectures.transformer_xl.verify_walk.LARGEST_BLOCK", 1)
 
-    def spoil_older_row(memory: BatchMemory, outputs: Arrays) -> None:
+    def spoil_older_row(memory: Memory, outputs: Arrays) -> None:
         slot = (memory.offset - evaluation.segment_len - 1) % memory.capacity
         memory.array(memory.entries[0])[0, :, slot] += 2e-3
 
@@ -274,7 +275,7 @@ def test_segments_that_are_walked_in_parts(
     lengths: list[int] = []
     step = model.step
 
-    def counted(purpose: str, memory: BatchMemory, tokens: Any, targets: Any) -> Arrays:
+    def counted(purpose: str, memory: Memory, tokens: Any, targets: Any) -> Arrays:
         if purpose == "detail":
             lengths.append(tokens.shape[1])
         return step(purpose, memory, tokens, targets)
@@ -291,7 +292,7 @@ def test_segments_that_are_walked_in_parts(
 
 
 def test_score_that_is_not_finite_is_found(bundle: Model, bytes_bundle: Converted) -> None:
-    def break_score(memory: BatchMemory, outputs: Arrays) -> None:
+    def break_score(memory: Memory, outputs: Arrays) -> None:
         outputs["log_prob"][0, 3] = np.nan
 
     after_step(bundle, 4, break_score)
@@ -338,7 +339,7 @@ def test_each_graph_is_compared(
     bundle: Model,
     bytes_bundle: Converted,
 ) -> None:
-    def change(memory: BatchMemory, outputs: Arrays) -> None:
+    def change(memory: Memory, outputs: Arrays) -> None:
         outputs[output] = spoil(outputs[output].copy())
 
     after_step(bundle, 3, change, of=purpose)
@@ -348,7 +349,7 @@ def test_each_graph_is_compared(
 
 
 def test_missing_most_probable_token_is_found(bundle: Model, bytes_bundle: Converted) -> None:
-    def leave_out(memory: BatchMemory, outputs: Arrays) -> None:  # the listed tokens are right
+    def leave_out(memory: Memory, outputs: Arrays) -> None:  # the listed tokens are right
         for output in ("top_ids", "top_log_probs"):
             outputs[output] = outputs[output][..., [1, 2, 3, 4, 5, 6, 7, 8, 9, 9]]
 
@@ -360,7 +361,7 @@ def test_missing_most_probable_token_is_found(bundle: Model, bytes_bundle: Conve
 def test_memory_of_the_other_graphs_is_compared_at_their_end(
     purpose: str, bundle: Model, bytes_bundle: Converted
 ) -> None:
-    def change(memory: BatchMemory, outputs: Arrays) -> None:
+    def change(memory: Memory, outputs: Arrays) -> None:
         last_row(memory, "memory_value_1")[:] += 2e-3
 
     walked = 20

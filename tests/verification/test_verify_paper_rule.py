@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.verification.test_verify_reformer import Arrays, check, on_step
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import ConvertedReformer
@@ -26,10 +26,10 @@ def test_whole_documents_by_the_papers_rule(paper: ConvertedReformer) -> None:
 
 @pytest.mark.full
 def test_wrong_overflow_and_bucket_of_the_papers_rule_are_found(paper: ConvertedReformer) -> None:
-    def one_more(memory: BatchMemory, outputs: Arrays, S: int) -> None:
+    def one_more(memory: Memory, outputs: Arrays, S: int) -> None:
         outputs["overflow"] = outputs["overflow"] + (np.arange(S) == 7)[:, None].astype(np.int32)
 
-    def other(memory: BatchMemory, outputs: Arrays, S: int) -> None:
+    def other(memory: Memory, outputs: Arrays, S: int) -> None:
         outputs["bucket_0"] = (outputs["bucket_0"] + (np.arange(S) == S - 1)).astype(np.int32) % 8
 
     for change in (one_more, other):

@@ -18,7 +18,7 @@ from xlexport.errors import ParityError
 from xlexport.verification import verify
 from xlexport.verification.parity import ParityReport
 from xlruntime import Model
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 from xltraining.reformer import LSHTrace, Reformer, ReformerConfig
 from xltraining.reformer.attention import SharedAttention
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
@@ -42,7 +42,7 @@ def check(
     return verify(model or converted.open(), lambda: eager or converted.model, IDS, **options)
 
 
-Change = Callable[[BatchMemory, Arrays, int], object]
+Change = Callable[[Memory, Arrays, int], object]
 
 
 def on_step(model: Model, purpose: str, change: Change, number: int | None = None) -> None:
@@ -50,9 +50,10 @@ def on_step(model: Model, purpose: str, change: Change, number: int | None = Non
     open_session, done = model.session, [0]
 
     class Changed:
+        graph = model.bundle.graphs[purpose]
         nodes = ()  # none, so a report counts no kernels
 
-        def step(self, feeds: Arrays, memory: BatchMemory) -> Arrays:
+        def step(self, feeds: Arrays, memory: Memory) -> Arrays:
             outputs, advance = open_session(purpose).step(feeds, memory), memory.advance
 
             def advance_and_change(S: int) -> None:
@@ -264,11 +265,11 @@ def test_other_weights_are_found(weight: str, band: ConvertedReformer) -> None:
     assert report.max_abs_log_prob_diff > 1e-4
 
 
-def entry_of(memory: BatchMemory, name: str) -> Any:
+def entry_of(memory: Memory, name: str) -> Any:
     return next(entry for entry in memory.entries if entry.input == name)
 
 
-def newest(memory: BatchMemory, name: str) -> npt.NDArray[Any]:
+def newest(memory: Memory, name: str) -> npt.NDArray[Any]:
     """Return the row of the last token in a memory of keys or values: (H, d_head)."""
     entry = entry_of(memory, name)
     array = memory.array(entry)[0]
@@ -284,7 +285,7 @@ def newest(memory: BatchMemory, name: str) -> npt.NDArray[Any]:
     ),
 )
 def test_wrong_memory_is_found(name: str, purpose: str, band: ConvertedReformer) -> None:
-    def drift(memory: BatchMemory, outputs: Arrays, S: int) -> None:
+    def drift(memory: Memory, outputs: Arrays, S: int) -> None:
         newest(memory, name)[1, 2] += 2e-3
 
     model = band.open()
@@ -295,7 +296,7 @@ def test_wrong_memory_is_found(name: str, purpose: str, band: ConvertedReformer)
 
 
 def test_wrong_older_row_is_found_at_the_end(band: ConvertedReformer) -> None:
-    def drift(memory: BatchMemory, outputs: Arrays, S: int) -> None:
+    def drift(memory: Memory, outputs: Arrays, S: int) -> None:
         memory.array(entry_of(memory, "memory_value_3"))[0, :, (memory.offset - S - 1) % memory.capacity] += 2e-3
 
     model = band.open()
@@ -305,7 +306,7 @@ def test_wrong_older_row_is_found_at_the_end(band: ConvertedReformer) -> None:
 
 @pytest.mark.parametrize("purpose", thinned(PURPOSES, ["score"]))
 def test_wrong_bucket_is_found(purpose: str, band: ConvertedReformer) -> None:
-    def other(memory: BatchMemory, outputs: Arrays, S: int) -> None:
+    def other(memory: Memory, outputs: Arrays, S: int) -> None:
         ids = memory.array(entry_of(memory, "memory_bucket_3"))[0, :, :, (memory.offset - 1) % memory.capacity]
         ids[:] = (ids + 1) % 8
 
@@ -318,7 +319,7 @@ def test_wrong_bucket_is_found(purpose: str, band: ConvertedReformer) -> None:
 
 
 def test_wrong_bucket_of_a_whole_document_is_found(chunk: ConvertedReformer) -> None:
-    def other(memory: BatchMemory, outputs: Arrays, S: int) -> None:
+    def other(memory: Memory, outputs: Arrays, S: int) -> None:
         outputs["bucket_0"] = (outputs["bucket_0"] + (np.arange(S) == S - 1)).astype(np.int32) % 8
 
     model = chunk.open()
@@ -330,7 +331,7 @@ def test_wrong_bucket_of_a_whole_document_is_found(chunk: ConvertedReformer) -> 
 
 @pytest.mark.parametrize("purpose", thinned(PURPOSES, ["score"]))
 def test_wrong_overflow_is_found(purpose: str, band: ConvertedReformer) -> None:
-    def one_more(memory: BatchMemory, outputs: Arrays, S: int) -> None:
+    def one_more(memory: Memory, outputs: Arrays, S: int) -> None:
         outputs["overflow"] = outputs["overflow"].copy()
         outputs["overflow"][0, 0, 1] += 1
 
@@ -347,7 +348,7 @@ def test_wrong_overflow_is_found(purpose: str, band: ConvertedReformer) -> None:
 @pytest.mark.parametrize("step", [1, 6])
 @pytest.mark.parametrize("counter", ["position", "offset"])
 def test_wrong_counter_is_found(counter: str, step: int, band: ConvertedReformer) -> None:
-    def skip(memory: BatchMemory, outputs: Arrays, S: int) -> None:
+    def skip(memory: Memory, outputs: Arrays, S: int) -> None:
         setattr(memory, counter, getattr(memory, counter) + 1)
 
     model = band.open()
@@ -371,7 +372,7 @@ def test_each_figure_of_each_graph_is_compared(
 ) -> None:
     converted: ConvertedReformer = request.getfixturevalue(name)
 
-    def spoil(memory: BatchMemory, outputs: Arrays, S: int) -> None:
+    def spoil(memory: Memory, outputs: Arrays, S: int) -> None:
         spoiled = outputs[output].astype(np.float64)
         spoiled[0, -1] = spoiled[0, -1] * bad if output != "rank" else spoiled[0, -1] + 1
         outputs[output] = spoiled

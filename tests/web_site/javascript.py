@@ -1,4 +1,4 @@
-"""Run JavaScript of a site in Node, with the packages of `runtime/web`."""
+"""Run JavaScript of a site in Node, with the packages of `runtime/js`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.helpers.paths import ROOT
 __all__ = ["HERE", "WEB", "WORKER", "needs_chromium", "needs_node", "node", "prepared"]
 
 HERE = Path(__file__).parent
-WEB = ROOT / "runtime/web"
+WEB = ROOT / "runtime/js"
 WORKER = ROOT / "xlexport/web/worker"
 INSTALLED = shutil.which("node") is not None and (WEB / "node_modules/onnxruntime-node").is_dir()
 CHROMIUM = next(
     (path for path in (os.environ.get("CHROMIUM"), "/usr/bin/chromium") if path and Path(path).exists()), ""
 )
-needs_node = pytest.mark.skipif(not INSTALLED, reason="needs Node, and `npm ci` in runtime/web")
+needs_node = pytest.mark.skipif(not INSTALLED, reason="needs Node, and `npm ci` in runtime/js")
 needs_chromium = pytest.mark.skipif(
-    not (INSTALLED and CHROMIUM), reason="needs Chromium, Node, and `npm ci` in runtime/web"
+    not (INSTALLED and CHROMIUM), reason="needs Chromium, Node, and `npm ci` in runtime/js"
 )
 
 

@@ -33,7 +33,7 @@ const answers = {
   async walk({ bundle, documents, interrupted }) {
     const model = await xlruntime.load(bundle, { threads: 1, onWarning: () => undefined });
     const top = "detail" in model.bundle.graphs ? 2 : null;
-    const isWhole = model.evaluation().rules.whole;
+    const isWhole = model.bundle.document.full_document;
     const walk = isWhole ? new WholeWalk(model, top) : new Walk(await model.stream(), top);
     const found = [];
     const { step } = model;

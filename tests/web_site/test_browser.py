@@ -6,7 +6,6 @@ import functools
 import http.server
 import math
 import os
-import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import BAND, EMPTY, ZEROS, golden_bundle
 from tests.web_site.javascript import HERE, WEB, needs_chromium, node, prepared
 from xlexport.web.server import site_server
@@ -203,8 +203,7 @@ def flip(bundle: Path) -> None:
 
 
 def make_newer(bundle: Path) -> None:
-    manifest = (bundle / "bundle.json").read_text("utf-8")
-    (bundle / "bundle.json").write_text(re.sub(r'"format_version": \d+', '"format_version": 99', manifest), "utf-8")
+    edit_manifest(bundle, lambda manifest: manifest.update(format=99))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.helpers.paths import BAND, CHUNK, EMPTY, ZEROS, golden_bundle
 from tests.report.report_pages import HOSTILE
 from tests.web_site.javascript import WORKER, needs_node, node, prepared
 from xlexport.report.page_text import text_of_bytes
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle_files import read_bundle
 from xlruntime.tokenizers import ByteTokenizer
 
 pytestmark = [pytest.mark.native, needs_node]

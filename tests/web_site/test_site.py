@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import BAND, CHUNK, EMPTY, golden_bundle
 from xlexport.errors import MissingDependencyError, OutputExistsError, OutputFolderError
 from xlexport.report import list_page, page
@@ -19,7 +20,7 @@ from xlexport.web import javascript as javascript_module
 from xlexport.web import site as site_module
 from xlexport.web.javascript import find_packages
 from xlexport.web.site import SCRIPTS, SITE_FILE, STYLES, write_site
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle_files import read_bundle
 from xlruntime.errors import BundleError
 
 BUNDLE = golden_bundle(EMPTY)
@@ -115,8 +116,7 @@ def test_broken_bundles_leave_nothing(npm: Path, tmp_path: Path) -> None:
             write_site(bundle, tmp_path / "site", runtime=npm)
     newer = tmp_path / "newer"
     shutil.copytree(BUNDLE, newer)
-    manifest = (newer / "bundle.json").read_text("utf-8")
-    (newer / "bundle.json").write_text(re.sub(r'"format_version": \d+', '"format_version": 99', manifest), "utf-8")
+    edit_manifest(newer, lambda manifest: manifest.update(format=99))
     with pytest.raises(BundleError, match="99"):
         write_site(newer, tmp_path / "site", runtime=npm)
     assert not [file for file in tmp_path.iterdir() if "site" in file.name]

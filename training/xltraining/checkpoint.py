@@ -6,7 +6,6 @@ a folder with `model.safetensors` and `config.json`; it holds no training state,
 Checkpoints of versions 1 and 2 do not name an architecture: theirs is the first, `architectures.FIRST`.
 """
 
-import functools
 import json
 import pickle
 import zipfile
@@ -145,9 +144,8 @@ def save_checkpoint(
                 f"{path}: only a .pt file can hold the state of a training run.", repair="End the path in .pt."
             )
         else:
-            check = functools.partial(_check_folder, path)
-            check()
-            with atomic_output.folder(path, check) as temporary:
+            _check_folder(path)
+            with atomic_output.folder(path) as temporary:
                 _fill_folder(temporary, config, content, tensors)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # the libraries' errors for a full disk
         raise CheckpointWriteError(

@@ -282,7 +282,7 @@ def measure_context(
 
 
 def _check_model(model: Model, evaluation: dict[str, Any]) -> None:
-    if model.evaluation(**evaluation).whole:
+    if model.evaluation(**evaluation).full_document:
         raise OptionError(
             f"{model.folder}: reads each document in one step and has no memory, so its length cannot vary.",
             repair="Give a bundle that carries memory (a Reformer: convert --rule band).",

@@ -13,7 +13,7 @@ import pkgutil
 
 from xlexport.architectures.base import Architecture, StepSize
 from xlexport.architectures.options import Option
-from xlexport.architectures.step import Form, Step, traced_outputs
+from xlexport.architectures.step import Form, Step, StepTensor, traced_outputs
 from xlexport.errors import ExportError
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Option",
     "Step",
     "StepSize",
+    "StepTensor",
     "architecture",
     "architectures",
     "find",

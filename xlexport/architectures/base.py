@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from xlexport.architectures.findings import LSHTotals, SegmentDifference
-    from xlruntime import spec
-    from xlruntime.encoder import Encoder
+    from xlruntime.bundle import Bundle, Encoder
     from xlruntime.engine import Engine
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
 
@@ -225,7 +224,7 @@ class Architecture(ABC):
         """Return the rows that `inspect` prints about a model's layers, in addition to its configuration."""
         return []
 
-    def bundle_rows(self, bundle: spec.Bundle, folder: Path) -> list[Row]:
+    def bundle_rows(self, bundle: Bundle, folder: Path) -> list[Row]:
         """Return the rows that `inspect` prints about a bundle: its evaluation and its memory."""
         segment = ("segment", f"{bundle.evaluation.segment_len:,}")
         return [*self.describe(bundle.config), segment, ("memory of a stream", stream_memory(bundle))]
@@ -276,7 +275,7 @@ class Architecture(ABC):
         return dict(given)
 
 
-def stream_memory(bundle: spec.Bundle) -> str:
+def stream_memory(bundle: Bundle) -> str:
     """Return the size of one stream's memory, in words."""
     import numpy as np
 

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from xlruntime import spec
+from xlexport.architectures.step import StepTensor
 
 __all__ = ["TOP_K", "describe", "described"]
 
 TOP_K = 10  # candidates that the detail graph lists for every position
 
 
-def described(n_token: int) -> tuple[spec.Tensor, ...]:
+def described(n_token: int) -> tuple[StepTensor, ...]:
     """Return the specs of the outputs of `describe`: ranks, entropies in nats, and top tokens, best first."""
     tokens, top = ("batch", "segment"), ("batch", "segment", min(TOP_K, n_token))
     return (
-        spec.Tensor("rank", "int64", tokens),
-        spec.Tensor("entropy", "float32", tokens),
-        spec.Tensor("top_ids", "int64", top),
-        spec.Tensor("top_log_probs", "float32", top),
+        StepTensor("rank", "int64", tokens),
+        StepTensor("entropy", "float32", tokens),
+        StepTensor("top_ids", "int64", top),
+        StepTensor("top_log_probs", "float32", top),
     )
 
 

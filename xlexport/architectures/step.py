@@ -6,14 +6,35 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from xlruntime import bundle
+from xlruntime.bundle import Feed, Graph, MemoryEntry
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xlruntime import spec
-
 T = TypeVar("T")
 
-__all__ = ["Form", "Step", "example_of", "outputs_of", "traced_outputs"]
+__all__ = [
+    "Form",
+    "Step",
+    "StepTensor",
+    "carried_inputs",
+    "carried_outputs",
+    "describe_graph",
+    "example_of",
+    "outputs_of",
+    "traced_outputs",
+]
+
+
+@dataclass(frozen=True)
+class StepTensor:
+    """One input or output of a step module."""
+
+    name: str
+    dtype: str  # numpy name, "float32"
+    shape: tuple[bundle.Axis, ...]
+    feed: Feed | None = None  # of an input
 
 
 @dataclass(frozen=True)
@@ -23,25 +44,29 @@ class Form:
     Attributes:
         prefix: the beginning of their names inside the step, which returns the outputs of all purposes.
         max_segment: the most tokens of a step for which this form is made; None: any number.
+        variant_of: the purpose with the same outputs; None: there is none.
+        static: whether shapes within the graph do not depend on values of inputs, as CUDA graphs need.
     """
 
     prefix: str
     max_segment: int | None = None
+    variant_of: str | None = None
+    static: bool = False
 
 
 class Step(Protocol):
     """The interface of an architecture's step module (a `torch.nn.Module`), the eager twin of the graphs."""
 
     @property
-    def inputs(self) -> tuple[spec.Tensor, ...]:
+    def inputs(self) -> tuple[StepTensor, ...]:
         """The inputs of `forward`, in order."""
 
     @property
-    def memory(self) -> tuple[spec.Memory, ...]:
+    def memory(self) -> tuple[MemoryEntry, ...]:
         """The inputs that are carried from step to step, and the output that becomes each of them."""
 
     @property
-    def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
+    def purposes(self) -> dict[str, tuple[StepTensor, ...]]:
         """The graphs that are cut out of `forward`, and the outputs of each."""
 
     @property
@@ -68,9 +93,9 @@ class Step(Protocol):
         """
 
 
-def traced_outputs(step: Step) -> dict[str, spec.Tensor]:
+def traced_outputs(step: Step) -> dict[str, StepTensor]:
     """Return each output of all purposes once, by its name inside the step, in the order of first appearance."""
-    outputs: dict[str, spec.Tensor] = {}
+    outputs: dict[str, StepTensor] = {}
     for purpose, tensors in step.purposes.items():
         outputs |= {_prefix(step, purpose) + tensor.name: tensor for tensor in tensors}
     return outputs
@@ -84,6 +109,37 @@ def outputs_of(step: Step, purpose: str, made: Iterable[T]) -> dict[str, T]:
 
 def _prefix(step: Step, purpose: str) -> str:
     return f"{step.forms[purpose].prefix}." if purpose in step.forms else ""
+
+
+def carried_inputs(memory: Iterable[MemoryEntry]) -> tuple[StepTensor, ...]:
+    """Return the inputs that take memories."""
+    return tuple(StepTensor(entry.input, entry.dtype, entry.shape, Feed("memory")) for entry in memory)
+
+
+def carried_outputs(memory: Iterable[MemoryEntry]) -> tuple[StepTensor, ...]:
+    """Return the outputs that become memories."""
+    return tuple(StepTensor(entry.output, entry.dtype, entry.shape) for entry in memory)
+
+
+def describe_graph(
+    step: Step, purpose: str, file: str, graph_format: bundle.Format, inputs: Iterable[StepTensor]
+) -> Graph:
+    """Return the description of a graph that takes these of the step's inputs."""
+    form = step.forms.get(purpose) or Form("")
+    carried = {entry.output for entry in step.memory}
+    return Graph(
+        file,
+        graph_format,
+        inputs={tensor.name: tensor.feed for tensor in inputs if tensor.feed is not None},
+        outputs={
+            tensor.name: bundle.Tensor(tensor.dtype, tensor.shape)
+            for tensor in step.purposes[purpose]
+            if tensor.name not in carried
+        },
+        variant_of=form.variant_of,
+        max_segment=form.max_segment,
+        static=form.static,
+    )
 
 
 def example_of(step: Step, sizes: Mapping[str, int], values: Mapping[str, int]) -> tuple[Tensor, ...]:

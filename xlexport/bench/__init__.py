@@ -146,10 +146,10 @@ def _works(model: Model, sizes: Sequence[tuple[int | None, int | None, int]], se
 
 def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size: int, settings: _Settings) -> Work:
     own = model.bundle.settings
-    generates = settings.purpose == "generate" and not own.whole
+    generates = settings.purpose == "generate" and not own.full_document
     if generates and segment_len not in (None, 1):
         raise OptionError(f"segment_len is {segment_len}, but tokens are generated one by one.", repair="Leave it out.")
-    if own.whole and segment_len is None:
+    if own.full_document and segment_len is None:
         segment_len = min(own.segment_len, WHOLE_DOCUMENT)
     # A generating stream keeps room for segments of the model's own length, because it reads its prompt in them.
     evaluation = model.evaluation(None if generates else segment_len, mem_len=mem_len, **settings.evaluation)

@@ -50,10 +50,11 @@ def profile_step(side: GraphSide) -> list[OperatorTime]:
         session = GraphSession(
             model.folder,
             graph,
+            model.bundle.memory,
             model.device,
             model.threads,
             profile=prefix,
-            data_files=model.bundle.guarded_files,
+            data_files=model.bundle.files,
             kernels=model.kernels,
         )
         for _ in range(1 + STEPS):

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from xlexport.architectures import StepSize, architecture
 from xlexport.bench.hardware import Rates
 from xlexport.bench.runners import GraphSide
-from xlruntime.spec import Memory
+from xlruntime.bundle import POSITIONS, MemoryEntry
 
 __all__ = ["Floor", "step_floor", "weight_bytes"]
 
@@ -66,7 +66,6 @@ def step_floor(side: GraphSide) -> Floor:
     """Count the arithmetic and the bytes of a step."""
     bundle, work, memory = side.model.bundle, side.work, side.memory
     graph = bundle.graphs[side.graph]
-    inputs = {tensor.name: tensor for tensor in graph.inputs}
     few = graph.max_segment is not None
     scores = work.purpose == "score"
     moved = weight_bytes(
@@ -74,7 +73,7 @@ def step_floor(side: GraphSide) -> Floor:
         work.batch_size * work.segment_len,
         _unused_clusters(bundle.config, side.targets) if scores else frozenset(),
     )
-    constants = {name: value.shape() for name, value in memory.constants.items() if name in inputs}
+    constants = {name: value.shape() for name, value in memory.constants.items() if name in graph.inputs}
     size = StepSize(
         work.batch_size,
         work.segment_len,
@@ -87,10 +86,11 @@ def step_floor(side: GraphSide) -> Floor:
     found = architecture(bundle.architecture)
     config = found.evaluated_config(bundle.config, work.evaluation)
     for entry in memory.entries:
-        if entry.input in inputs:
-            ring = entry.symbol and dataclasses.replace(size, capacity=memory.plan.slots(entry.symbol))
+        if entry.input in graph.inputs:
+            ring = entry.symbol and dataclasses.replace(size, capacity=memory.slots[entry.symbol])
             moved += _memory_bytes(entry, size, found.rows_read(config, entry.input, ring) if ring else 0)
-    moved += sum(math.prod(shape) * np.dtype(inputs[name].dtype).itemsize for name, shape in constants.items())
+    for name, shape in constants.items():
+        moved += math.prod(shape) * np.dtype(bundle.graphs[POSITIONS].outputs[name].dtype).itemsize
     return Floor(found.flops(config, size), moved)
 
 
@@ -126,7 +126,7 @@ def _unused_clusters(config: Any, targets: npt.NDArray[np.int64]) -> frozenset[i
     return frozenset(range(1, len(cutoffs) + 1)) - set(used.ravel().tolist())
 
 
-def _memory_bytes(entry: Memory, size: StepSize, rows_read: int) -> int:
+def _memory_bytes(entry: MemoryEntry, size: StepSize, rows_read: int) -> int:
     """Return the bytes of one memory that a step reads and writes; all of it unless the memory is a ring."""
     row = np.dtype(entry.dtype).itemsize * size.batch_size
     row *= math.prod(axis for axis in entry.shape if isinstance(axis, int))

@@ -38,7 +38,7 @@ class Work:
     @property
     def position(self) -> int:
         """The position of the step in its document: after a full memory, or as far as positions allow."""
-        if self.evaluation.whole:
+        if self.evaluation.full_document:
             return 0
         last, mem_len = self.evaluation.longest_part, self.evaluation.most_rows
         return mem_len if last is None else min(mem_len, max(0, last - self.segment_len))
@@ -82,7 +82,7 @@ class GraphSide:
     def step_in(self, session: GraphSession) -> object:
         """Run one step in another session of the graph."""
         self._stand()
-        made = session.step({"tokens": self.tokens, "targets": self.targets, **self.memory.feeds()}, self.memory)
+        made = session.step(self.memory.feeds(session.graph, self.tokens, self.targets), self.memory)
         self.memory.advance(self.work.segment_len)
         return made
 

@@ -26,9 +26,9 @@ from xlexport.checkpoints.formats import (
 from xlexport.checkpoints.safe_pickle import read, summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
-from xlruntime.bundle import is_bundle
+from xlruntime.bundle import FileDigest
+from xlruntime.bundle_files import is_bundle
 from xlruntime.messages import listed
-from xlruntime.spec import FileDigest
 
 __all__ = ["FORMATS", "CheckpointFormat", "SourceCheckpoint", "format_names", "load"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlexport.errors import CheckpointError
-from xlruntime.bundle import digest_file
+from xlruntime.bundle import FileDigest
+from xlruntime.bundle_files import digest_file
 from xlruntime.messages import listed
-from xlruntime.spec import FileDigest
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from xlexport.checkpoints.safe_pickle import PICKLE_LIMITS, read
 from xlexport.errors import CheckpointError
-from xlruntime.errors import BundleError, VocabularyError
+from xlruntime.errors import VocabularyError
 from xlruntime.limits import Budget, Limits
 from xlruntime.messages import listed
 from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary, VocabularyKind, is_byte
@@ -71,7 +71,7 @@ def read_vocabulary(path: Path, style: str | None = None, limits: Limits | None 
         _charge_entries(text, ",:[", budget)
         try:
             return Vocabulary.from_json(text, str(path))
-        except BundleError as error:
+        except VocabularyError as error:
             raise CheckpointError(error.message, repair=error.repair) from error
     _charge_entries(text, "\n", budget)
     return _vocabulary({"idx2sym": _lines(text, str(path))}, str(path), style)

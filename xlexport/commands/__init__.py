@@ -24,6 +24,7 @@ COMMANDS = {
     "bench": "Compare BUNDLE's speed with what the machine can do.",
     "compare": "Compare two tables of score, record by record.",
     "completion": "Print the script that completes commands in a shell.",
+    "configure": "Write BUNDLE with other settings of evaluation.",
     "context": "Measure how far BUNDLE's memory reaches.",
     "convert": "Convert CHECKPOINT to a bundle, verified against the trained model.",
     "demo": "Convert, verify and run the sample checkpoint.",

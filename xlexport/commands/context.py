@@ -175,7 +175,9 @@ def context(
     documents = documents_given(files, selection)
     models = [open_bundle(folder, **runtime) for folder in (bundle, *beside)]
     lengths = lengths or default_lengths(models)
-    carried = not any(model.bundle.evaluation.whole for model in models)  # otherwise there is nothing to measure
+    carried = not any(
+        model.bundle.evaluation.full_document for model in models
+    )  # otherwise there is nothing to measure
     shortest = recl.start + recl.step
     if carried and recl.with_recl is None and recl.longest is None and max(lengths) < shortest:
         tell(f"without RECL: no memory has --start + --step = {shortest} tokens, the longest has {max(lengths)}")

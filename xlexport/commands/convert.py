@@ -84,7 +84,7 @@ def convert(
     from xlexport.bundles import check_output
     from xlexport.convert import ConversionOptions
     from xlexport.convert import convert as write_bundle
-    from xlruntime.bundle import read_bundle
+    from xlruntime.bundle_files import read_bundle
 
     output = output or checkpoint.parent / f"{checkpoint.stem}.bundle"
     if checkpoint.exists():  # otherwise the missing checkpoint must be reported first

@@ -18,15 +18,14 @@ from xlexport.errors import XlexportError
 from xlexport.extras import DISTRIBUTIONS, EXTRAS, install_command, missing_modules
 from xlexport.sample import sample_checkpoint
 from xlexport.terminal import print_json, print_table
-from xlruntime.devices import Device
-from xlruntime.errors import BundleError, ProviderError, XlruntimeError
+from xlruntime import BundleError, Device, ProviderError, XlruntimeError
 from xlruntime.kernels import DISTRIBUTION, Kernels, find_kernels
 from xlruntime.providers import import_onnxruntime, installed_wheels, open_session
 
 __all__ = ["OLDEST_PYTHON", "TINY_MODEL", "Check", "doctor", "run_checks"]
 
 OLDEST_PYTHON = (3, 11)
-INSTALL_KERNELS = "pip install ./runtime/native"
+INSTALL_KERNELS = "pip install ./runtime/c"
 PURPOSES = {
     "convert": "converting, verifying and the demo",
     "train": "training",

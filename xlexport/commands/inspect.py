@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,13 +18,9 @@ from xlexport.commands.options import PATH, checkpoint_options, ops_option
 from xlexport.commands.quantize import quantization_rows
 from xlexport.errors import MissingAnswerError
 from xlexport.terminal import print_json, print_table
-from xlruntime.bundle import MANIFEST, changed_descriptions
-from xlruntime.engine import Engine
-from xlruntime.errors import BundleError
-from xlruntime.spec import Bundle
-from xlruntime.tokenizers import make_tokenizer
-from xlruntime.tokenizers.vocabulary import Vocabulary
-from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime import BundleFormatError, Model, Translator
+from xlruntime.bundle import MANIFEST, Bundle
+from xlruntime.tokenizers import Vocabulary, VocabularyTokenizer, make_tokenizer
 
 if TYPE_CHECKING:
     from xlexport.checkpoints import SourceCheckpoint
@@ -50,20 +47,19 @@ def bundle_rows(bundle: Bundle, folder: Path, verbose: bool = False) -> list[tup
         verbose: also return digests, versions, and the outputs of graphs.
 
     Raises:
-        BundleError: the manifest's config, provenance or memory are not what xlexport writes.
+        BundleFormatError: the manifest's config, provenance or memory are not what xlexport writes.
     """
     try:
         return [*_bundle_rows(bundle, folder), *(_detailed_rows(bundle) if verbose else [])]
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         what = ascii(f"{type(error).__name__}: {error}")[1:200]
-        raise BundleError(
+        raise BundleFormatError(
             f"{folder / MANIFEST}: config, provenance, memory or {PARITY_FILE} are not what xlexport writes ({what}).",
             repair="Convert it again.",
         ) from error
 
 
 def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
-    changed = changed_descriptions(folder, bundle)
     return [
         ("architecture", bundle.architecture),
         ("parameters", _parameters(bundle)),
@@ -77,31 +73,23 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         ("graphs", f"{', '.join(bundle.graphs)} ({', '.join(sorted({g.format for g in bundle.graphs.values()}))})"),
         ("converted from", ", ".join(bundle.provenance["sources"])),
         *(("note", note) for note in bundle.provenance.get("notes", [])),
-        *(("note", f"{problem}; it was changed after the bundle was written.") for problem in changed.values()),
     ]
 
 
 def _detailed_rows(bundle: Bundle) -> list[tuple[str, str]]:
-    rows = [("fingerprint", bundle.fingerprint)]
+    rows = [("digest", bundle.digest), ("fingerprint", bundle.fingerprint)]
     rows += [(f"converted from {name}", f"SHA-256 {sha256}") for name, sha256 in bundle.provenance["sources"].items()]
     rows += [("versions", ", ".join(f"{name} {version}" for name, version in bundle.provenance["versions"].items()))]
     for purpose, graph in bundle.graphs.items():
-        carried = {entry.output for entry in bundle.memory}
-        outputs = [tensor for tensor in graph.outputs if tensor.name not in carried]
-        shown = ", ".join(f"{tensor.name} {_shape(tensor.shape)} {tensor.dtype}" for tensor in outputs[:5])
-        rows.append((f"graph {purpose}", shown + (", …" if len(outputs) > 5 else "")))
+        outputs = [f"{name} {_shape(tensor.shape)} {tensor.dtype}" for name, tensor in graph.outputs.items()]
+        rows.append((f"graph {purpose}", ", ".join(outputs[:5]) + (", …" if len(outputs) > 5 else "")))
     rows += [(name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for name, digest in bundle.files.items()]
     return rows
 
 
 def _parameters(bundle: Bundle) -> str:
-    if (count := bundle.provenance.get("parameters")) is not None:
-        return f"{count:,}"
-    quantized, weights = bundle.provenance.get("quantization"), bundle.files.get(WEIGHTS_FILE)
-    if quantized is None and weights is None:
-        return "not recorded"
-    size = quantized["float32_weights_bytes"] if quantized is not None else weights.size if weights is not None else 0
-    return f"about {size // 4:,}, by the size of {WEIGHTS_FILE}"  # bundles of earlier versions have no count
+    count = bundle.provenance.get("parameters")
+    return "not recorded" if count is None else f"{count:,}"
 
 
 def _size(bundle: Bundle) -> str:
@@ -111,10 +99,12 @@ def _size(bundle: Bundle) -> str:
 
 
 def _parity_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
-    figures = stored_parity(folder, bundle)
+    figures = stored_parity(folder)
     if figures is None:
-        return [("verified", f"unknown: {PARITY_FILE} is not there, or is not as it was written")]
+        return [("verified", f"unknown: {PARITY_FILE} is not there")]
     where = ", in float32 before quantization" if "quantization" in bundle.provenance else ""
+    if figures.get("settings", bundle.settings.to_dict()) != bundle.settings.to_dict():
+        where += ", with other settings"
     text = f" of {on}" if (on := bundle.provenance.get("verified_on")) else ""
     difference = f"{figures['max_abs_log_prob_diff']:.2e} nats at most, {figures['delta_bits_per_token']:+.1e} bits"
     return [
@@ -124,19 +114,19 @@ def _parity_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
 
 
 def bundle_object(bundle: Bundle, folder: Path) -> dict[str, Any]:
-    """Return the manifest as one object, with its fingerprint, the figures of the verification, and changed files."""
-    figures = stored_parity(folder, bundle)
+    """Return the manifest as one object, with its digest, its fingerprint, and the figures of the verification."""
+    figures = stored_parity(folder)
     if figures is not None:
         figures = {name: value for name, value in figures.items() if name != "per_segment"}
     return {
-        **asdict(bundle),
+        **json.loads(bundle.to_json()),
+        "digest": bundle.digest,
         "fingerprint": bundle.fingerprint,
         "parity": figures,
-        "changed": changed_descriptions(folder, bundle),
     }
 
 
-def placement_of(model: Engine) -> tuple[Placement, dict[str, str]]:
+def placement_of(model: Model | Translator) -> tuple[Placement, dict[str, str]]:
     """Return where ONNX Runtime runs the nodes of each graph on this machine, and which kernels each graph uses."""
     purposes = list(model.bundle.graphs)
     return {name: model.placement(name) for name in purposes}, {name: model.kernels_used(name) for name in purposes}
@@ -291,7 +281,7 @@ def inspect(
 ) -> None:
     """Check the bundle or checkpoint at PATH, and show what is in it."""
     from xlexport import checkpoints
-    from xlruntime.bundle import is_bundle, read_bundle
+    from xlruntime.bundle_files import is_bundle, read_bundle
 
     if ops != "auto" and device is None:
         raise click.UsageError("--ops is for bundles that run. Give --device, too.")

@@ -15,7 +15,7 @@ from xlexport.terminal import quiet_option
 if TYPE_CHECKING:
     from xlexport.scoring.output_formats import Format
     from xlexport.scoring.records import Level
-    from xlruntime.fitting import BatchSize
+    from xlruntime.scorer import BatchSize
 
 __all__ = [
     "ENDINGS",

@@ -83,7 +83,7 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     tolerance = report.tolerance
     behind = "" if report.detail_segments == report.segments else f", first {report.detail_segments} segments"
     memory = ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})")
-    if not report.whole:
+    if not report.full_document:
         rows = f", memory {report.mem_len}" if report.mem_len else ""
         short = report.tokens <= (report.segments - 1) * report.segment_len  # not only the last one
         length = f", of {report.tokens:,} tokens together" if short else f" of {report.segment_len} tokens"
@@ -101,7 +101,7 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
             f"{report.max_distribution_diff:.2e} (≤ {tolerance['log_prob']:g}){behind}",
         ),
         *_rounding_rows(report),
-        *([] if report.whole else [memory]),
+        *([] if report.full_document else [memory]),
         (
             "bits per token",
             f"{report.bits_per_token:.4f}, bundle minus trained model {report.delta_bits_per_token:+.1e}",

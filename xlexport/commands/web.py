@@ -26,7 +26,7 @@ PORT = 8000
     "--runtime",
     type=PATH,
     metavar="FOLDER",
-    help="Folder with the npm packages xlruntime and onnxruntime-web.  [default: a clone's runtime/web]",
+    help="Folder with the npm packages xlruntime and onnxruntime-web.  [default: a clone's runtime/js]",
 )
 @click.option(
     "--serve", is_flag=True, help="Serve the site to this machine until Ctrl-C, with the headers for threads."

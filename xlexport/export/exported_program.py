@@ -29,20 +29,20 @@ from torch.export.graph_signature import (
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils import _pytree as pytree
 
-from xlexport.architectures.step import Step, outputs_of
+from xlexport.architectures.step import Step, StepTensor, describe_graph, outputs_of
 from xlexport.atomic_output import writing
 from xlexport.export.tracing import USE_ONNX, free_axes, quiet, tracing
 from xlexport.torch_runtime import WEIGHTS_FILE
-from xlruntime import spec
+from xlruntime.bundle import Graph
 
 __all__ = ["export_programs"]
 
 
-def export_programs(step: Step, folder: Path) -> dict[str, spec.Graph]:
+def export_programs(step: Step, folder: Path) -> dict[str, Graph]:
     """Write `<purpose>.pt2` for every purpose of `step`, and the weights they share, into `folder`.
 
     Returns:
-        The spec of each graph, by purpose.
+        The description of each graph, by purpose.
 
     Raises:
         ExportError: torch cannot export the step, or has fixed an axis that must stay free.
@@ -54,11 +54,11 @@ def export_programs(step: Step, folder: Path) -> dict[str, spec.Graph]:
         save_file(weights, folder / WEIGHTS_FILE)
     graphs = {}
     for purpose in step.purposes:
-        program, graph = _cut(whole, purpose, step)
-        with writing(folder / graph.file), quiet():
-            metadata = {spec.METADATA_KEY: graph.metadata(step.memory)}
-            torch.export.save(program, folder / graph.file, extra_files=metadata)
-        graphs[purpose] = graph
+        program, inputs = _cut(whole, purpose, step)
+        file = f"{purpose}.pt2"
+        with writing(folder / file), quiet():
+            torch.export.save(program, folder / file)
+        graphs[purpose] = describe_graph(step, purpose, file, "exported-program", inputs)
     return graphs
 
 
@@ -97,8 +97,8 @@ def _merge_tied(whole: ExportedProgram) -> dict[str, Tensor]:
     return weights
 
 
-def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProgram, spec.Graph]:
-    """Return a program without weights that computes only the outputs of `purpose`, and its spec."""
+def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProgram, list[StepTensor]]:
+    """Return a program without weights that computes only the outputs of `purpose`, and its inputs."""
     outputs = step.purposes[purpose]
     nodes = cast(Iterable[fx.Node], whole.graph.output_node().args[0])
     chosen = list(outputs_of(step, purpose, nodes).values())
@@ -110,7 +110,7 @@ def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProg
     tensors = dict(zip(given, step.inputs, strict=True))
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
-    inputs: list[spec.Tensor] = []
+    inputs: list[StepTensor] = []
     taken: list[InputSpec] = []
     for node in whole.graph.nodes:
         if node not in needed:
@@ -153,9 +153,7 @@ def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProg
             example_inputs=((), examples),
             constants={name: constant for name, constant in whole.constants.items() if name in names},
         )
-    form = step.forms.get(purpose)
-    max_segment = form.max_segment if form else None
-    return program, spec.Graph(f"{purpose}.pt2", tuple(inputs), outputs, max_segment, "exported-program")
+    return program, inputs
 
 
 def _needed(graph: fx.Graph, chosen: Iterable[fx.Node], assertions: bool) -> set[fx.Node]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from xlexport.architectures.step import Step, outputs_of, traced_outputs
+from xlexport.architectures.step import Step, StepTensor, describe_graph, outputs_of, traced_outputs
 from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import ExportError
 from xlexport.export.tracing import free_axes, tracing
 from xlexport.ops import DOMAIN, VERSION, add_functions, translations
-from xlruntime import spec
+from xlruntime.bundle import Graph
 
 __all__ = ["OPSET", "export_onnx"]
 
@@ -26,14 +26,14 @@ REPAIR = "Install the torch of constraints.txt if yours is another; else report 
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 
 
-def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
+def export_onnx(step: Step, folder: Path) -> dict[str, Graph]:
     """Write `<purpose>.onnx` for every purpose of `step`, and the weights they share, into `folder`.
 
     Returns:
-        The spec of each graph, by purpose.
+        The description of each graph, by purpose.
 
     Raises:
-        ExportError: torch cannot export the step, or a saved graph does not match its spec.
+        ExportError: torch cannot export the step, or a saved graph is not what the step declares.
         OSError: a file cannot be written.
     """
     whole = _trace(step)
@@ -41,10 +41,11 @@ def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
         ir.external_data.unload_from_model(whole, folder, WEIGHTS_FILE, size_threshold_bytes=SMALL_TENSOR_BYTES)
     graphs = {}
     for purpose, outputs in step.purposes.items():
-        model, graph = _cut(whole, purpose, step, outputs)
-        ir.save(model, folder / graph.file)
-        _check_saved(folder / graph.file, graph)
-        graphs[purpose] = graph
+        model, inputs = _cut(whole, purpose, step, outputs)
+        file = f"{purpose}.onnx"
+        ir.save(model, folder / file)
+        _check_saved(folder / file, inputs, outputs)
+        graphs[purpose] = describe_graph(step, purpose, file, "onnx", inputs)
     return graphs
 
 
@@ -99,8 +100,10 @@ def _check_traced(model: ir.Model, step: Step) -> None:
         raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}.", repair="Report this.")
 
 
-def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, ...]) -> tuple[ir.Model, spec.Graph]:
-    """Return a copy of `whole` that computes only `outputs`, because ONNX Runtime computes every node."""
+def _cut(
+    whole: ir.Model, purpose: str, step: Step, outputs: tuple[StepTensor, ...]
+) -> tuple[ir.Model, tuple[StepTensor, ...]]:
+    """Return a copy of `whole` that computes only `outputs`, and its inputs. ONNX Runtime computes every node."""
     model = whole.clone()
     made = outputs_of(step, purpose, model.graph.outputs)
     model.graph.outputs[:] = [made[tensor.name] for tensor in outputs]
@@ -113,10 +116,7 @@ def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, 
 
     specs = {tensor.name: tensor for tensor in step.inputs}
     inputs = tuple(specs[str(value.name)] for value in used)
-    form = step.forms.get(purpose)
-    max_segment = form.max_segment if form else None
-    graph = spec.Graph(f"{purpose}.onnx", inputs, outputs, max_segment)
-    for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], [*graph.inputs, *graph.outputs], strict=True):
+    for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], [*inputs, *outputs], strict=True):
         value.shape = ir.Shape(tensor.shape)
     model.graph.name = purpose
     model.ir_version = IR_VERSION
@@ -127,17 +127,16 @@ def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, 
         node.doc_string = None
     for value in [*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()]:
         value.metadata_props.clear()
-    model.metadata_props[spec.METADATA_KEY] = graph.metadata(step.memory)
-    return model, graph
+    return model, inputs
 
 
-def _check_saved(path: Path, graph: spec.Graph) -> None:
-    """Read the file back and compare it with its spec; an axis that tracing fixed would cause wrong results later."""
+def _check_saved(path: Path, inputs: Sequence[StepTensor], outputs: Sequence[StepTensor]) -> None:
+    """Read the file back and compare it with the step's tensors: tracing may have fixed an axis."""
     saved = ir.load(path)
     problems = []
     if saved.opset_imports.get("") != OPSET or saved.ir_version != IR_VERSION:
         problems.append(f"opset {saved.opset_imports.get('')}, IR {saved.ir_version}; expected {OPSET}, {IR_VERSION}")
-    for values, tensors in ((saved.graph.inputs, graph.inputs), (saved.graph.outputs, graph.outputs)):
+    for values, tensors in ((saved.graph.inputs, inputs), (saved.graph.outputs, outputs)):
         for value, tensor in zip(values, tensors, strict=True):
             found = _axes(value)
             dtype = value.dtype.numpy().name if value.dtype else None

@@ -16,22 +16,22 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from xlexport.architectures.step import Step, outputs_of
+from xlexport.architectures.step import Step, StepTensor, describe_graph, outputs_of
 from xlexport.atomic_output import writing
 from xlexport.export.tracing import USE_ONNX, quiet, tracing
-from xlruntime import spec
+from xlruntime.bundle import Graph
 
-__all__ = ["TORCHSCRIPT_FILE", "export_torchscript", "metadata_name"]
+__all__ = ["TORCHSCRIPT_FILE", "export_torchscript"]
 
 TORCHSCRIPT_FILE = "graphs.pt"
-Inputs = Mapping[str, tuple[spec.Tensor, ...]]  # by purpose
+Inputs = Mapping[str, tuple[StepTensor, ...]]  # by purpose
 
 
-def export_torchscript(step: Step, folder: Path) -> dict[str, spec.Graph]:
+def export_torchscript(step: Step, folder: Path) -> dict[str, Graph]:
     """Write every purpose of `step` into one file in `folder`.
 
     Returns:
-        The spec of each graph, by purpose.
+        The description of each graph, by purpose.
 
     Raises:
         ExportError: the step cannot be traced, or tracing would fix a size that must stay free.
@@ -43,19 +43,12 @@ def export_torchscript(step: Step, folder: Path) -> dict[str, spec.Graph]:
         for purpose, names in _used(_trace(step, every)).items()
     }
     module = _trace(step, inputs)
-    graphs = {
-        purpose: spec.Graph(TORCHSCRIPT_FILE, inputs[purpose], outputs, format="torchscript")
-        for purpose, outputs in step.purposes.items()
-    }
-    metadata = {metadata_name(purpose): graph.metadata(step.memory) for purpose, graph in graphs.items()}
     with writing(folder / TORCHSCRIPT_FILE), quiet():
-        torch.jit.save(module, str(folder / TORCHSCRIPT_FILE), _extra_files=metadata)
-    return graphs
-
-
-def metadata_name(purpose: str) -> str:
-    """Return the name of the file's entry that holds the spec of a graph."""
-    return f"{spec.METADATA_KEY}.{purpose}.json"
+        torch.jit.save(module, str(folder / TORCHSCRIPT_FILE))
+    return {
+        purpose: describe_graph(step, purpose, TORCHSCRIPT_FILE, "torchscript", taken)
+        for purpose, taken in inputs.items()
+    }
 
 
 def _trace(step: Step, inputs: Inputs) -> torch.jit.ScriptModule:

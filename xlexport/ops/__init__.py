@@ -20,25 +20,13 @@ from onnxscript.values import Op
 from xlexport.ops.band_attention import LSHBandAttention, lsh_band_attention
 from xlexport.ops.chunk_attention import LSHChunkAttention, lsh_chunk_attention
 from xlexport.ops.domain import DOMAIN, OPSET, VERSION
-from xlexport.ops.few_attention import (
-    LSHFewAttention,
-    LSHFewAttentionPlan,
-    lsh_few_attention,
-    lsh_few_attention_plan,
-)
+from xlexport.ops.few_attention import LSHFewAttention, lsh_few_attention
 from xlexport.ops.gather import LSHGather, lsh_gather
-from xlexport.ops.local_attention import (
-    LocalAttention,
-    LocalAttentionPlan,
-    LocalFewAttention,
-    local_attention,
-    local_attention_plan,
-    local_few_attention,
-)
+from xlexport.ops.local_attention import LocalAttention, local_attention, local_mask
 from xlexport.ops.lsh_attention import LSHAttention, lsh_attention
 from xlexport.ops.relative_attention import RelativeAttention, relative_attention
 from xlexport.ops.relative_attention_int8 import RelativeAttentionInt8, relative_attention_int8
-from xlexport.ops.relative_attention_plan import RelativeAttentionPlan, relative_attention_plan
+from xlexport.ops.relative_masks import RelativeMasks
 from xlexport.ops.sort import LSHSort, lsh_sort
 
 __all__ = [
@@ -46,18 +34,15 @@ __all__ = [
     "VERSION",
     "add_functions",
     "local_attention",
-    "local_attention_plan",
-    "local_few_attention",
+    "local_mask",
     "lsh_attention",
     "lsh_band_attention",
     "lsh_chunk_attention",
     "lsh_few_attention",
-    "lsh_few_attention_plan",
     "lsh_gather",
     "lsh_sort",
     "relative_attention",
     "relative_attention_int8",
-    "relative_attention_plan",
     "translations",
 ]
 
@@ -69,12 +54,8 @@ _OPERATORS: dict[Callable[..., Any], OnnxFunction[..., Any]] = {
         ("lsh_band_attention", LSHBandAttention),
         ("lsh_chunk_attention", LSHChunkAttention),
         ("lsh_attention", LSHAttention),
-        ("lsh_few_attention_plan", LSHFewAttentionPlan),
         ("lsh_few_attention", LSHFewAttention),
-        ("local_attention_plan", LocalAttentionPlan),
         ("local_attention", LocalAttention),
-        ("local_few_attention", LocalFewAttention),
-        ("relative_attention_plan", RelativeAttentionPlan),
         ("relative_attention", RelativeAttention),
         ("relative_attention_int8", RelativeAttentionInt8),
     )
@@ -119,25 +100,34 @@ def _recorder(function: OnnxFunction[..., Any]) -> Callable[..., Any]:
 
 
 def add_functions(model: ir.Model) -> None:
-    """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes.
-
-    The outputs of plans get no shape, because those of kernels are empty.
-    """
-    bodies = {each.name: ir.serde.deserialize_function(each.to_function_proto()) for each in _OPERATORS.values()}
+    """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes."""
+    functions = (*_OPERATORS.values(), RelativeMasks)
+    bodies = {each.name: ir.serde.deserialize_function(each.to_function_proto()) for each in functions}
+    _use_few_body(model, bodies)
     used, waiting = set[str](), _custom(model.graph)
     while waiting:
         used.add(name := waiting.pop())
         if inside := _custom(bodies[name]):
             bodies[name].opset_imports[DOMAIN] = VERSION  # onnxscript omits it
             waiting |= inside - used
-    for node in model.graph:
-        if node.domain == DOMAIN and node.op_type.endswith("Plan"):
-            for value in node.outputs:
-                value.shape = None
     model.opset_imports.pop(DOMAIN, None)
     for name in sorted(used):
         model.functions[bodies[name].identifier()] = bodies[name]
         model.opset_imports[DOMAIN] = VERSION
+
+
+def _use_few_body(model: ir.Model, bodies: dict[str, ir.Function]) -> None:
+    """Let nodes of the form for a few tokens be `LSHAttention`, with the body of that form.
+
+    A file has one body of an operator, so it holds only one form.
+    """
+    few = [node for node in model.graph if (node.domain, node.op_type) == (DOMAIN, LSHFewAttention.name)]
+    if few:
+        assert LSHAttention.name not in _custom(model.graph)
+        bodies[LSHAttention.name] = bodies.pop(LSHFewAttention.name)
+        bodies[LSHAttention.name].name = LSHAttention.name
+        for node in few:
+            node.op_type = LSHAttention.name
 
 
 def _custom(nodes: ir.Graph | ir.Function) -> set[str]:

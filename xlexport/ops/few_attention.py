@@ -1,8 +1,4 @@
-"""`ai.xlexport::LSHFewAttention`: the results of `LSHAttention` for a few queries, whose keys TopK finds.
-
-It suits one or a few tokens, and needs no sort. What all layers share, `LSHFewAttentionPlan` computes once; only the
-body needs it.
-"""
+"""The body of `ai.xlexport::LSHAttention` in graphs for a few tokens: TopK finds their keys, without a sort."""
 
 from __future__ import annotations
 
@@ -19,29 +15,7 @@ from xlexport.ops.domain import OPSET
 from xlexport.ops.gather import LSHGather, lsh_gather
 from xlexport.ops.operator import operator, shapes_of
 
-__all__ = ["LSHFewAttention", "LSHFewAttentionPlan", "lsh_few_attention", "lsh_few_attention_plan"]
-
-
-@operator("lsh_few_attention_plan")
-def lsh_few_attention_plan(tokens: Tensor, buckets: Tensor, position: Tensor, offset: Tensor, window: Tensor) -> Tensor:
-    """Return the priority (B, 1, 1, S, C) int32 of each slot for each query: the latest key has the highest.
-
-    Args:
-        tokens: (B, S), only for its shape; buckets: (B, H, R, C), only for its shape.
-        position, offset, window: as for `lsh_attention`.
-    """
-    S, C = tokens.shape[1], buckets.shape[3]
-    steps = torch.arange(S)
-    newest_first = torch.remainder(offset + (S - 1) - torch.arange(C), C)
-    distance = newest_first - (S - 1 - steps).unsqueeze(1)  # (S, C), negative for later rows
-    reach = torch.minimum(position.unsqueeze(1) + steps, window - 1).unsqueeze(2)  # (B, S, 1)
-    near = (distance > 0) & (distance <= reach)
-    return torch.where(near, -distance, constants.NEVER).to(torch.int32).unsqueeze(1).unsqueeze(1)
-
-
-@shapes_of("lsh_few_attention_plan")
-def _(tokens: Tensor, buckets: Tensor, *_: object) -> Tensor:
-    return buckets.new_empty(tokens.shape[0], 1, 1, tokens.shape[1], buckets.shape[3])
+__all__ = ["LSHFewAttention", "lsh_few_attention"]
 
 
 @operator("lsh_few_attention")
@@ -49,30 +23,31 @@ def lsh_few_attention(
     key: Tensor,
     value: Tensor,
     buckets: Tensor,
-    query: Tensor,
-    own: Tensor,
+    length: Tensor,
     own_value: Tensor,
     position: Tensor,
     offset: Tensor,
     window: Tensor,
     rounds: Tensor,
-    priority: Tensor,
+    sizes: Tensor,
     chunk_length: int,
+    n_buckets: int,
 ) -> tuple[Tensor, Tensor]:
-    """Compute `lsh_attention` by TopK.
-
-    Args:
-        key, value, buckets, position, offset, window, rounds, chunk_length: as for `lsh_attention`.
-        query: (B, H, S, d), scaled.
-        own: (B, H, R, S) int32, the newest rows of `buckets`; own_value: (B, H, S, d), those of `value`.
-        priority: what `lsh_few_attention_plan` returns.
-
-    Returns:
-        As `lsh_attention`.
-    """
+    """Compute `lsh_attention` by TopK; arguments and results are the same, and `window` may be larger."""
     B, H, C, d = key.shape
-    R, S = own.shape[2:]
-    W = chunk_length
+    R, S, W = buckets.shape[2], length.shape[2], chunk_length
+    steps = torch.arange(S)
+    slot = torch.remainder(offset + steps, C)
+    query = key.index_select(2, slot) * length.unsqueeze(3)  # (B, H, S, d)
+    own = buckets.index_select(3, slot)  # (B, H, R, S)
+
+    # The latest key has the highest priority.
+    newest_first = torch.remainder(offset + (S - 1) - torch.arange(C), C)
+    distance = newest_first - (S - 1 - steps).unsqueeze(1)  # (S, C), negative for later rows
+    reach = torch.minimum(position.unsqueeze(1) + steps, window - 1).unsqueeze(2)  # (B, S, 1)
+    near = (distance > 0) & (distance <= reach)
+    priority = torch.where(near, -distance, constants.NEVER).to(torch.int32).unsqueeze(1).unsqueeze(1)
+
     active = torch.arange(R) < rounds
     matches = buckets.unsqueeze(3) == own.unsqueeze(4)  # (B, H, R, S, C)
     # Padding ensures that TopK has enough entries to choose from.
@@ -99,26 +74,10 @@ def lsh_few_attention(
 
 
 @shapes_of("lsh_few_attention")
-def _(key: Tensor, value: Tensor, buckets: Tensor, query: Tensor, own: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(query), query.new_empty(query.shape[0], query.shape[2], dtype=torch.int64)
-
-
-@script(OPSET, default_opset=op)
-@no_type_check  # onnxscript gives its tensors no arithmetic
-def LSHFewAttentionPlan(
-    tokens: INT64[...], buckets: INT32[...], position: INT64[...], offset: INT64[...], window: INT64[...]
-) -> INT32[...]:
-    """Compute `lsh_few_attention_plan` in standard operators."""
-    one = op.Constant(value_ints=[1])
-    S = op.Shape(tokens, start=1)
-    C = op.Shape(buckets, start=3)
-    steps = op.Range(0, op.Squeeze(S), 1)
-    newest_first = op.Mod(offset + S - one - op.Range(0, op.Squeeze(C), 1), C)
-    distance = newest_first - op.Unsqueeze(S - one - steps, one)  # (S, C)
-    reach = op.Unsqueeze(op.Min(op.Unsqueeze(position, one) + steps, window - one), [2])  # (B, S, 1)
-    near = op.And(distance > 0, distance <= reach)
-    priority = op.Unsqueeze(op.Cast(op.Where(near, op.Neg(distance), -1073741824), to=6), [1, 2])
-    return priority
+def _(
+    key: Tensor, value: Tensor, buckets: Tensor, length: Tensor, own_value: Tensor, *_: object
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(own_value), length.new_empty(length.shape[0], length.shape[2], dtype=torch.int64)
 
 
 @script(OPSET, default_opset=op)
@@ -127,15 +86,15 @@ def LSHFewAttention(
     key: FLOAT[...],
     value: FLOAT[...],
     buckets: INT32[...],
-    query: FLOAT[...],
-    own: INT32[...],
+    length: FLOAT[...],
     own_value: FLOAT[...],
     position: INT64[...],
     offset: INT64[...],
     window: INT64[...],
     rounds: INT64[...],
-    priority: INT32[...],
+    sizes: INT64[...],
     chunk_length: int,
+    n_buckets: int,
 ) -> tuple[FLOAT[...], INT64[...]]:
     """Compute `lsh_few_attention` in standard operators."""
     zero = op.Constant(value_ints=[0])
@@ -147,10 +106,20 @@ def LSHFewAttention(
     never = op.Cast(-1073741824, to=6)
     W = op.Reshape(chunk_length, one)
     heads = op.Shape(key, start=0, end=2)  # B, H
-    C = op.Shape(key, start=2, end=3)
     d = op.Shape(key, start=3)
-    R = op.Shape(own, start=2, end=3)
-    S = op.Shape(own, start=3)
+    R = op.Shape(buckets, start=2, end=3)
+    S, C = op.Split(sizes, num_outputs=2)
+    steps = op.Range(0, op.Squeeze(S), 1)
+    slot = op.Mod(offset + steps, C)
+    query = op.Gather(key, slot, axis=2) * op.Unsqueeze(length, three)  # (B, H, S, d)
+    own = op.Gather(buckets, slot, axis=3)  # (B, H, R, S)
+
+    newest_first = op.Mod(offset + S - one - op.Range(0, op.Squeeze(C), 1), C)
+    distance = newest_first - op.Unsqueeze(S - one - steps, one)  # (S, C)
+    reach = op.Min(op.Unsqueeze(position, one) + steps, window - one)  # (B, S)
+    near = op.And(distance > 0, distance <= op.Unsqueeze(reach, two))
+    priority = op.Unsqueeze(op.Cast(op.Where(near, op.Neg(distance), -1073741824), to=6), [1, 2])
+
     earlier = op.Range(0, op.Squeeze(R), 1)
     active = op.Unsqueeze(earlier < rounds, one)  # (R, 1)
     matches = op.Equal(op.Unsqueeze(buckets, three), op.Unsqueeze(own, four))  # (B, H, R, S, C)
@@ -166,7 +135,7 @@ def LSHFewAttention(
     everywhere = op.Expand(by_key, op.Concat(one, one, R, one, axis=0))
     there = op.Reshape(op.GatherElements(buckets, everywhere, axis=3), op.Concat(heads, R, R, S, W, axis=0))
     last = op.Unsqueeze(op.Slice(best, W - one, W, four), three)  # (B, H, R, 1, S, 1)
-    same = op.Equal(there, op.Unsqueeze(op.Unsqueeze(own, three), [5]))
+    same = op.Equal(there, op.Unsqueeze(own, [3, 5]))
     had = op.And(same, op.Unsqueeze(best, two) >= last)  # (B, H, R, R, S, W)
     had = op.And(had, op.Unsqueeze(op.Unsqueeze(earlier, one) < earlier, [2, 3]))
     any_had = op.Cast(op.ReduceMax(op.Cast(had, to=6), two, keepdims=0), to=9)
@@ -177,8 +146,7 @@ def LSHFewAttention(
     by_query = op.Concat(heads, S, R * W, d, axis=0)
     keys = op.Reshape(LSHGather(key, index), by_query)
     values = op.Reshape(LSHGather(value, index), by_query)
-    products = op.Squeeze(op.MatMul(keys, op.Unsqueeze(query, four)), four)
-    scores = op.Where(mask, products, -1e30)
+    scores = op.Where(mask, op.Squeeze(op.MatMul(keys, op.Unsqueeze(query, four)), four), -1e30)
     found = op.Squeeze(op.MatMul(op.Unsqueeze(op.Softmax(scores, axis=-1), three), values), three)
     some = op.Cast(op.ReduceMax(op.Cast(mask, to=6), three, keepdims=1), to=9)
     attended = op.Where(some, found, own_value)

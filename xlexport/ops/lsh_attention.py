@@ -1,7 +1,6 @@
 """`ai.xlexport::LSHAttention`: rule `band` for the newest rows of rings, found by a sort.
 
-It suits segments about as long as the memory. `LSHFewAttention` computes the same for a few queries, without a sort.
-Kernels are free to choose.
+It suits segments about as long as the memory. Graphs for a few tokens have another body (`few_attention`).
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ def lsh_attention(
     offset: Tensor,
     window: Tensor,
     rounds: Tensor,
+    sizes: Tensor,
     chunk_length: int,
     n_buckets: int,
 ) -> tuple[Tensor, Tensor]:
@@ -51,6 +51,7 @@ def lsh_attention(
         offset: (1,) int64, rows written to the rings before these.
         window: (1,) int64, the largest number of keys that a query reaches, itself included; at most C - S + 1.
         rounds: (1,) int64, how many of the R rounds count.
+        sizes: (2,) int64, S and C. The ONNX function reads them here: what depends on them serves all layers.
         chunk_length: W.
         n_buckets: number of buckets.
 
@@ -101,6 +102,7 @@ def LSHAttention(
     offset: INT64[...],
     window: INT64[...],
     rounds: INT64[...],
+    sizes: INT64[...],
     chunk_length: int,
     n_buckets: int,
 ) -> tuple[FLOAT[...], INT64[...]]:
@@ -110,8 +112,7 @@ def LSHAttention(
     three = op.Constant(value_ints=[3])
     W = op.Reshape(chunk_length, one)
     B = op.Shape(key, start=0, end=1)
-    C = op.Shape(key, start=2, end=3)
-    S = op.Shape(length, start=2)
+    S, C = op.Split(sizes, num_outputs=2)
     ages = op.Range(0, op.Squeeze(C), 1)
     slot = op.Mod(offset + S + ages, C)
     tokens = op.Min(op.Unsqueeze(position, one) + op.Range(0, op.Squeeze(S), 1), window - one)  # (B, S)

@@ -15,6 +15,7 @@ from onnxscript import opset20 as op
 from torch import Tensor, library
 
 from xlexport.ops.domain import OPSET
+from xlexport.ops.relative_masks import RelativeMasks
 
 __all__ = ["RelativeAttention", "relative_attention"]
 
@@ -30,11 +31,7 @@ def relative_attention(
     offset: Tensor,
     memory_length: Tensor,
     window: Tensor,
-    write_index: Tensor,
-    near_mask: Tensor,
-    newest_far: Tensor,
-    oldest_far: Tensor,
-    near_sizes: Tensor,
+    sizes: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write a step's rows into two rings of C slots, and compute the attention of its S queries to the rings' rows.
 
@@ -47,7 +44,7 @@ def relative_attention(
         offset: (1,) int64, the slot of the first new row; counts modulo C.
         memory_length: (B,) int64, rows that each batch row may see before this step.
         window: (1,) int64, the largest number of keys that a query sees, itself included.
-        write_index, near_mask, newest_far, oldest_far, near_sizes: the plan, which only the ONNX function reads.
+        sizes: (4,) int64, H, S, C and near. The ONNX function reads them here: one mask serves all layers.
 
     Returns:
         attended (B, S, H·d), and the two rings with the new rows.
@@ -89,13 +86,9 @@ def RelativeAttention(
     offset: INT64[...],
     memory_length: INT64[...],
     window: INT64[...],
-    write_index: INT64[...],
-    near_mask: FLOAT[...],
-    newest_far: FLOAT[...],
-    oldest_far: FLOAT[...],
-    near_sizes: INT64[...],
+    sizes: INT64[...],
 ) -> tuple[FLOAT[...], FLOAT[...], FLOAT[...]]:
-    """Compute `relative_attention` in standard operators, with the plan instead of counters.
+    """Compute `relative_attention` in standard operators, with masks that all layers share.
 
     Only the newest `near` rows get positional scores. Older ones are so far from all queries that theirs are zero.
 
@@ -104,8 +97,8 @@ def RelativeAttention(
     zero column ends up at places that the mask hides.
     """
     d = op.Shape(content_bias, start=2)
-    S = op.Shape(near_mask, start=2, end=3)
-    near = op.Shape(near_mask, start=3)
+    _, S, _, near = op.Split(sizes, num_outputs=4)
+    write_index, near_mask, newest_far, oldest_far, near_sizes = RelativeMasks(offset, memory_length, window, sizes)
     as_before = op.Constant(value_ints=[0, 0])  # Reshape: the sizes of its input
     rest = op.Constant(value_ints=[-1])
     split = op.Concat(as_before, rest, d, axis=0)

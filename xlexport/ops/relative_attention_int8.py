@@ -11,6 +11,7 @@ from torch import Tensor, library
 
 from xlexport.ops.domain import OPSET
 from xlexport.ops.relative_attention import relative_attention
+from xlexport.ops.relative_masks import RelativeMasks
 
 __all__ = ["RelativeAttentionInt8", "relative_attention_int8"]
 
@@ -31,11 +32,7 @@ def relative_attention_int8(
     offset: Tensor,
     memory_length: Tensor,
     window: Tensor,
-    write_index: Tensor,
-    near_mask: Tensor,
-    newest_far: Tensor,
-    oldest_far: Tensor,
-    near_sizes: Tensor,
+    sizes: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute `relative_attention` over rings of integers; new rows are rounded once, before anything reads them.
 
@@ -65,8 +62,7 @@ def relative_attention_int8(
         memory_key * memory_key_scale.unsqueeze(3),
         memory_value * memory_value_scale.unsqueeze(3),
         position_key,
-        *(offset, memory_length, window),
-        *(write_index, near_mask, newest_far, oldest_far, near_sizes),
+        *(offset, memory_length, window, sizes),
     )
     return attended, memory_key, memory_key_scale, memory_value, memory_value_scale
 
@@ -98,19 +94,15 @@ def RelativeAttentionInt8(
     offset: INT64[...],
     memory_length: INT64[...],
     window: INT64[...],
-    write_index: INT64[...],
-    near_mask: FLOAT[...],
-    newest_far: FLOAT[...],
-    oldest_far: FLOAT[...],
-    near_sizes: INT64[...],
+    sizes: INT64[...],
 ) -> tuple[FLOAT[...], INT8[...], FLOAT[...], INT8[...], FLOAT[...]]:
     """Compute `relative_attention_int8` in standard operators; see `RelativeAttention` for the shift.
 
     Both products are products of integers, with queries and weights of 7 bits, each row with its own scale.
     """
     d = op.Shape(content_bias, start=2)
-    S = op.Shape(near_mask, start=2, end=3)
-    near = op.Shape(near_mask, start=3)
+    _, S, _, near = op.Split(sizes, num_outputs=4)
+    write_index, near_mask, newest_far, oldest_far, near_sizes = RelativeMasks(offset, memory_length, window, sizes)
     as_before = op.Constant(value_ints=[0, 0])  # Reshape: the sizes of its input
     rest = op.Constant(value_ints=[-1])
     third = op.Constant(value_ints=[2])

@@ -16,7 +16,8 @@ from xlexport.errors import XlexportError
 from xlexport.extras import require
 from xlexport.prepare.counting import SymbolCounts
 from xlexport.tokenizer_choice import file_kind
-from xlruntime import TextError, spec
+from xlruntime import TextError
+from xlruntime.bundle import Tokenizer as TokenizerEntry
 from xlruntime.documents import TextCounts, Tokenizer, text_pieces
 from xlruntime.tokenizers import ByteTokenizer, make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -152,7 +153,7 @@ def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> 
 
 
 def _of_library(path: Path, kind: str) -> PreparedTokenizer:
-    entry = spec.Tokenizer("tokenizers" if kind == "tokenizers" else "sentencepiece", path.name)
+    entry = TokenizerEntry("tokenizers" if kind == "tokenizers" else "sentencepiece", path.name)
     tokenizer = make_tokenizer(entry, path.parent)
     size = tokenizer.vocab_size
     assert size is not None
@@ -211,7 +212,7 @@ def given(path: Path, vocab_style: str | None = None) -> PreparedTokenizer:
     """Return the tokenizer in a file: a vocabulary, such as the authors' cache.pt, or one of a library.
 
     Raises:
-        CheckpointError, BundleError: the file is not a tokenizer. XlexportError: a style was given for a library's.
+        CheckpointError, VocabularyError: the file is not a tokenizer. XlexportError: a style was given for a library's.
     """
     kind = file_kind(path)
     if kind == "vocabulary":

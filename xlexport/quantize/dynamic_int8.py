@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from xlexport.quantize.matmuls import Product, WeightStore, replace_products
 
-__all__ = ["LARGEST_PAIR", "OPSET", "quantize_columns", "rewrite"]
+__all__ = ["OPSET", "quantize_columns", "rewrite"]
 
 OPSET = 20
 LARGEST = 127  # symmetric: -128 is not used, so the zero point is 0

@@ -20,7 +20,7 @@ OPSET = 20
 POSITION_KEY = "position_key_"
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 LARGEST = 65504.0  # in float16
-INLINED = frozenset({"RelativeAttention", "RelativeAttentionPlan"})  # operators whose bodies compute in float16, too
+INLINED = frozenset({"RelativeAttention", "RelativeMasks"})  # functions that compute in float16, too
 IN_HALF = {"Gemm", "LayerNormalization", "MatMul", "Softmax"}
 FOLLOWS = {
     *("Add", "Concat", "Expand", "Flatten", "Gather", "Gelu", "Identity", "Max", "Min", "Mul", "Neg", "Pad", "Relu"),

@@ -43,7 +43,7 @@ def documents(model: Model, ids: npt.NDArray[np.int64]) -> list[npt.NDArray[np.i
     """
     settings = model.bundle.settings
     longest = settings.longest_document or len(ids) + 1
-    if settings.whole:
+    if settings.full_document:
         longest = min(longest, LONGEST_DOCUMENT)
     return [ids[start : start + longest] for start in range(0, max(1, len(ids) - 1), max(1, longest - 1))]
 

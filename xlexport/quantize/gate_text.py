@@ -14,11 +14,11 @@ from xlexport.errors import QuantizationError
 from xlexport.sample import sample_text, sample_text_name
 from xlexport.scoring.token_ids import ids_of_words
 from xlexport.verification.walked_text import WalkedText, default_text
+from xlruntime.bundle import Tokenizer
 from xlruntime.documents import Tokenizer as TextTokenizer
 from xlruntime.documents import check_ids
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
-from xlruntime.spec import Tokenizer
 
 __all__ = ["GateText", "check_texts", "default_tokens", "gate_text", "require_default_text"]
 
@@ -41,7 +41,7 @@ class GateText:
 
 def default_tokens(evaluation: EvaluationSettings) -> int:
     """Return how many tokens fill the memory twice, but at least 16,384."""
-    return max(USUAL_TOKENS, 0 if evaluation.whole else 2 * evaluation.capacity())
+    return max(USUAL_TOKENS, 0 if evaluation.full_document else 2 * evaluation.capacity())
 
 
 def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = False) -> None:

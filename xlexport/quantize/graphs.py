@@ -16,22 +16,22 @@ from onnx_ir.passes.common import (
 )
 
 from xlexport.atomic_output import writing
-from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
+from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE, requirements
 from xlexport.errors import QuantizationError
-from xlexport.quantize.int8_rings import RINGS, rounded_memory, rounded_tensors, use_int8_rings
+from xlexport.quantize.int8_rings import RINGS, rounded_inputs, rounded_memory, use_int8_rings
 from xlexport.quantize.matmuls import WeightStore, find_products
 from xlexport.quantize.precisions import Precision
-from xlruntime import spec
+from xlruntime.bundle import POSITIONS, Bundle, Graph
 
 __all__ = ["product_names", "write_graphs"]
 
 
-def product_names(folder: Path, bundle: spec.Bundle) -> list[str]:
+def product_names(folder: Path, bundle: Bundle) -> list[str]:
     """Return the names of the products that every step computes, in order."""
     names = [
         product.name
         for purpose, graph in bundle.graphs.items()
-        if purpose != "positions"
+        if purpose != POSITIONS
         for product in find_products(ir.load(folder / graph.file))
     ]
     return list(dict.fromkeys(names))
@@ -39,13 +39,13 @@ def product_names(folder: Path, bundle: spec.Bundle) -> list[str]:
 
 def write_graphs(
     source: Path,
-    bundle: spec.Bundle,
+    bundle: Bundle,
     folder: Path,
     precision: Precision,
     keep: frozenset[str],
     memory_dtype: str = "float32",
     purposes: tuple[str, ...] | None = None,
-) -> spec.Bundle:
+) -> Bundle:
     """Write quantized graphs and their weights file into `folder`.
 
     Args:
@@ -54,7 +54,7 @@ def write_graphs(
         purposes: the graphs to write; None: all.
 
     Returns:
-        The bundle with the new graphs and its old files.
+        The bundle with the new graphs, their needs and its old files.
     """
     rings = {entry.input for entry in bundle.memory} if memory_dtype == "int8" and RINGS not in keep else set()
     if memory_dtype == "int8":
@@ -66,33 +66,33 @@ def write_graphs(
     memories = {name: entry.dtype for entry in memory for name in (entry.input, entry.output)}
     store = WeightStore()
     models: dict[str, ir.Model] = {}
-    graphs: dict[str, spec.Graph] = {}
+    graphs: dict[str, Graph] = {}
     for purpose in purposes or tuple(bundle.graphs):
         old = bundle.graphs[purpose]
         model = ir.load(source / old.file)
         _inline(model, precision.inlined)
         if rings:
             use_int8_rings(model)
-        graph = replace(
-            old,
-            inputs=tuple(precision.tensor(tensor, memories) for tensor in rounded_tensors(old.inputs, rings)),
-            outputs=tuple(precision.tensor(tensor, memories) for tensor in rounded_tensors(old.outputs, rings)),
-        )
-        for value, tensor in zip(
-            [*model.graph.inputs, *model.graph.outputs], [*graph.inputs, *graph.outputs], strict=True
-        ):
-            value.dtype = ir.DataType.from_numpy(np.dtype(tensor.dtype))
-        if purpose != "positions" or precision.half:  # runs once for each stream, so quantizing it saves nothing
+        for value in [*model.graph.inputs, *model.graph.outputs]:
+            name, dtype = str(value.name), value.dtype
+            assert dtype is not None
+            new = memories.get(name) or precision.dtype(name, dtype.numpy().name)
+            value.dtype = ir.DataType.from_numpy(np.dtype(new))
+        outputs = {
+            name: replace(tensor, dtype=precision.dtype(name, tensor.dtype)) for name, tensor in old.outputs.items()
+        }
+        graph = replace(old, inputs=rounded_inputs(old.inputs, rings), outputs=outputs)
+        if purpose != POSITIONS or precision.half:  # runs once for each stream, so quantizing it saves nothing
             precision.rewrite(model, keep, store)
             _set_opset(model, precision.opset)
-        model.metadata_props[spec.METADATA_KEY] = graph.metadata(memory)
         models[purpose], graphs[purpose] = model, graph
     _write(models, {purpose: graph.file for purpose, graph in graphs.items()}, folder)
-    return replace(bundle, graphs=graphs, memory=memory, precision=precision.name)
+    requires = requirements(folder, graphs.values())
+    return replace(bundle, graphs=graphs, memory=memory, precision=precision.name, requires=requires)
 
 
 def _inline(model: ir.Model, names: frozenset[str]) -> None:
-    """Replace nodes of these custom operators by their bodies, with types and constants like the graph's own."""
+    """Replace nodes of these custom operators by their fallbacks, with types and constants like the graph's own."""
     if InlinePass(criteria=lambda function: function.name in names)(model).modified:
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         RemoveUnusedOpsetsPass()(model)

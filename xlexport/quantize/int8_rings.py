@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,19 +10,19 @@ import onnx_ir as ir
 
 from xlexport.bundles import scale_of
 from xlexport.ops import DOMAIN, add_functions
-from xlruntime import spec
+from xlruntime.bundle import Bundle, Feed, MemoryEntry
 
-__all__ = ["RINGS", "ring_problem", "rings_of", "rounded_memory", "rounded_tensors", "use_int8_rings"]
+__all__ = ["RINGS", "ring_problem", "rings_of", "rounded_inputs", "rounded_memory", "use_int8_rings"]
 
 RINGS = "memories"  # the name that --keep-float and reports have for them
 FLOAT_NODE, INT8_NODE = "RelativeAttention", "RelativeAttentionInt8"
 
 
-def ring_problem(folder: Path, bundle: spec.Bundle) -> str | None:
+def ring_problem(folder: Path, bundle: Bundle) -> str | None:
     """Return why the rings of a bundle must stay float32; None if they can be integers."""
     if any(entry.first_value is not None for entry in bundle.memory):
         return "their first rows are not zero (pre-LayerNorm with first_memory zeros)"
-    steps = [graph for graph in bundle.graphs.values() if any(out.name == "log_prob" for out in graph.outputs)]
+    steps = [graph for graph in bundle.graphs.values() if "log_prob" in graph.outputs]
     for graph in steps or bundle.graphs.values():
         if not rings_of(ir.load(folder / graph.file)):
             return f"{graph.file} has no operator {FLOAT_NODE}"
@@ -35,7 +35,7 @@ def rings_of(model: ir.Model) -> list[str]:
     return [str(value.name) for node in nodes for value in node.inputs[3:5] if value is not None]
 
 
-def rounded_memory(memory: Sequence[spec.Memory], rings: Collection[str]) -> Iterator[spec.Memory]:
+def rounded_memory(memory: Sequence[MemoryEntry], rings: Collection[str]) -> Iterator[MemoryEntry]:
     """Yield carried tensors, with integers and their scales for `rings`."""
     for entry in memory:
         if entry.input not in rings:
@@ -45,14 +45,10 @@ def rounded_memory(memory: Sequence[spec.Memory], rings: Collection[str]) -> Ite
         yield replace(entry, input=scale_of(entry.input), output=scale_of(entry.output), shape=entry.shape[:-1])
 
 
-def rounded_tensors(tensors: Sequence[spec.Tensor], rings: Collection[str]) -> Iterator[spec.Tensor]:
-    """Yield inputs or outputs of a graph, with integers and their scales for `rings`, before or after the step."""
-    for tensor in tensors:
-        if tensor.name.removeprefix("new_") not in rings:
-            yield tensor
-            continue
-        yield replace(tensor, dtype="int8")
-        yield replace(tensor, name=scale_of(tensor.name), shape=tensor.shape[:-1])
+def rounded_inputs(inputs: Mapping[str, Feed], rings: Collection[str]) -> dict[str, Feed]:
+    """Return the inputs of a graph, with scales behind `rings`."""
+    pairs = ((name, scale_of(name)) if name in rings else (name,) for name in inputs)
+    return {name: inputs[pair[0]] for pair in pairs for name in pair}
 
 
 def use_int8_rings(model: ir.Model) -> None:
@@ -73,9 +69,6 @@ def use_int8_rings(model: ir.Model) -> None:
         graph.insert_before(node, new)
         node.outputs[0].replace_all_uses_with(attended)
         graph.remove(node, safe=True)
-    for node in graph:  # the plan reads only sizes, and takes no integers
-        if (node.domain, node.op_type) == (DOMAIN, "RelativeAttentionPlan"):
-            node.replace_input_with(1, _named(graph.inputs, scale_of(str(node.inputs[1].name))))  # type: ignore[union-attr]  # it has all inputs
     model.functions.clear()
     add_functions(model)
 
@@ -100,7 +93,3 @@ def _take_name(graph: ir.Graph, old: ir.Value, new: ir.Value, scale: ir.Value) -
     old.name = None
     place = graph.outputs.index(old)
     graph.outputs[place : place + 1] = [new, scale]
-
-
-def _named(values: Sequence[ir.Value], name: str) -> ir.Value:
-    return next(value for value in values if value.name == name)

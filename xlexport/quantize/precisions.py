@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -12,7 +12,6 @@ from xlexport.quantize import dynamic_int8 as int8
 from xlexport.quantize import float16
 from xlexport.quantize import weight_only as blocks
 from xlexport.quantize.matmuls import WeightStore
-from xlruntime import spec
 
 __all__ = ["PRECISIONS", "Precision"]
 
@@ -36,13 +35,9 @@ class Precision:
     inlined: frozenset[str] = frozenset()
     half: bool = False
 
-    def tensor(self, tensor: spec.Tensor, memories: Mapping[str, str]) -> spec.Tensor:
-        """Return the new spec of a float32 graph's input or output; `memories` holds the dtypes of memories."""
-        if tensor.name in memories:
-            return replace(tensor, dtype=memories[tensor.name])
-        if self.half and tensor.name.startswith(float16.POSITION_KEY):
-            return replace(tensor, dtype="float16")
-        return tensor
+    def dtype(self, name: str, before: str) -> str:
+        """Return the dtype of an input or output other than a memory; `before` is that of the float32 graph."""
+        return "float16" if self.half and name.startswith(float16.POSITION_KEY) else before
 
 
 PRECISIONS = {

@@ -6,9 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["REPORT_FILE", "QuantizationReport"]
-
-REPORT_FILE = "quantization.json"
+__all__ = ["QuantizationReport"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,6 @@ class QuantizationReport:
     float32_weights_bytes: int
     float32_fingerprint: str
     version: str  # of xlexport
-    largest_pair: int | None = None  # int8: sum of two neighbouring weights; the runtime warns of bundles without it
     memory_kept: str | None = None  # why memories stay float32 although int8 was asked for
 
     def to_dict(self) -> dict[str, Any]:

@@ -21,20 +21,19 @@ import numpy as np
 
 from xlexport import __version__
 from xlexport.bundle_readme import quantized_readme
-from xlexport.bundles import WEIGHTS_FILE, check_output, digests, publishing, write_manifest
+from xlexport.bundles import PARITY_FILE, REPORT_FILE, WEIGHTS_FILE, check_output, digests, publishing, write_manifest
 from xlexport.errors import QuantizationError
-from xlexport.quantize.dynamic_int8 import LARGEST_PAIR
 from xlexport.quantize.gate import LogProbs, compare, documents, log_probs, products_to_keep
 from xlexport.quantize.gate_text import GateText, check_texts, gate_text
 from xlexport.quantize.graphs import product_names, write_graphs
 from xlexport.quantize.int8_rings import RINGS, ring_problem
 from xlexport.quantize.precisions import PRECISIONS, Precision
-from xlexport.quantize.report import REPORT_FILE, QuantizationReport
-from xlruntime import spec
-from xlruntime.bundle import changed_descriptions, read_bundle
-from xlruntime.devices import Device
+from xlexport.quantize.report import QuantizationReport
+from xlruntime.bundle import FIRST_MEMORY_FILE, Tokenizer
+from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Ids
 from xlruntime.graph_gate import read_graph
+from xlruntime.load_options import LoadOptions
 from xlruntime.model import Model, load
 
 __all__ = ["QuantizeOptions", "check_options", "quantize", "quantize_into"]
@@ -126,7 +125,7 @@ def quantize(
     with publishing(output, force) as folder:
         exact = load(source, threads=options.threads, check_files=False, ops="none")  # what every machine has
         for graph in bundle.graphs.values():  # onnx-ir reads them next
-            read_graph(source / graph.file, bundle.guarded_files)
+            read_graph(source / graph.file, bundle.files)
         return quantize_into(exact, folder, options, gate_text(exact, texts, as_ids, options.tokens), tell)
 
 
@@ -154,7 +153,11 @@ def quantize_into(
     kept |= {name: f"alone it moves log-probabilities by {effect:.2g} nats" for name, effect in measured.items()}
     _copy_others(exact, folder)
     bundle = write_graphs(exact.folder, exact.bundle, folder, attempt.precision, frozenset(kept), options.memory_dtype)
-    _check_graphs(Model(folder, bundle, Device("cpu"), options.threads), text, attempt.log_probs[frozenset(kept)])
+    _check_graphs(
+        Model(folder, bundle, LoadOptions(threads=options.threads, ops="none")),
+        text,
+        attempt.log_probs[frozenset(kept)],
+    )
     memory_kept = kept.pop(RINGS, None)
     report = QuantizationReport(
         dtype=options.dtype,
@@ -169,7 +172,6 @@ def quantize_into(
         float32_weights_bytes=(exact.folder / WEIGHTS_FILE).stat().st_size,
         float32_fingerprint=exact.bundle.fingerprint,
         version=__version__,
-        largest_pair=LARGEST_PAIR if options.dtype == "int8" else None,
     )
     (folder / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
     (folder / "README.md").write_text(quantized_readme(bundle, report), "utf-8")
@@ -220,26 +222,26 @@ class _Attempts:
         trial = self.folder / "trial"
         trial.mkdir()
         try:
-            bundle = dataclasses.replace(self.exact.bundle, tokenizer=spec.Tokenizer("none"))
+            bundle = dataclasses.replace(self.exact.bundle, tokenizer=Tokenizer("none"))
             purposes = tuple(purpose for purpose in ("score", "positions") if purpose in bundle.graphs)
             bundle = write_graphs(
                 self.exact.folder, bundle, trial, self.precision, keep, self.options.memory_dtype, purposes
             )
-            if (self.exact.folder / spec.FIRST_MEMORY_FILE).exists():
-                shutil.copyfile(self.exact.folder / spec.FIRST_MEMORY_FILE, trial / spec.FIRST_MEMORY_FILE)
-            return log_probs(Model(trial, bundle, Device("cpu"), self.options.threads), self.text.ids[:tokens])
+            if (self.exact.folder / FIRST_MEMORY_FILE).exists():
+                shutil.copyfile(self.exact.folder / FIRST_MEMORY_FILE, trial / FIRST_MEMORY_FILE)
+            return log_probs(
+                Model(trial, bundle, LoadOptions(threads=self.options.threads, ops="none")), self.text.ids[:tokens]
+            )
         finally:
             shutil.rmtree(trial)
 
 
 def _copy_others(exact: Model, folder: Path) -> None:
-    """Copy the files that quantization does not change: tokenizer, first rows, parity report of the float32 graphs.
-
-    A parity report that was edited is left out, because the new bundle's digests would vouch for it.
-    """
-    written = {WEIGHTS_FILE, "README.md", *(graph.file for graph in exact.bundle.graphs.values())}
-    for name in exact.bundle.files.keys() - written - changed_descriptions(exact.folder, exact.bundle).keys():
-        shutil.copyfile(exact.folder / name, folder / name)
+    """Copy what quantization does not change: tokenizer, first values, and the parity report of the float32 graphs."""
+    written = {WEIGHTS_FILE, *(graph.file for graph in exact.bundle.graphs.values())}
+    for name in {*exact.bundle.files, PARITY_FILE} - written:
+        if (exact.folder / name).is_file():
+            shutil.copyfile(exact.folder / name, folder / name)
 
 
 def _check_graphs(model: Model, text: GateText, wanted: LogProbs) -> None:
@@ -274,17 +276,17 @@ def _segments(model: Model, purpose: str, text: GateText, wanted: LogProbs) -> I
     A model that reads a document in one step gets the first document exactly as it was measured.
     """
     evaluation = model.bundle.settings
-    if not evaluation.whole:
+    if not evaluation.full_document:
         S = min(model.longest_step(purpose, evaluation.segment_len), len(text.ids) - 1, 1_024)
         for start in range(0, min(CHECKED_SEGMENTS * S, len(text.ids) - S), S):
             stop = start + S
             yield start, text.ids[start:stop], text.ids[start + 1 : stop + 1], wanted[start:stop]
         return
     document = documents(model, text.ids)[0]
-    tokens = document if evaluation.reads_last else document[:-1]
+    tokens = document if evaluation.bidirectional else document[:-1]
     targets = np.append(document[1:], document[0])[: len(tokens)]
     expected = wanted[: len(document) - 1]
-    if evaluation.reads_last and purpose == "generate":  # no score has what it predicts after the last token
+    if evaluation.bidirectional and purpose == "generate":  # no score has what it predicts after the last token
         memory = model.new_memory(evaluation)
         expected = model.step("score", memory, tokens[None], targets[None])["log_prob"][0]
     yield 0, tokens, targets, expected

@@ -6,8 +6,7 @@ import math
 from pathlib import Path
 
 from xlexport.architectures import title_of
-from xlruntime.evaluation import EvaluationSettings
-from xlruntime.spec import Bundle
+from xlruntime import Bundle, EvaluationSettings
 
 __all__ = ["bundle_note", "ceilings"]
 
@@ -18,8 +17,10 @@ WORD_CEILING = 32  # bits at the end of the scale for words, or the end of the t
 
 def bundle_note(bundle: Bundle, folder: Path, settings: EvaluationSettings) -> str:
     """Return a sentence about the model in `folder` and its memory."""
-    memory = "the whole document in one step" if settings.whole else f"segments of {settings.segment_len:,}"
-    return f"{_model_name(bundle, folder)}; {memory}" + ("." if settings.whole else f", memory {settings.most_rows:,}.")
+    memory = "the whole document in one step" if settings.full_document else f"segments of {settings.segment_len:,}"
+    return f"{_model_name(bundle, folder)}; {memory}" + (
+        "." if settings.full_document else f", memory {settings.most_rows:,}."
+    )
 
 
 def ceilings(vocab_size: int) -> dict[str, int]:

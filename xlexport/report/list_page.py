@@ -19,8 +19,7 @@ from xlexport.report.page import model_note
 from xlexport.report.rows import Row, as_rows, columns, figures, values
 from xlexport.report.words import MOST_DOCUMENTS, Held, LeftOut, score_words
 from xlexport.scoring.caveats import caveats
-from xlruntime import Model, TextError, TokenScores
-from xlruntime.evaluation import EvaluationSettings
+from xlruntime import EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.messages import counted
 
 __all__ = ["ListReport", "Side", "score_sides", "write_list"]

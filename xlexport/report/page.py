@@ -18,10 +18,8 @@ from xlexport.report.html_page import LEVELS, page_pieces, page_title
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
 from xlexport.scoring.caveats import caveats, losses
-from xlruntime import Document, DocumentScore, TextError, TokenScores
+from xlruntime import Document, DocumentScore, EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.documents import as_ids, check_ids
-from xlruntime.evaluation import EvaluationSettings
-from xlruntime.model import Model
 
 __all__ = ["model_note", "read_for_page", "write_report"]
 

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlruntime.documents import Ids, Tokenizer
-from xlruntime.tokenizers import ByteTokenizer
-from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime.tokenizers import ByteTokenizer, VocabularyTokenizer
 
 __all__ = ["PageText", "text_of_bytes", "text_of_ids", "token_labels"]
 

@@ -15,10 +15,9 @@ from xlexport.report.page_text import text_of_bytes
 from xlexport.scoring.caveats import nothing_to_score
 from xlexport.scoring.text_source import TextSource
 from xlexport.scoring.units import Unit, UnitSplitter
-from xlruntime import Document, DocumentScore, Model, TextError, TokenScores
+from xlruntime import Document, DocumentScore, EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.documents import DOCUMENT_LIMITS, Context, Tokenizer
 from xlruntime.errors import RepairableError
-from xlruntime.evaluation import EvaluationSettings
 from xlruntime.limits import Limits
 from xlruntime.scorer import Scorer
 from xlruntime.scores import LN2

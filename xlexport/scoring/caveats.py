@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from xlruntime import DocumentScore, TextError
+from xlruntime import DocumentScore, EvaluationSettings, TextError
 from xlruntime.documents import Tokenizer
-from xlruntime.evaluation import EvaluationSettings
 
 __all__ = ["NEWLINES_MERGED", "caveats", "losses", "nothing_to_score"]
 

@@ -22,8 +22,7 @@ from xlexport.scoring.session import Counting
 from xlexport.scoring.totals import Totals
 from xlexport.scoring.worker import Task
 from xlexport.scoring.workers import worker_messages
-from xlruntime import Document, Model
-from xlruntime.evaluation import EvaluationSettings
+from xlruntime import Document, EvaluationSettings, Model
 from xlruntime.messages import counted
 
 __all__ = ["score_by_chunks"]

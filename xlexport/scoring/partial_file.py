@@ -12,7 +12,6 @@ from typing import Any
 
 from xlexport.atomic_output import check_file, file, naming
 from xlexport.errors import OutputExistsError, ResumeError
-from xlruntime.atomic_output import move_into_place, remove_remains, try_lock
 
 __all__ = ["REPAIR", "PartialFile"]
 
@@ -66,22 +65,16 @@ class PartialFile:
         """Begin to write, from the start or after the first `keep` bytes that an earlier run has left.
 
         Raises:
-            ResumeError: FILE.partial has fewer bytes, or another run writes it or has just completed it.
-            OutputExistsError: as `check`, if it appeared meanwhile. OSError: the file cannot be written.
+            ResumeError: FILE.partial has fewer bytes.
+            OutputExistsError: as `check`. OSError: the file cannot be written.
         """
         check_file(self.path, self._may_replace)  # another run may have completed it since `check`
         if self.partial.is_symlink():
             self._check_partial(self.partial.lstat())
         opener = functools.partial(_open_no_link, new=keep is None)
         with naming(self.path):
-            try:
-                self._file = open(self.partial, "ab", opener=opener)  # noqa: SIM115  # see `publish`, `close`
-            except FileNotFoundError as error:
-                if keep is None:
-                    raise
-                raise _completed(self.partial) from error
+            self._file = open(self.partial, "ab", opener=opener)  # noqa: SIM115  # see `publish`, `close`
         self._check_partial(os.fstat(self._file.fileno()))
-        _lock(self._file, self.partial)
         size = os.fstat(self._file.fileno()).st_size
         if keep is None:
             keep = 0
@@ -113,7 +106,9 @@ class PartialFile:
         """
         self.sync()
         if self._finish is None:
-            move_into_place(self.partial, self.path, self._check)
+            self._check()
+            with naming(self.path):
+                self.partial.replace(self.path)
         else:
             with naming(self.path), file(self.path, self._check) as temporary:
                 self._finish(self.partial, temporary)
@@ -128,9 +123,8 @@ class PartialFile:
         self.forget_state()
 
     def forget_state(self) -> None:
-        """Remove the state, and the remains of a run that was killed while it wrote one."""
+        """Remove the state."""
         self.state_path.unlink(missing_ok=True)
-        remove_remains(self.state_path)
 
     def close(self) -> None:
         """Close the unfinished output and keep it."""
@@ -154,20 +148,3 @@ class PartialFile:
 
 def _open_no_link(path: str, flags: int, new: bool) -> int:
     return os.open(path, (flags if new else flags & ~os.O_CREAT) | LEAVE_LINKS, 0o666)
-
-
-def _lock(file: Any, path: Path) -> None:
-    """Refuse a second run on the same file, if the system and the file system support locks."""
-    locked = try_lock(file.fileno())
-    if locked is False:
-        raise ResumeError(f"{path}: another run is writing it.", repair="Wait for its end, or give another name.")
-    if locked is None:
-        return
-    if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # published before the lock
-        raise _completed(path)
-
-
-def _completed(path: Path) -> ResumeError:
-    return ResumeError(
-        f"{path}: another run has just completed it.", repair="Look at its output, or give another name."
-    )

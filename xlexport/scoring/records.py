@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -15,8 +13,6 @@ from xlexport.scoring.text_source import TextSource
 from xlexport.scoring.units import By, SavedSplitter, Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, TokenScores
 from xlruntime.documents import Tokenizer
-from xlruntime.json_fields import read_fields
-from xlruntime.scorer_state import SavedScorer
 from xlruntime.scores import LN2
 
 __all__ = ["Level", "Records", "document_fields", "make_records"]
@@ -36,19 +32,8 @@ class Records(Protocol):
     def state(self) -> Any:
         """Return what is not complete yet, for JSON."""
 
-    def restore(self, state: Any, saved: SavedScorer) -> None:
-        """Continue from a state. Only after that, `begin` the documents that are not done.
-
-        Raises:
-            ValueError: the state does not fit such records or the documents of `saved`; the message says why.
-        """
-
-    def check_sources(self) -> None:
-        """Compare the documents with the state, after reading them again up to the same place.
-
-        Raises:
-            ValueError: a document ended before that place.
-        """
+    def restore(self, state: Any) -> None:
+        """Continue from a state. Only after that, `begin` the documents that are not done."""
 
 
 def make_records(
@@ -67,25 +52,6 @@ def make_records(
     if level == "token":
         return _TokenRecords(tokenizer, kind, detail)
     return _UnitRecords(level, tokenizer, detail, corrected)
-
-
-@dataclass(frozen=True)
-class _SavedDocuments:
-    following: int
-    done: tuple[Any, ...]
-
-
-def _document_record(fields: Any) -> dict[str, Any]:
-    """Check and return a document's record that was restored from JSON; it has no speed."""
-    if not isinstance(fields, dict):
-        raise ValueError("done holds a value that is not a record")
-    names = {field.name for field in dataclasses.fields(DocumentScore)}
-    others = [value for name, value in fields.items() if name not in names]  # settings, and columns of the input
-    rest = {name: value for name, value in fields.items() if name in names}
-    if not all(value is None or isinstance(value, str | int | float) for value in others):
-        raise ValueError("done holds a record with a value that is neither text nor a number")
-    read_fields(DocumentScore, {**rest, "settings": {}, "tokens_per_second": 0.0})
-    return fields
 
 
 class _DocumentRecords:
@@ -115,20 +81,8 @@ class _DocumentRecords:
     def state(self) -> Any:
         return {"following": self._following, "done": sorted(self._done.items())}
 
-    def check_sources(self) -> None:
-        """Do nothing."""
-
-    def restore(self, state: Any, saved: SavedScorer) -> None:
-        read = read_fields(_SavedDocuments, state)
-        done: dict[int, dict[str, Any] | None] = {}
-        for entry in read.done:
-            if not (isinstance(entry, list) and len(entry) == 2 and type(entry[0]) is int):
-                raise ValueError("done does not hold pairs of a number and a record")
-            done[entry[0]] = None if entry[1] is None else _document_record(entry[1])
-        unfinished = saved.active.keys()
-        if sorted([*done, *unfinished]) != list(range(read.following, saved.taken)) or read.following in done:
-            raise ValueError("done does not hold the documents after the first that is not done")
-        self._following, self._done = read.following, done
+    def restore(self, state: Any) -> None:
+        self._following, self._done = state["following"], dict(state["done"])
 
 
 def document_fields(score: DocumentScore, with_speed: bool) -> dict[str, Any]:
@@ -155,12 +109,8 @@ class _TokenRecords:
         """Return None, because a token's record is never incomplete."""
         return None
 
-    def check_sources(self) -> None:
+    def restore(self, state: Any) -> None:
         """Do nothing."""
-
-    def restore(self, state: Any, saved: SavedScorer) -> None:
-        if state is not None:
-            raise ValueError("records has a value, expected null")
 
     def take(self, part: TokenScores) -> list[Columns]:
         if not len(part):
@@ -242,16 +192,8 @@ class _UnitRecords:
     def state(self) -> Any:
         return {str(number): splitter.state() for number, splitter in self._splitters.items()}
 
-    def check_sources(self) -> None:
-        for splitter in self._splitters.values():
-            splitter.check_source()
-
-    def restore(self, state: Any, saved: SavedScorer) -> None:
-        if not isinstance(state, dict) or set(state) != set(map(str, saved.active)):
-            raise ValueError("records does not hold the documents that are not done")
-        self._saved = {number: read_fields(SavedSplitter, splitter) for number, splitter in state.items()}
-        if problems := [found for splitter in self._saved.values() for found in splitter.problems()]:
-            raise ValueError("; ".join(problems[:5]))
+    def restore(self, state: Any) -> None:
+        self._saved = {number: SavedSplitter.of(splitter) for number, splitter in state.items()}
 
     def _columns(self, document: str, units: list[Unit]) -> Columns:
         by_line = self._by == "line"

@@ -7,6 +7,7 @@ is needed to write the rest byte for byte.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -20,14 +21,13 @@ from xlexport.errors import ResumeError
 from xlexport.scoring.partial_file import REPAIR, PartialFile
 from xlexport.scoring.totals import Totals
 from xlruntime import StateError
-from xlruntime.json_fields import read_fields
 from xlruntime.messages import named, shown
-from xlruntime.state_file import read_state, write_state
+from xlruntime.state import read_state, write_state
 
 __all__ = ["SavedChunks", "SavedFields", "SavedRun", "changes", "of_a_state", "read_run"]
 
 KIND = "xlexport score run"
-VERSION = 2
+VERSION = 3
 BUSY = 20  # the run works at least this many times as long as writing a state takes
 
 
@@ -58,8 +58,9 @@ class SavedRun:
         began = time.monotonic()
         self._output.sync()
         state = {"run": self._run, "position": self._output.position, **fields}
+        metadata = {"kind": KIND, "version": str(VERSION), "state": json.dumps(state)}
         with naming(self._output.path):
-            write_state(self._output.state_path, KIND, VERSION, state, arrays)
+            write_state(self._output.state_path, metadata, arrays)
         ended = time.monotonic()
         self._due = ended + max(self._every, BUSY * (ended - began))
 
@@ -108,26 +109,19 @@ def read_run(
         kind: the class of its fields.
 
     Raises:
-        ResumeError: the state belongs to another run (the message says what changed), or its fields are not a run's.
+        ResumeError: the state belongs to another run; the message says what changed.
         StateError: the state is damaged.
     """
     if not os.path.lexists(output.state_path) or not output.partial.exists():
         return None
-    state, arrays = read_state(output.state_path, KIND, VERSION, REPAIR)
-    before = state.get("run")
-    if isinstance(before, Mapping) and (found := changes(before, run)):
+    metadata, arrays = read_state(output.state_path, KIND, VERSION, REPAIR)
+    state = json.loads(metadata["state"])
+    if found := changes(state["run"], run):
         raise ResumeError(
             f"{output.partial}: of another run: {'; '.join(found)}.",
             repair="Give what it began with, or begin again with --force.",
         )
-    with of_a_state(output):
-        saved = read_fields(kind, state)
-        counts = {"position": saved.position, "chunks": getattr(saved, "chunks", 0)}
-        problems = saved.totals.problems()
-        problems += [f"{name} is {str(value)[:20]}, expected at least 0" for name, value in counts.items() if value < 0]
-        if problems:
-            raise ValueError("; ".join(problems))
-    return saved, arrays
+    return kind(**{**state, "totals": Totals(**state["totals"])}), arrays
 
 
 @contextlib.contextmanager
@@ -161,25 +155,13 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return found
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """The result of `digest_inputs`."""
-
-    count: int
-    sha256: str
-    files: tuple[tuple[str, ...], ...] | None
-
-
-def _inputs(before: Any, now: Any) -> str:
-    try:
-        old, new = read_fields(_Inputs, before), read_fields(_Inputs, now)
-    except ValueError:
-        return "an input has changed"
-    if old.count != new.count:
-        return f"there were {old.count:,} inputs, now {new.count:,}"
-    for entry, new_entry in zip(old.files or (), new.files or (), strict=False):
-        if entry[:1] != new_entry[:1]:
-            return f"input {named(''.join(entry[:1]))} is {named(new_entry[0])} now"
+def _inputs(old: Any, new: Any) -> str:
+    """Say how the inputs of two runs differ, as `digest_inputs` describes them."""
+    if old["count"] != new["count"]:
+        return f"there were {old['count']:,} inputs, now {new['count']:,}"
+    for entry, new_entry in zip(old["files"] or (), new["files"] or (), strict=False):
+        if entry[0] != new_entry[0]:
+            return f"input {named(entry[0])} is {named(new_entry[0])} now"
         if entry != new_entry:
             return f"input {named(entry[0])} has changed"
     return "an input has changed"

@@ -17,8 +17,7 @@ from xlexport.scoring.resume import SavedFields, SavedRun, of_a_state, read_run
 from xlexport.scoring.run_options import Reporter, RunOptions, Sink, describe_run
 from xlexport.scoring.session import Counting, Writing
 from xlexport.scoring.totals import Totals
-from xlruntime import Model
-from xlruntime.evaluation import EvaluationSettings
+from xlruntime import EvaluationSettings, Model
 from xlruntime.messages import counted
 from xlruntime.scorer import Scorer
 from xlruntime.scorer_state import resume_scorer, scorer_state
@@ -93,8 +92,6 @@ def score_run(
         output.open(keep=saved_fields.position)
         reporter.tell(_resuming(output, saved_fields))
         waiting = resume_scorer(scorer, saved, arrays, writing.begun(given, saved))
-        with of_a_state(output):
-            writing.check_sources()
     saving = SavedRun(output, run, save_every) if output is not None and repeatable else None
     try:
         for parts in scorer.steps(waiting):

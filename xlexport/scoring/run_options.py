@@ -16,10 +16,9 @@ from xlexport.scoring.inputs import Input, Reading, digest_inputs
 from xlexport.scoring.output_formats import Format
 from xlexport.scoring.records import Level
 from xlexport.scoring.totals import Totals
-from xlruntime import Model, TokenScores
-from xlruntime.evaluation import EvaluationSettings
-from xlruntime.fitting import BatchSize
+from xlruntime import EvaluationSettings, Model, TokenScores
 from xlruntime.providers import import_onnxruntime
+from xlruntime.scorer import BatchSize
 
 __all__ = ["Reporter", "RunOptions", "Sink", "describe_run"]
 
@@ -100,7 +99,7 @@ def describe_run(
             **asdict(tokenizer),
             "sha256": getattr(model.bundle.files.get(tokenizer.file or ""), "sha256", None),
         },
-        "settings": {**settings.to_dict(), "first_memory": settings.first_memory},
+        "settings": {**settings.to_dict(), "first_memory": settings.fresh_memory},
         "options": {
             "--per": options.per,
             "--format": options.kind,

@@ -23,8 +23,7 @@ from xlexport.scoring.records import Records, document_fields, make_records
 from xlexport.scoring.resume import SavedFields
 from xlexport.scoring.run_options import Reporter, RunOptions, Sink
 from xlexport.scoring.totals import Totals
-from xlruntime import Document, Model, TokenScores
-from xlruntime.evaluation import EvaluationSettings
+from xlruntime import Document, EvaluationSettings, Model, TokenScores
 from xlruntime.messages import counted
 from xlruntime.scorer import Scorer
 from xlruntime.scorer_state import SavedScorer, read_scorer
@@ -80,20 +79,13 @@ class Writing:
             yield document
 
     def restore(self, scorer: Scorer, fields: SavedFields, arrays: Mapping[str, npt.NDArray[Any]]) -> SavedScorer:
-        """Check all of a state, continue from it, and return the argument of `resume_scorer`.
+        """Continue from a state, and return the argument of `resume_scorer`.
 
         Raises:
             StateError, ValueError: the state does not fit such a run.
         """
-        saved = read_scorer(scorer, fields.scorer, arrays)
-        if fields.done != saved.taken - len(saved.active):
-            raise ValueError(f"{fields.done} documents are done, expected {saved.taken - len(saved.active)}")
-        self._records.restore(fields.records, saved)
-        return saved
-
-    def check_sources(self) -> None:
-        """Compare the documents with the state, like `Records.check_sources`."""
-        self._records.check_sources()
+        self._records.restore(fields.records)
+        return read_scorer(scorer, fields.scorer, arrays)
 
     def write(self, given: TokenScores) -> Scored:
         """Return a part with its records.

@@ -32,16 +32,6 @@ class Totals:
     token_squares: float = 0.0
     without_first: int = 0  # documents whose first token has no score
 
-    def problems(self) -> list[str]:
-        """Return what is wrong with the sums. Figures that are not finite are allowed, because scores may be so."""
-        counts = {name: value for name, value in vars(self).items() if isinstance(value, int)}
-        found = [f"{name} is {str(value)[:20]}, expected at least 0" for name, value in counts.items() if value < 0]
-        if self.without_bytes > self.documents:
-            found.append(f"without_bytes is {self.without_bytes}, but there are {self.documents} documents")
-        if self.byte_squares < 0 or self.token_squares < 0:
-            found.append("sums of squares are below 0")
-        return found
-
     def add(self, score: DocumentScore) -> None:
         """Add a document that was scored to its end."""
         self.documents += 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from xlexport.scoring.text_source import TextSource
 from xlruntime import TokenScores
 from xlruntime.documents import IS_SPACE, Tokenizer
-from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime.tokenizers import VocabularyTokenizer
 from xlruntime.words import byte_places, counts_bytes, token_anchors, word_edges
 
 By = Literal["line", "word", "region"]
@@ -28,7 +29,6 @@ By = Literal["line", "word", "region"]
 __all__ = ["By", "SavedSplitter", "Unit", "UnitSplitter"]
 
 NEWLINE = ord("\n")
-LARGEST = 2**62  # limit of a count, far from overflow
 LONGEST_TEXT = 1000  # bytes of a unit that are kept to show it
 
 Array = npt.NDArray[np.int64]
@@ -75,18 +75,6 @@ class Unit:
     begins: float | None = None
     corrected: float | None = None
 
-    def problems(self) -> list[str]:
-        """Return what is wrong with the unit."""
-        counts = {name: value for name, value in vars(self).items() if isinstance(value, int)}
-        found = [
-            f"{name} is {str(value)[:20]}, expected 0 to {LARGEST}"
-            for name, value in counts.items()
-            if not 0 <= value <= LARGEST
-        ]
-        if len(self.text) > LONGEST_TEXT or not all(ord(mark) < 256 for mark in self.text):
-            found.append("text is not the bytes of a text")
-        return found
-
     def add(self, other: Unit) -> None:
         """Add the counts of `other`."""
         for name in ("tokens", "scored_tokens", "words", "chars", "bytes", "scored_chars", "scored_bytes", "nats"):
@@ -123,15 +111,11 @@ class SavedSplitter:
     open: Unit
     held: Unit | None
 
-    def problems(self) -> list[str]:
-        """Return what is wrong with the state."""
-        places = {"base": LARGEST, "chars": self.base, "before": 255, "anchor": self.base, "opened": self.base}
-        found = [
-            f"{name} is {str(value)[:20]}, expected 0 to {most}"
-            for name, most in places.items()
-            if not 0 <= (value := getattr(self, name)) <= most
-        ]
-        return found + self.open.problems() + ([] if self.held is None else self.held.problems())
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> SavedSplitter:
+        """Return the state that was stored as JSON."""
+        held = fields["held"]
+        return cls(**{**fields, "open": Unit(**fields["open"]), "held": None if held is None else Unit(**held)})
 
 
 class UnitSplitter:
@@ -197,15 +181,6 @@ class UnitSplitter:
         self._source.base, self._chars, self._before = saved.base, saved.chars, saved.before
         self._anchor, self._opened = saved.anchor, saved.opened
         self._open, self._held = saved.open, saved.held
-
-    def check_source(self) -> None:
-        """Compare the source with the state, after reading it again up to the same place.
-
-        Raises:
-            ValueError: the source ended before that place.
-        """
-        if self._source.base > self._source.tell():
-            raise ValueError(f"base is {self._source.base}, but only {self._source.tell()} bytes were read")
 
     def _text(self, part: TokenScores, ended: bool) -> npt.NDArray[np.uint8]:
         """Return the text from source.base to the end of the tokens, and one more byte that shows if a word ends."""

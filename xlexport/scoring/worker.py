@@ -25,7 +25,7 @@ from xlexport.scoring.items import CarriedColumns
 from xlexport.scoring.run import make_scorer
 from xlexport.scoring.run_options import RunOptions
 from xlexport.scoring.session import Scored
-from xlruntime.evaluation import EvaluationSettings
+from xlruntime import EvaluationSettings
 
 __all__ = ["Failed", "NoChunk", "Task", "work"]
 

@@ -69,12 +69,12 @@ def answer_of(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ClosedError | StepTimeoutError):
-        code = "shutting_down" if isinstance(error, ClosedError) else "step_timeout"
+        code = "shutting_down" if isinstance(error, ClosedError) else error.code
         return ApiError(503, str(error), code, retry_after=1)
     if isinstance(error, RepairableError) and isinstance(error, ValueError | TypeError):
-        return ApiError(400, str(error), "invalid_value")
+        return ApiError(400, str(error), getattr(error, "code", "invalid_value"))
     if isinstance(error, XlruntimeError):
-        return ApiError(500, str(error), "model_error", retry_after=1)
+        return ApiError(500, str(error), error.code, retry_after=1)
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
         return ApiError(400, "the body is not JSON.", "invalid_json")
     return ApiError(500, "an error of the server; its log has the details.", "internal_error")

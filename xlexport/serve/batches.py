@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from xlexport.serve.rows import Rows, Tenant
-from xlruntime.engine import Engine
-from xlruntime.evaluation import EvaluationSettings
+from xlruntime import EvaluationSettings, Model
 
 __all__ = ["Batches"]
 
@@ -34,7 +33,7 @@ class Batches(Generic[T]):
         waiting: the tenants without a row.
     """
 
-    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int, shared: bool, turn: int) -> None:
+    def __init__(self, engine: Model, evaluation: EvaluationSettings, most: int, shared: bool, turn: int) -> None:
         self.waiting: deque[T] = deque()
         self._most = most
         self._turn = turn

@@ -11,11 +11,8 @@ from xlexport.serve.counts import Counts
 from xlexport.serve.jobs import Job, Place, likeliest
 from xlexport.serve.reading import Reader, not_finite
 from xlexport.serve.rows import Rows, Tenant
-from xlruntime import Sampling
+from xlruntime import EvaluationSettings, Memory, Model, Random, Sampling
 from xlruntime.documents import check_length
-from xlruntime.engine import Engine
-from xlruntime.evaluation import EvaluationSettings
-from xlruntime.memory import BatchMemory
 
 __all__ = ["Drawer", "Drawing"]
 
@@ -32,14 +29,14 @@ class Drawer(Tenant):
 
     choice: int
     sampling: Sampling
-    rng: np.random.Generator
+    rng: Random
     left: int
 
 
 class Drawing:
     """The continuations that are being drawn, in the order in which they came."""
 
-    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int, counts: Counts, shared: bool) -> None:
+    def __init__(self, engine: Model, evaluation: EvaluationSettings, most: int, counts: Counts, shared: bool) -> None:
         """Start without continuations; at most `most` of them have rows, in batches as `Batches` has them."""
         self.engine = engine
         self.evaluation = evaluation
@@ -52,7 +49,7 @@ class Drawing:
         """Whether there is nothing to do."""
         return self.batches.idle
 
-    def add(self, reader: Reader, memory: BatchMemory | None) -> None:
+    def add(self, reader: Reader, memory: Memory | None) -> None:
         """Take the continuations of a job that has been read."""
         job = reader.job
         self._ends[job] = {}

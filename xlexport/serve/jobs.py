@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from xlruntime import Sampling, XlruntimeError
-from xlruntime.memory import BatchMemory
+from xlruntime import Memory, Sampling, XlruntimeError
 
 __all__ = ["ClosedError", "Collected", "Draw", "Draws", "Job", "Listener", "Part", "Place", "Work", "likeliest"]
 
@@ -36,7 +35,7 @@ class Place:
         position: number of tokens of the document, `pending` included.
     """
 
-    memory: BatchMemory
+    memory: Memory
     pending: int
     position: int
 

@@ -13,11 +13,10 @@ import numpy.typing as npt
 from xlexport.serve.answers import ApiError
 from xlexport.serve.scheduler import Scheduler
 from xlexport.serve.texts import TokenTexts
+from xlruntime import OptionError, XlruntimeError
 from xlruntime.documents import Tokenizer, as_ids, encode
-from xlruntime.errors import OptionError, XlruntimeError
 from xlruntime.messages import counted, listed, named
-from xlruntime.tokenizers import ByteTokenizer
-from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime.tokenizers import ByteTokenizer, VocabularyTokenizer
 
 __all__ = ["Models", "Served"]
 
@@ -96,7 +95,7 @@ class Served:
             "precision": bundle.precision,
             "vocab_size": bundle.vocab_size,
             "max_model_len": longest,
-            "sessions": not self.scheduler.evaluation.whole,
+            "sessions": not self.scheduler.evaluation.full_document,
             "settings": self.scheduler.evaluation.to_dict(),
         }
 

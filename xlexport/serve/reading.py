@@ -18,12 +18,9 @@ from xlexport.serve.batches import Batches
 from xlexport.serve.counts import Counts
 from xlexport.serve.jobs import Job, Part, Place
 from xlexport.serve.rows import Rows, Tenant
-from xlruntime.detail import detail_of
+from xlruntime import EvaluationSettings, Memory, Model, XlruntimeError
 from xlruntime.documents import check_length
-from xlruntime.engine import Engine
-from xlruntime.errors import XlruntimeError
-from xlruntime.evaluation import EvaluationSettings
-from xlruntime.memory import BatchMemory
+from xlruntime.scorer import detail_of
 
 __all__ = ["Reader", "Reading", "not_finite"]
 
@@ -50,7 +47,7 @@ class Reader(Tenant):
             return cls(job, int(ids[0]), 1, None, ids[1:])
         return cls(job, start.pending, start.position, start.memory, ids)
 
-    def place(self, memory: BatchMemory) -> Place:
+    def place(self, memory: Memory) -> Place:
         """Return the place that was reached."""
         return Place(memory, self.pending, self.position)
 
@@ -67,13 +64,13 @@ class Reading:
         done: readers that reached their end and go on, with copies of their memories; None: still fresh.
     """
 
-    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int, counts: Counts, shared: bool) -> None:
+    def __init__(self, engine: Model, evaluation: EvaluationSettings, most: int, counts: Counts, shared: bool) -> None:
         """Start without jobs; at most `most` of them have rows, in batches as `Batches` has them."""
         self.engine = engine
         self.evaluation = evaluation
         self.counts = counts
         self.batches: Batches[Reader] = Batches(engine, evaluation, most, shared, TURN)
-        self.done: list[tuple[Reader, BatchMemory | None]] = []
+        self.done: list[tuple[Reader, Memory | None]] = []
         self._alone: deque[Reader] = deque()  # their next piece needs a step of its own
         lengths = [engine.longest_step(purpose, evaluation.segment_len) for purpose in ("score", "detail")]
         self._longest = min(evaluation.segment_len, *lengths)
@@ -153,14 +150,14 @@ class Reading:
         else:
             self._end(reader, memory)
 
-    def _length(self, memory: BatchMemory, row: int, reader: Reader) -> int:
+    def _length(self, memory: Memory, row: int, reader: Reader) -> int:
         """Return the tokens of the next step; a document without positions left begins again, if it may."""
         if not memory.room[row]:
             check_length(int(memory.position[row]) + 2, self.evaluation, "the document")
             memory.restart(row)
         return min(self._longest, memory.max_segment, len(reader.targets), int(memory.room[row]))
 
-    def _can_pad(self, memory: BatchMemory, row: int, reader: Reader, segment_len: int) -> bool:
+    def _can_pad(self, memory: Memory, row: int, reader: Reader, segment_len: int) -> bool:
         if reader.length < len(reader.targets) or memory.room[row] < segment_len:
             return False
         return self._can_go_back or not reader.job.work.continues
@@ -179,7 +176,7 @@ class Reading:
         reader.take(n)
         self.counts.read += n
 
-    def _end(self, reader: Reader, memory: BatchMemory | None) -> None:
+    def _end(self, reader: Reader, memory: Memory | None) -> None:
         work = reader.job.work
         if work.max_tokens:
             self.done.append((reader, memory))

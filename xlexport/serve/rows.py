@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from xlexport.serve.jobs import Job
-from xlruntime.engine import Engine
-from xlruntime.evaluation import EvaluationSettings
-from xlruntime.memory import BatchMemory
+from xlruntime import EvaluationSettings, Memory, Model
 
 __all__ = ["Rows", "Tenant"]
 
@@ -29,7 +27,7 @@ class Tenant:
     job: Job
     pending: int
     position: int
-    memory: BatchMemory | None
+    memory: Memory | None
     steps: int = field(default=0, init=False)
 
     @property
@@ -52,17 +50,17 @@ class Rows(Generic[T]):
         most: most tenants at a time.
     """
 
-    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int) -> None:
+    def __init__(self, engine: Model, evaluation: EvaluationSettings, most: int) -> None:
         """Start without rows."""
         self.most = most
         self.tenants: list[T | None] = []
         self._engine = engine
         self._evaluation = evaluation
-        self._memory: BatchMemory | None = None
+        self._memory: Memory | None = None
         self._spare_steps = 0
 
     @property
-    def memory(self) -> BatchMemory:
+    def memory(self) -> Memory:
         """The memory of the batch; there must be a row."""
         assert self._memory is not None
         return self._memory
@@ -112,7 +110,7 @@ class Rows(Generic[T]):
         self.tenants, self._memory, self._spare_steps = [], None, 0
         return gone
 
-    def before_step(self, segment_len: int) -> BatchMemory:
+    def before_step(self, segment_len: int) -> Memory:
         """Return the memory for a step: a smaller one if many rows are free, with room for the step in free rows."""
         active = [row for row, _ in self.active]
         for _, tenant in self.active:

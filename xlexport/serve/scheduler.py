@@ -21,10 +21,9 @@ from xlexport.serve.drawing import Drawing
 from xlexport.serve.jobs import ClosedError, Job, Listener, Work
 from xlexport.serve.reading import Reading
 from xlexport.serve.whole import Whole
-from xlruntime.detail import check_detail
+from xlruntime import Model, OptionError, TextError
 from xlruntime.documents import check_ids, check_length
-from xlruntime.engine import Engine
-from xlruntime.errors import OptionError, TextError
+from xlruntime.scorer import check_detail
 
 __all__ = ["Scheduler"]
 
@@ -45,7 +44,7 @@ class Scheduler:
         counts: what was done so far.
     """
 
-    def __init__(self, engine: Engine, most: int = 8, *, shared_steps: bool = False, **settings: Any) -> None:
+    def __init__(self, engine: Model, most: int = 8, *, shared_steps: bool = False, **settings: Any) -> None:
         if most < 1:
             raise OptionError(f"batch size is {most}, at least 1 is needed.")
         self.engine = engine
@@ -57,7 +56,7 @@ class Scheduler:
         self._running: set[Job] = set()
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._whole = Whole(engine, self.evaluation, self.counts) if self.evaluation.whole else None
+        self._whole = Whole(engine, self.evaluation, self.counts) if self.evaluation.full_document else None
         if self._whole is None:
             shared = shared_steps or engine.device.kind != "cpu"
             self._reading = Reading(engine, self.evaluation, most, self.counts, shared)
@@ -113,7 +112,7 @@ class Scheduler:
             raise TextError("nothing to continue: the prompt has no tokens.", repair="Give a prompt.")
         if work.max_tokens:
             self.engine.session("generate")
-        if (work.keep or work.start is not None) and self.evaluation.whole:
+        if (work.keep or work.start is not None) and self.evaluation.full_document:
             raise OptionError(
                 "this model reads each document in one step and carries no memory, so it has no sessions."
             )

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from xlexport.serve.connections import BURST, Connections
 from xlexport.serve.limits import ServeLimits
-from xlruntime.errors import OptionError
+from xlruntime import OptionError
 
 __all__ = ["Server", "bound", "log_to"]
 

@@ -28,8 +28,8 @@ from xlexport.serve.runs import Choice, Outcome, Run
 from xlexport.serve.schemas import ContinueBody, CreateBody, FeedBody, ScoreBody
 from xlexport.serve.store import Session, SessionStore
 from xlexport.serve.texts import Growing
+from xlruntime import Stream
 from xlruntime.scores import LN2
-from xlruntime.stream import Stream, restore_stream
 
 __all__ = ["STATE", "SessionRoutes"]
 
@@ -140,7 +140,7 @@ class SessionRoutes:
     async def restore(self, request: Request) -> Response:
         """Begin a session from a saved state."""
         model = self.models.find(request.query_params.get("model"))
-        if model.scheduler.evaluation.whole:
+        if model.scheduler.evaluation.full_document:
             self.store.create(model)  # raises, with the reason
         raw = await read_body(request, self.limits, STATE, self.store.size(model) + HEADERS)
         place = await asyncio.to_thread(_restored, model, raw)
@@ -252,8 +252,8 @@ def _restored(model: Served, raw: bytes | bytearray) -> Place | None:
     with tempfile.TemporaryDirectory(prefix="xlexport_serve_") as folder:
         file = Path(folder) / "the state"
         file.write_bytes(raw)
-        stream = restore_stream(scheduler.engine, file, scheduler.evaluation.capacity())
+        stream = scheduler.engine.restore(file, capacity=scheduler.evaluation.capacity())
     if stream.evaluation != scheduler.evaluation:
         found, expected = stream.evaluation.to_dict(), scheduler.evaluation.to_dict()
-        raise ApiError(400, f"the state was saved with {found}, expected {expected}.", "invalid_state")
+        raise ApiError(400, f"the state was saved with {found}, expected {expected}.", "state_mismatch")
     return None if stream.pending is None else Place(stream.memory, stream.pending, stream.position)

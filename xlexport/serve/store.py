@@ -78,7 +78,7 @@ class SessionStore:
         Raises:
             ApiError: one more does not fit, or the bundle cannot carry memory.
         """
-        if model.scheduler.evaluation.whole:
+        if model.scheduler.evaluation.full_document:
             message = f"{model.name} reads each document in one step and carries no memory, so it has no sessions."
             raise ApiError(400, message, "no_sessions", "model")
         self.expire()

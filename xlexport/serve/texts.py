@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xlruntime import TextError
 from xlruntime.documents import Tokenizer
-from xlruntime.errors import TextError
 from xlruntime.tokenizers import ByteTokenizer
 
 __all__ = ["Growing", "TokenTexts"]

@@ -12,10 +12,7 @@ import numpy.typing as npt
 from xlexport.serve.counts import Counts
 from xlexport.serve.jobs import Job, Part, likeliest
 from xlexport.serve.reading import not_finite
-from xlruntime import Sampling
-from xlruntime.engine import Engine
-from xlruntime.evaluation import EvaluationSettings
-from xlruntime.generation import generate_whole
+from xlruntime import EvaluationSettings, Model, Random, Sampling
 from xlruntime.scorer import Scorer
 
 __all__ = ["Watched", "Whole"]
@@ -27,7 +24,7 @@ class Watched(Sampling):
 
     seen: tuple[list[npt.NDArray[np.float32]]] = ([],)
 
-    def draw(self, logits: npt.NDArray[np.float32], rng: np.random.Generator) -> int:
+    def draw(self, logits: npt.NDArray[np.float32], rng: Random) -> int:
         """Draw one token id from logits (n_token,)."""
         self.seen[0][:] = [logits]
         return super().draw(logits, rng)
@@ -36,7 +33,7 @@ class Watched(Sampling):
 class Whole:
     """The jobs of such a bundle. They take turns: each runs one step."""
 
-    def __init__(self, engine: Engine, evaluation: EvaluationSettings, counts: Counts) -> None:
+    def __init__(self, engine: Model, evaluation: EvaluationSettings, counts: Counts) -> None:
         """Start without jobs."""
         self.engine = engine
         self.evaluation = evaluation
@@ -81,7 +78,9 @@ class Whole:
                 yield
         for choice, sampling in enumerate(work.samplings if work.max_tokens else ()):
             watched = Watched(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed, ([],))
-            for token in generate_whole(self.engine, self.evaluation, work.ids, work.max_tokens, watched):
+            for token in self.engine.generate(
+                work.ids, max_tokens=work.max_tokens, sampling=watched, **self.evaluation.to_dict()
+            ):
                 self.counts.drawn += 1
                 if job.listener.drew(choice, likeliest(watched.seen[0][0], token, work.top)):
                     break

@@ -33,7 +33,7 @@ DOCUMENTS = 12  # if each segment is a document
 
 def default_segments(evaluation: EvaluationSettings) -> int:
     """Return how many segments write the whole ring twice, but at least 20 if segments are short."""
-    if evaluation.whole:
+    if evaluation.full_document:
         return DOCUMENTS
     few = min(FEWEST_SEGMENTS, FEWEST_TOKENS // evaluation.segment_len)
     return max(few, segments_to_wrap(evaluation, rounds=2))

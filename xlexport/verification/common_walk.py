@@ -63,8 +63,7 @@ def common_walk(
             progress(found[-1])
     few = min(len(found), segments_of_others(evaluation))
     for purpose, graph in model.bundle.graphs.items():
-        names = {tensor.name for tensor in graph.outputs}
-        if purpose == "score" or not names & {"log_prob", "logits"}:
+        if purpose == "score" or not graph.outputs.keys() & {"log_prob", "logits"}:
             continue
         most = min(graph.max_segment or evaluation.segment_len, evaluation.segment_len)
         cuts = cut(ids[: few * evaluation.segment_len + 1], most, limit)

@@ -22,7 +22,7 @@ from xlexport.verification.expected import Expected, Ids
 if TYPE_CHECKING:
     from xlruntime.engine import Engine
     from xlruntime.evaluation import EvaluationSettings
-    from xlruntime.memory import BatchMemory
+    from xlruntime.memory import Memory
 
 __all__ = [
     "NamedRows",
@@ -116,7 +116,7 @@ def with_memory(found: SegmentDifference, *worst: float) -> SegmentDifference:
     return dataclasses.replace(found, max_abs_memory_diff=largest(found.max_abs_memory_diff, *worst))
 
 
-def memory_difference(memory: BatchMemory, rows: Iterable[NamedRows]) -> float:
+def memory_difference(memory: Memory, rows: Iterable[NamedRows]) -> float:
     """Return the largest difference of memories from `rows`; rings are compared aligned at the newest row.
 
     Raises:

@@ -28,7 +28,7 @@ IMPRECISE = "The weights agree, but the graphs round too much. If kernels ran, u
 class ParityReport:
     """The result of `verify`. The LSH fields are None for an architecture without LSH attention.
 
-    If no memory is carried, each segment is a whole document (`whole`). Rule `chunk` has no overflow: it is None.
+    If no memory is carried, each segment is a document (`full_document`). Rule `chunk` has no overflow: it is None.
     """
 
     segments: int
@@ -49,7 +49,8 @@ class ParityReport:
     passed: bool
     segment_len: int
     mem_len: int  # rows in the ring that keeps the most; 0 without rings
-    whole: bool  # whether each segment is a document and no memory is carried
+    full_document: bool  # whether each segment is a document and no memory is carried
+    settings: dict[str, int | bool]  # under which both were compared
     bits_per_token: float
     flip_effect_bits_per_token: float | None
     overflow_fraction_per_layer: list[float] | None  # of the LSH layers
@@ -160,7 +161,8 @@ def make_report(
         passed=not over and abs(delta_bits) <= tolerance.delta_bits_per_token and precise,
         segment_len=evaluation.segment_len,
         mem_len=evaluation.most_rows,
-        whole=evaluation.whole,
+        full_document=evaluation.full_document,
+        settings=evaluation.to_dict(),
         bits_per_token=eager_nats / tokens / math.log(2),
         flip_effect_bits_per_token=None if totals is None else totals.flip_effect_bits_per_token,
         overflow_fraction_per_layer=overflow,

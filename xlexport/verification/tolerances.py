@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from xlexport.errors import ParityError
-from xlruntime.spec import Bundle
+from xlruntime.bundle import Bundle
 
 __all__ = ["TOLERANCES", "Tolerance", "tolerance_of"]
 

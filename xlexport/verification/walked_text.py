@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from xlexport.errors import ExportError
 from xlexport.sample import sample_text, sample_text_name
-from xlruntime import spec
+from xlruntime.bundle import Bundle
+from xlruntime.bundle import Tokenizer as TokenizerEntry
 from xlruntime.documents import Tokenizer, check_ids
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
@@ -30,7 +31,7 @@ class WalkedText:
     name: str
 
 
-def check_verify_text(tokenizer: spec.Tokenizer, text: Path | None) -> None:
+def check_verify_text(tokenizer: TokenizerEntry, text: Path | None) -> None:
     """Raise ExportError or OSError if a text is not there, or the bundle could not use it."""
     if text is None:
         return
@@ -42,7 +43,7 @@ def check_verify_text(tokenizer: spec.Tokenizer, text: Path | None) -> None:
         raise ExportError(f"{text}: the file is empty.", repair="Use another text.")
 
 
-def verify_text(tokenizer: spec.Tokenizer, vocab_size: int, reader: Tokenizer, text: Path | None) -> WalkedText:
+def verify_text(tokenizer: TokenizerEntry, vocab_size: int, reader: Tokenizer, text: Path | None) -> WalkedText:
     """Return the tokens to verify on: those of `text` or of the default text, or random ids.
 
     Args:
@@ -60,7 +61,7 @@ def verify_text(tokenizer: spec.Tokenizer, vocab_size: int, reader: Tokenizer, t
     return found
 
 
-def default_text(tokenizer: spec.Tokenizer, reader: Tokenizer) -> WalkedText | None:
+def default_text(tokenizer: TokenizerEntry, reader: Tokenizer) -> WalkedText | None:
     """Return the real text for bundles whose user gives none; None if the tokenizer cannot read it.
 
     Tokens of the text that a vocabulary lacks are omitted, because unknown words verify and measure little.
@@ -76,7 +77,7 @@ def default_text(tokenizer: spec.Tokenizer, reader: Tokenizer) -> WalkedText | N
     return WalkedText(reader.encode(sample_text().encode("utf-8")), sample_text_name())
 
 
-def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:
+def verify_ids(bundle: Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:
     """Return the token ids of `verify_text` for an open bundle."""
     return verify_text(bundle.tokenizer, bundle.vocab_size, tokenizer, text).ids
 

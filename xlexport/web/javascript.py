@@ -14,11 +14,11 @@ from xlruntime.messages import named
 __all__ = ["Package", "find_packages"]
 
 PACKAGE_LIMITS = Limits(bytes=1 << 20)  # of a package.json
-CHECKOUT = Path(__file__).parents[2] / "runtime/web"  # exists only in a clone of the repository
+CHECKOUT = Path(__file__).parents[2] / "runtime/js"  # exists only in a clone of the repository
 RUNTIME = "xlruntime"
 # The files that a page needs of each npm package, and the oldest version that has what the page uses.
 NEEDED = {
-    "xlruntime": ("dist", ("browser.js", "model.js", "stream.js", "detail.js"), (0, 1, 0)),
+    "xlruntime": ("dist", ("browser.js", "model.js", "stream.js", "state.js"), (0, 1, 0)),
     "onnxruntime-web": (
         "dist",
         ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"),
@@ -47,7 +47,7 @@ def find_packages(names: tuple[str, ...], folder: Path | None = None) -> list[Pa
     """Return npm packages.
 
     Args:
-        folder: a folder with `node_modules`, such a folder itself, or the folder of `xlruntime`. None: `runtime/web`
+        folder: a folder with `node_modules`, such a folder itself, or the folder of `xlruntime`. None: `runtime/js`
             of a clone of the repository. The current folder is not searched: its code could be a stranger's.
 
     Raises:
@@ -66,7 +66,7 @@ def find_packages(names: tuple[str, ...], folder: Path | None = None) -> list[Pa
     if problems:
         raise MissingDependencyError(
             f"no JavaScript for the page in {given.absolute()}: {'; '.join(problems)}.",
-            repair="In a clone of the repository run `npm ci && npm run build` in runtime/web, and give "
+            repair="In a clone of the repository run `npm ci && npm run build` in runtime/js, and give "
             "that folder with --runtime.",
         )
     return found

@@ -14,10 +14,10 @@ from xlexport.report.about import bundle_note, ceilings
 from xlexport.report.html_page import LEVELS, page_pieces, page_title
 from xlexport.scoring.caveats import caveats
 from xlexport.web.javascript import Package, find_packages
-from xlruntime.bundle import MANIFEST, read_bundle
+from xlruntime import BundleDamagedError, BundleFormatError
+from xlruntime.bundle import DIGEST, MANIFEST, Bundle
+from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Tokenizer
-from xlruntime.errors import BundleError
-from xlruntime.spec import Bundle
 from xlruntime.tokenizers import make_tokenizer
 
 __all__ = ["POLICY", "SITE_FILE", "check_output", "write_site"]
@@ -98,24 +98,24 @@ def _check_runnable(bundle: Bundle, folder: Path) -> None:
     """Refuse bundles that no browser can run, or whose text it cannot read."""
     others = sorted({graph.format for graph in bundle.graphs.values()} - {"onnx"})
     if others:
-        raise BundleError(
+        raise BundleFormatError(
             f"{folder}: its graphs are {', '.join(others)}, which browsers cannot run.",
             repair="Convert the checkpoint with --to onnx.",
         )
     if bundle.tokenizer.kind == "sentencepiece":
-        raise BundleError(
+        raise BundleFormatError(
             f"{folder}: has a SentencePiece tokenizer, whose library does not run in the page's worker.",
             repair="Use a bundle with a tokenizer.json, a vocabulary or bytes.",
         )
 
 
 def _copy_bundle(bundle: Bundle, folder: Path, output: Path) -> None:
-    """Copy the files of a bundle that its manifest guards, and check the copies."""
+    """Copy the files that a runtime opens, and check the copies."""
     output.mkdir()
-    for name in (*bundle.guarded_files, MANIFEST):
+    for name in (*bundle.files, MANIFEST, DIGEST):
         shutil.copyfile(folder / name, output / name)
     if read_bundle(output) != bundle:
-        raise BundleError(f"{folder}: was replaced while it was copied.", repair="Run the command again.")
+        raise BundleDamagedError(f"{folder}: was replaced while it was copied.", repair="Run the command again.")
 
 
 def _copy_package(package: Package, output: Path) -> None:
@@ -141,7 +141,7 @@ def _about(bundle: Bundle, folder: Path, tokenizer: Tokenizer, title: str) -> di
         "notes": [bundle_note(bundle, folder, settings), *caveats(settings, tokenizer)],
         "offsets": offsets,
         "graphs": sorted(bundle.graphs),
-        "bundleBytes": sum(digest.size for digest in bundle.guarded_files.values()),
+        "bundleBytes": sum(digest.size for digest in bundle.files.values()),
         "runtimeVersion": xlruntime.__version__,
     }
 
@@ -149,8 +149,7 @@ def _about(bundle: Bundle, folder: Path, tokenizer: Tokenizer, title: str) -> di
 def _listed(bundle: Bundle) -> int:
     """Return how many likeliest tokens the bundle's graph for detail lists."""
     graph = bundle.graphs.get("detail")
-    sizes = [tensor.shape[-1] for tensor in (graph.outputs if graph else ()) if tensor.name == "top_ids"]
-    return next((size for size in sizes if isinstance(size, int)), 0)
+    return 0 if graph is None else int(graph.outputs["top_ids"].shape[-1])
 
 
 def _size(path: Path) -> int:

@@ -12,7 +12,7 @@ from xlexport.architectures.step import Step
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xlruntime.encoder import Encoder
+    from xlruntime.bundle import Encoder
     from xlruntime.evaluation import EvaluationRules
     from xltraining.encoder_decoder import DecoderMemory, EncoderDecoder
 
@@ -36,7 +36,7 @@ class EncoderDecoderArchitecture(Architecture):
 
     def encoder(self, config: Mapping[str, Any]) -> Encoder:
         """Return the sizes and reserved ids of the encoder."""
-        from xlruntime.encoder import Encoder
+        from xlruntime.bundle import Encoder
         from xltraining.encoder_decoder.config import END, PAD, START
 
         return Encoder(config["source_len"], PAD, START, END)

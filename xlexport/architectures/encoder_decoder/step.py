@@ -13,14 +13,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from xlexport.architectures.detail import describe, described
-from xlexport.architectures.step import Form, example_of, traced_outputs
-from xlruntime import spec
+from xlexport.architectures.step import (
+    Form,
+    StepTensor,
+    carried_inputs,
+    carried_outputs,
+    example_of,
+    traced_outputs,
+)
+from xlruntime.bundle import Feed, MemoryEntry
 from xltraining.encoder_decoder import DecoderMemory, EncoderDecoder
 from xltraining.encoder_decoder.blocks import Attention, CrossAttention, DecoderAttention, EncoderAttention, FeedForward
 from xltraining.encoder_decoder.config import PAD
@@ -52,21 +60,21 @@ class EncoderDecoderStep(nn.Module):
         self.eval()
 
     @property
-    def memory(self) -> tuple[spec.Memory, ...]:
+    def memory(self) -> tuple[MemoryEntry, ...]:
         """The carried memory: keys and values of the target's earlier tokens in each layer."""
         shape = ("batch", self.config.n_head, self.config.tgt_len, self.config.d_head)
         return tuple(
-            spec.Memory(name, f"new_{name}", "float32", shape, layout="window")
+            MemoryEntry(name, f"new_{name}", "float32", shape, layout="window")
             for index in range(self.config.n_decoder_layer)
             for name in (f"memory_key_{index}", f"memory_value_{index}")
         )
 
     @property
-    def encoded(self) -> tuple[spec.Tensor, ...]:
+    def encoded(self) -> tuple[StepTensor, ...]:
         """The outputs of the graph `encode`, which all steps take: keys, values, and the bias of padding."""
         return self._encoded("sources", "source_tokens")
 
-    def _encoded(self, rows: str, length: str) -> tuple[spec.Tensor, ...]:
+    def _encoded(self, rows: str, length: str) -> tuple[StepTensor, ...]:
         """Return the encoded tensors with these names of their free axes.
 
         As outputs they have others than as inputs of a step: tracing reads a size from any input that has it, and then
@@ -74,35 +82,35 @@ class EncoderDecoderStep(nn.Module):
         """
         shape = (rows, self.config.n_head, length, self.config.d_head)
         names = [f"source_{kind}_{index}" for index in range(self.config.n_decoder_layer) for kind in ("key", "value")]
-        bias = spec.Tensor("source_bias", "float32", (rows, 1, 1, length))
-        return (*(spec.Tensor(name, "float32", shape) for name in names), bias)
+        bias = StepTensor("source_bias", "float32", (rows, 1, 1, length))
+        return (*(StepTensor(name, "float32", shape) for name in names), bias)
 
     @property
-    def inputs(self) -> tuple[spec.Tensor, ...]:
+    def inputs(self) -> tuple[StepTensor, ...]:
         """The inputs of `forward`, in order.
 
         * `source`: ids of the source, padded behind its end;
         * `position`: tokens of the target before the segment.
         """
         return (
-            spec.Tensor("targets", "int64", ("batch", "segment")),
-            spec.Tensor("tokens", "int64", ("batch", "segment")),
-            spec.Tensor("position", "int64", ("batch",)),
-            spec.Tensor("source", "int64", ("sources", "source_tokens")),
-            *self._encoded("batch", "source"),
-            *(spec.Tensor(entry.input, entry.dtype, entry.shape) for entry in self.memory),
+            StepTensor("targets", "int64", ("batch", "segment"), Feed("targets")),
+            StepTensor("tokens", "int64", ("batch", "segment"), Feed("tokens")),
+            StepTensor("position", "int64", ("batch",), Feed("position")),
+            StepTensor("source", "int64", ("sources", "source_tokens"), Feed("source")),
+            *(replace(tensor, feed=Feed("constant")) for tensor in self._encoded("batch", "source")),
+            *carried_inputs(self.memory),
         )
 
     @property
-    def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
+    def purposes(self) -> dict[str, tuple[StepTensor, ...]]:
         """The graphs that are cut out of `forward`, and the outputs of each."""
         V = self.config.n_token
-        log_prob = spec.Tensor("log_prob", "float32", ("batch", "segment"))
-        carried = tuple(spec.Tensor(entry.output, entry.dtype, entry.shape) for entry in self.memory)
+        log_prob = StepTensor("log_prob", "float32", ("batch", "segment"))
+        carried = carried_outputs(self.memory)
         return {
             "encode": self.encoded,
             "score": (log_prob, *carried),
-            "generate": (spec.Tensor("logits", "float32", ("batch", V)), *carried),
+            "generate": (StepTensor("logits", "float32", ("batch", V)), *carried),
             "detail": (log_prob, *described(V), *carried),
         }
 

@@ -23,7 +23,7 @@ from xlexport.errors import ExportError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xlruntime import spec
+    from xlruntime.bundle import Bundle
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xltraining.reformer import Reformer, ReformerMemory
 
@@ -70,7 +70,7 @@ class ReformerArchitecture(Architecture):
             scope=LSH_SCOPE,
         ),
     )
-    converted_fields = ("rule", "n_hashes", "reads_last")  # bundles of earlier versions lack the last one
+    converted_fields = ("rule", "n_hashes", "reads_last")  # older checkpoints lack the last one
     evaluation_fields: ClassVar[Mapping[str, str]] = {"segment_len": "tgt_len", "mem_len": "mem_len"}
     training_options = TRAINING_OPTIONS
     run_options = RUN_OPTIONS
@@ -86,14 +86,12 @@ class ReformerArchitecture(Architecture):
         settings = {}
         if not whole:
             meaning = "rows of memory that a layer keeps"
-            settings["mem_len"] = Setting("integer", config["mem_len"], meaning, input="mem_len", minimum=1)
+            settings["mem_len"] = Setting(config["mem_len"], meaning, minimum=1)
         if "lsh" in config["attn_layers"]:
             rounds = config["n_hashes"]
             settings["n_hashes"] = Setting(
-                "integer",
                 rounds,
                 "rounds of hashing, at most those that were exported (convert --n-hashes)",
-                input=None if whole else "n_hashes",
                 minimum=rounds if whole else 1,
                 maximum=rounds,
             )
@@ -101,10 +99,10 @@ class ReformerArchitecture(Architecture):
         return EvaluationRules(
             segment_len=longest if whole else config["tgt_len"],
             settings=settings,
-            rings={} if whole else {"capacity": Ring("mem_len", window_extra=1, length=None)},
+            rings={} if whole else {"capacity": Ring(rows=(1, 0, 0), slots=(1, 1, 0), window=(1, 0, 1))},
             max_positions=config["max_positions"] or None,
-            whole=whole,
-            reads_last=whole and config.get("reads_last", False),  # bundles of earlier versions lack it
+            full_document=whole,
+            bidirectional=whole and config.get("reads_last", False),  # older checkpoints lack it
         )
 
     def build_step(self, model: Reformer, choices: Mapping[str, Any]) -> Step:
@@ -230,10 +228,10 @@ class ReformerArchitecture(Architecture):
             rows.append(("local chunks", chunks))
         return rows
 
-    def bundle_rows(self, bundle: spec.Bundle, folder: Path) -> list[Row]:
+    def bundle_rows(self, bundle: Bundle, folder: Path) -> list[Row]:
         """Return rows of `inspect` about a bundle, with the overflow that `parity.json` holds."""
         evaluation, rows = bundle.settings, self.describe(bundle.config)
-        if evaluation.whole:
+        if evaluation.full_document:
             rows.append(("documents", f"whole, {_longest(evaluation)}"))
         else:
             rows += [
@@ -241,7 +239,7 @@ class ReformerArchitecture(Architecture):
                 ("documents", _longest(evaluation)),
                 ("memory of a stream", stream_memory(bundle)),
             ]
-        if overflow := _overflow(bundle, folder):
+        if overflow := _overflow(folder):
             rows.append(("overflow, by LSH layer", ", ".join(f"{fraction:.2%}" for fraction in overflow)))
         return rows
 
@@ -332,11 +330,11 @@ def _longest(evaluation: EvaluationSettings) -> str:
     return f"{most}; longer ones begin again there" if evaluation.restart else most
 
 
-def _overflow(bundle: spec.Bundle, folder: Path) -> list[float]:
+def _overflow(folder: Path) -> list[float]:
     """Return the overflow of each LSH layer on the text that verified a bundle; empty if unknown."""
     from xlexport.bundles import stored_parity
 
-    found = (stored_parity(folder, bundle) or {}).get("overflow_fraction_per_layer")
+    found = (stored_parity(folder) or {}).get("overflow_fraction_per_layer")
     return [float(fraction) for fraction in found or []]
 
 

@@ -1,4 +1,4 @@
-"""LSH attention of the step graphs under rule `band`: two operators compute the same result.
+"""LSH attention of the step graphs under rule `band`: an operator with two bodies, which compute the same result.
 
 In each round a query attends to the latest W (`chunk_length`) earlier keys of its bucket that are at most M old. Each
 key counts once over all rounds. A query attends to itself only if no round has a key. So a score does not depend on
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from xlexport.architectures.ring import Ring
-from xlexport.ops import lsh_attention, lsh_few_attention, lsh_few_attention_plan
+from xlexport.ops import lsh_attention, lsh_few_attention
 
 __all__ = ["Reach"]
 
@@ -26,19 +26,20 @@ __all__ = ["Reach"]
 class Reach:
     """How far back the queries of one step see in all layers with rings."""
 
-    def __init__(self, tokens: Tensor, position: Tensor, window: Tensor, n_hashes: Tensor, ring: Ring) -> None:
+    def __init__(self, position: Tensor, window: Tensor, n_hashes: Tensor, ring: Ring, few: bool) -> None:
         """Keep what the layers share.
 
         Args:
-            tokens: (B, S) of the step; position: (B,) earlier tokens of their documents.
+            position: (B,) earlier tokens of the rows' documents.
             window: (1,) int64, the largest number of keys that a query reaches, itself included.
             n_hashes: (1,) int64, the number of rounds that count.
             ring: the step on the rings.
+            few: whether the step has a few tokens only.
         """
-        self.tokens, self.ring = tokens, ring
+        self.ring, self.few = ring, few
         self.given = position, ring.offset, window
         self.n_hashes = n_hashes
-        self._priority: Tensor | None = None  # one for all layers
+        self.sizes = torch.cat([torch.full((1,), ring.S), torch.full((1,), ring.C)])
 
     def near(self) -> Tensor:
         """Return (B, S, C): whether each slot holds a row that the query may see."""
@@ -48,7 +49,7 @@ class Reach:
         reach = torch.minimum(position.unsqueeze(1) + steps, window - 1)  # (B, S)
         return (distance > 0) & (distance <= reach.unsqueeze(2))
 
-    def attend_long(
+    def attend(
         self,
         key: Tensor,
         value: Tensor,
@@ -58,7 +59,7 @@ class Reach:
         W: int,
         n_buckets: int,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the attention of the newest S rows of the rings by sorting and cutting into chunks.
+        """Compute the attention of the newest S rows of the rings.
 
         Args:
             key, value: rings (B, H, C, d), keys of unit length.
@@ -70,25 +71,7 @@ class Reach:
             (B, H, S, d), and (B, S) int64: the number of (head, round) pairs in which a query could see more than W
             keys.
         """
-        given = (*self.given, self.n_hashes)
-        attended, overflow = lsh_attention(key, value, buckets, length, own_value, *given, W, n_buckets)
-        return attended, overflow
-
-    def attend_few(
-        self, key: Tensor, value: Tensor, buckets: Tensor, query: Tensor, own: Tensor, own_value: Tensor, W: int
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the attention of a few queries by TopK.
-
-        Args:
-            key, value, buckets, own_value: as for `attend_long`.
-            query: (B, H, S, d), scaled.
-            own: (B, H, R, S) int32, the buckets of the queries.
-
-        Returns:
-            As `attend_long`.
-        """
-        if self._priority is None:
-            self._priority = lsh_few_attention_plan(self.tokens, buckets, *self.given)
-        given = (*self.given, self.n_hashes, self._priority)
-        attended, overflow = lsh_few_attention(key, value, buckets, query, own, own_value, *given, W)
+        given = (*self.given, self.n_hashes, self.sizes)
+        compute = lsh_few_attention if self.few else lsh_attention
+        attended, overflow = compute(key, value, buckets, length, own_value, *given, W, n_buckets)
         return attended, overflow

@@ -12,6 +12,7 @@ Source: Kitaev et al. 2020, section 2 and appendix A (LSH attention), section 3 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -24,8 +25,15 @@ from xlexport.architectures.reformer.local import LocalReach
 from xlexport.architectures.reformer.lsh_band import Reach
 from xlexport.architectures.reformer.lsh_paper import attend_by_paper
 from xlexport.architectures.ring import Ring
-from xlexport.architectures.step import Form, example_of, traced_outputs
-from xlruntime import spec
+from xlexport.architectures.step import (
+    Form,
+    StepTensor,
+    carried_inputs,
+    carried_outputs,
+    example_of,
+    traced_outputs,
+)
+from xlruntime.bundle import Feed, Layout, MemoryEntry
 from xltraining.reformer import Reformer, ReformerMemory
 from xltraining.reformer.reversible import ReversibleLayer
 
@@ -57,23 +65,23 @@ class ReformerStep(nn.Module):
         self.eval()
 
     @property
-    def memory(self) -> tuple[spec.Memory, ...]:
+    def memory(self) -> tuple[MemoryEntry, ...]:
         """The carried memory; empty if documents are read whole."""
         config, entries = self.config, []
         if self.whole:
             return ()
         for index, kind in enumerate(config.attn_layers):
             rows = ("batch", config.n_head, config.local_rows if kind == "local" else "capacity", config.d_head)
-            layout: spec.Layout = "window" if kind == "local" else "ring"
+            layout: Layout = "window" if kind == "local" else "ring"
             for name in (f"memory_key_{index}", f"memory_value_{index}"):
-                entries.append(spec.Memory(name, f"new_{name}", "float32", rows, layout=layout))
+                entries.append(MemoryEntry(name, f"new_{name}", "float32", rows, layout=layout))
             if kind == "lsh":
                 name, ids = f"memory_bucket_{index}", ("batch", config.n_head, config.n_hashes, "capacity")
-                entries.append(spec.Memory(name, f"new_{name}", "int32", ids))
+                entries.append(MemoryEntry(name, f"new_{name}", "int32", ids))
         return tuple(entries)
 
     @property
-    def inputs(self) -> tuple[spec.Tensor, ...]:
+    def inputs(self) -> tuple[StepTensor, ...]:
         """The inputs of `forward`, in order.
 
         All models have `tokens` and `targets` (the token after each). Rule `band` adds the memories and:
@@ -83,24 +91,24 @@ class ReformerStep(nn.Module):
         * `window`: the largest number of keys that a query reaches, itself included;
         * `n_hashes`: rounds that count.
         """
-        targets = spec.Tensor("targets", "int64", ("batch", "segment"))
+        targets = StepTensor("targets", "int64", ("batch", "segment"), Feed("targets"))
         # Tracing reads the segment's length from the last input that has it. This must not be `targets`, or the
         # generate graph would need them.
-        tokens = spec.Tensor("tokens", "int64", ("batch", "segment"))
+        tokens = StepTensor("tokens", "int64", ("batch", "segment"), Feed("tokens"))
         if self.whole:
             return targets, tokens
         return (
             targets,
             tokens,
-            spec.Tensor("position", "int64", ("batch",)),
-            spec.Tensor("offset", "int64", (1,)),
-            spec.Tensor("window", "int64", (1,)),
-            spec.Tensor("n_hashes", "int64", (1,)),
-            *(spec.Tensor(entry.input, entry.dtype, entry.shape) for entry in self.memory),
+            StepTensor("position", "int64", ("batch",), Feed("position")),
+            StepTensor("offset", "int64", (1,), Feed("offset", ring="capacity")),
+            StepTensor("window", "int64", (1,), Feed("window", ring="capacity")),
+            StepTensor("n_hashes", "int64", (1,), Feed("setting", setting="n_hashes")),
+            *carried_inputs(self.memory),
         )
 
     @property
-    def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
+    def purposes(self) -> dict[str, tuple[StepTensor, ...]]:
         """The graphs that are cut out of `forward`, and the outputs of each.
 
         * `log_prob`: log-probability of each target, in nats;
@@ -113,16 +121,16 @@ class ReformerStep(nn.Module):
         * `bucket_i`: bucket ids.
         """
         config = self.config
-        log_prob = spec.Tensor("log_prob", "float32", ("batch", "segment"))
-        logits = spec.Tensor("logits", "float32", ("batch", config.n_token))
+        log_prob = StepTensor("log_prob", "float32", ("batch", "segment"))
+        logits = StepTensor("logits", "float32", ("batch", config.n_token))
         lsh = [index for index, kind in enumerate(config.attn_layers) if kind == "lsh"]
         if self.whole:
             ids = ("batch", config.n_head, config.n_hashes, "segment")
-            carried = tuple(spec.Tensor(f"bucket_{index}", "int32", ids) for index in lsh)
+            carried = tuple(StepTensor(f"bucket_{index}", "int32", ids) for index in lsh)
         else:
-            carried = tuple(spec.Tensor(entry.output, entry.dtype, entry.shape) for entry in self.memory)
+            carried = carried_outputs(self.memory)
         if lsh and config.rule != "chunk":
-            carried = (spec.Tensor("overflow", "int32", ("batch", "segment", len(lsh))), *carried)
+            carried = (StepTensor("overflow", "int32", ("batch", "segment", len(lsh))), *carried)
         purposes = {
             "score": (log_prob, *carried),
             "generate": (logits, *carried),
@@ -133,7 +141,7 @@ class ReformerStep(nn.Module):
     @property
     def forms(self) -> Mapping[str, Form]:
         """The purposes that are computed in the form for a few tokens, without a sort."""
-        return {} if self.whole else {"generate": FEW, "score_few": FEW}
+        return {} if self.whole else {"generate": FEW, "score_few": replace(FEW, variant_of="score")}
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with.
@@ -211,7 +219,7 @@ class _Carried:
     def __init__(self, step: ReformerStep, tokens: Tensor, given: Mapping[str, Tensor], few: bool) -> None:
         config = step.config
         S = tokens.shape[1]
-        self.config, self.given, self.few = config, given, few
+        self.config, self.given = config, given
         self.places = given["position"].unsqueeze(1) + torch.arange(S)
         self.turns = step.turns(self.places)
         self.made: dict[str, Tensor] = {}
@@ -222,7 +230,7 @@ class _Carried:
         if rings:
             C = given[rings[0]].shape[2]
             self.ring = Ring(S, C, given["offset"])
-            self.reach = Reach(tokens, given["position"], given["window"], given["n_hashes"], self.ring)
+            self.reach = Reach(given["position"], given["window"], given["n_hashes"], self.ring, few)
 
     def attend(self, layer: AttentionStep, normed: Tensor) -> Tensor:
         """Compute a layer's attention (B, H, S, d) from normalised rows (B, S, D); add its new memory to `made`."""
@@ -237,13 +245,8 @@ class _Carried:
             return attend_fully(own_key * length, key, value, own_value, near)
         own = hash_buckets(query_key, layer.rotations, self.config.n_buckets).to(torch.int32)
         buckets = self._write(f"memory_bucket_{layer.index}", own, 3)
-        W = self.config.chunk_length
-        if self.few:
-            attended, overflow = self.reach.attend_few(key, value, buckets, own_key * length, own, own_value, W)
-        else:
-            attended, overflow = self.reach.attend_long(
-                key, value, buckets, length.squeeze(3), own_value, W, self.config.buckets
-            )
+        W, n_buckets = self.config.chunk_length, self.config.buckets
+        attended, overflow = self.reach.attend(key, value, buckets, length.squeeze(3), own_value, W, n_buckets)
         self.overflow.append(overflow)
         self.made["overflow"] = torch.stack(self.overflow, dim=2).to(torch.int32)
         return attended

@@ -138,8 +138,8 @@ class Pair:
                 self.exact.memory = None
         S = span.tokens.shape[1]
         # Call this graph's session directly: `Model.step` would prefer the graph for few tokens.
-        feeds = {"tokens": span.tokens, "targets": span.targets, **self.memory.feeds()}
-        outputs = self.model.session(self.purpose).step(feeds, self.memory)
+        session = self.model.session(self.purpose)
+        outputs = session.step(self.memory.feeds(session.graph, span.tokens, span.targets), self.memory)
         self.memory.advance(S)
         buckets = self._buckets(outputs, S)
         answer = self.eager.walk(span, self.eager_memory, buckets)
@@ -148,12 +148,12 @@ class Pair:
             expected = self.exact.beside(expected, buckets=buckets)
         hashes = "lsh" in self.eager.model.config.attn_layers
         lsh = _lsh_difference(answer.trace, outputs.get("overflow")) if hashes else None
-        new_rows = 0.0 if self.evaluation.whole else memory_difference(self.memory, self._project(S))
+        new_rows = 0.0 if self.evaluation.full_document else memory_difference(self.memory, self._project(S))
         return Step(outputs, expected, lsh, new_rows)
 
     def whole_memory(self) -> float:
         """Return the largest difference over the whole memories."""
-        if self.evaluation.whole:
+        if self.evaluation.full_document:
             return 0.0
         return memory_difference(self.memory, self._project(self.evaluation.capacity()))
 
@@ -168,7 +168,7 @@ class Pair:
             if kind != "lsh":
                 buckets.append(None)
                 continue
-            if self.evaluation.whole:
+            if self.evaluation.full_document:
                 found = outputs[f"bucket_{layer}"]
             else:
                 found = self.memory.array(entries[f"memory_bucket_{layer}"])[..., slots]

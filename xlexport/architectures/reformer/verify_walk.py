@@ -68,7 +68,7 @@ def walk_reformer(
     trained: Reformer = architecture.as_converted(eager_model, model.bundle.config)
     check_sizes(model, trained)
     eager = Eager(architecture.under_evaluation(trained, evaluation), tolerance_of(model.bundle).log_prob)
-    if evaluation.whole:
+    if evaluation.full_document:
         longest = _longest_document(evaluation, model.bundle.settings)
         cuts = _documents(ids, longest, trained.config.chunk_length)
     else:
@@ -108,7 +108,7 @@ def _walk_long(
         for purpose in model.bundle.graphs
         if purpose not in ("score", *_few(model))
     ]
-    n = len(spans) if evaluation.whole else _segments_of_others(evaluation)
+    n = len(spans) if evaluation.full_document else _segments_of_others(evaluation)
     parts = itertools.repeat(max(1, LARGEST_TABLE // model.bundle.vocab_size))
     full = _first_with_full_memory(spans, evaluation)
     pair = Pair(model, eager, "score", evaluation, exact)
@@ -129,7 +129,7 @@ def _walk_long(
         if ends:
             one = with_memory(one, pair.whole_memory())
         for other in others if segment < n else ():
-            for part in [span] if evaluation.whole else span.parts(parts):
+            for part in [span] if evaluation.full_document else span.parts(parts):
                 one = _with_other(one, other.step(part))
             if ends or segment + 1 == n:
                 one = with_memory(one, other.whole_memory())

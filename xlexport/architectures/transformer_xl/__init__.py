@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.hooks import RemovableHandle
 
-    from xlruntime import spec
+    from xlruntime.bundle import Bundle
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xltraining.transformer_xl import TransformerXL
 
@@ -66,12 +66,10 @@ class TransformerXLArchitecture(Architecture):
         from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
         if is_absolute(config):
-            limit, meaning = config["tgt_len"], "earlier tokens of a part, which a layer keeps"
-            earlier = Setting("integer", limit - 1, meaning, minimum=limit - 1, maximum=limit - 1)
+            limit = config["tgt_len"]  # of a part; a layer keeps its earlier tokens
             return EvaluationRules(
                 segment_len=-(-limit // 2),  # so that verification also carries memory within a part
-                settings={"part_rows": earlier},
-                rings={"capacity": Ring("part_rows", window_extra=1, window=None)},
+                rings={"capacity": Ring(rows=(0, 0, limit - 1), slots=(0, 1, limit - 1), window=(0, 0, limit))},
                 max_positions=limit,
                 restart=True,
             )
@@ -81,12 +79,16 @@ class TransformerXLArchitecture(Architecture):
         return EvaluationRules(
             segment_len=config["tgt_len"],
             settings={
-                "mem_len": Setting("integer", config["mem_len"], kept, input="mem_len", minimum=fewest),
-                "clamp_len": Setting("integer", clamp_len, distance, input="clamp_len", minimum=1, off=-1),
-                "same_length": Setting("boolean", config["same_length"], "whether all tokens see equally many others"),
+                "mem_len": Setting(config["mem_len"], kept, minimum=fewest),
+                "clamp_len": Setting(clamp_len, distance, minimum=1, off=-1),
+                "same_length": Setting(config["same_length"], "whether all tokens see equally many others"),
             },
-            rings={"capacity": Ring("mem_len", same_length="same_length", window_extra=config["window_extra"])},
-            first_memory=config["first_memory"],
+            rings={
+                "capacity": Ring(
+                    (1, 0, 0), slots=(1, 1, 0), window=(1, 0, config["window_extra"]), window_if="same_length"
+                )
+            },
+            fresh_memory=config["first_memory"],
         )
 
     def build_step(self, model: TransformerXL, choices: Mapping[str, Any]) -> Step:
@@ -145,7 +147,7 @@ class TransformerXLArchitecture(Architecture):
         encoding = f", encoding {config['encoding']}" if "encoding" in config else ""
         return f"{config['n_layer']} layers, d_model {config['d_model']}, {config['n_head']} heads{encoding}"
 
-    def bundle_rows(self, bundle: spec.Bundle, folder: Path) -> list[Row]:
+    def bundle_rows(self, bundle: Bundle, folder: Path) -> list[Row]:
         """Return rows of `inspect` about a bundle."""
         evaluation = bundle.settings
         if is_absolute(bundle.config):
@@ -157,7 +159,7 @@ class TransformerXLArchitecture(Architecture):
         return [
             ("segment, memory, clamp", f"{evaluation.segment_len}, {evaluation.most_rows}, {evaluation['clamp_len']}"),
             ("same_length", str(evaluation["same_length"]).lower()),
-            ("first memory", evaluation.first_memory),
+            ("first memory", evaluation.fresh_memory),
             ("memory of a stream", stream_memory(bundle)),
         ]
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlexport.architectures.ring import Ring, reach_mask
-from xlexport.architectures.step import example_of
+from xlexport.architectures.step import StepTensor, carried_inputs, example_of
 from xlexport.architectures.transformer_xl.step import StepLayer, TransformerXLStep
-from xlruntime import spec
+from xlruntime.bundle import Feed
 from xltraining.transformer_xl.encodings.absolute import AttentionByContent
 from xltraining.transformer_xl.encodings.learned import LearnedAttention
 from xltraining.transformer_xl.encodings.sinusoidal import SinusoidalAttention
@@ -95,19 +95,21 @@ class AbsoluteStep(TransformerXLStep):
         """Add nothing: every layer has its table."""
 
     @property
-    def inputs(self) -> tuple[spec.Tensor, ...]:
+    def inputs(self) -> tuple[StepTensor, ...]:
         """The inputs of `forward`, in order: see `TransformerXLStep.inputs`, and `position` above."""
         return (
-            spec.Tensor("targets", "int64", ("batch", "segment")),
-            spec.Tensor("tokens", "int64", ("batch", "segment")),  # the last with the segment's length, for tracing
-            spec.Tensor("offset", "int64", (1,)),
-            spec.Tensor("memory_length", "int64", ("batch",)),
-            spec.Tensor("position", "int64", ("batch",)),
-            *(spec.Tensor(entry.input, entry.dtype, entry.shape) for entry in self.memory),
+            StepTensor("targets", "int64", ("batch", "segment"), Feed("targets")),
+            StepTensor(
+                "tokens", "int64", ("batch", "segment"), Feed("tokens")
+            ),  # the last with the segment's length, for tracing
+            StepTensor("offset", "int64", (1,), Feed("offset", ring="capacity")),
+            StepTensor("memory_length", "int64", ("batch",), Feed("length", ring="capacity")),
+            StepTensor("position", "int64", ("batch",), Feed("position")),
+            *carried_inputs(self.memory),
         )
 
     @property
-    def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
+    def purposes(self) -> dict[str, tuple[StepTensor, ...]]:
         """The graphs of `TransformerXLStep`, except `positions`: places have no constants that depend on settings."""
         return {purpose: outputs for purpose, outputs in super().purposes.items() if purpose != "positions"}
 

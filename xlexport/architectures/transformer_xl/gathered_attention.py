@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from xlexport.architectures.ring import Ring, reach_mask
-from xlexport.architectures.transformer_xl.slot_attention import SlotAttention
+from xlexport.architectures.transformer_xl.slot_attention import SlotAttention, StepInputs
 
 __all__ = ["GatheredAttention"]
 
@@ -19,22 +19,13 @@ __all__ = ["GatheredAttention"]
 class GatheredAttention(SlotAttention):
     """A replacement for `SlicedAttention` with the same arguments."""
 
-    def __init__(
-        self,
-        tokens: Tensor,
-        memory_key: Tensor,
-        position_key: Tensor,
-        offset: Tensor,
-        memory_length: Tensor,
-        window: Tensor,
-    ) -> None:
-        _, S = tokens.shape
-        C, near = memory_key.shape[2], position_key.shape[2] - 1
-        self.ring = Ring(S, C, offset)
+    def __init__(self, inputs: StepInputs) -> None:
+        _, _, S, C, near = inputs.sizes
+        self.ring = Ring(S, C, inputs.offset)
         age = self.ring.newest_first  # (C,) age of each slot's row; the newest is 0
         steps = torch.arange(S).view(S, 1)
         distance = age.view(1, C) + steps - (S - 1)  # (S, C), negative for tokens after the query
-        self.mask = reach_mask(distance, steps, memory_length, window)
+        self.mask = reach_mask(distance, steps, inputs.memory_length, inputs.window)
 
         # Index into the flat scores (S · (1 + near)): the near distances of row i, oldest first, begin at
         # S + i · near (see `SlicedAttention.by_slot`). Far rows take entry 0, which is in the zero column.

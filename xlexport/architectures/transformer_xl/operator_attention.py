@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from xlexport.ops import relative_attention, relative_attention_plan
+from xlexport.architectures.transformer_xl.slot_attention import StepInputs
+from xlexport.ops import relative_attention
 
 __all__ = ["OperatorAttention"]
 
@@ -12,17 +14,9 @@ __all__ = ["OperatorAttention"]
 class OperatorAttention:
     """A replacement for `SlicedAttention` with the same arguments."""
 
-    def __init__(
-        self,
-        tokens: Tensor,
-        memory_key: Tensor,
-        position_key: Tensor,
-        offset: Tensor,
-        memory_length: Tensor,
-        window: Tensor,
-    ) -> None:
-        counters = offset, memory_length, window
-        self.shared = (*counters, *relative_attention_plan(tokens, memory_key, position_key, *counters))
+    def __init__(self, inputs: StepInputs) -> None:
+        sizes = torch.cat([torch.full((1,), size) for size in inputs.sizes[1:]])  # (4,): H, S, C, near
+        self.shared = inputs.offset, inputs.memory_length, inputs.window, sizes
 
     def attend(self, *layer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Compute `SlotAttention.attend`."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from xlexport.architectures.transformer_xl.gathered_attention import GatheredAttention
 from xlexport.architectures.transformer_xl.sliced_attention import size_of
-from xlexport.architectures.transformer_xl.slot_attention import SlotAttention
+from xlexport.architectures.transformer_xl.slot_attention import SlotAttention, StepInputs
 from xlexport.architectures.transformer_xl.step import StepLayer, TransformerXLStep
 from xltraining.transformer_xl.encodings.shaw import ShawAttention
 
@@ -58,7 +58,7 @@ class ShawStep(TransformerXLStep):
     def _add_constants(self) -> None:
         """Add nothing: keys are learned."""
 
-    def _attention_class(self, fixed: bool) -> Callable[..., SlotAttention]:
+    def _attention_class(self, fixed: bool) -> Callable[[StepInputs], SlotAttention]:
         return BiasedAttention
 
     @property

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from xlexport.architectures.ring import Ring, reach_mask
-from xlexport.architectures.transformer_xl.slot_attention import SlotAttention
+from xlexport.architectures.transformer_xl.slot_attention import SlotAttention, StepInputs
 
 __all__ = ["SlicedAttention", "size_of"]
 
@@ -19,29 +19,19 @@ class SlicedAttention(SlotAttention):
     By age, the newest `near` rows have positional keys. The older rows are far: their positional score is zero.
     """
 
-    def __init__(
-        self,
-        tokens: Tensor,
-        memory_key: Tensor,
-        position_key: Tensor,
-        offset: Tensor,
-        memory_length: Tensor,
-        window: Tensor,
-    ) -> None:
-        B, S = tokens.shape
-        _, H, C, _ = memory_key.shape
-        near = position_key.shape[2] - 1
+    def __init__(self, inputs: StepInputs) -> None:
+        B, H, S, C, near = inputs.sizes
         far = C - near
-        self.S, self.near = S, near
-        self.ring = Ring(S, C, offset)
+        self.near = near
+        self.ring = Ring(S, C, inputs.offset)
         steps = torch.arange(S)
         # Distance of each row, by age, from each query; negative for tokens after the query.
         distance = (C - S) + steps.view(S, 1) - torch.arange(C).view(1, C)  # (S, C)
-        mask = reach_mask(distance, steps, memory_length, window)
+        mask = reach_mask(distance, steps, inputs.memory_length, inputs.window)
         self.near_mask = mask[..., far:]  # (B, 1, S, near)
 
         # Slots below `cut` hold the newest rows, the others the oldest.
-        cut = torch.remainder(offset + S, self.ring.capacity)
+        cut = torch.remainder(inputs.offset + S, self.ring.capacity)
         newest_near = torch.minimum(cut, torch.full((1,), near))
         self.newest_near = size_of(newest_near, near)
         newest_far = size_of(cut - newest_near, far)

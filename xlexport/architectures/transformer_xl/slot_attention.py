@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from xlexport.architectures.ring import Ring
 
-__all__ = ["SlotAttention"]
+__all__ = ["SlotAttention", "StepInputs"]
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The inputs of a step that decide what its queries see, in all layers.
+
+    Attributes:
+        tokens: (B, S) int64; only its sizes count.
+        memory_key: (B, H, C, d_head), a ring of the first layer; only its sizes count.
+        position_key: (H, d_head, 1 + near), of the first layer; only its sizes count.
+        offset: (1,) int64, rows written to the rings before the step.
+        memory_length: (B,) int64, rows that each batch row may see before the step.
+        window: (1,) int64, the largest number of keys that a query sees, itself included.
+    """
+
+    tokens: Tensor
+    memory_key: Tensor
+    position_key: Tensor
+    offset: Tensor
+    memory_length: Tensor
+    window: Tensor
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int, int]:
+        """B, H, S, C and near."""
+        (B, H, C, _), near = self.memory_key.shape, self.position_key.shape[2] - 1
+        return B, H, self.tokens.shape[1], C, near
 
 
 class SlotAttention(ABC):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -24,11 +25,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlexport.architectures.detail import describe, described
-from xlexport.architectures.step import Form, example_of, traced_outputs
+from xlexport.architectures.step import (
+    Form,
+    StepTensor,
+    carried_inputs,
+    carried_outputs,
+    example_of,
+    traced_outputs,
+)
 from xlexport.architectures.transformer_xl.gathered_attention import GatheredAttention
 from xlexport.architectures.transformer_xl.sliced_attention import SlicedAttention, size_of
-from xlexport.architectures.transformer_xl.slot_attention import SlotAttention
-from xlruntime import spec
+from xlexport.architectures.transformer_xl.slot_attention import SlotAttention, StepInputs
+from xlruntime.bundle import Feed, MemoryEntry
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 from xltraining.transformer_xl.encodings.absolute import AttentionByContent
 from xltraining.transformer_xl.encodings.by_distance import AttentionByDistance
@@ -42,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StepLayer", "TransformerXLStep", "project_memory"]
 
-FIXED = Form("fixed")  # all shapes follow from the inputs' shapes, as CUDA graphs require
+FIXED = "fixed"  # form in which all shapes follow from the inputs' shapes, as CUDA graphs require
 
 
 class StepLayer(nn.Module):
@@ -142,19 +150,19 @@ class TransformerXLStep(nn.Module):
         self.register_buffer("inverse_frequency", 1.0 / 10000.0 ** (even / self.config.d_model))
 
     @property
-    def memory(self) -> tuple[spec.Memory, ...]:
+    def memory(self) -> tuple[MemoryEntry, ...]:
         """The carried rings: projected keys and values of every layer."""
         config = self.config
         shape = ("batch", config.n_head, "capacity", config.d_head)
         starts_with_rows = config.first_memory == "zeros" and config.pre_lnorm  # else first rows are zero or absent
         return tuple(
-            spec.Memory(name, f"new_{name}", "float32", shape, first_value=name if starts_with_rows else None)
+            MemoryEntry(name, f"new_{name}", "float32", shape, first_value=name if starts_with_rows else None)
             for index in range(config.n_layer)
             for name in (f"memory_key_{index}", f"memory_value_{index}")
         )
 
     @property
-    def inputs(self) -> tuple[spec.Tensor, ...]:
+    def inputs(self) -> tuple[StepTensor, ...]:
         """The inputs of `forward`, in order.
 
         * `targets`: the token after each of `tokens`;
@@ -167,24 +175,23 @@ class TransformerXLStep(nn.Module):
         * for `positions`, which computes `near` from them: `capacity` (slots of the ring), `mem_len` (rows of memory),
           and `clamp_len` (no clamp unless positive).
         """
-        config = self.config
         return (
-            spec.Tensor("targets", "int64", ("batch", "segment")),
+            StepTensor("targets", "int64", ("batch", "segment"), Feed("targets")),
             # Tracing reads the segment's length from the last input that has it. This must not be `targets`, or the
             # generate graph would need them.
-            spec.Tensor("tokens", "int64", ("batch", "segment")),
-            spec.Tensor("offset", "int64", (1,)),
-            spec.Tensor("memory_length", "int64", ("batch",)),
-            spec.Tensor("window", "int64", (1,)),
-            *(spec.Tensor(entry.input, entry.dtype, entry.shape) for entry in self.memory),
-            *(spec.Tensor(f"position_key_{index}", "float32", self._position_shape) for index in range(config.n_layer)),
-            spec.Tensor("capacity", "int64", (1,)),
-            spec.Tensor("mem_len", "int64", (1,)),
-            spec.Tensor("clamp_len", "int64", (1,)),
+            StepTensor("tokens", "int64", ("batch", "segment"), Feed("tokens")),
+            StepTensor("offset", "int64", (1,), Feed("offset", ring="capacity")),
+            StepTensor("memory_length", "int64", ("batch",), Feed("length", ring="capacity")),
+            StepTensor("window", "int64", (1,), Feed("window", ring="capacity")),
+            *carried_inputs(self.memory),
+            *(replace(key, feed=Feed("constant")) for key in self._position_keys),
+            StepTensor("capacity", "int64", (1,), Feed("slots", ring="capacity")),
+            StepTensor("mem_len", "int64", (1,), Feed("setting", setting="mem_len")),
+            StepTensor("clamp_len", "int64", (1,), Feed("setting", setting="clamp_len")),
         )
 
     @property
-    def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
+    def purposes(self) -> dict[str, tuple[StepTensor, ...]]:
         """The graphs that are cut out of `forward`, and the outputs of each.
 
         * `log_prob`: log-probability of each target, in nats;
@@ -194,9 +201,9 @@ class TransformerXLStep(nn.Module):
         * `top_ids`, `top_log_probs`: the most probable tokens, best first.
         """
         config = self.config
-        log_prob = spec.Tensor("log_prob", "float32", ("batch", "segment"))
-        memory = tuple(spec.Tensor(entry.output, entry.dtype, entry.shape) for entry in self.memory)
-        generate = (spec.Tensor("logits", "float32", ("batch", config.n_token)), *memory)
+        log_prob = StepTensor("log_prob", "float32", ("batch", "segment"))
+        memory = carried_outputs(self.memory)
+        generate = (StepTensor("logits", "float32", ("batch", config.n_token)), *memory)
         fixed = {"score_fixed": (log_prob, *memory), "generate_fixed": generate}
         if len(config.cluster_bounds) > 1:  # the number of targets in each cluster depends on data
             del fixed["score_fixed"]
@@ -208,16 +215,19 @@ class TransformerXLStep(nn.Module):
                 *described(config.n_token),
                 *memory,
             ),
-            "positions": tuple(
-                spec.Tensor(f"position_key_{index}", "float32", self._position_shape) for index in range(config.n_layer)
-            ),
+            "positions": self._position_keys,
             **(fixed if self.cuda_graphs else {}),
         }
 
     @property
     def forms(self) -> Mapping[str, Form]:
         """The purposes for CUDA graphs; all other purposes use one form for segments of all lengths."""
-        return {purpose: FIXED for purpose in self.purposes if purpose.endswith("_fixed")}
+        variants = {f"{purpose}_fixed": purpose for purpose in ("score", "generate")}
+        return {
+            purpose: Form(FIXED, variant_of=variants[purpose], static=True)
+            for purpose in self.purposes
+            if purpose in variants
+        }
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with. No free axis has size 1, because tracing would fix it."""
@@ -237,7 +247,7 @@ class TransformerXLStep(nn.Module):
         if self.cuda_graphs:
             hidden, fixed = self._run_layers(given, fixed=True)
             fixed |= {"log_prob": self.head.log_probs(hidden, targets), "logits": self.head.logits(hidden[:, -1])}
-            made |= {f"{FIXED.prefix}.{name}": value for name, value in fixed.items()}
+            made |= {f"{FIXED}.{name}": value for name, value in fixed.items()}
         return tuple(made[name] for name in traced_outputs(self))
 
     def _constants(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -245,7 +255,7 @@ class TransformerXLStep(nn.Module):
         keys = self.positions(given["capacity"], given["mem_len"], given["clamp_len"])
         return {f"position_key_{index}": position_key for index, position_key in enumerate(keys)}
 
-    def _attention_class(self, fixed: bool) -> Callable[..., SlotAttention | OperatorAttention]:
+    def _attention_class(self, fixed: bool) -> Callable[[StepInputs], SlotAttention | OperatorAttention]:
         """Return the attention to compute with; `fixed`: in the form that CUDA graphs need.
 
         ONNX graphs have custom operators. Other formats and PyTorch itself compute without them.
@@ -262,7 +272,7 @@ class TransformerXLStep(nn.Module):
         """Run all layers; return the last hidden states (B, S, D) and the written rings by output name."""
         tokens, made = given["tokens"], {}
         shared = ("memory_key_0", "position_key_0", "offset", "memory_length", "window")
-        attention = self._attention_class(fixed)(tokens, *(given[name] for name in shared))
+        attention = self._attention_class(fixed)(StepInputs(tokens, *(given[name] for name in shared)))
         hidden = self.word_emb(tokens) * self.embedding_scale
         for index, layer in enumerate(self._layers):
             key, value = f"memory_key_{index}", f"memory_value_{index}"
@@ -274,6 +284,11 @@ class TransformerXLStep(nn.Module):
     @property
     def _layers(self) -> list[StepLayer]:
         return [cast(StepLayer, layer) for layer in self.layers]
+
+    @property
+    def _position_keys(self) -> tuple[StepTensor, ...]:
+        names = (f"position_key_{index}" for index in range(self.config.n_layer))
+        return tuple(StepTensor(name, "float32", self._position_shape) for name in names)
 
     @property
     def _position_shape(self) -> tuple[int | str, ...]:

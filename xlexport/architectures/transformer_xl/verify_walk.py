@@ -39,7 +39,7 @@ from xlexport.verification.expected import BEST, LARGEST_TABLE, Expected, Ids, e
 from xlexport.verification.tolerances import tolerance_of
 from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
-from xlruntime.memory import BatchMemory
+from xlruntime.memory import Memory
 
 if TYPE_CHECKING:
     import torch
@@ -157,7 +157,7 @@ def _walk_eager(
 
 
 def _step_in_parts(
-    model: Engine, purpose: str, memory: BatchMemory, expected: Expected
+    model: Engine, purpose: str, memory: Memory, expected: Expected
 ) -> Iterator[tuple[Expected, dict[str, npt.NDArray[Any]]]]:
     """Run a segment in steps of few tokens, because its tables could be larger than the model; yield each part.
 

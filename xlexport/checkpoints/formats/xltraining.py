@@ -12,7 +12,7 @@ from xlexport.checkpoints.safe_pickle import is_archive, summarize
 from xlexport.checkpoints.source import SourceCheckpoint, model_source
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
-from xlruntime.errors import BundleError
+from xlruntime.errors import VocabularyError
 from xlruntime.messages import one_line
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
@@ -65,7 +65,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 def _vocabulary(tokenizer: TokenizerFile, path: Path) -> Vocabulary:
     try:
         return Vocabulary.from_json(tokenizer.content.decode("utf-8"), f"the vocabulary in {path}")
-    except BundleError as error:
+    except VocabularyError as error:
         raise CheckpointError(error.message, repair="Train with the prepared data again.") from error
 
 

@@ -55,7 +55,7 @@ export async function tokenize({ xlruntime, model, offsets }, source, ended) {
   const raw = isText ? new TextEncoder().encode(source) : source;
   const whole = isText && offsets !== "bytes" ? null : decoded(raw);
   const text = isText ? source : whole.text;
-  if (offsets === "ids") return ofIds(text, model.bundle.vocab_size, xlruntime);
+  if (offsets === "ids") return ofIds(text, model.bundle.model.vocab_size, xlruntime);
   const counts = new xlruntime.TextCounts();
   let ids = [];
   const ends = [];

@@ -122,13 +122,13 @@ async function onDocument(action) {
 /** Load what the package loads when it is used: the server may be out of reach then. */
 async function loadAll() {
   try {
-    await Promise.all(["detail", "scorer", "stream_state"].map((name) => import(`../xlruntime/${name}.js`)));
+    await Promise.all(["scorer", "state"].map((name) => import(`../xlruntime/${name}.js`)));
   } catch (error) {
     throw new Error("The files of this page cannot be loaded. Reload it.", { cause: error });
   }
 }
 
-const isWhole = () => open.model.evaluation().rules.whole;
+const isWhole = () => open.model.bundle.document.full_document;
 
 /** Begin a document, after the stream of a saved state if a file has one. */
 async function restart(number, file) {

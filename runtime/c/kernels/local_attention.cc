@@ -1,0 +1,103 @@
+#include "local_attention.h"
+
+#include "level.h"
+#include "scratch.h"
+
+namespace xlexport {
+namespace {
+
+constexpr int64_t kLargest = INT64_C(1) << 31;  // chunk length, and chunks before: products stay in 63 bits
+
+// The blocks of one batch row: the step's part of each chunk, in pieces.
+struct Cut {
+  int64_t position, S, c, before, kept;
+
+  int64_t chunks() const { return S == 0 ? 0 : (position + S - 1) / c - position / c + 1; }
+  int64_t pieces() const { return ((c < S ? c : S) + kLocalQueries - 1) / kLocalQueries; }
+  int64_t blocks() const { return chunks() * pieces(); }
+
+  // Set the queries [first, end) of a block, which may be none, and the oldest place that they see, counted from the
+  // first query of the step.
+  void block(int64_t number, int64_t* first, int64_t* end, int64_t* oldest) const {
+    const int64_t chunk = position / c + number / pieces(), piece = number % pieces();
+    const int64_t begin = chunk * c - position;  // of the chunk
+    const int64_t own_begin = begin < 0 ? 0 : begin, own_end = begin + c < S ? begin + c : S;
+    *first = own_begin + (own_end - own_begin) * piece / pieces();
+    *end = own_begin + (own_end - own_begin) * (piece + 1) / pieces();
+    const int64_t place = chunk < before ? -position : begin - before * c;
+    *oldest = place < -kept ? -kept : place;
+  }
+};
+
+}  // namespace
+
+OrtStatus* LocalAttention::create(const Attributes& attributes) {
+  XLEXPORT_TRY(attributes.read("chunk_length", &chunk_length));
+  XLEXPORT_TRY(attributes.read("chunks_before", &chunks_before));
+  if (chunk_length < 1 || chunk_length >= kLargest) {
+    return failure(attributes.api, "LocalAttention: chunk_length is %lld, expected 1 to %lld",
+                   static_cast<long long>(chunk_length), static_cast<long long>(kLargest - 1));
+  }
+  if (chunks_before >= 0 && chunks_before < kLargest) return nullptr;
+  return failure(attributes.api, "LocalAttention: chunks_before is %lld, expected 0 to %lld",
+                 static_cast<long long>(chunks_before), static_cast<long long>(kLargest - 1));
+}
+
+OrtStatus* LocalAttention::compute(Context& run) const {
+  Tensor query, key, value, position;  // (B, H, S, d), (B, H, kept + S, d) twice, (B)
+  XLEXPORT_TRY(run.input(0, &query));
+  XLEXPORT_TRY(run.input(1, &key));
+  XLEXPORT_TRY(run.input(2, &value));
+  XLEXPORT_TRY(run.input(3, &position));
+  XLEXPORT_TRY(run.require_rank("LocalAttention: query", query, 4));
+  XLEXPORT_TRY(run.require_rank("LocalAttention: key", key, 4));
+  XLEXPORT_TRY(run.require_rank("LocalAttention: value", value, 4));
+  XLEXPORT_TRY(run.require_rank("LocalAttention: position", position, 1));
+  const int64_t B = query.shape[0], H = query.shape[1], S = query.shape[2], d = query.shape[3], K = key.shape[2];
+  for (int axis = 0; axis < 4; ++axis) {
+    if (axis != 2) XLEXPORT_TRY(run.require_axis("LocalAttention: key", key, axis, query.shape[axis]));
+    XLEXPORT_TRY(run.require_axis("LocalAttention: value", value, axis, key.shape[axis]));
+  }
+  XLEXPORT_TRY(run.require_axis("LocalAttention: position", position, 0, B));
+  if (K < S) {
+    return failure(run.api, "LocalAttention: key has %lld rows, expected at least the %lld of query",
+                   static_cast<long long>(K), static_cast<long long>(S));
+  }
+  const int64_t* const places = position.as<int64_t>();
+  int64_t most_blocks = 0;
+  for (int64_t b = 0; b < B; ++b) {
+    if (places[b] < 0 || places[b] > INT64_MAX / 2) {
+      return failure(run.api, "LocalAttention: position is %lld, expected 0 to %lld", static_cast<long long>(places[b]),
+                     static_cast<long long>(INT64_MAX / 2));
+    }
+    const int64_t blocks = Cut{places[b], S, chunk_length, chunks_before, K - S}.blocks();
+    if (blocks > most_blocks) most_blocks = blocks;
+  }
+  float* attended;
+  XLEXPORT_TRY(run.output(0, query.shape, 4, &attended));
+  if (query.count() == 0) return nullptr;
+
+  int64_t most_keys = (chunks_before + 1) * chunk_length;
+  if (most_keys > K) most_keys = K;
+  const LocalLoops& loops = level().local;
+  const size_t bytes = static_cast<size_t>(loops.scratch(most_keys, d)) * sizeof(float);
+  return run_with_scratch(run, "LocalAttention", B * H * most_blocks, bytes, [&](char* scratch, int64_t task) {
+    const int64_t head = task / most_blocks;  // of all batch rows
+    const Cut cut = {places[head / H], S, chunk_length, chunks_before, K - S};
+    int64_t first, end, oldest;
+    if (task % most_blocks >= cut.blocks()) return;
+    cut.block(task % most_blocks, &first, &end, &oldest);
+    if (first >= end) return;
+    const int64_t row = head * K + cut.kept + oldest;  // of the first key
+    const LocalBlock block = {end - first,
+                              first - oldest,
+                              d,
+                              query.as<float>() + (head * S + first) * d,
+                              key.as<float>() + row * d,
+                              value.as<float>() + row * d,
+                              attended + (head * S + first) * d};
+    loops.attend(block, reinterpret_cast<float*>(scratch));
+  });
+}
+
+}  // namespace xlexport

@@ -1,0 +1,171 @@
+#include "lsh_attention.h"
+
+#include <string.h>
+
+#include "band_rounds.h"
+#include "ring_order.h"
+
+namespace xlexport {
+namespace {
+
+constexpr int64_t kFew = 8;         // queries whose keys are found without a sort
+constexpr int64_t kMost = 1 << 30;  // rows, so that sorted positions are small integers
+
+// Read the inputs, compare their shapes and numbers, and set the sizes of the run.
+OrtStatus* read(const Context& run, RingWork* work) {
+  static const char* const names[] = {"key",      "value",  "buckets", "length", "own_value",
+                                      "position", "offset", "window",  "rounds"};
+  static const int ranks[] = {4, 4, 4, 3, 4, 1, 1, 1, 1};
+  Tensor inputs[9];
+  char named[48];
+  const auto name = [&](int k) {
+    snprintf(named, sizeof named, "LSHAttention: %s", names[k]);
+    return named;
+  };
+  for (int k = 0; k < 9; ++k) {
+    XLEXPORT_TRY(run.input(static_cast<size_t>(k), &inputs[k]));
+    XLEXPORT_TRY(run.require_rank(name(k), inputs[k], ranks[k]));
+  }
+  const Tensor &key = inputs[0], &buckets = inputs[2], &own_value = inputs[4];
+  work->B = key.shape[0], work->H = key.shape[1], work->C = key.shape[2], work->d = key.shape[3];
+  work->R = buckets.shape[2], work->S = own_value.shape[2];
+  const int64_t rows[] = {work->B, work->H, work->C, work->d}, ids[] = {work->B, work->H, work->R, work->C};
+  const int64_t own[] = {work->B, work->H, work->S, work->d};
+  for (int axis = 0; axis < 4; ++axis) {
+    XLEXPORT_TRY(run.require_axis(name(1), inputs[1], axis, rows[axis]));
+    XLEXPORT_TRY(run.require_axis(name(2), buckets, axis, ids[axis]));
+    XLEXPORT_TRY(run.require_axis(name(4), own_value, axis, own[axis]));
+  }
+  XLEXPORT_TRY(run.require_axis(name(5), inputs[5], 0, work->B));
+  for (int k = 6; k < 9; ++k) XLEXPORT_TRY(run.require_axis(name(k), inputs[k], 0, 1));
+  const long long S = work->S, C = work->C;
+  if (S > C) return failure(run.api, "LSHAttention: %lld queries, expected at most the %lld slots of key", S, C);
+  for (int axis = 0; axis < 3; ++axis) XLEXPORT_TRY(run.require_axis(name(3), inputs[3], axis, own[axis]));
+  if (C > kMost) {
+    return failure(run.api, "LSHAttention: key has %lld slots, expected at most %lld", C, static_cast<long long>(kMost));
+  }
+  work->rounds = *inputs[8].as<int64_t>();
+  if (work->rounds < 0 || work->rounds > work->R) {
+    return failure(run.api, "LSHAttention: rounds is %lld, expected 0 to %lld", static_cast<long long>(work->rounds),
+                   static_cast<long long>(work->R));
+  }
+  work->position = inputs[5].as<int64_t>();
+  for (int64_t b = 0; b < work->B; ++b) {
+    if (work->position[b] < 0 || work->position[b] > INT64_MAX / 2) {
+      return failure(run.api, "LSHAttention: position is %lld, expected 0 to %lld",
+                     static_cast<long long>(work->position[b]), static_cast<long long>(INT64_MAX / 2));
+    }
+  }
+  work->window = *inputs[7].as<int64_t>();
+  if (work->window < 1) {
+    return failure(run.api, "LSHAttention: window is %lld, expected at least 1", static_cast<long long>(work->window));
+  }
+  if (C > 0) work->offset = (*inputs[6].as<int64_t>() % C + C) % C;
+  work->key = key.as<float>(), work->value = inputs[1].as<float>(), work->buckets = buckets.as<int32_t>();
+  work->length = inputs[3].as<float>();
+  return nullptr;
+}
+
+OrtStatus* make_outputs(const Context& run, RingWork* work) {
+  const int64_t attended[] = {work->B, work->H, work->S, work->d}, overflow[] = {work->B, work->S};
+  XLEXPORT_TRY(run.output(0, attended, 4, &work->attended));
+  XLEXPORT_TRY(run.output(1, overflow, 2, &work->overflow));
+  memset(work->overflow, 0, static_cast<size_t>(work->B * work->S) * sizeof *work->overflow);
+  return nullptr;
+}
+
+// Attend without a sort: each query looks at all ids that it may see.
+OrtStatus* attend_few(const Context& run, const RingWork& work) {
+  const FewLoops& loops = level().few;
+  const int64_t tasks = work.B * work.H * work.S;
+  return run_with_scratch(run, "LSHAttention", tasks, loops.scratch(work), [&](char* scratch, int64_t task) {
+    const int64_t head = task / work.S, query = task % work.S;
+    const int64_t more = loops.attend(work, scratch, head, query);
+    if (more > 0) __atomic_fetch_add(&work.overflow[head / work.H * work.S + query], more, __ATOMIC_RELAXED);
+  });
+}
+
+// Replace the result of queries without a key by their own values.
+void attend_to_themselves(const RingWork& work, const float* highest, int64_t head, int64_t query) {
+  const int64_t at = head * work.S + query;
+  if (highest[at] > -1e30f) return;
+  memcpy(work.attended + at * work.d, work.value + (head * work.C + work.slot(query)) * work.d,
+         static_cast<size_t>(work.d) * sizeof(float));
+}
+
+// Attend in the order of a sort.
+OrtStatus* attend_sorted(const Context& run, const RingWork& work) {
+  const int64_t heads = work.B * work.H, S = work.S, C = work.C;
+  BandWork band = {};
+  band.H = work.H, band.R = work.R, band.C = C, band.S = S, band.d = work.d, band.W = work.W, band.rounds = work.rounds;
+  band.key = work.key, band.value = work.value, band.length = work.length, band.attended = work.attended;
+  int64_t* slot;
+  const auto lay_out = [&](Parts parts) {
+    band.order = parts.take<int64_t>(heads * work.R * C), band.rank = parts.take<int64_t>(heads * work.R * C);
+    slot = parts.take<int64_t>(C);
+    band.slot = slot;
+    band.highest = parts.take<float>(heads * S), band.total = parts.take<float>(heads * S);
+    const int64_t plans = heads * work.R * S;
+    band.sorted = parts.take<int32_t>(plans), band.position = parts.take<int32_t>(plans);
+    band.first = parts.take<int32_t>(plans), band.end = parts.take<int32_t>(plans);
+    return parts.bytes();
+  };
+  const Memory shared(lay_out(Parts(nullptr)));
+  if (shared.data() == nullptr) {
+    return failure(run.api, "LSHAttention: no memory for the order of %lld rows", static_cast<long long>(C));
+  }
+  lay_out(Parts(shared.data()));
+  for (int64_t age = 0; age < C; ++age) slot[age] = work.slot(S + age);
+
+  const BandLoops& loops = level().band;
+  const size_t for_order = order_scratch(work), for_loops = loops.scratch(band);
+  bool countable = true;
+  const auto order = [&](char* scratch, int64_t head, int64_t round) {
+    const bool counted = order_ring(work, band, scratch, head, round);
+    if (!counted) __atomic_store_n(&countable, false, __ATOMIC_RELAXED);
+    return counted;
+  };
+  if (S <= kQueriesOfHead) {
+    const size_t bytes = for_order > for_loops ? for_order : for_loops;
+    XLEXPORT_TRY(run_with_scratch(run, "LSHAttention", heads, bytes, [&](char* scratch, int64_t head) {
+      for (int64_t round = 0; round < work.rounds; ++round) {
+        if (!order(scratch, head, round)) return;
+      }
+      for (int64_t round = 0; round < work.rounds; ++round) loops.attend(band, scratch, head, round, 0, S);
+      for (int64_t query = 0; query < S; ++query) attend_to_themselves(work, band.highest, head, query);
+    }));
+  } else {
+    XLEXPORT_TRY(run_with_scratch(run, "LSHAttention", heads * work.rounds, for_order, [&](char* scratch, int64_t task) {
+      order(scratch, task / work.rounds, task % work.rounds);
+    }));
+    if (countable) {
+      XLEXPORT_TRY(attend_rounds(run, "LSHAttention", band, heads, [&](int64_t head, int64_t query) {
+        attend_to_themselves(work, band.highest, head, query);
+      }));
+    }
+  }
+  if (countable) return nullptr;
+  memset(work.overflow, 0, static_cast<size_t>(work.B * S) * sizeof *work.overflow);
+  return attend_few(run, work);
+}
+
+}  // namespace
+
+OrtStatus* LSHAttention::create(const Attributes& attributes) {
+  XLEXPORT_TRY(attributes.read("chunk_length", &chunk_length));
+  if (chunk_length >= 1) return nullptr;
+  return failure(attributes.api, "LSHAttention: chunk_length is %lld, expected at least 1",
+                 static_cast<long long>(chunk_length));
+}
+
+OrtStatus* LSHAttention::compute(Context& run) const {
+  RingWork work = {};
+  XLEXPORT_TRY(read(run, &work));
+  XLEXPORT_TRY(make_outputs(run, &work));
+  if (work.B * work.H * work.S == 0) return nullptr;
+  work.W = chunk_length < work.C ? chunk_length : work.C;
+  if (work.S <= kFew || work.rounds == 0) return attend_few(run, work);
+  return attend_sorted(run, work);
+}
+
+}  // namespace xlexport

@@ -1,0 +1,565 @@
+#include "bundle.h"
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "json.h"
+#include "safetensors.h"
+#include "sha256.h"
+
+namespace xlruntime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kManifest = "bundle.json";
+constexpr const char* kDigest = "bundle.json.sha256";
+constexpr std::int64_t kFormat = 4;
+constexpr std::uintmax_t kLargestManifest = std::uintmax_t{1} << 26;
+constexpr std::int64_t kLargestAxis = (std::int64_t{1} << 31) - 1;
+constexpr std::size_t kLongestName = 255;  // bytes of the name of a file
+constexpr const char* kConvertAgain = "Convert the checkpoint again with xlexport convert.";
+constexpr const char* kCopyAgain = "Copy the bundle again, or convert the checkpoint again.";
+
+Error wrong(const std::string& where, const std::string& problem) {
+  return Error(XLR_ERROR_BUNDLE_FORMAT, where + ": " + problem + ".", kConvertAgain);
+}
+
+// The fields of an object, of which each must be read.
+class Fields {
+ public:
+  Fields(const json::Value& value, std::string where) : where_(std::move(where)), object_(value.as<json::Object>()) {
+    if (object_ == nullptr) throw error("expected an object");
+  }
+
+  const std::string& where() const { return where_; }
+  std::string place(std::string_view name) const { return where_ + " " + shown(name); }
+  Error error(const std::string& problem) const { return wrong(where_, problem); }
+  const json::Object& all() const { return *object_; }
+
+  const json::Value& value(const char* name) {
+    const json::Value* found = object_->find(name);
+    if (found == nullptr) throw error(std::string("the field '") + name + "' is missing");
+    read_.insert(name);
+    return *found;
+  }
+
+  template <class T>
+  const T& get(const char* name, const char* kind) {
+    const T* found = value(name).template as<T>();
+    if (found == nullptr) throw error(std::string("'") + name + "' is not " + kind);
+    return *found;
+  }
+
+  const std::string& text(const char* name) { return get<std::string>(name, "a text"); }
+  bool boolean(const char* name) { return get<bool>(name, "true or false"); }
+  const json::Array& list(const char* name) { return get<json::Array>(name, "a list"); }
+  Fields object(const char* name) { return Fields(value(name), place(name)); }
+
+  std::int64_t integer(const char* name, std::int64_t least, std::int64_t most) {
+    const std::int64_t number = get<std::int64_t>(name, "a whole number");
+    if (number >= least && number <= most) return number;
+    throw error(std::string("'") + name + "' is " + std::to_string(number) + ", expected " + std::to_string(least) +
+                " to " + std::to_string(most));
+  }
+
+  std::optional<std::string> text_or_null(const char* name) {
+    return value(name).is_null() ? std::nullopt : std::optional(text(name));
+  }
+  std::optional<std::int64_t> integer_or_null(const char* name, std::int64_t least, std::int64_t most) {
+    return value(name).is_null() ? std::nullopt : std::optional(integer(name, least, most));
+  }
+
+  // The place of a text among choices.
+  template <std::size_t n>
+  std::size_t choice(const char* name, const char* const (&choices)[n]) {
+    const std::string& found = text(name);
+    const auto place = std::find(std::begin(choices), std::end(choices), found);
+    if (place == std::end(choices)) {
+      throw error(std::string("'") + name + "' is " + shown(found) + ", expected " +
+                  joined({std::begin(choices), std::end(choices)}, " or "));
+    }
+    return static_cast<std::size_t>(place - std::begin(choices));
+  }
+
+  void end() const {
+    for (const auto& [name, unused] : *object_) {
+      if (read_.count(name) == 0) throw error("the field " + shown(name) + " is unknown");
+    }
+  }
+
+ private:
+  std::string where_;
+  const json::Object* object_;
+  std::set<std::string> read_;
+};
+
+template <class Items>
+std::optional<std::size_t> index_of(const Items& items, std::string_view name,
+                                    std::string Items::value_type::*field = &Items::value_type::name) {
+  const auto place = std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.*field == name; });
+  if (place == items.end()) return std::nullopt;
+  return static_cast<std::size_t>(place - items.begin());
+}
+
+// Whether a name stays inside a folder, and a message can show it.
+bool is_file_name(const std::string& name) {
+  const auto is_control = [](char mark) { return static_cast<unsigned char>(mark) < 0x20 || mark == 0x7f; };
+  return !name.empty() && name != "." && name != ".." && name.size() <= kLongestName &&
+         name.find_first_of("/\\:") == std::string::npos && std::none_of(name.begin(), name.end(), is_control);
+}
+
+// Reads the parts in an order in which each can name those before it.
+class Reader {
+ public:
+  Reader(Bundle& bundle, const json::Value& value, const std::string& where) : bundle_(bundle), top_(value, where) {}
+
+  void read() {
+    const json::Value* format = top_.all().find("format");
+    if (format == nullptr || format->as<std::int64_t>() == nullptr || *format->as<std::int64_t>() != kFormat) {
+      throw top_.error("not of bundle format " + std::to_string(kFormat) + ", which this runtime reads");
+    }
+    top_.value("format");
+    read_requirements(top_.object("requires"));
+    read_model(top_.object("model"));
+    read_tokenizer(top_.object("tokenizer"));
+    read_document(top_.object("document"));
+    for_each("settings", [this](const std::string& name, Fields fields) { read_setting(name, fields); });
+    for_each("rings", [this](const std::string& name, Fields fields) { read_ring(name, fields); });
+    for (const json::Value& each : top_.list("memory")) read_memory(Fields(each, top_.place("memory")));
+    for_each("files", [this](const std::string& name, Fields fields) { read_file(name, fields); });
+    read_graphs();
+    read_provenance(top_.object("provenance"));
+    top_.end();
+    check_files();
+    check_variants();
+    check_lengths();
+  }
+
+ private:
+  template <class Read>
+  void for_each(const char* name, const Read& read) {
+    const Fields part = top_.object(name);
+    for (const auto& [key, value] : part.all()) {
+      Fields fields(value, part.place(key));
+      read(key, fields);
+    }
+  }
+
+  void read_requirements(Fields fields) {
+    bundle_.onnxruntime = fields.text_or_null("onnxruntime").value_or("");
+    fields.integer_or_null("opset", 1, kLargestLength);
+    const Fields domains = fields.object("domains");
+    for (const auto& [name, version] : domains.all()) {
+      const auto* number = version.as<std::int64_t>();
+      if (number == nullptr) throw domains.error("the version of " + shown(name) + " is not a whole number");
+      if (name != "ai.xlexport" || *number > 1) {
+        throw domains.error("needs operators of " + shown(name) + " " + std::to_string(*number) +
+                            ", which this runtime lacks");
+      }
+    }
+    fields.end();
+  }
+
+  void read_model(Fields fields) {
+    bundle_.architecture = fields.text("architecture");
+    bundle_.precision = fields.text("precision");
+    bundle_.vocab_size = fields.integer("vocab_size", 1, kLargestAxis);
+    fields.object("config");
+    fields.end();
+  }
+
+  void read_tokenizer(Fields fields) {
+    static constexpr const char* kKinds[] = {"bytes", "vocabulary", "tokenizers", "sentencepiece", "none"};
+    Tokenization& tokenizer = bundle_.tokenizer;
+    tokenizer.kind = kKinds[fields.choice("kind", kKinds)];
+    tokenizer.file = fields.text_or_null("file");
+    const bool is_bytes = tokenizer.kind == "bytes";
+    tokenizer.first_id = fields.integer("first_id", 0, is_bytes ? kLargestAxis : 0);
+    fields.end();
+    if (tokenizer.file.has_value() == (is_bytes || tokenizer.kind == "none")) {
+      throw fields.error("only bytes and none have no file");
+    }
+    if (is_bytes && tokenizer.first_id + 256 > bundle_.vocab_size) throw fields.error("bytes beyond the vocabulary");
+  }
+
+  void read_document(Fields fields) {
+    static constexpr const char* kFresh[] = {"empty", "zeros"};
+    DocumentRules& document = bundle_.document;
+    document.segment_len = fields.integer("segment_len", 1, kLargestLength);
+    document.max_positions = fields.integer_or_null("max_positions", 1, kLargestLength);
+    document.restart = fields.boolean("restart");
+    document.full_document = fields.boolean("full_document");
+    document.bidirectional = fields.boolean("bidirectional");
+    document.begins_with_zeros = fields.choice("fresh_memory", kFresh) == 1;
+    const bool has_encoder = !fields.value("encoder").is_null();
+    fields.end();
+    if (has_encoder) {
+      throw Error(XLR_ERROR_BUNDLE_FORMAT, fields.where() + ": an encoder-decoder, which this runtime does not run.",
+                  "Run it with the Python package: xlruntime.load_translator.");
+    }
+    if (document.bidirectional && !document.full_document) throw fields.error("bidirectional without full_document");
+    if (document.restart && !document.max_positions && !document.full_document) {
+      throw fields.error("restart, but documents may be of any length");
+    }
+  }
+
+  void read_setting(const std::string& name, Fields& fields) {
+    Setting setting;
+    setting.name = name;
+    setting.meaning = fields.text("meaning");
+    setting.is_boolean = fields.value("value").as<bool>() != nullptr;
+    setting.value = setting.is_boolean ? fields.boolean("value") : fields.integer("value", -kUnlimited, kUnlimited);
+    const auto minimum = fields.integer_or_null("minimum", -kLargestLength, kLargestLength);
+    const auto maximum = fields.integer_or_null("maximum", -kLargestLength, kLargestLength);
+    setting.off = fields.integer_or_null("off", -kLargestLength, kLargestLength);
+    fields.end();
+    if (name == "segment_len" || name == "restart") throw fields.error("a field of document, not a setting");
+    if (setting.is_boolean && (minimum || maximum || setting.off)) throw fields.error("a boolean has no range");
+    setting.minimum = setting.is_boolean ? 0 : minimum.value_or(-kLargestLength);
+    setting.maximum = setting.is_boolean ? 1 : maximum.value_or(kLargestLength);
+    const bool is_inside = setting.minimum <= setting.value && setting.value <= setting.maximum;
+    if (!is_inside && setting.off != setting.value) throw fields.error("its value is out of its range");
+    bundle_.settings.push_back(std::move(setting));
+  }
+
+  void read_ring(const std::string& symbol, Fields& fields) {
+    Ring ring{symbol, read_sum(fields, "rows"), read_sum(fields, "slots"), std::nullopt, std::nullopt};
+    if (!fields.value("window").is_null()) ring.window = read_sum(fields, "window");
+    if (const auto condition = fields.text_or_null("window_if")) {
+      ring.window_if = index_of(bundle_.settings, *condition);
+      if (!ring.window_if || !bundle_.settings[*ring.window_if].is_boolean) {
+        throw fields.error("window_if is not a boolean setting");
+      }
+    }
+    fields.end();
+    if (symbol == "batch" || symbol == "segment") throw fields.error("the name of another axis");
+    bundle_.rings.push_back(std::move(ring));
+  }
+
+  Sum read_sum(Fields& fields, const char* name) {
+    const json::Array& list = fields.list(name);
+    std::int64_t numbers[3] = {};
+    for (std::size_t i = 0; i < list.size() && list.size() == 3; ++i) {
+      const auto* number = list[i].as<std::int64_t>();
+      if (number == nullptr || *number < -kLargestLength || *number > kLargestLength) break;
+      numbers[i] = *number;
+      if (i == 2) return {numbers[0], numbers[1], numbers[2]};
+    }
+    throw fields.error(std::string("'") + name + "' is not three whole numbers");
+  }
+
+  std::vector<Axis> read_shape(Fields& fields) {
+    std::vector<Axis> shape;
+    for (const json::Value& each : fields.list("shape")) {
+      const auto* name = each.as<std::string>();
+      const auto* size = each.as<std::int64_t>();
+      const bool is_axis = name != nullptr ? !name->empty() : size != nullptr && *size >= 1 && *size <= kLargestAxis;
+      if (!is_axis) throw fields.error("an axis is neither a name nor 1 to " + std::to_string(kLargestAxis));
+      shape.push_back(name != nullptr ? Axis{*name, 0} : Axis{"", *size});
+    }
+    return shape;
+  }
+
+  const std::string& read_type(Fields& fields) {
+    const std::string& dtype = fields.text("dtype");
+    if (item_size(dtype) == 0) throw fields.error("the dtype " + shown(dtype) + " is unknown");
+    return dtype;
+  }
+
+  void read_memory(Fields fields) {
+    static constexpr const char* kLayouts[] = {"ring", "window", "state"};
+    MemoryEntry entry;
+    entry.input = fields.text("input");
+    entry.output = fields.text("output");
+    entry.dtype = read_type(fields);
+    entry.shape = read_shape(fields);
+    entry.layout = static_cast<Layout>(fields.choice("layout", kLayouts));
+    entry.first_value = fields.text_or_null("first_value");
+    fields.end();
+    if (entry.shape.empty() || entry.shape[0].name != "batch") throw fields.error("its first axis is not batch");
+    std::size_t free = 0;
+    for (std::size_t i = 1; i < entry.shape.size(); ++i) {
+      if (entry.shape[i].name.empty()) continue;
+      const auto ring = index_of(bundle_.rings, entry.shape[i].name, &Ring::symbol);
+      if (!ring) throw fields.error("the axis " + shown(entry.shape[i].name) + " is not a symbol of rings");
+      entry.ring = *ring;
+      entry.row_axis = i;
+      ++free;
+    }
+    if (entry.layout == Layout::window) entry.row_axis = entry.shape.size() - 2;
+    if (free != (entry.layout == Layout::ring ? 1u : 0u)) throw fields.error("free axes that its layout does not have");
+    if (entry.layout == Layout::window && entry.shape.size() < 3) throw fields.error("a window without rows");
+    for (const MemoryEntry& other : bundle_.memory) {
+      if (entry.input == other.input || entry.output == other.output) throw fields.error("two memories of one name");
+    }
+    bundle_.memory.push_back(std::move(entry));
+  }
+
+  void read_file(const std::string& name, Fields& fields) {
+    FileEntry entry;
+    entry.sha256 = fields.text("sha256");
+    entry.size = fields.integer("size", 0, kUnlimited);
+    fields.end();
+    if (!is_file_name(name)) throw fields.error("the name of a file must stay inside the folder");
+    if (entry.sha256.size() != 64 || entry.sha256.find_first_not_of("0123456789abcdef") != std::string::npos) {
+      throw fields.error("its sha256 is not a SHA-256");
+    }
+    bundle_.files.emplace(name, std::move(entry));
+  }
+
+  void read_graphs() {
+    // Constants are outputs of `positions`, whose inputs name none, so that it can be read first.
+    const Fields part = top_.object("graphs");
+    if (const json::Value* positions = part.all().find("positions")) read_graph("positions", *positions, part);
+    for (const auto& [name, value] : part.all()) {
+      if (name != "positions") read_graph(name, value, part);
+    }
+    const Graph* score = bundle_.graph("score");
+    if (score == nullptr) throw part.error("the graph 'score' is missing");
+    for (const MemoryEntry& entry : bundle_.memory) {
+      if (!index_of(score->inputs, entry.input)) throw part.error("score does not take " + shown(entry.input));
+    }
+  }
+
+  void read_graph(const std::string& name, const json::Value& value, const Fields& part) {
+    static constexpr const char* kFormats[] = {"onnx", "torchscript", "exported-program"};
+    Fields fields(value, part.place(name));
+    Graph graph;
+    graph.name = name;
+    graph.file = fields.text("file");
+    graph.is_onnx = fields.choice("format", kFormats) == 0;
+    graph.variant_of = fields.text_or_null("variant_of");
+    graph.max_segment = fields.integer_or_null("max_segment", 1, kUnlimited);
+    graph.is_static = fields.boolean("static");
+    const Fields fixed = fields.object("fixed");
+    for (const auto& [axis, size] : fixed.all()) {
+      const bool is_axis = axis == "batch" || axis == "segment" || index_of(bundle_.rings, axis, &Ring::symbol);
+      const auto* number = size.as<std::int64_t>();
+      if (!is_axis || number == nullptr || *number < 1) throw fixed.error(shown(axis) + " is not an axis with a size");
+      graph.fixed.emplace(axis, *number);
+    }
+    const Fields inputs = fields.object("inputs"), outputs = fields.object("outputs");
+    for (const auto& [input, entry] : inputs.all()) {
+      graph.inputs.push_back(read_input(input, Fields(entry, inputs.place(input)), name == "positions"));
+    }
+    for (const auto& [output, entry] : outputs.all()) {
+      Fields tensor(entry, outputs.place(output));
+      graph.outputs.push_back({output, read_type(tensor), read_shape(tensor)});
+      tensor.end();
+      if (index_of(bundle_.memory, output, &MemoryEntry::output)) throw tensor.error("a memory, which is not an output");
+    }
+    fields.end();
+    check_outputs(graph, fields);
+    bundle_.graphs.push_back(std::move(graph));
+  }
+
+  Input read_input(const std::string& name, Fields fields, bool is_positions) {
+    static constexpr const char* kFeeds[] = {"tokens", "targets", "position", "offset",   "length",
+                                             "window", "slots",   "setting",  "constant", "memory"};
+    const Feed feed = static_cast<Feed>(fields.choice("feed", kFeeds));
+    std::optional<std::size_t> index = 0;
+    if (feed >= Feed::offset && feed <= Feed::slots) {
+      index = index_of(bundle_.rings, fields.text("ring"), &Ring::symbol);
+    }
+    if (feed == Feed::setting) index = index_of(bundle_.settings, fields.text("setting"));
+    if (feed == Feed::memory) index = index_of(bundle_.memory, name, &MemoryEntry::input);
+    if (feed == Feed::constant) {
+      const Graph* positions = bundle_.graph("positions");
+      index = positions == nullptr ? std::nullopt : index_of(positions->outputs, name);
+    }
+    fields.end();
+    if (!index) throw fields.error("what it is fed with is not there");
+    if (is_positions && feed != Feed::slots && feed != Feed::setting) {
+      throw fields.error("constants depend on settings and slots alone");
+    }
+    return {name, feed, *index};
+  }
+
+  // Refuse outputs that are not those of the graph's name.
+  void check_outputs(const Graph& graph, const Fields& fields) const {
+    struct Wanted {
+      const char *graph, *name, *dtype;
+      std::vector<const char*> shape;  // "vocabulary" and "listed" are numbers
+    };
+    static const std::vector<Wanted> all{
+        {"score", "log_prob", "float32", {"batch", "segment"}},
+        {"generate", "logits", "float32", {"batch", "vocabulary"}},
+        {"detail", "log_prob", "float32", {"batch", "segment"}},
+        {"detail", "rank", "int64", {"batch", "segment"}},
+        {"detail", "entropy", "float32", {"batch", "segment"}},
+        {"detail", "top_ids", "int64", {"batch", "segment", "listed"}},
+        {"detail", "top_log_probs", "float32", {"batch", "segment", "listed"}}};
+    const std::string& name = graph.variant_of ? *graph.variant_of : graph.name;
+    std::int64_t listed = 0;  // the same in both outputs
+    for (const Wanted& wanted : all) {
+      if (wanted.graph != name) continue;
+      const auto place = index_of(graph.outputs, wanted.name);
+      bool fits = place && graph.outputs[*place].dtype == wanted.dtype &&
+                  graph.outputs[*place].shape.size() == wanted.shape.size();
+      for (std::size_t i = 0; fits && i < wanted.shape.size(); ++i) {
+        const Axis& axis = graph.outputs[*place].shape[i];
+        const std::string_view size = wanted.shape[i];
+        if (size == "listed" && listed == 0) listed = axis.size;
+        fits = size == "vocabulary" ? axis.size == bundle_.vocab_size
+               : size == "listed"   ? axis.name.empty() && axis.size == listed && listed <= bundle_.vocab_size
+                                    : axis.name == size;
+      }
+      if (!fits) throw fields.error(std::string("its output ") + wanted.name + " is missing, or not " + wanted.dtype);
+    }
+  }
+
+  void read_provenance(Fields fields) {
+    for (const char* name : {"licence", "data", "intended_use"}) fields.text_or_null(name);
+  }
+
+  void check_files() const {
+    std::set<std::string> used;
+    for (const Graph& graph : bundle_.graphs) used.insert(graph.file);
+    if (bundle_.tokenizer.file) used.insert(*bundle_.tokenizer.file);
+    for (const MemoryEntry& entry : bundle_.memory) {
+      if (entry.first_value) used.insert(kFirstMemoryFile);
+    }
+    for (const std::string& name : used) {
+      if (bundle_.files.count(name) == 0) throw top_.error("the file " + shown(name) + " is used, but not in files");
+    }
+  }
+
+  void check_variants() const {
+    for (const Graph& graph : bundle_.graphs) {
+      if (!graph.variant_of) continue;
+      const Graph* original = bundle_.graph(*graph.variant_of);
+      if (original != nullptr && !original->variant_of) continue;
+      throw top_.error("the graph " + shown(graph.name) + " is a variant of none");
+    }
+  }
+
+  void check_lengths() const {
+    if (bundle_.document.full_document && !bundle_.rings.empty()) throw top_.error("rings together with full_document");
+    const Setting* setting = bundle_.mem_len();
+    if (setting != nullptr && setting->is_boolean) throw top_.error("mem_len is not a number");
+    const std::int64_t mem_len = setting == nullptr ? 0 : setting->value, segment_len = bundle_.document.segment_len;
+    for (const Ring& ring : bundle_.rings) {
+      const std::int64_t rows = ring.rows.at(mem_len, segment_len), slots = ring.slots.at(mem_len, segment_len);
+      if (rows < 0) throw top_.error("the ring " + shown(ring.symbol) + " keeps less than no rows");
+      if (slots <= rows) throw top_.error("the ring " + shown(ring.symbol) + " has no room for a token");
+      const bool is_limited = ring.window && (!ring.window_if || bundle_.settings[*ring.window_if].value != 0);
+      if (is_limited && ring.window->at(mem_len, segment_len) < 1) {
+        throw top_.error("the window of the ring " + shown(ring.symbol) + " is below 1");
+      }
+    }
+  }
+
+  Bundle& bundle_;
+  Fields top_;
+};
+
+// Why a file differs from its entry; empty if it does not.
+std::string difference(const fs::path& path, const FileEntry& entry) {
+  std::ifstream file(path, std::ios::binary);
+  Sha256 sum;
+  std::int64_t size = 0;
+  std::vector<char> chunk(std::size_t{1} << 20);
+  while (file) {
+    file.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
+    sum.update(chunk.data(), static_cast<std::size_t>(file.gcount()));
+    size += file.gcount();
+  }
+  if (size != entry.size) return "has " + std::to_string(size) + " bytes, expected " + std::to_string(entry.size);
+  return sum.hexadecimal() == entry.sha256 ? "" : "has another SHA-256";
+}
+
+// Whether the real place of a file is within the real folder.
+bool is_within(const fs::path& folder, const fs::path& file) {
+  std::error_code failed;
+  const fs::path root = fs::canonical(folder, failed), place = fs::canonical(file, failed);
+  return !failed && std::mismatch(root.begin(), root.end(), place.begin(), place.end()).first == root.end();
+}
+
+}  // namespace
+
+Bundle Bundle::read(const fs::path& folder, const char* digest) {
+  const fs::path path = folder / kManifest;
+  const std::string where = path.string();
+  std::error_code failed;
+  if (!fs::is_regular_file(path, failed)) {
+    throw Error(XLR_ERROR_BUNDLE_NOT_FOUND, folder.string() + ": no bundle, as it has no bundle.json.",
+                "Make one with xlexport convert CHECKPOINT.");
+  }
+  if (fs::file_size(path, failed) > kLargestManifest) throw wrong(where, "larger than any bundle.json");
+  const std::string text = read_file(path), found = sha256(text), line = found + "  " + kManifest + "\n";
+  const fs::path digest_path = folder / kDigest;
+  const bool has_digest = fs::is_regular_file(digest_path, failed);  // earlier formats have none
+  if (has_digest && (fs::file_size(digest_path, failed) != line.size() || read_file(digest_path) != line)) {
+    throw Error(XLR_ERROR_BUNDLE_DAMAGED, digest_path.string() + ": not the SHA-256 of bundle.json.", kCopyAgain);
+  }
+  if (digest != nullptr && found != digest) {
+    throw Error(XLR_ERROR_BUNDLE_MISMATCH,
+                where + ": its SHA-256 is " + found + ", expected '" + std::string(digest) + "'.",
+                "Use the bundle that the application was made with.");
+  }
+  Bundle bundle = from_json(text, where);
+  bundle.digest = found;
+  if (!has_digest) throw Error(XLR_ERROR_BUNDLE_DAMAGED, digest_path.string() + ": no such file.", kCopyAgain);
+  return bundle;
+}
+
+Bundle Bundle::from_json(std::string_view text, const std::string& where) {
+  const json::Value value = json::parse(text, where, XLR_ERROR_BUNDLE_FORMAT);
+  Bundle bundle;
+  Reader(bundle, value, where).read();
+  return bundle;
+}
+
+const Graph* Bundle::graph(std::string_view name) const {
+  const auto place = index_of(graphs, name);
+  return place ? &graphs[*place] : nullptr;
+}
+
+const Setting* Bundle::mem_len() const {
+  const auto place = index_of(settings, "mem_len");
+  return place ? &settings[*place] : nullptr;
+}
+
+std::string Bundle::fingerprint() const {
+  std::string lines;
+  for (const auto& [name, entry] : files) {
+    if (name != tokenizer.file) lines += entry.sha256 + "  " + name + "\n";
+  }
+  return sha256(lines);
+}
+
+BundleFiles::BundleFiles(const fs::path& folder, const Bundle& bundle, bool compare)
+    : folder_(folder), files_(bundle.files) {
+  std::vector<std::string> problems;
+  for (auto& [name, entry] : files_) {
+    std::error_code failed;
+    entry.time = fs::last_write_time(folder / name, failed);  // before it is read
+    const bool is_there = fs::is_regular_file(folder / name, failed) && is_within(folder, folder / name);
+    if (!is_there) problems.push_back(name + " is missing, no regular file, or outside the folder");
+  }
+  for (const auto& [name, entry] : files_) {
+    if (!problems.empty() || !compare) break;
+    const std::string problem = difference(folder / name, entry);
+    if (!problem.empty()) problems.push_back(name + " " + problem);
+  }
+  if (problems.empty()) return;
+  throw Error(XLR_ERROR_BUNDLE_DAMAGED, folder.string() + ": " + joined(problems) + ".", kCopyAgain);
+}
+
+void BundleFiles::require_unchanged() {
+  const std::lock_guard<std::mutex> guard(lock_);
+  for (auto& [name, entry] : files_) {
+    std::error_code failed;
+    const auto time = fs::last_write_time(folder_ / name, failed);
+    if (!failed && time == entry.time) continue;
+    if (failed || !difference(folder_ / name, entry).empty()) {
+      throw Error(XLR_ERROR_BUNDLE_DAMAGED, folder_.string() + ": " + name + " was replaced while the bundle was open.",
+                  "Load it again.");
+    }
+    entry.time = time;  // written or copied again, with the same content
+  }
+}
+
+}  // namespace xlruntime

@@ -1,0 +1,154 @@
+// The contract of a bundle: bundle.json, read and checked, and the files that it lists (docs/bundle_format.md).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "errors.h"
+
+namespace xlruntime {
+
+inline constexpr std::int64_t kLargestLength = std::int64_t{1} << 30;    // of any number of tokens or rows
+inline constexpr std::int64_t kUnlimited = std::int64_t{1} << 62;        // keys of a window; safe to add to
+inline constexpr const char* kFirstMemoryFile = "first_memory.safetensors";
+
+// An axis is a number (fixed) or a name (free): batch, segment, or the symbol of a ring's capacity.
+struct Axis {
+  std::string name;       // empty if it is fixed
+  std::int64_t size = 0;  // 0 if it is free
+};
+
+// An output of a graph that is not memory.
+struct Output {
+  std::string name, dtype;  // numpy name, "float32"
+  std::vector<Axis> shape;
+};
+
+enum class Layout { ring, window, state };
+
+// One carried tensor: the input of a step graph that takes it, and the output with its next value.
+struct MemoryEntry {
+  std::string input, output, dtype;        // "memory_key_0", "new_memory_key_0", "float32"
+  std::vector<Axis> shape;                 // (batch, n_head, capacity, d_head)
+  Layout layout = Layout::ring;
+  std::optional<std::string> first_value;  // tensor in kFirstMemoryFile; none: zero
+  std::size_t ring = 0;                    // index of its ring, if it is one
+  std::size_t row_axis = 0;                // of a ring or a window
+};
+
+// One evaluation setting.
+struct Setting {
+  std::string name, meaning;  // one line for people, unit included
+  std::int64_t value = 0;     // of a boolean 0 or 1
+  bool is_boolean = false;
+  std::int64_t minimum = 0, maximum = 0;
+  std::optional<std::int64_t> off;  // integer outside the range that switches the setting off
+};
+
+// a * mem_len + b * segment_len + c.
+struct Sum {
+  std::int64_t a = 0, b = 0, c = 0;
+
+  std::int64_t at(std::int64_t mem_len, std::int64_t segment_len) const { return a * mem_len + b * segment_len + c; }
+};
+
+// The rings of one capacity.
+struct Ring {
+  std::string symbol;
+  Sum rows, slots;
+  std::optional<Sum> window;              // keys that a query sees; none: any number
+  std::optional<std::size_t> window_if;   // index of the boolean setting without which the window is unlimited
+};
+
+enum class Feed { tokens, targets, position, offset, length, window, slots, setting, constant, memory };
+
+// An input of a graph. `index` is that of the ring, the setting, the memory, or the output of `positions` it is about.
+struct Input {
+  std::string name;
+  Feed feed = Feed::tokens;
+  std::size_t index = 0;
+};
+
+struct Graph {
+  std::string name, file;
+  bool is_onnx = true;  // else one of PyTorch's formats, which this runtime does not run
+  std::vector<Input> inputs;
+  std::vector<Output> outputs;
+  std::optional<std::string> variant_of;
+  std::optional<std::int64_t> max_segment;    // most tokens of a step; none: any number
+  bool is_static = false;                     // for CUDA graphs, not run here
+  std::map<std::string, std::int64_t> fixed;  // sizes of axes
+};
+
+struct Tokenization {
+  std::string kind;  // bytes, vocabulary, tokenizers, sentencepiece or none
+  std::optional<std::string> file;
+  std::int64_t first_id = 0;  // id of byte 0
+};
+
+// How documents are cut into steps.
+struct DocumentRules {
+  std::int64_t segment_len = 0;
+  std::optional<std::int64_t> max_positions;  // most tokens of a document that are read
+  bool restart = false;                       // whether a longer one begins again
+  bool full_document = false;                 // whether a document is one step
+  bool bidirectional = false;                 // whether the step also takes the document's last token
+  bool begins_with_zeros = false;             // whether queries see the rows of a fresh memory
+};
+
+struct FileEntry {
+  std::string sha256;
+  std::int64_t size = 0;
+  std::filesystem::file_time_type time{};  // of writing, when the file was last compared
+};
+
+struct Bundle {
+  std::string digest;       // SHA-256 of bundle.json
+  std::string onnxruntime;  // the smallest version
+  std::string architecture, precision;
+  std::int64_t vocab_size = 0;
+  Tokenization tokenizer;
+  DocumentRules document;
+  std::vector<Setting> settings;
+  std::vector<Ring> rings;
+  std::vector<MemoryEntry> memory;
+  std::vector<Graph> graphs;
+  std::map<std::string, FileEntry> files;
+
+  // Read the bundle.json of a folder. `digest` is its SHA-256 that the caller expects; nullptr: any.
+  //
+  // Throws XLR_ERROR_BUNDLE_NOT_FOUND, XLR_ERROR_BUNDLE_FORMAT, XLR_ERROR_BUNDLE_DAMAGED, XLR_ERROR_BUNDLE_MISMATCH.
+  static Bundle read(const std::filesystem::path& folder, const char* digest);
+
+  // Read the text of bundle.json; `where` is its path, for messages. Throws XLR_ERROR_BUNDLE_FORMAT.
+  static Bundle from_json(std::string_view text, const std::string& where);
+
+  const Graph* graph(std::string_view name) const;
+  const Setting* mem_len() const;   // null if it is not declared
+  std::string fingerprint() const;  // says which saved streams belong to this bundle
+};
+
+// The files of an open bundle. Safe to share between threads.
+class BundleFiles {
+ public:
+  // Require that all files lie in the folder, and compare them with their digests if `compare`.
+  //
+  // Throws XLR_ERROR_BUNDLE_DAMAGED, which lists the files that differ.
+  BundleFiles(const std::filesystem::path& folder, const Bundle& bundle, bool compare);
+
+  // Compare the files that were written since they were last compared. Throws XLR_ERROR_BUNDLE_DAMAGED.
+  void require_unchanged();
+
+ private:
+  const std::filesystem::path folder_;
+  std::map<std::string, FileEntry> files_;
+  std::mutex lock_;
+};
+
+}  // namespace xlruntime

@@ -1,0 +1,71 @@
+// An open bundle: it runs steps, and makes the memory that they carry.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "bundle.h"
+#include "memory.h"
+#include "onnxruntime.h"
+#include "session.h"
+#include "tokenizers/tokenizer.h"
+
+namespace xlruntime {
+
+// Safe to share between threads. Streams hold a reference to it, so it stays at its place.
+class Model {
+ public:
+  // `digest` is that of Bundle::read. Throws what reading and checking a bundle throws, and XLR_ERROR_PROVIDER.
+  Model(const std::filesystem::path& folder, const Onnxruntime& ort, const SessionOptions& options,
+        const char* digest, bool check_files);
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const std::filesystem::path& folder() const { return folder_; }
+  const Bundle& bundle() const { return bundle_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const Onnxruntime& ort() const { return ort_; }
+
+  // Fresh memory. Throws XLR_ERROR_OPTION.
+  std::unique_ptr<Memory> new_memory(const EvaluationSettings& evaluation, std::int64_t capacity);
+
+  // Run one segment of tokens on `memory`, and advance the memory by it. `targets` are the tokens after each of them;
+  // `purpose` is score, generate or detail. The caller keeps to longest_step and to the memory's own bounds.
+  std::vector<Result> step(const std::string& purpose, Memory& memory, const std::vector<std::int64_t>& tokens,
+                           const std::vector<std::int64_t>& targets);
+
+  // `segment`, or the longest step of the graphs for `purpose` if that is shorter.
+  std::int64_t longest_step(const std::string& purpose, std::int64_t segment) const;
+
+  // Throws XLR_ERROR_OPTION: the bundle cannot list so many likeliest tokens.
+  void check_detail(std::int64_t detail) const;
+
+ private:
+  const Graph& require_graph(const std::string& name) const;
+  const Session& session(const Graph& graph);
+  std::unique_ptr<Session> open(const Graph& graph);
+  std::shared_ptr<const Constants> constants(const EvaluationSettings& evaluation, std::int64_t capacity);
+
+  const std::filesystem::path folder_;
+  const Onnxruntime& ort_;
+  const SessionOptions options_;
+  const Bundle bundle_;
+  BundleFiles files_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  FirstValues first_values_;
+  std::mutex opening_;  // held while a graph opens, which may take seconds, and for constants_
+  std::mutex lock_;     // of sessions_
+  std::map<const Graph*, std::unique_ptr<Session>> sessions_;
+  // By the numbers that they were computed from, the newest last.
+  std::vector<std::pair<std::vector<std::int64_t>, std::shared_ptr<const Constants>>> constants_;
+};
+
+// The result of this name. The manifest was checked, so every graph has the outputs of its purpose.
+const Result& result_of(const std::vector<Result>& results, const char* name);
+
+}  // namespace xlruntime

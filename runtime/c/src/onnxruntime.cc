@@ -1,0 +1,192 @@
+#include "onnxruntime.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+
+#include "errors.h"
+#include "safetensors.h"
+
+#if defined(_WIN32)
+#include <windows.h>
+#else
+#include <dlfcn.h>
+#endif
+
+namespace xlruntime {
+namespace {
+
+constexpr const char* kVariable = "XLRUNTIME_ONNXRUNTIME";
+constexpr const char* kOldest = "1.24.1";  // earlier versions read weights from any file that a graph names
+constexpr const char* kRepair =
+    "Install ONNX Runtime 1.24.1 or newer, and name the file of its library in XLRUNTIME_ONNXRUNTIME.";
+constexpr std::size_t kAlignment = 64;  // bytes: a vector of AVX-512, and a line of the cache
+
+#if defined(_WIN32)
+constexpr const char* kNames[] = {"onnxruntime.dll"};
+#elif defined(__APPLE__)
+constexpr const char* kNames[] = {"libonnxruntime.1.dylib", "libonnxruntime.dylib"};
+#else
+constexpr const char* kNames[] = {"libonnxruntime.so.1", "libonnxruntime.so"};
+#endif
+
+using GetApiBase = const OrtApiBase* (*)();
+
+// Numpy's names of element types, by the numbers that ONNX gives them.
+constexpr const char* kTypes[] = {"",      "float32", "uint8", "int8",    "uint16",  "int16",  "int32",
+                                  "int64", "",        "bool",  "float16", "float64", "uint32", "uint64"};
+
+int element_type(std::string_view dtype) {
+  const auto found = std::find(std::begin(kTypes), std::end(kTypes), dtype);
+  return static_cast<int>(found - std::begin(kTypes));  // manifests have no other types
+}
+
+// Load a library; return its entry point, or null with the reason in `reason`.
+GetApiBase open_library(const std::string& file, std::string& reason) {
+#if defined(_WIN32)
+  HMODULE library = LoadLibraryA(file.c_str());
+  if (library == nullptr) {
+    reason = "error " + std::to_string(GetLastError());
+    return nullptr;
+  }
+  auto* entry = reinterpret_cast<void*>(GetProcAddress(library, "OrtGetApiBase"));
+#else
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* text = dlerror();
+    reason = text == nullptr ? file : text;
+    return nullptr;
+  }
+  void* entry = dlsym(library, "OrtGetApiBase");
+#endif
+  if (entry == nullptr) reason = file + ": not a library of ONNX Runtime";
+  return reinterpret_cast<GetApiBase>(entry);
+}
+
+GetApiBase find_library(const std::string& file) {
+  std::vector<std::string> names{file};
+  if (file.empty()) names.assign(std::begin(kNames), std::end(kNames));
+  std::string first_reason;
+  for (const auto& name : names) {
+    std::string reason;
+    if (GetApiBase entry = open_library(name, reason)) return entry;
+    if (first_reason.empty()) first_reason = reason;
+  }
+  throw Error(XLR_ERROR_PROVIDER, "ONNX Runtime cannot be loaded (" + first_reason + ").", kRepair);
+}
+
+}  // namespace
+
+bool Onnxruntime::is_at_least(const std::string& oldest) const {
+  const char *own = version_.c_str(), *wanted = oldest.c_str();
+  for (int i = 0; i < 3; ++i) {
+    char *own_end, *wanted_end;
+    const long a = std::strtol(own, &own_end, 10), b = std::strtol(wanted, &wanted_end, 10);
+    if (a != b) return a > b;
+    own = *own_end == '.' ? own_end + 1 : own_end;
+    wanted = *wanted_end == '.' ? wanted_end + 1 : wanted_end;
+  }
+  return true;
+}
+
+const Onnxruntime& Onnxruntime::load(const std::string& file) {
+  static std::mutex lock;
+  static auto& loaded =
+      *new std::map<std::string, std::unique_ptr<Onnxruntime>>;  // never destroyed: threads may use it
+  const char* named = std::getenv(kVariable);
+  const std::string wanted = !file.empty() ? file : named == nullptr ? "" : named;
+  const std::lock_guard<std::mutex> guard(lock);
+  auto& library = loaded[wanted];
+  if (library == nullptr) library.reset(new Onnxruntime(find_library(wanted)(), wanted));
+  return *library;
+}
+
+Onnxruntime::Onnxruntime(const OrtApiBase* base, const std::string& file)
+    : base_(base), version_(base->GetVersionString()) {
+  if (!is_at_least(kOldest)) {
+    const std::string where = file.empty() ? "" : file + ": ";
+    throw Error(
+        XLR_ERROR_PROVIDER,
+        where + "ONNX Runtime is " + version_ + ", expected 1.24.1 or newer: earlier ones let a graph read any file.",
+        kRepair);
+  }
+  api_ = base->GetApi(ORT_VERSION_OF_TABLE);
+  call<ort::CreateEnv>(int{ort::kFatal}, "xlruntime", &env_);
+  call<ort::CreateCpuMemoryInfo>(int{ort::kDeviceAllocator}, int{ort::kDefaultMemory}, &cpu_);
+  call<ort::GetAllocatorWithDefaultOptions>(&allocator_);
+}
+
+void Onnxruntime::check(OrtStatus* status) const {
+  if (status == nullptr) return;
+  std::string message = ort::GetErrorMessage::call(api_, status);
+  ort::ReleaseStatus::call(api_, status);
+  message = message.substr(0, message.find('\n'));
+  throw OrtFailure(message);
+}
+
+Value Onnxruntime::tensor(void* data, std::size_t nbytes, const std::vector<std::int64_t>& shape,
+                          std::string_view dtype) const {
+  OrtValue* value = nullptr;
+  call<ort::CreateTensorWithDataAsOrtValue>(cpu_, data, nbytes, shape.data(), shape.size(), element_type(dtype),
+                                            &value);
+  return Value(*this, value);
+}
+
+bool Value::is_tensor() const {
+  int found = 0;
+  if (value_ != nullptr) ort_->call<ort::IsTensor>(value_, &found);
+  return found != 0;
+}
+
+std::string Value::dtype() const {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  ort_->call<ort::GetTensorTypeAndShape>(value_, &info);
+  int type = 0;
+  ort_->call<ort::GetTensorElementType>(info, &type);
+  ort_->release<ort::ReleaseTensorTypeAndShapeInfo>(info);
+  const bool known = type >= 0 && type < static_cast<int>(std::size(kTypes));
+  return known ? kTypes[type] : "";
+}
+
+std::vector<std::int64_t> Value::shape() const {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  ort_->call<ort::GetTensorTypeAndShape>(value_, &info);
+  std::size_t axes = 0;
+  ort_->call<ort::GetDimensionsCount>(info, &axes);
+  std::vector<std::int64_t> sizes(axes);
+  ort_->call<ort::GetDimensions>(info, sizes.data(), axes);
+  ort_->release<ort::ReleaseTensorTypeAndShapeInfo>(info);
+  return sizes;
+}
+
+void* Value::data() const {
+  void* data = nullptr;
+  ort_->call<ort::GetTensorMutableData>(value_, &data);
+  return data;
+}
+
+void Buffer::Free::operator()(void* memory) const { ::operator delete(memory, std::align_val_t{kAlignment}); }
+
+Buffer::Buffer(const Onnxruntime& ort, std::string dtype, std::vector<std::int64_t> shape)
+    : dtype_(std::move(dtype)),
+      shape_(std::move(shape)),
+      nbytes_(static_cast<std::size_t>(elements(shape_)) * item_size(dtype_)),
+      data_(::operator new(std::max(nbytes_, std::size_t{1}), std::align_val_t{kAlignment})),
+      value_(ort.tensor(data_.get(), nbytes_, shape_, dtype_)) {}
+
+Buffer Buffer::copy(const Onnxruntime& ort) const {
+  Buffer twin(ort, dtype_, shape_);
+  std::memcpy(twin.data(), data(), nbytes_);
+  return twin;
+}
+
+std::int64_t elements(const std::vector<std::int64_t>& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+}  // namespace xlruntime

@@ -1,0 +1,102 @@
+#include "sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "errors.h"
+
+namespace xlruntime {
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+
+// The tokens that top_k and top_p keep, the likeliest first.
+Ids kept_tokens(const Sampling& sampling, const std::vector<double>& probabilities) {
+  const std::size_t V = probabilities.size();
+  const auto is_likelier = [&](std::int64_t a, std::int64_t b) {
+    const double p = probabilities[static_cast<std::size_t>(a)], q = probabilities[static_cast<std::size_t>(b)];
+    return p != q ? p > q : a < b;
+  };
+  Ids tokens(V);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  double total = std::accumulate(probabilities.begin(), probabilities.end(), 0.0);
+  if (sampling.top_k != 0 && static_cast<std::uint64_t>(sampling.top_k) < V) {
+    std::nth_element(tokens.begin(), tokens.begin() + sampling.top_k - 1, tokens.end(), is_likelier);
+    tokens.resize(static_cast<std::size_t>(sampling.top_k));
+  } else if (sampling.top_p < 1) {
+    // The others together have less probability than 1 - top_p. To sort a vocabulary takes longer than many steps.
+    const double least = (1 - sampling.top_p) / static_cast<double>(V) * total;
+    const auto is_needless = [&](std::int64_t token) { return probabilities[static_cast<std::size_t>(token)] < least; };
+    tokens.erase(std::remove_if(tokens.begin(), tokens.end(), is_needless), tokens.end());
+  }
+  std::sort(tokens.begin(), tokens.end(), is_likelier);
+  if (sampling.top_p == 1) return tokens;
+  if (sampling.top_k != 0) {
+    total = 0;
+    for (const std::int64_t token : tokens) total += probabilities[static_cast<std::size_t>(token)];
+  }
+  double reached = 0;
+  std::size_t n = 0;
+  while (n < tokens.size() && reached < sampling.top_p * total) {
+    reached += probabilities[static_cast<std::size_t>(tokens[n++])];
+  }
+  tokens.resize(n);
+  return tokens;
+}
+
+}  // namespace
+
+std::uint64_t Random::next() {
+  std::uint64_t z = state_ += 0x9E3779B97F4A7C15;
+  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+  z = (z ^ z >> 27) * 0x94D049BB133111EB;
+  return z ^ z >> 31;
+}
+
+void Sampling::check() const {
+  const auto refuse = [](const std::string& problem) { throw Error(XLR_ERROR_OPTION, "sampling: " + problem + "."); };
+  if (!(temperature >= 0)) refuse("temperature is " + std::to_string(temperature) + ", expected at least 0");
+  if (top_k < 0) refuse("top_k is " + std::to_string(top_k) + ", expected at least 0");
+  if (!(top_p > 0 && top_p <= 1)) refuse("top_p is " + std::to_string(top_p) + ", expected above 0 and at most 1");
+}
+
+std::int64_t Sampling::draw(const std::vector<float>& logits, Random& random) const {
+  const auto largest = std::max_element(logits.begin(), logits.end());
+  if (temperature == 0) return largest - logits.begin();
+  std::vector<double> probabilities(logits.size());
+  std::transform(logits.begin(), logits.end(), probabilities.begin(), [&](float logit) {
+    return std::exp((static_cast<double>(logit) - static_cast<double>(*largest)) / temperature);
+  });
+  Ids tokens;
+  if (top_k != 0 || top_p < 1) {
+    tokens = kept_tokens(*this, probabilities);
+    std::vector<double> kept;
+    for (const std::int64_t token : tokens) kept.push_back(probabilities[static_cast<std::size_t>(token)]);
+    probabilities = std::move(kept);
+  }
+  std::partial_sum(probabilities.begin(), probabilities.end(), probabilities.begin());
+  const double wanted = random.uniform() * probabilities.back();
+  auto place = std::upper_bound(probabilities.begin(), probabilities.end(), wanted) - probabilities.begin();
+  place = std::min(place, static_cast<std::ptrdiff_t>(probabilities.size()) - 1);
+  return tokens.empty() ? place : tokens[static_cast<std::size_t>(place)];
+}
+
+void draw_tokens(const std::function<std::vector<float>()>& next_logits, const std::function<bool(std::int64_t)>& take,
+                 std::size_t most, const Sampling& sampling, const std::string& repair) {
+  Random random(sampling.seed ? *sampling.seed : std::uint64_t{std::random_device()()} << 32 | std::random_device()());
+  for (std::size_t drawn = 0; drawn < most; ++drawn) {
+    const std::vector<float> logits = next_logits();
+    if (!all_finite(logits.data(), logits.size())) {
+      throw Error(XLR_ERROR_RUNTIME, "the model gave logits that are not finite, so generation stops.", repair);
+    }
+    if (!take(sampling.draw(logits, random))) return;
+  }
+}
+
+bool all_finite(const float* numbers, std::size_t n) {
+  return std::all_of(numbers, numbers + n, [](float number) { return std::isfinite(number); });
+}
+
+}  // namespace xlruntime

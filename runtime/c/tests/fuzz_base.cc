@@ -1,0 +1,100 @@
+// One input for everything that reads files of strangers: the entry point that libFuzzer and fuzz_main.cc call.
+//
+// The first byte chooses the reader. Beyond sanitizers, it checks what must be true of any input.
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "../src/bundle.h"
+#include "../src/errors.h"
+#include "../src/evaluation.h"
+#include "../src/json.h"
+#include "../src/onnx_tensors.h"
+#include "../src/safetensors.h"
+#include "../src/tokenizers/vocabulary_tokenizer.h"
+#include "../src/unicode.h"
+
+namespace {
+
+using namespace xlruntime;
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "not true: %s\n", what);
+  std::abort();
+}
+
+void read_manifest(std::string_view text) {
+  const Bundle bundle = Bundle::from_json(text, "bundle.json");
+  require(bundle.fingerprint().size() == 64, "a fingerprint");
+  const EvaluationSettings settings(bundle);
+  require(settings.max_segment(settings.capacity()) >= 1, "a step of one token fits");
+  for (const MemoryEntry& entry : bundle.memory) require(entry.row_axis < entry.shape.size(), "rows have an axis");
+}
+
+void read_graph(std::string_view content) {
+  each_external_file(content, [&](std::string_view name) {
+    require(name.empty() || (name.data() >= content.data() && name.end() <= content.end()), "a part of the content");
+  });
+}
+
+void read_tensors(std::string_view content) {
+  static const std::string path = "/tmp/fuzz_base." + std::to_string(getpid());
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  require(file != nullptr, "the temporary file opens");
+  std::fwrite(content.data(), 1, content.size(), file);
+  std::fclose(file);
+  try {
+    const Safetensors tensors = Safetensors::read(path, XLR_ERROR_STATE_DAMAGED);
+    std::size_t size = 0;
+    for (const auto& [name, tensor] : tensors.tensors) {
+      tensor.is_finite();
+      size += tensor.data.size();
+    }
+    require(size == tensors.data.size(), "tensors are all of the data");
+  } catch (const Error&) {
+    std::remove(path.c_str());
+    throw;
+  }
+  std::remove(path.c_str());
+}
+
+TokenPiece read_text(const Tokenizer& tokenizer, std::string_view text, std::size_t size) {
+  const auto reader = tokenizer.read("it");
+  TokenPiece whole;
+  for (; !text.empty(); text.remove_prefix(std::min(size, text.size()))) {
+    whole.append(reader->take(text.substr(0, size)));
+  }
+  whole.append(reader->end());
+  return whole;
+}
+
+// A vocabulary up to a byte 0, and a text behind it.
+void read_vocabulary(std::string_view content) {
+  const std::size_t end = std::min(content.find('\0'), content.size());
+  json::Value fields = json::parse(content.substr(0, end), "it", XLR_ERROR_VOCABULARY);
+  const VocabularyTokenizer tokenizer(Vocabulary::from_json(std::move(fields), "it"));
+  const std::string_view text = content.substr(std::min(end + 1, content.size()));
+  const TokenPiece whole = read_text(tokenizer, text, content.size() + 1), cut = read_text(tokenizer, text, 1);
+  require(whole.ids == cut.ids && whole.starts == cut.starts && whole.ends == cut.ends, "cuts do not matter");
+  require(first_wrong_byte(tokenizer.decode(whole.ids)) == std::string_view::npos, "decoded text is UTF-8");
+}
+
+constexpr void (*kReaders[])(std::string_view) = {read_manifest, read_graph, read_tensors, read_vocabulary};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view content(reinterpret_cast<const char*>(data) + 1, size - 1);
+  try {
+    kReaders[data[0] % std::size(kReaders)](content);
+  } catch (const Error& error) {
+    require(first_wrong_byte(error.message) == std::string_view::npos, "messages are UTF-8");
+    require(error.message.find('\n') == std::string::npos, "messages are one line");
+  }
+  return 0;
+}

@@ -1,0 +1,185 @@
+// Compare LocalAttention with a plain reference in double precision on random shapes.
+//
+// local_attention [shapes] [seed]: prints the instruction set, the number of shapes and the largest difference.
+#include "../kernels/local_attention.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "../kernels/level.h"
+#include "fake_ort.h"
+
+namespace {
+
+constexpr double kTolerance = 6e-5;  // of averages of values of about 1, by scores of up to 100
+
+std::mt19937_64 random_bits;
+
+int64_t whole(int64_t least, int64_t most) {
+  return least + static_cast<int64_t>(random_bits() % static_cast<uint64_t>(most - least + 1));
+}
+bool coin(double chance) { return std::uniform_real_distribution<>()(random_bits) < chance; }
+int64_t size_up_to(int64_t most) { return coin(0.7) ? whole(1, most < 20 ? most : 20) : whole(1, most); }
+
+std::vector<float> numbers(int64_t count, float deviation) {
+  std::normal_distribution<float> normal(0, deviation);
+  std::vector<float> made(static_cast<size_t>(count));
+  for (float& number : made) number = normal(random_bits);
+  return made;
+}
+
+struct Case {
+  int64_t B, H, S, d, kept, chunk_length, chunks_before;
+  std::vector<int64_t> position;
+  std::vector<float> query, key, value;
+
+  void fill() {
+    query = numbers(B * H * S * d, coin(0.1) ? 30.0f : 2.0f);  // large scores: weights of one key only
+    key = numbers(B * H * (kept + S) * d, 1);
+    value = numbers(B * H * (kept + S) * d, 1);
+    for (float& number : key) number /= std::sqrt(static_cast<float>(d));
+  }
+};
+
+Case make_case() {
+  Case made;
+  made.B = whole(1, 3);
+  made.H = whole(1, 3);
+  made.S = size_up_to(300);
+  made.d = coin(0.5) ? size_up_to(100) : int64_t{1} << whole(0, 6);
+  made.chunk_length = coin(0.1) ? 1 : size_up_to(200);
+  made.chunks_before = whole(0, 3);
+  const int64_t rows = (made.chunks_before + 1) * made.chunk_length;
+  made.kept = coin(0.2) ? 0 : coin(0.2) ? whole(0, rows + 5) : rows;
+  for (int64_t b = 0; b < made.B; ++b) {
+    made.position.push_back(coin(0.2) ? 0 : coin(0.1) ? INT64_MAX / 2 - 7 : whole(0, 3 * rows));
+  }
+  made.fill();
+  return made;
+}
+
+[[noreturn]] void fail(const Case& c, const std::string& what) {
+  std::printf("B %lld, H %lld, S %lld, d %lld, kept %lld, chunks %lld and %lld before: %s\n", (long long)c.B,
+              (long long)c.H, (long long)c.S, (long long)c.d, (long long)c.kept, (long long)c.chunk_length,
+              (long long)c.chunks_before, what.c_str());
+  std::exit(1);
+}
+
+std::vector<double> reference(const Case& c) {
+  std::vector<double> attended(c.query.size()), weights(static_cast<size_t>(c.kept + c.S));
+  for (int64_t head = 0; head < c.B * c.H; ++head) {
+    const int64_t position = c.position[static_cast<size_t>(head / c.H)];
+    for (int64_t i = 0; i < c.S; ++i) {
+      int64_t oldest = ((position + i) / c.chunk_length - c.chunks_before) * c.chunk_length;
+      if (oldest < 0) oldest = 0;
+      const float* const query = c.query.data() + (head * c.S + i) * c.d;
+      double most = -INFINITY, total = 0;
+      int64_t first = oldest - position;  // counted from the first query
+      if (first < -c.kept) first = -c.kept;
+      for (int64_t j = first; j <= i; ++j) {
+        const float* const key = c.key.data() + (head * (c.kept + c.S) + c.kept + j) * c.d;
+        double& score = weights[static_cast<size_t>(c.kept + j)];
+        score = 0;
+        for (int64_t k = 0; k < c.d; ++k) score += static_cast<double>(query[k]) * key[k];
+        most = std::fmax(most, score);
+      }
+      for (int64_t j = first; j <= i; ++j) {
+        double& weight = weights[static_cast<size_t>(c.kept + j)];
+        weight = std::exp(weight - most);
+        total += weight;
+      }
+      for (int64_t j = first; j <= i; ++j) {
+        const float* const value = c.value.data() + (head * (c.kept + c.S) + c.kept + j) * c.d;
+        for (int64_t k = 0; k < c.d; ++k) {
+          attended[static_cast<size_t>((head * c.S + i) * c.d + k)] +=
+              weights[static_cast<size_t>(c.kept + j)] / total * value[k];
+        }
+      }
+    }
+  }
+  return attended;
+}
+
+void give(fake::Run* run, const Case& c) {
+  run->input<float>({c.B, c.H, c.S, c.d}, c.query);
+  run->input<float>({c.B, c.H, c.kept + c.S, c.d}, c.key);
+  run->input<float>({c.B, c.H, c.kept + c.S, c.d}, c.value);
+  run->input<int64_t>({c.B}, c.position);
+  run->output(sizeof(float));
+  run->threads(static_cast<int>(whole(1, 3)));
+}
+
+double compare(const Case& c) {
+  fake::Run run;
+  give(&run, c);
+  const std::string error = run(xlexport::LocalAttention{c.chunk_length, c.chunks_before});
+  if (!error.empty()) fail(c, error);
+  const std::vector<double> wanted = reference(c);
+  double largest = 0;
+  for (size_t k = 0; k < wanted.size(); ++k) {
+    const double difference = std::fabs(run.result<float>(0)[k] - wanted[k]);
+    if (!(difference <= kTolerance)) fail(c, "number " + std::to_string(k) + " differs by " + std::to_string(difference));
+    largest = std::fmax(largest, difference);
+  }
+  return largest;
+}
+
+template <typename Change>
+void refuse(const char* expected, Change change) {
+  const Case c = make_case();
+  fake::Run run;
+  give(&run, c);
+  change(c, &run);
+  const std::string found = run(xlexport::LocalAttention{c.chunk_length, c.chunks_before});
+  if (found.find(expected) == std::string::npos) fail(c, "found \"" + found + "\", expected \"" + expected + '"');
+}
+
+void refusals() {
+  refuse("query has 3 axes, expected 4", [](const Case& c, fake::Run* run) { run->reshape(0, {c.B, c.H, c.S * c.d}); });
+  refuse("axis 1 of LocalAttention: key is", [](const Case& c, fake::Run* run) { run->reshape(1, {c.B, c.H + 1, c.kept + c.S, c.d}); });
+  refuse("axis 3 of LocalAttention: key is", [](const Case& c, fake::Run* run) { run->reshape(1, {c.B, c.H, c.kept + c.S, c.d + 1}); });
+  refuse("axis 2 of LocalAttention: value is", [](const Case& c, fake::Run* run) { run->reshape(2, {c.B, c.H, c.kept + c.S + 1, c.d}); });
+  refuse("axis 0 of LocalAttention: position is", [](const Case& c, fake::Run* run) { run->reshape(3, {c.B + 1}); });
+  refuse("rows, expected at least the", [](const Case& c, fake::Run* run) {
+    run->reshape(1, {c.B, c.H, c.S - 1, c.d});
+    run->reshape(2, {c.B, c.H, c.S - 1, c.d});
+  });
+  for (int64_t wrong : {int64_t{-1}, INT64_MIN, INT64_MAX}) {
+    Case c = make_case();
+    c.position.back() = wrong;
+    fake::Run run;
+    give(&run, c);
+    const std::string found = run(xlexport::LocalAttention{c.chunk_length, c.chunks_before});
+    if (found.find("position is") == std::string::npos) fail(c, "a position was not refused");
+  }
+}
+
+void empty_sizes() {
+  for (int empty = 0; empty < 4; ++empty) {
+    Case c = make_case();
+    int64_t* const sizes[] = {&c.B, &c.H, &c.S, &c.d};
+    *sizes[empty] = 0;
+    c.position.resize(static_cast<size_t>(c.B));
+    c.fill();
+    fake::Run run;
+    give(&run, c);
+    const std::string error = run(xlexport::LocalAttention{c.chunk_length, c.chunks_before});
+    if (!error.empty()) fail(c, error);
+    if (run.shape(0) != std::vector<int64_t>{c.B, c.H, c.S, c.d}) fail(c, "shape of the result");
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const long shapes = count > 1 ? std::atol(arguments[1]) : 2000;
+  random_bits.seed(count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1);
+  refusals();
+  empty_sizes();
+  double largest = 0;
+  for (long shape = 0; shape < shapes; ++shape) largest = std::fmax(largest, compare(make_case()));
+  std::printf("%s: %ld shapes, largest difference %.2g\n", xlexport::level().name, shapes, largest);
+  return 0;
+}

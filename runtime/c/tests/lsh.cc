@@ -1,0 +1,382 @@
+// Compare the four LSH operators with plain references in double precision on random shapes.
+//
+// lsh [shapes] [seed]: prints the instruction set, the number of shapes and the largest differences.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+
+#include "../kernels/band_attention.h"
+#include "../kernels/chunk_attention.h"
+#include "../kernels/gather.h"
+#include "../kernels/level.h"
+#include "../kernels/sort.h"
+#include "fake_ort.h"
+
+namespace {
+
+using Floats = std::vector<float>;
+using Ids = std::vector<int64_t>;
+
+std::mt19937_64 random_bits;
+
+int64_t whole(int64_t least, int64_t most) {
+  return least + static_cast<int64_t>(random_bits() % (static_cast<uint64_t>(most - least) + 1));
+}
+bool coin(double chance) { return std::uniform_real_distribution<>()(random_bits) < chance; }
+int64_t size_up_to(int64_t most) { return coin(0.7) ? whole(1, std::min<int64_t>(most, 20)) : whole(1, most); }
+
+Floats numbers(int64_t count, double deviation) {
+  std::normal_distribution<float> normal(0, static_cast<float>(deviation));
+  Floats made(static_cast<size_t>(count));
+  for (float& number : made) number = normal(random_bits);
+  return made;
+}
+
+Ids ids(int64_t count, int64_t least, int64_t most) {
+  Ids made(static_cast<size_t>(count));
+  for (int64_t& id : made) id = whole(least, most);
+  return made;
+}
+
+[[noreturn]] void fail(const std::string& what) {
+  std::printf("%s\n", what.c_str());
+  std::exit(1);
+}
+
+void expect(bool holds, const char* what, std::initializer_list<int64_t> sizes) {
+  if (holds) return;
+  std::string text = std::string(what) + ":";
+  for (int64_t size : sizes) text += " " + std::to_string(size);
+  fail(text);
+}
+
+void expect_error(const std::string& found, const char* expected) {
+  if (found.find(expected) == std::string::npos) fail(std::string("expected: ") + expected + "\nfound: " + found);
+}
+
+// Sort each row of N ids; the inverse comes second.
+void sort_rows(const Ids& buckets, int64_t N, Ids* order, Ids* inverse) {
+  order->resize(buckets.size());
+  inverse->resize(buckets.size());
+  for (size_t row = 0; row < buckets.size(); row += static_cast<size_t>(N)) {
+    const auto begin = order->begin() + static_cast<int64_t>(row);
+    std::iota(begin, begin + N, 0);
+    std::stable_sort(begin, begin + N, [&](int64_t a, int64_t b) {
+      return buckets[row + static_cast<size_t>(a)] < buckets[row + static_cast<size_t>(b)];
+    });
+    for (int64_t k = 0; k < N; ++k) (*inverse)[row + static_cast<size_t>(*(begin + k))] = k;
+  }
+}
+
+void check_sort() {
+  const int64_t rows = whole(0, 4), N = coin(0.1) ? 0 : size_up_to(3000);
+  const int64_t range = coin(0.5) ? 8 : coin(0.5) ? 5000 : int64_t{1} << whole(20, 61);
+  const Ids buckets = ids(rows * N, coin(0.5) ? 0 : -range, range);
+  fake::Run run;
+  run.input({rows, N}, buckets);
+  run.output(sizeof(int64_t));
+  run.output(sizeof(int64_t));
+  run.threads(2);
+  const std::string error = run(xlexport::Sort{});
+  if (!error.empty()) fail(error);
+  Ids order, inverse;
+  if (N > 0) sort_rows(buckets, N, &order, &inverse);
+  expect(std::equal(order.begin(), order.end(), run.result<int64_t>(0)), "order of LSHSort", {rows, N, range});
+  expect(std::equal(inverse.begin(), inverse.end(), run.result<int64_t>(1)), "inverse of LSHSort", {rows, N, range});
+}
+
+void check_gather() {
+  const int64_t groups = whole(0, 3), N = size_up_to(50), D = whole(0, 70), M = coin(0.1) ? 0 : size_up_to(3000);
+  static const int types[] = {ort::kFloat16, ort::kBfloat16, ort::kFloat, ort::kDouble};
+  const int type = types[whole(0, 3)], size = type == ort::kDouble ? 8 : type == ort::kFloat ? 4 : 2;
+  std::vector<char> rows(static_cast<size_t>(groups * N * D * size));
+  for (char& byte : rows) byte = static_cast<char>(whole(-128, 127));
+  Ids index = ids(groups * M, 0, N - 1);
+  const bool wrong = !index.empty() && coin(0.2);
+  if (wrong) index[static_cast<size_t>(whole(0, groups * M - 1))] = coin(0.5) ? whole(-N, -1) : whole(N, 3 * N);
+  fake::Run run;
+  run.input({groups, N, D}, rows, type);
+  run.input({groups, M}, index);
+  run.output(static_cast<size_t>(size));
+  run.threads(2);
+  const std::string error = run(xlexport::Gather{});
+  if (wrong) return expect_error(error, "LSHGather: index ");
+  if (!error.empty()) fail(error);
+  for (int64_t k = 0; D > 0 && k < groups * M; ++k) {
+    const char* const row = rows.data() + (k / M * N + index[static_cast<size_t>(k)]) * D * size;
+    expect(memcmp(run.result<char>(0) + k * D * size, row, static_cast<size_t>(D * size)) == 0, "row of LSHGather",
+           {groups, N, D, M, type});
+  }
+}
+
+// The weighted mean of rows of values: weights are exp(score - highest).
+struct Attended {
+  double highest = -INFINITY, sum = 0;
+  std::vector<std::pair<double, const float*>> seen;  // scores and values
+
+  void add(double score, const float* value) {
+    seen.emplace_back(score, value);
+    highest = std::max(highest, score);
+  }
+  // Add up weighted values of d numbers; a second pass, because the highest score is known then.
+  std::vector<double> weighted(int64_t d) {
+    std::vector<double> sums(static_cast<size_t>(d));
+    sum = 0;
+    for (const auto& [score, value] : seen) {
+      const double weight = std::exp(score - highest);
+      sum += weight;
+      for (int64_t k = 0; k < d; ++k) sums[static_cast<size_t>(k)] += weight * value[k];
+    }
+    return sums;
+  }
+};
+
+double dot(const float* a, const float* b, int64_t d) {
+  double sum = 0;
+  for (int64_t k = 0; k < d; ++k) sum += double{a[k]} * b[k];
+  return sum;
+}
+
+// What makes an input illegal, or only senseless.
+enum class Fault { kNone, kOrder, kRank, kOther, kRounds, kSlot, kSenseless };
+
+Fault random_fault() { return coin(0.8) ? Fault::kNone : static_cast<Fault>(whole(1, 6)); }
+
+struct Band {
+  int64_t B, H, R, C, S, d, W, rounds;
+  Floats key, value, length;
+  Ids order, rank, place, lowest, slot;
+
+  int64_t row(int64_t head, int64_t round) const { return (head * R + round) * C; }
+  template <typename T>
+  static auto& at(T& of, int64_t index) {
+    return of[static_cast<size_t>(index)];
+  }
+};
+
+Band make_band() {
+  Band c;
+  c.B = whole(1, 2), c.H = whole(1, 2), c.R = whole(1, 4);
+  c.C = size_up_to(400);
+  c.S = coin(0.3) ? c.C : coin(0.5) ? whole(1, std::min<int64_t>(c.C, 5)) : whole(1, c.C);
+  c.d = coin(0.5) ? int64_t{1} << whole(0, 6) : size_up_to(70);
+  c.W = size_up_to(100);
+  c.rounds = coin(0.7) ? c.R : whole(0, c.R);
+  c.key = numbers(c.B * c.H * c.C * c.d, 1 / std::sqrt(static_cast<double>(c.d)));
+  c.value = numbers(c.B * c.H * c.C * c.d, 1);
+  c.length = numbers(c.B * c.H * c.S, coin(0.2) ? 30 : 3);
+  const int64_t rows = c.B * c.H * c.R;
+  const Ids buckets = ids(rows * c.C, 0, coin(0.3) ? 0 : coin(0.5) ? 3 : c.C / 4 + 1);
+  sort_rows(buckets, c.C, &c.order, &c.rank);
+  c.place.resize(buckets.size());
+  c.lowest.resize(buckets.size());
+  const bool as_exported = coin(0.6);
+  const int64_t reach = coin(0.5) ? c.C : whole(0, c.C);
+  for (int64_t row = 0; row < rows * c.C; row += c.C) {
+    int64_t place = whole(0, 3);
+    for (int64_t k = 0; k < c.C; ++k) {
+      const int64_t age = Band::at(c.order, row + k), bucket = Band::at(buckets, row + age);
+      place = as_exported ? bucket * c.C + age : place + whole(0, 2);  // ascending, with ties
+      Band::at(c.place, row + age) = place;
+      int64_t& lowest = Band::at(c.lowest, row + age);
+      lowest = as_exported ? bucket * c.C + std::max<int64_t>(age - reach, 0) : std::max<int64_t>(place - whole(0, 9), 0);
+      if (as_exported && k >= c.W) lowest = std::max(lowest, Band::at(c.place, row + Band::at(c.order, row + k - c.W)));
+    }
+  }
+  c.slot.resize(static_cast<size_t>(c.C));
+  std::iota(c.slot.begin(), c.slot.end(), 0);
+  std::rotate(c.slot.begin(), c.slot.begin() + whole(0, c.C - 1), c.slot.end());
+  return c;
+}
+
+std::string run_band(const Band& c, fake::Run* run) {
+  const std::vector<int64_t> of_rows = {c.B, c.H, c.C, c.d}, of_rounds = {c.B, c.H, c.R, c.C};
+  run->input(of_rows, c.key);
+  run->input(of_rows, c.value);
+  run->input({c.B, c.H, c.S}, c.length);
+  for (const Ids* indices : {&c.order, &c.rank, &c.place, &c.lowest}) run->input(of_rounds, *indices);
+  run->input({c.C}, c.slot);
+  run->input({1}, Ids{c.rounds});
+  run->output(sizeof(float));
+  run->output(sizeof(float));
+  run->threads(2);
+  return (*run)(xlexport::BandAttention{c.W});
+}
+
+// Break an input; return the error that follows.
+const char* damage(Band* c, Fault fault) {
+  c->rounds = c->R;
+  const int64_t beyond = coin(0.5) ? -1 : c->C + whole(0, 1) * (int64_t{1} << 40);
+  const int64_t newest = whole(0, c->B * c->H * c->R - 1) * c->C + whole(c->C - c->S, c->C - 1);
+  switch (fault) {
+    case Fault::kOrder:
+      Band::at(c->order, whole(0, c->B * c->H * c->R * c->C - 1)) = beyond;
+      return "order has an index out of range";
+    case Fault::kRank:
+      Band::at(c->rank, newest) = beyond;
+      return "rank has an index out of range";
+    case Fault::kOther:
+      if (c->C == 1) return "";
+      Band::at(c->rank, newest) = (Band::at(c->rank, newest) + 1) % c->C;
+      return "rank is not the inverse of order";
+    case Fault::kRounds:
+      c->rounds = coin(0.5) ? -1 : c->R + 1;
+      return "rounds is ";
+    case Fault::kSlot:
+      Band::at(c->slot, whole(0, c->C - 1)) = beyond;
+      return "slot has an index out of range";
+    default:  // no error, only no sense
+      for (int64_t& place : c->place) place = static_cast<int64_t>(random_bits());
+      for (int64_t& lowest : c->lowest) lowest = static_cast<int64_t>(random_bits());
+      return "";
+  }
+}
+
+double check_band() {
+  Band c = make_band();
+  const Fault fault = random_fault();
+  fake::Run run;
+  if (fault != Fault::kNone) {
+    const char* const expected = damage(&c, fault);
+    const std::string error = run_band(c, &run);
+    *expected == '\0' ? expect(error.empty(), error.c_str(), {}) : expect_error(error, expected);
+    return 0;
+  }
+  const std::string error = run_band(c, &run);
+  if (!error.empty()) fail(error);
+  double largest = 0;
+  for (int64_t head = 0; head < c.B * c.H; ++head) {
+    for (int64_t s = 0; s < c.S; ++s) {
+      const int64_t age = c.C - c.S + s;
+      const auto row_of = [&](const Floats& of, int64_t other) {
+        return of.data() + (head * c.C + Band::at(c.slot, other)) * c.d;
+      };
+      std::vector<bool> covered(static_cast<size_t>(c.C));
+      for (int64_t round = 0; round < c.rounds; ++round) {
+        const int64_t row = c.row(head, round), chunk = Band::at(c.rank, row + age) / c.W;
+        for (int64_t k = std::max<int64_t>(chunk - 1, 0) * c.W; k < std::min((chunk + 1) * c.W, c.C); ++k) {
+          const int64_t other = Band::at(c.order, row + k), place = Band::at(c.place, row + other);
+          const bool seen = Band::at(c.lowest, row + age) <= place && place < Band::at(c.place, row + age);
+          if (seen) covered[static_cast<size_t>(other)] = true;
+        }
+      }
+      Attended attended;
+      const double length = Band::at(c.length, head * c.S + s);
+      for (int64_t other = 0; other < c.C; ++other) {
+        if (!covered[static_cast<size_t>(other)]) continue;
+        attended.add(length * dot(row_of(c.key, age), row_of(c.key, other), c.d), row_of(c.value, other));
+      }
+      const float highest = run.result<float>(1)[head * c.S + s];
+      if (attended.seen.empty()) {
+        expect(highest == -1e30f, "highest of a query without keys", {c.C, c.S, c.W});
+        continue;
+      }
+      const std::vector<double> sums = attended.weighted(c.d);
+      double off = std::abs(attended.highest - highest) / 10;  // scores of up to 100, in float32
+      for (int64_t k = 0; k < c.d; ++k) {
+        const float found = run.result<float>(0)[(head * c.S + s) * c.d + k];
+        off = std::fmax(off, std::abs(sums[static_cast<size_t>(k)] / attended.sum - found));
+        if (std::isnan(found)) off = INFINITY;
+      }
+      expect(off < 3e-5, "LSHBandAttention differs", {c.B, c.H, c.R, c.C, c.S, c.d, c.W, c.rounds, head, s});
+      largest = std::max(largest, off);
+    }
+  }
+  return largest;
+}
+
+// LSHChunkAttention as the rule says it, with normalisers in float32.
+double check_chunk() {
+  const int64_t B = whole(1, 2), H = whole(1, 2), R = whole(1, 3), W = size_up_to(60), before = whole(0, 3);
+  const int64_t multiple = W * whole(1, 3), d = coin(0.5) ? int64_t{1} << whole(0, 6) : size_up_to(70);
+  const bool full = coin(0.2);
+  const int64_t T = full ? whole(1, W) : size_up_to(300);
+  const float self_mask = coin(0.8) ? -1e5f : -1e4f;
+  const Floats query = numbers(B * H * T * d, 2), key = numbers(B * H * T * d, 2 / std::sqrt(static_cast<double>(d)));
+  const Floats value = numbers(B * H * T * d, 1);
+  Ids order, rank;
+  sort_rows(ids(B * H * R * T, 0, full ? 0 : whole(0, 20)), T, &order, &rank);
+  const Fault fault = random_fault();
+  Ids& broken = fault == Fault::kOrder ? order : rank;
+  int64_t& index = broken[static_cast<size_t>(whole(0, B * H * R * T - 1))];
+  const char* expected = "";
+  if (fault == Fault::kOrder || fault == Fault::kRank) {
+    index = coin(0.5) ? -1 : T;
+    expected = "order or rank has an index out of range";
+  } else if (fault == Fault::kOther && T > 1) {
+    index = (index + 1) % T;
+    expected = "rank is not the inverse of order";
+  }
+  fake::Run run;
+  for (const Floats* rows : {&query, &key, &value}) run.input({B, H, T, d}, *rows);
+  run.input({B, H, R, T}, order);
+  run.input({B, H, R, T}, rank);
+  run.input({1}, Ids{full});
+  run.output(sizeof(float));
+  run.threads(2);
+  const std::string error = run(xlexport::ChunkAttention{W, before, multiple, self_mask});
+  if (*expected != '\0') {
+    expect_error(error, expected);
+    return 0;
+  }
+  if (!error.empty()) fail(error);
+  const int64_t chunks = (T + multiple - 1) / multiple * (multiple / W), ring = R * chunks;
+  double largest = 0;
+  for (int64_t head = 0; head < B * H; ++head) {
+    const auto row_of = [&](const Floats& of, int64_t place) { return of.data() + (head * T + place) * d; };
+    for (int64_t place = 0; place < T; ++place) {
+      std::vector<std::pair<float, std::vector<double>>> rounds;  // normalisers and results
+      for (int64_t round = 0; round < (full ? 1 : R); ++round) {
+        const int64_t chunk = round * chunks + rank[static_cast<size_t>((head * R + round) * T + place)] / W;
+        Attended attended;
+        for (int64_t distance = full ? 0 : before; distance >= 0; --distance) {
+          const int64_t other = distance > ring ? chunk : (chunk - distance + ring) % ring;
+          const int64_t begin = other % chunks * W;
+          for (int64_t k = begin; k < std::min(begin + W, T); ++k) {
+            const int64_t there = order[static_cast<size_t>((head * R + other / chunks) * T + k)];
+            if (there > place) continue;
+            const double score = there == place ? self_mask : dot(row_of(query, place), row_of(key, there), d);
+            attended.add(score, row_of(value, there));
+          }
+        }
+        std::vector<double> sums = attended.weighted(d);
+        const float normaliser = static_cast<float>(attended.highest + std::log(attended.sum));
+        for (double& sum : sums) sum *= std::exp(attended.highest - normaliser);
+        rounds.emplace_back(normaliser, sums);
+      }
+      double most = -INFINITY, total = 0;
+      for (const auto& [normaliser, sums] : rounds) most = std::max<double>(most, normaliser);
+      for (const auto& [normaliser, sums] : rounds) total += std::exp(normaliser - most);
+      const float all = static_cast<float>(most + std::log(total));
+      for (int64_t k = 0; k < d; ++k) {
+        double wanted = 0;
+        for (const auto& [normaliser, sums] : rounds) wanted += std::exp(normaliser - double{all}) * sums[static_cast<size_t>(k)];
+        const double off = std::abs(wanted - run.result<float>(0)[(head * T + place) * d + k]);
+        expect(off < 5e-5, "LSHChunkAttention differs", {B, H, R, T, d, W, before, multiple, full, head, place});
+        largest = std::max(largest, off);
+      }
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const long shapes = count > 1 ? std::atol(arguments[1]) : 8000;
+  random_bits.seed(count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1);
+  double band = 0, chunk = 0;
+  for (long shape = 0; shape < shapes; ++shape) {
+    switch (shape % 4) {
+      case 0: check_sort(); break;
+      case 1: check_gather(); break;
+      case 2: band = std::max(band, check_band()); break;
+      default: chunk = std::max(chunk, check_chunk());
+    }
+  }
+  std::printf("%s: %ld shapes, largest difference %.2g (band), %.2g (chunk)\n", xlexport::level().name, shapes, band, chunk);
+  return 0;
+}

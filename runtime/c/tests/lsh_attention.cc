@@ -1,0 +1,223 @@
+// Compare LSHAttention with the definition of rule `band`, in double precision on random shapes.
+//
+// lsh_attention [shapes] [seed]: prints the instruction set, the number of shapes and the largest difference.
+#include "../kernels/lsh_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <type_traits>
+
+#include "../kernels/level.h"
+#include "fake_ort.h"
+
+namespace {
+
+constexpr double kTolerance = 6e-5;  // of averages of values of about 1, by scores of up to 100
+
+std::mt19937_64 random_bits;
+
+int64_t whole(int64_t least, int64_t most) {
+  return least + static_cast<int64_t>(random_bits() % static_cast<uint64_t>(most - least + 1));
+}
+bool coin(double chance) { return std::uniform_real_distribution<>()(random_bits) < chance; }
+int64_t size_up_to(int64_t most) { return coin(0.7) ? whole(1, most < 20 ? most : 20) : whole(1, most); }
+
+std::vector<float> numbers(int64_t count, float deviation) {
+  std::normal_distribution<float> normal(0, deviation);
+  std::vector<float> made(static_cast<size_t>(count));
+  for (float& number : made) number = normal(random_bits);
+  return made;
+}
+
+struct Case {
+  int64_t B, H, R, C, S, d, W, offset, window, rounds;
+  std::vector<int64_t> position;
+  std::vector<float> key, value, length;
+  std::vector<int32_t> buckets;
+
+  int64_t slot(int64_t age) const { return ((offset % C + C) % C + S + age) % C; }
+};
+
+Case make_case() {
+  Case made;
+  made.B = whole(1, 2);
+  made.H = whole(1, 3);
+  made.R = whole(1, 4);
+  made.S = coin(0.05) ? whole(257, 700) : size_up_to(100);
+  made.C = made.S + (coin(0.1) ? 0 : size_up_to(600));
+  made.d = coin(0.5) ? size_up_to(70) : int64_t{1} << whole(0, 6);
+  made.W = coin(0.1) ? made.C + 3 : size_up_to(100);
+  made.offset = coin(0.2) ? 0 : coin(0.2) ? -whole(1, 1000) : coin(0.1) ? INT64_MAX - whole(0, 9) : whole(0, 3 * made.C);
+  made.window = coin(0.5) ? made.C - made.S + 1 : coin(0.1) ? INT64_MAX : whole(1, made.C - made.S + 1);
+  made.rounds = coin(0.7) ? made.R : whole(0, made.R);
+  for (int64_t b = 0; b < made.B; ++b) made.position.push_back(coin(0.2) ? 0 : whole(0, 2 * made.C));
+  made.key = numbers(made.B * made.H * made.C * made.d, 1 / std::sqrt(static_cast<float>(made.d)));
+  made.value = numbers(made.B * made.H * made.C * made.d, 1);
+  made.length = numbers(made.B * made.H * made.S, coin(0.1) ? 30.0f : 2.0f);
+  const int64_t most = coin(0.2) ? 1 : coin(0.2) ? 1 << 20 : size_up_to(300), least = coin(0.1) ? -1000 : 0;
+  for (int64_t k = 0; k < made.B * made.H * made.R * made.C; ++k) {
+    made.buckets.push_back(static_cast<int32_t>(whole(least, least + most)));
+  }
+  if (coin(0.05)) made.buckets[0] = INT32_MIN;  // ids too far apart to count them
+  return made;
+}
+
+[[noreturn]] void fail(const Case& c, const std::string& what) {
+  std::printf("B %lld, H %lld, R %lld, C %lld, S %lld, d %lld, W %lld, offset %lld, window %lld, rounds %lld: %s\n",
+              (long long)c.B, (long long)c.H, (long long)c.R, (long long)c.C, (long long)c.S, (long long)c.d,
+              (long long)c.W, (long long)c.offset, (long long)c.window, (long long)c.rounds, what.c_str());
+  std::exit(1);
+}
+
+// Compute what the operator returns: (B, H, S, d), and (B, S).
+void reference(const Case& c, std::vector<double>* attended, std::vector<int64_t>* overflow) {
+  attended->assign(static_cast<size_t>(c.B * c.H * c.S * c.d), 0);
+  overflow->assign(static_cast<size_t>(c.B * c.S), 0);
+  for (int64_t head = 0; head < c.B * c.H; ++head) {
+    const float* const keys = c.key.data() + head * c.C * c.d;
+    const float* const values = c.value.data() + head * c.C * c.d;
+    for (int64_t i = 0; i < c.S; ++i) {
+      const int64_t own = c.C - c.S + i, before = c.position[static_cast<size_t>(head / c.H)] + i;
+      const int64_t reach = std::min(std::min(before, c.window - 1), own);
+      std::vector<char> covered(static_cast<size_t>(c.C), 0);  // by age
+      for (int64_t round = 0; round < c.rounds; ++round) {
+        const int32_t* const ids = c.buckets.data() + (head * c.R + round) * c.C;
+        int64_t found = 0;
+        for (int64_t age = own - 1; age >= own - reach; --age) {
+          if (ids[c.slot(age)] != ids[c.slot(own)]) continue;
+          if (found++ < c.W) covered[static_cast<size_t>(age)] = 1;
+        }
+        if (found > c.W) ++(*overflow)[static_cast<size_t>(head / c.H * c.S + i)];
+      }
+      std::vector<double> scores;
+      std::vector<int64_t> slots;
+      double most = -INFINITY, total = 0;
+      for (int64_t age = 0; age < c.C; ++age) {
+        if (!covered[static_cast<size_t>(age)]) continue;
+        double score = 0;
+        for (int64_t k = 0; k < c.d; ++k) score += static_cast<double>(keys[c.slot(own) * c.d + k]) * keys[c.slot(age) * c.d + k];
+        score *= c.length[static_cast<size_t>(head * c.S + i)];
+        scores.push_back(score);
+        slots.push_back(c.slot(age));
+        most = std::fmax(most, score);
+      }
+      double* const result = attended->data() + (head * c.S + i) * c.d;
+      for (double score : scores) total += std::exp(score - most);
+      for (size_t j = 0; j < scores.size(); ++j) {
+        for (int64_t k = 0; k < c.d; ++k) result[k] += std::exp(scores[j] - most) / total * values[slots[j] * c.d + k];
+      }
+      if (scores.empty()) {
+        for (int64_t k = 0; k < c.d; ++k) result[k] = values[c.slot(own) * c.d + k];
+      }
+    }
+  }
+}
+
+// Return the values of the newest S rows.
+std::vector<float> own_values(const Case& c) {
+  std::vector<float> rows;
+  for (int64_t head = 0; head < c.B * c.H; ++head) {
+    for (int64_t i = 0; i < c.S; ++i) {
+      const float* const from = c.value.data() + (head * c.C + c.slot(c.C - c.S + i)) * c.d;
+      rows.insert(rows.end(), from, from + c.d);
+    }
+  }
+  return rows;
+}
+
+void give(fake::Run* run, const Case& c) {
+  run->input<float>({c.B, c.H, c.C, c.d}, c.key);
+  run->input<float>({c.B, c.H, c.C, c.d}, c.value);
+  run->input<int32_t>({c.B, c.H, c.R, c.C}, c.buckets);
+  run->input<float>({c.B, c.H, c.S}, c.length);
+  run->input<float>({c.B, c.H, c.S, c.d}, own_values(c));
+  run->input<int64_t>({c.B}, c.position);
+  run->input<int64_t>({1}, {c.offset});
+  run->input<int64_t>({1}, {c.window});
+  run->input<int64_t>({1}, {c.rounds});
+  run->output(sizeof(float));
+  run->output(sizeof(int64_t));
+  run->threads(static_cast<int>(whole(1, 3)));
+}
+
+double compare(const Case& c) {
+  std::vector<double> attended;
+  std::vector<int64_t> overflow;
+  reference(c, &attended, &overflow);
+  double largest = 0;
+  fake::Run run;
+  give(&run, c);
+  const std::string error = run(xlexport::LSHAttention{c.W});
+  if (!error.empty()) fail(c, error);
+  for (size_t k = 0; k < attended.size(); ++k) {
+    const double difference = std::fabs(run.result<float>(0)[k] - attended[k]);
+    if (!(difference <= kTolerance)) fail(c, "number " + std::to_string(k) + " differs by " + std::to_string(difference));
+    largest = std::fmax(largest, difference);
+  }
+  if (memcmp(run.result<int64_t>(1), overflow.data(), overflow.size() * sizeof(int64_t)) != 0) fail(c, "overflow differs");
+  return largest;
+}
+
+template <typename Change>
+void refuse(const char* expected, Change change) {
+  Case c = make_case();
+  fake::Run run;
+  if constexpr (std::is_invocable_v<Change, Case*>) change(&c);
+  give(&run, c);
+  if constexpr (!std::is_invocable_v<Change, Case*>) change(c, &run);
+  const std::string found = run(xlexport::LSHAttention{c.W});
+  if (found.find(expected) == std::string::npos) fail(c, "found \"" + found + "\", expected \"" + expected + '"');
+}
+
+void refusals() {
+  refuse("rounds is -1, expected 0 to", [](Case* c) { c->rounds = -1; });
+  refuse("rounds is", [](Case* c) { c->rounds = c->R + 1; });
+  refuse("window is 0, expected at least 1", [](Case* c) { c->window = 0; });
+  refuse("position is -1, expected 0 to", [](Case* c) { c->position[0] = -1; });
+  refuse("position is", [](Case* c) { c->position[0] = INT64_MAX; });
+  refuse("key has 3 axes, expected 4", [](const Case& c, fake::Run* run) { run->reshape(0, {c.B, c.H, c.C * c.d}); });
+  refuse("axis 2 of LSH", [](const Case& c, fake::Run* run) { run->reshape(1, {c.B, c.H, c.C + 1, c.d}); });
+  refuse("buckets is", [](const Case& c, fake::Run* run) { run->reshape(2, {c.B, c.H, c.R, c.C + 1}); });
+  refuse("axis 2 of LSH", [](const Case& c, fake::Run* run) { run->reshape(3, {c.B, c.H, c.S + 1}); });
+  refuse("queries, expected at most", [](const Case& c, fake::Run* run) { run->reshape(4, {c.B, c.H, c.C + 1, c.d}); });
+  refuse("position is", [](const Case& c, fake::Run* run) { run->reshape(5, {c.B + 1}); });
+  refuse("offset is 2, expected 1", [](const Case&, fake::Run* run) { run->reshape(6, {2}); });
+}
+
+void empty_sizes() {
+  for (int empty = 0; empty < 6; ++empty) {
+    Case c = make_case();
+    int64_t* const sizes[] = {&c.B, &c.H, &c.R, &c.S, &c.d, &c.C};
+    *sizes[empty] = 0;
+    if (c.C == 0) c.S = 0;
+    if (c.S == 0 && c.C == 0) c.C = 0;
+    c.rounds = 0;
+    c.position.resize(static_cast<size_t>(c.B));
+    c.key.resize(static_cast<size_t>(c.B * c.H * c.C * c.d));
+    c.value.resize(c.key.size());
+    c.length.resize(static_cast<size_t>(c.B * c.H * c.S));
+    c.buckets.resize(static_cast<size_t>(c.B * c.H * c.R * c.C));
+    fake::Run run;
+    give(&run, c);
+    const std::string error = run(xlexport::LSHAttention{c.W});
+    if (!error.empty()) fail(c, error);
+    if (run.shape(0) != std::vector<int64_t>{c.B, c.H, c.S, c.d}) fail(c, "shape of the result");
+    if (run.shape(1) != std::vector<int64_t>{c.B, c.S}) fail(c, "shape of the overflow");
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const long shapes = count > 1 ? std::atol(arguments[1]) : 2000;
+  random_bits.seed(count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1);
+  refusals();
+  empty_sizes();
+  double largest = 0;
+  for (long shape = 0; shape < shapes; ++shape) largest = std::fmax(largest, compare(make_case()));
+  std::printf("%s: %ld shapes, largest difference %.2g\n", xlexport::level().name, shapes, largest);
+  return 0;
+}

@@ -1,0 +1,403 @@
+/** `bundle.json`, read and checked, and the files that it lists. Fields have the names of the file. */
+
+import {
+  BundleDamagedError,
+  BundleFormatError,
+  BundleMismatchError,
+  BundleNotFoundError,
+  OptionError,
+} from "./errors.js";
+import { choose } from "./evaluation.js";
+import {
+  either,
+  FieldError,
+  list,
+  map,
+  object,
+  oneOf,
+  orNull,
+  record,
+  text,
+  truth,
+  whole,
+  type Check,
+  type Checked,
+} from "./fields.js";
+import { counted, escaped, firstLine, listed, shown } from "./messages.js";
+import { DTYPE_NAMES } from "./safetensors.js";
+import { sha256 } from "./sha256.js";
+import type { Source } from "./source.js";
+
+const FORMAT = 4;
+const MANIFEST = "bundle.json";
+const DIGEST = "bundle.json.sha256";
+export const FIRST_MEMORY_FILE = "first_memory.safetensors";
+const LARGEST_MANIFEST = 2 ** 26; // bytes
+const LARGEST_DIGEST = 1000; // bytes
+const LARGEST_AXIS = 2 ** 31 - 1;
+const LARGEST_LENGTH = 2 ** 30; // tokens
+const KNOWN_DOMAINS: Record<string, number> = { "ai.xlexport": 1 };
+const CONVERT = "Convert the checkpoint again.";
+const COPY = "Copy the bundle again, or convert the checkpoint again.";
+
+const isText = (value: unknown): boolean => typeof value === "string";
+const SHAPE = list(either(isText, text, whole(1, LARGEST_AXIS)));
+const DTYPE = oneOf(...DTYPE_NAMES);
+const VALUE = either((value) => typeof value === "boolean", truth, whole(-LARGEST_LENGTH, LARGEST_LENGTH));
+const BOUND = orNull(whole(-LARGEST_LENGTH, LARGEST_LENGTH));
+const FACTORS = list(whole(-LARGEST_LENGTH, LARGEST_LENGTH), 3); // of mem_len, of segment_len, and a constant
+
+const RING_FEEDS = ["offset", "length", "window", "slots"] as const;
+const FEEDS = ["tokens", "targets", "position", ...RING_FEEDS, "setting", "constant", "memory", "source"] as const;
+
+/** What a step feeds to an input, and the ring or setting that it is about. */
+export interface Feed {
+  readonly feed: (typeof FEEDS)[number];
+  readonly ring?: string;
+  readonly setting?: string;
+}
+
+const FEED: Check<Feed> = (value, place) => {
+  object(value, place);
+  const { feed } = value as Feed;
+  const about = RING_FEEDS.includes(feed as never) ? { ring: text } : feed === "setting" ? { setting: text } : {};
+  record({ feed: oneOf(...FEEDS), ...about })(value, place);
+};
+const SETTING = record({ value: VALUE, meaning: text, minimum: BOUND, maximum: BOUND, off: BOUND });
+const RING = record({ rows: FACTORS, slots: FACTORS, window: orNull(FACTORS), window_if: orNull(text) });
+const MEMORY_ENTRY = record({
+  input: text,
+  output: text,
+  dtype: DTYPE,
+  shape: SHAPE,
+  layout: oneOf("ring", "window", "state"),
+  first_value: orNull(text),
+});
+const GRAPH = record({
+  file: text,
+  format: oneOf("onnx", "torchscript", "exported-program"),
+  inputs: map(FEED),
+  outputs: map(record({ dtype: DTYPE, shape: SHAPE })),
+  variant_of: orNull(text),
+  max_segment: orNull(whole(1, LARGEST_AXIS)),
+  static: truth,
+  fixed: map(whole(1, LARGEST_AXIS)),
+});
+const BUNDLE = record({
+  format: whole(FORMAT, FORMAT),
+  requires: record({ onnxruntime: orNull(text), opset: orNull(whole(1)), domains: map(whole(1)) }),
+  model: record({ architecture: text, config: object, vocab_size: whole(1, LARGEST_AXIS), precision: text }),
+  tokenizer: record({
+    kind: oneOf("bytes", "vocabulary", "tokenizers", "sentencepiece", "none"),
+    file: orNull(text),
+    first_id: whole(0, LARGEST_AXIS),
+  }),
+  document: record({
+    segment_len: whole(1, LARGEST_LENGTH),
+    max_positions: orNull(whole(1, LARGEST_LENGTH)),
+    restart: truth,
+    full_document: truth,
+    bidirectional: truth,
+    fresh_memory: oneOf("empty", "zeros"),
+    encoder: orNull(object),
+  }),
+  settings: map(SETTING),
+  rings: map(RING),
+  memory: list(MEMORY_ENTRY),
+  graphs: map(GRAPH),
+  provenance: object,
+  files: map(record({ sha256: text, size: whole(0) })),
+});
+
+/** The manifest. */
+export type Bundle = Checked<typeof BUNDLE>;
+/** A setting: its value, its meaning, and its range. */
+export type Setting = Checked<typeof SETTING>;
+export type SettingValue = Setting["value"];
+/** The rings of one capacity: numbers that stand for a · `mem_len` + b · `segment_len` + c. */
+export type Ring = Checked<typeof RING>;
+/** A carried tensor: the input of a step graph that takes it, and the output with its next value. */
+export type MemoryEntry = Checked<typeof MEMORY_ENTRY>;
+/** A graph; `outputs` are without memories. */
+export type Graph = Checked<typeof GRAPH>;
+
+const EACH = ["batch", "segment"];
+/** Outputs of the graphs, by purpose: type and axes. "vocab_size" and "k" are sizes that a bundle defines. */
+const OUTPUTS: Record<string, Record<string, readonly [string, readonly string[]]>> = {
+  score: { log_prob: ["float32", EACH] },
+  generate: { logits: ["float32", ["batch", "vocab_size"]] },
+  detail: {
+    log_prob: ["float32", EACH],
+    rank: ["int64", EACH],
+    entropy: ["float32", EACH],
+    top_ids: ["int64", [...EACH, "k"]],
+    top_log_probs: ["float32", [...EACH, "k"]],
+  },
+};
+
+/** Return the index of the axis of rows; null for a state. */
+export function rowAxis(entry: MemoryEntry): number | null {
+  if (entry.layout === "ring") return entry.shape.findIndex((axis) => typeof axis === "string" && axis !== "batch");
+  return entry.layout === "window" ? entry.shape.length - 2 : null;
+}
+
+/**
+ * Read the content of `bundle.json`.
+ *
+ * @throws BundleFormatError - it is not JSON, of another format, has a wrong field, contradicts itself, or requires
+ *     what this package lacks.
+ */
+export function readManifest(raw: Uint8Array, where: string): Bundle {
+  if (raw.length > LARGEST_MANIFEST) {
+    throw new BundleFormatError(`${where}: more than ${counted(LARGEST_MANIFEST)} bytes.`, CONVERT);
+  }
+  let value: unknown;
+  try {
+    value = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(raw));
+  } catch (error) {
+    throw new BundleFormatError(`${where}: not JSON (${firstLine(error)}).`, COPY, error);
+  }
+  const { format, format_version: old } = (value ?? {}) as Record<string, unknown>;
+  if (format !== FORMAT) {
+    const hint = Number(format) > FORMAT ? "Install a newer xlruntime." : "Convert the checkpoint again with xlexport.";
+    throw new BundleFormatError(`${where}: format ${shown(format ?? old ?? null)}, expected ${FORMAT}.`, hint);
+  }
+  try {
+    BUNDLE(value, "");
+  } catch (error) {
+    if (!(error instanceof FieldError)) throw error;
+    throw new BundleFormatError(`${where}: ${error.message}.`, CONVERT, error);
+  }
+  const bundle = value as Bundle;
+  const problems = [...lacking(bundle)];
+  if (problems.length) throw new BundleFormatError(`${where}: ${problems.join("; ")}.`, "Use the Python package.");
+  problems.push(...contradictions(bundle));
+  if (problems.length) throw new BundleFormatError(`${where}: ${problems.slice(0, 5).join("; ")}.`, CONVERT);
+  return bundle;
+}
+
+/** Yield what a bundle requires and this package lacks; ONNX Runtime's version is compared when it is loaded. */
+function* lacking(bundle: Bundle): Iterable<string> {
+  // Without an encoded source, the steps of an encoder-decoder would compute something else.
+  if (bundle.document.encoder !== null) yield "an encoder-decoder, which xlexport translate runs";
+  const format = Object.values(bundle.graphs).find((graph) => graph.format !== "onnx")?.format;
+  if (format !== undefined) yield `graphs of ${format}, which need PyTorch`;
+  for (const [domain, version] of Object.entries(bundle.requires.domains)) {
+    if (version > (KNOWN_DOMAINS[domain] ?? 0)) yield `operators of ${escaped(domain)} ${version}, which are unknown`;
+  }
+}
+
+/** Yield contradictions between parts of the manifest. */
+function* contradictions(bundle: Bundle): Iterable<string> {
+  const { document, memory, graphs, rings, settings, tokenizer } = bundle;
+  const score = graphs["score"];
+  if (score === undefined) yield "the graph score is missing";
+  for (const [name, graph] of Object.entries(graphs)) yield* graphProblems(bundle, escaped(name), graph);
+  for (const entry of memory) {
+    const name = `memory ${escaped(entry.input)}`;
+    if (score !== undefined && score.inputs[entry.input]?.feed !== "memory") yield `score does not take ${name}`;
+    const free = entry.shape.slice(1).filter((axis) => typeof axis === "string");
+    if (entry.shape[0] !== "batch") yield `${name} has no axis batch in front`;
+    if (free.length !== (entry.layout === "ring" ? 1 : 0) || free.some((axis) => !(axis in rings))) {
+      yield `${name} is a ${entry.layout} with free axes ${shown(free)}, expected those of rings`;
+    }
+    if (entry.layout === "window" && entry.shape.length < 3) yield `${name} is a window without rows`;
+  }
+  if (new Set(memory.flatMap(({ input, output }) => [input, output])).size < 2 * memory.length) {
+    yield "two memories have one input or output";
+  }
+  for (const name of ["segment_len", "restart"]) {
+    if (name in settings) yield `the setting ${name} is a runtime's own, under document`;
+  }
+  for (const [symbol, ring] of Object.entries(rings)) {
+    if (EACH.includes(symbol)) yield `a ring has the symbol ${symbol}, which is another axis`;
+    if (ring.window_if !== null && typeof settings[ring.window_if]?.value !== "boolean") {
+      yield `the window of ring ${escaped(symbol)} depends on ${escaped(ring.window_if)}, which is not a boolean setting`;
+    }
+  }
+  if (document.full_document && Object.keys(rings).length) yield "a full document is one step, so it needs no rings";
+  if (document.bidirectional && !document.full_document) yield "bidirectional is true, but full_document is false";
+  try {
+    choose(bundle);
+  } catch (error) {
+    if (!(error instanceof OptionError)) throw error;
+    yield error.problem.replace(/\.$/, "");
+  }
+  if (tokenizer.kind === "bytes" && tokenizer.first_id + 255 >= bundle.model.vocab_size) {
+    yield `bytes have ids up to ${tokenizer.first_id + 255}, the vocabulary up to ${bundle.model.vocab_size - 1}`;
+  }
+  if (tokenizer.kind !== "bytes" && tokenizer.first_id) yield "first_id is not 0, but tokens are not bytes";
+  if ((tokenizer.file === null) !== ["bytes", "none"].includes(tokenizer.kind)) {
+    yield `tokenizer ${tokenizer.kind} with file ${shown(tokenizer.file)}`;
+  }
+  yield* fileProblems(bundle);
+}
+
+/** Yield contradictions of a graph's inputs and outputs. */
+function* graphProblems(bundle: Bundle, name: string, graph: Graph): Iterable<string> {
+  for (const [input, { feed, ring, setting }] of Object.entries(graph.inputs)) {
+    const isThere =
+      (feed !== "constant" || input in (bundle.graphs["positions"]?.outputs ?? {})) &&
+      (feed !== "memory" || bundle.memory.some((entry) => entry.input === input)) &&
+      (ring === undefined || ring in bundle.rings) &&
+      (setting === undefined || setting in bundle.settings) &&
+      feed !== "source" &&
+      (name !== "positions" || feed === "slots" || feed === "setting");
+    if (!isThere) yield `input ${escaped(input)} of graph ${name} takes a ${feed} that is not there`;
+  }
+  const carried = bundle.memory.find(({ output }) => output in graph.outputs);
+  if (carried !== undefined) yield `graph ${name} lists the memory ${escaped(carried.output)} among its outputs`;
+  if (graph.variant_of !== null && !(graph.variant_of in bundle.graphs)) {
+    yield `graph ${name} is a variant of ${escaped(graph.variant_of)}, which is not there`;
+  }
+  const purpose = graph.variant_of ?? name;
+  const expected = Object.hasOwn(OUTPUTS, purpose) ? (OUTPUTS[purpose] as (typeof OUTPUTS)[string]) : {};
+  for (const [output, [dtype, shape]] of Object.entries(expected)) {
+    const found = graph.outputs[output];
+    const fits = (axis: string, index: number): boolean => {
+      const size = found?.shape[index];
+      if (axis === "k") return typeof size === "number" && size <= bundle.model.vocab_size;
+      return size === (axis === "vocab_size" ? bundle.model.vocab_size : axis);
+    };
+    if (found?.dtype !== dtype || found.shape.length !== shape.length || !shape.every(fits)) {
+      yield `graph ${name} does not return ${output} as ${dtype} (${shape.join(", ")})`;
+    }
+  }
+}
+
+/** Yield files whose names leave the folder or whose digests are none, and files that are used but not listed. */
+function* fileProblems(bundle: Bundle): Iterable<string> {
+  for (const [name, { sha256: digest }] of Object.entries(bundle.files)) {
+    const isPlain = !/[/\\:\p{C}]|[^\P{Z} ]/u.test(name) && !["", ".", ".."].includes(name);
+    if (!isPlain || new TextEncoder().encode(name).length > 255)
+      yield `${shown(name)} is not the name of a file in a bundle`;
+    if (!/^[0-9a-f]{64}$/.test(digest)) yield `the SHA-256 of ${escaped(name)} is ${shown(digest)}`;
+  }
+  const used = new Set(Object.values(bundle.graphs).map((graph) => graph.file));
+  if (bundle.tokenizer.file !== null) used.add(bundle.tokenizer.file);
+  if (bundle.memory.some((entry) => entry.first_value !== null)) used.add(FIRST_MEMORY_FILE);
+  const unlisted = [...used].filter((name) => !(name in bundle.files));
+  if (unlisted.length) yield `files are used but not listed: ${listed(unlisted)}`;
+}
+
+/** Compare names by their bytes in UTF-8. */
+export function byBytes(a: string, b: string): number {
+  const [x, y] = [new TextEncoder().encode(a), new TextEncoder().encode(b)];
+  const at = x.findIndex((byte, index) => byte !== y[index]);
+  return at < 0 ? x.length - y.length : (x[at] as number) - (y[at] ?? -1);
+}
+
+/** Return the fingerprint of a bundle: the digest of graphs, weights and first values, to which states belong. */
+export async function fingerprint({ files, tokenizer }: Bundle): Promise<string> {
+  const names = Object.keys(files).filter((name) => name !== tokenizer.file);
+  const lines = names.sort(byBytes).map((name) => `${files[name]?.sha256}  ${name}\n`);
+  return sha256(new TextEncoder().encode(lines.join("")));
+}
+
+/** What a page can show while a bundle is loading: bytes so far, and of all files. */
+export interface Progress {
+  file: string;
+  loaded: number;
+  total: number;
+}
+
+/** The files of one bundle: read, and compared with their digests, each time that they are used. */
+export class BundleFiles {
+  readonly bundle: Bundle;
+  /** The SHA-256 of `bundle.json`. */
+  readonly digest: string;
+  readonly where: string;
+  readonly #source: Source;
+  readonly #check: boolean;
+  readonly #kept = new Map<string, Uint8Array<ArrayBuffer>>();
+
+  private constructor(source: Source, bundle: Bundle, digest: string, check: boolean) {
+    this.#source = source;
+    this.bundle = bundle;
+    this.digest = digest;
+    this.where = source.where;
+    this.#check = check;
+  }
+
+  /**
+   * Read the manifest, and check the files that it lists.
+   *
+   * @param digest - the expected SHA-256 of `bundle.json`; null: any.
+   * @param check - whether files are compared with their digests.
+   * @throws BundleNotFoundError - there is no manifest.
+   * @throws BundleMismatchError - the manifest is not the expected one.
+   * @throws BundleFormatError - the manifest is of another format, or malformed.
+   * @throws BundleDamagedError - files are missing or changed; lists all of them.
+   */
+  static async open(
+    source: Source,
+    digest: string | null,
+    check: boolean,
+    report: (progress: Progress) => void,
+  ): Promise<BundleFiles> {
+    const manifest = `${source.where}/${MANIFEST}`;
+    const raw = await source.read(MANIFEST, LARGEST_MANIFEST);
+    if (raw === null) {
+      throw new BundleNotFoundError(
+        `${source.where}: no ${MANIFEST} in it, so not a bundle.`,
+        "Make one with `xlexport convert CHECKPOINT`.",
+      );
+    }
+    const found = await sha256(raw);
+    const line = await source.read(DIGEST, LARGEST_DIGEST);
+    const stated = line && new TextDecoder().decode(line).split(" ", 1)[0];
+    if (stated !== null && stated !== found) {
+      throw new BundleDamagedError(`${manifest}: was changed, ${DIGEST} has another SHA-256.`, COPY);
+    }
+    if (digest !== null && digest !== found) {
+      throw new BundleMismatchError(
+        `${manifest}: its SHA-256 is ${found}, expected ${shown(digest)}.`,
+        "Use the bundle that this application was made with.",
+      );
+    }
+    const files = new BundleFiles(source, readManifest(raw, manifest), found, check);
+    if (stated === null) throw new BundleDamagedError(`${source.where}: ${DIGEST} is missing.`, COPY);
+    if (check) await files.#checkAll(report);
+    return files;
+  }
+
+  /** Return the place of a file, for messages. */
+  place(name: string): string {
+    return `${this.where}/${name}`;
+  }
+
+  /**
+   * Return the content of a file.
+   *
+   * @throws BundleDamagedError - the file is missing, or not the one of its digest.
+   */
+  async read(name: string): Promise<Uint8Array<ArrayBuffer>> {
+    const content = this.#kept.get(name) ?? (await this.#fresh(name));
+    if (typeof content === "string") throw new BundleDamagedError(`${this.where}: ${content}.`, COPY);
+    return content;
+  }
+
+  async #checkAll(report: (progress: Progress) => void): Promise<void> {
+    const total = Object.values(this.bundle.files).reduce((sum, { size }) => sum + size, 0);
+    let loaded = 0;
+    const problems: string[] = [];
+    for (const file of Object.keys(this.bundle.files)) {
+      const content = await this.#fresh(file, (bytes) => report({ file, loaded: (loaded += bytes), total }));
+      if (typeof content === "string") problems.push(content);
+    }
+    if (problems.length) throw new BundleDamagedError(`${this.where}: ${problems.join("; ")}.`, COPY);
+  }
+
+  /** Return the content of a file, or the problem of it. */
+  async #fresh(name: string, progress?: (bytes: number) => void): Promise<Uint8Array<ArrayBuffer> | string> {
+    const { size, sha256: digest } = this.bundle.files[name] as Bundle["files"][string];
+    const content = await this.#source.read(name, this.#check ? size : Number.MAX_SAFE_INTEGER, progress);
+    if (content === null) return `${name} is missing`;
+    if (this.#check && content.length !== size) {
+      return `${name} has ${content.length > size ? `more than ${size}` : content.length} bytes, expected ${size}`;
+    }
+    if (this.#check && (await sha256(content)) !== digest) return `${name} was changed (its SHA-256 differs)`;
+    if (this.#source.keep) this.#kept.set(name, content);
+    return content;
+  }
+}

@@ -1,0 +1,245 @@
+/** The memory of one document: carried tensors, counters of what they hold, and the feeds of a step. */
+
+import { rowAxis, type Bundle, type Feed, type Graph, type MemoryEntry } from "./bundle.js";
+import { OutOfMemoryError } from "./errors.js";
+import { UNLIMITED, type EvaluationSettings, type RingSizes } from "./evaluation.js";
+import { counted } from "./messages.js";
+import type { OrtTensor, Runtime } from "./onnxruntime.js";
+import { bytesOf, product, setFloat, zeros, type HostTensor, type Numbers } from "./safetensors.js";
+
+/** What all memories of one document or stream share. */
+export interface MemoryPlan {
+  readonly runtime: Runtime;
+  readonly entries: Bundle["memory"];
+  /** First values of entries, by `first_value`; an entry without one begins with zeros. */
+  readonly firstValues: ReadonlyMap<string, HostTensor>;
+  /** Outputs of the graph `positions`. */
+  readonly constants: Readonly<Record<string, OrtTensor>>;
+  readonly evaluation: EvaluationSettings;
+  /** Slots of the largest ring; the others have as many spare slots. */
+  readonly capacity: number;
+}
+
+/** Return the value of a feed that depends on settings and slots alone. */
+export function settingOf({ feed, ring, setting }: Feed, evaluation: EvaluationSettings, capacity: number): number {
+  if (feed === "setting") return Number(evaluation.values[setting as string]);
+  return feed === "slots"
+    ? evaluation.slots(ring as string, capacity)
+    : (evaluation.rings[ring as string] as RingSizes).window;
+}
+
+/** A carried tensor, which several memories may hold; it is never changed. */
+class Carried {
+  readonly tensor: OrtTensor;
+  #users = 1;
+
+  constructor(tensor: OrtTensor) {
+    this.tensor = tensor;
+  }
+
+  hold(): this {
+    this.#users += 1;
+    return this;
+  }
+
+  /** Free a buffer on the GPU with its last user. JavaScript frees all others. */
+  leave(): void {
+    this.#users -= 1;
+    if (this.#users === 0 && this.tensor.location === "gpu-buffer") this.tensor.dispose();
+  }
+}
+
+/**
+ * The carried tensors of one document.
+ *
+ * A step returns new tensors and leaves the old ones as they were. So a copy shares them, and an error in the middle of
+ * a document changes nothing.
+ */
+export class Memory {
+  readonly plan: MemoryPlan;
+  /** Rows written to the rings so far. */
+  offset = 0;
+  /** Kept rows that a query may see, in the ring that keeps the most. */
+  length: number;
+  /** Number of tokens read of the document since its last restart. */
+  position = 0;
+  readonly #carried: Map<string, Carried>;
+
+  /** Begin a document. */
+  constructor(plan: MemoryPlan, carried?: Map<string, Carried>) {
+    this.plan = plan;
+    this.length = this.#firstLength;
+    const fresh = (entry: MemoryEntry): [string, Carried] => [entry.input, new Carried(firstTensor(plan, entry))];
+    this.#carried = carried ?? new Map(plan.entries.map(fresh));
+  }
+
+  /** Longest step that does not overwrite rows that its first query sees. */
+  get maxSegment(): number {
+    return this.#evaluation.maxSegment(this.plan.capacity);
+  }
+
+  /** Tokens that can still be read before the document must end or restart. */
+  get room(): number {
+    const longest = this.#evaluation.longestPart;
+    if (longest === null) return UNLIMITED;
+    if (this.#evaluation.document.full_document) return this.position > 0 ? 0 : longest;
+    return longest - this.position;
+  }
+
+  /** Bytes of the carried tensors. */
+  get nbytes(): number {
+    return this.plan.entries.reduce((sum, entry) => sum + product(sizesOf(this.plan, entry)) * bytesOf(entry.dtype), 0);
+  }
+
+  get #evaluation(): EvaluationSettings {
+    return this.plan.evaluation;
+  }
+
+  get #firstLength(): number {
+    return this.#evaluation.document.fresh_memory === "zeros" ? this.#evaluation.mostRows : 0;
+  }
+
+  /** Return the inputs of a step of `graph`. */
+  feeds(graph: Graph, tokens: readonly number[], targets: readonly number[]): Record<string, OrtTensor> {
+    const { runtime, constants, capacity } = this.plan;
+    const segment = [1, tokens.length];
+    const number = (value: number): OrtTensor => runtime.int64([value]);
+    const ring = (feed: Feed): RingSizes => this.#evaluation.rings[feed.ring as string] as RingSizes;
+    const setting = (feed: Feed): OrtTensor => number(settingOf(feed, this.#evaluation, capacity));
+    const table: Record<Exclude<Feed["feed"], "source">, (name: string, feed: Feed) => OrtTensor> = {
+      tokens: () => runtime.int64(tokens, segment),
+      targets: () => runtime.int64(targets, segment),
+      position: () => number(this.position),
+      offset: (_, feed) => number(this.offset % this.#evaluation.slots(feed.ring as string, capacity)),
+      length: (_, feed) => number(Math.min(this.length, ring(feed).rows)),
+      window: (_, feed) => setting(feed),
+      slots: (_, feed) => setting(feed),
+      setting: (_, feed) => setting(feed),
+      constant: (name) => constants[name] as OrtTensor,
+      memory: (name) => (this.#carried.get(name) as Carried).tensor,
+    };
+    const inputs = Object.entries(graph.inputs);
+    return Object.fromEntries(inputs.map(([name, feed]) => [name, table[feed.feed as keyof typeof table](name, feed)]));
+  }
+
+  /** Return how many tokens of its document each query of the next step sees, itself included. */
+  context(segmentLen: number): number[] {
+    const steps = Array.from({ length: segmentLen }, (_, step) => step + 1);
+    if (this.plan.entries.some((entry) => entry.layout === "state")) return steps.map((step) => this.position + step);
+    const kept = Math.min(this.position, this.#evaluation.mostRows);
+    return steps.map((step) => Math.min(kept + step, this.#evaluation.widestWindow));
+  }
+
+  /** Take what a step of `segmentLen` tokens has returned. */
+  advance(outputs: Record<string, OrtTensor>, segmentLen: number): void {
+    for (const { input, output } of this.plan.entries) {
+      const tensor = outputs[output];
+      if (tensor !== undefined) this.#put(input, tensor);
+    }
+    this.offset += segmentLen;
+    this.length = Math.min(this.length + segmentLen, this.#evaluation.mostRows);
+    this.position += segmentLen;
+  }
+
+  /**
+   * Start a new document.
+   *
+   * States begin with their first value. In rings and windows of an `empty` fresh memory, it is enough to hide the old
+   * rows; queries attend to those of `zeros`. `refill` refills in any case, if the old rows may not be finite.
+   */
+  restart(refill = false): void {
+    const all = refill || this.#evaluation.document.fresh_memory === "zeros";
+    for (const entry of this.plan.entries) {
+      if (all || entry.layout === "state") this.#put(entry.input, firstTensor(this.plan, entry));
+    }
+    this.length = this.#firstLength;
+    this.position = 0;
+  }
+
+  /** Return a memory with the same contents, which goes on independently. */
+  copy(): Memory {
+    const carried = new Map([...this.#carried].map(([name, one]) => [name, one.hold()]));
+    const twin = new Memory(this.plan, carried);
+    [twin.offset, twin.length, twin.position] = [this.offset, this.length, this.position];
+    return twin;
+  }
+
+  /** Free what only this memory holds. */
+  release(): void {
+    for (const carried of this.#carried.values()) carried.leave();
+    this.#carried.clear();
+  }
+
+  /** Return the carried tensors on the CPU. */
+  async arrays(): Promise<Map<string, HostTensor>> {
+    const arrays = new Map<string, HostTensor>();
+    for (const entry of this.plan.entries) {
+      const data = (await this.#carried.get(entry.input)?.tensor.getData()) as Numbers;
+      arrays.set(entry.input, { dtype: entry.dtype, shape: sizesOf(this.plan, entry), data });
+    }
+    return arrays;
+  }
+
+  /** Fill the tensors from saved ones of `capacity` slots at `offset`; move rows if this capacity differs. */
+  load(arrays: ReadonlyMap<string, HostTensor>, offset: number, capacity: number): void {
+    for (const entry of this.plan.entries) {
+      const sizes = sizesOf(this.plan, entry);
+      let { data } = arrays.get(entry.input) as HostTensor;
+      if (entry.layout === "ring" && capacity !== this.plan.capacity) {
+        const axis = rowAxis(entry) as number;
+        const symbol = entry.shape[axis] as string;
+        const [old, slots] = [this.#evaluation.slots(symbol, capacity), sizes[axis] as number];
+        const kept = Math.min((this.#evaluation.rings[symbol] as RingSizes).rows, slots, old);
+        const [saved, inner] = [data, product(sizes.slice(axis + 1))];
+        data = firstArray(this.plan, entry);
+        for (let row = Math.max(offset - kept, 0); row < offset; row++) {
+          for (let block = 0; block < product(sizes.slice(0, axis)); block++) {
+            const from = (block * old + (row % old)) * inner;
+            data.set(saved.subarray(from, from + inner) as never, (block * slots + (row % slots)) * inner);
+          }
+        }
+      }
+      this.#put(entry.input, this.plan.runtime.tensor(entry.dtype, data, sizes));
+    }
+    this.offset = offset;
+  }
+
+  #put(input: string, tensor: OrtTensor): void {
+    this.#carried.get(input)?.leave();
+    this.#carried.set(input, new Carried(tensor));
+  }
+}
+
+/** Return the sizes of all axes of a carried tensor. */
+export function sizesOf(plan: Pick<MemoryPlan, "evaluation" | "capacity">, entry: MemoryEntry): number[] {
+  return entry.shape.map((axis) => {
+    if (typeof axis === "number") return axis;
+    return axis === "batch" ? 1 : plan.evaluation.slots(axis, plan.capacity);
+  });
+}
+
+function firstTensor(plan: MemoryPlan, entry: MemoryEntry): OrtTensor {
+  return plan.runtime.tensor(entry.dtype, firstArray(plan, entry), sizesOf(plan, entry));
+}
+
+/** Return the numbers of a fresh tensor: its first value in every slot, or zeros. */
+function firstArray(plan: MemoryPlan, entry: MemoryEntry): Numbers {
+  const sizes = sizesOf(plan, entry);
+  let data: Numbers;
+  try {
+    data = zeros(entry.dtype, product(sizes));
+  } catch (error) {
+    const problem = `the memory of ${counted(plan.capacity)} slots is larger than this program may have.`;
+    throw new OutOfMemoryError(problem, "Choose a smaller mem_len or segment_len.", error);
+  }
+  if (entry.first_value === null) return data;
+  const value = plan.firstValues.get(entry.first_value)?.data as Float32Array;
+  const axis = rowAxis(entry);
+  const rows = axis === null ? 1 : (sizes[axis] as number);
+  const inner = axis === null ? value.length : product(sizes.slice(axis + 1));
+  for (let place = 0; place < data.length; place++) {
+    const block = Math.floor(place / (inner * rows)); // axes before the rows; the batch has one
+    setFloat(data, place, value[block * inner + (place % inner)] as number);
+  }
+  return data;
+}

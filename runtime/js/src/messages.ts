@@ -1,0 +1,32 @@
+/** Parts of messages in one short line. */
+
+const LISTED = 5; // entries that a list shows
+const LONGEST = 100; // characters of a value
+
+/** Return a text in one line: characters that a terminal cannot show become escapes. */
+export function escaped(text: string): string {
+  return text.replace(/[\p{C}\p{Z}]/gu, (one) => (one === " " ? one : `\\u{${one.codePointAt(0)?.toString(16)}}`));
+}
+
+/** Return a value as JSON, cut if it is long. */
+export function shown(value: unknown): string {
+  const text = escaped(JSON.stringify(value) ?? String(value));
+  return text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
+}
+
+/** Return the first line of an error's text. */
+export function firstLine(error: unknown): string {
+  const text = error instanceof Error ? error.message || error.name : String(error);
+  return escaped(text.trim().split("\n", 1)[0] ?? "");
+}
+
+/** Return the first few items, and the number of further ones. */
+export function listed(items: readonly string[]): string {
+  const more = items.length > LISTED ? ` and ${counted(items.length - LISTED)} more` : "";
+  return items.slice(0, LISTED).map(escaped).join(", ") + more;
+}
+
+/** Return a number with commas between thousands. */
+export function counted(value: number): string {
+  return value.toLocaleString("en-US");
+}

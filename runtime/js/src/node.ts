@@ -1,0 +1,72 @@
+/** The package in Node: bundles in folders, and ONNX Runtime's native library. */
+
+import { open, realpath, stat } from "node:fs/promises";
+import { dirname, join } from "node:path";
+
+import { BundleDamagedError, BundleNotFoundError } from "./errors.js";
+import { setFolders } from "./model.js";
+import { importModule, setPlatform, type Ort, type OrtTensor } from "./onnxruntime.js";
+import { joined } from "./safetensors.js";
+import type { Source } from "./source.js";
+
+const PIECE = 2 ** 20; // bytes that are read at once
+
+setPlatform({
+  importOrt: () => importModule<Ort>("onnxruntime-node", () => import("onnxruntime-node")),
+  providers: { cpu: "cpu" },
+  parallel: true,
+  readable: asBits,
+});
+setFolders((path) => new FolderSource(path));
+
+/** The files of a folder. */
+export class FolderSource implements Source {
+  readonly where: string;
+  readonly keep = false;
+
+  constructor(path: string) {
+    this.where = path;
+  }
+
+  async read(name: string, most: number, progress?: (bytes: number) => void): Promise<Uint8Array<ArrayBuffer> | null> {
+    const path = join(this.where, name);
+    const isFolder = (await stat(this.where).catch(() => null))?.isDirectory();
+    if (!isFolder) {
+      throw new BundleNotFoundError(
+        `${this.where}: ${isFolder === undefined ? "no such folder" : "a file, expected a bundle folder"}.`,
+        "Make a bundle with `xlexport convert CHECKPOINT`.",
+      );
+    }
+    if (!(await stat(path).catch(() => null))?.isFile()) return null;
+    if (dirname(await realpath(path)) !== (await realpath(this.where))) {
+      throw new BundleDamagedError(`${path}: a link that leads out of the bundle's folder.`, "Copy the file there.");
+    }
+    const file = await open(path, "r");
+    try {
+      const parts: Uint8Array[] = [];
+      for (let size = 0; size <= most;) {
+        const { bytesRead, buffer } = await file.read(new Uint8Array(Math.min(PIECE, most + 1 - size)));
+        if (!bytesRead) break;
+        parts.push(buffer.subarray(0, bytesRead));
+        size += bytesRead;
+        progress?.(bytesRead);
+      }
+      return joined(parts);
+    } finally {
+      await file.close();
+    }
+  }
+}
+
+/**
+ * Return a tensor whose float16 are 16 bits each. `onnxruntime-node` 1.30 reads only those, but where JavaScript has
+ * Float16Array, as in Node 24, `Tensor` holds that.
+ */
+function asBits(tensor: OrtTensor): OrtTensor {
+  const { data } = tensor as { data: Float32Array };
+  if (tensor.type !== "float16" || data instanceof Uint16Array) return tensor;
+  const value = new Uint16Array(data.buffer, data.byteOffset, data.length);
+  return Object.create(tensor, { data: { value } }) as OrtTensor;
+}
+
+export * from "./index.js";

@@ -1,0 +1,178 @@
+/** The state of a stream in a file, which all runtimes read and write. */
+
+import { byBytes, type Bundle } from "./bundle.js";
+import { OptionError, StateDamagedError, StateMismatchError } from "./errors.js";
+import { EvaluationSettings } from "./evaluation.js";
+import { sizesOf, type Memory } from "./memory.js";
+import { firstLine, listed, shown } from "./messages.js";
+import { allFinite, bytes, joined, readSafetensors, safetensorsHeader, type HostTensor } from "./safetensors.js";
+import { sha256 } from "./sha256.js";
+
+const KIND = "xlexport stream";
+const VERSION = "3";
+const HINT = "Save the stream again with Stream.save.";
+
+/** The counters of a stream; names are those of the file. */
+export interface Counters {
+  readonly capacity: number;
+  readonly offset: number;
+  readonly length: number;
+  readonly history: number;
+  readonly pending: number | null;
+  readonly position: number;
+}
+
+/** A saved stream. */
+export interface State {
+  readonly evaluation: EvaluationSettings;
+  readonly counters: Counters;
+  readonly tensors: ReadonlyMap<string, HostTensor>;
+}
+
+/** Return the content of a state's file. */
+export async function writeState(
+  fingerprint: string,
+  memory: Memory,
+  pending: number | null,
+  position: number,
+): Promise<Uint8Array<ArrayBuffer>> {
+  const { evaluation, capacity } = memory.plan;
+  const { offset, length, position: history } = memory;
+  const metadata: Record<string, string> = { kind: KIND, version: VERSION, fingerprint };
+  const values = { ...settingsOf(evaluation), capacity, offset, length, history, pending: pending ?? "", position };
+  for (const [name, value] of Object.entries(values)) metadata[name] = String(value);
+  const tensors = new Map([...(await memory.arrays())].sort(([a], [b]) => byBytes(a, b)));
+  const data = joined([...tensors.values()].map((tensor) => bytes(tensor.data)));
+  metadata["digest"] = await digestOf(metadata, data);
+  return joined([safetensorsHeader(metadata, tensors), data]);
+}
+
+/**
+ * Read a state of this bundle, and check it: digest, settings, counters and tensors.
+ *
+ * @param name - what the state is called in messages.
+ * @throws StateDamagedError - the bytes are not a stream's state, or differ from what was saved.
+ * @throws StateMismatchError - it belongs to another bundle, version or choice of settings.
+ */
+export async function readState(bundle: Bundle, fingerprint: string, raw: Uint8Array, name: string): Promise<State> {
+  const { metadata, tensors } = await readFile(raw, name);
+  if (metadata["fingerprint"] !== fingerprint) {
+    throw new StateMismatchError(`${name}: saved from another bundle.`, "Open the bundle that it was saved from.");
+  }
+  const evaluation = evaluationOf(bundle, metadata, name);
+  const counters = countersOf(metadata);
+  const problems = [...counterProblems(counters, evaluation, bundle.model.vocab_size)];
+  if (!problems.length) problems.push(...tensorProblems(bundle, evaluation, counters.capacity, tensors));
+  if (problems.length) throw new StateDamagedError(`${name}: impossible for a stream (${listed(problems)}).`, HINT);
+  return { evaluation, counters, tensors };
+}
+
+/** Return the texts and tensors of a state of this version, whose digest is right. */
+async function readFile(
+  raw: Uint8Array,
+  name: string,
+): Promise<{ metadata: Record<string, string>; tensors: Map<string, HostTensor> }> {
+  let file: ReturnType<typeof readSafetensors>;
+  try {
+    file = readSafetensors(raw);
+    const { kind } = file.metadata;
+    if (kind !== KIND) throw new Error(`its kind is ${shown(kind ?? null)}`);
+    const names = [...file.tensors.keys()];
+    if (names.some((one, at) => at > 0 && byBytes(names[at - 1] as string, one) > 0)) {
+      throw new Error("its tensors are not in the order of their names");
+    }
+  } catch (error) {
+    throw new StateDamagedError(`${name}: not a stream's state (${firstLine(error)}).`, HINT, error);
+  }
+  const metadata = file.metadata as Record<string, string>;
+  if (metadata["version"] !== VERSION) {
+    throw new StateMismatchError(`${name}: state version ${shown(metadata["version"])}, expected ${VERSION}.`, HINT);
+  }
+  const { digest, ...others } = metadata;
+  if (digest !== (await digestOf(others, file.data))) {
+    throw new StateDamagedError(`${name}: damaged since it was saved (its SHA-256 differs).`, HINT);
+  }
+  return { metadata, tensors: file.tensors };
+}
+
+/** Return the SHA-256 of one line for each entry of the metadata, and of the data section. */
+async function digestOf(metadata: Readonly<Record<string, string>>, data: Uint8Array): Promise<string> {
+  const names = Object.keys(metadata).sort(byBytes);
+  const lines = names.map((name) => `${name}=${metadata[name]}\n`).join("");
+  return sha256(joined([new TextEncoder().encode(lines), data]));
+}
+
+function settingsOf(evaluation: EvaluationSettings): Record<string, number | boolean> {
+  const settings = Object.entries(evaluation.values).map(([name, value]) => [`setting.${name}`, value] as const);
+  return { segment_len: evaluation.segmentLen, restart: evaluation.restart, ...Object.fromEntries(settings) };
+}
+
+/** Return the settings under which a stream was saved. */
+function evaluationOf(bundle: Bundle, metadata: Record<string, string>, name: string): EvaluationSettings {
+  const valueOf = (text = ""): number | boolean => (/^(true|false)$/.test(text) ? text === "true" : numberOf(text));
+  const saved = Object.keys(metadata).filter((one) => one.startsWith("setting."));
+  const values = Object.fromEntries(saved.map((one) => [one.slice("setting.".length), valueOf(metadata[one])]));
+  const [segmentLen, restart] = [numberOf(metadata["segment_len"]), metadata["restart"] === "true"];
+  try {
+    const evaluation = new EvaluationSettings(bundle, { segmentLen, restart, values });
+    const expected = Object.entries(settingsOf(evaluation));
+    const known = new Set(Object.keys(bundle.settings));
+    if (expected.every(([one, value]) => metadata[one] === String(value)) && saved.length === known.size) {
+      return evaluation;
+    }
+    throw new OptionError(`settings ${listed(Object.keys(values))}, expected ${listed([...known])}.`);
+  } catch (error) {
+    if (!(error instanceof OptionError)) throw error;
+    const problem = `${name}: saved under settings that this bundle does not have (${error.problem.replace(/\.$/, "")}).`;
+    throw new StateMismatchError(problem, "Open the bundle that it was saved from.", error);
+  }
+}
+
+function countersOf(metadata: Readonly<Record<string, string>>): Counters {
+  const number = (name: string): number => numberOf(metadata[name]);
+  return {
+    capacity: number("capacity"),
+    offset: number("offset"),
+    length: number("length"),
+    history: number("history"),
+    pending: metadata["pending"] === "" ? null : number("pending"),
+    position: number("position"),
+  };
+}
+
+/** Return the number of a decimal text; NaN for any other text. */
+function numberOf(text = ""): number {
+  return /^-?[0-9]{1,15}$/.test(text) ? Number(text) : NaN;
+}
+
+/** Yield the reasons why no stream under these settings can have these counters. */
+function* counterProblems(counters: Counters, evaluation: EvaluationSettings, vocabSize: number): Iterable<string> {
+  const most: Partial<Record<keyof Counters, number>> = {
+    length: evaluation.mostRows,
+    history: Math.min(counters.position, evaluation.longestPart ?? Infinity),
+    pending: vocabSize - 1,
+  };
+  for (const [name, value] of Object.entries(counters)) {
+    const largest = most[name as keyof Counters] ?? Infinity;
+    if (value !== null && !(value >= 0 && value <= largest)) yield `${name} is ${value}, expected 0 to ${largest}`;
+  }
+  if (!(evaluation.maxSegment(counters.capacity) >= 1)) yield `capacity is ${counters.capacity}`;
+  if ((counters.pending === null) !== (counters.position === 0))
+    yield `position is ${counters.position}, pending ${counters.pending}`;
+}
+
+function* tensorProblems(
+  bundle: Bundle,
+  evaluation: EvaluationSettings,
+  capacity: number,
+  tensors: ReadonlyMap<string, HostTensor>,
+): Iterable<string> {
+  for (const entry of bundle.memory) {
+    const expected = `${entry.dtype} (${sizesOf({ evaluation, capacity }, entry).join(", ")})`;
+    const tensor = tensors.get(entry.input);
+    const is = tensor && `${tensor.dtype} (${tensor.shape.join(", ")})`;
+    if (is !== expected) yield `${entry.input} is ${is ?? "missing"}, expected ${expected}`;
+    else if (!allFinite(tensor as HostTensor)) yield `${entry.input} has numbers that are not finite`;
+  }
+  if (tensors.size > bundle.memory.length) yield "it has tensors without a memory";
+}

@@ -1,0 +1,329 @@
+// Bundles open from folders, files and addresses; what is damaged, missing or lost is a typed error.
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { createServer } from "node:http";
+import { cpSync, mkdtempSync, readFileSync, renameSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+
+import * as xlruntime from "xlruntime";
+import { FilesSource, load, Sampling } from "xlruntime";
+
+import { all, BYTES, changed, digestOf, filesOf, GOLDEN, golden, open, refuses } from "./helpers.mjs";
+
+const TEXT = "A short text of some words.";
+
+async function scoreOf(model) {
+  return (await all(model.score([TEXT])))[0].nats;
+}
+
+/** Serve files, and answer what `answer` says instead for some names: a status, or a cut connection. */
+async function served(files, answer = {}) {
+  const server = createServer((request, response) => {
+    const name = decodeURIComponent(request.url.split("/").at(-1));
+    const content = files.get(name);
+    if (typeof answer[name] === "number") response.writeHead(answer[name]).end();
+    else if (answer[name] === "cut") {
+      response.writeHead(200, { "Content-Length": content.length });
+      response.write(content.slice(0, content.length / 2), () => response.destroy());
+    } else if (content === undefined) response.writeHead(404).end();
+    else response.writeHead(200).end(content);
+  });
+  await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
+  return { address: `http://127.0.0.1:${server.address().port}/bundle`, close: () => server.close() };
+}
+
+test("the same bundle from a folder, from files and from an address", async () => {
+  const nats = await scoreOf(await open(BYTES));
+  const files = filesOf(BYTES);
+  const list = [...files].map(([name, content]) => new File([content], name));
+  const server = await served(files);
+  const seen = [];
+  for (const place of [
+    files,
+    list,
+    new FilesSource(files),
+    server.address,
+    `${server.address}/`,
+    new URL(server.address),
+  ]) {
+    assert.equal(await scoreOf(await load(place, { onProgress: (one) => seen.push(one) })), nats);
+  }
+  server.close();
+  const { loaded, total } = seen.at(-1);
+  assert.equal(loaded, total);
+  assert.ok(seen.length > 12 && seen.every((one) => one.loaded <= one.total));
+});
+
+test("what is not there is no bundle", async () => {
+  await refuses(() => load("nowhere"), "bundle_not_found", /^nowhere: no such folder\. Make a bundle/);
+  await refuses(() => load(join(golden(BYTES), "bundle.json")), "bundle_not_found", /a file, expected a bundle folder/);
+  await refuses(() => load(new Map()), "bundle_not_found", /no bundle\.json in it, so not a bundle/);
+});
+
+test("a file behind a link that leads out of the folder is refused", async () => {
+  const outside = mkdtempSync(join(tmpdir(), "xlruntime-"));
+  const folder = join(outside, "bundle");
+  cpSync(golden(BYTES), folder, { recursive: true });
+  symlinkSync(folder, join(outside, "link"));
+  await load(join(outside, "link"));
+  renameSync(join(folder, "weights.data"), join(folder, "moved.data"));
+  symlinkSync("moved.data", join(folder, "weights.data"));
+  await load(folder);
+  renameSync(join(folder, "moved.data"), join(outside, "moved.data"));
+  symlinkSync("../moved.data", join(folder, "moved.data"));
+  await refuses(load(folder), "bundle_damaged", /weights\.data: a link that leads out of the bundle's folder\. Copy/);
+});
+
+test("a server that fails in the middle is an error, and nothing is half open", async () => {
+  const files = filesOf(BYTES);
+  for (const [answer, code, text] of [
+    [{ "weights.data": 404 }, "bundle_damaged", /weights\.data is missing/],
+    [{ "weights.data": 500 }, "file", /weights\.data: the server answered 500\. Load it again/],
+    [{ "weights.data": "cut" }, "file", /weights\.data: could not be loaded \(.*\)\. Check the connection/],
+    [{ "bundle.json": "cut" }, "file", /bundle\.json: could not be loaded/],
+  ]) {
+    const server = await served(files, answer);
+    await refuses(() => load(server.address), code, text);
+    server.close();
+  }
+  await refuses(() => load("http://127.0.0.1:9/bundle"), "file", /could not be loaded/);
+});
+
+test("a longer file is refused without reading all of it", async () => {
+  const files = filesOf(BYTES);
+  files.set("score.onnx", new Uint8Array(50_000_000));
+  await refuses(() => load(files), "bundle_damaged", /score\.onnx has more than \d+ bytes/);
+  files.set("bundle.json", new Uint8Array(2 ** 26 + 1));
+  files.delete("bundle.json.sha256");
+  await refuses(() => load(files), "bundle_format", /more than 67,108,864 bytes/);
+});
+
+test("an application opens only the bundle that it was made with", async () => {
+  const files = filesOf(BYTES);
+  const digest = digestOf(files.get("bundle.json"));
+  assert.equal((await load(files, { digest })).digest, digest);
+  changed(files, "bundle.json", (manifest) => (manifest.provenance.note = "another"));
+  await load(files);
+  await refuses(() => load(files, { digest }), "bundle_mismatch", /Use the bundle that this application was made with/);
+});
+
+test("unknown options are refused, not ignored", async () => {
+  const files = filesOf(BYTES);
+  await refuses(() => load(files, { Digest: "0" }), "option", /load: no option Digest, expected digest, device/);
+  const model = await open(BYTES);
+  const sampled = (sampling) => all(model.generate("a", { maxTokens: 1, sampling }));
+  await refuses(() => sampled({ top_k: 1 }), "option", /sampling: no option top_k, expected temperature, topK/);
+  await refuses(() => sampled("greedy"), "argument", /sampling is "greedy", expected an object/);
+  const stream = await model.stream();
+  await refuses(() => all(stream.generate("a", { maxTokens: 1, seed: 1 })), "option", /no option seed/);
+  await refuses(() => stream.feed("a", { details: 3 }), "option", /feed: no option details, expected detail/);
+  await refuses(() => stream.scoreContinuation("a", { details: 3 }), "option", /no option details/);
+  const state = await stream.save();
+  await refuses(() => model.restore(state, { capacities: 64 }), "option", /no option capacities, expected capacity/);
+  await refuses(() => model.restore("state.safetensors"), "argument", /restore takes the content of a file/);
+});
+
+test("a manifest that differs from its digest is refused, and so is one without", async () => {
+  const files = filesOf(BYTES);
+  const line = files.get("bundle.json.sha256");
+  files.delete("bundle.json.sha256");
+  await refuses(() => load(files), "bundle_damaged", /bundle\.json\.sha256 is missing/);
+  changed(files, "bundle.json", (manifest) => (manifest.provenance.note = "another"));
+  files.set("bundle.json.sha256", line);
+  await refuses(() => load(files), "bundle_damaged", /bundle\.json: was changed/);
+});
+
+test("another graph is not the one of the manifest", async () => {
+  const files = filesOf(BYTES);
+  const detail = files.get("detail.onnx");
+  files.set("generate.onnx", detail);
+  await refuses(() => load(files), "bundle_damaged", /generate\.onnx (has|was)/);
+  const model = await load(files, { checkFiles: false });
+  const other = /generate\.onnx: bundle\.json has other inputs or outputs \(.*logits/;
+  await refuses(() => all(model.generate(TEXT, { maxTokens: 1 })), "bundle_graph", other);
+});
+
+test("an output of another shape than in the manifest is refused", async () => {
+  const files = filesOf(BYTES);
+  changed(files, "bundle.json", (manifest) => {
+    for (const name of ["top_ids", "top_log_probs"]) manifest.graphs.detail.outputs[name].shape[2] = 9;
+  });
+  const model = await load(files);
+  const other = /output top_ids is int64 \(1, \d+, 10\), expected int64 \(1, \d+, 9\)/;
+  await refuses(() => all(model.scoreTokens([TEXT], { detail: 3 })), "bundle_graph", other);
+});
+
+test("fields of another type, unknown and missing ones, and contradictions are refused", async () => {
+  const refused = [
+    [(m) => (m.format = 3), /format 3, expected 4\. Convert the checkpoint again/],
+    [(m) => (m.format = 5), /Install a newer xlruntime/],
+    [(m) => (m.more = 1), /more is unknown/],
+    [(m) => delete m.requires.opset, /requires\.opset is missing/],
+    [(m) => (m.document.restart = 0), /document\.restart is 0, expected true or false/],
+    [(m) => (m.settings.mem_len.value = 1.5), /settings\.mem_len\.value is 1\.5, expected a whole number/],
+    [(m) => (m.settings.mem_len.value = true), /mem_len is true, expected 1 to/],
+    [(m) => m.rings.capacity.rows.pop(), /rings\.capacity\.rows has 2 entries, expected 3/],
+    [(m) => (m.graphs.score.inputs.tokens.ring = "capacity"), /score\.inputs\.tokens\.ring is unknown/],
+    [(m) => delete m.graphs.score.inputs.offset.ring, /offset\.ring is missing/],
+    [(m) => (m.graphs.score.inputs.offset.ring = "toString"), /takes a offset that is not there/],
+    [(m) => (m.graphs.score.format = "torchscript"), /need PyTorch/],
+    [(m) => (m.requires.domains["other.domain"] = 1), /operators of other\.domain 1, which are unknown/],
+    [(m) => (m.requires.onnxruntime = "99.0.0"), /requires ONNX Runtime 99\.0\.0, found 1\./],
+    [(m) => (m.graphs.score.variant_of = "constructor"), /variant of constructor, which is not there/],
+    [(m) => (m.rings.capacity.slots = [1, 0, 0]), /ring capacity keeps \d+ rows in \d+ slots/],
+    [(m) => (m.rings.capacity.window = [0, 0, 0]), /would see 0 keys/],
+    [(m) => (m.document.full_document = true), /needs no rings/],
+    [(m) => (m.document.bidirectional = true), /full_document is false/],
+    [(m) => (m.document.restart = true), /nothing ever restarts/],
+    [(m) => (m.tokenizer.first_id = 1), /bytes have ids up to 256, the vocabulary up to 255/],
+    [(m) => (m.memory[1].input = m.memory[0].input), /two memories have one input or output/],
+    [(m) => delete m.graphs.generate.outputs.logits, /generate does not return logits as float32/],
+    [(m) => (m.files["../up"] = m.files["score.onnx"]), /"\.\.\/up" is not the name of a file/],
+    [(m) => delete m.files["score.onnx"], /used but not listed: score\.onnx/],
+  ];
+  for (const [change, text] of refused) {
+    await refuses(() => load(changed(filesOf(BYTES), "bundle.json", change)), "bundle_format", text);
+  }
+  const files = filesOf(BYTES).set("bundle.json", new TextEncoder().encode("["));
+  files.delete("bundle.json.sha256");
+  await refuses(() => load(files), "bundle_format", /not JSON/);
+});
+
+test("only segment_len and mem_len can be chosen", async () => {
+  const model = await open(BYTES);
+  for (const settings of [{ clamp_len: 3 }, { restart: true }, { n_hashes: 1 }]) {
+    await refuses(() => model.stream(settings), "option", /to choose, expected segment_len or mem_len\. .*configure/);
+  }
+  await refuses(() => model.stream({ mem_len: 0 }), "option", /mem_len is 0, expected 1 to/);
+  await refuses(() => model.stream({ segment_len: 1.5 }), "option", /segment_len is 1\.5/);
+  assert.equal((await model.stream({ segment_len: 5, mem_len: null })).evaluation.segmentLen, 5);
+  const limited = await open("learned_places");
+  assert.equal((await limited.stream({ segment_len: 10 })).evaluation.segmentLen, 9); // its most positions
+  await refuses(() => limited.stream({ mem_len: 8 }), "option", /no setting mem_len to choose, expected segment_len/);
+});
+
+test("devices and threads", async () => {
+  await refuses(() => load(golden(BYTES), { device: "webgpu" }), "provider", /no device webgpu here; there is cpu/);
+  await refuses(() => load(golden(BYTES), { threads: 0 }), "option", /threads is 0, at least 1 is needed/);
+});
+
+test("one document where a list is expected", async () => {
+  const model = await open(BYTES);
+  for (const given of [TEXT, new TextEncoder().encode(TEXT), new Blob([TEXT]), { name: "it", source: TEXT }, 7, null]) {
+    await refuses(() => all(model.score(given)), "argument", /expected a list of documents/);
+  }
+  await refuses(() => all(model.score([1, 2, 3])), "argument", /document 0 is the number 1/);
+});
+
+test("documents of every kind have the same score", async () => {
+  const model = await open(BYTES);
+  const bytes = new TextEncoder().encode(TEXT);
+  async function* slowly() {
+    for (const byte of bytes) yield Uint8Array.of(byte);
+  }
+  const documents = [
+    TEXT,
+    bytes,
+    new Blob([TEXT]),
+    new Blob([TEXT]).stream(),
+    slowly(),
+    [...bytes],
+    Int32Array.from(bytes),
+  ];
+  const scores = await all(model.score([...documents, { name: "named", source: TEXT }]));
+  assert.equal(new Set(scores.map((score) => score.nats)).size, 1);
+  assert.equal(scores.at(-1).document, "named");
+  assert.equal(scores[0].bitsPerByte, scores[0].bits / (bytes.length - 1));
+  assert.equal(scores[5].bytes, 0);
+});
+
+test("a model opens its graphs again after release", async () => {
+  const model = await open(BYTES);
+  const nats = await scoreOf(model);
+  await model.release();
+  assert.equal(await scoreOf(model), nats);
+});
+
+test("sampling out of range lists all problems", () => {
+  assert.throws(() => new Sampling({ temperature: -1, topK: 0, topP: 2, seed: -1 }), {
+    name: "OptionError",
+    message:
+      "sampling: temperature is -1, at least 0 is needed; top_k is 0, at least 1 is needed; " +
+      "top_p is 2, expected more than 0 and at most 1; seed is -1, expected 0 to 2^64 - 1 (a bigint beyond 2^53).",
+  });
+  assert.throws(() => new Sampling({ seed: 2 ** 53 }), { code: "option" });
+  assert.equal(new Sampling({ seed: 2n ** 64n - 1n }).seed, 2n ** 64n - 1n);
+});
+
+test("a draw is the one of the rules", () => {
+  const logits = Float32Array.from([0.1, 0.5, 0.2, 0.2].map(Math.log));
+  const drawn = (u, options) => new Sampling(options).draw(logits, { next: () => u });
+  assert.deepEqual(
+    [0, 0.11, 0.59, 0.61, 0.81, 0.9999].map((u) => drawn(u, {})),
+    [0, 1, 1, 2, 3, 3],
+  );
+  assert.deepEqual(
+    [0, 0.7, 0.72, 0.99].map((u) => drawn(u, { topK: 2 })), // 0.5 and the first of the equal ones
+    [1, 1, 2, 2],
+  );
+  assert.deepEqual(
+    [0, 0.55, 0.56, 0.77, 0.78].map((u) => drawn(u, { topP: 0.85 })),
+    [1, 1, 2, 2, 3],
+  );
+  assert.deepEqual([drawn(0.99, { topK: 3, topP: 0.5 }), drawn(0.9, { temperature: 0 })], [1, 1]);
+  assert.deepEqual([drawn(0.94, { topK: 4 }), drawn(0.05, { topK: 4 })], [0, 1]);
+});
+
+test("every class of errors has its own name, and a code of the format", () => {
+  const page = readFileSync(fileURLToPath(new URL("../../../docs/bundle_format.md", import.meta.url)), "utf8");
+  const codes = new Set(page.split("## Errors")[1].match(/(?<=^\| `)[a-z_]+/gm));
+  const classes = Object.entries(xlruntime).filter(([name]) => name.endsWith("Error"));
+  const bases = ["BundleError", "StateError"]; // are never raised
+  const seen = new Set();
+  for (const [name, Class] of classes) {
+    const error = new Class("it is wrong.", "Do nothing.");
+    assert.deepEqual([error.name, error.problem, error.hint], [name, "it is wrong.", "Do nothing."]);
+    assert.ok(error instanceof xlruntime.XlruntimeError);
+    assert.ok(codes.has(error.code), error.code);
+    if (bases.includes(name)) continue;
+    assert.ok(!seen.has(error.code), error.code);
+    seen.add(error.code);
+  }
+  assert.deepEqual([...codes].filter((code) => !seen.has(code)).sort(), ["busy", "internal", "stopped", "timeout"]);
+});
+
+test("a page loads at most 48 kB of the package", () => {
+  execFileSync("node", [fileURLToPath(new URL("../scripts/size.mjs", import.meta.url))]);
+});
+
+test("the package names its peer that is missing", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "xlruntime-"));
+  const script = `
+    import { load } from ${JSON.stringify(new URL("../dist/index.js", import.meta.url).href)};
+    import { setPlatform, importModule } from ${JSON.stringify(new URL("../dist/onnxruntime.js", import.meta.url).href)};
+    setPlatform({
+      importOrt: () => importModule("onnxruntime-node", () => Promise.reject(new Error("not found"))),
+      providers: { cpu: "cpu" },
+      parallel: true,
+    });
+    const files = new Map();
+    for (const name of (await import("node:fs")).readdirSync(${JSON.stringify(golden(BYTES))})) {
+      files.set(name, new Uint8Array((await import("node:fs")).readFileSync(${JSON.stringify(golden(BYTES))} + "/" + name)));
+    }
+    await load(files).catch((error) => console.log(error.name + ": " + error.message));
+  `;
+  writeFileSync(join(folder, "it.mjs"), script);
+  const said = execFileSync("node", [join(folder, "it.mjs")], { encoding: "utf8" });
+  assert.equal(
+    said,
+    "ProviderError: onnxruntime-node cannot be loaded (not found). Install it: npm install onnxruntime-node\n",
+  );
+});
+
+test("a bundle of an encoder-decoder is refused with the program that runs it", async () => {
+  const folder = join(GOLDEN, "encoder_decoder", "translator");
+  await refuses(load(folder), "bundle_format", /an encoder-decoder, .*Use the Python package/);
+});

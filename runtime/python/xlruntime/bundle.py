@@ -1,0 +1,552 @@
+"""The manifest of a bundle, and the check of its files.
+
+The exporter writes these dataclasses to `bundle.json`. A runtime knows nothing else about an architecture.
+
+    Bundle
+    ├── graphs: {name: Graph}         score, generate, detail, positions, encode, and variants of them
+    │   ├── inputs: {name: Feed}      what a step feeds to each input
+    │   └── outputs: {name: Tensor}   without memories
+    ├── memory: (MemoryEntry, ...)    input -> output pairs that a stream carries
+    ├── evaluation: EvaluationRules   how documents are cut, settings and rings (see `evaluation`)
+    └── encoder: Encoder              of an encoder-decoder
+
+An axis is a number (fixed) or a name (free): `batch`, `segment`, `near + 1`, or the symbol of a ring's capacity.
+docs/bundle_format.md specifies all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from math import inf
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from .errors import BundleFormatError
+from .evaluation import EvaluationRules, EvaluationSettings, FreshMemory, Ring, Setting
+from .json_fields import OPTIONAL, read_fields
+from .limits import Limits, parse_json
+from .messages import listed, named, shown
+
+__all__ = [
+    "DIGEST",
+    "DOMAIN",
+    "ENCODE",
+    "FIRST_MEMORY_FILE",
+    "FORMAT",
+    "MANIFEST",
+    "MANIFEST_LIMITS",
+    "POSITIONS",
+    "Bundle",
+    "Encoder",
+    "Feed",
+    "FileDigest",
+    "Format",
+    "Graph",
+    "Layout",
+    "MemoryEntry",
+    "Requirements",
+    "Ring",
+    "Setting",
+    "Tensor",
+    "Tokenizer",
+]
+
+FORMAT = 4
+MANIFEST = "bundle.json"
+DIGEST = "bundle.json.sha256"
+FIRST_MEMORY_FILE = "first_memory.safetensors"  # first values of a fresh memory, unless they are zero
+POSITIONS = "positions"  # graphs that make constants: of settings,
+ENCODE = "encode"  # and of a source
+DOMAIN = "ai.xlexport"  # of custom operators
+DOMAINS = {DOMAIN: 1}  # newest version of each domain that this runtime knows
+MANIFEST_LIMITS = Limits(bytes=1 << 26, operations=1_000_000)  # the sample takes 0.6 MB and 5,000 values
+SIZES = (8, 16, 32, 64)  # bits of whole numbers
+DTYPES = ("float16", "float32", "float64", "bool", *(f"{sign}int{size}" for sign in ("", "u") for size in SIZES))
+LARGEST_AXIS = 2**31 - 1
+LONGEST_NAME, LARGEST_FILE = 255, 1 << 62  # bytes; names have at most 255 on most file systems
+LONGEST_SOURCE = 1 << 20
+LISTED = 3  # contradictions that a message lists
+
+EACH = ("batch", "segment")
+# Outputs of the graphs, by purpose. A text is a size that the bundle defines.
+OUTPUTS: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "score": {"log_prob": ("float32", EACH)},
+    "generate": {"logits": ("float32", ("batch", "vocab_size"))},
+    "detail": {
+        "log_prob": ("float32", EACH),
+        "rank": ("int64", EACH),
+        "entropy": ("float32", EACH),
+        "top_ids": ("int64", (*EACH, "k")),
+        "top_log_probs": ("float32", (*EACH, "k")),
+    },
+}
+RING_FEEDS = ("offset", "length", "window", "slots")
+
+Axis = int | str
+Layout = Literal["ring", "window", "state"]
+Format = Literal["onnx", "torchscript", "exported-program"]
+FeedKind = Literal[
+    "tokens",
+    "targets",
+    "position",
+    "offset",
+    "length",
+    "window",
+    "slots",
+    "setting",
+    "constant",
+    "memory",
+    "source",
+]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One output of a graph."""
+
+    dtype: str  # numpy name, "float32"
+    shape: tuple[Axis, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"a dtype is {shown(self.dtype)}, expected one of {', '.join(DTYPES)}")
+        wrong = [axis for axis in self.shape if not axis or (isinstance(axis, int) and not 1 <= axis <= LARGEST_AXIS)]
+        if wrong:
+            raise ValueError(f"an axis is {shown(wrong[0])}, expected a name or 1 to {LARGEST_AXIS}")
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What a step feeds to an input of a graph: its kind, and the ring or setting that it is about."""
+
+    feed: FeedKind
+    ring: str = field(default="", metadata=OPTIONAL)
+    setting: str = field(default="", metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        if bool(self.ring) != (self.feed in RING_FEEDS) or bool(self.setting) != (self.feed == "setting"):
+            raise ValueError(f"the feed {self.feed!r} is of ring {self.ring!r} and setting {self.setting!r}")
+
+
+@dataclass(frozen=True)
+class MemoryEntry:
+    """One carried tensor: the input of a step graph that takes it, and the output with its next value.
+
+    It has one entry along the axis `batch` for each batch row. Layouts:
+
+    * `ring`: rows along the axis named by the symbol of its capacity. A step writes only its own slots.
+    * `window`: a fixed number of newest rows, oldest first, along the last axis but one. A step returns all rows.
+    * `state`: fixed size, without rows. A step returns the whole state; a document begins with the first value.
+    """
+
+    input: str  # "memory_key_0"
+    output: str  # "new_memory_key_0"
+    dtype: str
+    shape: tuple[Axis, ...]  # ("batch", n_head, "capacity", d_head)
+    layout: Layout = "ring"
+    first_value: str | None = None  # tensor in FIRST_MEMORY_FILE for each fresh slot; None: zero
+
+    def __post_init__(self) -> None:
+        Tensor(self.dtype, self.shape)  # checks both
+
+    @property
+    def symbol(self) -> str | None:
+        """Symbol of the capacity; None if it is not a ring."""
+        free = [axis for axis in self.shape if isinstance(axis, str) and axis != "batch"]
+        return free[0] if self.layout == "ring" and len(free) == 1 else None
+
+    @property
+    def row_axis(self) -> int | None:
+        """Index of the axis of rows; None for a state."""
+        if self.layout == "ring":
+            return self.shape.index(str(self.symbol))
+        return len(self.shape) - 2 if self.layout == "window" else None
+
+    def begins_with(self, value: Any) -> bool:
+        """Return whether a value can be the first one: finite floats, shaped as one slot or one state."""
+        shape = tuple(axis for index, axis in enumerate(self.shape) if index not in (0, self.row_axis))
+        return value is not None and value.shape == shape and value.dtype.kind == "f" and bool((abs(value) < inf).all())
+
+    def problem(self, rings: Mapping[str, Ring]) -> str | None:
+        """Return the problem of the shape, or None."""
+        free = [axis for axis in self.shape[1:] if isinstance(axis, str)]
+        if not self.shape or self.shape[0] != "batch":
+            return "has no axis 'batch' in front"
+        if self.layout == "ring":
+            if len(free) == 1 and free[0] in rings:
+                return None
+            return f"is a ring over {shown(free)}, expected one of {shown([*rings])}"
+        if free:
+            return f"is a {self.layout} with free axes {shown(free)}"
+        return "is a window without rows" if self.layout == "window" and len(self.shape) < 3 else None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One graph of the bundle.
+
+    An ONNX file or an exported program of PyTorch holds one graph. A TorchScript file has one method per graph.
+
+    Attributes:
+        inputs: what a step feeds to each input.
+        outputs: all but memories.
+        format: all but `onnx` need PyTorch, and loading them runs code from the file.
+        variant_of: name of the graph that computes the same; None: it has a meaning of its own.
+        max_segment: most tokens of a step; None: any number.
+        static: whether shapes within the graph do not depend on values of inputs, as CUDA graphs need.
+        fixed: sizes of axes that this graph fixes.
+    """
+
+    file: str
+    format: Format
+    inputs: Mapping[str, Feed]
+    outputs: Mapping[str, Tensor]
+    variant_of: str | None = None
+    max_segment: int | None = None
+    static: bool = False
+    fixed: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, size in {"max_segment": self.max_segment, **self.fixed}.items():
+            if size is not None and not 1 <= size <= LARGEST_AXIS:
+                raise ValueError(f"{named(name)} of {named(self.file)} is {size}, expected 1 to {LARGEST_AXIS}")
+
+    def fits(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether the graph takes a step of these sizes: `segment`, `batch`, and the slots of each ring."""
+        most = sizes["segment"] if self.max_segment is None else self.max_segment
+        return sizes["segment"] <= most and all(sizes.get(axis) == size for axis, size in self.fixed.items())
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """The tokenizer of a bundle.
+
+    Its kind is `bytes` (id = byte + first_id), `none` (ids only), or one with a file: `vocabulary` (see `Vocabulary`),
+    `tokenizers` or `sentencepiece` (files of these libraries).
+    """
+
+    kind: Literal["bytes", "vocabulary", "tokenizers", "sentencepiece", "none"]
+    file: str | None = None
+    first_id: int = 0  # id of byte 0; smaller ids have no text
+
+    def __post_init__(self) -> None:
+        if self.first_id < 0 or (self.first_id and self.kind != "bytes"):
+            raise ValueError(f"first_id of tokenizer {self.kind!r} is {self.first_id}, expected 0 or that of byte 0")
+        if (self.file is None) != (self.kind in ("bytes", "none")):
+            raise ValueError(f"tokenizer {self.kind!r} with file {named(self.file)}: only bytes and none have no file")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The sizes and reserved ids of an encoder-decoder. Its other graphs read targets.
+
+    The graph `encode` takes `source` (sources, source_tokens) int64. Its outputs are constants of the whole target;
+    in the other graphs their axes are named `batch` and `source`.
+
+    Attributes:
+        source_len: most tokens of a source.
+        pad: id that pads shorter sources of a batch, behind their ends.
+        start: id that a target begins with; it is read, not predicted.
+        end: id that follows a target's last token.
+    """
+
+    source_len: int
+    pad: int
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.source_len <= LONGEST_SOURCE:
+            raise ValueError(f"source_len is {self.source_len}, expected 1 to {LONGEST_SOURCE}")
+        if len({self.pad, self.start, self.end}) < 3:
+            raise ValueError("pad, start and end are not three different ids")
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a runtime needs for the ONNX graphs: the oldest ONNX Runtime, the opset, and domains of other operators."""
+
+    onnxruntime: str | None = None  # "1.24.1"
+    opset: int | None = None
+    domains: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.onnxruntime is not None and re.fullmatch(r"\d{1,4}(\.\d{1,4}){0,3}", self.onnxruntime) is None:
+            raise ValueError(f"onnxruntime is {shown(self.onnxruntime)}, expected a version such as 1.24.1")
+        lacking = [f"{named(name)} {n}" for name, n in self.domains.items() if not 1 <= n <= DOMAINS.get(name, 0)]
+        if lacking:
+            raise ValueError(f"it needs operators that this xlruntime lacks: {listed(lacking)}")
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """Size and SHA-256 that a file of the bundle must have."""
+
+    sha256: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if re.fullmatch("[0-9a-f]{64}", self.sha256) is None or not 0 <= self.size <= LARGEST_FILE:
+            raise ValueError(f"{ascii(self.sha256)[:70]} and {shown(self.size)} bytes, expected a SHA-256 and a size")
+
+
+@dataclass(frozen=True)
+class _Model:
+    architecture: str
+    config: Mapping[str, Any]
+    vocab_size: int
+    precision: str
+
+
+@dataclass(frozen=True)
+class _Document:
+    segment_len: int
+    max_positions: int | None
+    restart: bool
+    full_document: bool
+    bidirectional: bool
+    fresh_memory: FreshMemory
+    encoder: Encoder | None
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """The fields of `bundle.json`."""
+
+    format: int
+    requires: Requirements
+    model: _Model
+    tokenizer: Tokenizer
+    document: _Document
+    settings: Mapping[str, Setting]
+    rings: Mapping[str, Ring]
+    memory: tuple[MemoryEntry, ...]
+    graphs: Mapping[str, Graph]
+    provenance: Mapping[str, Any]
+    files: Mapping[str, FileDigest]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """`bundle.json`: the single source of truth about a bundle.
+
+    Attributes:
+        architecture, config: the model's family, and its hyper-parameters for people and for `verify`.
+        vocab_size: ids are 0 to `vocab_size` - 1; precision: of weights and products, such as `float32` or `int8`.
+        tokenizer: how text becomes ids; encoder: of an encoder-decoder, else None.
+        evaluation: how documents are cut, settings and rings.
+        memory: the carried tensors; graphs: the graphs by name.
+        provenance: object for people; files: digest and size of every other file; requires: what graphs need.
+        digest: SHA-256 of the `bundle.json` that it was read from.
+    """
+
+    architecture: str
+    config: Mapping[str, Any]
+    vocab_size: int
+    precision: str
+    tokenizer: Tokenizer
+    evaluation: EvaluationRules
+    memory: tuple[MemoryEntry, ...]
+    graphs: Mapping[str, Graph]
+    provenance: Mapping[str, Any]
+    files: Mapping[str, FileDigest]
+    requires: Requirements = field(default_factory=Requirements)
+    encoder: Encoder | None = None
+    digest: str = field(default="", init=False, compare=False)
+
+    @property
+    def settings(self) -> EvaluationSettings:
+        """The evaluation settings that the bundle has chosen."""
+        return self.evaluation.choose()
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of this bundle's numbers: a digest of graphs, weights and first values."""
+        lines = (f"{self.files[name].sha256}  {name}\n" for name in sorted(self.computing_files, key=str.encode))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    @property
+    def computing_files(self) -> dict[str, FileDigest]:
+        """The files that determine the numbers that this bundle computes."""
+        return {name: digest for name, digest in self.files.items() if name != self.tokenizer.file}
+
+    def variants(self, purpose: str, static: bool = False) -> dict[str, Graph]:
+        """Return the graphs that compute the same as `purpose`, those for the fewest tokens first."""
+        graphs = [
+            (name, graph)
+            for name, graph in self.graphs.items()
+            if purpose in (name, graph.variant_of) and graph.static == static
+        ]
+        return dict(sorted(graphs, key=lambda entry: entry[1].max_segment or inf))
+
+    def to_json(self) -> str:
+        """Return `bundle.json` as text."""
+        rules = self.evaluation
+        fields = asdict(
+            _Manifest(
+                FORMAT,
+                self.requires,
+                _Model(self.architecture, self.config, self.vocab_size, self.precision),
+                self.tokenizer,
+                _Document(
+                    rules.segment_len,
+                    rules.max_positions,
+                    rules.restart,
+                    rules.full_document,
+                    rules.bidirectional,
+                    rules.fresh_memory,
+                    self.encoder,
+                ),
+                rules.settings,
+                rules.rings,
+                self.memory,
+                self.graphs,
+                self.provenance,
+                self.files,
+            )
+        )
+        for graph in fields["graphs"].values():
+            for name, feed in graph["inputs"].items():
+                graph["inputs"][name] = {key: value for key, value in feed.items() if value}
+        return json.dumps(fields, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, where: str) -> Bundle:
+        """Read `bundle.json`.
+
+        Args:
+            text: content of the file; bytes are UTF-8.
+            where: its path, for messages.
+
+        Raises:
+            BundleFormatError: the text is not JSON, too large, of another format, contradicts itself, or has a wrong,
+                missing or unknown field.
+        """
+        raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+        hint = f"Convert the checkpoint again: xlexport convert CHECKPOINT -o {PurePosixPath(where).parent}"
+        fields = parse_json(raw, MANIFEST_LIMITS.budget(where, BundleFormatError, hint))
+        found = fields.get("format", fields.get("format_version")) if isinstance(fields, dict) else None
+        if type(found) is not int:
+            raise BundleFormatError(f"{where}: no integer format, so not a bundle that xlexport wrote.")
+        if found != FORMAT:
+            raise BundleFormatError(
+                f"{where}: is of format {str(found)[:20]}, this xlruntime reads {FORMAT}.", repair=hint
+            )
+        try:
+            manifest = read_fields(_Manifest, fields)
+            document = dict(vars(manifest.document))
+            encoder = document.pop("encoder")
+            bundle = cls(
+                **vars(manifest.model),
+                tokenizer=manifest.tokenizer,
+                evaluation=EvaluationRules(**document, settings=manifest.settings, rings=manifest.rings),
+                memory=manifest.memory,
+                graphs=manifest.graphs,
+                provenance=manifest.provenance,
+                files=manifest.files,
+                requires=manifest.requires,
+                encoder=encoder,
+            )
+            if problems := list(islice(bundle.problems(), LISTED)):
+                raise ValueError("; ".join(problems))
+            object.__setattr__(bundle, "digest", hashlib.sha256(raw).hexdigest())
+        except ValueError as error:
+            raise BundleFormatError(f"{where}: {str(error).rstrip('.')}.", repair=hint) from error
+        return bundle
+
+    def problems(self) -> Iterator[str]:
+        """Yield contradictions between parts of the manifest, and file names that leave the folder."""
+        if outside := [name for name in self.files if not _is_file_name(name)]:
+            yield f"file names must stay inside the bundle, found {ascii(outside)[:200]}"
+        used = {graph.file for graph in self.graphs.values()} | ({self.tokenizer.file} - {None})
+        if any(entry.first_value is not None for entry in self.memory):
+            used.add(FIRST_MEMORY_FILE)
+        if unlisted := sorted(str(name) for name in used - self.files.keys()):
+            yield f"files are used but have no digest: {listed(map(named, unlisted))}"
+        if not 1 <= self.vocab_size <= LARGEST_AXIS:
+            yield f"vocab_size is {shown(self.vocab_size)}, expected 1 to {LARGEST_AXIS}"
+        first, last = self.tokenizer.first_id, self.tokenizer.first_id + 255
+        if self.tokenizer.kind == "bytes" and last >= self.vocab_size:
+            yield f"bytes have ids {first} to {last}, but the vocabulary is 0 to {self.vocab_size - 1}"
+        if taken := {"batch", "segment"} & self.evaluation.rings.keys():
+            yield f"a ring has the symbol {min(taken)!r}, which is another axis"
+        yield from self._problems_of_memory()
+        yield from self._problems_of_encoder()
+        for name, graph in self.graphs.items():
+            yield from self._problems_of_graph(name, graph)
+
+    def _problems_of_memory(self) -> Iterator[str]:
+        for entry in self.memory:
+            if problem := entry.problem(self.evaluation.rings):
+                yield f"memory {named(entry.input)} {problem}"
+        if len({name for entry in self.memory for name in (entry.input, entry.output)}) < 2 * len(self.memory):
+            yield "memories share an input or output"
+        if "score" not in self.graphs:
+            yield "the graph 'score' is missing"
+        elif left := [entry.input for entry in self.memory if entry.input not in self.graphs["score"].inputs]:
+            yield f"memory that the graph 'score' does not take: {listed(map(shown, left))}"
+
+    def _problems_of_encoder(self) -> Iterator[str]:
+        encode = self.graphs.get(ENCODE)
+        if (encode is None) != (self.encoder is None):
+            yield f"the graph {ENCODE!r} and the encoder of documents are not there together"
+        if encode is None or self.encoder is None:
+            return
+        ids = {"pad": self.encoder.pad, "start": self.encoder.start, "end": self.encoder.end}
+        if wrong := [f"{name} {value}" for name, value in ids.items() if not 0 <= value < self.vocab_size]:
+            yield f"ids of the encoder are outside the vocabulary: {', '.join(wrong)}"
+        if self.evaluation.max_positions is None:
+            yield "targets have no longest length, max_positions"
+        if strange := [name for name, tensor in encode.outputs.items() if tensor.shape[:1] != ("sources",)]:
+            yield f"outputs of the graph {ENCODE!r} have no axis 'sources' in front: {listed(map(named, strange))}"
+
+    def _problems_of_graph(self, name: str, graph: Graph) -> Iterator[str]:
+        """Yield inputs that nothing feeds, and differences between outputs and the needs of the graph's purpose."""
+        where = f"the graph {named(name)!r}"
+        if graph.variant_of is not None and (name == "score" or graph.variant_of not in self.graphs):
+            yield f"{where} is a variant of {shown(graph.variant_of)}"
+        purpose = graph.variant_of or name
+        for label, feed in graph.inputs.items():
+            if not self._can_feed(purpose, label, feed):
+                yield f"{where} takes {named(label)}, but nothing feeds it as {feed.feed} {feed.ring or feed.setting}"
+        if both := graph.outputs.keys() & {entry.output for entry in self.memory}:
+            yield f"{where} lists memory among its outputs: {listed(map(named, sorted(both)))}"
+        if strange := graph.fixed.keys() - {*EACH, *self.evaluation.rings}:
+            yield f"{where} fixes axes that no step has: {listed(map(named, sorted(strange)))}"
+        for label, (dtype, shape) in OUTPUTS.get(purpose, {}).items():
+            tensor = graph.outputs.get(label)
+            if tensor is None:
+                yield f"{where} does not return {label}"
+            elif (tensor.dtype, len(tensor.shape)) != (dtype, len(shape)) or not all(
+                map(self._is_size, tensor.shape, shape)
+            ):
+                yield f"{label} of {where} is not {dtype} ({', '.join(shape)})"
+
+    def _can_feed(self, purpose: str, label: str, feed: Feed) -> bool:
+        if purpose == ENCODE or feed.feed == "source":
+            return purpose == ENCODE and feed.feed == "source"
+        if feed.ring and feed.ring not in self.evaluation.rings:
+            return False
+        if feed.setting and feed.setting not in self.evaluation.settings:
+            return False
+        if purpose == POSITIONS:
+            return feed.feed in ("slots", "setting")
+        if feed.feed == "constant":
+            return any(name in self.graphs and label in self.graphs[name].outputs for name in (POSITIONS, ENCODE))
+        return feed.feed != "memory" or any(entry.input == label for entry in self.memory)
+
+    def _is_size(self, axis: Axis, expected: str) -> bool:
+        if expected == "k":
+            return isinstance(axis, int) and axis <= self.vocab_size
+        return axis == (self.vocab_size if expected == "vocab_size" else expected)
+
+
+def _is_file_name(name: str) -> bool:
+    """Return whether a file name stays inside a folder on every system, and a message can show it."""
+    plain = name not in ("", ".", "..") and not set(name) & set("/\\:")
+    return plain and name.isprintable() and len(name.encode("utf-8", "replace")) <= LONGEST_NAME

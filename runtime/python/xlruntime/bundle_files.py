@@ -1,0 +1,167 @@
+"""The files of a bundle: read the manifest, compare digests, and notice that files of an open bundle were replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from .bundle import DIGEST, MANIFEST, MANIFEST_LIMITS, Bundle, FileDigest
+from .errors import BundleDamagedError, BundleError, BundleFormatError, BundleMismatchError, BundleNotFoundError
+from .limits import read_at_most
+from .messages import listed
+
+__all__ = ["BundleFiles", "check_digests", "digest_file", "is_bundle", "read_bundle"]
+
+CHUNK = 1 << 20
+
+_Stamp = tuple[int, int, int, int, int]
+
+
+def is_bundle(folder: Path) -> bool:
+    """Return whether `folder` looks like a bundle: a folder that holds a manifest."""
+    return (folder / MANIFEST).is_file()
+
+
+def read_bundle(folder: Path, digest: str | None = None, check_files: bool = True) -> Bundle:
+    """Read the manifest of `folder`, and compare it and all files that it lists with their digests.
+
+    Neither ONNX Runtime nor the ONNX checker notices a flipped byte in a weights file; the digests do.
+
+    Args:
+        digest: the SHA-256 of `bundle.json` that the caller expects; None: any.
+
+    Raises:
+        BundleNotFoundError: the folder does not exist, or has no manifest.
+        BundleFormatError: the manifest is of another format, or not one.
+        BundleDamagedError: files are missing or changed; lists all of them.
+        BundleMismatchError: the manifest is intact, but not the expected one.
+    """
+    hint = "Make a bundle with `xlexport convert CHECKPOINT`."
+    if not folder.is_dir():
+        problem = "a file, expected a bundle folder" if folder.exists() else "no such folder"
+        raise BundleNotFoundError(f"{folder}: {problem}.", repair=hint)
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        raise BundleNotFoundError(f"{folder}: no {MANIFEST} in it, so not a bundle.", repair=hint)
+    with manifest.open("rb") as file:
+        raw = read_at_most(file, MANIFEST_LIMITS.budget(str(manifest), BundleFormatError))
+    found, stated = hashlib.sha256(raw).hexdigest(), _stated_digest(folder)
+    intact = stated == f"{found}  {MANIFEST}\n"
+    if stated and not intact:
+        raise _manifest_changed(manifest)
+    if digest is not None and digest != found:
+        raise BundleMismatchError(
+            f"{manifest}: its SHA-256 is {found}, expected {digest[:80]!r}.", repair="Use the bundle that was chosen."
+        )
+    bundle = Bundle.from_json(raw, str(manifest))
+    if not intact:  # earlier formats have no digest
+        raise _manifest_changed(manifest)
+    if check_files:
+        check_digests(folder, bundle.files)
+    return bundle
+
+
+def _stated_digest(folder: Path) -> str:
+    """Return the line that belongs to the manifest; empty without such a file."""
+    if not (folder / DIGEST).is_file():  # missing, a folder, or a link to itself
+        return ""
+    with (folder / DIGEST).open("rb") as file:
+        return file.read(1 << 10).decode("utf-8", "replace")
+
+
+def _manifest_changed(manifest: Path) -> BundleError:
+    return BundleDamagedError(
+        f"{manifest}: differs from the SHA-256 in {DIGEST}.",
+        repair=f"Copy the bundle again; after a change on purpose: sha256sum {MANIFEST} > {DIGEST}",
+    )
+
+
+def check_digests(folder: Path, files: Mapping[str, FileDigest]) -> None:
+    """Compare files of a bundle with the digests in its manifest.
+
+    Raises:
+        BundleDamagedError: files are missing or changed; lists all of them.
+    """
+    problems = [problem for name, wanted in files.items() if (problem := _problem(folder / name, wanted))]
+    if problems:
+        raise BundleDamagedError(
+            f"{folder}: {'; '.join(problems)}.", repair="Copy it again, or convert the checkpoint again."
+        )
+
+
+def digest_file(path: Path) -> FileDigest:
+    """Return SHA-256 and size of a file, which is read piece by piece."""
+    sha256, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while piece := file.read(CHUNK):
+            sha256.update(piece)
+            size += len(piece)
+    return FileDigest(sha256.hexdigest(), size)
+
+
+def _problem(path: Path, wanted: FileDigest) -> str | None:
+    if not path.is_file():
+        return f"{path.name} is missing"
+    if path.resolve().parent != path.parent.resolve():
+        return f"{path.name} is a link that leads out of the folder"
+    size = path.stat().st_size
+    if size != wanted.size:
+        return f"{path.name} has {size} bytes, expected {wanted.size}"
+    found = digest_file(path).sha256
+    if found != wanted.sha256:
+        return f"{path.name} was changed (SHA-256 {found[:12]}…, expected {wanted.sha256[:12]}…)"
+    return None
+
+
+class BundleFiles:
+    """The files that determine the numbers of a bundle, as they were when it was opened.
+
+    Graphs are opened when they are first needed. By then, the folder may hold another bundle.
+    """
+
+    def __init__(self, folder: Path, bundle: Bundle) -> None:
+        """Record the current state of the files. A missing one is reported when it is used."""
+        self._folder, self._digests = folder, bundle.computing_files
+        self._stamps = {name: _stamp(folder / name) for name in self._digests}
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Raise unless the files are the same before and after the block.
+
+        Raises:
+            BundleDamagedError: a file was replaced by one with other content.
+        """
+        self._require()
+        yield
+        self._require()
+
+    def _require(self) -> None:
+        with self._lock:
+            changed = []
+            for name, stamp in self._stamps.items():
+                found = _stamp(self._folder / name)
+                if found == stamp:
+                    continue
+                if found is None or digest_file(self._folder / name) != self._digests[name]:
+                    changed.append(name)
+                else:  # written or copied again, with the same content
+                    self._stamps[name] = found
+            if changed:
+                raise BundleDamagedError(
+                    f"{self._folder}: the bundle was replaced while it was open ({listed(changed)} differs).",
+                    repair="Load it again.",
+                )
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    """Return device, inode, size, and the times of writing and of any change; None if the file is missing."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

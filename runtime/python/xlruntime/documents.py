@@ -1,0 +1,324 @@
+"""Read documents as token ids, piece by piece if the tokenizer allows it, with offsets and counts.
+
+The tokenizers are in `tokenizers`; see `make_tokenizer`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import codecs
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import TextError, TokenError, TooLongError
+from .evaluation import EvaluationSettings
+from .limits import Limits
+
+__all__ = [
+    "DOCUMENT_LIMITS",
+    "IS_SPACE",
+    "SPACES",
+    "Context",
+    "Document",
+    "Ids",
+    "Source",
+    "TextCounts",
+    "TokenPiece",
+    "Tokenizer",
+    "as_ids",
+    "check_ids",
+    "check_length",
+    "continuation",
+    "encode",
+    "pieces",
+    "text_pieces",
+    "utf8_bytes",
+    "utf8_text",
+]
+
+# For a document that is held whole. Libraries use 270 bytes of memory per byte of English text, so 4.3 GB at the limit.
+DOCUMENT_LIMITS = Limits(bytes=16 << 20)
+SPACES = b" \t\n\r\v\f"  # ASCII white space, which is between words
+IS_SPACE = np.isin(np.arange(256), np.frombuffer(SPACES, np.uint8))  # by byte
+PIECE_BYTES = 1 << 14  # small compared to the memories, so that process memory stays flat
+
+Ids = npt.NDArray[np.int64]
+Context = str | bytes | npt.NDArray[np.integer[Any]] | list[int]
+Source = str | bytes | Path | BinaryIO | npt.NDArray[np.integer[Any]] | list[int] | Iterator[npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document to score.
+
+    Attributes:
+        name: identifies it in results and messages.
+        source: text, bytes, a path, a file opened in binary mode, or token ids in an array, a list or an iterator of
+            arrays.
+        limits: bounds for the whole document if its tokenizer reads it whole (tokenizer.json, SentencePiece), or for
+            a single word if the vocabulary is of words.
+        context: what the model reads before the document, without a score of its own. A text is tokenized together with
+            the document's text; a token with text of both is the document's. Token ids stay as they are. Nothing is
+            put between context and document: end the context with a space.
+        columns: values that belong to the document, for the caller; no score depends on them.
+    """
+
+    name: str
+    source: Source
+    limits: Limits = DOCUMENT_LIMITS
+    context: Context | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
+class TokenPiece:
+    """Consecutive tokens of a document.
+
+    Attributes:
+        ids: (n,) token ids.
+        starts: (n,) where each token begins in the document; ends: (n,) where it ends. The unit is bytes for tokens
+            that are bytes, characters for other text, and tokens for a document given as ids. Tokens of the document's
+            context begin below 0 and end at 0 at the latest.
+    """
+
+    ids: Ids
+    starts: Ids
+    ends: Ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def context(self) -> int:
+        """Number of tokens at the beginning that belong to the document's context."""
+        own = (self.starts >= 0) | (self.ends > 0)
+        return int(own.argmax()) if own.any() else len(self)
+
+
+@dataclass
+class TextCounts:
+    """Counts of a document, kept while it is read. For token ids, only unknown tokens are counted."""
+
+    bytes: int = 0
+    chars: int = 0
+    words: int = 0
+    first_token_bytes: int = 0  # covered by the first token, which has no context and so no score
+    first_token_chars: int = 0
+    dropped_bytes: int = 0  # covered by no token, as the vocabulary has no symbol for them: newlines
+    dropped_chars: int = 0
+    unknown_tokens: int = 0  # tokens `unk_id`, for text that the vocabulary lacks
+    _in_word: bool = False
+
+    def add(self, piece: builtins.bytes) -> None:
+        """Count the next bytes of the document: UTF-8 characters, and words between ASCII white space."""
+        if not piece:
+            return
+        values = np.frombuffer(piece, np.uint8)
+        inside = ~IS_SPACE[values]
+        before = np.concatenate([[self._in_word], inside[:-1]])
+        self.bytes += len(piece)
+        self.chars += int(np.count_nonzero((values & 0xC0) != 0x80))
+        self.words += int(np.count_nonzero(inside & ~before))
+        self._in_word = bool(inside[-1])
+
+
+class Tokenizer(Protocol):
+    """A tokenizer: text to ids and back."""
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of ids that it can return; None if it returns none."""
+
+    @property
+    def unk_id(self) -> int | None:
+        """The id for text that the vocabulary lacks; None if it is missing."""
+
+    @property
+    def merges_newlines(self) -> bool:
+        """Whether it reads a newline as a space, so that tokens do not show line ends."""
+
+    @property
+    def offsets_in_bytes(self) -> bool:
+        """Whether the offsets of its tokens count bytes, not characters."""
+
+    def encode(self, text: str | bytes) -> Ids:
+        """Return token ids (n,) of a whole text, the same as `read` yields."""
+
+    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
+        """Return token ids (n,) of the next piece of a text.
+
+        The piece is tokenized on its own. It does not end the text, so a line without newline stays open.
+
+        Args:
+            previous: the last token before the piece, None at the beginning.
+        """
+
+    def decode(self, ids: Ids | list[int]) -> str:
+        """Return the text of token ids."""
+
+    def id_of(self, name: str) -> int | None:
+        """Return the id of the token that the vocabulary lists under this name; None if there is none."""
+
+    def read(self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits) -> Iterator[TokenPiece]:
+        """Yield the tokens of a document in order, and add to `counts` on the way."""
+
+
+def as_ids(source: npt.ArrayLike, name: str) -> Ids:
+    """Return token ids (n,) from a caller's array or list.
+
+    Raises:
+        TokenError: not whole numbers, or not along one axis.
+    """
+    try:
+        ids = np.asarray(source)
+    except ValueError as error:  # nested lists of unequal lengths
+        raise TokenError(f"{name}: token ids must be whole numbers along one axis, found uneven lists.") from error
+    if isinstance(source, list | tuple) and ids.dtype.kind == "i" and any(type(token) is bool for token in source):
+        raise TokenError(f"{name}: token ids must be whole numbers along one axis, found true or false among them.")
+    if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
+        raise TokenError(
+            f"{name}: token ids must be whole numbers along one axis, found {ids.dtype} of shape {ids.shape}."
+        )
+    return ids.astype(np.int64)
+
+
+def check_ids(ids: Ids, vocab_size: int, name: str, first: int = 0) -> None:
+    """Refuse token ids that the model lacks: ONNX Runtime would read another row, or past the table.
+
+    Args:
+        ids: (n,) token ids.
+        first: index of the first of them in the document `name`, for the message.
+
+    Raises:
+        TokenError: an id is outside 0 … vocab_size - 1.
+    """
+    wrong = np.flatnonzero((ids < 0) | (ids >= vocab_size))
+    if len(wrong):
+        at = int(wrong[0])
+        raise TokenError(
+            f"{name}: token {first + at} has id {int(ids[at])}, expected 0 to {vocab_size - 1} ({len(wrong)} such).",
+            repair="Tokenize it with the model's own vocabulary.",
+        )
+
+
+def check_length(tokens: int, evaluation: EvaluationSettings, name: str, found: str | None = None) -> None:
+    """Refuse a document that is longer than the model can read, unless it may restart.
+
+    Args:
+        tokens: number of tokens in the document.
+        found: the length as the message shows it; None: `tokens`.
+
+    Raises:
+        TooLongError: the message has the longest length.
+    """
+    longest, most = evaluation.longest_part, evaluation.longest_document
+    if longest is not None and most is not None and tokens > most and not evaluation.restart:
+        one_more = "" if evaluation.bidirectional else " and predicts one more"
+        more = (
+            " or give a larger segment_len," if evaluation.full_document and longest != evaluation.max_positions else ""
+        )
+        raise TooLongError(
+            f"{name}: {found or f'{tokens:,} tokens'}, but at most {most:,} are possible: the model reads "
+            f"{longest:,} tokens of a document{one_more}.",
+            repair=f"Make it shorter,{more} or let it begin again every {longest:,} tokens (restart=True, --restart).",
+        )
+
+
+def encode(
+    source: str | bytes | npt.NDArray[np.int64] | list[int],
+    tokenizer: Tokenizer,
+    vocab_size: int,
+    name: str,
+    previous: int | None = None,
+    first: int = 0,
+) -> Ids:
+    """Return token ids (n,), within the vocabulary, of the next piece of a document given as text or ids.
+
+    Args:
+        previous: the last token before it, None at the beginning; first: index of its first token in the document.
+
+    Raises:
+        TokenError, TextError: the piece is not usable.
+    """
+    ids = tokenizer.encode_piece(source, previous) if isinstance(source, str | bytes) else as_ids(source, name)
+    check_ids(ids, vocab_size, name, first)
+    return ids
+
+
+def utf8_bytes(text: str | bytes, name: str) -> bytes:
+    """Return the UTF-8 bytes of a text.
+
+    Raises:
+        TextError: the text has half of a surrogate pair.
+    """
+    if isinstance(text, bytes):
+        return text
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise TextError(
+            f"{name}: character {error.start} is half of a surrogate pair (U+{ord(text[error.start]):04X}), which "
+            "UTF-8 cannot hold.",
+            repair="Give bytes, or replace it.",
+        ) from error
+
+
+def utf8_text(text: str | bytes, name: str) -> str:
+    """Return the characters of a text.
+
+    Raises:
+        TextError: bytes that are not UTF-8, or half of a surrogate pair.
+    """
+    raw = utf8_bytes(text, name)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(name, error.start, raw[error.start]) from error
+
+
+def pieces(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes of a file, PIECE_BYTES at a time."""
+    while raw := file.read(PIECE_BYTES):
+        yield raw
+
+
+def text_pieces(file: BinaryIO, name: str, counts: TextCounts) -> Iterator[str]:
+    """Yield the characters of a UTF-8 file piece by piece, and add to `counts` on the way.
+
+    Raises:
+        TextError: the file is not UTF-8; the message has the place of the byte.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for raw in pieces(file):
+            counts.add(raw)
+            yield decoder.decode(raw)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:  # its bytes begin with the rest of earlier pieces, and end here
+        at = counts.bytes - len(error.object) + error.start
+        raise _not_utf8(name, at, error.object[error.start]) from error
+
+
+def continuation(tokenizer: Tokenizer, prompt: str, before: Ids, ids: Ids) -> str:
+    """Return the text of `ids` after a prompt, so that prompt and result read as one text.
+
+    Args:
+        before: (m,) ids of the prompt; ids: (n,) ids after the prompt.
+    """
+    known, whole = tokenizer.decode(before), tokenizer.decode(np.concatenate([before, ids]))
+    text = whole.removeprefix(known) if whole.startswith(known) else tokenizer.decode(ids)
+    if prompt[-1:].isspace() and not known[-1:].isspace():  # tokens do not show which white space the prompt ended with
+        text = text.removeprefix(" ")
+    return text
+
+
+def _not_utf8(name: str, at: int, byte: int) -> TextError:
+    return TextError(
+        f"{name}: not UTF-8 at byte {at} (0x{byte:02x}), and this bundle's tokenizer needs text.",
+        repair=f"Convert it, for instance: iconv -f latin1 -t utf-8 {name}",
+    )

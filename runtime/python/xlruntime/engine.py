@@ -1,0 +1,340 @@
+"""An open bundle: the sessions of its graphs, their carried memories, and the steps that they run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .bundle import FIRST_MEMORY_FILE, POSITIONS, Bundle, Graph
+from .bundle_files import BundleFiles
+from .cuda_graphs import FixedSessions
+from .deadline import Deadline
+from .errors import BundleDamagedError, BundleFormatError, OptionError
+from .evaluation import EvaluationSettings, SettingValue
+from .graph_outputs import check_outputs
+from .kernels import describe_kernels, find_kernels
+from .load_options import LoadOptions
+from .memory import Memory, MemoryPlan, check_room
+from .messages import first_line, listed, named
+from .placement import count_placed
+from .providers import require_version
+from .session import GraphSession, Session, SessionFactory
+from .tokenizers import make_tokenizer
+
+__all__ = ["Engine"]
+
+logger = logging.getLogger(__name__)
+
+KEPT_CONSTANTS = 16  # sets of positional keys kept for later streams, and for batches of other lengths
+
+
+class Engine:
+    """An open bundle. Safe to share between threads.
+
+    Attributes:
+        folder: the bundle's folder.
+        bundle: the manifest.
+        tokenizer: text to token ids and back.
+        options: the options of `load`.
+        device: where steps run and memories live.
+        threads: threads of one step; None: ONNX Runtime chooses.
+        kernels: the library of kernels for custom operators; None: their fallbacks run.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        bundle: Bundle,
+        options: LoadOptions,
+        *,
+        open_session: SessionFactory | None = None,
+        files: BundleFiles | None = None,
+    ) -> None:
+        """Open a bundle.
+
+        Args:
+            open_session: opens the session of a graph; None opens ONNX files with ONNX Runtime.
+            files: the state of the bundle's files when they were checked; None: their state now.
+        """
+        self.folder = folder
+        self.bundle = bundle
+        self.options = options
+        self.device, self.threads = options.place, options.threads
+        self.kernels = find_kernels(options.ops, self.device)
+        self.tokenizer = make_tokenizer(bundle.tokenizer, folder)
+        self._open_session = open_session or self._open_onnx
+        self._files = files or BundleFiles(folder, bundle)
+        self._deadline = None if options.step_timeout is None else Deadline(options.step_timeout)
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Session] = {}
+        self._fixed: FixedSessions | None = None
+        self._constants: dict[tuple[tuple[str, int], ...], dict[str, Any]] = {}
+        limit = "none" if options.step_timeout is None else f"{options.step_timeout:g} s"
+        threads = options.threads or "as many as cores"
+        logger.info("%s: device %s, threads %s, step_timeout %s", folder, self.device, threads, limit)
+        logger.info("%s: kernels %s", folder, self.kernels or "none")
+        if bundle.requires.onnxruntime is not None:
+            require_version(bundle.requires.onnxruntime, str(folder))
+        self.session("score")  # fail now, not at the first document
+        with self._files.unchanged():
+            self._first_values = self._read_first_values()
+        if options.cuda_graphs:
+            self.use_fixed()
+
+    def __repr__(self) -> str:
+        settings = self.bundle.settings
+        chosen = {"segment_len": settings.segment_len, **settings.values}
+        size = sum(file.size for file in self.bundle.files.values())
+        return (
+            f"{type(self).__name__}({named(self.folder)!r}: {self.bundle.architecture}, {self.bundle.precision}, "
+            f"{self.bundle.vocab_size:,} tokens ({self.bundle.tokenizer.kind}), "
+            f"{', '.join(f'{name} {value}' for name, value in chosen.items())}, {self.device}, {size / 1e6:,.1f} MB)"
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `bundle.json`, by which an application can pin a bundle."""
+        return self.bundle.digest
+
+    def session(self, purpose: str) -> Session:
+        """Return the session of one graph, opened when first needed.
+
+        Raises:
+            OptionError: the bundle has no graph for `purpose`.
+        """
+        if (opened := self._sessions.get(purpose)) is not None:
+            return opened
+        with self._lock:
+            if purpose not in self._sessions:
+                self._sessions[purpose] = self._open(purpose)
+            return self._sessions[purpose]
+
+    def _open(self, purpose: str) -> Session:
+        graph = self.bundle.graphs.get(purpose)
+        if graph is None:
+            have = ", ".join(sorted(self.bundle.graphs))
+            raise OptionError(f"{self.folder}: no graph for {purpose!r}; this bundle has {have}.")
+        with self._files.unchanged():
+            session = self._open_session(purpose, graph)
+        logger.info("%s: graph %s runs on %s", self.folder / graph.file, purpose, ", ".join(session.providers))
+        return session
+
+    def _open_onnx(self, purpose: str, graph: Graph) -> Session:
+        if graph.format != "onnx":
+            raise BundleFormatError(
+                f"{self.folder / graph.file}: {graph.format}, which needs PyTorch, not ONNX Runtime; loading it "
+                "runs code from the file.",
+                repair=(
+                    "If you trust it like a program, use a command with --trust, or xlexport.torch_runtime.load. "
+                    "All other commands need a bundle of convert --to onnx."
+                ),
+            )
+        return GraphSession(
+            self.folder,
+            graph,
+            self.bundle.memory,
+            self.device,
+            self.threads,
+            self.options.strict_device,
+            data_files=self.bundle.files,
+            deadline=self._deadline,
+            kernels=self.kernels,
+        )
+
+    def placement(self, purpose: str) -> dict[str, dict[str, int]]:
+        """Return where the nodes of a graph run: `{execution provider: {operator: count}}`.
+
+        Raises:
+            OptionError: the bundle has no graph for `purpose`.
+        """
+        return count_placed(self.session(purpose).nodes)
+
+    def kernels_used(self, purpose: str) -> str:
+        """Return which kernels of custom operators run in a graph, for people.
+
+        Raises:
+            OptionError: the bundle has no graph for `purpose`.
+        """
+        return describe_kernels(self.kernels, self.session(purpose).nodes)
+
+    def use_fixed(self) -> None:
+        """Run later steps of a repeated shape in a session for that shape alone.
+
+        `load` does so for `cuda_graphs`. Without CUDA graphs it has no benefit.
+        """
+        logger.info("%s: steps of repeated shapes run in graphs of fixed shape", self.folder)
+        self._fixed = FixedSessions(self.folder, self.bundle, self.device, self.threads, self._files, self._deadline)
+
+    def release(self, purpose: str | None = None) -> None:
+        """Close the session of one graph and free its memory. The session opens again when it is needed.
+
+        Args:
+            purpose: the graph; None: all graphs, with what was computed for them.
+        """
+        with self._lock:
+            if purpose is not None:
+                self._sessions.pop(purpose, None)
+                return
+            self._sessions.clear()
+            self._constants.clear()
+            if self._fixed is not None:
+                self.use_fixed()
+        logger.debug("%s: all graphs closed", self.folder)
+
+    def evaluation(
+        self, segment_len: int | None = None, restart: SettingValue | None = None, **settings: SettingValue | None
+    ) -> EvaluationSettings:
+        """Return the bundle's evaluation settings with the given ones replaced; None keeps the bundle's own.
+
+        Args:
+            segment_len: tokens in one step; the longest document if a document is one step.
+            restart: whether a document without positions left begins again, instead of being refused.
+            settings: settings that the bundle declares, such as `mem_len`, `clamp_len`, `same_length` or `n_hashes`.
+                `bundle.evaluation.settings` lists them with their ranges and meanings.
+
+        Raises:
+            OptionError: a value is out of range, or the bundle has no such setting.
+        """
+        try:
+            return self.bundle.evaluation.choose(segment_len, restart, **settings)
+        except OptionError as error:
+            raise OptionError(f"{self.folder}: {error.message}", repair=error.repair) from None
+
+    def new_memory(self, evaluation: EvaluationSettings, batch_size: int = 1, capacity: int | None = None) -> Memory:
+        """Return fresh memory for `batch_size` rows.
+
+        Args:
+            capacity: slots of the largest ring; smaller rings get as many spare slots. None is just enough for
+                `evaluation.segment_len`.
+        """
+        capacity = evaluation.capacity() if capacity is None else capacity
+        if batch_size < 1:
+            raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
+        if evaluation.max_segment(capacity) < 1:
+            raise OptionError(
+                f"a capacity of {capacity} slots is too small for a segment: {evaluation.most_rows} rows are kept."
+            )
+        plan = MemoryPlan(self.bundle.memory, self._first_values, {}, evaluation, capacity, self.device)
+        if self.device.kind == "cpu":
+            check_room(plan, batch_size)  # before constants of such a capacity are made
+        return Memory.fresh(replace(plan, constants=self._make_constants(evaluation, capacity)), batch_size)
+
+    def step(
+        self, purpose: str, memory: Memory, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Run one segment on `memory`, and advance the memory by it.
+
+        Args:
+            purpose: `score`, `generate` or `detail`. If the bundle has a variant of the graph for such sizes, the
+                variant runs: the numbers are the same.
+            tokens: (B, S) ids within the vocabulary; targets (B, S) the token after each.
+
+        Returns:
+            The graph's outputs other than memory, by name.
+
+        Raises:
+            OptionError: the segment is longer than the graph, the rings or the positions allow.
+            BundleGraphError: the graph cannot run, or its outputs differ from the bundle's description.
+            StepTimeoutError: the step took longer than `step_timeout`; the memory has not advanced.
+        """
+        B, S = tokens.shape
+        if not 1 <= S <= memory.max_segment:
+            raise OptionError(
+                f"a segment of {S} tokens does not fit: a ring of {memory.capacity} slots that keeps "
+                f"{memory.evaluation.most_rows} rows takes 1 to {memory.max_segment}.",
+                repair="Split it.",
+            )
+        if (room := memory.room.min()) < S:
+            raise OptionError(
+                f"a segment of {S} tokens does not fit: a row has room for {room} more, as the model reads at most "
+                f"{memory.evaluation.longest_part} tokens of a document.",
+                repair="Restart the row.",
+            )
+        sizes = {"batch": B, "segment": S, **memory.slots}
+        fixed = None if self._fixed is None else self._fixed.session(purpose, memory, sizes)
+        session = fixed or self.session(self.graph_for(purpose, S, sizes))
+        outputs = session.step(memory.feeds(session.graph, tokens, targets), memory)
+        file = self.folder / session.graph.file
+        check_outputs(file, session.graph, outputs, sizes, self.bundle.vocab_size)
+        memory.advance(S)
+        return outputs
+
+    def _run_on_device(self, session: Session, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+        """Run a graph that makes constants; return them as values of the session."""
+        found = session.run(feeds)
+        check_outputs(self.folder / session.graph.file, session.graph, found, {}, self.bundle.vocab_size)
+        return {name: session.constant(array) for name, array in found.items()}
+
+    def longest_step(self, purpose: str, segment_len: int) -> int:
+        """Return `segment_len`, or the longest step of the graphs for `purpose` if that is shorter."""
+        lengths = [graph.max_segment for graph in self.bundle.variants(purpose).values() if not graph.fixed]
+        return min(segment_len, max((length or segment_len for length in lengths), default=segment_len))
+
+    def graph_for(self, purpose: str, segment_len: int, sizes: Mapping[str, int] | None = None) -> str:
+        """Return the graph for steps of `segment_len` tokens: the purpose's own, or a variant of it.
+
+        Args:
+            sizes: sizes of the other free axes; None leaves out variants that fix some.
+
+        Raises:
+            OptionError: no graph for `purpose` takes so many tokens.
+        """
+        variants = self.bundle.variants(purpose)
+        for name, graph in variants.items():
+            if graph.fits({**(sizes or {}), "segment": segment_len}):
+                return name
+        if variants:
+            raise OptionError(
+                f"a segment of {segment_len} tokens does not fit: the graph for {purpose!r} takes 1 to "
+                f"{self.longest_step(purpose, segment_len)}.",
+                repair="Split it.",
+            )
+        return purpose
+
+    def _make_constants(self, evaluation: EvaluationSettings, capacity: int) -> dict[str, Any]:
+        """Return the outputs of the graph `positions`: computed once per settings, shared, read-only."""
+        graph = self.bundle.graphs.get(POSITIONS)
+        if graph is None:  # nothing depends on distances
+            return {}
+        key = tuple(
+            (name, evaluation.slots(feed.ring, capacity) if feed.ring else int(evaluation.values[feed.setting]))
+            for name, feed in graph.inputs.items()
+        )
+        with self._lock:
+            if key not in self._constants:
+                logger.debug("%s: computing the keys of distances for %s", self.folder, dict(key))
+                session = self._open(POSITIONS)  # not kept open: it holds weights and buffers of its own
+                feeds = {name: np.array([n], np.int64) for name, n in key}
+                self._constants[key] = self._run_on_device(session, feeds)
+                while len(self._constants) > KEPT_CONSTANTS:  # a stream that still uses one holds it itself
+                    del self._constants[next(iter(self._constants))]
+            return self._constants[key]
+
+    def _read_first_values(self) -> dict[str, npt.NDArray[np.float32]]:
+        if all(entry.first_value is None for entry in self.bundle.memory):
+            return {}
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        file = self.folder / FIRST_MEMORY_FILE
+        try:
+            values = dict(load_file(file))
+        except (SafetensorError, ValueError) as error:
+            raise BundleDamagedError(
+                f"{file}: damaged ({first_line(error)}).", repair="Copy the bundle again."
+            ) from error
+        wrong = [
+            f"{named(entry.first_value)} for {named(entry.input)}"
+            for entry in self.bundle.memory
+            if entry.first_value is not None and not entry.begins_with(values.get(entry.first_value))
+        ]
+        if wrong:
+            raise BundleFormatError(f"{file}: no such rows: {listed(wrong)}.", repair="Convert the checkpoint again.")
+        return values

@@ -1,0 +1,119 @@
+"""Build dataclasses from untrusted JSON; report every value of the wrong type."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from .messages import shown
+
+__all__ = ["OPTIONAL", "read_fields"]
+
+T = TypeVar("T")
+OPTIONAL = {"optional": True}  # metadata of a field that may be missing; all others must be there
+LISTED = 5  # problems that a message lists
+UNIONS = (Union, types.UnionType)
+NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+    type(None): "null",
+}
+
+
+def read_fields(kind: type[T], value: object) -> T:
+    """Return a JSON object as the dataclass `kind`, with lists as tuples and inner objects as dataclasses.
+
+    Raises:
+        ValueError: fields are missing, unknown or of another type, or the dataclass itself refuses them; the message
+            lists the first few problems.
+    """
+    problems: list[str] = []
+    result = _read(kind, value, "", problems)
+    if problems:
+        more = f"; and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
+        raise ValueError("; ".join(problems[:LISTED]) + more)
+    return result
+
+
+def _read(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
+    """Return `value` as the type `hint`. If it does not fit, add to `problems`; the result is then not valid."""
+    fitting = _fitting(hint, value)
+    if fitting is None:
+        problems.append(f"{where or 'it'} is {_shown(value)}, expected {_expected(hint)}")
+        return None
+    origin = get_origin(fitting)
+    if dataclasses.is_dataclass(fitting):
+        return _read_dataclass(fitting, value, where, problems)
+    if origin is tuple:
+        return tuple(_read(get_args(fitting)[0], part, f"{where}[{i}]", problems) for i, part in enumerate(value))
+    if origin is Mapping:
+        return {name: _read(get_args(fitting)[1], part, _inner(where, name), problems) for name, part in value.items()}
+    return value
+
+
+def _read_dataclass(kind: Any, value: dict[str, Any], where: str, problems: list[str]) -> Any:
+    before = len(problems)
+    hints = _hints(kind)
+    for field in dataclasses.fields(kind):
+        if field.name not in value and not field.metadata.get("optional"):
+            problems.append(f"{_inner(where, field.name)} is missing")
+    problems += [f"{_inner(where, name)} is unknown" for name in value if name not in hints]
+    read = {
+        name: _read(hints[name], part, _inner(where, name), problems) for name, part in value.items() if name in hints
+    }
+    if len(problems) > before:
+        return None
+    try:
+        return kind(**read)
+    except ValueError as error:
+        problems.append(str(error).rstrip("."))
+        return None
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fitting(hint: Any, value: object) -> Any:
+    """Return the member of `hint` that fits the JSON value; None if no member fits."""
+    kinds = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
+    return next((kind for kind in kinds if _fits(kind, value)), None)
+
+
+def _fits(kind: Any, value: object) -> bool:
+    """Return whether a value has the type `kind`: booleans are not numbers; inner values are checked later."""
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    return kind is Any or type(value) is _json_type(kind)
+
+
+def _json_type(kind: Any) -> type:
+    if get_origin(kind) is tuple:
+        return list
+    return dict if get_origin(kind) is Mapping or dataclasses.is_dataclass(kind) else kind
+
+
+def _expected(hint: Any) -> str:
+    if get_origin(hint) in UNIONS:
+        return " or ".join(map(_expected, get_args(hint)))
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    return NAMES[_json_type(hint)]
+
+
+def _shown(value: object) -> str:
+    """Return a value for a message; for objects and lists, only their kind."""
+    return NAMES[type(value)] if isinstance(value, dict | list) else shown(value)
+
+
+def _inner(where: str, name: str) -> str:
+    known = name if name.isidentifier() and name.isascii() else ascii(name)[:40]
+    return f"{where}.{known}" if where else known[:40]

@@ -1,0 +1,103 @@
+"""Find the library of kernels for the custom operators: the distribution `xlexport-ops`, or a file that is named.
+
+The library is code. It comes from an installed package or from the caller, never from a bundle.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import importlib.util
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .bundle import DOMAIN
+from .devices import Device
+from .errors import ProviderError
+from .messages import first_line
+from .placement import PlacedNode
+
+__all__ = ["DISTRIBUTION", "Kernels", "describe_kernels", "find_kernels"]
+
+DISTRIBUTION = "xlexport-ops"
+PACKAGE = "xlexport_ops"  # its module
+BODIES = "none (bodies of standard operators)"
+SYMBOLS = ("xlexport_ops_version", "xlexport_ops_instruction_set")  # functions that return a text
+REINSTALL = f"Install {DISTRIBUTION} again, or choose ops none: the results are the same."
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """A library of kernels, which ONNX Runtime loads into each session on the CPU."""
+
+    path: Path
+    version: str
+    instruction_set: str
+    """Which of its inner loops this machine runs, such as `avx512`."""
+
+    def __str__(self) -> str:
+        return f"{DISTRIBUTION} {self.version} ({self.instruction_set})"
+
+
+def find_kernels(ops: str | Path, device: Device) -> Kernels | None:
+    """Return the library that sessions on `device` use; None if bodies of standard operators run.
+
+    Args:
+        ops: `auto`, the library of the installed package `xlexport_ops`, if there is one; `none`; or a library's path.
+        device: only sessions on the CPU use a library. On another device, its nodes would leave the device.
+
+    Raises:
+        ProviderError: the library is missing, cannot be loaded, or is another one.
+    """
+    if ops == "none":
+        return None
+    path = _installed_library() if ops == "auto" else Path(ops)
+    if path is None:
+        return None
+    if not path.is_file():
+        repair = REINSTALL if ops == "auto" else "Give the path of the library, auto or none."
+        raise ProviderError(f"{path}: no such file, expected a library of kernels.", repair=repair)
+    return _read(path.resolve()) if device.kind == "cpu" else None
+
+
+def describe_kernels(kernels: Kernels | None, nodes: Sequence[PlacedNode]) -> str:
+    """Return which kernels compute the nodes of an open graph, such as `xlexport-ops 0.1.0 (avx512): 12 LSHSort`."""
+    counted = Counter(node.operator for node in nodes if node.domain == DOMAIN)
+    if kernels is None:
+        return BODIES if nodes else "none"  # PyTorch lists no nodes
+    if not counted:
+        return f"none (the graph has no operator of {kernels})"
+    return f"{kernels}: {', '.join(f'{count} {operator}' for operator, count in counted.most_common())}"
+
+
+def _installed_library() -> Path | None:
+    """Return the library of the installed package; None if it is not installed."""
+    if importlib.util.find_spec(PACKAGE) is None:
+        return None
+    package = importlib.import_module(PACKAGE)
+    library = getattr(package, "LIBRARY", None)
+    if library is None:  # an empty folder of this name is a package, too
+        raise ProviderError(f"the module {PACKAGE} has no LIBRARY, so it is not of {DISTRIBUTION}.", repair=REINSTALL)
+    return Path(library)
+
+
+@functools.cache
+def _read(path: Path) -> Kernels:
+    """Load a library, and return what it says of itself."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ProviderError(
+            f"{path}: cannot be loaded as a library of kernels ({first_line(error)}).", repair=REINSTALL
+        ) from error
+    texts = []
+    for symbol in SYMBOLS:
+        function = getattr(library, symbol, None)
+        if function is None:
+            raise ProviderError(f"{path}: has no {symbol}, so it is not a library of {DISTRIBUTION}.", repair=REINSTALL)
+        function.restype = ctypes.c_char_p
+        texts.append(function().decode("ascii"))
+    return Kernels(path, *texts)

@@ -1,0 +1,122 @@
+"""Bound the memory, operations and time of reading one untrusted file."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import RepairableError
+from .messages import first_line
+
+__all__ = ["Budget", "Limits", "parse_json", "read_at_most", "read_json"]
+
+REPAIR = "Copy the file again, or write it again."
+PIECE = 1 << 20  # bytes that are read at once
+TIME_EVERY = 1 << 12  # operations between two checks of the clock
+JSON_ARRAY, JSON_OBJECT, JSON_VALUE = 72, 232, 100  # bytes in Python, with the place in its container
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that a reader may use for one file. The default of each reader fits the largest honest file.
+
+    Attributes:
+        bytes: memory for the file's content after reading.
+        operations: steps of the reader, such as operations of a pickle, values of a JSON text or entries of an index.
+        seconds: processor time of the thread that reads.
+    """
+
+    bytes: int = 1 << 30
+    operations: int = 20_000_000
+    seconds: float = 60.0
+
+    def budget(self, name: str, error: type[RepairableError], repair: str = REPAIR) -> Budget:
+        """Return a budget for reading the file `name`; it raises `error` if a limit is exceeded.
+
+        Args:
+            repair: the repair that messages about a damaged file suggest.
+        """
+        return Budget(self, name, error, repair)
+
+
+class Budget:
+    """The rest of the limits while one file is read."""
+
+    def __init__(self, limits: Limits, name: str, error: type[RepairableError], repair: str) -> None:
+        """Start with all of `limits` left."""
+        self.limits, self.name, self.error, self.repair = limits, name, error, repair
+        self.bytes, self.operations = limits.bytes, limits.operations
+        self._deadline = time.thread_time() + limits.seconds
+        self._next_look = max(0, self.operations - TIME_EVERY)
+
+    def charge(self, size: int = 0, operations: int = 1) -> None:
+        """Count bytes before they are allocated, and operations before they run.
+
+        Raises:
+            RepairableError: of the class `error`, if a limit is exceeded.
+        """
+        self.bytes -= size
+        self.operations -= operations
+        if self.bytes < 0 or self.operations < self._next_look:
+            self._look()
+
+    def _look(self) -> None:
+        """Compare all limits, of which time is the slowest to read."""
+        if self.bytes < 0:
+            raise self._exceeded(f"{self.limits.bytes:,} bytes of memory")
+        if self.operations < 0:
+            raise self._exceeded(f"{self.limits.operations:,} operations")
+        self._next_look = max(0, self.operations - TIME_EVERY)
+        if time.thread_time() > self._deadline:
+            raise self._exceeded(f"{self.limits.seconds:g} seconds")
+
+    def _exceeded(self, limit: str) -> RepairableError:
+        return self.error(f"{self.name}: reading it would take more than {limit}.", "Check where the file comes from.")
+
+
+def read_at_most(file: BinaryIO, budget: Budget) -> bytes:
+    """Read a file to its end, but at most one byte more than the budget has left.
+
+    Raises:
+        RepairableError: of the budget's class, if the file is longer.
+        OSError: the file cannot be read.
+    """
+    pieces: list[bytes] = []
+    left = budget.bytes + 1
+    while left and (piece := file.read(min(left, PIECE))):  # read(left) would reserve all of it
+        pieces.append(piece)
+        left -= len(piece)
+    budget.charge(budget.bytes + 1 - left)
+    return b"".join(pieces)
+
+
+def parse_json(raw: bytes, budget: Budget) -> Any:
+    """Count the values of a JSON text in UTF-8, then parse it: Python may need thirty times the text's bytes.
+
+    Brackets and commas within strings are counted too, which only makes the bound stricter.
+
+    Raises:
+        RepairableError: of the budget's class, if the values exceed the budget, or the text is not JSON.
+    """
+    arrays, objects, others = raw.count(b"["), raw.count(b"{"), raw.count(b",") + raw.count(b":")
+    size = JSON_ARRAY * arrays + JSON_OBJECT * objects + JSON_VALUE * others + 2 * len(raw)
+    budget.charge(size, arrays + objects + others)
+    try:
+        return json.loads(raw.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise budget.error(f"{budget.name}: not valid JSON ({first_line(error)[:100]}).", budget.repair) from error
+
+
+def read_json(path: Path, limits: Limits, error: type[RepairableError], repair: str = REPAIR) -> Any:
+    """Read the JSON text in the file `path`, within `limits`.
+
+    Raises:
+        RepairableError: of the class `error`, if the file exceeds the limits or is not JSON.
+        OSError: the file cannot be read.
+    """
+    budget = limits.budget(str(path), error, repair)
+    with path.open("rb") as file:
+        return parse_json(read_at_most(file, budget), budget)

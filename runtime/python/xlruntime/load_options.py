@@ -1,0 +1,77 @@
+"""The options of `load`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypedDict
+
+from .devices import Device, parse_device
+from .errors import ArgumentError, OptionError
+from .messages import shown
+
+__all__ = ["LoadKeywords", "LoadOptions"]
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """The options of `load`.
+
+    Attributes:
+        device: `cpu`, `cuda` or `cuda:1`. A missing device is an error; no other device replaces it.
+        threads: threads of one step; None leaves the choice to ONNX Runtime.
+        ops: kernels for the custom operators of the graphs, on the CPU. `auto`: those of the package `xlexport-ops`, if
+            it is installed; `none`: the standard operators in the graphs; or the path of a library, which is code.
+        step_timeout: seconds after which a step is ended, up to a quarter late; None: no limit. A single operator is
+            never interrupted.
+        digest: the SHA-256 of `bundle.json` that the caller expects, 64 lower-case digits; None: any. It covers all
+            that a bundle computes.
+        check_files: compare every file with its digest. Turn this off only if something else protects the files.
+        strict_device: require that the device computes everything except sizes of tensors; each graph is checked when
+            it opens. Otherwise the CPU runs nodes without a kernel on the device; `Model.placement` lists them.
+        cuda_graphs: capture steps of repeated shapes as CUDA graphs, and replay them. The bundle must have graphs for
+            this (`xlexport convert --cuda-graphs`). Each shape needs its own copy of the weights.
+
+    Raises:
+        ArgumentError: the digest is not a text.
+        OptionError: the device or the number of threads is malformed, or `cuda_graphs` is not for this device.
+    """
+
+    device: str = "cpu"
+    threads: int | None = None
+    ops: str | Path = "auto"
+    step_timeout: float | None = None
+    digest: str | None = None
+    check_files: bool = True
+    strict_device: bool = False
+    cuda_graphs: bool = False
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise OptionError(f"threads is {self.threads}, at least 1 is needed.")
+        if not (self.digest is None or isinstance(self.digest, str)):
+            raise ArgumentError(f"digest is {shown(self.digest)}, expected a text or None.")
+        if self.cuda_graphs and self.place.kind != "cuda":
+            raise OptionError(
+                f"cuda_graphs needs a CUDA device, but the device is {self.place}.",
+                repair="Leave it out, or choose cuda.",
+            )
+
+    @cached_property
+    def place(self) -> Device:
+        """The device."""
+        return parse_device(self.device)
+
+
+class LoadKeywords(TypedDict, total=False):
+    """The fields of `LoadOptions` as keywords, for type checkers and editors."""
+
+    device: str
+    threads: int | None
+    ops: str | Path
+    step_timeout: float | None
+    digest: str | None
+    check_files: bool
+    strict_device: bool
+    cuda_graphs: bool

@@ -1,0 +1,405 @@
+"""The memory of a batch of rows: buffers that stay on the device, and counters that describe their contents."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .bundle import Feed, Graph, MemoryEntry
+from .devices import Device
+from .errors import OptionError
+from .evaluation import UNBOUNDED_WINDOW, EvaluationSettings
+from .providers import device_value
+
+__all__ = ["Mark", "Memory", "MemoryPlan", "check_room"]
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The properties that all memories of one walk share, for any number of rows.
+
+    Attributes:
+        entries: the carried tensors of the bundle.
+        first_values: first values of entries, by `MemoryEntry.first_value`; an entry without one begins with zeros.
+        constants: graph inputs that depend only on settings and capacities, as values of the session.
+        evaluation: the evaluation settings of the walk.
+        capacity: slots of the largest ring; the others have as many spare slots.
+        device: the device of the buffers.
+    """
+
+    entries: tuple[MemoryEntry, ...]
+    first_values: Mapping[str, npt.NDArray[np.float32]]
+    constants: Mapping[str, Any]
+    evaluation: EvaluationSettings
+    capacity: int
+    device: Device
+
+    @property
+    def max_segment(self) -> int:
+        """Longest step that does not overwrite rows that its first query sees."""
+        return self.evaluation.max_segment(self.capacity)
+
+    @functools.cached_property
+    def slots(self) -> Mapping[str, int]:
+        """Slots of the rings, by the symbol of their capacity."""
+        return {symbol: self.evaluation.slots(symbol, self.capacity) for symbol in self.evaluation.rules.rings}
+
+    def sizes(self, entry: MemoryEntry, batch_size: int) -> list[int]:
+        """Return the sizes of all axes of a carried tensor."""
+        free = {"batch": batch_size, **self.slots}
+        return [axis if isinstance(axis, int) else free[axis] for axis in entry.shape]
+
+    def first_value(self, entry: MemoryEntry) -> npt.NDArray[np.float32] | int:
+        """Return the first value of every slot, or of the state, shaped to broadcast over (B, …)."""
+        if entry.first_value is None:
+            return 0
+        value = self.first_values[entry.first_value]
+        return np.expand_dims(value, 0 if entry.row_axis is None else (0, entry.row_axis))
+
+    def first_array(self, entry: MemoryEntry, batch_size: int) -> npt.NDArray[Any]:
+        """Return a fresh buffer of `batch_size` rows.
+
+        The buffer is written, not just reserved: first touches of its pages would slow the first steps down.
+        """
+        array = np.empty(self.sizes(entry, batch_size), entry.dtype)
+        array[:] = self.first_value(entry)
+        return array
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place to rewind a memory to: counters, and copies of windows and states (see `Memory.rewind`)."""
+
+    offset: int
+    memory_length: npt.NDArray[np.int64]
+    position: npt.NDArray[np.int64]
+    copies: Mapping[str, npt.NDArray[Any]]
+
+
+class Memory:
+    """The buffers of every memory of a bundle, one row per batch entry.
+
+    All rows write at the same slots of the rings, so they share `offset`. Each row has its own `position` and restarts
+    on its own. Buffers always hold finite numbers: NaN times an attention weight of 0 is still NaN.
+
+    A ring is read and written in place. Windows and states have two buffers that change places, because ONNX Runtime
+    runs nodes in any order: a step may read the old buffer after it has written the new one.
+
+    Attributes:
+        offset: rows written to the rings so far.
+        memory_length: (B,) int64, visible rows of each batch row in the ring that keeps the most.
+        position: (B,) int64, number of tokens read of the row's own document.
+        values: values that sessions bind, by the names of inputs.
+    """
+
+    def __init__(
+        self,
+        plan: MemoryPlan,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        offset: int,
+        memory_length: npt.NDArray[np.int64],
+        position: npt.NDArray[np.int64],
+    ) -> None:
+        self.plan = plan
+        self.offset = offset
+        self.memory_length = memory_length
+        self.position = position
+        self.values: dict[str, Any] = {}
+        self._arrays: dict[str, npt.NDArray[Any] | None] = {}
+        self._next: dict[str, tuple[npt.NDArray[Any] | None, Any]] = {}  # targets of a step's windows and states
+        for entry in plan.entries:
+            self._bind(entry, arrays[entry.input])
+
+    @classmethod
+    def fresh(cls, plan: MemoryPlan, batch_size: int) -> Memory:
+        """Return memory for `batch_size` new documents."""
+        arrays = {entry.input: plan.first_array(entry, batch_size) for entry in plan.entries}
+        length = np.full(batch_size, _first_length(plan.evaluation), np.int64)
+        return cls(plan, arrays, 0, length, np.zeros(batch_size, np.int64))
+
+    @property
+    def entries(self) -> tuple[MemoryEntry, ...]:
+        """The carried tensors."""
+        return self.plan.entries
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """Inputs of the graphs that stay the same for the whole walk."""
+        return self.plan.constants
+
+    def set_constants(self, constants: Mapping[str, Any]) -> None:
+        """Replace the constants, such as the encoded sources of the rows."""
+        self.plan = replace(self.plan, constants=constants)
+
+    @property
+    def evaluation(self) -> EvaluationSettings:
+        """The evaluation settings of the walk."""
+        return self.plan.evaluation
+
+    @property
+    def device(self) -> Device:
+        """The device of the buffers."""
+        return self.plan.device
+
+    @property
+    def capacity(self) -> int:
+        """Slots of the largest ring."""
+        return self.plan.capacity
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the batch."""
+        return len(self.position)
+
+    @property
+    def max_segment(self) -> int:
+        """Longest step that does not overwrite rows that its first query sees."""
+        return self.plan.max_segment
+
+    @property
+    def slots(self) -> Mapping[str, int]:
+        """Slots of the rings, by the symbol of their capacity."""
+        return self.plan.slots
+
+    @property
+    def room(self) -> npt.NDArray[np.int64]:
+        """Tokens (B,) that each row can still read before its document must end or restart."""
+        longest = self.evaluation.longest_part
+        if longest is None:
+            return np.full(self.batch_size, UNBOUNDED_WINDOW, np.int64)
+        if self.evaluation.full_document:
+            return np.where(self.position > 0, 0, longest)
+        return longest - self.position
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers, without constants."""
+        return sum(_nbytes(entry, self.values[entry.input].shape()) for entry in self.entries)
+
+    def feeds(
+        self, graph: Graph, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
+    ) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the inputs of a graph's next step, but for memories and constants, which sessions bind.
+
+        Args:
+            tokens: (B, S); targets (B, S) the token after each.
+        """
+        slots, values = self.slots, self.evaluation.values
+        feed_of: dict[str, Callable[[Feed], npt.NDArray[np.int64]]] = {
+            "tokens": lambda feed: tokens,
+            "targets": lambda feed: targets,
+            "position": lambda feed: self.position.copy(),
+            "offset": lambda feed: _number(self.offset % slots[feed.ring]),
+            "length": lambda feed: self._length(feed.ring),
+            "window": lambda feed: _number(self.evaluation.window(feed.ring)),
+            "slots": lambda feed: _number(slots[feed.ring]),
+            "setting": lambda feed: _number(values[feed.setting]),
+        }
+        return {name: feed_of[feed.feed](feed) for name, feed in graph.inputs.items() if feed.feed in feed_of}
+
+    def _length(self, symbol: str) -> npt.NDArray[np.int64]:
+        """Return the kept rows (B,) of a ring that each batch row may see."""
+        # `verify` walks a segment in parts, while the memory's length grows.
+        beyond = np.maximum(self.memory_length - self.evaluation.most_rows, 0)
+        return np.minimum(self.memory_length, self.evaluation.rows(symbol)) + beyond
+
+    def target(self, entry: MemoryEntry) -> Any:
+        """Return the OrtValue for the next value of `entry` that a step writes."""
+        return self.values[entry.input] if entry.layout == "ring" else self._next[entry.input][1]
+
+    def put(self, entry: MemoryEntry, array: npt.NDArray[Any]) -> None:
+        """Store `array` as the new value of `entry`, if a step returned it instead of writing in place."""
+        array = np.ascontiguousarray(array)
+        if entry.layout == "ring":
+            self._arrays[entry.input], self.values[entry.input] = self._buffer(array)
+        else:
+            self._next[entry.input] = self._buffer(array)
+
+    def context(self, segment_len: int) -> npt.NDArray[np.int64]:
+        """Return how many tokens of its document each query of the next step sees, itself included: (B, S).
+
+        A state may depend on every earlier token.
+        """
+        steps = np.arange(segment_len, dtype=np.int64)
+        if any(entry.layout == "state" for entry in self.entries):
+            return self.position[:, None] + steps[None, :] + 1
+        kept = np.minimum(self.position, self.evaluation.most_rows)
+        return np.minimum(kept[:, None] + steps[None, :] + 1, self.evaluation.widest_window)
+
+    def advance(self, segment_len: int) -> None:
+        """Count a step of `segment_len` tokens that the graph has just written."""
+        self.offset += segment_len
+        self.memory_length = np.minimum(self.memory_length + segment_len, self.evaluation.most_rows)
+        self.position = self.position + segment_len
+        for name, written in self._next.items():
+            self._next[name] = self._arrays[name], self.values[name]
+            self._arrays[name], self.values[name] = written
+
+    def restart(self, row: int, refill: bool = False) -> None:
+        """Start a new document on `row`; the other rows go on.
+
+        States begin with their first value. For rings and windows under the `empty` rule, it is enough to hide the old
+        rows. Under `zeros` the row is refilled, because queries attend to its first rows. `refill` refills in any case,
+        which is needed if the old rows may not be finite.
+        """
+        refill = refill or self.evaluation.fresh_memory == "zeros"
+        for entry in self.entries:
+            if refill or entry.layout == "state":
+                self._refill(entry, row)
+        self.memory_length[row] = _first_length(self.evaluation)
+        self.position[row] = 0
+
+    def take(self, rows: Sequence[int]) -> Memory:
+        """Return a smaller memory with copies of only these `rows`, in this order."""
+        chosen = list(rows)
+        arrays = {entry.input: np.ascontiguousarray(self.array(entry)[chosen]) for entry in self.entries}
+        return Memory(self.plan, arrays, self.offset, self.memory_length[chosen], self.position[chosen])
+
+    def row(self, row: int, back: int = 0) -> Memory:
+        """Return a copy of one row, without the last `back` tokens that it has read.
+
+        Args:
+            back: at most `max_segment`, and all of them read since the row restarted. Only rings can go back.
+        """
+        assert not back or all(entry.layout == "ring" for entry in self.entries)
+        alone = self.take([row])
+        if back:
+            alone.offset -= back
+            alone.position -= back
+            read = np.minimum(alone.position, self.evaluation.most_rows)
+            alone.memory_length = np.maximum(read, _first_length(self.evaluation))
+        return alone
+
+    def place(self, row: int, alone: Memory) -> None:
+        """Copy the memory of one document, of the same capacity, into `row`; the other rows stay as they are."""
+        assert alone.capacity == self.capacity and alone.batch_size == 1
+        for entry in self.entries:
+            array, value = self.array(entry), alone.array(entry)[0]
+            if entry.symbol is not None and entry.row_axis is not None:
+                value = np.roll(value, self.offset - alone.offset, entry.row_axis - 1)
+            array[row] = value
+            self._upload(entry, array)
+        self.memory_length[row], self.position[row] = alone.memory_length[0], alone.position[0]
+
+    def mark(self) -> Mark:
+        """Return the place of this memory, for `rewind`."""
+        copies = {entry.input: self.array(entry).copy() for entry in self.entries if entry.layout != "ring"}
+        return Mark(self.offset, self.memory_length.copy(), self.position.copy(), copies)
+
+    def rewind(self, mark: Mark, wipe: bool = False) -> None:
+        """Go back to `mark`, if at most `max_segment` tokens were run since then and no row restarted.
+
+        A ring has `max_segment` spare slots besides the rows that the next query sees. Rows written since `mark` are in
+        these slots, and are hidden again. `wipe` overwrites them, which is needed if they may not be finite.
+        """
+        written = mark.offset + np.arange(self.offset - mark.offset)
+        assert len(written) <= self.max_segment
+        for entry in self.entries:
+            if entry.symbol is None:
+                self._bind(entry, mark.copies[entry.input].copy())
+            elif wipe:
+                array = self.array(entry)
+                array[_at(entry, written % self.slots[entry.symbol])] = self.plan.first_value(entry)
+                self._upload(entry, array)
+        self.offset = mark.offset
+        self.memory_length, self.position = mark.memory_length.copy(), mark.position.copy()
+
+    def array(self, entry: MemoryEntry) -> npt.NDArray[Any]:
+        """Return the value of `entry` as an array: the buffer itself on the CPU, a copy from another device."""
+        array = self._arrays[entry.input]
+        return self.values[entry.input].numpy() if array is None else array
+
+    def by_age(self, entry: MemoryEntry, row: int) -> npt.NDArray[Any]:
+        """Return the rows of `entry` that batch row `row` may see, oldest first; for a state, the whole state."""
+        array = self.array(entry)[row]
+        if entry.row_axis is None:
+            return array
+        rows = array.shape[entry.row_axis - 1]
+        if entry.symbol is None:
+            slots = np.arange(rows - min(int(self.position[row]), rows), rows)
+        else:
+            length = min(int(self.memory_length[row]), self.evaluation.rows(entry.symbol))
+            slots = (self.offset - length + np.arange(length)) % rows
+        return np.take(array, slots, axis=entry.row_axis - 1)
+
+    def load_rows(self, arrays: Mapping[str, npt.NDArray[Any]], offset: int, capacity: int) -> None:
+        """Fill the buffers from saved ones of `capacity` slots at `offset`; move rows if this capacity differs."""
+        for entry in self.entries:
+            saved = arrays[entry.input]
+            if capacity == self.capacity or entry.symbol is None:
+                array = np.array(saved, entry.dtype)
+            else:
+                slots = self.slots[entry.symbol]
+                saved_slots = slots - self.capacity + capacity
+                kept = min(self.evaluation.rows(entry.symbol), saved_slots, slots)
+                ages = offset - kept + np.arange(kept)
+                array = self.array(entry).copy()
+                array[_at(entry, ages % slots)] = saved[_at(entry, ages % saved_slots)]
+            self._bind(entry, np.ascontiguousarray(array))
+        self.offset = offset
+
+    def _refill(self, entry: MemoryEntry, row: int) -> None:
+        """Overwrite `row` of `entry` with its first value."""
+        array, value = self.array(entry), self.plan.first_value(entry)
+        array[row] = value if isinstance(value, int) else value[0]
+        self._upload(entry, array)
+
+    def _upload(self, entry: MemoryEntry, array: npt.NDArray[Any]) -> None:
+        """Copy a changed array back to the device; on the CPU it is the buffer itself."""
+        if self.device.kind != "cpu":
+            self.values[entry.input].update_inplace(array)
+
+    def _bind(self, entry: MemoryEntry, array: npt.NDArray[Any]) -> None:
+        self._arrays[entry.input], self.values[entry.input] = self._buffer(array)
+        if entry.layout != "ring":
+            self._next[entry.input] = self._buffer(array.copy())
+
+    def _buffer(self, array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | None, Any]:
+        """Return `array` (None unless the OrtValue shares its memory and so needs it) and an OrtValue of it."""
+        return (array if self.device.kind == "cpu" else None), device_value(array, self.device)
+
+
+def check_room(plan: MemoryPlan, batch_size: int) -> None:
+    """Refuse buffers larger than the machine's memory: Linux grants them, and kills the process later.
+
+    Raises:
+        OptionError: they are too large; the message has both sizes.
+    """
+    try:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # a system that does not report its memory
+        return
+    nbytes = sum(_nbytes(entry, plan.sizes(entry, batch_size)) for entry in plan.entries)
+    if nbytes > machine > 0:
+        raise OptionError(
+            f"the memory of {batch_size:,} batch rows of {plan.capacity:,} slots would take {nbytes / 1e9:,.1f} GB, "
+            f"but this machine has {machine / 1e9:,.1f} GB.",
+            repair="Choose a smaller mem_len, segment_len or batch size.",
+        )
+
+
+def _first_length(evaluation: EvaluationSettings) -> int:
+    """Return the rows that a fresh batch row may see in the ring that keeps the most."""
+    return evaluation.most_rows if evaluation.fresh_memory == "zeros" else 0
+
+
+def _at(entry: MemoryEntry, slots: npt.NDArray[np.int64]) -> tuple[Any, ...]:
+    """Return an index of these slots of a ring, in all rows of the batch."""
+    assert entry.row_axis is not None
+    return (*[slice(None)] * entry.row_axis, slots)
+
+
+def _number(value: int) -> npt.NDArray[np.int64]:
+    return np.array([value], np.int64)
+
+
+def _nbytes(entry: MemoryEntry, sizes: Sequence[int]) -> int:
+    """Return the bytes of an entry's buffers."""
+    return math.prod(sizes) * np.dtype(entry.dtype).itemsize * (1 if entry.layout == "ring" else 2)

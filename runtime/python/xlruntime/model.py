@@ -1,0 +1,232 @@
+"""The interface for applications: an open bundle with streams, scores of documents, and continuations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from .documents import Document, Source
+from .engine import Engine
+from .errors import ArgumentError
+from .evaluation import SettingValue
+from .fitting import BatchSize
+from .load_options import LoadKeywords, LoadOptions
+from .messages import shown
+from .opening import open_as
+from .sampling import Sampling, generate_full_document
+from .scorer import Scorer
+from .scores import DocumentScore, TokenScores
+from .stream import Stream, restore_stream
+from .words import WordScores, word_scores
+
+__all__ = ["Model", "load"]
+
+
+def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
+    """Open a bundle: a folder that `xlexport convert` wrote.
+
+    Args:
+        options: the fields of `LoadOptions`, such as `device="cuda"`, `threads=1` or `digest="..."`.
+
+    Raises:
+        BundleError: the bundle is missing, broken or not the expected one, or that of an encoder-decoder.
+        ProviderError: ONNX Runtime or the device is missing, or with `strict_device` a node runs on another device; or
+            the library of kernels is missing or cannot be loaded.
+        OptionError: an option is malformed, or `cuda_graphs` is not possible with this bundle.
+    """
+    return open_as(Model, folder, LoadOptions(**options), translates=False)
+
+
+class Model(Engine):
+    """An open bundle, for scoring and generating. Safe to share between threads.
+
+    Its methods take evaluation settings as keywords; see `evaluation`. You need not close it. At the end of a `with`
+    block it closes its graphs and frees their memory; if it is used later, they open again.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def stream(self, *, capacity: int | None = None, **settings: SettingValue | None) -> Stream:
+        """Return a stream: a walk through one document.
+
+        Args:
+            capacity: slots of the largest ring; None is just enough.
+            settings: see `evaluation`.
+
+        Raises:
+            OptionError: a setting is out of range, or this bundle reads each document in one step.
+        """
+        return Stream(self, self.evaluation(**settings), capacity)
+
+    def restore(self, file: str | Path, *, capacity: int | None = None) -> Stream:
+        """Go on with a stream that `Stream.save` wrote.
+
+        Args:
+            capacity: ring slots; None keeps the saved ones and is bit-equal to not having stopped. Another number
+                lays the memory out again, which is equal up to rounding.
+
+        Raises:
+            StateError: the file is not a stream's state, is damaged, or belongs to another bundle.
+            FileNotFoundError: the file does not exist.
+        """
+        return restore_stream(self, Path(file), capacity)
+
+    def score(
+        self,
+        documents: Iterable[Document | Source],
+        *,
+        batch_size: BatchSize = 1,
+        bos: int | None = None,
+        **settings: SettingValue | None,
+    ) -> Iterator[DocumentScore]:
+        """Score whole documents, `batch_size` at a time, each with its own memory; yield results in input order.
+
+        Args:
+            documents: texts, bytes, paths, open binary files, token ids, or `Document`s, which have names.
+            batch_size: most documents in a batch; "auto" forms batches of similar lengths. A document that the model
+                reads in one step is always alone in its batch.
+            bos: id of a token that the model reads before each document, so that its first token has a score, too.
+            settings: see `evaluation`.
+
+        Raises:
+            ArgumentError: `documents` is one document, not a list.
+            OptionError, TokenError, TextError, OSError: a setting or a document is not usable.
+        """
+        several = _several(documents, "score")
+        return Scorer(self, self.evaluation(**settings), batch_size, bos=bos).documents(several)
+
+    def surprisal(
+        self,
+        texts: Iterable[str | Document],
+        *,
+        batch_size: BatchSize = 1,
+        bos: int | None = None,
+        **settings: SettingValue | None,
+    ) -> Iterator[WordScores]:
+        """Score whole texts as `score` does, and yield the surprisal of each text's words in input order.
+
+        Words and sums are those of `xlexport score --per word`. All scores of a text are held in memory.
+
+        Args:
+            texts: texts, or `Document`s whose sources are texts.
+            bos: see `score`. Without it a text's first token has no score, and its word is not complete.
+
+        Raises:
+            ArgumentError: `texts` is one text, not a list, or one of them is not a text.
+            OptionError, TextError: a setting or a text is not usable.
+        """
+        scorer = Scorer(self, self.evaluation(**settings), batch_size, bos=bos)
+        return self._words(scorer, _several(texts, "surprisal"))
+
+    def _words(self, scorer: Scorer, texts: Iterable[Document | Source]) -> Iterator[WordScores]:
+        """Yield the words of each text as soon as the text and all texts before it are scored."""
+        held: dict[int, str] = {}  # texts that are not complete
+        parts: dict[int, list[TokenScores]] = {}
+        done: dict[int, WordScores] = {}
+        following = 0
+
+        def holding() -> Iterator[Document | Source]:
+            for number, given in enumerate(texts):
+                source = given.source if isinstance(given, Document) else given
+                if not isinstance(source, str):
+                    raise ArgumentError(
+                        f"surprisal: text {number} is {shown(source)}, not a text, so it has no words.",
+                        repair="Give a str, or use score_tokens.",
+                    )
+                held[number] = source
+                yield given
+
+        for part in scorer.tokens(holding()):
+            parts.setdefault(part.number, []).append(part)
+            if part.summary is not None:
+                done[part.number] = word_scores(held.pop(part.number), self.tokenizer, parts.pop(part.number))
+            while following in done:
+                yield done.pop(following)
+                following += 1
+
+    def score_tokens(
+        self,
+        documents: Iterable[Document | Source],
+        *,
+        batch_size: BatchSize = 1,
+        detail: int | None = None,
+        bos: int | None = None,
+        **settings: SettingValue | None,
+    ) -> Iterator[TokenScores]:
+        """Score documents as `score` does, but yield every token's score as soon as it is known; keep none of them.
+
+        Args:
+            detail: number of top-k tokens (0 to 10). If given, parts also have each target's rank and each
+            prediction's entropy. The `detail` graph then runs in place of `score`, with the same scores.
+
+        Raises:
+            ArgumentError: `documents` is one document, not a list.
+            OptionError: as `score`, or the bundle lists fewer top-k tokens.
+        """
+        several = _several(documents, "score_tokens")
+        return Scorer(self, self.evaluation(**settings), batch_size, detail, bos=bos).tokens(several)
+
+    def generate(
+        self,
+        prompt: str | bytes | npt.NDArray[np.int64] | list[int],
+        *,
+        max_tokens: int,
+        sampling: Sampling | None = None,
+        **settings: SettingValue | None,
+    ) -> Iterator[int]:
+        """Continue `prompt`: yield up to `max_tokens` token ids as they are drawn.
+
+        Raises:
+            OptionError: a setting is out of range.
+            TextError: the prompt is empty, or prompt and continuation are too long.
+        """
+        evaluation = self.evaluation(**settings)
+        if evaluation.full_document:
+            return generate_full_document(self, evaluation, prompt, max_tokens, sampling or Sampling())
+        return Stream(self, evaluation).generate(prompt, max_tokens=max_tokens, sampling=sampling)
+
+
+def _several(documents: Iterable[Any], method: str) -> Iterator[Any]:
+    """Return the documents of a list, one by one.
+
+    A text is iterable, too: its characters would be scored as documents.
+
+    Raises:
+        ArgumentError: it is one document, not a list of them; or, at its turn, one of them is a number.
+    """
+    given = None
+    if isinstance(documents, str | bytes | bytearray):
+        given = "text"
+    elif isinstance(documents, Path | Document):
+        given = "path" if isinstance(documents, Path) else "document"
+    elif hasattr(documents, "read"):
+        given = "file"
+    elif isinstance(documents, np.ndarray) and documents.ndim == 1 and documents.dtype.kind in "iu":
+        given = "ids"
+    if given is not None or isinstance(documents, Mapping) or not isinstance(documents, Iterable):
+        raise ArgumentError(
+            f"{method}: expected a list of documents, found {shown(documents)}.",
+            repair=f"Give a list: model.{method}([{given or 'text'}])",
+        )
+    return _not_numbers(documents, method)
+
+
+def _not_numbers(documents: Iterable[Any], method: str) -> Iterator[Any]:
+    for number, document in enumerate(documents):
+        if isinstance(document, int | float | np.number):
+            raise ArgumentError(
+                f"{method}: document {number} is the number {shown(document)}.",
+                repair=f"Give a list of documents, each with its token ids: model.{method}([ids])",
+            )
+        yield document

@@ -1,0 +1,264 @@
+"""Load ONNX Runtime and open its sessions: if the requested device cannot run, raise an error."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import re
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .devices import Device
+from .errors import BundleFormatError, BundleGraphError, ProviderError
+from .graph_gate import read_graph
+from .kernels import Kernels
+from .messages import first_line
+from .placement import RECORD_PLACEMENT, SIZE_OPERATORS, placed_nodes, require_placement
+
+__all__ = [
+    "device_value",
+    "import_onnxruntime",
+    "installed_wheels",
+    "onnxruntime_errors",
+    "open_session",
+    "owned_value",
+    "require_version",
+    "session_options",
+]
+
+WHEELS = ("onnxruntime", "onnxruntime-gpu")  # both have the module `onnxruntime`: the later one overwrites the other
+INSTALL = "pip install onnxruntime, or onnxruntime-gpu for CUDA"
+REINSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime (or onnxruntime-gpu for CUDA)"
+OLDEST = (1, 24, 1)  # earlier versions read weights from any file that a graph names
+FATAL_ONLY = 4  # ONNX Runtime's log severity; it also raises the errors that it logs
+# Fused sum and layer normalization: on a CPU several times as slow as separate nodes, which costs 3 to 10% of a step.
+SLOWER_FUSION = "SkipLayerNormFusion"
+SPIN_MICROSECONDS = "20"  # that a thread waits for work before it sleeps; on a free machine as fast as the default
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+# Names of ONNX Runtime's errors; except RuntimeError and ValueError, all derive from Exception alone.
+ERRORS = (
+    "EPFail",
+    "EngineError",
+    "Fail",
+    "InvalidArgument",
+    "InvalidGraph",
+    "InvalidProtobuf",
+    "NoModel",
+    "NoSuchFile",
+    "NotImplemented",
+    "RuntimeException",
+)
+
+
+def installed_wheels() -> dict[str, str]:
+    """Return the installed distributions of ONNX Runtime with their versions."""
+    from importlib import metadata  # a tenth of this package's import time
+
+    found = {}
+    for name in WHEELS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+@functools.cache
+def import_onnxruntime() -> ModuleType:
+    """Import the module `onnxruntime` from exactly one wheel.
+
+    Raises:
+        ProviderError: the module is missing, too old or cannot be loaded, or two wheels overwrote each other.
+    """
+    wheels = installed_wheels()
+    if len(wheels) > 1:
+        both = " and ".join(f"{name} {version}" for name, version in wheels.items())
+        raise ProviderError(f"{both} are both installed and overwrite each other.", repair=f"Keep one: {REINSTALL}.")
+    try:
+        ort = importlib.import_module("onnxruntime")
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise ProviderError(
+                f"ONNX Runtime lacks the module {error.name}.", repair=f"Install it again: {REINSTALL}."
+            ) from error
+        raise ProviderError("ONNX Runtime is not installed.", repair=f"Install it: {INSTALL}.") from error
+    except ImportError as error:
+        raise ProviderError(f"ONNX Runtime cannot be loaded ({first_line(error)}).", repair=f"{REINSTALL}.") from error
+    if not hasattr(ort, "InferenceSession"):  # left after one of two wheels was uninstalled
+        raise ProviderError("ONNX Runtime is only partly installed.", repair=f"Install it again: {REINSTALL}.")
+    if _version(ort.__version__) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ProviderError(
+            f"ONNX Runtime is {ort.__version__}, expected {oldest} or newer: earlier ones let a graph read any file.",
+            repair=f"Install it again: {REINSTALL}.",
+        )
+    return ort
+
+
+def require_version(oldest: str, where: str) -> None:
+    """Refuse a bundle that needs a newer ONNX Runtime.
+
+    Raises:
+        BundleFormatError: the message has both versions.
+        ProviderError: as `import_onnxruntime`.
+    """
+    found = import_onnxruntime().__version__
+    if _version(found) < _version(oldest):
+        raise BundleFormatError(
+            f"{where}: needs ONNX Runtime {oldest} or newer, found {found}.", repair="Upgrade ONNX Runtime."
+        )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: (1, 31, 1) for "1.31.1" and for "1.31.1.dev5"."""
+    match = re.match(r"\d+(\.\d+)*", text)
+    return tuple(map(int, match[0].split("."))) if match else ()
+
+
+def onnxruntime_errors() -> tuple[type[Exception], ...]:
+    """Return the classes of errors that ONNX Runtime raises if it cannot load or run a graph."""
+    state = import_onnxruntime().capi.onnxruntime_pybind11_state
+    return (*(getattr(state, name) for name in ERRORS), RuntimeError, ValueError)
+
+
+def device_value(array: npt.NDArray[Any], device: Device) -> Any:
+    """Return an OrtValue of `array` on `device`. On the CPU it shares the array's memory; keep the array alive."""
+    ort = import_onnxruntime()
+    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device.kind, device.index)
+
+
+def owned_value(array: npt.NDArray[Any], device: Device) -> Any:
+    """Return an OrtValue with a copy of `array` on `device`."""
+    ort = import_onnxruntime()
+    value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, device.kind, device.index)
+    value.update_inplace(np.ascontiguousarray(array))
+    return value
+
+
+def session_options(threads: int | None = None) -> Any:
+    """Return the options of every session: `threads` per step (None: ONNX Runtime chooses), errors not logged.
+
+    A buffer is freed after its last use. By default, ONNX Runtime keeps the buffers of a step for later tensors of the
+    same sizes, and reserves a step's memory in one block. This makes no step faster. Steps with long segments become
+    slower with it, and need up to twice the memory.
+    """
+    ort = import_onnxruntime()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    options.inter_op_num_threads = 1
+    options.log_severity_level = FATAL_ONLY
+    options.enable_mem_pattern = options.enable_mem_reuse = False
+    # Spinning threads help while a step runs; between steps they would only occupy the caller's cores.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    # Long spinning takes cores from other programs: on a busy machine, two threads were slower than one.
+    options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_MICROSECONDS)
+    options.add_session_config_entry(RECORD_PLACEMENT, "1")  # without measurable cost
+    return options
+
+
+def open_session(
+    path: Path,
+    device: Device,
+    threads: int | None = None,
+    *,
+    strict: bool = False,
+    sizes: Mapping[str, int] | None = None,
+    profile: str | None = None,
+    data_files: Collection[str] = (),
+    kernels: Kernels | None = None,
+) -> Any:
+    """Open an `onnxruntime.InferenceSession` of the graph in `path`, only on `device`.
+
+    ONNX Runtime gets the checked content, so a file that is replaced meanwhile does no harm.
+
+    Args:
+        strict: require that the device computes everything except sizes of tensors. ONNX Runtime's own option
+            `session.disable_cpu_ep_fallback` forbids sizes too, so graphs with free axes would not open.
+        sizes: sizes of all free axes. Nodes that depend only on them are folded, the device computes all others, and
+            CUDA captures each run as a CUDA graph. Such a session needs bindings whose buffers stay in place.
+        profile: path prefix of the file for ONNX Runtime's profile of all runs; None: no profile.
+        data_files: names of files in the same folder that may hold the graph's weights.
+        kernels: the library of kernels for custom operators, on the CPU; None: their bodies run.
+
+    Raises:
+        BundleGraphError: xlexport cannot have written the graph, or ONNX Runtime cannot load it.
+        ProviderError: the device's execution provider is missing, does not start, or with `strict` lacks a kernel; or
+            ONNX Runtime cannot use `kernels`.
+    """
+    ort = import_onnxruntime()
+    options = session_options(threads)
+    if device.kind == "cpu":
+        options.add_session_config_entry("optimization.disable_specified_optimizers", SLOWER_FUSION)
+        if kernels is not None:
+            _register(options, kernels)
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = profile
+    for axis, size in (sizes or {}).items():
+        options.add_free_dimension_override_by_name(axis, size)
+    providers: list[Any] = [device.provider]
+    if device.kind == "cuda":
+        _require_cuda(ort, device)
+        # TF32 would round every product to 10 bits. The CPU serves the few nodes that compute shapes.
+        settings = {"device_id": str(device.index), "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
+        if sizes is not None:
+            settings["enable_cuda_graph"] = "1"
+        providers = [(device.provider, settings), "CPUExecutionProvider"]
+    content = read_graph(path, data_files)
+    options.add_session_config_entry(WEIGHTS_FOLDER, str(path.parent))
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # never ONNX Runtime's own format
+    try:
+        session = ort.InferenceSession(content, sess_options=options, providers=providers, enable_fallback=0)
+    except onnxruntime_errors() as error:
+        reason = first_line(error)
+        if device.kind == "cuda" and "CUDA" in reason.upper():
+            raise _cuda_failed(device, reason) from error
+        raise BundleGraphError(
+            f"{path}: ONNX Runtime {ort.__version__} cannot load it ({reason}).",
+            repair="Copy the bundle again, convert the checkpoint again, or upgrade ONNX Runtime.",
+        ) from error
+    session.disable_fallback()
+    if session.get_providers()[0] != device.provider:
+        raise _cuda_failed(device, f"the session runs on {session.get_providers()[0]}")
+    if strict or sizes is not None:
+        allowed = SIZE_OPERATORS if sizes is None else frozenset()
+        require_placement(placed_nodes(session), device.provider, f"device {device}: {path}", allowed)
+    return session
+
+
+def _register(options: Any, kernels: Kernels) -> None:
+    try:
+        options.register_custom_ops_library(str(kernels.path))
+    except onnxruntime_errors() as error:
+        raise ProviderError(
+            f"{kernels.path}: ONNX Runtime cannot use {kernels} ({first_line(error)}).",
+            repair="Install ONNX Runtime and xlexport-ops again, or choose ops none: the results are the same.",
+        ) from error
+
+
+def _require_cuda(ort: ModuleType, device: Device) -> None:
+    """Check that this build of ONNX Runtime knows CUDA, and load the libraries that pip installed for it."""
+    available = ort.get_available_providers()
+    if device.provider not in available:
+        raise ProviderError(
+            f"device {device}: onnxruntime {ort.__version__} has no {device.provider} (it has {', '.join(available)}).",
+            repair=(
+                "Install the CUDA build: pip uninstall -y onnxruntime && pip install onnxruntime-gpu; or use device "
+                "cpu."
+            ),
+        )
+    with contextlib.redirect_stdout(sys.stderr):  # the library prints its report, and stdout is for data
+        ort.preload_dlls()
+
+
+def _cuda_failed(device: Device, reason: str) -> ProviderError:
+    return ProviderError(
+        f"device {device}: its execution provider did not start ({reason}).",
+        repair="Check that nvidia-smi lists the device; missing CUDA libraries come with: "
+        "pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu.",
+    )

@@ -1,0 +1,171 @@
+"""Draw tokens from logits, the same in all runtimes (rules 30 to 33), and continue documents that are one step."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .documents import Ids, check_length, encode
+from .engine import Engine
+from .errors import OptionError, TextError, XlruntimeError
+from .evaluation import EvaluationSettings
+
+__all__ = ["Random", "Sampling", "draw_tokens", "generate_full_document"]
+
+LARGEST_SEED = 2**64 - 1
+
+
+class Random:
+    """Random numbers of SplitMix64; equal seeds, 0 to 2^64 - 1, give equal numbers in all runtimes."""
+
+    def __init__(self, seed: int) -> None:
+        self._state = seed
+
+    def next(self) -> float:
+        """Return the next number: at least 0, below 1."""
+        self._state = z = (self._state + 0x9E3779B97F4A7C15) & LARGEST_SEED
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & LARGEST_SEED
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & LARGEST_SEED
+        return ((z ^ z >> 31) >> 11) * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The rule for drawing tokens: from probabilities at `temperature`, cut by `top_k`, then by `top_p`.
+
+    Attributes:
+        temperature: divisor of the logits; 0 takes the likeliest token.
+        top_k: draw only from the k likeliest tokens; None: from all.
+        top_p: draw only from the likeliest tokens that together reach this probability; None or 1: from all.
+        seed: seed of the random draws; None: another one for each run.
+
+    Raises:
+        OptionError: values are out of range; lists all of them.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not self.temperature >= 0:
+            problems.append(f"temperature is {self.temperature}, at least 0 is needed")
+        if self.top_k is not None and self.top_k < 1:
+            problems.append(f"top_k is {self.top_k}, at least 1 is needed")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            problems.append(f"top_p is {self.top_p}, expected more than 0 and at most 1")
+        if self.seed is not None and not 0 <= self.seed <= LARGEST_SEED:
+            problems.append(f"seed is {self.seed}, expected 0 to {LARGEST_SEED}")
+        if problems:
+            raise OptionError("sampling: " + "; ".join(problems) + ".")
+
+    def rng(self) -> Random:
+        """Return the random numbers of one run, for `draw`."""
+        return Random(secrets.randbits(64) if self.seed is None else self.seed)
+
+    def draw(self, logits: npt.NDArray[np.float32], rng: Random) -> int:
+        """Draw one token id from logits (n_token,)."""
+        if self.temperature == 0:
+            return int(logits.argmax())
+        with np.errstate(over="ignore"):  # a tiny temperature leaves minus infinity for all but the likeliest
+            probabilities = np.exp((logits.astype(np.float64) - logits.max()) / self.temperature)
+        tokens = self._candidates(probabilities)
+        reached = np.cumsum(probabilities if tokens is None else probabilities[tokens])  # added in order
+        place = min(int(np.searchsorted(reached, rng.next() * reached[-1], side="right")), len(reached) - 1)
+        return place if tokens is None else int(tokens[place])
+
+    def _candidates(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | None:
+        """Return the tokens (n,) that may be drawn, the likeliest first and equal ones by id; None: all, by id.
+
+        Only the candidates of top_k and top_p are sorted: to sort a vocabulary of 267,735 takes longer than many
+        steps.
+
+        Args:
+            probabilities: (V,) proportional to the tokens' probabilities.
+        """
+        V = len(probabilities)
+        if self.top_k is None and self.top_p in (None, 1):
+            return None
+        k, total = min(self.top_k or V, V), np.cumsum(probabilities)[-1]
+        if k < V:
+            least = np.partition(probabilities, V - k)[V - k]  # more than k reach it if some are equal
+        else:
+            # The less likely tokens together have less probability than 1 - top_p, so none of them is needed.
+            least = 0.0 if self.top_p is None else (1 - self.top_p) / V * total
+        tokens = np.flatnonzero(probabilities >= least)
+        tokens = tokens[np.argsort(-probabilities[tokens], kind="stable")][:k]
+        if self.top_p is not None:
+            reached = np.cumsum(probabilities[tokens])
+            needed = self.top_p * (reached[-1] if k < V else total)
+            tokens = tokens[: int(np.searchsorted(reached, needed)) + 1]  # always at least the likeliest one
+        return tokens
+
+
+def generate_full_document(
+    engine: Engine,
+    evaluation: EvaluationSettings,
+    prompt: str | bytes | npt.NDArray[np.int64] | list[int],
+    max_tokens: int,
+    sampling: Sampling,
+) -> Iterator[int]:
+    """Continue `prompt`: yield token ids as they are drawn.
+
+    Raises:
+        OptionError, TextError: as `Model.generate`.
+    """
+    if max_tokens < 0:
+        raise OptionError(f"max_tokens is {max_tokens}, at least 0 is needed.")
+    ids = encode(prompt, engine.tokenizer, engine.bundle.vocab_size, "the prompt")
+    if not len(ids):
+        raise TextError("nothing to continue: the prompt is empty.", repair="Give a prompt.")
+    check_length(len(ids) + max_tokens, evaluation, f"the prompt and {max_tokens:,} tokens after it")
+    return _generate(engine, evaluation, ids, max_tokens, sampling)
+
+
+def draw_tokens(
+    next_logits: Callable[[], npt.NDArray[np.float32]],
+    take: Callable[[int], object],
+    max_tokens: int,
+    sampling: Sampling,
+    repair: str,
+) -> Iterator[int]:
+    """Yield up to `max_tokens` token ids, each drawn after the ones before it.
+
+    Args:
+        next_logits: runs the model and returns the logits (n_token,) of the next token.
+        take: adds a drawn token to the document.
+        repair: the repair in the message about logits that are not finite.
+
+    Raises:
+        XlruntimeError: logits are not finite.
+    """
+    rng = sampling.rng()
+    for _ in range(max_tokens):
+        logits = next_logits()
+        if not np.isfinite(logits).all():
+            raise XlruntimeError("the model gave logits that are not finite, so generation stops.", repair=repair)
+        token = sampling.draw(logits, rng)
+        take(token)
+        yield token
+
+
+def _generate(
+    engine: Engine, evaluation: EvaluationSettings, ids: Ids, max_tokens: int, sampling: Sampling
+) -> Iterator[int]:
+    longest = evaluation.longest_part
+    assert longest is not None
+    memory, read = engine.new_memory(evaluation), ids.tolist()
+
+    def next_logits() -> npt.NDArray[np.float32]:
+        part = np.array([read[(len(read) - 1) // longest * longest :]], np.int64)
+        memory.restart(0)
+        logits: npt.NDArray[np.float32] = engine.step("generate", memory, part, part)["logits"][0]  # any target
+        return logits
+
+    yield from draw_tokens(next_logits, read.append, max_tokens, sampling, "Give another prompt.")

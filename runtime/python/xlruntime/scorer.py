@@ -1,0 +1,423 @@
+"""Score many documents at once: each batch row walks one document and takes the next when it is done."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .continuing import check_continuous, check_separator, is_space
+from .documents import Document, Source, TokenPiece, check_length
+from .engine import Engine
+from .errors import OptionError, XlruntimeError
+from .evaluation import EvaluationSettings
+from .fitting import AUTO, BatchSize, Fitting, Opened, formed, most_rows, rows_of_long
+from .memory import Memory
+from .scores import DocumentScore, TokenScores, total_score
+from .stream import warn_not_finite
+from .token_reader import TokenReader
+from .walk import Walk
+from .word_ends import WordEnds
+
+__all__ = ["BatchSize", "Scorer", "check_detail", "detail_of"]
+
+TOGETHER = 128  # documents of which batches are formed
+UNREADABLE = (XlruntimeError, OSError)  # errors of reading a document
+
+
+class Scorer:
+    """A scorer that packs documents into the rows of a batch.
+
+    Rows are independent: a document's scores do not depend on its neighbours. Padding only follows a document's
+    end. When a document ends, its row restarts with the next one. When no document waits and half the rows are idle,
+    the batch shrinks. A document that is one step has no neighbours, because padding would change its scores.
+
+    Rings are as large as the documents of a batch need, if their lengths can be known without waiting (`fitting`).
+    With a batch size of 1, a document's scores do not depend on other documents, to the last bit.
+
+    Args:
+        batch_size: most documents at a time; on a CPU never more than make steps faster. `auto`: batches of similar
+            lengths, formed of the next 128 documents. Parts then come in another order, and nothing can be saved.
+        detail: number of likeliest tokens to list, with rank and entropy; None: no such detail.
+        continuous: carry memory from document to document, in order, in one row. Only the very first token has no
+            context; `index` still counts each document's own tokens.
+        separator: with `continuous`, text between a document and the next, unless the first ends in white space. Its
+            tokens are read, but belong to no document.
+        keep_going: end an unreadable document with a part that has an `error`, instead of raising the error.
+        bos: id of a token that the model reads before each document, so that the first token has a score, too. It does
+            not belong to the document. If `continuous`, only the first document has it.
+        starts_word: (n_token,) whether a token begins with white space. If given, parts have `word_ends`. That needs
+            each prediction's full distribution, so each token runs twice, the second time in steps of a word.
+
+    Raises:
+        OptionError: a setting is out of range, or does not apply to this bundle.
+
+    Attributes:
+        memory, rows, taken: the state that `scorer_state` saves: the memory of the batch (None before the first step),
+            the document of each row, and the number of documents taken so far.
+        last: the last token of the previous document, if `continuous`; spaced: whether that document ended in white
+            space.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        evaluation: EvaluationSettings,
+        batch_size: BatchSize = 1,
+        detail: int | None = None,
+        *,
+        continuous: bool = False,
+        separator: str = "",
+        keep_going: bool = False,
+        bos: int | None = None,
+        starts_word: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        if batch_size != AUTO and batch_size < 1:
+            raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
+        if detail is not None:
+            check_detail(engine, detail)
+        if continuous:
+            check_continuous(evaluation, 0 if batch_size == AUTO else batch_size)
+            check_separator(engine, separator)
+        if bos is not None and not 0 <= bos < engine.bundle.vocab_size:
+            raise OptionError(f"bos is {bos}, expected 0 to {engine.bundle.vocab_size - 1}.")
+        if starts_word is not None and batch_size != 1:
+            raise OptionError(f"the ends of words are for one document at a time, but batch size is {batch_size}.")
+        self.engine = engine
+        self.evaluation = evaluation
+        self.batch_size: BatchSize = 1 if evaluation.full_document else batch_size
+        self.detail = detail
+        self.continuous = continuous
+        self.separator = separator
+        self.keep_going = keep_going
+        self.bos = bos
+        self._word_ends = None if starts_word is None else WordEnds(engine, evaluation, starts_word)
+        self.memory: Memory | None = None
+        self.rows: list[Walk | None] = []
+        self.taken = 0
+        self.last: int | None = None
+        self.spaced = False
+        # One document at a time has the rings of a stream: its scores are those of all runtimes, bit for bit.
+        sized = self.batch_size != 1 and not continuous and starts_word is None
+        self.fitting = Fitting(evaluation, each=self.batch_size == AUTO, sized=sized)
+        self._purpose = "score" if detail is None else "detail"
+        self._longest_step = engine.longest_step(self._purpose, evaluation.segment_len)
+        if self._word_ends is not None and evaluation.segmentation_matters:  # both passes need equal segments
+            self._longest_step = min(self._longest_step, engine.longest_step("generate", evaluation.segment_len))
+
+    def documents(self, documents: Iterable[Document | Source]) -> Iterator[DocumentScore]:
+        """Yield the total of each document, in the order of the documents."""
+        done: dict[int, DocumentScore] = {}
+        following = 0
+        for scores in self.tokens(documents):
+            if scores.summary is not None:
+                done[scores.number] = scores.summary
+            while following in done:
+                yield done.pop(following)
+                following += 1
+
+    def tokens(self, documents: Iterable[Document | Source]) -> Iterator[TokenScores]:
+        """Yield the scores of every document's tokens, step by step; parts of different documents alternate."""
+        for parts in self.steps(documents):
+            yield from parts
+
+    def steps(self, documents: Iterable[Document | Source]) -> Iterator[list[TokenScores]]:
+        """Yield the scores of all rows of a step together; between two steps, `scorer_state` can save the scorer."""
+        opened = (self.open(number, given) for number, given in enumerate(documents, self.taken))
+        if self.batch_size != AUTO:
+            yield from self._rolling(opened, self.batch_size)
+            return
+        threads = self.engine.threads or 1
+        while together := list(itertools.islice(opened, TOGETHER)):
+            known = [given for given in together if given.tokens is not None]
+            for batch in formed(known, self._longest_step, threads):
+                yield from self._rolling(iter(batch), len(batch))
+            others = (given for given in together if given.tokens is None)
+            yield from self._rolling(others, rows_of_long(self.engine))
+
+    def open(self, number: int, given: Document | Source) -> Opened:
+        """Return a document after reading as much of it as the choice of rings needs."""
+        document = given if isinstance(given, Document) else Document(_name(given, number), given)
+        opened = Opened(number, document, reader := self.reader(document))
+        ahead = self.fitting.read_ahead
+        if not ahead or not reader.at_hand:
+            return opened
+        try:
+            return opened if reader.has(ahead + 1) else replace(opened, tokens=reader.ahead)
+        except UNREADABLE as error:
+            return replace(opened, tokens=0, error=error)
+
+    def _rolling(self, waiting: Iterator[Opened], most: int) -> Iterator[list[TokenScores]]:
+        """Score documents in at most so many rows; a row takes the next document when its own is done."""
+        rows, late = self.rows, None
+        while True:
+            # Fill idle rows; before the first step, also add rows.
+            while (None in rows) or (self.memory is None and len(rows) < self._useful(most)):
+                given, late = late or next(waiting, None), None
+                if given is None:
+                    break
+                if self.memory is not None and not self.fitting.takes(given.tokens):
+                    late = given  # it waits until all rows are idle, because the rings have another size
+                    break
+                if isinstance(walk := self._begin(given), TokenScores):  # nothing to score in it
+                    yield [walk]
+                else:
+                    self._seat(walk)
+            active = [row for row, walk in enumerate(rows) if walk is not None]
+            if not active:
+                if not self.continuous:
+                    self.memory, rows[:] = None, []
+                if late is None:
+                    return
+                continue
+            if self.memory is None:
+                self.memory = self.engine.new_memory(self.fitting.choose(self._longest), len(rows))
+            elif len(active) <= len(rows) // 2:
+                self.memory = self.memory.take(active)
+                rows[:] = [rows[row] for row in active]
+            yield self._step(self.memory)
+
+    def _seat(self, walk: Walk) -> None:
+        """Give a document the first idle row, or a further one."""
+        if None not in self.rows:
+            self.rows.append(walk)
+            return
+        self.rows[row := self.rows.index(None)] = walk
+        if self.memory is not None and not self.continuous:
+            self.memory.restart(row)
+            if self.batch_size == 1:  # its scores do not depend on the documents before, to the last bit
+                self.memory.offset = 0
+
+    @property
+    def _longest(self) -> int | None:
+        """Number of tokens of the longest document in the rows; None: unknown."""
+        lengths = [walk.tokens for walk in self.rows if walk is not None]
+        return None if None in lengths else max((tokens for tokens in lengths if tokens is not None), default=0)
+
+    def _useful(self, most: int) -> int:
+        """Return the number of rows, at most `most`, that make the next steps faster."""
+        longest = self._longest_step if self._longest is None else max(min(self._longest, self._longest_step), 1)
+        useful = most_rows(self.engine, longest) if self.rows and self.batch_size != AUTO else None
+        return most if useful is None else min(most, useful)
+
+    def _begin(self, given: Opened) -> Walk | TokenScores:
+        """Begin a document; return its end at once if it has nothing to score."""
+        self.taken = given.number + 1
+        reader = given.reader
+        walk = Walk(given.number, reader, 0, position=0, tokens=given.tokens)
+        if given.error is not None:
+            return self._failed(walk, given.error)
+        try:
+            longest = self.evaluation.longest_document
+            if longest is not None and not self.evaluation.restart and reader.at_hand and reader.has(longest + 1):
+                self._refuse_longer(walk.name)
+            if self.last is not None:
+                walk.held, walk.unscored = self.last, 0
+            elif len(first := reader.take(1)):
+                walk.held = int(first.ids[0])
+                if first.context:
+                    walk.context, walk.unscored = 1, 0
+                else:
+                    walk.position, walk.first = 1, first
+            if not reader.at_end:
+                return walk
+        except UNREADABLE as error:
+            return self._failed(walk, error)
+        if walk.position or walk.context:
+            self._end(walk)
+        return self._scores(walk, *self._nothing())
+
+    def reader(self, document: Document) -> TokenReader:
+        """Return the reader of the next document, which first returns the separator or `bos` if one is due."""
+        tokenizer, before = self.engine.tokenizer, None
+        if self.bos is not None and self.last is None:
+            before = np.array([self.bos], np.int64)
+        if self.separator and self.last is not None and not self.spaced:
+            before = tokenizer.encode_piece(self.separator, self.last)
+        return TokenReader(document, tokenizer, self.engine.bundle.vocab_size, before)
+
+    def _end(self, walk: Walk) -> None:
+        """Remember how a document ended, for the next one."""
+        if self.continuous:
+            self.last = walk.held
+            self.spaced = walk.reader.ended_in_space or is_space(self.engine, walk.held)
+
+    def _failed(self, walk: Walk, error: Exception) -> TokenScores:
+        """Return the last part of an unreadable document."""
+        if not self.keep_going:
+            raise error
+        return self._scores(walk, *self._nothing(), error=error)
+
+    def _nothing(self) -> tuple[TokenPiece, npt.NDArray[np.float32], npt.NDArray[np.int64], dict[str, Any]]:
+        none = np.zeros(0, np.int64)
+        detail = {} if self.detail is None else _no_detail(self.detail)
+        return TokenPiece(none, none, none), np.zeros(0, np.float32), none, detail
+
+    def _refuse_longer(self, name: str) -> None:
+        """Raise TextError for a document with more tokens than can be scored, unless it may restart."""
+        longest = self.evaluation.longest_document
+        assert longest is not None
+        with_bos = "" if self.bos is None else " with the one before it"
+        check_length(longest + 1, self.evaluation, name, f"more than {longest:,} tokens{with_bos}")
+
+    def _make_room(self, memory: Memory) -> Iterator[TokenScores]:
+        """Restart all rows without positions left, idle ones too; yield ends of documents that must not restart."""
+        for row in np.flatnonzero(memory.room == 0).tolist():
+            walk = self.rows[row]
+            if walk is not None:
+                try:
+                    self._refuse_longer(walk.name)
+                except UNREADABLE as error:
+                    yield self._failed(self._leave(row), error)
+            memory.restart(row)
+
+    def _step(self, memory: Memory) -> list[TokenScores]:
+        """Run one segment of every row that has a document."""
+        found = list(self._make_room(memory))
+        longest = min(self._longest_step, int(memory.room.min()))  # padding needs positions too
+        pieces: dict[int, TokenPiece] = {}
+        for row, walk in enumerate(self.rows):
+            if walk is not None:
+                try:
+                    pieces[row] = self._take(walk, longest)
+                except UNREADABLE as error:
+                    found.append(self._failed(self._leave(row), error))
+        if not pieces:
+            return found
+        B, S = len(self.rows), max(len(piece) for piece in pieces.values())
+        if self.evaluation.bidirectional and longest > S:
+            S += 1  # for the document's last token, whose prediction is dropped
+        tokens = np.zeros((B, S), np.int64)
+        targets = np.zeros((B, S), np.int64)
+        for row, piece in pieces.items():
+            read = np.concatenate([[self._walk(row).held], piece.ids])
+            n = S if self.evaluation.bidirectional else len(piece)
+            tokens[row, :n] = read[:n]
+            targets[row, : len(piece)] = piece.ids
+        context = memory.context(S)
+        ends = None if self._word_ends is None else self._word_ends.before(memory, tokens[0], targets[0])
+        log_prob = (outputs := self.engine.step(self._purpose, memory, tokens, targets))["log_prob"]
+        for row, piece in pieces.items():
+            walk, n, before = self._walk(row), len(piece), piece.context
+            walk.context += before
+            if not np.isfinite(log_prob[row]).all():
+                memory.restart(row, refill=True)
+                if math.isfinite(walk.log_probs.value):  # once for a document
+                    warn_not_finite(walk.name, walk.position + n)
+            own = slice(before, n)
+            detail = {} if self.detail is None else detail_of(outputs, row, own, self.detail)
+            scores = self._scores(walk, piece, log_prob[row, own].copy(), context[row, own], detail)
+            if self._word_ends is not None and ends is not None:
+                last = None if scores.summary is None else self._word_ends.after(memory, walk.held)
+                scores = replace(scores, word_ends=ends[own], last_word_end=last)
+            if before < n or scores.summary is not None or scores.error is not None:
+                found.append(scores)
+            if scores.summary is not None or scores.error is not None:
+                self._leave(row)
+        return found
+
+    def _take(self, walk: Walk, longest: int) -> TokenPiece:
+        """Return the targets of the next step, at most `longest`."""
+        piece = walk.reader.take(longest)
+        if self.evaluation.bidirectional and len(piece) == longest:
+            self._refuse_longer(walk.name)  # the last of them could not be read
+        return piece
+
+    def _walk(self, row: int) -> Walk:
+        walk = self.rows[row]
+        assert walk is not None
+        return walk
+
+    def _leave(self, row: int) -> Walk:
+        """Release a row, and return the walk of its document."""
+        walk, self.rows[row] = self._walk(row), None
+        self._end(walk)
+        return walk
+
+    def _scores(
+        self,
+        walk: Walk,
+        piece: TokenPiece,
+        log_probs: npt.NDArray[np.float32],
+        context: npt.NDArray[np.int64],
+        detail: Mapping[str, Any],
+        error: Exception | None = None,
+    ) -> TokenScores:
+        """Count `piece` as read, and its own tokens as scored; with the last piece, add the document's total."""
+        start, first, before = walk.position, walk.first, piece.context
+        walk.position += len(piece) - before
+        walk.first = None
+        walk.log_probs.add(log_probs)
+        if len(piece):
+            walk.held = int(piece.ids[-1])
+        summary = None
+        if error is None:
+            try:
+                summary = self._summary(walk) if walk.reader.at_end else None
+            except UNREADABLE as caught:
+                if not self.keep_going:
+                    raise
+                error = caught
+        return TokenScores(
+            document=walk.name,
+            number=walk.number,
+            index=np.arange(start, walk.position, dtype=np.int64),
+            tokens=piece.ids[before:],
+            starts=piece.starts[before:],
+            ends=piece.ends[before:],
+            log_probs=log_probs,
+            context=context,
+            summary=summary,
+            first=first,
+            error=error,
+            **detail,
+        )
+
+    def _summary(self, walk: Walk) -> DocumentScore:
+        elapsed = time.perf_counter() - walk.started
+        return total_score(
+            walk.name,
+            walk.reader.counts,
+            tokens=walk.position,
+            unscored_tokens=walk.unscored,
+            log_prob_sum=walk.log_probs.value,
+            evaluation=self.evaluation,
+            tokens_per_second=(walk.position - walk.begun_at) / elapsed if elapsed > 0 else 0.0,
+        )
+
+
+def _name(source: Source, number: int) -> str:
+    if isinstance(source, Path):
+        return str(source)
+    return str(getattr(source, "name", f"document {number + 1}"))
+
+
+def check_detail(engine: Engine, detail: int) -> None:
+    """Refuse more tokens than the detail graph lists, or any if the bundle lacks this graph."""
+    engine.session("detail")
+    most = engine.bundle.graphs["detail"].outputs["top_ids"].shape[-1]
+    if detail < 0 or (isinstance(most, int) and detail > most):
+        raise OptionError(f"detail is {detail}, expected 0 to {most}, the likeliest tokens that this bundle lists.")
+
+
+def detail_of(outputs: Mapping[str, npt.NDArray[Any]], row: int, at: slice, k: int) -> dict[str, npt.NDArray[Any]]:
+    """Return copies of the detail outputs for the positions `at` of a row, with `k` likeliest tokens."""
+    return {
+        "rank": outputs["rank"][row, at].astype(np.int64),
+        "entropy": outputs["entropy"][row, at].astype(np.float64),
+        "top_ids": outputs["top_ids"][row, at, :k].astype(np.int64),
+        "top_log_probs": outputs["top_log_probs"][row, at, :k].astype(np.float64),
+    }
+
+
+def _no_detail(k: int) -> dict[str, npt.NDArray[Any]]:
+    """Return detail outputs for no positions."""
+    none, no_ids = np.zeros((1, 0)), np.zeros((1, 0, k))
+    return detail_of({"rank": none, "entropy": none, "top_ids": no_ids, "top_log_probs": no_ids}, 0, slice(0), k)

@@ -1,0 +1,189 @@
+"""Save a scorer between two steps, and resume it bit-equal to a run that did not stop.
+
+The state has the memory of the batch with its counters, and for each row its document and the position in it. Text is
+not saved: the documents are read again up to these positions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .documents import Document
+from .errors import StateDamagedError, StateMismatchError, XlruntimeError
+from .json_fields import read_fields
+from .memory import Memory, MemoryPlan
+from .messages import listed
+from .scorer import Scorer
+from .scores import Sum
+from .state import array_problems
+from .walk import Walk
+
+__all__ = ["SavedScorer", "read_scorer", "resume_scorer", "scorer_state"]
+
+SKIPPED = 1 << 14  # tokens read again at a time
+REPAIR = "Begin again."
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of the batch that walks a document, with the fields of `Walk`."""
+
+    number: int
+    name: str
+    held: int
+    context: int
+    position: int
+    unscored: int
+    log_probs: Sum
+
+
+@dataclass(frozen=True)
+class _Counters:
+    """The counters of the batch's memory, with the fields of `Memory`."""
+
+    batch_size: int
+    capacity: int
+    offset: int
+    memory_length: tuple[int, ...]
+    position: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SavedScorer:
+    """The saved state of a scorer, without the tensors of its memory, with the fields of `Scorer`."""
+
+    taken: int
+    last: int | None
+    spaced: bool
+    rows: tuple[_Row | None, ...]
+    memory: _Counters | None
+
+    @property
+    def active(self) -> dict[int, _Row]:
+        """The rows of unfinished documents, by the numbers of the documents."""
+        return {row.number: row for row in self.rows if row is not None}
+
+
+def scorer_state(scorer: Scorer) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Return fields for JSON, and tensors. Call it only between two steps of `Scorer.steps`."""
+    memory = scorer.memory
+    rows = tuple(None if walk is None else _row(walk) for walk in scorer.rows)
+    saved = SavedScorer(scorer.taken, scorer.last, scorer.spaced, rows, None if memory is None else _counters(memory))
+    arrays = {} if memory is None else {entry.input: memory.array(entry) for entry in memory.entries}
+    return dataclasses.asdict(saved), arrays
+
+
+def _row(walk: Walk) -> _Row:
+    return _Row(walk.number, walk.name, walk.held, walk.context, walk.position, walk.unscored, walk.log_probs)
+
+
+def _counters(memory: Memory) -> _Counters:
+    length, position = memory.memory_length.tolist(), memory.position.tolist()
+    return _Counters(memory.batch_size, memory.capacity, memory.offset, tuple(length), tuple(position))
+
+
+def read_scorer(scorer: Scorer, fields: object, arrays: Mapping[str, npt.NDArray[Any]]) -> SavedScorer:
+    """Read a state from `scorer_state`, whose fields were stored as JSON under a digest.
+
+    Args:
+        scorer: a scorer with the same model and settings as the saved one.
+
+    Raises:
+        StateDamagedError: the fields are not a scorer's, or the tensors have other shapes than its memory.
+    """
+    try:
+        saved = read_fields(SavedScorer, fields)
+    except ValueError as error:
+        raise StateDamagedError(f"not the state of a scorer ({error}).", repair=REPAIR) from error
+    if saved.memory is not None:
+        engine, memory = scorer.engine, saved.memory
+        fitted = scorer.fitting.of_capacity(memory.capacity) or scorer.evaluation
+        plan = MemoryPlan(engine.bundle.memory, {}, {}, fitted, memory.capacity, engine.device)
+        if problems := array_problems(arrays, plan, memory.batch_size):
+            raise StateDamagedError(f"not the state of such a scorer ({listed(problems)}).", repair=REPAIR)
+    return saved
+
+
+def resume_scorer(
+    scorer: Scorer, saved: SavedScorer, arrays: Mapping[str, npt.NDArray[Any]], documents: Iterable[Document]
+) -> Iterator[Document]:
+    """Resume a saved scorer with a new one.
+
+    Args:
+        scorer: a new scorer with the same model and settings.
+        saved, arrays: the state that `read_scorer` returned.
+        documents: the same documents, from the first.
+
+    Returns:
+        The documents that have not been taken yet, for `Scorer.steps`.
+
+    Raises:
+        StateMismatchError: a document has changed: it cannot be read, or has other tokens at the saved position.
+    """
+    waiting = iter(documents)
+    active = saved.active
+    opened: dict[int, Document] = {}
+    for number in range(saved.taken):
+        document = next(waiting, None)
+        if document is None:
+            raise StateMismatchError(
+                f"{number:,} documents, but {saved.taken:,} had been taken.", repair="Give the same ones again."
+            )
+        if number in active:
+            opened[number] = document
+    scorer.taken, scorer.last, scorer.spaced = saved.taken, saved.last, saved.spaced
+    scorer.rows = [None if row is None else _reopened(scorer, row, opened[row.number]) for row in saved.rows]
+    memory = saved.memory
+    if memory is not None:
+        fitting = scorer.fitting
+        fitting.settings = fitting.of_capacity(memory.capacity) or scorer.evaluation
+        scorer.memory = scorer.engine.new_memory(fitting.settings, memory.batch_size, memory.capacity)
+        scorer.memory.load_rows(arrays, memory.offset, memory.capacity)
+        scorer.memory.memory_length = np.array(memory.memory_length, np.int64)
+        scorer.memory.position = np.array(memory.position, np.int64)
+    return waiting
+
+
+def _reopened(scorer: Scorer, row: _Row, document: Document) -> Walk:
+    """Return the walk of a document after reading it again up to the saved position."""
+    opened = scorer.open(row.number, document)
+    reader = opened.reader
+    position, unscored = row.position, row.unscored
+    left, context, last = row.context + position, 0, None
+    try:
+        if opened.error is not None:
+            raise opened.error
+        while left and len(piece := reader.take(min(left, SKIPPED))):
+            left, context, last = left - len(piece), context + piece.context, piece
+    except (XlruntimeError, OSError) as error:
+        raise StateMismatchError(
+            f"{document.name}: cannot be read again ({error}).", repair="Give the same documents again."
+        ) from error
+    same = (
+        document.name == row.name
+        and not left
+        and context == row.context
+        and (last is None or int(last.ids[-1]) == row.held)
+    )
+    if not same:
+        raise StateMismatchError(
+            f"{document.name}: not the text that was left there.", repair="Give the same documents again."
+        )
+    return Walk(
+        row.number,
+        reader,
+        row.held,
+        position,
+        context,
+        tokens=opened.tokens,
+        first=last if position == unscored == 1 else None,  # no part has reported it before the first step
+        unscored=unscored,
+        log_probs=dataclasses.replace(row.log_probs),
+        begun_at=position,
+    )

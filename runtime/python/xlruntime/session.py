@@ -1,0 +1,199 @@
+"""Sessions: run one graph of a bundle with its memory bound in place. `GraphSession` uses ONNX Runtime."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from .bundle import Graph, MemoryEntry
+from .deadline import Deadline
+from .devices import Device
+from .errors import BundleGraphError, StepTimeoutError
+from .kernels import Kernels
+from .memory import Memory
+from .messages import first_line, listed, named
+from .placement import PlacedNode, placed_nodes
+from .providers import device_value, import_onnxruntime, onnxruntime_errors, open_session, owned_value
+
+__all__ = ["GraphSession", "Session", "SessionFactory", "running"]
+
+
+class Session(Protocol):
+    """A session that runs one graph. Any number of threads may run it at once."""
+
+    @property
+    def providers(self) -> list[str]:
+        """Return the execution providers in use, the preferred one first."""
+
+    @property
+    def nodes(self) -> tuple[PlacedNode, ...]:
+        """Return the nodes of the graph that runs, and which execution provider computes each."""
+
+    @property
+    def graph(self) -> Graph:
+        """Return the description of the graph."""
+
+    def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Run as a pure function, and return the outputs by name, memories included."""
+
+    def constant(self, array: npt.NDArray[Any]) -> Any:
+        """Return an array in the form that `step` takes as a constant of a memory."""
+
+    def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: Memory) -> dict[str, npt.NDArray[Any]]:
+        """Run one segment on `memory`, which the caller advances, and return the graph's other outputs by name."""
+
+
+SessionFactory = Callable[[str, Graph], Session]  # opens the session of one purpose
+
+
+@contextlib.contextmanager
+def running(file: Path, deadline: Deadline | None = None, options: Any = None) -> Iterator[None]:
+    """Translate ONNX Runtime errors raised during a step, and end one that takes too long.
+
+    Args:
+        file: the graph.
+        deadline: the time limit of the run; None: no limit.
+        options: the `onnxruntime.RunOptions` of the run, which a deadline needs.
+
+    Raises:
+        StepTimeoutError: the deadline ended the run.
+        MemoryError: there was too little memory; ONNX Runtime has no separate error for this.
+        BundleGraphError: the graph in `file` cannot run as bundle.json says.
+    """
+    if deadline is not None:
+        deadline.begin(options)
+    try:
+        yield
+    except onnxruntime_errors() as error:
+        if deadline is not None and options.terminate:
+            raise StepTimeoutError(
+                f"{file}: a step took longer than step_timeout, {deadline.seconds:g} seconds.",
+                repair="Give shorter segments or more time, if the bundle is to be trusted.",
+            ) from error
+        reason = first_line(error)
+        if "allocat" in reason:
+            raise MemoryError(reason) from error
+        raise BundleGraphError(
+            f"{file}: ONNX Runtime cannot run it ({reason}).",
+            repair="Copy the bundle again, or convert the checkpoint again.",
+        ) from error
+    finally:
+        if deadline is not None:
+            deadline.end(options)
+
+
+class GraphSession:
+    """An ONNX Runtime session for one graph.
+
+    Args:
+        profile: see `open_session`.
+        data_files: names of the bundle's files; the graph must not use others.
+        deadline: the time limit of each run; None: no limit.
+        kernels: the library of kernels for custom operators; None: their fallbacks run.
+
+    Raises:
+        BundleGraphError: ONNX Runtime cannot load the file, or the file is not the graph that the bundle describes.
+        ProviderError: the device's execution provider is missing, or with `strict_device` lacks a kernel.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        graph: Graph,
+        memory: Iterable[MemoryEntry],
+        device: Device,
+        threads: int | None,
+        strict_device: bool = False,
+        profile: str | None = None,
+        data_files: Collection[str] = (),
+        deadline: Deadline | None = None,
+        kernels: Kernels | None = None,
+    ) -> None:
+        self.graph = graph
+        self.device = device
+        carried = {entry.output for entry in memory if entry.input in graph.inputs}
+        self._results, self._outputs = list(graph.outputs), [*graph.outputs, *sorted(carried)]
+        self._file = folder / graph.file
+        self._session = open_session(
+            self._file,
+            device,
+            threads,
+            strict=strict_device,
+            profile=profile,
+            data_files=data_files,
+            kernels=kernels,
+        )
+        self._deadline = deadline
+        inputs = {tensor.name for tensor in self._session.get_inputs()}
+        missing = {*self._outputs} - {tensor.name for tensor in self._session.get_outputs()}
+        if strange := sorted(inputs ^ graph.inputs.keys()) + sorted(missing):
+            raise BundleGraphError(
+                f"{self._file}: its inputs and outputs are not those of bundle.json: {listed(map(named, strange))}.",
+                repair="Convert the checkpoint again.",
+            )
+
+    @property
+    def providers(self) -> list[str]:
+        """Execution providers in use, the preferred one first."""
+        return list(self._session.get_providers())
+
+    @property
+    def nodes(self) -> tuple[PlacedNode, ...]:
+        """The nodes of the graph that runs, and which execution provider computes each."""
+        return placed_nodes(self._session)
+
+    def end_profiling(self) -> Path:
+        """End a session that was opened with `profile`, and return the file that it has written."""
+        return Path(self._session.end_profiling())
+
+    def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Run as a pure function, and return the outputs by name, memories included."""
+        options = self._run_options()
+        with running(self._file, self._deadline, options):
+            return dict(zip(self._outputs, self._session.run(self._outputs, dict(feeds), options), strict=True))
+
+    def constant(self, array: npt.NDArray[Any]) -> Any:
+        """Return an OrtValue on the device, which may outlive the session."""
+        return owned_value(array, self.device)
+
+    def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: Memory) -> dict[str, npt.NDArray[Any]]:
+        """Run one segment; `memory` is read and written in place, never copied.
+
+        Args:
+            feeds: the graph's small inputs.
+            memory: buffers and constants; the caller advances the memory.
+
+        Returns:
+            The graph's other outputs, by name, on the CPU.
+        """
+        host = Device("cpu", 0)
+        options = self._run_options()
+        with running(self._file, self._deadline, options):
+            binding = self._session.io_binding()
+            kept = []  # a bound value must outlive the run
+            for name, array in feeds.items():
+                value = device_value(array, host)
+                kept.append(value)
+                binding.bind_ortvalue_input(name, value)
+            for name, value in memory.constants.items():
+                if name in self.graph.inputs:
+                    binding.bind_ortvalue_input(name, value)
+            for entry in memory.entries:
+                binding.bind_ortvalue_input(entry.input, memory.values[entry.input])
+                binding.bind_ortvalue_output(entry.output, memory.target(entry))
+            for name in self._results:
+                binding.bind_output(name, host.kind, host.index)
+            binding.synchronize_inputs()
+            self._session.run_with_iobinding(binding, options)
+            binding.synchronize_outputs()
+            # Bound outputs are returned in binding order: memories first.
+            values = binding.get_outputs()[len(memory.entries) :]
+            return {name: value.numpy() for name, value in zip(self._results, values, strict=True)}
+
+    def _run_options(self) -> Any:
+        """Return options through which a deadline can end a run; None without a deadline."""
+        return None if self._deadline is None else import_onnxruntime().RunOptions()

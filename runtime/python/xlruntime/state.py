@@ -1,0 +1,279 @@
+"""Saved states: tensors and texts in a safetensors file, with a digest over both (rules 28 and 29 of the format).
+
+`State` is a saved stream. `score --resume` keeps its own kind of state in such a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import atomic_output
+from .engine import Engine
+from .errors import OptionError, StateDamagedError, StateMismatchError
+from .evaluation import EvaluationSettings
+from .limits import Limits, parse_json
+from .memory import MemoryPlan
+from .messages import listed, named, shown
+
+__all__ = ["LIMITS", "State", "array_problems", "read_state", "write_state"]
+
+KIND, VERSION = "xlexport stream", 3
+LIMITS = Limits()  # of the header; tensors take as much memory as they have in the file
+LARGEST_COUNT = 2**62  # tokens: far from overflowing
+OWN = ("segment_len", "restart")  # settings that every bundle has
+COUNTERS = ("capacity", "offset", "length", "history", "pending", "position")
+REPAIR = "Save the stream again with Stream.save."
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(bool),
+    **{f"F{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    **{f"{sign}{bits}": np.dtype(f"{sign}{bits // 8}".lower()) for sign in "IU" for bits in (8, 16, 32, 64)},
+}
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class State:
+    """A saved stream.
+
+    Attributes:
+        fingerprint: the fingerprint of its bundle.
+        settings: the evaluation settings, as `EvaluationSettings.to_dict` returns them.
+        capacity: slots of the largest ring; offset: rows written to the rings.
+        length: kept rows that a query may see; history: tokens read since the last restart.
+        pending: id of the held token; None before the first one.
+        position: tokens of the document, the held one included.
+        memory: value of each carried tensor, by the name of its input.
+    """
+
+    fingerprint: str
+    settings: Mapping[str, Any]
+    capacity: Any
+    offset: Any
+    length: Any
+    history: Any
+    pending: Any
+    position: Any
+    memory: Arrays
+
+    def write(self, path: Path) -> None:
+        """Write the state; the file appears whole or not at all.
+
+        Raises:
+            OSError: the file cannot be written; an older one stays as it was.
+        """
+        metadata = {"kind": KIND, "version": str(VERSION), "fingerprint": self.fingerprint}
+        for name, value in self.settings.items():
+            metadata[name if name in OWN else f"setting.{name}"] = _text(value)
+        metadata |= {name: _text(getattr(self, name)) for name in COUNTERS}
+        write_state(path, metadata, self.memory)
+
+    @classmethod
+    def read(cls, path: Path, limits: Limits = LIMITS) -> State:
+        """Read a state, without comparing it with a bundle.
+
+        Raises:
+            StateDamagedError: the file is not a stream's state, or was changed.
+            StateMismatchError: another version has written it.
+            FileNotFoundError: the file does not exist.
+        """
+        metadata, memory = read_state(path, KIND, VERSION, REPAIR, limits)
+        missing = [name for name in ("fingerprint", *OWN, *COUNTERS) if name not in metadata]
+        if missing:
+            raise StateDamagedError(f"{path}: {', '.join(missing)} is missing.", repair=REPAIR)
+        settings = {name.removeprefix("setting."): _value(metadata[name]) for name in metadata if _is_setting(name)}
+        counters = {name: _value(metadata[name]) for name in COUNTERS}
+        return cls(metadata["fingerprint"], settings, **counters, memory=memory)
+
+    def evaluation(self, engine: Engine, where: Path) -> EvaluationSettings:
+        """Check that a stream of this bundle can have this state, and return its settings.
+
+        Raises:
+            StateMismatchError: it is of another bundle, or of settings that this one does not have.
+            StateDamagedError: its counters or tensors are impossible.
+        """
+        bundle = engine.bundle
+        if self.fingerprint != bundle.fingerprint:
+            raise StateMismatchError(
+                f"{where}: saved from another bundle than {engine.folder}.", repair="Open the one it was saved from."
+            )
+        try:
+            evaluation = bundle.evaluation.choose(**self.settings)
+        except (TypeError, OptionError) as error:
+            raise StateMismatchError(f"{where}: settings of another bundle ({error}).", repair=REPAIR) from error
+        if evaluation.to_dict() != self.settings:
+            expected = ", ".join(map(named, evaluation.to_dict()))
+            raise StateMismatchError(f"{where}: settings of another bundle, expected {expected}.", repair=REPAIR)
+        problems = self._problems(evaluation, bundle.vocab_size)
+        if not problems:  # before any memory is allocated
+            plan = MemoryPlan(bundle.memory, {}, {}, evaluation, self.capacity, engine.device)
+            problems = array_problems(self.memory, plan, 1)
+        if problems:
+            raise StateDamagedError(f"{where}: {listed(problems)}.", repair=REPAIR)
+        return evaluation
+
+    def _problems(self, evaluation: EvaluationSettings, vocab_size: int) -> list[str]:
+        """Return the counters that no stream under these settings has."""
+        most = dict.fromkeys(COUNTERS, LARGEST_COUNT) | {"length": evaluation.most_rows, "pending": vocab_size - 1}
+        if evaluation.longest_part is not None:
+            most["history"] = evaluation.longest_part
+        problems = [
+            f"{name} is {shown(value)}, expected 0 to {most[name]}"
+            for name in COUNTERS
+            if type(value := getattr(self, name)) is not int or not 0 <= value <= most[name]
+            if name != "pending" or value is not None
+        ]
+        if problems:
+            return problems
+        if self.history > self.position:
+            problems.append(f"history is {self.history}, but {self.position} tokens were read")
+        if evaluation.max_segment(self.capacity) < 1:
+            problems.append(f"capacity is {self.capacity}, but {evaluation.most_rows} rows are kept")
+        if (self.pending is None) != (self.position == 0):
+            problems.append(f"{self.position} tokens were read, and {self.pending} is held")
+        return problems
+
+
+def array_problems(arrays: Arrays, plan: MemoryPlan, batch_size: int) -> list[str]:
+    """Return the problems of a memory's tensors under this plan."""
+    problems = []
+    for entry in plan.entries:
+        expected, found = tuple(plan.sizes(entry, batch_size)), arrays.get(entry.input)
+        if found is None:
+            problems.append(f"{entry.input} is missing")
+        elif found.shape != expected or found.dtype != entry.dtype:
+            problems.append(f"{entry.input} is {found.dtype} {found.shape}, expected {entry.dtype} {expected}")
+        elif not np.isfinite(found).all():
+            problems.append(f"{entry.input} has numbers that are not finite")
+    return problems
+
+
+def write_state(path: Path, metadata: Mapping[str, str], arrays: Arrays) -> int:
+    """Write tensors and texts, `kind` and `version` among them, and return the file's size in bytes.
+
+    The library of safetensors would hold all tensors twice more in memory.
+
+    Raises:
+        OSError: the file cannot be written; an older one stays as it was.
+    """
+    ordered = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
+    header: dict[str, Any] = {"__metadata__": {**metadata, "digest": _digest(metadata, *ordered.values())}}
+    end = 0
+    for name, array in ordered.items():
+        begin, end = end, end + array.nbytes
+        kind = next(kind for kind, dtype in DTYPES.items() if dtype == array.dtype)
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [begin, end]}
+    raw = json.dumps(header).encode()
+    raw += b" " * (-len(raw) % 8)  # aligns the tensors to 8 bytes
+    with atomic_output.file(path) as temporary, temporary.open("wb") as file:
+        file.write(len(raw).to_bytes(8, "little") + raw)
+        for array in ordered.values():
+            file.write(_bytes(array))
+        return file.tell()
+
+
+def read_state(
+    path: Path, kind: str, version: int, repair: str, limits: Limits = LIMITS
+) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
+    """Return the texts and tensors that `write_state` wrote.
+
+    Args:
+        repair: the end of every message: the repair for an unusable state.
+        limits: bounds for the header; tensors take as much memory as they have in the file.
+
+    Raises:
+        StateDamagedError: the file is not a state of this kind, or was changed.
+        StateMismatchError: another version has written it.
+        OSError: the file cannot be read.
+    """
+    what = f"not a {kind.removeprefix('xlexport ')}'s state"
+
+    def damaged(problem: str) -> StateDamagedError:
+        return StateDamagedError(f"{path}: {what} ({problem}).", repair=repair)
+
+    if path.exists() and not path.is_file():
+        raise damaged("not a file")
+    budget = limits.budget(str(path), StateDamagedError, repair)
+    with path.open("rb") as file:
+        size, available = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size - 8
+        if size > available:
+            raise damaged(f"its header has {size:,} bytes, but only {max(available, 0):,} follow")
+        budget.charge(size)
+        header = parse_json(file.read(size), budget)
+        metadata = header.pop("__metadata__", None) if isinstance(header, dict) else None
+        if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+            raise damaged("it has no texts")
+        if metadata.get("kind") != kind:
+            raise damaged("another safetensors file")
+        if metadata.get("version") != str(version):
+            said = shown(metadata.get("version"))
+            raise StateMismatchError(f"{path}: state version {said}, expected {version}.", repair=repair)
+        arrays, begin = {}, 0
+        for name, tensor in sorted(header.items()):
+            array = _allocated(tensor, begin, available - size)
+            if array is None:
+                raise damaged(f"{named(name)} is not a tensor behind the one before it")
+            file.readinto(_bytes(array))
+            arrays[name], begin = array, begin + array.nbytes
+    try:
+        intact = begin == available - size and metadata.pop("digest", None) == _digest(metadata, *arrays.values())
+    except UnicodeEncodeError:
+        intact = False
+    if not intact:
+        raise StateDamagedError(f"{path}: damaged since it was saved (its SHA-256 differs).", repair=repair)
+    return metadata, arrays
+
+
+def _allocated(tensor: Any, begin: int, available: int) -> npt.NDArray[Any] | None:
+    """Return room for a tensor that begins at `begin`; None if its description does not fit into the file."""
+    if not isinstance(tensor, dict) or tensor.get("dtype") not in [*DTYPES]:
+        return None
+    dtype, shape = DTYPES[tensor["dtype"]], tensor.get("shape")
+    if not isinstance(shape, list) or not all(type(axis) is int and axis >= 0 for axis in shape):
+        return None
+    end = begin + math.prod(shape) * dtype.itemsize
+    if tensor.get("data_offsets") != [begin, end] or end > available:
+        return None
+    try:
+        return np.empty(shape, dtype)
+    except (ValueError, OverflowError):  # more axes than numpy has, or larger ones
+        return None
+
+
+def _digest(metadata: Mapping[str, str], *arrays: npt.NDArray[Any]) -> str:
+    """Return the SHA-256 of a line for each text, sorted by name, and of the tensors."""
+    sha256 = hashlib.sha256("".join(f"{name}={metadata[name]}\n" for name in sorted(metadata)).encode())
+    for array in arrays:
+        sha256.update(_bytes(array))
+    return sha256.hexdigest()
+
+
+def _bytes(array: npt.NDArray[Any]) -> memoryview:
+    """Return the memory of a contiguous array as bytes."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _is_setting(name: str) -> bool:
+    return name in OWN or name.startswith("setting.")
+
+
+def _text(value: bool | int | None) -> str:
+    return "" if value is None else str(value).lower()
+
+
+def _value(text: str) -> Any:
+    """Return the number or boolean that a text says; None for an empty text, and any other text as it is."""
+    if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", text, re.ASCII):
+        return int(text)
+    return {"": None, "true": True, "false": False}.get(text, text)

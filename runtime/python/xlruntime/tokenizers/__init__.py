@@ -1,0 +1,135 @@
+"""The tokenizers of bundles: open the declared one, and define the ones without a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from .. import bundle
+from ..documents import DOCUMENT_LIMITS, Ids, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
+from ..errors import BundleFormatError, TextError, VocabularyError
+from ..limits import Limits, read_json
+from .libraries import TOKENIZER_LIMITS, SentencePieceTokenizer, TokenizersTokenizer
+from .vocabulary import Vocabulary
+from .vocabulary_tokenizer import VocabularyTokenizer
+
+__all__ = ["ByteTokenizer", "NoTokenizer", "Vocabulary", "VocabularyTokenizer", "make_tokenizer"]
+
+
+class ByteTokenizer:
+    """A tokenizer with id = byte + `first_id`. Any file is valid, and is read piece by piece."""
+
+    unk_id: int | None = None
+    merges_newlines: bool = False
+    offsets_in_bytes: bool = True
+
+    def __init__(self, first_id: int = 0) -> None:
+        self.first_id = first_id
+        self.vocab_size: int | None = first_id + 256
+
+    def encode(self, text: str | bytes) -> Ids:
+        """Return ids (n,) of the bytes of `text`; a str is encoded as UTF-8."""
+        return self._ids(utf8_bytes(text, "the text"))
+
+    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
+        """Return ids (n,) as `encode` does: cuts of the text do not matter."""
+        return self.encode(text)
+
+    def decode(self, ids: Ids | list[int]) -> str:
+        """Return the text of the bytes; invalid UTF-8 becomes U+FFFD. Ids without a byte are left out."""
+        values = np.asarray(ids, np.int64) - self.first_id
+        return values[(values >= 0) & (values < 256)].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+
+    def id_of(self, name: str) -> int | None:
+        """Return None: bytes have no names."""
+        return None
+
+    def read(
+        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
+    ) -> Iterator[TokenPiece]:
+        """Yield pieces of at most PIECE_BYTES tokens."""
+        position = 0
+        for raw in pieces(file):
+            if position == 0:
+                counts.first_token_bytes = 1
+                counts.first_token_chars = int(raw[0] & 0xC0 != 0x80)
+            counts.add(raw)
+            starts = np.arange(position, position + len(raw), dtype=np.int64)
+            yield TokenPiece(self._ids(raw), starts, starts + 1)
+            position += len(raw)
+
+    def _ids(self, raw: bytes) -> Ids:
+        return np.frombuffer(raw, np.uint8).astype(np.int64) + self.first_id
+
+
+class NoTokenizer:
+    """A placeholder for bundles without a tokenizer: accepts token ids, refuses text."""
+
+    vocab_size: int | None = None
+    unk_id: int | None = None
+    merges_newlines: bool = False
+    offsets_in_bytes: bool = False
+
+    def encode(self, text: str | bytes) -> Ids:
+        """Raise TextError."""
+        raise self._refusal("the text")
+
+    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
+        """Raise TextError."""
+        raise self._refusal("the text")
+
+    def decode(self, ids: Ids | list[int]) -> str:
+        """Return the ids themselves, separated by spaces."""
+        return " ".join(str(int(token)) for token in ids)
+
+    def id_of(self, name: str) -> int | None:
+        """Return the id that `name` writes as a decimal number; None if it is not a number."""
+        return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else None
+
+    def read(
+        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
+    ) -> Iterator[TokenPiece]:
+        """Raise TextError."""
+        raise self._refusal(name)
+
+    @staticmethod
+    def _refusal(name: str) -> TextError:
+        return TextError(
+            f"{name}: this bundle has no tokenizer, so it takes token ids, not text.",
+            repair="Give ids, or convert the checkpoint with --tokenizer.",
+        )
+
+
+def make_tokenizer(tokenizer: bundle.Tokenizer, folder: Path, limits: Limits = TOKENIZER_LIMITS) -> Tokenizer:
+    """Return the declared tokenizer of a bundle in `folder`; its file is read within `limits`.
+
+    Raises:
+        BundleFormatError: the kind is unknown.
+        VocabularyError: the file does not fit the kind.
+        TextError: the tokenizer's library is not installed.
+    """
+    kind: str = tokenizer.kind  # from a file, so it may have any value
+    if kind == "bytes":
+        return ByteTokenizer(tokenizer.first_id)
+    if kind == "none":
+        return NoTokenizer()
+    if tokenizer.file is not None:
+        path = folder / tokenizer.file
+        if kind == "tokenizers":
+            return TokenizersTokenizer(path, limits)
+        if kind == "sentencepiece":
+            return SentencePieceTokenizer(path, limits)
+        if kind == "vocabulary":
+            return VocabularyTokenizer(_read_vocabulary(path, limits))
+    raise BundleFormatError(
+        f"{folder}: unknown tokenizer {tokenizer.kind!r}; expected 'bytes', 'none', or 'vocabulary', 'tokenizers' or "
+        "'sentencepiece' with a file."
+    )
+
+
+def _read_vocabulary(path: Path, limits: Limits) -> Vocabulary:
+    fields = read_json(path, limits, VocabularyError, "Convert the checkpoint again.")
+    return Vocabulary.from_fields(fields, str(path))

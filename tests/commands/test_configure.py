@@ -1,0 +1,90 @@
+"""`xlexport configure`: a copy of a bundle with other settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from xlruntime import load
+from xlruntime.bundle_files import read_bundle
+
+if TYPE_CHECKING:
+    from tests.helpers.invoking import Finished
+
+    Invoke = Callable[..., Finished]
+
+
+def test_copy_scores_as_the_bundle_does_with_these_settings(
+    bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    chosen = ("--segment-len", "5", "--mem-len", "11", "--clamp-len", "7", "--same-length")
+    invoke("configure", bundle, "-o", tmp_path / "other", *chosen).succeeded()
+    before, after = read_bundle(bundle), read_bundle(tmp_path / "other")
+    values = {"segment_len": 5, "restart": False, "mem_len": 11, "clamp_len": 7, "same_length": True}
+    assert after.settings.to_dict() == values
+    assert (after.fingerprint, after.files) == (before.fingerprint, before.files)
+    assert after.digest != before.digest
+    totals = [next(load(path).score([prose], **kept)) for path, kept in ((bundle, values), (tmp_path / "other", {}))]
+    assert totals[0].nats == totals[1].nats
+
+
+def test_readme_has_the_new_settings_and_parity_those_that_were_verified(
+    bundle: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    invoke("configure", bundle, "-o", tmp_path / "other", "--mem-len", "30").succeeded()
+    readme = (bundle / "README.md").read_text("utf-8")
+    assert "mem_len 20" in readme
+    assert (tmp_path / "other/README.md").read_text("utf-8") == readme.replace("mem_len 20", "mem_len 30")
+    assert json.loads((tmp_path / "other/parity.json").read_text("utf-8"))["settings"]["mem_len"] == 20
+    shown = invoke("inspect", tmp_path / "other").succeeded().out
+    assert "yes, with other settings, on " in shown
+
+
+def test_descriptions_may_be_missing(own_bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
+    for name in ("README.md", "parity.json"):
+        (own_bundle / name).unlink()
+    invoke("configure", own_bundle, "-o", own_bundle, "--force", "--mem-len", "30").succeeded()
+    assert load(own_bundle).bundle.settings["mem_len"] == 30
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "said"),
+    [
+        (2, (), "nothing to change. Give at least one of the model settings."),
+        (2, ("--mem-len", "0"), "Invalid value for '--mem-len'"),
+        (2, ("--clamp-len", "0"), "0 is neither -1 (no clamp) nor at least 1."),
+        (
+            1,
+            ("--n-hashes", "2"),
+            "n_hashes: not among the settings of this bundle (segment_len, mem_len, clamp_",
+        ),
+        (1, ("--restart",), "restart is chosen, but documents may be of any length, so nothing ever restarts."),
+    ],
+)
+def test_settings_that_the_bundle_cannot_have_are_refused(
+    code: int, options: tuple[str, ...], said: str, bundle: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    shown = invoke("configure", bundle, "-o", tmp_path / "other", *options)
+    assert (shown.code, shown.out) == (code, "")
+    assert said in shown.err
+    assert not list(tmp_path.glob("other*"))
+
+
+def test_output_that_exists_is_kept_without_force(
+    bundle: Path, own_bundle: Path, refuse: Callable[..., Any], invoke: Invoke
+) -> None:
+    before = (own_bundle / "bundle.json").read_bytes()
+    assert "--force" in refuse("configure", bundle, "-o", own_bundle, "--mem-len", "30")
+    assert (own_bundle / "bundle.json").read_bytes() == before
+    invoke("configure", bundle, "-o", own_bundle, "--mem-len", "30", "--force").succeeded()
+    assert read_bundle(own_bundle).settings["mem_len"] == 30
+
+
+def test_damaged_bundle_is_not_copied(own_bundle: Path, refuse: Callable[..., Any], tmp_path: Path) -> None:
+    (own_bundle / "weights.data").write_bytes(b"")
+    assert "weights.data has 0 bytes" in refuse("configure", own_bundle, "-o", tmp_path / "other", "--mem-len", "30")
+    assert not (tmp_path / "other").exists()

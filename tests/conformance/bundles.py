@@ -1,0 +1,151 @@
+"""The bundles of a kit: golden ones, both samples, copies with each kind of tokenizer, and those of `small_bundles`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from xlexport import checkpoints
+from xlexport.convert import ConversionOptions, convert
+from xlruntime.bundle_files import digest_file
+from xlruntime.tokenizers.vocabulary import Vocabulary
+
+from .actions import MANIFEST, Edit, manifest_files
+from .small_bundles import write_small_bundles
+
+__all__ = ["GOLDEN", "ROOT", "SAMPLES", "write_bundles"]
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+SAMPLES = ("transformer_xl_bytes", "reformer_bytes")
+WORDS = (
+    *("the", "a", "cat", "dog", "sat", "saw", "on", "under", "mat", "house", "and"),
+    *("but", "then", "it", "was", "he", "she", "one", "two", "red", "old"),
+)
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def words() -> dict[str, Any]:
+    """Return a vocabulary of 29 words, with a symbol for line ends and one for unknown words."""
+    symbols = ("<eos>", "<unk>", *WORDS, "É", "naïve", ".", ",", "!", "?")
+    return _vocabulary(Vocabulary("words", symbols, unk="<unk>", line_end="<eos>"))
+
+
+def characters() -> dict[str, Any]:
+    """Return a vocabulary of 29 characters: lower case, a mark for a space, no symbol for line ends."""
+    return _vocabulary(Vocabulary("characters", ("_", *LETTERS, "é", "<unk>"), "<unk>", lower_case=True, space="_"))
+
+
+def byte_symbols() -> dict[str, Any]:
+    """Return a vocabulary of 256: a symbol for line ends, and all bytes but the newline."""
+    symbols = ("<eos>", *(str(byte) for byte in range(256) if byte != 10))
+    return _vocabulary(Vocabulary("bytes", symbols, line_end="<eos>"))
+
+
+def lines() -> dict[str, Any]:
+    """Return a vocabulary of words with one symbol before and after every line, without a symbol for unknown words."""
+    return _vocabulary(Vocabulary("words", ("<S>", *LETTERS, "the", "cat"), line_start="<S>", line_end="<S>"))
+
+
+def byte_pairs() -> dict[str, Any]:
+    """Return a tokenizer.json of 40 tokens: letters, a space, and pairs."""
+    pairs = ["t h", "th e", "i n", "a n", "an d", "e r", "o n", "Ġ the", "Ġ a", "r e"]
+    tokens = ["Ġ", *LETTERS, ".", ",", "!", *(pair.replace(" ", "") for pair in pairs)]
+    model: dict[str, Any] = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None}
+    model |= {"end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    parts: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+    }
+    parts |= {"pre_tokenizer": level, "post_processor": None, "decoder": level}
+    return parts | {"model": {**model, "vocab": vocabulary, "merges": pairs}}
+
+
+def sentence_pieces() -> bytes:
+    """Return a SentencePiece model of 40 pieces."""
+    from sentencepiece import SentencePieceTrainer
+
+    made = io.BytesIO()
+    text = ["the cat and the dog sat on the mat", "then the other cat ran under the house", "it was a red house"] * 20
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(text), model_writer=made, vocab_size=40, model_type="unigram", minloglevel=2,
+        hard_vocab_limit=False, num_threads=1,
+    )  # fmt: skip
+    return made.getvalue()
+
+
+# Name of the copy: the golden bundle, the kind of tokenizer, the name of its file, and its content.
+TOKENIZERS: Mapping[str, tuple[str, str, str, Callable[[], Any]]] = {
+    "words": ("pre_lnorm_empty", "vocabulary", "vocabulary.json", words),
+    "lines": ("pre_lnorm_empty", "vocabulary", "vocabulary.json", lines),
+    "characters": ("pre_lnorm_empty", "vocabulary", "vocabulary.json", characters),
+    "byte_symbols": ("post_lnorm_same_length_empty", "vocabulary", "vocabulary.json", byte_symbols),
+    "byte_pairs": ("post_lnorm_zeros", "tokenizers", "tokenizer.json", byte_pairs),
+    "sentence_pieces": ("post_lnorm_zeros", "sentencepiece", "tokenizer.model", sentence_pieces),
+}
+# Copies with a changed manifest: bytes whose ids begin with 2, long documents that begin again, and a last token that
+# is read.
+CHANGED: Mapping[str, tuple[str, Edit]] = {
+    "first_id": ("reformer_band", lambda manifest: manifest["tokenizer"].update(kind="bytes", first_id=2)),
+    "restarting": ("reformer_band", lambda manifest: manifest["document"].update(restart=True)),
+    "bidirectional": ("reformer_chunk", lambda manifest: manifest["document"].update(bidirectional=True)),
+}
+
+
+def write_bundles(
+    folder: Path, samples: Path | None, names: Iterable[str] = SAMPLES, report: Callable[[str], object] = print
+) -> None:
+    """Write all bundles of a kit.
+
+    Args:
+        samples: a folder with both samples as bundles; None: convert their checkpoints.
+        names: the samples that the kit has.
+        report: is called with a line before something slow.
+    """
+    for golden in sorted(GOLDEN.iterdir()):
+        if (golden / "bundle").is_dir():
+            shutil.copytree(golden / "bundle", folder / golden.name)
+    write_small_bundles(folder, report)
+    for name in names:
+        if samples is not None:
+            shutil.copytree(samples / name, folder / name)
+        else:
+            report(f"converting samples/{name}")
+            source = checkpoints.load(ROOT / "samples" / name / "checkpoint.pt")
+            with contextlib.redirect_stdout(io.StringIO()):
+                convert(source, folder / name, ConversionOptions(threads=1))
+    for name, (golden_name, kind, file, make) in TOKENIZERS.items():
+        shutil.copytree(GOLDEN / golden_name / "bundle", folder / name)
+        content = make()
+        raw = content if isinstance(content, bytes) else (json.dumps(content, ensure_ascii=False) + "\n").encode()
+        (folder / name / file).write_bytes(raw)
+        digest = digest_file(folder / name / file)
+        manifest = json.loads((folder / name / MANIFEST).read_text("utf-8"))
+        manifest["files"][file] = {"sha256": digest.sha256, "size": digest.size}
+        manifest["tokenizer"].update(kind=kind, file=file)
+        _write_manifest(folder / name, manifest)
+    for name, (golden_name, change) in CHANGED.items():
+        shutil.copytree(GOLDEN / golden_name / "bundle", folder / name)
+        manifest = json.loads((folder / name / MANIFEST).read_text("utf-8"))
+        change(manifest)
+        _write_manifest(folder / name, manifest)
+
+
+def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    for name, content in manifest_files(manifest).items():
+        (folder / name).write_bytes(content)
+
+
+def _vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(vocabulary.to_json())
+    return fields

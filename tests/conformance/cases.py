@@ -1,0 +1,215 @@
+"""The cases in which nothing is refused: scores, streams, generation, saved states and tokenizers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+
+from xlruntime.bundle import Bundle
+from xlruntime.bundle_files import read_bundle
+
+from .actions import Case, Files, opening
+from .bundles import GOLDEN, ROOT, SAMPLES
+from .player import floats
+from .small_bundles import WITHIN
+
+__all__ = ["honest_cases"]
+
+CHOSEN = ("segment_len", "mem_len")  # all other settings are chosen in a bundle
+
+SAMPLINGS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0},
+    {"seed": 1},
+    {"temperature": 0.7, "top_k": 5, "seed": 2},
+    {"temperature": 1.3, "top_p": 0.8, "seed": "12345678901234567890"},
+    {"temperature": 0.9, "top_k": 20, "top_p": 0.6, "seed": 0},
+)
+TEXTS = {
+    "words": "the cat saw a dog .\nthe  zebra\tsat on É\r\n\r\nnaïve cat",
+    "lines": "the cat\na b c\n\nthe",
+    "characters": "The old Café\nsat, zig zag!",
+    "byte_symbols": "Two lines\nand a half é",
+    "byte_pairs": "the cat and the otter, then rain.",
+    "sentence_pieces": "the cat and the dog sat under it",
+    "first_id": "Bytes: é\n\0.",
+}
+
+
+def honest_cases(kit: Path) -> Iterator[Case]:
+    """Yield the cases of all bundles in `kit`, without what they expect; those against eager models have it."""
+    files = Files(kit)
+    for folder in sorted((kit / "bundles").iterdir()):
+        bundle = read_bundle(folder)
+        name = folder.name
+        documents = _documents(name, bundle)
+        yield _case("scores", name, _scores(name, bundle, documents, files))
+        if not bundle.evaluation.full_document:
+            yield _case("stream", name, _stream(documents[-1]))
+            yield _case("state", name, _states(name, documents[-1]))
+        if "generate" in bundle.graphs and name not in WITHIN:  # after one other token, all are others
+            yield _case("generate", name, _generate(bundle, documents))
+        if name in TEXTS:
+            yield _case("text", name, _text(name))
+        if (GOLDEN / name / "expected.safetensors").is_file():
+            yield _case("eager", name, _eager(name, files))
+
+
+def _case(what: str, name: str, actions: Iterable[Case]) -> Case:
+    bounds = {"within": WITHIN[name]} if name in WITHIN else {}
+    return {"name": f"{what}_{name}", **bounds, "actions": [opening(name), *actions]}
+
+
+def _documents(name: str, bundle: Bundle) -> list[list[int]]:
+    """Return token ids of documents that the model can read, the longest last."""
+    if name in SAMPLES:
+        text = (ROOT / "LICENSE").read_bytes()
+        return [list(text[:2]), list(text[200:1500])]
+    longest = bundle.settings.longest_document or 150
+    random = np.random.default_rng(len(name))
+    return [random.integers(0, bundle.vocab_size, length).tolist() for length in (1, 2, min(longest, 150))]
+
+
+def _configured(name: str, settings: Mapping[str, Any], files: Files) -> Case:
+    """Return an action that opens a bundle with other values of settings."""
+
+    def change(manifest: Case) -> None:
+        for setting, value in settings.items():
+            if setting == "restart":
+                manifest["document"]["restart"] = value
+            else:
+                manifest["settings"][setting]["value"] = value
+
+    chosen = "_".join(f"{setting}_{value}" for setting, value in settings.items())
+    return opening(name, files.edited(name, f"{name}_{chosen}".lower(), change))
+
+
+def _scores(name: str, bundle: Bundle, documents: list[list[int]], files: Files) -> Iterator[Case]:
+    long = documents[-1]
+    yield from ({"do": "score", "document": {"ids": ids}} for ids in documents)
+    if "detail" in bundle.graphs and name not in WITHIN:  # ranks move with any rounding
+        yield from ({"do": "score", "document": {"ids": long}, "detail": k} for k in (0, 3))
+    yield {"do": "score", "document": {"ids": long[:20]}, "bos": 1}
+    if name in SAMPLES:
+        yield {"do": "score", "document": {"text": "Zwölf Boxkämpfer\njagen 🦊 quer.\n"}}
+    beyond = long + long[:57]
+    if not bundle.evaluation.full_document:
+        for length in (1, 3, bundle.evaluation.segment_len + 5):
+            yield {"do": "score", "document": {"ids": long[:60]}, "settings": {"segment_len": length}}
+        if bundle.evaluation.restart:
+            yield from ({"do": "stream", "as": "a"}, {"do": "feed", "stream": "a", "piece": {"ids": beyond}})
+            yield {"do": "score_continuation", "stream": "a", "piece": {"ids": long}}
+    others = [
+        {setting: other}
+        for setting, declared in bundle.evaluation.settings.items()
+        for other in _others(declared.value, declared.off)
+        if declared.problem(other) is None
+    ]
+    for settings in sorted(others, key=lambda each: "mem_len" not in each):  # the others open the bundle again
+        if "mem_len" not in settings:
+            yield _configured(name, settings, files)
+        yield {"do": "score", "document": {"ids": long}, **({"settings": settings} if "mem_len" in settings else {})}
+    if bundle.settings.longest_part is not None:
+        yield _configured(name, {"restart": True}, files)
+        yield {"do": "score", "document": {"ids": beyond}}
+
+
+def _others(value: int, off: int | None) -> list[int]:
+    """Return other values of a setting."""
+    if isinstance(value, bool):
+        return [not value]
+    return [max(1, value // 2), abs(value) + 3, *([] if off is None else [off])]
+
+
+def _stream(ids: list[int]) -> list[Case]:
+    half, rest = len(ids) // 2, ids[len(ids) // 2 :]
+    pieces = [ids[:1], [], ids[1:4], ids[4:half]]
+    return [
+        {"do": "stream", "as": "a"},
+        *({"do": "feed", "stream": "a", "piece": {"ids": piece}} for piece in pieces),
+        {"do": "score_continuation", "stream": "a", "piece": {"ids": rest[:3]}},
+        {"do": "score_continuation", "stream": "a", "piece": {"ids": rest}},
+        {"do": "fork", "stream": "a", "as": "b"},
+        {"do": "feed", "stream": "b", "piece": {"ids": ids[:9]}},
+        {"do": "feed", "stream": "a", "piece": {"ids": rest}},
+        {"do": "score_continuation", "stream": "b", "piece": {"ids": []}},
+        {"do": "reset", "stream": "a"},
+        {"do": "feed", "stream": "a", "piece": {"ids": ids[:9]}},
+    ]
+
+
+def _states(name: str, ids: list[int]) -> list[Case]:
+    """Return actions that save a state, go on with it, and go on with states that another runtime has saved.
+
+    The states of the kit are saved by the writer of the kit at the same place: `keep` says under which name.
+    """
+    half = len(ids) // 2
+    return [
+        {"do": "stream", "as": "a", "capacity": None},
+        {"do": "save", "stream": "a", "as": "fresh", "keep": f"{name}_fresh"},
+        {"do": "feed", "stream": "a", "piece": {"ids": ids[:half]}},
+        {"do": "save", "stream": "a", "as": "half", "keep": f"{name}_half"},
+        {"do": "restore", "state": "half", "as": "own"},
+        {"do": "feed", "stream": "own", "piece": {"ids": ids[half:]}},
+        {"do": "restore", "state": f"{name}_fresh", "as": "begun"},
+        {"do": "feed", "stream": "begun", "piece": {"ids": ids[:half]}},
+        {"do": "restore", "state": f"{name}_half", "as": "other"},
+        {"do": "feed", "stream": "other", "piece": {"ids": ids[half:]}},
+    ]
+
+
+def _generate(bundle: Bundle, documents: list[list[int]]) -> list[Case]:
+    prompt = {"ids": documents[-1][:30]}
+    each = 20
+    actions: list[Case] = [
+        {"do": "generate", "prompt": prompt, "max_tokens": each, "sampling": sampling} for sampling in SAMPLINGS
+    ]
+    if not bundle.evaluation.full_document:
+        actions += [
+            {"do": "stream", "as": "a"},
+            {"do": "feed", "stream": "a", "piece": prompt},
+            {"do": "generate", "stream": "a", "max_tokens": 5, "sampling": {"temperature": 0}},
+            {"do": "generate", "stream": "a", "prompt": {"ids": [1, 2]}, "max_tokens": 3, "sampling": {"seed": 3}},
+            {"do": "feed", "stream": "a", "piece": {"ids": [0, 1, 2]}},
+        ]
+    return actions
+
+
+def _text(name: str) -> list[Case]:
+    text = TEXTS[name]
+    actions: list[Case] = [
+        {"do": "encode", "text": {"text": text}},
+        {"do": "score", "document": {"text": text}},
+        {"do": "decode", "ids": [3, 5, 8, 13]},
+    ]
+    if name not in ("byte_pairs", "sentence_pieces"):  # pieces may have other tokens than the whole
+        cut = text.index(" ") + 1
+        actions += [
+            {"do": "stream", "as": "a"},
+            {"do": "feed", "stream": "a", "piece": {"text": text[:cut]}},
+            {"do": "feed", "stream": "a", "piece": {"text": text[cut:]}},
+        ]
+    return actions
+
+
+def _eager(name: str, files: Files) -> Iterator[Case]:
+    """Yield actions whose expected scores are those of the trained model in PyTorch."""
+    with safe_open(GOLDEN / name / "expected.safetensors", "numpy") as opened:
+        cases: list[tuple[int, Mapping[str, Any]]] = json.loads(opened.metadata()["cases"])
+        configured: dict[str, Any] = {}
+        for number, (document, settings) in enumerate(cases):
+            chosen = {setting: value for setting, value in settings.items() if setting in CHOSEN}
+            rest = {setting: value for setting, value in settings.items() if setting not in CHOSEN}
+            if rest != configured:
+                yield _configured(name, rest, files)
+                configured = rest
+            yield {
+                "do": "score",
+                "document": {"ids": opened.get_tensor(f"ids.{document}").tolist()},
+                "settings": chosen,
+                "expect": {"log_probs": floats(opened.get_tensor(f"log_probs.{number}"))},
+            }

@@ -1,0 +1,214 @@
+"""The cases in which a runtime refuses something: damaged bundles, and what `refused_use` has."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from .actions import DIGEST, MANIFEST, Case, Edit, Files, opening, refused
+from .graphs import bundle_of, graphs_that_open, hostile_graphs, write_escapes
+from .refused_use import refused_settings, refused_states, refused_tokens
+
+__all__ = ["OBJECTS", "refusals"]
+
+BASE, RICH = "two_rings", "pre_lnorm_same_length_zeros"
+FIRST_MEMORY = "first_memory.safetensors"
+SETTING = {"value": 1, "meaning": "a number", "minimum": None, "maximum": None, "off": None}
+# Where a manifest of BASE has an object of each kind.
+OBJECTS: dict[str, tuple[str | int, ...]] = {
+    "bundle": (),
+    "requires": ("requires",),
+    "model": ("model",),
+    "tokenizer": ("tokenizer",),
+    "document": ("document",),
+    "setting": ("settings", "mem_len"),
+    "ring": ("rings", "far"),
+    "memory": ("memory", 0),
+    "graph": ("graphs", "score"),
+    "feed": ("graphs", "score", "inputs", "near_window"),
+    "output": ("graphs", "score", "outputs", "log_prob"),
+    "file": ("files", "score.onnx"),
+}
+
+
+def _score(m: Case) -> Case:
+    graph: Case = m["graphs"]["score"]
+    return graph
+
+
+def _feed(**feed: str) -> Edit:
+    return lambda m: _score(m)["inputs"].update(more=feed)
+
+
+# Changes of a manifest of BASE: the contradictions of the format, and values that no bundle has.
+CONTRADICTIONS: dict[str, Edit] = {
+    "no_score": lambda m: m["graphs"].update(other=m["graphs"].pop("score")),
+    "feed_of_another_ring": _feed(feed="slots", ring="middle"),
+    "feed_of_another_setting": _feed(feed="setting", setting="clamp_len"),
+    "feed_of_another_constant": _feed(feed="constant"),
+    "feed_of_another_memory": _feed(feed="memory"),
+    "feed_without_ring": _feed(feed="offset"),
+    "feed_with_ring": _feed(feed="tokens", ring="near"),
+    "unknown_feed": _feed(feed="time"),
+    "memory_not_taken": lambda m: m["memory"].append({**m["memory"][0], "input": "more", "output": "new_more"}),
+    "memories_of_one_input": lambda m: m["memory"].append({**m["memory"][0], "output": "more"}),
+    "memories_of_one_output": lambda m: m["memory"][1].update(output="new_near"),
+    "axis_without_ring": lambda m: m["memory"][0].update(shape=["batch", "middle", 1]),
+    "window_of_free_axis": lambda m: m["memory"][0].update(layout="window"),
+    "unknown_layout": lambda m: m["memory"][0].update(layout="list"),
+    "rings_and_full_document": lambda m: m["document"].update(full_document=True),
+    "bidirectional": lambda m: m["document"].update(bidirectional=True),
+    "restart_without_limit": lambda m: m["document"].update(restart=True),
+    "byte_ids": lambda m: m["tokenizer"].update(kind="bytes"),
+    "value_below_minimum": lambda m: m["settings"]["mem_len"].update(value=0),
+    "value_above_maximum": lambda m: m["settings"]["mem_len"].update(maximum=2),
+    "setting_of_a_runtime": lambda m: m["settings"].update(segment_len=SETTING),
+    "window_below_1": lambda m: m["rings"]["far"].update(window=[0, 0, 0]),
+    "window_if_a_number": lambda m: m["rings"]["far"].update(window_if="mem_len"),
+    "window_if_unknown": lambda m: m["rings"]["far"].update(window_if="same_length"),
+    "two_numbers": lambda m: m["rings"]["far"].update(rows=[1, 0]),
+    "fraction": lambda m: m["rings"]["far"].update(rows=[1, 0, 0.5]),
+    "no_room": lambda m: m["rings"]["far"].update(slots=[3, 0, 0]),
+    "no_log_prob": lambda m: _score(m).update(outputs={}),
+    "log_prob_of_another_type": lambda m: _score(m)["outputs"]["log_prob"].update(dtype="float64"),
+    "log_prob_of_another_shape": lambda m: _score(m)["outputs"]["log_prob"].update(shape=["segment", "batch"]),
+    "unlisted_graph": lambda m: m["files"].pop("score.onnx"),
+    "unlisted_values": lambda m: m["files"].pop(FIRST_MEMORY),
+    "variant_of_nothing": lambda m: m["graphs"].update(few={**_score(m), "variant_of": "more"}),
+    "torchscript": lambda m: _score(m).update(format="torchscript"),
+    "max_segment": lambda m: _score(m).update(max_segment=0),
+    "vocab_size": lambda m: m["model"].update(vocab_size=0),
+    "axis": lambda m: m["memory"][0].update(shape=["batch", "near", 2**31]),
+    "dtype": lambda m: m["memory"][0].update(dtype="complex64"),
+    "segment_len": lambda m: m["document"].update(segment_len=0),
+    "truth_is_no_number": lambda m: m["document"].update(segment_len=True),
+    "max_positions": lambda m: m["document"].update(max_positions=0),
+    "max_positions_beyond": lambda m: m["document"].update(max_positions=2**30 + 1),
+    "tokenizer_with_file": lambda m: m["tokenizer"].update(file="score.onnx"),
+    "first_id": lambda m: m["tokenizer"].update(first_id=-1),
+    "file_outside": lambda m: m["files"].update({"../score.onnx": m["files"]["score.onnx"]}),
+    "file_in_a_folder": lambda m: m["files"].update({"a/b": m["files"]["score.onnx"]}),
+    "no_sha256": lambda m: m["files"]["score.onnx"].update(sha256="0" * 63),
+    "newer_onnxruntime": lambda m: m["requires"].update(onnxruntime="99.0"),
+    "other_domain": lambda m: m["requires"]["domains"].update({"other.domain": 1}),
+    "newer_format": lambda m: m.update(format=5),
+}
+# Changes of a manifest of BASE with another code.
+DAMAGES: dict[str, Edit] = {
+    "sha256": lambda m: m["files"]["score.onnx"].update(sha256="0" * 64),
+    "size": lambda m: m["files"]["score.onnx"].update(size=17),
+    "absent": lambda m: m["files"].update({"absent.data": m["files"]["score.onnx"]}),
+}
+# First values of the state of BASE, which has one number.
+FIRST_VALUES: dict[str, list[float]] = {"missing": [], "shape": [7.0, 7.0], "not_finite": [math.nan]}
+
+
+def refusals(kit: Path) -> Iterator[Case]:
+    """Yield all refusals, and write the files that they need."""
+    files = Files(kit)
+    for kind, place in OBJECTS.items():
+        yield _case(f"fields_{kind}", _fields(files, kind, place))
+    yield _case("contradictions", (_changed(files, *one, "bundle_format") for one in CONTRADICTIONS.items()))
+    yield _case("damages", (*(_changed(files, *one, "bundle_damaged") for one in DAMAGES.items()), *_damages(files)))
+    yield _case("manifests", _manifests(files))
+    yield _case("graphs", _graphs(files))
+    yield _case("escapes", (refused(opening(name), "bundle_graph") for name in write_escapes(kit)))
+    yield _case("outputs", _outputs(files))
+    yield _case("states", refused_states(kit))
+    yield _case("settings", refused_settings())
+    yield _case("tokens", refused_tokens())
+
+
+def _case(name: str, actions: Iterator[Case] | tuple[Case, ...]) -> Case:
+    return {"name": f"refuse_{name}", "actions": [*actions]}
+
+
+def _changed(files: Files, name: str, change: Edit, code: str) -> Case:
+    return refused(opening(BASE, files.edited(BASE, name, change)), code)
+
+
+def _fields(files: Files, kind: str, place: tuple[str | int, ...]) -> Iterator[Case]:
+    """Yield openings in which a field of an object is missing, of another type, or unknown."""
+
+    def edited(name: str, change: Edit) -> Case:
+        return _changed(files, f"{kind}_{name}", lambda m: change(functools.reduce(_inner, place, m)), "bundle_format")
+
+    manifest = json.loads((files.kit / "bundles" / BASE / MANIFEST).read_text("utf-8"))
+    for field in functools.reduce(_inner, place, manifest):
+        yield edited(f"{field}_missing", lambda part, field=field: part.pop(field))  # type: ignore[misc]
+        yield edited(f"{field}_type", lambda part, field=field: part.update({field: 3.5}))  # type: ignore[misc]
+    yield edited("unknown", lambda part: part.update(unknown=1))
+
+
+def _inner(part: Any, key: str | int) -> Any:
+    return part[key]
+
+
+def _manifests(files: Files) -> Iterator[Case]:
+    """Yield manifests that are not JSON, of an earlier format, changed, or not the expected one."""
+    raw = (files.kit / "bundles" / RICH / MANIFEST).read_bytes()
+    contents = {
+        "not_json": raw[: len(raw) // 2],
+        "not_utf8": raw.replace(b"batch", b"\xff", 1),
+        "not_an_object": b"[1, 2]",
+        "deep": b"[" * 100_000,
+    }
+    for name, content in contents.items():
+        yield refused(opening(RICH, files.manifest(name, content)), "bundle_format")
+    older = files.add("older.json", b'{"format_version": 3}')
+    yield refused(opening(RICH, {MANIFEST: older, DIGEST: None}), "bundle_format")
+    changed = files.add("changed.json", raw + b"\n")
+    yield refused(opening(RICH, {MANIFEST: changed}), "bundle_damaged")
+    yield refused(opening(RICH, {DIGEST: None}), "bundle_damaged")
+    yield refused(opening(RICH, {DIGEST: files.add("digest.sha256", b"no digest\n")}), "bundle_damaged")
+    yield refused(opening(RICH, {MANIFEST: None}), "bundle_not_found")
+    digest = hashlib.sha256(raw).hexdigest()
+    yield {**opening(RICH), "digest": digest}
+    yield refused({**opening(RICH), "digest": ""}, "bundle_mismatch")
+    yield refused({**opening(RICH), "digest": digest.upper()}, "bundle_mismatch")
+    yield refused(
+        {**opening(RICH), "digest": digest.replace(digest[-1], "0" if digest[-1] != "0" else "1")}, "bundle_mismatch"
+    )
+    people = {"README.md": files.add("readme.md", b"People may edit this file.\n"), "parity.json": None}
+    yield opening(RICH, people)
+
+
+def _damages(files: Files) -> Iterator[Case]:
+    """Yield files with a flipped bit, cut files, missing ones, and wrong first values."""
+    for name in ("score.onnx", "weights.data", FIRST_MEMORY, "positions.onnx", "detail.onnx"):
+        raw = bytearray((files.kit / "bundles" / RICH / name).read_bytes())
+        raw[len(raw) // 2] ^= 1
+        for content in (files.add(f"flipped.{name}", bytes(raw)), files.add(f"cut.{name}", bytes(raw[:-1])), None):
+            yield refused(opening(RICH, {name: content}), "bundle_damaged")
+    for name, values in FIRST_VALUES.items():
+        saved = save({"total": np.array(values, np.float32)} if values else {"other": np.zeros(1, np.float32)})
+        digest = {"sha256": hashlib.sha256(saved).hexdigest(), "size": len(saved)}
+        manifest = files.edited(BASE, f"values_{name}", lambda m: m["files"].update({FIRST_MEMORY: digest}))  # noqa: B023
+        values_file = {FIRST_MEMORY: files.add(f"values_{name}.safetensors", saved)}
+        yield refused(opening(BASE, {**manifest, **values_file}), "bundle_format")
+
+
+def _graphs(files: Files) -> Iterator[Case]:
+    """Yield bundles whose graph does not open, or is not the one that the manifest describes."""
+    for name, content in hostile_graphs():
+        yield refused(_opening_of(files, name, {"score": content}, {"score": ["log_prob"]}), "bundle_graph")
+
+
+def _outputs(files: Files) -> Iterator[Case]:
+    """Yield bundles that open, and steps whose results are not those of the manifest."""
+    for name, graphs, outputs, detail in graphs_that_open():
+        yield _opening_of(files, name, graphs, outputs)
+        yield refused({"do": "score", "document": {"ids": [97, 98, 99, 100, 101]}, **detail}, "bundle_graph")
+
+
+def _opening_of(files: Files, name: str, graphs: dict[str, bytes], outputs: Any) -> Case:
+    contents = {f"{graph}.onnx": files.add(f"{name}.{graph}.onnx", content) for graph, content in graphs.items()}
+    return opening(RICH, {**contents, **files.manifest(name, bundle_of(graphs, outputs))})

@@ -1,0 +1,118 @@
+"""Run a kit with `xlruntime`: `python -m tests.conformance.run FOLDER`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy
+import onnxruntime
+
+from xlruntime import NonFiniteScoreWarning, XlruntimeError
+from xlruntime.devices import Device
+from xlruntime.kernels import find_kernels
+
+from .compare import Comparison
+from .player import Player
+
+__all__ = ["main", "run_case"]
+
+WITHIN = 1e-4  # nats: other processors and versions of ONNX Runtime round otherwise
+
+
+def run_case(
+    kit: Path,
+    name: str,
+    within: float,
+    states: Path | None = None,
+    keep: Path | None = None,
+    ops: str | Path = "auto",
+) -> Comparison:
+    """Play a case, and return how it differs from what the kit expects; an exception is a problem of the case.
+
+    Args:
+        within: allowed difference in nats; that of a case with low precision holds if it is wider.
+        states: take saved states from this folder if they are there: those of another runtime.
+        keep: copy states that streams of the case save to this folder, for another runtime.
+        ops: kernels for the custom operators, as in `load`.
+    """
+    compared = Comparison(within)
+    with tempfile.TemporaryDirectory() as work:
+        where = name
+        try:
+            case = json.loads((kit / "cases" / f"{name}.json").read_text("utf-8"))
+            if allowed := case.get("within"):
+                compared = Comparison(max(within, allowed["nats"]), max(within, allowed["totals"]), low_precision=True)
+            player = Player(kit, Path(work), states, ops)
+            for number, action in enumerate(case["actions"]):
+                where = f"{name}, action {number} ({action['do']})"
+                _play(player, action, where, compared, keep)
+        except Exception as error:
+            compared.problems.append(f"{where}: {type(error).__name__}: {error}")
+    return compared
+
+
+def _play(player: Player, action: dict[str, Any], where: str, compared: Comparison, keep: Path | None) -> None:
+    """Play an action, and add how it differs from what the kit expects."""
+    wanted = action.get("error")
+    try:
+        found = player.play(action)
+    except XlruntimeError as error:
+        if wanted is None:
+            raise
+        if error.code != wanted["code"]:
+            compared.problems.append(f"{where}: {type(error).__name__}: {error}; expected {wanted}")
+        return
+    if wanted is not None:
+        compared.problems.append(f"{where}: nothing was refused, expected {wanted}")
+        return
+    compared.add(action["expect"], found, where)
+    if "keep" in action and keep is not None:
+        shutil.copyfile(player.state(action["as"]), keep / f"{action['keep']}.safetensors")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a kit from the command line; the exit code is 1 if a case fails."""
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance.run", description="Run the conformance kit.")
+    parser.add_argument("kit", type=Path, help="folder that `python -m tests.conformance.write` wrote")
+    parser.add_argument("--within", type=float, default=WITHIN, help="allowed difference in nats (default: 1e-4)")
+    parser.add_argument("--only", default="", help="run the cases with this text in their names")
+    parser.add_argument("--states", type=Path, help="folder with states that another runtime has saved")
+    parser.add_argument("--keep", type=Path, help="write saved states here, for another runtime")
+    parser.add_argument(
+        "--ops", default="auto", help="kernels: auto, none, or the path of a library (default: those of xlexport-ops)"
+    )
+    given = parser.parse_args(arguments)
+    if not (given.kit / "kit.json").is_file():
+        parser.error(f"{given.kit} has no kit.json; `python -m tests.conformance.write -o FOLDER` writes a kit")
+    warnings.simplefilter("ignore", NonFiniteScoreWarning)
+    if given.keep is not None:
+        given.keep.mkdir(parents=True, exist_ok=True)
+    names = [name for name in json.loads((given.kit / "kit.json").read_text("utf-8"))["cases"] if given.only in name]
+    kernels = find_kernels(given.ops, Device("cpu"))
+    failed, largest = 0, {False: 0.0, True: 0.0}  # by whether a case has low precision
+    for name in names:
+        found = run_case(given.kit, name, given.within, given.states, given.keep, given.ops)
+        largest[found.low_precision] = max(largest[found.low_precision], found.largest)
+        failed += bool(found.problems)
+        print(f"{'failed' if found.problems else 'passed'}  {name}  {found.largest:.1e}")
+        for problem in found.problems:
+            print(f"    {problem}")
+    versions = f"Python {platform.python_version()}, ONNX Runtime {onnxruntime.__version__}, NumPy {numpy.__version__}"
+    print(f"runtime: {versions}", f"kernels: {kernels or 'none'}", sep="\n")
+    print(
+        f"{len(names) - failed} of {len(names)} cases passed; largest difference {largest[False]:.1e}, "
+        f"with low precision {largest[True]:.1e}"
+    )
+    sys.exit(1 if failed or not names else 0)
+
+
+if __name__ == "__main__":
+    main()

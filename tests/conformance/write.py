@@ -1,0 +1,92 @@
+"""Write a kit: `python -m tests.conformance.write -o FOLDER`.
+
+What the kit expects of a runtime is what `xlruntime` gives now, except where a case has the scores of an eager model.
+`python -m tests.conformance.run FOLDER` compares a runtime with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from xlruntime import XlruntimeError
+
+from .actions import Case
+from .bundles import SAMPLES, write_bundles
+from .cases import honest_cases
+from .player import Player
+from .refusals import refusals
+
+__all__ = ["KIT_VERSION", "main", "write_kit"]
+
+KIT_VERSION = 3
+FORMAT = 4
+
+
+def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = SAMPLES) -> list[str]:
+    """Write a kit to an empty folder, and return the names of its cases.
+
+    Args:
+        samples: a folder with both samples as bundles; None: convert their checkpoints.
+        names: the samples that the kit has.
+
+    Raises:
+        AssertionError: `xlruntime` itself does not refuse what a case says, or refuses something else.
+    """
+    for name in ("bundles", "cases", "states"):
+        (folder / name).mkdir(parents=True)
+    write_bundles(folder / "bundles", samples, names)
+    cases: list[str] = []
+    problems: list[str] = []
+    for case in (*honest_cases(folder), *refusals(folder)):
+        problems += record(folder, case)
+        cases.append(case["name"])
+        (folder / "cases" / f"{case['name']}.json").write_text(json.dumps(case, allow_nan=False) + "\n", "utf-8")
+    assert not problems, "\n".join(problems)
+    kit = {"kit_version": KIT_VERSION, "format": FORMAT, "cases": cases}
+    (folder / "kit.json").write_text(json.dumps(kit, indent=1) + "\n", "utf-8")
+    return cases
+
+
+def record(kit: Path, case: Case) -> list[str]:
+    """Play a case, add to its actions what they give, and return what `xlruntime` does otherwise than the case says."""
+    problems = []
+    with tempfile.TemporaryDirectory() as work:
+        player = Player(kit, Path(work), ops="none")  # what every machine has
+        for number, action in enumerate(case["actions"]):
+            where, wanted = f"{case['name']}, action {number} ({action['do']})", action.get("error")
+            try:
+                found = player.play(action)
+            except XlruntimeError as error:
+                if wanted is None or error.code != wanted["code"]:
+                    problems.append(f"{where}: {type(error).__name__}: {error}; expected {wanted}")
+                continue
+            if wanted is not None:
+                problems.append(f"{where}: nothing was refused, expected {wanted}")
+            if "within" in case:  # ranks change with any rounding
+                found.pop("rank", None)
+            action.setdefault("expect", found)
+            if "keep" in action:
+                shutil.copyfile(player.state(action["as"]), kit / "states" / f"{action['keep']}.safetensors")
+    return problems
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write a kit from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance.write", description="Write the conformance kit.")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the kit; must not exist")
+    parser.add_argument("--samples", type=Path, help="folder with both samples as bundles; else they are converted")
+    parser.add_argument(
+        "--without-samples", action="store_true", help="leave both samples out, which makes a small kit"
+    )
+    given = parser.parse_args(arguments)
+    names = write_kit(given.output, given.samples, () if given.without_samples else SAMPLES)
+    print(f"{given.output}: {len(names)} cases")
+
+
+if __name__ == "__main__":
+    main()

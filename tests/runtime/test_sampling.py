@@ -1,0 +1,227 @@
+"""Draw tokens, and continue after them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlruntime import Model, OptionError, Sampling, TextError
+from xlruntime.sampling import Random
+
+GREEDY = Sampling(temperature=0)
+PROBABILITIES = np.array([0.05, 0.5, 0.15, 0.3])
+
+
+def shares(sampling: Sampling, draws: int = 4000) -> list[float]:
+    """Return the frequency of each token in draws from the logits of PROBABILITIES."""
+    logits = (np.log(PROBABILITIES) + 3.0).astype(np.float32)
+    rng = sampling.rng()
+    drawn = np.bincount([sampling.draw(logits, rng) for _ in range(draws)], minlength=4)
+    return list(drawn / draws)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(seed=0), PROBABILITIES),
+        (Sampling(temperature=0), [0, 1, 0, 0]),
+        (Sampling(temperature=1e-320, seed=0), [0, 1, 0, 0]),
+        (Sampling(temperature=0.5, seed=0), PROBABILITIES**2 / (PROBABILITIES**2).sum()),
+        (Sampling(temperature=2, seed=0), PROBABILITIES**0.5 / (PROBABILITIES**0.5).sum()),
+        (Sampling(temperature=float("inf"), seed=0), [0.25] * 4),
+        (Sampling(top_k=1, seed=0), [0, 1, 0, 0]),
+        (Sampling(top_k=2, seed=0), [0, 0.625, 0, 0.375]),
+        (Sampling(top_k=9, seed=0), PROBABILITIES),
+        (Sampling(top_p=0.001, seed=0), [0, 1, 0, 0]),
+        (Sampling(top_p=0.79, seed=0), [0, 0.625, 0, 0.375]),
+        (Sampling(top_p=0.9, seed=0), [0, 10 / 19, 3 / 19, 6 / 19]),
+        (Sampling(top_p=1.0, seed=0), PROBABILITIES),
+        (Sampling(top_k=3, top_p=0.6, seed=0), [0, 0.625, 0, 0.375]),
+    ],
+)
+def test_tokens_are_drawn_by_their_probabilities(sampling: Sampling, expected: Any) -> None:
+    found = shares(sampling)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.03)
+    assert [share > 0 for share in found] == [bool(share > 0) for share in expected]
+
+
+def test_random_numbers_are_those_of_the_specification() -> None:
+    random = Random(0)
+    numbers = [random.next() for _ in range(3)]
+    assert [int(number * 2**53) for number in numbers] == [
+        z >> 11 for z in (0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F)
+    ]
+    assert Random(2**64 - 1).next() != Random(0).next()
+
+
+def by_full_sort(sampling: Sampling, logits: Any, u: float) -> int:
+    """Draw a token as the specification says it, one token after the other."""
+    largest = float(logits.max())
+    probabilities = [math.exp((float(logit) - largest) / sampling.temperature) for logit in logits]
+    tokens = list(range(len(logits)))
+    if sampling.top_k is not None or sampling.top_p not in (None, 1):
+        tokens = sorted(tokens, key=lambda token: -probabilities[token])[: sampling.top_k]
+    if sampling.top_p is not None:
+        total, kept, reached = sum(probabilities[token] for token in tokens), [], 0.0
+        for token in tokens:
+            kept.append(token)
+            reached += probabilities[token]
+            if reached >= sampling.top_p * total:
+                break
+        tokens = kept
+    total, reached = sum(probabilities[token] for token in tokens), 0.0
+    for token in tokens:
+        reached += probabilities[token]
+        if reached > u * total:
+            return token
+    return tokens[-1]
+
+
+class Fixed(Random):
+    """A generator of one number."""
+
+    def __init__(self, u: float) -> None:
+        self.u = u
+
+    def next(self) -> float:
+        return self.u
+
+
+@pytest.mark.parametrize("top_k", [None, 1, 2, 5, 30, 31, 99])
+@pytest.mark.parametrize("top_p", [None, 1e-9, 0.3, 0.77, 0.999, 1.0])
+@pytest.mark.parametrize("decimals", [0, 7])
+def test_draw_equals_a_full_sort(top_k: int | None, top_p: float | None, decimals: int) -> None:
+    """Test also whole logits, where many tokens are equally likely: lower ids come first."""
+    logits = np.random.default_rng(3).normal(0, 1.5, 31).round(decimals).astype(np.float32)
+    sampling = Sampling(temperature=1.3, top_k=top_k, top_p=top_p)
+    for u in [*np.linspace(0, 1, 257)[:-1], 1 - 2**-53]:
+        assert sampling.draw(logits, Fixed(u)) == by_full_sort(sampling, logits, u), u
+
+
+@pytest.mark.parametrize(
+    ("sampling", "longest"),
+    [(Sampling(), 0), (Sampling(top_k=40), 40), (Sampling(top_p=0.9), 25_000), (Sampling(top_k=40, top_p=0.9), 40)],
+    ids=repr,
+)
+def test_large_vocabulary_is_not_sorted(sampling: Sampling, longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    argsort, lengths = np.argsort, [0]
+
+    def spy(values: Any, **options: Any) -> Any:
+        lengths.append(len(values))
+        return argsort(values, **options)
+
+    monkeypatch.setattr(np, "argsort", spy)
+    logits = np.random.default_rng(0).normal(0, 3, 100_000).astype(np.float32)  # the likeliest are all different
+    draws = [[sampling.draw(logits, rng) for _ in range(3)] for rng in map(Random, (1, 1, 2))]
+    assert max(lengths) <= longest
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_all_sampling_options_out_of_range_are_listed() -> None:
+    with pytest.raises(OptionError) as caught:
+        Sampling(temperature=-1, top_k=0, top_p=1.5, seed=-1)
+    assert str(caught.value) == (
+        "sampling: temperature is -1, at least 0 is needed; top_k is 0, at least 1 is needed; "
+        "top_p is 1.5, expected more than 0 and at most 1; seed is -1, expected 0 to 18446744073709551615."
+    )
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": float("nan")}, {"top_p": 0}, {"top_p": float("nan")}, {"seed": 2**64}]
+)
+def test_sampling_option_out_of_range_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=next(iter(settings))):
+        Sampling(**settings)
+
+
+def test_temperature_zero_takes_the_likeliest_token(variant: Model, random_ids: Callable[..., Any]) -> None:
+    """Compare with the detail graph, which ranks the drawn tokens; draw enough to wrap the ring often."""
+    prompt = random_ids(21, vocab_size=variant.bundle.vocab_size)
+    drawn = list(variant.generate(prompt, max_tokens=60, sampling=GREEDY, segment_len=1))
+    ids = np.concatenate([prompt, drawn])
+    memory = variant.new_memory(variant.evaluation(segment_len=1))
+    ranks = [
+        int(variant.step("detail", memory, token[None, None], target[None, None])["rank"][0, 0])
+        for token, target in itertools.pairwise(ids)
+    ]
+    assert ranks[20:] == [1] * 60
+    assert set(ranks[:20]) != {1}
+
+
+def test_seed_makes_draws_repeatable(model: Model) -> None:
+    def draw(seed: int | None) -> list[int]:
+        return list(model.generate(b"prompt", max_tokens=40, sampling=Sampling(seed=seed)))
+
+    assert draw(3) == draw(3)
+    assert draw(3) != draw(4)
+    assert draw(None) != draw(None)
+
+
+def test_top_k_and_top_p_of_one_token_are_greedy(model: Model) -> None:
+    expected = list(model.generate(b"prompt", max_tokens=30, sampling=GREEDY))
+    for sampling in (Sampling(top_k=1), Sampling(top_p=1e-9), Sampling(temperature=1e-300)):
+        assert list(model.generate(b"prompt", max_tokens=30, sampling=sampling)) == expected
+
+
+def test_feed_goes_on_after_generated_tokens(
+    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+) -> None:
+    prompt, more = random_ids(33, seed=1), random_ids(50, seed=2)
+    stream = model.stream()
+    drawn = list(stream.generate(prompt, max_tokens=17, sampling=Sampling(seed=0)))
+    assert (stream.position, stream.pending) == (50, drawn[-1])
+    found = stream.feed(more)
+    expected = model.stream().feed(np.concatenate([prompt, drawn, more]))
+    close(found.log_probs, expected.log_probs[-50:])
+    np.testing.assert_array_equal(found.index, expected.index[-50:])
+    np.testing.assert_array_equal(found.context, expected.context[-50:])
+
+
+def test_generation_goes_on_after_a_feed(model: Model, random_ids: Callable[..., Any]) -> None:
+    ids = random_ids(40)
+    expected = list(model.generate(ids, max_tokens=12, sampling=GREEDY))
+    stream = model.stream()
+    stream.feed(ids[:39])
+    assert list(stream.generate(ids[39:], max_tokens=5, sampling=GREEDY)) == expected[:5]
+    assert list(stream.generate(max_tokens=7, sampling=GREEDY)) == expected[5:]
+
+
+def test_generation_can_be_left_at_any_token(
+    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+) -> None:
+    ids, more = random_ids(20), random_ids(20, seed=1)
+    stream = model.stream()
+    drawn = list(itertools.islice(stream.generate(ids, max_tokens=1000, sampling=GREEDY), 4))
+    expected = model.stream().feed(np.concatenate([ids, drawn, more])).log_probs
+    close(stream.feed(more).log_probs, expected[-20:])
+
+
+def test_no_tokens_are_drawn_but_the_prompt_is_read(
+    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+) -> None:
+    ids = random_ids(40)
+    stream = model.stream()
+    assert list(stream.generate(ids[:30], max_tokens=0)) == []
+    close(stream.feed(ids[30:]).log_probs, model.stream().feed(ids).log_probs[-10:])
+
+
+def test_single_token_can_be_continued(no_text_model: Model) -> None:
+    drawn = list(no_text_model.generate(np.array([5]), max_tokens=30, sampling=Sampling(seed=1)))
+    assert len(drawn) == 30
+    assert all(0 <= token < 29 for token in drawn)
+
+
+@pytest.mark.parametrize("prompt", [b"", "", [], None])
+def test_nothing_to_continue_is_refused_at_once(prompt: Any, bytes_model: Model) -> None:
+    with pytest.raises(TextError, match=r"nothing to continue: .* Give a prompt\."):
+        bytes_model.stream().generate(prompt, max_tokens=3)
+
+
+def test_negative_number_of_tokens_is_refused_at_once(bytes_model: Model) -> None:
+    with pytest.raises(OptionError, match="max_tokens is -1, at least 0 is needed"):
+        bytes_model.generate(b"prompt", max_tokens=-1)

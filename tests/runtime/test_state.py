@@ -1,0 +1,163 @@
+"""Files of states: safetensors that this package writes and reads itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from xlruntime import StateDamagedError, StateError
+from xlruntime.limits import Limits
+from xlruntime.state import read_state, write_state
+
+IT = {"kind": "it", "version": "1"}
+KINDS = ("float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool")
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1, 0, 4), (7,)])
+def test_every_type_and_shape_as_safetensors_reads_them(shape: tuple[int, ...], tmp_path: Path) -> None:
+    rng, file = np.random.default_rng(0), tmp_path / "it.state"
+    arrays = {f"{kind} ü": (rng.random(shape) * 100).astype(kind) for kind in KINDS}
+    arrays["turned"] = arrays["int32 ü"].T
+    size = write_state(file, IT | {"text": "für"}, arrays)
+    assert size == file.stat().st_size
+    for found in (load_file(file), read_state(file, "it", 1, "")[1]):
+        assert found.keys() == arrays.keys()
+        for name, array in arrays.items():
+            assert found[name].dtype == array.dtype
+            np.testing.assert_array_equal(found[name], array)
+    assert read_state(file, "it", 1, "")[0] == IT | {"text": "für"}
+
+
+def test_digest_is_that_of_the_specification(tmp_path: Path) -> None:
+    """Compute it from the bytes of the file alone."""
+    file = tmp_path / "it.state"
+    write_state(file, IT | {"é": "", "z": "1", "a": "b"}, {"b": np.arange(3), "a": np.ones((2, 2), np.float32)})
+    raw = file.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    lines = "a=b\nkind=it\nversion=1\nz=1\né=\n".encode()
+    assert header["__metadata__"]["digest"] == hashlib.sha256(lines + raw[8 + size :]).hexdigest()
+    assert (header["a"]["data_offsets"], header["b"]["data_offsets"]) == ([0, 16], [16, 40])
+
+
+def test_no_tensors(tmp_path: Path) -> None:
+    write_state(tmp_path / "it.state", IT, {})
+    assert read_state(tmp_path / "it.state", "it", 1, "") == (IT, {})
+
+
+def test_tensors_are_aligned(tmp_path: Path) -> None:
+    for length in range(8):
+        write_state(tmp_path / "it.state", IT | {"text": "x" * length}, {"one": np.ones(3)})
+        assert int.from_bytes((tmp_path / "it.state").read_bytes()[:8], "little") % 8 == 0
+        with safe_open(tmp_path / "it.state", "numpy") as opened:
+            assert opened.get_tensor("one").tolist() == [1, 1, 1]
+
+
+def test_writing_needs_no_memory_of_the_size_of_the_state(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {"large": np.ones(8 << 20, np.uint8)}
+    tracemalloc.start()
+    write_state(tmp_path / "it.state", IT, arrays)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20
+
+
+def with_header(file: Path, **changes: Any) -> Path:
+    """Change the header's entry of the tensor `it` in a state."""
+    write_state(file, IT, {"it": np.zeros(64, np.float32)})
+    raw = file.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    header["it"] |= changes
+    changed = json.dumps(header).encode()
+    file.write_bytes(len(changed).to_bytes(8, "little") + changed + raw[8 + size :])
+    return file
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"),
+    [("F4", 4), ("F8_E4M3", 8), ("F8_E5M2", 8), ("F8_E8M0", 8), ("BF16", 16), ("C64", 64), (7, 8), (None, 8)],
+)
+def test_types_that_numpy_lacks_are_refused(dtype: object, bits: int, tmp_path: Path) -> None:
+    file = with_header(tmp_path / "it.state", dtype=dtype, shape=[64 * 32 // bits])
+    with pytest.raises(StateError, match=r"not a it's state \(it is not a tensor behind the one before it\)\. Save"):
+        read_state(file, "it", 1, "Save it again.")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shape": [65]},
+        {"shape": [-64]},
+        {"shape": [True] * 64},
+        {"shape": [2**70, 0], "data_offsets": [0, 0]},
+        {"shape": [1] * 99, "data_offsets": [0, 4]},
+        {"shape": [2**40], "data_offsets": [0, 2**42]},
+        {"shape": [32], "data_offsets": [128, 256]},
+        {"shape": [32], "data_offsets": [0, 128]},  # bytes behind the last tensor
+        {"data_offsets": None},
+    ],
+)
+def test_places_that_no_state_has_are_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    file = with_header(tmp_path / "it.state", **changes)
+    with pytest.raises(StateDamagedError, match=r"not a tensor behind|damaged since"):
+        read_state(file, "it", 1, "")
+
+
+@pytest.mark.parametrize("metadata", [{}, {"kind": "it"}, {**IT, "number": 1}, {**IT, "text": "\ud800"}])
+def test_metadata_that_no_state_has_are_refused(metadata: dict[str, Any], tmp_path: Path) -> None:
+    raw = json.dumps({"__metadata__": metadata}).encode()
+    (tmp_path / "it.state").write_bytes(len(raw).to_bytes(8, "little") + raw)
+    with pytest.raises(StateError, match=r"it\.state: (not a it's state|state version|damaged since)"):
+        read_state(tmp_path / "it.state", "it", 1, "")
+
+
+def test_header_takes_no_more_than_the_limits(tmp_path: Path) -> None:
+    file = tmp_path / "it.state"
+    write_state(file, IT | {str(number): "" for number in range(1000)}, {})
+    read_state(file, "it", 1, "")
+    for limits in (Limits(bytes=500), Limits(bytes=50_000), Limits(operations=100)):
+        with pytest.raises(StateDamagedError, match=r"it.state: reading it would take more than"):
+            read_state(file, "it", 1, "", limits)
+
+
+def test_header_that_is_longer_than_the_file_is_refused_unread(tmp_path: Path) -> None:
+    file = tmp_path / "it.state"
+    file.write_bytes((2**40).to_bytes(8, "little") + b"{}")
+    with pytest.raises(StateError, match=r"its header has 1,099,511,627,776 bytes, but only 2 follow"):
+        read_state(file, "it", 1, "")
+
+
+def test_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "it.state")
+    with pytest.raises(StateError, match="not a file"):
+        read_state(tmp_path / "it.state", "it", 1, "")
+
+
+def test_modes_follow_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_state(tmp_path / "it.state", IT, {})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "it.state").stat().st_mode) == 0o640
+
+
+def test_links_at_the_path_of_a_state_are_not_followed(tmp_path: Path) -> None:
+    victim, file = tmp_path / "victim", tmp_path / "it.state"
+    victim.write_text("mine")
+    file.symlink_to(victim)
+    write_state(file, IT, {})
+    assert victim.read_text() == "mine"
+    assert not file.is_symlink()
+    read_state(file, "it", 1, "")

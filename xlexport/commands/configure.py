@@ -1,0 +1,57 @@
+"""The `configure` command: a bundle with other settings of evaluation."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xlexport.commands.options import PATH, evaluation_options
+from xlexport.terminal import tell
+
+__all__ = ["configure"]
+
+
+@click.command()
+@click.argument("bundle", type=PATH)
+@click.option("-o", "--output", type=PATH, required=True, help="Bundle folder to write.")
+@click.option("--force", is_flag=True, help="Replace an existing bundle.")
+@evaluation_options
+@click.option(
+    "--restart/--no-restart",
+    default=None,
+    help="Reset position and memory when a document exceeds the model's maximum length, or fail.  [default: the "
+    "bundle's]",
+)
+def configure(bundle: Path, output: Path, force: bool, **evaluation: Any) -> None:
+    """Write a copy of BUNDLE with other settings of evaluation. Weights, graphs and fingerprint stay the same.
+
+    `xlexport verify` compares a bundle under its own settings. `parity.json` says which settings were verified.
+    """
+    from xlexport.bundle_readme import defaults
+    from xlexport.bundles import DESCRIPTIONS, check_output, publishing, write_manifest
+    from xlruntime.bundle_files import read_bundle
+    from xlruntime.errors import OptionError
+
+    if all(value is None for value in evaluation.values()):
+        raise click.UsageError("nothing to change. Give at least one of the model settings.")
+    check_output(output, force)
+    before = read_bundle(bundle)
+    try:
+        rules = before.evaluation.adopt(before.evaluation.choose(**evaluation))
+    except OptionError as error:
+        raise OptionError(f"{bundle}: {error.message}", repair=error.repair) from None
+    after = dataclasses.replace(before, evaluation=rules)
+    with publishing(output, force) as folder:
+        for name in {*before.files, *DESCRIPTIONS}:
+            if (bundle / name).is_file():
+                shutil.copyfile(bundle / name, folder / name)
+        if (readme := folder / "README.md").is_file():
+            text = readme.read_text("utf-8", "surrogateescape")
+            text = text.replace(defaults(before.settings), defaults(after.settings))
+            readme.write_text(text, "utf-8", "surrogateescape")
+        write_manifest(folder, after)
+    tell(f"wrote {output}")
