@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 from tests.conformance.platforms import __main__ as command
 from tests.conformance.platforms.programs import alike
-from tests.conformance.platforms.runners import Broken, Missing, Outcome, Program, Runner
+from tests.conformance.platforms.runners import Broken, Missing, Outcome, Program, Runner, play
 from tests.conformance.platforms.states import crossings
 from tests.conformance.platforms.workshop import Workshop
 from tests.helpers.paths import ROOT
@@ -82,6 +83,21 @@ def test_rows_and_exit_code(
     assert "| two | C | – | 9 of 9 | 1.0e-05 | 3.1e-03 |" in printed.partition(row)[2]
     tried = "not tried: one" not in printed
     assert printed.endswith(f"{1 + (tried and not status)} passed, {status} fell short, {int(not tried)} not tried\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the emulator of this test is a shell script")
+@pytest.mark.parametrize("crashes", [0, 1, 2])
+def test_emulator_that_crashes_has_a_second_try(crashes: int, tmp_path: Path) -> None:
+    (tmp_path / "kit.json").write_text(json.dumps({"cases": ["a"]}))
+    emulator, starts = tmp_path / "qemu-x86_64", tmp_path / "starts"
+    emulator.write_text(
+        f'#!/bin/sh\necho >> {starts}\n[ "$(wc -l < {starts})" -le {crashes} ] && kill -SEGV $$\necho "1 of 1 {LAST}"\n'
+    )
+    emulator.chmod(0o755)
+    outcome = play(Runner("one", "C", "", lambda: Program((emulator,))), lambda: tmp_path)
+    cases = ["1 of 1", "1 of 1, second try", "ended with status -11"][crashes]
+    assert (outcome.passed, outcome.cases) == (crashes < 2, cases)
+    assert len(starts.read_text()) == min(crashes + 1, 2)
 
 
 def test_states_that_were_not_saved_are_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

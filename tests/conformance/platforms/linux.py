@@ -41,8 +41,9 @@ PYTHONS = {"3.11": "bookworm", "3.12": None, "3.13": "trixie", "3.14": "sid"}  #
 def python_program(python: Sequence[str | Path], ops: str | Path, paths: Sequence[Path] = ()) -> Program:
     """Return the Python runner on an interpreter, which may need a command before it."""
     places = ":".join(map(str, (*paths, ROOT, ROOT / "runtime" / "python")))
-    # These choose kernels of NumPy's library that another processor may lack.
-    plain = {"OPENBLAS_CORETYPE": "", "OPENBLAS_L2_SIZE": ""}
+    # The first two choose kernels of NumPy's library that another processor may lack; one thread is enough for the kit,
+    # and lines that are not held back show how far a run came that crashed.
+    plain = {"OPENBLAS_CORETYPE": "", "OPENBLAS_L2_SIZE": "", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return Program((*python, "-m", "tests.conformance.run", "--ops", str(ops)), {"PYTHONPATH": places, **plain})
 
 

@@ -126,8 +126,13 @@ def play(runner: Runner, kit: Callable[[], Path], only: str = "", options: Seque
         Missing: the program cannot run here.
     """
     program, folder = runner.prepare(), kit()
+    arguments = [folder, "--only", only, *options]
     start = time.monotonic()
-    status, lines, errors = run_program(program, [folder, "--only", only, *options])
+    status, lines, errors = run_program(program, arguments)
+    # An emulator may crash now and then by itself; a fault of the program under it comes again.
+    again = status < 0 and Path(program.command[0]).name.startswith("qemu-")
+    if again:
+        status, lines, errors = run_program(program, arguments)
     seconds = time.monotonic() - start
     last = next((match for line in reversed(lines) if (match := LAST_LINE.match(line))), None)
     if last is None:
@@ -146,7 +151,7 @@ def play(runner: Runner, kit: Callable[[], Path], only: str = "", options: Seque
         problems.append(f"ended with status {status}")
     return Outcome(
         not problems,
-        f"{passed} of {played}" + (f", {untried} not tried" if untried else ""),
+        f"{passed} of {played}" + (f", {untried} not tried" if untried else "") + (", second try" if again else ""),
         last[3],
         last[4],
         _reported("runtime", lines),
