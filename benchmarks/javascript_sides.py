@@ -78,14 +78,14 @@ class Child:
         return json.loads(line)
 
 
-class Walk:
-    """Pieces of one text, one after the other."""
+class Pieces:
+    """Hand out pieces of one text, one after the other."""
 
     def __init__(self, tokens: int) -> None:
         """Begin at the text's first byte."""
         self._tokens, self._at = tokens, 0
 
-    def piece(self) -> npt.NDArray[np.int64]:
+    def next(self) -> npt.NDArray[np.int64]:
         """Return the next ids."""
         self._at += self._tokens
         return text_ids(self._at - self._tokens, self._tokens)
@@ -99,16 +99,16 @@ def python(bundle: str, threads: int, settings: dict[str, Any], tokens: int) -> 
     model = xlruntime.load(bundle, threads=threads, ops="none")
     stream = model.stream(**settings)
     facts = {"tokens": tokens, "load_seconds": time.perf_counter() - started, "parameters": parameters(bundle)}
-    walk = Walk(tokens)
-    return Ready(lambda: stream.feed(walk.piece()).log_probs, facts, WARM)
+    pieces = Pieces(tokens)
+    return Ready(lambda: stream.feed(pieces.next()).log_probs, facts, WARM)
 
 
 def javascript(kind: str, bundle: str, threads: int, settings: dict[str, Any], tokens: int) -> Ready:
     """Return the side of the package `xlruntime`: in Node, in a page on WebAssembly, or on WebGPU."""
     child = Child(kind, bundle, threads, settings)
     facts = {"tokens": tokens, "load_seconds": child.load_seconds, "parameters": parameters(bundle)}
-    walk = Walk(tokens)
-    return Ready(lambda: child.feed(walk.piece()), facts, WARM, elsewhere=True)
+    pieces = Pieces(tokens)
+    return Ready(lambda: child.feed(pieces.next()), facts, WARM, elsewhere=True)
 
 
 def gpt2(kind: str, model: str, library: str, threads: int, tokens: int) -> Ready:
@@ -116,10 +116,10 @@ def gpt2(kind: str, model: str, library: str, threads: int, tokens: int) -> Read
     child = Child(kind, model, threads, {}, library)
     count = json.loads((Path(model) / "config.json").read_text())["parameters"]
     facts = {"tokens": tokens, "load_seconds": child.load_seconds, "parameters": count, "model": "gpt2"}
-    walk = Walk(tokens)
+    pieces = Pieces(tokens)
 
     def step() -> None:
-        child.feed(walk.piece())
+        child.feed(pieces.next())
 
     return Ready(step, facts, WARM, elsewhere=True)
 

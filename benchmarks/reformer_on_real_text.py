@@ -34,14 +34,14 @@ SEGMENT_LENS = (1, 64, 256, 1024)
 
 
 @dataclass
-class Walk:
+class Scores:
     """Log-probabilities (N,) in nats of a text, and the bucket ids (layers, H, R, N) of its tokens."""
 
     log_probs: npt.NDArray[np.float64]
     buckets: npt.NDArray[np.int32]
 
 
-def walk(model: Model, purpose: str, ids: npt.NDArray[np.int64], segment_len: int) -> Walk:
+def walk(model: Model, purpose: str, ids: npt.NDArray[np.int64], segment_len: int) -> Scores:
     """Run the graph for `purpose` over a document."""
     memory = model.new_memory(model.evaluation(segment_len))
     scores, buckets = [], []
@@ -56,7 +56,7 @@ def walk(model: Model, purpose: str, ids: npt.NDArray[np.int64], segment_len: in
             scores.append(logits[targets[0]] - np.logaddexp.reduce(logits))
         else:
             scores.append(outputs["log_prob"][0].astype(np.float64))
-    return Walk(np.concatenate(scores), np.concatenate(buckets, axis=3))
+    return Scores(np.concatenate(scores), np.concatenate(buckets, axis=3))
 
 
 def chosen_buckets(model: Model, memory: Memory, offset: int, count: int) -> npt.NDArray[np.int32]:

@@ -27,7 +27,7 @@ __all__ = ["SHAPE", "TINY", "Case", "hugging_face", "our_eager", "ours", "prepar
 SHAPE = {"n_token": 256, "n_layer": 12, "d_model": 512, "n_head": 8, "d_head": 64, "d_inner": 2048}
 TINY = {"n_token": 256, "n_layer": 2, "d_model": 64, "n_head": 4, "d_head": 16, "d_inner": 128}
 
-Walk = Callable[[], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+NextSegment = Callable[[], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _torch_side(module: Any, memory: list[Any], case: Case, form: str) -> Ready:
     return Ready(step, facts)
 
 
-def _walk(segment_len: int) -> Walk:
+def _walk(segment_len: int) -> NextSegment:
     """Return a function that returns the text's next tokens and targets (1, S) at each call."""
     place = 0
 

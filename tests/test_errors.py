@@ -53,10 +53,10 @@ def test_message_survives_and_class_is_described_in_a_line(module: ModuleType) -
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.__name__))
-def test_repair_is_a_field_and_ends_the_text(module: ModuleType) -> None:
+def test_hint_is_a_field_and_ends_the_text(module: ModuleType) -> None:
     """Test also pickled copies for other processes, and classes that are system errors too."""
     for name in classes(module):
-        error = getattr(module, name)("where: what.", repair="Do this.")
+        error = getattr(module, name)("where: what.", hint="Do this.")
         for found in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
-            assert (found.message, found.repair, str(found)) == ("where: what.", "Do this.", "where: what. Do this.")
-        assert getattr(module, name)("where: what.").repair is None
+            assert (found.message, found.hint, str(found)) == ("where: what.", "Do this.", "where: what. Do this.")
+        assert getattr(module, name)("where: what.").hint is None

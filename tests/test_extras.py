@@ -54,7 +54,7 @@ def test_constraints_pin_every_direct_dependency() -> None:
     assert direct <= pinned
 
 
-def test_missing_modules_are_named_together_with_the_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_modules_are_named_together_with_the_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     absent = {"onnx", "onnx_ir"}
 

@@ -23,7 +23,7 @@ def check_folder(output: Path) -> None:
     """
     if not output.parent.is_dir():
         raise OutputFolderError(
-            f"{output.parent}: no such folder to write {output.name} into.", repair="Create it first."
+            f"{output.parent}: no such folder to write {output.name} into.", hint="Create it first."
         )
 
 
@@ -37,13 +37,13 @@ def check_file(output: Path, force: bool) -> None:
     check_folder(output)
     if output.exists() and not output.is_file():
         raise OutputExistsError(
-            f"{output}: exists and is not a file, so it is never replaced.", repair="Give another path."
+            f"{output}: exists and is not a file, so it is never replaced.", hint="Give another path."
         )
     if output.is_symlink() and not output.exists():
-        raise OutputExistsError(f"{output}: a link to a missing file.", repair="Remove it, or give another path.")
+        raise OutputExistsError(f"{output}: a link to a missing file.", hint="Remove it, or give another path.")
     if output.exists() and not force:
         raise OutputExistsError(
-            f"{output}: a file is there already.", repair="Add --force to replace it, or give another path."
+            f"{output}: a file is there already.", hint="Add --force to replace it, or give another path."
         )
 
 
@@ -61,15 +61,15 @@ def check_own_folder(output: Path, force: bool, is_own: Callable[[Path], bool], 
     check_folder(output)
     if output.is_symlink():
         raise OutputExistsError(
-            f"{output}: a symbolic link, which is never replaced.", repair="Give what it leads to, or another path."
+            f"{output}: a symbolic link, which is never replaced.", hint="Give what it leads to, or another path."
         )
     if output.exists() and not is_own(output):
         raise OutputExistsError(
-            f"{output}: exists and is not {kind}, so it is never replaced.", repair="Give another path."
+            f"{output}: exists and is not {kind}, so it is never replaced.", hint="Give another path."
         )
     if output.exists() and not force:
         raise OutputExistsError(
-            f"{output}: {kind} is there already.", repair="Add --force to replace it, or give another path."
+            f"{output}: {kind} is there already.", hint="Add --force to replace it, or give another path."
         )
 
 

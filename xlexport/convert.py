@@ -186,12 +186,12 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
     if found.encoder(source.config) is not None and (options.to != "onnx" or options.quantization):
         raise ExportError(
             f"--to, --dtype and its options are not possible for {found.kind(source.config, {})}.",
-            repair="Leave them out: its bundles are float32 and ONNX.",
+            hint="Leave them out: its bundles are float32 and ONNX.",
         )
     problems = {"--cuda-graphs": options.settings.get("cuda_graphs"), "--dtype and its options": options.quantization}
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):
         raise OptionError(
-            f"--to {options.to} does not support {' and '.join(named)}, which need ONNX.", repair="Leave them out."
+            f"--to {options.to} does not support {' and '.join(named)}, which need ONNX.", hint="Leave them out."
         )
 
 
@@ -227,7 +227,7 @@ def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> Evaluat
     if missing:
         raise ExportError(
             f"{next(iter(source.files), 'the checkpoint')}: does not say with which settings it is evaluated.",
-            repair=f"Give {flags(missing)}.",
+            hint=f"Give {flags(missing)}.",
         )
     found = architecture(source.architecture)
     rules = found.evaluation(source.config)

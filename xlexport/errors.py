@@ -1,6 +1,6 @@
 """Errors of `xlexport`.
 
-    XlexportError (RepairableError)
+    XlexportError (HintedError)
     ├── CheckpointError (ValueError)                        a checkpoint that cannot be converted
     │   ├── CheckpointNotFoundError (FileNotFoundError)     no such file or folder
     │   └── MissingAnswerError                              the user must give a setting that it lacks
@@ -19,7 +19,7 @@ Every message is one line: what is wrong, where, what was expected and what was 
 from collections.abc import Mapping
 from typing import Any
 
-from xlruntime.errors import RepairableError
+from xlruntime.errors import HintedError
 
 __all__ = [
     "CheckpointError",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-class XlexportError(RepairableError):
+class XlexportError(HintedError):
     """Base of all errors that this package raises on purpose."""
 
 
@@ -55,18 +55,18 @@ class MissingAnswerError(CheckpointError):
     def __init__(
         self,
         message: str = "",
-        repair: str | None = None,
+        hint: str | None = None,
         placeholders: Mapping[str, Any] | None = None,
         fields: tuple[str, ...] = (),
     ) -> None:
         """Keep what is needed to describe the checkpoint all the same.
 
         Args:
-            repair: the options that give the setting.
+            hint: the options that give the setting.
             placeholders: settings with which the checkpoint can be read, for nothing but to describe it.
             fields: fields of the configuration that these settings fill.
         """
-        super().__init__(message, repair)
+        super().__init__(message, hint)
         self.placeholders, self.fields = placeholders or {}, fields
 
 

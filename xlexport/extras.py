@@ -56,5 +56,5 @@ def require(extra: str, *further: str) -> None:
     if missing:
         raise MissingDependencyError(
             f"{', '.join(missing)} not installed, needed here.",
-            repair=f"Install {'it' if len(missing) == 1 else 'them'}: {install_command(missing)}.",
+            hint=f"Install {'it' if len(missing) == 1 else 'them'}: {install_command(missing)}.",
         )

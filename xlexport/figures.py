@@ -26,11 +26,11 @@ def check_picture(path: Path) -> None:
         OutputFolderError: the folder of the file does not exist.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise XlexportError(f"{path}: a plot is a .png or .svg file.", repair="Choose one of these endings.")
+        raise XlexportError(f"{path}: a plot is a .png or .svg file.", hint="Choose one of these endings.")
     require("plot")
     atomic_output.check_folder(path)
     if path.is_dir():
-        raise XlexportError(f"{path}: is a folder, expected a file for the plot.", repair="Give another name.")
+        raise XlexportError(f"{path}: is a folder, expected a file for the plot.", hint="Give another name.")
 
 
 def plain(name: str) -> str:

@@ -162,20 +162,20 @@ class Failure:
     """An expected error, for a person or for a program.
 
     Attributes:
-        error: what is wrong, and where; repair: what to do about it, or None.
+        error: what is wrong, and where; hint: what to do about it, or None.
         type: the class of the error.
-        text: error and repair in one line.
+        text: error and hint in one line.
     """
 
     error: str
-    repair: str | None
+    hint: str | None
     type: str
     text: str
 
     def show(self, as_json: bool) -> None:
         """Print it on standard error: a line for a person, or one JSON object."""
         if as_json:
-            print_json({"error": self.error, "repair": self.repair, "type": self.type}, err=True)
+            print_json({"error": self.error, "hint": self.hint, "type": self.type}, err=True)
         else:
             tell_problem(f"Error: {self.text}")
 
@@ -188,20 +188,20 @@ def failure(error: Exception) -> Failure | None:
 
     kind = type(error).__name__
     if isinstance(error, XlexportError | XlruntimeError | XltrainingError):
-        return Failure(error.message, error.repair, kind, str(error))
+        return Failure(error.message, error.hint, kind, str(error))
     if isinstance(error, OSError):
-        what, repair = _system(error)
+        what, hint = _system(error)
     elif isinstance(error, MemoryError):
         what = "out of memory."
-        repair = "Use a smaller --batch-size, --segment-len or --mem-len, or a larger machine."
+        hint = "Use a smaller --batch-size, --segment-len or --mem-len, or a larger machine."
     else:
         return None
-    return Failure(what, repair, kind, " ".join(filter(None, (what, repair))))
+    return Failure(what, hint, kind, " ".join(filter(None, (what, hint))))
 
 
 def _system(error: OSError) -> tuple[str, str | None]:
     """Return the system's message and a suggestion."""
-    repairs = {
+    hints = {
         errno.ENOSPC: "Free some space, or write to another disk; nothing was published.",
         errno.ENOENT: "Check the path.",
         errno.EISDIR: "Give a file.",
@@ -212,5 +212,5 @@ def _system(error: OSError) -> tuple[str, str | None]:
     if error.strerror is None:
         return str(error), None
     where = f"{error.filename}: " if error.filename is not None else ""
-    repair = repairs.get(error.errno or 0) if error.filename != STDOUT else None
-    return f"{where}{error.strerror}.", repair
+    hint = hints.get(error.errno or 0) if error.filename != STDOUT else None
+    return f"{where}{error.strerror}.", hint

@@ -70,7 +70,7 @@ def choose_tokenizer(
         if vocab_style is not None:
             raise ExportError(
                 f"--vocab-style {vocab_style} is for vocabularies, but the tokenizer is {chosen or own}.",
-                repair="Leave it out.",
+                hint="Leave it out.",
             )
         if chosen == "none":
             return TokenizerChoice(TokenizerEntry("none"))
@@ -78,7 +78,7 @@ def choose_tokenizer(
         if n_token not in first_bytes:
             sizes = " or ".join(map(str, first_bytes))
             raise ExportError(
-                f"the model has {n_token:,} tokens, a byte tokenizer needs {sizes}.", repair=f"Give {_choices(source)}."
+                f"the model has {n_token:,} tokens, a byte tokenizer needs {sizes}.", hint=f"Give {_choices(source)}."
             )
         return TokenizerChoice(TokenizerEntry("bytes", first_id=first_bytes[n_token]))
     named = own if chosen is None and isinstance(own, Path) else chosen
@@ -95,9 +95,7 @@ def choose_tokenizer(
     file = next(iter(source.files), Path("the checkpoint"))
     nearby = next((file.parent / name for name in NEARBY if (file.parent / name).is_file()), None)
     hint = "" if nearby is None else f"--tokenizer {shlex.quote(str(nearby))}, which is in its folder, or "
-    raise ExportError(
-        f"{file}: does not say what its {n_token:,} tokens are.", repair=f"Give {hint}{_choices(source)}."
-    )
+    raise ExportError(f"{file}: does not say what its {n_token:,} tokens are.", hint=f"Give {hint}{_choices(source)}.")
 
 
 def tokenizer_library(checkpoint: Path, chosen: str | None) -> list[str]:
@@ -124,19 +122,19 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
     n_token = source.config["n_token"]
     if not path.is_file():
         what = "a folder, not a" if path.is_dir() else "no such"
-        raise ExportError(f"{path}: {what} tokenizer file.", repair=f"Give {_choices(source)}.")
+        raise ExportError(f"{path}: {what} tokenizer file.", hint=f"Give {_choices(source)}.")
     kind = file_kind(path)
     if kind == "vocabulary":
         return _from_vocabulary(read_vocabulary(path, vocab_style), str(path), n_token)
     if vocab_style is not None:
         raise ExportError(
-            f"{path}: of the {kind} library, but --vocab-style is for vocabularies.", repair="Leave it out."
+            f"{path}: of the {kind} library, but --vocab-style is for vocabularies.", hint="Leave it out."
         )
     entry = TokenizerEntry("tokenizers" if kind == "tokenizers" else "sentencepiece", FILES[kind])
     size = make_tokenizer(TokenizerEntry(entry.kind, path.name), path.parent).vocab_size
     if size is not None and size > n_token:
         raise ExportError(
-            f"{path}: {size:,} tokens, but the model has {n_token:,}.", repair="Give the model's own tokenizer."
+            f"{path}: {size:,} tokens, but the model has {n_token:,}.", hint="Give the model's own tokenizer."
         )
     unused = () if size == n_token else (f"The tokenizer has {size:,} of the model's {n_token:,} tokens.",)
     return TokenizerChoice(entry, path.read_bytes(), unused)
@@ -158,7 +156,7 @@ def _from_vocabulary(vocabulary: Vocabulary, where: str, n_token: int) -> Tokeni
     if len(vocabulary) != n_token:
         raise ExportError(
             f"{where}: {len(vocabulary):,} symbols, but the model has {n_token:,} tokens.",
-            repair="Give the model's own vocabulary with --tokenizer.",
+            hint="Give the model's own vocabulary with --tokenizer.",
         )
     entry = TokenizerEntry("vocabulary", FILES["vocabulary"])
     return TokenizerChoice(entry, vocabulary.to_json().encode("utf-8"), (describe_vocabulary(vocabulary),))

@@ -61,15 +61,13 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
     if chosen.device != "cpu":
         raise OptionError(
             f"{folder}: PyTorch runs this bundle on the CPU, where it was traced, not on {chosen.device}.",
-            repair="Use device cpu, or convert the checkpoint with --to onnx.",
+            hint="Use device cpu, or convert the checkpoint with --to onnx.",
         )
     if chosen.step_timeout is not None:
-        raise OptionError(
-            f"{folder}: PyTorch runs this bundle, and cannot end a step.", repair="Leave step_timeout out."
-        )
+        raise OptionError(f"{folder}: PyTorch runs this bundle, and cannot end a step.", hint="Leave step_timeout out.")
     if chosen.ops not in ("auto", "none"):
         raise OptionError(
-            f"{folder}: PyTorch runs this bundle, and cannot use the kernels of {chosen.ops}.", repair="Leave ops out."
+            f"{folder}: PyTorch runs this bundle, and cannot use the kernels of {chosen.ops}.", hint="Leave ops out."
         )
     bundle = read_bundle(Path(folder), chosen.digest, chosen.check_files)
     if chosen.threads is not None:
@@ -98,13 +96,13 @@ class TorchSessions:
             module = self._shared(graph.file, self._load_torchscript)
             if not hasattr(module, purpose):
                 raise BundleGraphError(
-                    f"{self.folder / graph.file}: no method {purpose!r} in it.", repair="Convert the checkpoint again."
+                    f"{self.folder / graph.file}: no method {purpose!r} in it.", hint="Convert the checkpoint again."
                 )
             return self._session(graph, getattr(module, purpose))
         if graph.format == "exported-program":
             return self._session(graph, self._load_program(graph))
         raise BundleGraphError(
-            f"{self.folder / graph.file}: {graph.format}, not of PyTorch.", repair="Use xlruntime.load."
+            f"{self.folder / graph.file}: {graph.format}, not of PyTorch.", hint="Use xlruntime.load."
         )
 
     def _session(self, graph: Graph, call: Call) -> TorchSession:
@@ -127,13 +125,13 @@ class TorchSessions:
             content = path.read_bytes()
         except FileNotFoundError as error:
             raise BundleDamagedError(
-                f"{path}: missing.", repair="Copy the bundle again, or convert the checkpoint again."
+                f"{path}: missing.", hint="Copy the bundle again, or convert the checkpoint again."
             ) from error
         if hashlib.sha256(content).hexdigest() != wanted.sha256:
             raise BundleDamagedError(
                 f"{path}: was changed ({len(content):,} bytes, expected {wanted.size:,} with SHA-256 "
                 f"{wanted.sha256[:12]}…), so nothing of it was loaded.",
-                repair="Copy the bundle again.",
+                hint="Copy the bundle again.",
             )
         return io.BytesIO(content)
 
@@ -160,7 +158,7 @@ class TorchSessions:
             raise BundleGraphError(
                 f"{self.folder / graph.file}: its inputs are {listed(sorted(inputs))}, expected "
                 f"{listed(sorted(graph.inputs))}.",
-                repair="Convert the checkpoint again.",
+                hint="Convert the checkpoint again.",
             )
         call: Call = module
         return call
@@ -225,7 +223,7 @@ class TorchSession:
                 if "allocate" in reason:
                     raise MemoryError(reason) from error
                 raise BundleGraphError(
-                    f"{self._file}: PyTorch cannot run it ({reason}).", repair="Convert the checkpoint again."
+                    f"{self._file}: PyTorch cannot run it ({reason}).", hint="Convert the checkpoint again."
                 ) from error
 
 
@@ -250,7 +248,7 @@ def _loading(path: Path) -> Iterator[None]:
     except Exception as error:
         raise BundleGraphError(
             f"{path}: torch {torch.__version__} cannot load it ({first_line(error)}).",
-            repair=(
+            hint=(
                 "Copy the bundle again, convert the checkpoint again, or install the version of PyTorch that "
                 "bundle.json names."
             ),

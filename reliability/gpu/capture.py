@@ -52,7 +52,7 @@ def captured_against_plain(settings: Settings, record: Record) -> None:
                 raise PartError(f"{case}: captured steps differ by {largest[case]:.1e} from plain ones")
     fixed = captured._fixed
     assert fixed is not None
-    sessions = {key: len(session._walks) for key, session in fixed._open.items()}
+    sessions = {key: len(session._captures) for key, session in fixed._open.items()}
     record({"sessions": len(sessions), "captures": sum(sessions.values())})
     if len(sessions) != len(largest) or any(walks < 1 for walks in sessions.values()):
         raise PartError(f"{len(largest)} shapes were repeated, but {len(sessions)} have their own sessions")

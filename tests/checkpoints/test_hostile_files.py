@@ -176,7 +176,7 @@ def test_problems_of_an_archive_are_reported(name: str, message: str, tmp_path: 
     path.write_bytes(dict(archives())[name])
     with pytest.raises(CheckpointError, match=message) as caught:
         read(path)
-    assert caught.value.repair == "Copy or save it again."
+    assert caught.value.hint == "Copy or save it again."
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def test_refusal_of_another_package_ends_in_a_sentence(tmp_path: Path, model: Tr
     with pytest.raises(CheckpointError) as caught:
         load(tmp_path / "folder")
     assert caught.value.message.startswith(f"{weights}: damaged (") and caught.value.message.endswith(").")
-    assert caught.value.repair == "Copy it again."
+    assert caught.value.hint == "Copy it again."
 
 
 def test_folder_of_another_kind(tmp_path: Path) -> None:

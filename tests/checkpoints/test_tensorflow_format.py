@@ -267,7 +267,7 @@ def test_half_a_checkpoint_says_what_is_missing(kept: str, tmp_path: Path) -> No
 
 
 def test_table_under_another_name_says_how_to_name_it(tmp_path: Path) -> None:
-    """Name the repair; files of TensorFlow's first format get the same message."""
+    """Give a hint; files of TensorFlow's first format get the same message."""
     prefix = copy("plain", tmp_path)
     (tmp_path / "model.ckpt-12.index").rename(tmp_path / "old.ckpt")
     assert "Name it old.ckpt.index, or restore it in TensorFlow" in refusal(tmp_path / "old.ckpt")

@@ -1,4 +1,4 @@
-"""Bad input gives one line with problem, place and repair, and exit status 1; nothing is written or run."""
+"""Bad input gives one line with problem, place and hint, and exit status 1; nothing is written or run."""
 
 from __future__ import annotations
 
@@ -205,11 +205,11 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize(("spoil", "what", "repair"), SPOILED)
+@pytest.mark.parametrize(("spoil", "what", "hint"), SPOILED)
 def test_bundle_that_is_spoiled(
     spoil: Callable[[Path], None],
     what: str,
-    repair: str,
+    hint: str,
     use: str,
     own_bundle: Path,
     prose: Path,
@@ -220,7 +220,7 @@ def test_bundle_that_is_spoiled(
     error = refuse(*USES[use](own_bundle, prose, checkpoint))
     assert str(own_bundle) in error
     assert what in error
-    assert repair in error
+    assert hint in error
 
 
 def test_graph_that_onnxruntime_cannot_load(own_bundle: Path, prose: Path, refuse: Callable[..., str]) -> None:

@@ -1,4 +1,4 @@
-"""Bad settings on the command line give one line with problem and repair, and exit status 1; nothing is written."""
+"""Bad settings on the command line give one line with problem and hint, and exit status 1; nothing is written."""
 
 from __future__ import annotations
 

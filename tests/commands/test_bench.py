@@ -270,7 +270,7 @@ def test_bench_that_is_stopped(command: Callable[..., list[str]], environment: d
     _, err = process.communicate(timeout=120)
     assert process.returncode == terminal.INTERRUPTED
     failure = json.loads(err)
-    assert f"Error: {failure['error']} {failure['repair']}" == INTERRUPTED
+    assert f"Error: {failure['error']} {failure['hint']}" == INTERRUPTED
     assert not {path.name for path in scratch.iterdir()} - {".ses"}  # made by ONNX Runtime when it is imported
 
 

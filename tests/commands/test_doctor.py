@@ -22,7 +22,7 @@ def test_healthy_installation() -> None:
         assert checks[name].ok is True, checks[name]
     assert "CPUExecutionProvider" in checks["onnxruntime"].detail
     assert "torch 2" in checks["convert"].detail
-    assert all(check.repair for check in checks.values() if check.ok is False)
+    assert all(check.hint for check in checks.values() if check.ok is False)
 
 
 def test_tiny_model_has_the_versions_of_a_bundle(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_tiny_model_has_the_versions_of_a_bundle(tmp_path: Path) -> None:
 
 def test_missing_onnxruntime_is_found_and_keeps_nothing_else_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
     def import_onnxruntime() -> None:
-        raise ProviderError("ONNX Runtime is not installed.", repair="Install it: pip install onnxruntime.")
+        raise ProviderError("ONNX Runtime is not installed.", hint="Install it: pip install onnxruntime.")
 
     monkeypatch.setattr(xlexport.commands.doctor, "import_onnxruntime", import_onnxruntime)
     checks = by_name(run_checks())
@@ -55,7 +55,7 @@ def test_runtime_too_old_for_the_graphs_is_found(monkeypatch: pytest.MonkeyPatch
     check = by_name(run_checks())["graphs on cpu"]
     assert check.ok is False
     assert "Unsupported model IR version: 10" in check.detail
-    assert check.repair == "Upgrade it: pip install -U onnxruntime."
+    assert check.hint == "Upgrade it: pip install -U onnxruntime."
 
 
 def test_absent_extra_is_information_with_the_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_absent_extra_is_information_with_the_line_to_type(monkeypatch: pytest.M
     assert checks["train"].ok is True
     assert checks["convert"].ok is None
     assert checks["convert"].detail.endswith("; missing onnx")
-    assert checks["convert"].repair == "pip install onnx"
+    assert checks["convert"].hint == "pip install onnx"
 
 
 def test_container_limits_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_container_limits_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = by_name(run_checks())
     assert checks["cores"].ok is None
     assert "may use 0.5" in checks["cores"].detail
-    assert checks["cores"].repair == "Use --threads 1."
+    assert checks["cores"].hint == "Use --threads 1."
     assert checks["memory"].detail == "4.1 GB available of 8.2 GB; container limit 2.0 GB"
     assert checks["instruction sets"].detail.endswith("avx2 fma avx512f")
 

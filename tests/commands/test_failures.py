@@ -11,7 +11,7 @@ from tests.helpers.invoking import Invoke
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "repair", "code"),
+    ("arguments", "kind", "hint", "code"),
     [
         (("score", "{absent}", "-"), "BundleNotFoundError", True, 1),
         (("inspect", "{absent}"), "CheckpointNotFoundError", True, 1),
@@ -22,16 +22,16 @@ from tests.helpers.invoking import Invoke
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
 def test_failure_is_an_object_or_a_line(
-    arguments: tuple[str, ...], kind: str, repair: bool, code: int, bundle: Path, tmp_path: Path, invoke: Invoke
+    arguments: tuple[str, ...], kind: str, hint: bool, code: int, bundle: Path, tmp_path: Path, invoke: Invoke
 ) -> None:
     places = {"absent": tmp_path / "absent", "bundle": bundle}
     line = [argument.format(**places) for argument in arguments]
     plain, found = invoke(*line), invoke(*line, "--json")
     assert (plain.code, found.code, found.out) == (code, code, "")
     failure = json.loads(found.err)
-    assert failure.keys() == {"error", "repair", "type"}
-    assert (failure["type"], failure["repair"] is not None) == (kind, repair)
-    text = " ".join(filter(None, (failure["error"], failure["repair"])))
+    assert failure.keys() == {"error", "hint", "type"}
+    assert (failure["type"], failure["hint"] is not None) == (kind, hint)
+    text = " ".join(filter(None, (failure["error"], failure["hint"])))
     assert plain.err.splitlines()[-1] == f"Error: {text}"
 
 
@@ -43,7 +43,7 @@ def test_document_that_cannot_be_scored_is_an_object_too(bundle: Path, tmp_path:
     failure = json.loads(found.err.splitlines()[0])
     assert failure["type"] == "TextError"
     assert failure["error"] == f"{short}: 1 of at least 2 tokens, so nothing to score."
-    assert failure["repair"] == "Give a longer text."
+    assert failure["hint"] == "Give a longer text."
 
 
 def test_a_file_that_is_called_as_the_option_changes_nothing(bundle: Path, invoke: Invoke) -> None:

@@ -221,7 +221,7 @@ def test_verify_fails_on_another_checkpoint(
     assert shown.object["first_segment_over_tolerance"] == 0
     failure = json.loads(shown.err)
     assert failure["error"].startswith("the graphs differ from the trained model")
-    assert failure["repair"] == "Make sure that bundle and checkpoint belong together."
+    assert failure["hint"] == "Make sure that bundle and checkpoint belong together."
 
 
 # convert

@@ -154,7 +154,7 @@ def test_full_standard_output(
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=SECONDS, check=False)
     said = "standard output: No space left on device."
-    shown = json.dumps({"error": said, "repair": None, "type": "OSError"}) if "--json" in rest else f"Error: {said}"
+    shown = json.dumps({"error": said, "hint": None, "type": "OSError"}) if "--json" in rest else f"Error: {said}"
     assert (done.returncode, done.stderr.decode()) == (1, f"{shown}\n")
 
 

@@ -175,21 +175,21 @@ def test_what_is_bound_for_a_memory_goes_with_it(model: Model) -> None:
     ids = random_ids(1, 8), random_ids(1, 8)
     first = session.step(memory.feeds(fixed, *ids), memory)["log_prob"]
     session.step(memory.feeds(fixed, *ids), memory)
-    assert len(session._walks) == 1
+    assert len(session._captures) == 1
     memory.load_rows({entry.input: memory.array(entry).copy() for entry in memory.entries}, 0, memory.capacity)
     again = session.step(memory.feeds(fixed, *ids), memory)["log_prob"]  # into its new buffers
     np.testing.assert_array_equal(again, first)
-    assert len(session._walks) == 1
+    assert len(session._captures) == 1
     other = model.new_memory(model.evaluation(8))
     session.step(other.feeds(fixed, *ids), other)
-    assert len(session._walks) == 2
+    assert len(session._captures) == 2
     del memory
     gc.collect()
     session.step(other.feeds(fixed, *ids), other)
     new = model.new_memory(model.evaluation(8))
     session.step(new.feeds(fixed, *ids), new)
-    assert len(session._walks) == 2
-    assert len({walk.graph_id for walk in session._walks}) == 2
+    assert len(session._captures) == 2
+    assert len({walk.graph_id for walk in session._captures}) == 2
 
 
 @pytest.mark.full

@@ -149,15 +149,15 @@ def test_axis_that_tracing_has_fixed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("export", "repair"),
+    ("export", "hint"),
     [
         (export_onnx, "Install the torch of constraints.txt if yours is another; else report this"),
         (export_torchscript, "Convert with --to onnx, and report this"),
         (export_programs, "Convert with --to onnx, and report this"),
     ],
 )
-def test_step_that_torch_cannot_export(export: Callable[[Step, Path], object], repair: str, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=rf"^torch .* could not [^(]+ step.* \(.+\)\. {repair}") as caught:
+def test_step_that_torch_cannot_export(export: Callable[[Step, Path], object], hint: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=rf"^torch .* could not [^(]+ step.* \(.+\)\. {hint}") as caught:
         export(Branching(), tmp_path)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is not None

@@ -96,12 +96,12 @@ class CError(Exception):
 
     Attributes:
         code: its word in docs/bundle_format.md.
-        repair: the repair that it suggests.
+        hint: what it suggests to do.
     """
 
-    def __init__(self, code: str, text: str, repair: str) -> None:
+    def __init__(self, code: str, text: str, hint: str) -> None:
         super().__init__(text)
-        self.code, self.repair = code, repair
+        self.code, self.hint = code, hint
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class CRuntime:
     def __init__(self, library: Path, onnxruntime: Path) -> None:
         self.functions = ctypes.CDLL(str(library))
         self.onnxruntime = onnxruntime
-        for name in ("xlr_error_text", "xlr_error_repair", "xlr_error_code", "xlr_version"):
+        for name in ("xlr_error_text", "xlr_error_hint", "xlr_error_code", "xlr_version"):
             getattr(self.functions, name).restype = c_char_p
         self.functions.xlr_model_get_info.restype = POINTER(_ModelInfo)
         for name in ("position", "pending", "resets"):
@@ -137,8 +137,8 @@ class CRuntime:
         """Call a function that returns a status; raise its error."""
         status = getattr(self.functions, function)(*arguments)
         if status:
-            text, repair = self.functions.xlr_error_text(), self.functions.xlr_error_repair()
-            raise CError(self.functions.xlr_error_code(status).decode(), text.decode(), repair.decode())
+            text, hint = self.functions.xlr_error_text(), self.functions.xlr_error_hint()
+            raise CError(self.functions.xlr_error_code(status).decode(), text.decode(), hint.decode())
 
     def load(
         self,

@@ -73,8 +73,8 @@ class Finished:
         (line,) = self.err.splitlines()
         if line.startswith("{"):  # as --json asks for
             failure = json.loads(line)
-            assert failure.keys() == {"error", "repair", "type"}, line
-            line = " ".join(filter(None, ("Error:", failure["error"], failure["repair"])))
+            assert failure.keys() == {"error", "hint", "type"}, line
+            line = " ".join(filter(None, ("Error:", failure["error"], failure["hint"])))
         assert line.startswith("Error: "), line
         assert line.isprintable(), line
         return line

@@ -272,7 +272,7 @@ def test_refusals(name: str, code: str, call: Callable[[CModel], Any], both: Bot
         call(both(name)[1])
     assert error.value.code == code
     assert "\n" not in str(error.value)
-    assert str(error.value).endswith(error.value.repair)
+    assert str(error.value).endswith(error.value.hint)
 
 
 def test_a_refused_piece_leaves_the_stream_unchanged(both: Both) -> None:
@@ -368,7 +368,7 @@ def test_a_library_that_is_not_onnxruntime(c_runtime: CRuntime, tmp_path: Path) 
     with pytest.raises(CError, match=r"ONNX Runtime cannot be loaded .*missing\.so") as error:
         c_runtime.load(golden_bundle(EMPTY), ort=tmp_path / "missing.so")
     assert error.value.code == "provider"
-    assert "XLRUNTIME_ONNXRUNTIME" in error.value.repair
+    assert "XLRUNTIME_ONNXRUNTIME" in error.value.hint
 
 
 def test_what_is_known_about_a_model(both: Both) -> None:

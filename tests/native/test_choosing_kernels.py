@@ -96,16 +96,16 @@ def test_what_ran_is_counted_by_operator() -> None:
 def test_a_missing_library_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ProviderError, match=r"nothing\.so: no such file, expected a library of kernels") as caught:
         xlruntime.load(golden_bundle(EMPTY), ops=tmp_path / "nothing.so")
-    assert caught.value.repair == "Give the path of the library, auto or none."
+    assert caught.value.hint == "Give the path of the library, auto or none."
 
 
 def test_a_missing_library_of_the_package_is_an_error(package: Path, tmp_path: Path) -> None:
     package.write_text(f"LIBRARY = {str(tmp_path / 'gone.so')!r}\n", "utf-8")
     with pytest.raises(ProviderError, match=r"gone\.so: no such file") as caught:
         find_kernels("auto", CPU)
-    assert caught.value.repair and "or choose ops none" in caught.value.repair
+    assert caught.value.hint and "or choose ops none" in caught.value.hint
     (check,) = (check for check in run_checks() if check.name == "kernels")
-    assert check.ok is False and "gone.so" in check.detail and check.repair
+    assert check.ok is False and "gone.so" in check.detail and check.hint
 
 
 def test_a_package_of_the_same_name_is_an_error(package: Path) -> None:
@@ -155,7 +155,7 @@ def test_doctor_names_the_library_and_its_instruction_set(package: Path, kernel_
 @pytest.mark.usefixtures("no_package")
 def test_doctor_suggests_the_install_line() -> None:
     (check,) = (check for check in run_checks() if check.name == "kernels")
-    assert check.ok is None and "pip install ./runtime/c" in (check.repair or "")
+    assert check.ok is None and "pip install ./runtime/c" in (check.hint or "")
 
 
 @pytest.mark.parametrize("line", [["inspect", "--device", "cpu"], ["inspect", "--device", "cpu", "--json"]])

@@ -41,11 +41,11 @@ def test_all_settings_out_of_range_are_listed(model: Model) -> None:
         )
 
 
-def test_refusal_keeps_its_repair_behind_the_folder(model: Model) -> None:
+def test_refusal_keeps_its_hint_behind_the_folder(model: Model) -> None:
     with pytest.raises(OptionError) as caught:
         model.stream(n_hashes=2)
     assert caught.value.message.startswith(f"{model.folder}: n_hashes: not among the settings of this bundle (")
-    assert caught.value.repair == "Leave it out."
+    assert caught.value.hint == "Leave it out."
 
 
 @pytest.mark.parametrize(

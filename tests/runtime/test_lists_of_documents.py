@@ -33,7 +33,7 @@ def test_one_document_instead_of_a_list(method: str, kind: str, bytes_model: Mod
         getattr(bytes_model, method)(given)  # at once, before the first result is asked for
     assert isinstance(caught.value, TypeError)
     assert caught.value.message.startswith(f"{method}: expected a list of documents, found ")
-    assert caught.value.repair == f"Give a list: model.{method}([{example}])"
+    assert caught.value.hint == f"Give a list: model.{method}([{example}])"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,4 +1,4 @@
-"""The requested device runs, or an error names the repair."""
+"""The requested device runs, or an error says what to do."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_file_that_cannot_be_loaded_is_a_bundle_error(content: bytes | None, tmp
 @pytest.mark.skipif(
     "CUDAExecutionProvider" in import_onnxruntime().get_available_providers(), reason="this ONNX Runtime has CUDA"
 )
-def test_cuda_on_the_cpu_wheel_is_an_error_that_names_the_repair(gelu: Path) -> None:
+def test_cuda_on_the_cpu_wheel_is_an_error_with_a_hint(gelu: Path) -> None:
     with pytest.raises(ProviderError, match=r"cuda:1: .*no CUDAExecutionProvider.*pip install onnxruntime-gpu"):
         open_session(gelu, Device("cuda", 1))
 

@@ -64,8 +64,8 @@ def test_folder_without_a_document(
     Path("books", "a.txt" if options else ".hidden").touch()
     shown = score("books", *options, *into)
     assert (shown.code, shown.out, os.listdir()) == (1, "", ["books"])
-    repair = "Check the paths, or choose other files with --include."
-    assert shown.err.splitlines()[1:] == [f"Error: books: no documents found; looked for {looked_for}. {repair}"]
+    hint = "Check the paths, or choose other files with --include."
+    assert shown.err.splitlines()[1:] == [f"Error: books: no documents found; looked for {looked_for}. {hint}"]
 
 
 @pytest.mark.parametrize("content", ["", "\n  \n"], ids=["empty", "blank"])

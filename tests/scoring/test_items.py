@@ -155,8 +155,8 @@ def test_columns_with_names_of_the_records_are_refused_at_the_start(
     line = score(name, "--field", "sentence", "--per", "word", *into).refusal
     row = 2 if name == "i.csv" else 1
     what = "columns of the records have these names"
-    repair = "Rename in the input, or leave out: --keep id,list"
-    assert line == f"Error: {name}:{row}: 'word', 'bits': {what}. {repair}"
+    hint = "Rename in the input, or leave out: --keep id,list"
+    assert line == f"Error: {name}:{row}: 'word', 'bits': {what}. {hint}"
     assert [path.name for path in tmp_path.iterdir()] == [name]
     line = score(name, "--field", "sentence", "--per", "word", "--keep", "word", *into).refusal
     expected = "'word': a column of the records has this name. Rename in the input, or leave out: --keep ''"

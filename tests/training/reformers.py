@@ -13,7 +13,7 @@ from tests.training.test_lsh import covered_keys, in_two_chunks, naive_bucket
 from xltraining.reformer import LSHTrace, Reformer, ReformerConfig, ReformerMemory
 from xltraining.reformer.attention import LocalAttention, SeparateAttention, SharedAttention
 from xltraining.reformer.lsh import normalised_keys
-from xltraining.reformer.reversible import ReversibleLayer
+from xltraining.reformer.model import ReversibleLayer
 
 SMALL = ReformerConfig(
     n_token=20,

@@ -55,6 +55,6 @@ def test_rounding_of_one_token_in_a_short_text_passes(bundle: Model, bytes_bundl
 
 def test_text_that_the_model_does_not_know_is_named(bundle: Model, bytes_bundle: Converted) -> None:
     report = verify(bundle, lambda: bytes_bundle.model, IDS[:46], segments=8)
-    for bits, repair in ((report.bits_per_token, "Make sure that bundle and checkpoint belong"), (31.0, "Give --text")):
-        with pytest.raises(ParityError, match=repair):
+    for bits, hint in ((report.bits_per_token, "Make sure that bundle and checkpoint belong"), (31.0, "Give --text")):
+        with pytest.raises(ParityError, match=hint):
             dataclasses.replace(report, passed=False, bits_per_token=bits).require_passed()

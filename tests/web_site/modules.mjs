@@ -5,7 +5,7 @@ import * as xlruntime from "xlruntime";
 
 const request = JSON.parse(readFileSync(0, "utf-8"));
 const { aligned, decoded, tokenize } = await import(`${request.worker}/places.js`);
-const { Walk, WholeWalk } = await import(`${request.worker}/walk.js`);
+const { StreamDocument, FullDocument } = await import(`${request.worker}/open_document.js`);
 
 const answers = {
   decoded: ({ raw }) => {
@@ -30,11 +30,11 @@ const answers = {
   },
 
   // Each document after the other, as edits give them: the bits of all, and how many tokens the model read for each.
-  async walk({ bundle, documents, interrupted }) {
+  async score({ bundle, documents, interrupted }) {
     const model = await xlruntime.load(bundle, { threads: 1, onWarning: () => undefined });
     const top = "detail" in model.bundle.graphs ? 2 : null;
     const isWhole = model.bundle.document.full_document;
-    const walk = isWhole ? new WholeWalk(model, top) : new Walk(await model.stream(), top);
+    const document = isWhole ? new FullDocument(model, top) : new StreamDocument(await model.stream(), top);
     const found = [];
     const { step } = model;
     let read = 0;
@@ -44,14 +44,14 @@ const answers = {
     };
     for (const [number, ids] of documents.entries()) {
       read = 0;
-      const kept = await walk.set(ids);
-      for (let steps = 0; !walk.isDone && !(interrupted && number % 2 && steps === 2); steps++) await walk.step();
+      const kept = await document.set(ids);
+      for (let steps = 0; !document.isDone && !(interrupted && number % 2 && steps === 2); steps++) await document.step();
       const own = [];
-      if (walk.isDone) for await (const part of model.scoreTokens([ids], { detail: top })) own.push(part);
+      if (document.isDone) for await (const part of model.scoreTokens([ids], { detail: top })) own.push(part);
       const rank = own.flatMap((part) => part.rank ?? []);
       const bits = own.flatMap((part) => Array.from(part.logProbs, (value) => -value / Math.LN2));
-      const counted = read - (walk.isDone ? ids.length - 1 : 0);
-      found.push({ kept, read: counted, isDone: walk.isDone, bits: [...walk.table.bits], ranks: [...walk.table.rank], own: { bits, rank } });
+      const counted = read - (document.isDone ? ids.length - 1 : 0);
+      found.push({ kept, read: counted, isDone: document.isDone, bits: [...document.table.bits], ranks: [...document.table.rank], own: { bits, rank } });
     }
     return found;
   },

@@ -73,7 +73,7 @@ def test_edits_have_the_scores_of_a_new_document(name: str, interrupted: bool, f
         at, cut = draw.randrange(len(ids) + 1), draw.randrange(12)
         ids = ids[:at] + [draw.randrange(vocab_size) for _ in range(draw.randrange(14))] + ids[at + cut :]
         documents.append(ids[:90])
-    found = ask(folder, "walk", bundle=str(golden_bundle(name)), documents=documents, interrupted=interrupted)
+    found = ask(folder, "score", bundle=str(golden_bundle(name)), documents=documents, interrupted=interrupted)
     assert len(found) == len(documents)
     assert sum(each["isDone"] for each in found) >= len(documents) // 2
     for document, each in zip(documents, found, strict=True):
@@ -91,7 +91,7 @@ def test_little_is_read_again(folder: Path) -> None:
     long = [token % 256 for token in range(400)]
     middle = [*long[:200], 7, *long[200:]]
     documents = [long, [*long, 1], [*long, 1, 2], [*long, 1], middle, [*long[:200], 7, 8, *long[200:]]]
-    found = ask(folder, "walk", bundle=str(golden_bundle(EMPTY)), documents=documents, interrupted=False)
+    found = ask(folder, "score", bundle=str(golden_bundle(EMPTY)), documents=documents, interrupted=False)
     read = [each["read"] for each in found]
     assert read[0] == 399
     assert read[1:3] == [1, 1]

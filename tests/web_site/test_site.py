@@ -164,7 +164,7 @@ def test_packages_that_are_missing_or_too_old(npm: Path, tmp_path: Path) -> None
     names = ("xlruntime", "onnxruntime-web")
     with pytest.raises(MissingDependencyError, match="xlruntime is missing; onnxruntime-web is missing") as caught:
         find_packages(names, empty)
-    assert "npm ci && npm run build" in str(caught.value.repair)
+    assert "npm ci && npm run build" in str(caught.value.hint)
     ort = npm / "node_modules/onnxruntime-web"
     (ort / "package.json").write_text('{"name": "onnxruntime-web", "version": "1.9.0"}')
     (npm / "node_modules/xlruntime/dist/browser.js").unlink()

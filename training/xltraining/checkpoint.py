@@ -43,7 +43,7 @@ _VERSION_WITHOUT_FILE = 3  # enough for a checkpoint without a tokenizer's file,
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
 _ZIP_MAGIC = b"PK\x03\x04"
-_REPAIR = "Copy or write it again."
+_HINT = "Copy or write it again."
 _NAMES_OF_VERSION_1 = {
     "word_emb.weight": "word_emb.clusters.0.table",
     "head.weight": "head.clusters.0.weight",
@@ -82,7 +82,7 @@ def _empty_model(config: ModelConfig, where: str) -> LanguageModel:
     except RuntimeError as error:
         raise CheckpointError(
             f"{where}: no model can be built from its configuration ({first_line(error)[:200]}).",
-            repair="Use the configuration that the model was trained with.",
+            hint="Use the configuration that the model was trained with.",
         ) from error
 
 
@@ -141,7 +141,7 @@ def save_checkpoint(
                         torch.save(content, cast(IO[bytes], ReleasingFile(file, release)))
         elif training is not None:
             raise CheckpointError(
-                f"{path}: only a .pt file can hold the state of a training run.", repair="End the path in .pt."
+                f"{path}: only a .pt file can hold the state of a training run.", hint="End the path in .pt."
             )
         else:
             _check_folder(path)
@@ -150,7 +150,7 @@ def save_checkpoint(
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # the libraries' errors for a full disk
         raise CheckpointWriteError(
             f"{path}: the checkpoint could not be written ({first_line(error)}); nothing was replaced.",
-            repair="Free some space, or choose another place.",
+            hint="Free some space, or choose another place.",
         ) from error
 
 
@@ -180,7 +180,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     if path.name == WEIGHTS_NAME and path.is_file():
         path = path.parent
     if not path.exists():
-        raise CheckpointNotFoundError(f"{path}: the checkpoint does not exist.", repair="Check the path.")
+        raise CheckpointNotFoundError(f"{path}: the checkpoint does not exist.", hint="Check the path.")
     return checkpoint_from(_read_folder(path) if path.is_dir() else _read_file(path), path)
 
 
@@ -199,21 +199,21 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
         found = listed(sorted(map(str, content))[:6]) or "nothing"
         raise CheckpointError(
             f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {found}).",
-            repair="Give a checkpoint that `xlexport train` wrote.",
+            hint="Give a checkpoint that `xlexport train` wrote.",
         )
     version = content.get("version")
     if type(version) is not int or version not in range(1, VERSION + 1):
         raise CheckpointError(
             f"{path}: checkpoint version {shown(version)}, but this program reads versions 1 to {VERSION}.",
-            repair="Use the version of xlexport that wrote it.",
+            hint="Use the version of xlexport that wrote it.",
         )
     try:
         config = config_from(content.get("architecture", FIRST), content["config"])
     except ConfigError as error:
-        raise CheckpointError(f"{path}: {error.message}", repair=error.repair) from error
+        raise CheckpointError(f"{path}: {error.message}", hint=error.hint) from error
     tensors = content.get("state_dict")
     if not isinstance(tensors, dict):
-        raise CheckpointError(f"{path}: the checkpoint holds no state_dict.", repair="Write it again.")
+        raise CheckpointError(f"{path}: the checkpoint holds no state_dict.", hint="Write it again.")
     tokenizer = tokenizer_from_plain(content.get("tokenizer", "bytes"), path)
     if version == 1:
         tensors = {_NAMES_OF_VERSION_1.get(name, name): tensor for name, tensor in tensors.items()}
@@ -237,12 +237,12 @@ def _read_file(path: Path) -> dict[str, Any]:
             magic = file.read(len(_ZIP_MAGIC))
     except OSError as error:
         raise CheckpointError(
-            f"{path}: the file cannot be read ({error.strerror}).", repair="Check its permissions."
+            f"{path}: the file cannot be read ({error.strerror}).", hint="Check its permissions."
         ) from error
     if not magic:
-        raise CheckpointError(f"{path}: the file is empty.", repair="Copy or write the checkpoint again.")
+        raise CheckpointError(f"{path}: the file is empty.", hint="Copy or write the checkpoint again.")
     if magic != _ZIP_MAGIC:
-        raise CheckpointError(f"{path}: this is not a PyTorch checkpoint.", repair="Check the path.")
+        raise CheckpointError(f"{path}: this is not a PyTorch checkpoint.", hint="Check the path.")
     try:
         with zipfile.ZipFile(path) as archive:
             changed = archive.testzip()  # PyTorch compares no checksums
@@ -250,16 +250,16 @@ def _read_file(path: Path) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path}: it holds other objects than plain values and tensors, and loading those could run code.",
-            repair="Give a checkpoint that `xlexport train` wrote.",
+            hint="Give a checkpoint that `xlexport train` wrote.",
         ) from error
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile, zlib.error) as error:
-        raise CheckpointError(f"{path}: the file is damaged or cut off.", repair=_REPAIR) from error
+        raise CheckpointError(f"{path}: the file is damaged or cut off.", hint=_HINT) from error
     if changed is not None:
-        raise CheckpointError(f"{path}: {changed[:60]!a} in it is damaged (wrong checksum).", repair=_REPAIR)
+        raise CheckpointError(f"{path}: {changed[:60]!a} in it is damaged (wrong checksum).", hint=_HINT)
     if not isinstance(content, dict):
         raise CheckpointError(
             f"{path}: expected a dict with the format '{FORMAT}', found {type(content).__name__}.",
-            repair="Give a checkpoint that `xlexport train` wrote.",
+            hint="Give a checkpoint that `xlexport train` wrote.",
         )
     return content
 
@@ -268,13 +268,13 @@ def _read_folder(path: Path) -> dict[str, Any]:
     missing = [name for name in (CONFIG_NAME, WEIGHTS_NAME) if not (path / name).is_file()]
     if missing:
         raise CheckpointError(
-            f"{path}: the folder holds no {' and no '.join(missing)}.", repair="Give a .pt file or a folder with both."
+            f"{path}: the folder holds no {' and no '.join(missing)}.", hint="Give a .pt file or a folder with both."
         )
     try:
         content = json.loads((path / CONFIG_NAME).read_text(encoding="utf-8"))
     except ValueError as error:
         raise CheckpointError(
-            f"{path / CONFIG_NAME}: not valid JSON ({first_line(error)}).", repair="Write it again."
+            f"{path / CONFIG_NAME}: not valid JSON ({first_line(error)}).", hint="Write it again."
         ) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path / CONFIG_NAME}: expected an object, found {type(content).__name__}.")
@@ -282,7 +282,7 @@ def _read_folder(path: Path) -> dict[str, Any]:
         content["state_dict"] = load_file(path / WEIGHTS_NAME)
     except safetensors.SafetensorError as error:
         raise CheckpointError(
-            f"{path / WEIGHTS_NAME}: damaged ({first_line(error)}).", repair="Copy it again."
+            f"{path / WEIGHTS_NAME}: damaged ({first_line(error)}).", hint="Copy it again."
         ) from error
     return content
 
@@ -315,6 +315,6 @@ def _check_tensors(path: Path, config: ModelConfig, tensors: Mapping[str, Any]) 
     if problems:
         raise CheckpointError(
             f"{path}: the weights do not fit the configuration: {listed(problems, '; ')}.",
-            repair="Use the configuration that the model was trained with.",
+            hint="Use the configuration that the model was trained with.",
         )
     return list(expected)

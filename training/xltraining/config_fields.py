@@ -30,7 +30,7 @@ class PlainFields:
         if unknown:
             raise ConfigError(
                 f"unknown names in the {cls.NAME} configuration: {listed(unknown)}.",
-                repair=f"Remove them, or spell one of: {', '.join(sorted(known))}.",
+                hint=f"Remove them, or spell one of: {', '.join(sorted(known))}.",
             )
         given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()

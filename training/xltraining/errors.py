@@ -8,7 +8,7 @@
     ├── CheckpointWriteError (OSError)                      a checkpoint that could not be written
     └── TrainingDivergedError (ArithmeticError)             the loss is not finite any more
 
-Every message is a sentence on one line: the problem, its place, the expected and the found. The field `repair` says
+Every message is a sentence on one line: the problem, its place, the expected and the found. The field `hint` says
 how to repair it.
 """
 
@@ -24,21 +24,21 @@ __all__ = [
 
 
 class XltrainingError(Exception):
-    """Base of all errors that this package raises on purpose; its text is message and repair on one line."""
+    """Base of all errors that this package raises on purpose; its text is message and hint on one line."""
 
-    def __init__(self, message: str = "", repair: str | None = None) -> None:
-        """Keep the message and the repair; both are sentences.
+    def __init__(self, message: str = "", hint: str | None = None) -> None:
+        """Keep the message and the hint; both are sentences.
 
         Args:
             message: what is wrong, and where.
-            repair: what the user can do about it; None without a suggestion.
+            hint: what the user can do about it; None without a suggestion.
         """
         super().__init__(message)
         self.message = message
-        self.repair = repair
+        self.hint = hint
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (self.message, self.repair)))
+        return " ".join(filter(None, (self.message, self.hint)))
 
 
 class ConfigError(XltrainingError, ValueError):

@@ -77,7 +77,7 @@ def train(
     checkpoint = Path(out_dir) / CHECKPOINT_NAME
     if checkpoint.exists() and (not resume or training_config.steps == 0):  # fresh weights never replace a checkpoint
         raise CheckpointError(
-            f"{checkpoint}: the checkpoint exists already.", repair="Resume that run or choose another folder."
+            f"{checkpoint}: the checkpoint exists already.", hint="Resume that run or choose another folder."
         )
     devices = [training_config.device] if training_config.device.startswith("cuda") else []
     with (

@@ -122,7 +122,7 @@ def attention_by_distance(
     if len(ids) <= warmup:
         raise XlexportError(
             f"the text has {len(ids):,} tokens, but the memory is full only after {warmup:,}.",
-            repair="Give a longer text, or a smaller --mem-len.",
+            hint="Give a longer text, or a smaller --mem-len.",
         )
     stop = len(ids) if tokens is None else min(len(ids), warmup + tokens)
     sums = np.zeros((model.config.n_layer, model.config.n_head, model.config.position_limit or M + S))

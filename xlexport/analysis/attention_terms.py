@@ -82,14 +82,14 @@ def attention_terms(
     if config.encoding != "relative":
         raise XlexportError(
             f"the terms of scores are those of encoding relative, but the model has {config.encoding}.",
-            repair="Leave --position out.",
+            hint="Leave --position out.",
         )
     M = config.mem_len
     warmup = -(-M // S) * S
     if len(ids) <= warmup:
         raise XlexportError(
             f"the text has {len(ids):,} tokens, but the memory is full only after {warmup:,}.",
-            repair="Give a longer text, or a smaller --mem-len.",
+            hint="Give a longer text, or a smaller --mem-len.",
         )
     stop = len(ids) if tokens is None else min(len(ids), warmup + tokens)
     sums = {term: np.zeros((config.n_layer, config.n_head, M + 1)) for term in TERMS}

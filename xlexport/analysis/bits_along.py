@@ -98,7 +98,7 @@ def bits_along(
         progress(done, len(names))
     if empty := [name for name, pieces in zip(names, parts, strict=True) if not any(len(ends) for ends, _ in pieces)]:
         raise XlexportError(
-            f"{', '.join(empty)}: fewer than two tokens, so nothing to score.", repair="Give longer texts."
+            f"{', '.join(empty)}: fewer than two tokens, so nothing to score.", hint="Give longer texts."
         )
     joined = [tuple(map(np.concatenate, zip(*pieces, strict=True))) for pieces in parts]
     chosen = window or nice_window(max(int(ends[-1]) for ends, _ in joined))
@@ -111,7 +111,7 @@ def _curves(
     for name, begin, (ends, log_probs) in zip(names, begins, joined, strict=True):
         if not np.isfinite(log_probs).all():
             raise XlexportError(
-                f"{name}: some scores are not finite, so a curve cannot be drawn.", repair="Try a float32 bundle."
+                f"{name}: some scores are not finite, so a curve cannot be drawn.", hint="Try a float32 bundle."
             )
         yield _curve(name, begin, ends, -log_probs.astype(np.float64) / LN2, unit, window)
 

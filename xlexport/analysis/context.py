@@ -160,7 +160,7 @@ def read_text(model: Model, documents: Sequence[Document]) -> ContextText:
         if n < 2:
             raise TextError(
                 f"{document.name}: {n} of at least 2 tokens, so nothing to score.",
-                repair="Give a longer text, or leave it out.",
+                hint="Give a longer text, or leave it out.",
             )
         read.append(Document(document.name, np.concatenate([piece.ids for piece in pieces])))
         starts.append(np.concatenate([piece.starts for piece in pieces])[1:])
@@ -224,7 +224,7 @@ def measure_context(
         raise OptionError(
             f"RECL: the longest memory is {longest}, at least start + step = {recl.start + recl.step} is needed to "
             "compare two.",
-            repair="Give longer --lengths, a smaller --start and --step, or --no-recl.",
+            hint="Give longer --lengths, a smaller --start and --step, or --no-recl.",
         )
     for model in models:
         for mem_len in curve:
@@ -236,7 +236,7 @@ def measure_context(
     if not counted.any():
         raise XlexportError(
             f"no token has {max(longest, *curve):,} others before it in its document.",
-            repair="Give longer documents or shorter memories, or count all tokens.",
+            hint="Give longer documents or shorter memories, or count all tokens.",
         )
 
     found: list[dict[int, LengthScore]] = [{} for _ in models]
@@ -285,7 +285,7 @@ def _check_model(model: Model, evaluation: dict[str, Any]) -> None:
     if model.evaluation(**evaluation).full_document:
         raise OptionError(
             f"{model.folder}: reads each document in one step and has no memory, so its length cannot vary.",
-            repair="Give a bundle that carries memory (a Reformer: convert --rule band).",
+            hint="Give a bundle that carries memory (a Reformer: convert --rule band).",
         )
 
 
@@ -328,7 +328,7 @@ def _score(
         raise XlexportError(
             f"{model.folder}: {np.count_nonzero(~np.isfinite(nats)):,} scores with memory length {mem_len:,} are not "
             "finite, so losses cannot be compared.",
-            repair="Try another memory length, or a float32 bundle.",
+            hint="Try another memory length, or a float32 bundle.",
         )
     context = np.concatenate([array for arrays in contexts for array in arrays])[counted]
     whole, nats = bool(counted.all()), nats[counted]

@@ -55,7 +55,7 @@ def register(added: Architecture) -> None:
         ExportError: the name is already used.
     """
     if added.name in _registered or added.name in _folders():
-        raise ExportError(f"architecture {added.name!r} is already registered.", repair="Choose another name.")
+        raise ExportError(f"architecture {added.name!r} is already registered.", hint="Choose another name.")
     _registered[added.name] = added
 
 
@@ -85,7 +85,7 @@ def architecture(name: str) -> Architecture:
         known = ", ".join((*_folders(), *_registered))
         raise ExportError(
             f"architecture {name!r} is unknown, expected one of {known}.",
-            repair="Register it with xlexport.architectures.register, or upgrade xlexport.",
+            hint="Register it with xlexport.architectures.register, or upgrade xlexport.",
         )
     return found
 
@@ -115,6 +115,6 @@ def require_support(name: str, feature: str, where: str = "") -> None:
         return
     able = [f"a {other.title}" for other in architectures() if feature in other.supports]
     instead = f"Use {' or '.join(able)}." if able else "No architecture supports it."
-    reason, repair = found.unsupported.get(feature, ("the architecture does not support it", instead))
+    reason, hint = found.unsupported.get(feature, ("the architecture does not support it", instead))
     what = f"{FEATURES.get(feature, feature)} is not possible for {found.kind({}, {})}"
-    raise ExportError(f"{where and f'{where}: '}{what}: {reason}.", repair=repair)
+    raise ExportError(f"{where and f'{where}: '}{what}: {reason}.", hint=hint)

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from xlruntime.engine import Engine
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
 
-__all__ = ["Architecture", "Row", "StepSize", "Walk", "stream_memory"]
+__all__ = ["Architecture", "GraphComparison", "Row", "StepSize", "stream_memory"]
 
 Row = tuple[str, str]  # name and value, in a table for people
 
 
-class Walk(Protocol):
+class GraphComparison(Protocol):
     """A comparison that runs the graphs and the eager model through the same text."""
 
     def __call__(
@@ -48,7 +48,7 @@ class Walk(Protocol):
         evaluation: EvaluationSettings,
         progress: Callable[[SegmentDifference], None] | None = None,
     ) -> tuple[list[SegmentDifference], LSHTotals | None]:
-        """Walk `ids` in both, up to `segments` segments, and compare them.
+        """Run `ids` through both, up to `segments` segments, and compare them.
 
         Args:
             build_eager: returns the trained model in eval mode; may be called more than once.
@@ -180,11 +180,11 @@ class Architecture(ABC):
         """Return the values that must be equal so that two models can be compared, by default the configuration."""
         return config
 
-    def own_walk(self) -> Walk | None:
-        """Return the walk that `verify` runs with this architecture, or None for the common walk.
+    def own_comparison(self) -> GraphComparison | None:
+        """Return the comparison that `verify` runs with this architecture, or None for the common one.
 
-        The common walk (`verification/common_walk.py`) compares every graph's log-probabilities and memories after
-        every segment. It keeps the weights of the graphs and of the eager model in memory at the same time.
+        The common comparison (`verification/common_walk.py`) compares the log-probabilities and memories of every graph
+        after every segment. It keeps the weights of the graphs and of the eager model in memory at the same time.
         """
         return None
 
@@ -210,7 +210,7 @@ class Architecture(ABC):
         """
         raise ExportError(
             f"{self.name}: the attention weights of this architecture cannot be observed.",
-            repair="Define observe_attention in its Architecture.",
+            hint="Define observe_attention in its Architecture.",
         )
 
     # What people see

@@ -52,7 +52,7 @@ def check_choices(architecture_name: str, config: Mapping[str, Any], choices: Ma
         scopes.setdefault(scope, []).append(flag)
     wrong = ", ".join(_only(flags, scope) for scope, flags in scopes.items())
     them = "them" if len(given) > 1 else "it"
-    raise ExportError(f"{wrong}; this model is {found.kind(config, choices)}.", repair=f"Remove {them}.")
+    raise ExportError(f"{wrong}; this model is {found.kind(config, choices)}.", hint=f"Remove {them}.")
 
 
 def _only(flags: Sequence[str], scope: str) -> str:

@@ -148,7 +148,7 @@ def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size
     own = model.bundle.settings
     generates = settings.purpose == "generate" and not own.full_document
     if generates and segment_len not in (None, 1):
-        raise OptionError(f"segment_len is {segment_len}, but tokens are generated one by one.", repair="Leave it out.")
+        raise OptionError(f"segment_len is {segment_len}, but tokens are generated one by one.", hint="Leave it out.")
     if own.full_document and segment_len is None:
         segment_len = min(own.segment_len, WHOLE_DOCUMENT)
     # A generating stream keeps room for segments of the model's own length, because it reads its prompt in them.
@@ -166,7 +166,7 @@ def _eager(against: Path, format: str | None, config: Mapping[str, Any] | None, 
         source.config, model.bundle.config
     ):
         raise XlexportError(
-            f"{model.folder} was converted from another model than {against}.", repair="Give its own checkpoint."
+            f"{model.folder} was converted from another model than {against}.", hint="Give its own checkpoint."
         )
     return EagerSide(source)
 

@@ -79,7 +79,7 @@ def sum_events(events: Iterable[Mapping[str, Any]], skip: int = 0) -> list[Opera
     runs = [(length, start) for start, length, event in timed if event["name"] == "model_run"][skip:]
     if not runs:
         raise XlexportError(
-            "one step has more nodes than ONNX Runtime's profile holds.", repair="Profile a shorter one: --segment-len."
+            "one step has more nodes than ONNX Runtime's profile holds.", hint="Profile a shorter one: --segment-len."
         )
     total, begin = min(runs)
     nodes = [

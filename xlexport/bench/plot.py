@@ -32,7 +32,7 @@ def check_plot(path: Path, combinations: int) -> None:
     if combinations < 2:
         raise XlexportError(
             f"{path}: one combination is not enough for a plot.",
-            repair="Give several, for example --segment-len 1,16,80.",
+            hint="Give several, for example --segment-len 1,16,80.",
         )
 
 

@@ -91,7 +91,7 @@ def load(path: Path | str, format: str | None = None, config: Mapping[str, Any] 
     """
     path = Path(path)
     if format is not None and format not in format_names():
-        raise CheckpointError(f"format {format!r} is unknown.", repair=f"Use one of: {', '.join(format_names())}.")
+        raise CheckpointError(f"format {format!r} is unknown.", hint=f"Use one of: {', '.join(format_names())}.")
     try:
         _check_something_there(path)
         for module in FORMATS:
@@ -102,7 +102,7 @@ def load(path: Path | str, format: str | None = None, config: Mapping[str, Any] 
     except CheckpointError:
         raise
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).", repair="Check its permissions.") from error
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).", hint="Check its permissions.") from error
 
 
 def _build(
@@ -111,21 +111,19 @@ def _build(
     """Read the files again and make the model: a source that held the tensors would double the memory."""
     source = module.load(path, config)
     if source.files != files:
-        raise CheckpointError(
-            f"{path}: has changed since it was read.", repair="Start again when nothing writes to it."
-        )
+        raise CheckpointError(f"{path}: has changed since it was read.", hint="Start again when nothing writes to it.")
     return source.build_model()
 
 
 def _check_something_there(path: Path) -> None:
     if not path.exists() and not tensorflow.matches(path):
-        raise CheckpointNotFoundError(f"{path}: no such file or folder.", repair="Check the path.")
+        raise CheckpointNotFoundError(f"{path}: no such file or folder.", hint="Check the path.")
     if path.is_dir() or not path.exists():
         return
     if not path.is_file():
-        raise CheckpointError(f"{path}: neither a file nor a folder.", repair=KNOWN)
+        raise CheckpointError(f"{path}: neither a file nor a folder.", hint=KNOWN)
     if path.stat().st_size == 0:
-        raise CheckpointError(f"{path}: the file is empty.", repair="Copy or save the checkpoint again.")
+        raise CheckpointError(f"{path}: the file is empty.", hint="Copy or save the checkpoint again.")
 
 
 def _unknown(path: Path) -> CheckpointError:
@@ -137,7 +135,7 @@ def _unknown(path: Path) -> CheckpointError:
         return _foreign(path, sorted(names))
     if is_weights or path.suffix == ".safetensors" or path.name == "config.json":
         return CheckpointError(
-            f"{path}: one file of a checkpoint.", repair=f"Give the folder that it is in: {path.parent}."
+            f"{path}: one file of a checkpoint.", hint=f"Give the folder that it is in: {path.parent}."
         )
     return _unknown_pickle(path)
 
@@ -145,16 +143,16 @@ def _unknown(path: Path) -> CheckpointError:
 def _unknown_pickle(path: Path) -> CheckpointError:
     summary = summarize(path)
     if summary is None or not (summary.strings or summary.globals):
-        return CheckpointError(f"{path}: not a PyTorch checkpoint.", repair=KNOWN)
+        return CheckpointError(f"{path}: not a PyTorch checkpoint.", hint=KNOWN)
     if any(name.rpartition(".")[2] in VOCABULARIES for name in summary.globals):
         return CheckpointError(
-            f"{path}: a vocabulary.", repair="Give it with --tokenizer, and the checkpoint that belongs to it."
+            f"{path}: a vocabulary.", hint="Give it with --tokenizer, and the checkpoint that belongs to it."
         )
     if summary.foreign_globals:
         named = _quoted(summary.foreign_globals)
         return CheckpointError(
             f"{path}: holds Python objects that could run code ({named}); nothing was run.",
-            repair=f"Save plain tensors instead. {KNOWN}",
+            hint=f"Save plain tensors instead. {KNOWN}",
         )
     return _foreign(path, _tensor_names(path))
 
@@ -164,7 +162,7 @@ def _foreign(path: Path, tensors: Sequence[str]) -> CheckpointError:
     names = [ascii(name[:LONGEST_NAME])[1:-1] for name in tensors[:SHOWN]]
     more = ", …" if len(tensors) > SHOWN else ""
     found = f" (tensors: {', '.join(names)}{more})" if names else ""
-    return CheckpointError(f"{path}: no Transformer-XL or Reformer weights in it{found}.", repair=KNOWN)
+    return CheckpointError(f"{path}: no Transformer-XL or Reformer weights in it{found}.", hint=KNOWN)
 
 
 def _tensor_names(path: Path) -> list[str]:
@@ -191,23 +189,23 @@ def _tensor_names(path: Path) -> list[str]:
 def _unknown_folder(path: Path) -> CheckpointError:
     if is_bundle(path):
         return CheckpointError(
-            f"{path}: already a bundle.", repair="Use it with `xlexport score`, or give the checkpoint."
+            f"{path}: already a bundle.", hint="Use it with `xlexport score`, or give the checkpoint."
         )
     if any(path.glob("*.onnx")):
         return CheckpointNotFoundError(
             f"{path}: no bundle.json in it, so not a bundle, and no checkpoint.",
-            repair="Make one with `xlexport convert CHECKPOINT`.",
+            hint="Make one with `xlexport convert CHECKPOINT`.",
         )
     inside = sorted(file.name for file in path.glob("*.pt"))
     if len(inside) > 1:
-        return CheckpointNotFoundError(f"{path}: a folder.", repair=f"Give one of the files in it: {listed(inside)}.")
+        return CheckpointNotFoundError(f"{path}: a folder.", hint=f"Give one of the files in it: {listed(inside)}.")
     if inside:
-        return CheckpointNotFoundError(f"{path}: a folder.", repair=f"Give the file in it: {path / inside[0]}.")
+        return CheckpointNotFoundError(f"{path}: a folder.", hint=f"Give the file in it: {path / inside[0]}.")
     says = ""
     if (path / "config.json").is_file():
         kind = read_json(path / "config.json").get("model_type")
         says = f" of a Transformer-XL or Reformer (its config.json says {ascii(kind)[:40]})" if kind is not None else ""
-    return CheckpointNotFoundError(f"{path}: a folder without a checkpoint{says}.", repair=KNOWN)
+    return CheckpointNotFoundError(f"{path}: a folder without a checkpoint{says}.", hint=KNOWN)
 
 
 def _quoted(names: Sequence[str]) -> str:

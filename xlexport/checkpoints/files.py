@@ -50,7 +50,7 @@ def inside(folder: Path, name: str) -> Path:
     else:
         wrong = _wrong_target(path, roots)
     if wrong:
-        raise CheckpointError(f"{folder}: {name[:60]!a} {wrong}.", repair="Put the file itself into it.")
+        raise CheckpointError(f"{folder}: {name[:60]!a} {wrong}.", hint="Put the file itself into it.")
     return path
 
 
@@ -77,7 +77,7 @@ def read_json(path: Path, limits: Limits = JSON_LIMITS) -> dict[str, Any]:
     content = read_json_within(path, limits, CheckpointError)
     if not isinstance(content, dict):
         raise CheckpointError(
-            f"{path}: expected a JSON object, found {type(content).__name__}.", repair="Write it again."
+            f"{path}: expected a JSON object, found {type(content).__name__}.", hint="Write it again."
         )
     return content
 
@@ -99,11 +99,11 @@ def read_tensors(file: Path, limits: Limits | None = None) -> dict[Any, Any]:
         try:
             return load_file(file)
         except (safetensors.SafetensorError, ValueError) as error:
-            raise CheckpointError(f"{file}: damaged ({first_line(error)}).", repair="Copy it again.") from error
+            raise CheckpointError(f"{file}: damaged ({first_line(error)}).", hint="Copy it again.") from error
     content = read(file, limits or PICKLE_LIMITS)
     if not isinstance(content, dict):
         raise CheckpointError(
-            f"{file}: holds a {type(content).__name__}, expected tensors by name.", repair="Check the path."
+            f"{file}: holds a {type(content).__name__}, expected tensors by name.", hint="Check the path."
         )
     return content
 
@@ -123,7 +123,7 @@ def read_weights(folder: Path) -> tuple[list[Path], dict[str, Any]]:
             return _read_parts(folder, index)
     found = ", ".join(sorted(file.name for file in folder.iterdir())[:6]) or "nothing"
     raise CheckpointError(
-        f"{folder}: none of {', '.join(WEIGHTS)} in it, only {ascii(found)[1:-1]}.", repair="Save it with PyTorch."
+        f"{folder}: none of {', '.join(WEIGHTS)} in it, only {ascii(found)[1:-1]}.", hint="Save it with PyTorch."
     )
 
 
@@ -131,12 +131,12 @@ def _read_parts(folder: Path, index: Path) -> tuple[list[Path], dict[str, Any]]:
     """Read weights from several files; the index says which tensor is in which file."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise CheckpointError(f"{index}: no weight_map of file names in it.", repair="Copy the folder again.")
+        raise CheckpointError(f"{index}: no weight_map of file names in it.", hint="Copy the folder again.")
     files = [inside(folder, name) for name in sorted(set(weight_map.values()))]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise CheckpointError(
-            f"{folder}: no {listed(map(ascii, missing))}, which {index.name} lists.", repair="Copy it again."
+            f"{folder}: no {listed(map(ascii, missing))}, which {index.name} lists.", hint="Copy it again."
         )
     tensors: dict[str, Any] = {}
     for file in files:
@@ -153,10 +153,10 @@ def _check_header(path: Path, limits: Limits) -> None:
         header = file.read(length)
     tensors = parse_json(header, budget) if len(header) == length else None
     if not isinstance(tensors, dict):
-        raise CheckpointError(f"{path}: damaged (its header is cut off or not an object).", repair="Copy it again.")
+        raise CheckpointError(f"{path}: damaged (its header is cut off or not an object).", hint="Copy it again.")
     if len(tensors) > MOST_TENSORS:
         raise CheckpointError(
-            f"{path}: {len(tensors):,} tensors, expected at most {MOST_TENSORS:,}.", repair="Check the path."
+            f"{path}: {len(tensors):,} tensors, expected at most {MOST_TENSORS:,}.", hint="Check the path."
         )
 
 
@@ -188,8 +188,8 @@ def state_dict_in(
     found = {key: value for key, value in {None: content, **inner}.items() if any(map(is_anchor, value))}
     if len(found) > 1:
         keys = listed(named(key) for key in found)
-        raise CheckpointError(f"{path}: holds several models ({keys}).", repair="Save the state dict of one.")
+        raise CheckpointError(f"{path}: holds several models ({keys}).", hint="Save the state dict of one.")
     if not found:
-        raise CheckpointError(f"{path}: {missing}.", repair="Check the path.")
+        raise CheckpointError(f"{path}: {missing}.", hint="Check the path.")
     (tensors,) = found.values()
     return {str(name): tensor for name, tensor in tensors.items()}

@@ -141,4 +141,4 @@ def _config(path: Path, values: Mapping[str, Any]) -> ReformerConfig:
         return ReformerConfig.from_dict(values)
     except (ConfigError, TypeError) as error:
         said = str(error).removesuffix(".")
-        raise CheckpointError(f"{path}: {said}.", repair="Give the configuration that it was trained with.") from error
+        raise CheckpointError(f"{path}: {said}.", hint="Give the configuration that it was trained with.") from error

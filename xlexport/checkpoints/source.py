@@ -109,7 +109,7 @@ def model_source(
     if broken:
         raise CheckpointError(
             f"{path}: infinite or undefined weights in {listed(broken)}.",
-            repair="Use a checkpoint from before training diverged.",
+            hint="Use a checkpoint from before training diverged.",
         )
     return SourceCheckpoint(
         architecture=architecture_of(checkpoint.config),

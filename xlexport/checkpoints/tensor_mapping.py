@@ -140,5 +140,5 @@ class TensorMapping:
         if self.problems:
             raise CheckpointError(
                 f"{path}: the tensors do not fit the configuration: {problems_listed(self.problems)}.",
-                repair="Give a whole checkpoint, with the configuration that it was trained with.",
+                hint="Give a whole checkpoint, with the configuration that it was trained with.",
             )

@@ -99,13 +99,13 @@ class TensorBundle:
         shard = self._shards[entry.shard]
         if entry.dtype not in DTYPES.values():
             raise CheckpointError(
-                f"{shard.path}: {name} is of {entry.dtype}, which no numpy array holds.", repair="Save it as float32."
+                f"{shard.path}: {name} is of {entry.dtype}, which no numpy array holds.", hint="Save it as float32."
             )
         if entry.size == 0:
-            raise CheckpointError(f"{shard.path}: {name} is empty.", repair="Use a checkpoint of a whole model.")
+            raise CheckpointError(f"{shard.path}: {name} is empty.", hint="Use a checkpoint of a whole model.")
         content = shard.data[entry.offset : entry.offset + entry.size]
         if _masked_crc(content) != entry.checksum:
-            raise CheckpointError(f"{shard.path}: {name} is damaged (wrong checksum).", repair=COPY)
+            raise CheckpointError(f"{shard.path}: {name} is damaged (wrong checksum).", hint=COPY)
         values = np.frombuffer(content, np.dtype(entry.dtype).newbyteorder("<"))
         return np.require(values, requirements="A").reshape(entry.shape)  # a copy only if its address is not aligned
 
@@ -121,7 +121,7 @@ class _DamagedError(Exception):
 
 
 class _UnreadableError(Exception):
-    """A sound index with something that this reader does not read; the message ends with the repair."""
+    """A sound index with something that this reader does not read; the message ends with the hint."""
 
 
 def ends_as_table(path: Path) -> bool:
@@ -147,10 +147,10 @@ def open_tensor_bundle(prefix: Path, limits: Limits = INDEX_LIMITS) -> TensorBun
     if prefix.is_file() and ends_as_table(prefix) and not path.exists():
         raise CheckpointError(
             f"{prefix}: of TensorFlow's first format, without index and data files, or an index that was renamed.",
-            repair=f"Name it {path.name}, or restore it in TensorFlow and save it again.",
+            hint=f"Name it {path.name}, or restore it in TensorFlow and save it again.",
         )
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such file, but a TensorFlow checkpoint needs its index.", repair=COPY)
+        raise CheckpointError(f"{path}: no such file, but a TensorFlow checkpoint needs its index.", hint=COPY)
     inside(path.parent, path.name)
     budget = limits.budget(str(path), CheckpointError)
     try:
@@ -163,7 +163,7 @@ def open_tensor_bundle(prefix: Path, limits: Limits = INDEX_LIMITS) -> TensorBun
         raise CheckpointError(f"{path}: {error}") from error
     except _DamagedError as error:
         raise CheckpointError(
-            f"{path}: not the index of a TensorFlow checkpoint, or damaged ({error}).", repair=COPY
+            f"{path}: not the index of a TensorFlow checkpoint, or damaged ({error}).", hint=COPY
         ) from error
     return TensorBundle(prefix, entries, shards)
 
@@ -229,7 +229,7 @@ def _open_shards(prefix: Path, shard_count: int, used: set[int], budget: Budget)
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:
         named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise CheckpointError(f"{prefix}: data files are missing: {named}.", repair="Put them into the index's folder.")
+        raise CheckpointError(f"{prefix}: data files are missing: {named}.", hint="Put them into the index's folder.")
     shards = {}
     for shard, path in paths.items():
         inside(path.parent, path.name)
@@ -248,7 +248,7 @@ def _check_places(entries: Mapping[str, BundleEntry], shards: Mapping[int, _Shar
         end, length = entry.offset + entry.size, len(shards[entry.shard].data)
         if end > length:
             path = shards[entry.shard].path
-            raise CheckpointError(f"{path}: ends after {length:,} bytes, but {name} ends at {end:,}.", repair=COPY)
+            raise CheckpointError(f"{path}: ends after {length:,} bytes, but {name} ends at {end:,}.", hint=COPY)
         if previous and entries[previous].shard == entry.shard:
             before = entries[previous]
             if before.offset + before.size > entry.offset:

@@ -197,10 +197,10 @@ def require_supported(
             "vocabulary, which no published model uses and no oracle covers"
         )
     if problems:
-        repair = "Such models are not converted."
+        hint = "Such models are not converted."
         if len(problems) == 1 and (memory or ext_len not in (0, None)) and attn_type in attn_types:
-            repair = f'Give --config with {{"{"mem_len" if memory else "ext_len"}": 0}} to go without.'
-        raise CheckpointError(f"{path}: {'; '.join(problems)}.", repair=repair)
+            hint = f'Give --config with {{"{"mem_len" if memory else "ext_len"}": 0}} to go without.'
+        raise CheckpointError(f"{path}: {'; '.join(problems)}.", hint=hint)
 
 
 def problem_of_memory(attn_type: object, mem_len: object) -> str | None:
@@ -231,7 +231,7 @@ def with_evaluation(path: Path, settings: Mapping[str, Any], config: Mapping[str
     if foreign:
         raise CheckpointError(
             f"{path}: holds its own configuration, so {', '.join(map(ascii, foreign))} cannot be given.",
-            repair=f"Leave out all but {', '.join(EVALUATION_SETTINGS)}.",
+            hint=f"Leave out all but {', '.join(EVALUATION_SETTINGS)}.",
         )
     return {name: _plain(value) for name, value in {**settings, **(config or {})}.items()}
 
@@ -295,18 +295,18 @@ def torch_source(
     require_supported(path, settings, tensors, attn_types)
     attn_type = settings.get("attn_type", 0) or _attention_type(set(tensors))
     if ANCHOR not in tensors:
-        raise CheckpointError(f"{path}: no {ANCHOR} in it, so not a Transformer-XL.", repair="Check the path.")
+        raise CheckpointError(f"{path}: no {ANCHOR} in it, so not a Transformer-XL.", hint="Check the path.")
     if not any(name.startswith("crit.") for name in tensors):
         raise CheckpointError(
             f"{path}: a Transformer-XL without an output layer (no crit.…), so it gives no probabilities.",
-            repair="Give the language model that it was trained as.",
+            hint="Give the language model that it was trained as.",
         )
     settings = plain_cutoffs({name: _plain(value) for name, value in settings.items() if value is not None})
     sizes = sizes_of(tensors, settings.get("div_val"))
     found = contradictions(settings, sizes)
     if found:
         raise CheckpointError(
-            f"{path}: {problems_listed(found)}.", repair="Give the configuration that it was trained with."
+            f"{path}: {problems_listed(found)}.", hint="Give the configuration that it was trained with."
         )
     values = {
         "untie_r": "r_w_bias" not in tensors or attn_type != 0,
@@ -324,7 +324,7 @@ def torch_source(
         )
     except (ConfigError, TypeError) as error:
         said = str(error).removesuffix(".")
-        raise CheckpointError(f"{path}: {said}.", repair="Give the configuration that it was trained with.") from error
+        raise CheckpointError(f"{path}: {said}.", hint="Give the configuration that it was trained with.") from error
     state_dict = canonical_tensors(
         path, config, tensors, reversed_clusters=code_base.reversed_clusters, tables_are_cut=tables_are_cut
     )

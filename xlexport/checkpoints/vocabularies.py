@@ -65,14 +65,14 @@ def read_vocabulary(path: Path, style: str | None = None, limits: Limits | None 
     except UnicodeDecodeError as error:
         raise CheckpointError(
             f"{path}: neither a pickled vocabulary nor UTF-8 text (byte {error.start}).",
-            repair="Give a vocab.txt with one symbol a line, a cache.pt, or a vocab.pkl.",
+            hint="Give a vocab.txt with one symbol a line, a cache.pt, or a vocab.pkl.",
         ) from error
     if text.startswith("{") and VOCABULARY_FORMAT in text[:200]:  # it needs no style
         _charge_entries(text, ",:[", budget)
         try:
             return Vocabulary.from_json(text, str(path))
         except VocabularyError as error:
-            raise CheckpointError(error.message, repair=error.repair) from error
+            raise CheckpointError(error.message, hint=error.hint) from error
     _charge_entries(text, "\n", budget)
     return _vocabulary({"idx2sym": _lines(text, str(path))}, str(path), style)
 
@@ -96,7 +96,7 @@ def vocabulary_of(source: Any, where: str, style: str | None = None) -> Vocabula
         CheckpointError: it is not a vocabulary, or has missing or duplicate symbols.
     """
     if not _has_get(source):
-        raise CheckpointError(f"{where}: holds a {type(source).__name__}, expected a vocabulary.", repair=_REPAIR)
+        raise CheckpointError(f"{where}: holds a {type(source).__name__}, expected a vocabulary.", hint=_HINT)
     inner = source.get("vocab")
     if source.get("idx2sym") is None and source.get("sym2idx") is None and _has_get(inner):
         source = inner
@@ -131,7 +131,7 @@ def describe_vocabulary(vocabulary: Vocabulary) -> str:
     return ", ".join([f"Vocabulary of {len(vocabulary):,} {vocabulary.kind}", *filter(None, rules), unknown]) + "."
 
 
-_REPAIR = "Give the vocab.txt, cache.pt or vocab.pkl that belongs to the checkpoint."
+_HINT = "Give the vocab.txt, cache.pt or vocab.pkl that belongs to the checkpoint."
 
 
 def _has_get(value: Any) -> bool:
@@ -140,7 +140,7 @@ def _has_get(value: Any) -> bool:
 
 def _vocabulary(fields: _Fields, where: str, style: str | None) -> Vocabulary:
     if style is not None and style not in STYLES:
-        raise CheckpointError(f"vocabulary style {style!r} is unknown.", repair=f"Use one of: {', '.join(STYLES)}.")
+        raise CheckpointError(f"vocabulary style {style!r} is unknown.", hint=f"Use one of: {', '.join(STYLES)}.")
     symbols = _symbols(fields, where)
     delimiter = fields.get("delimiter")
     if delimiter not in (None, "", " "):
@@ -161,26 +161,26 @@ def _vocabulary(fields: _Fields, where: str, style: str | None) -> Vocabulary:
             space=TEXT8_SPACE if style == "text8" else None,
         )
     except VocabularyError as error:
-        raise CheckpointError(f"{where}, read as {style}: {error}", repair=_REPAIR) from error
+        raise CheckpointError(f"{where}, read as {style}: {error}", hint=_HINT) from error
 
 
 def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
     """Return the symbols by id, from the list, the table, or both if they agree."""
     listing, table = fields.get("idx2sym"), fields.get("sym2idx")
     if listing is None and not isinstance(table, Mapping):
-        raise CheckpointError(f"{where}: no idx2sym and no sym2idx, so not a vocabulary.", repair=_REPAIR)
+        raise CheckpointError(f"{where}: no idx2sym and no sym2idx, so not a vocabulary.", hint=_HINT)
     if listing is None:
         return _from_table({_text(symbol): number for symbol, number in table.items()}, where)
     if not isinstance(listing, list | tuple):
-        raise CheckpointError(f"{where}: idx2sym is a {type(listing).__name__}, expected a list.", repair=_REPAIR)
+        raise CheckpointError(f"{where}: idx2sym is a {type(listing).__name__}, expected a list.", hint=_HINT)
     symbols = tuple(_text(symbol) for symbol in listing)
     strange = [
         f"symbol {n} is a {type(symbol).__name__}" for n, symbol in enumerate(symbols) if type(symbol) is not str
     ]
     if strange:
-        raise CheckpointError(f"{where}: {listed(strange)}, expected text.", repair=_REPAIR)
+        raise CheckpointError(f"{where}: {listed(strange)}, expected text.", hint=_HINT)
     if long := [f"symbol {n} has {len(symbol):,}" for n, symbol in enumerate(symbols) if len(symbol) > LONGEST_SYMBOL]:
-        raise CheckpointError(f"{where}: {listed(long)}, expected at most {LONGEST_SYMBOL:,} characters.", _REPAIR)
+        raise CheckpointError(f"{where}: {listed(long)}, expected at most {LONGEST_SYMBOL:,} characters.", _HINT)
     if isinstance(table, Mapping) and len(set(symbols)) == len(symbols):  # duplicates are reported later
         ids = {_text(symbol): number for symbol, number in table.items()}
         wrong = [
@@ -190,7 +190,7 @@ def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
         ]
         wrong += [f"{symbol!r} is in sym2idx only" for symbol in ids.keys() - set(symbols)]
         if wrong:
-            raise CheckpointError(f"{where}: {listed(wrong)}.", repair=_REPAIR)
+            raise CheckpointError(f"{where}: {listed(wrong)}.", hint=_HINT)
     return symbols
 
 
@@ -208,7 +208,7 @@ def _from_table(ids: Mapping[Any, Any], where: str) -> tuple[str, ...]:
     if not problems:
         problems = [f"id {number} is missing" for number in range(len(places)) if number not in places]
     if problems:
-        raise CheckpointError(f"{where}: {listed(problems)}.", repair=_REPAIR)
+        raise CheckpointError(f"{where}: {listed(problems)}.", hint=_HINT)
     return tuple(places[number][0] for number in range(len(places)))
 
 
@@ -243,7 +243,7 @@ def _unk(fields: _Fields, symbols: tuple[str, ...], where: str) -> str | None:
     if number is None:
         return next((symbol for symbol in UNKNOWN if symbol in symbols), None)
     if not _is_id(number) or number >= len(symbols):
-        raise CheckpointError(f"{where}: unk_idx is {number!r}, expected 0 to {len(symbols) - 1}.", repair=_REPAIR)
+        raise CheckpointError(f"{where}: unk_idx is {number!r}, expected 0 to {len(symbols) - 1}.", hint=_HINT)
     return symbols[number]
 
 
@@ -267,7 +267,5 @@ def _lines(text: str, where: str) -> list[str]:
         else:
             problems.append(f"line {number} is {line[:40]!r}")
     if problems:
-        raise CheckpointError(
-            f"{where}: {listed(problems)}; expected a symbol, or a symbol and its count.", repair=_REPAIR
-        )
+        raise CheckpointError(f"{where}: {listed(problems)}; expected a symbol, or a symbol and its count.", hint=_HINT)
     return symbols

@@ -108,8 +108,8 @@ def run(arguments: Sequence[str]) -> int:
             tell_usage(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        what, repair = "interrupted; no unfinished output was left.", "Run the command again."
-        Failure(what, repair, "KeyboardInterrupt", f"{what} {repair}").show(as_json)
+        what, hint = "interrupted; no unfinished output was left.", "Run the command again."
+        Failure(what, hint, "KeyboardInterrupt", f"{what} {hint}").show(as_json)
         return INTERRUPTED
     except Exception as error:
         found = failure(error)

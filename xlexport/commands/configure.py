@@ -43,7 +43,7 @@ def configure(bundle: Path, output: Path, force: bool, **evaluation: Any) -> Non
     try:
         rules = before.evaluation.adopt(before.evaluation.choose(**evaluation))
     except OptionError as error:
-        raise OptionError(f"{bundle}: {error.message}", repair=error.repair) from None
+        raise OptionError(f"{bundle}: {error.message}", hint=error.hint) from None
     after = dataclasses.replace(before, evaluation=rules)
     with publishing(output, force) as folder:
         for name in {*before.files, *DESCRIPTIONS}:

@@ -58,7 +58,7 @@ class Check:
     ok: bool | None
     """True: good; False: must be repaired; None: only for information, something optional is missing."""
     detail: str
-    repair: str | None = None
+    hint: str | None = None
     """What to type or do if `ok` is not True."""
 
 
@@ -120,8 +120,8 @@ def _run_tiny(device: Device, kernels: Kernels | None = None) -> list[float]:
 def _cuda() -> Check:
     if "CUDAExecutionProvider" in import_onnxruntime().get_available_providers():
         return _session(Device("cuda"))
-    repair = "For an NVIDIA GPU: pip uninstall -y onnxruntime && pip install onnxruntime-gpu."
-    return Check("graphs on cuda:0", None, "this ONNX Runtime is built for the CPU", repair)
+    hint = "For an NVIDIA GPU: pip uninstall -y onnxruntime && pip install onnxruntime-gpu."
+    return Check("graphs on cuda:0", None, "this ONNX Runtime is built for the CPU", hint)
 
 
 def _kernels() -> Check:
@@ -133,8 +133,8 @@ def _kernels() -> Check:
     except (BundleError, ProviderError) as error:
         return _failed("kernels", error)
     if kernels is None:
-        repair = f"For faster steps on a CPU, in a copy of the repository: {INSTALL_KERNELS}."
-        return Check("kernels", None, f"{DISTRIBUTION} is not installed: bodies of standard operators run", repair)
+        hint = f"For faster steps on a CPU, in a copy of the repository: {INSTALL_KERNELS}."
+        return Check("kernels", None, f"{DISTRIBUTION} is not installed: bodies of standard operators run", hint)
     if kernels.version != __version__:
         detail = f"{kernels}, but xlexport is {__version__}: operators that changed run as bodies"
         return Check("kernels", None, detail, f"Install the same version: {INSTALL_KERNELS}.")
@@ -204,7 +204,7 @@ def _instruction_sets() -> Check:
 
 def _failed(name: str, error: XlexportError | XlruntimeError, ok: bool | None = False) -> Check:
     """Return an error as the result of a check."""
-    return Check(name, ok, error.message.removesuffix("."), error.repair)
+    return Check(name, ok, error.message.removesuffix("."), error.hint)
 
 
 def _read(path: str) -> str | None:
@@ -225,7 +225,7 @@ def doctor(as_json: bool) -> None:
         marks = {True: "ok", False: "FAILED", None: "info"}
         print_table(
             [
-                (f"{marks[check.ok]:6} {check.name}", check.detail + (f". {check.repair}" if check.repair else ""))
+                (f"{marks[check.ok]:6} {check.name}", check.detail + (f". {check.hint}" if check.hint else ""))
                 for check in checks
             ]
         )

@@ -55,7 +55,7 @@ def bundle_rows(bundle: Bundle, folder: Path, verbose: bool = False) -> list[tup
         what = ascii(f"{type(error).__name__}: {error}")[1:200]
         raise BundleFormatError(
             f"{folder / MANIFEST}: config, provenance, memory or {PARITY_FILE} are not what xlexport writes ({what}).",
-            repair="Convert it again.",
+            hint="Convert it again.",
         ) from error
 
 
@@ -179,7 +179,7 @@ def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None
 def _needs(source: SourceCheckpoint, missing: MissingAnswerError | None) -> Iterator[str]:
     """Yield what `convert` needs in addition to the checkpoint."""
     if missing is not None:
-        yield f"{(missing.repair or '').removeprefix('Give ').removesuffix('.')}: {_problem(missing)}"
+        yield f"{(missing.hint or '').removeprefix('Give ').removesuffix('.')}: {_problem(missing)}"
     if source.needs:
         yield flags(source.needs)
     if source.tokenizer is None:

@@ -147,8 +147,8 @@ def score(
         if not file.partial.exists():
             raise
         again = all(given.repeatable for given in inputs)
-        repair = "Go on with --resume." if again else "Its input cannot be read again: begin again with --force."
-        raise Interrupted(f"interrupted; {file.partial} has what was scored. {repair}") from None
+        hint = "Go on with --resume." if again else "Its input cannot be read again: begin again with --force."
+        raise Interrupted(f"interrupted; {file.partial} has what was scored. {hint}") from None
     finally:
         if file is not None:
             file.close()

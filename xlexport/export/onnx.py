@@ -22,7 +22,7 @@ __all__ = ["OPSET", "export_onnx"]
 
 OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators are not needed
 IR_VERSION = 10
-REPAIR = "Install the torch of constraints.txt if yours is another; else report this with the model's configuration."
+HINT = "Install the torch of constraints.txt if yours is another; else report this with the model's configuration."
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 
 
@@ -51,7 +51,7 @@ def export_onnx(step: Step, folder: Path) -> dict[str, Graph]:
 
 def _trace(step: Step) -> ir.Model:
     """Trace the whole step as one ONNX model, with the names of its spec."""
-    with tracing("export the step graph", REPAIR):
+    with tracing("export the step graph", HINT):
         program = torch.onnx.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),
@@ -97,7 +97,7 @@ def _check_traced(model: ir.Model, step: Step) -> None:
         if fixed != tuple(axis if isinstance(axis, int) else None for axis in tensor.shape):
             problems.append(f"{tensor.name} {found}, expected {tensor.shape}")
     if problems:
-        raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}.", repair="Report this.")
+        raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}.", hint="Report this.")
 
 
 def _cut(

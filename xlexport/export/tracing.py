@@ -38,13 +38,13 @@ def free_axes(step: Step) -> tuple[dict[int, Any] | None, ...]:
 
 
 @contextlib.contextmanager
-def tracing(what: str, repair: str) -> Iterator[None]:
-    """Raise ExportError with this repair for any exception of torch, and keep its notes off the user's terminal."""
+def tracing(what: str, hint: str) -> Iterator[None]:
+    """Raise ExportError with this hint for any exception of torch, and keep its notes off the user's terminal."""
     with quiet():
         try:
             yield
         except Exception as error:
-            raise ExportError(f"torch {torch.__version__} could not {what} ({first_line(error)}).", repair) from error
+            raise ExportError(f"torch {torch.__version__} could not {what} ({first_line(error)}).", hint) from error
 
 
 @contextlib.contextmanager

@@ -120,7 +120,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
         """
         if self._bos is None:
             raise OptionError(
-                "a request has no context, and the model has no token to begin with.", repair="Give bos=TOKEN."
+                "a request has no context, and the model has no token to begin with.", hint="Give bos=TOKEN."
             )
         return self._bos
 

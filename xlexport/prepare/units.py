@@ -147,7 +147,7 @@ def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> 
     except (RuntimeError, ValueError) as error:
         raise XlexportError(
             f"the {unit} vocabulary could not be trained ({str(error).strip().splitlines()[-1]}).",
-            repair="Give more text, or a smaller --vocab-size.",
+            hint="Give more text, or a smaller --vocab-size.",
         ) from error
     return _of_library(path, kind)
 
@@ -219,7 +219,7 @@ def given(path: Path, vocab_style: str | None = None) -> PreparedTokenizer:
         return _of_vocabulary(read_vocabulary(path, vocab_style))
     if vocab_style is not None:
         raise XlexportError(
-            f"{path}: of the {kind} library, but --vocab-style is for vocabularies.", repair="Leave it out."
+            f"{path}: of the {kind} library, but --vocab-style is for vocabularies.", hint="Leave it out."
         )
     require("text")
     return _of_library(path, kind)

@@ -94,7 +94,7 @@ def prepare_data(
                 unknown[name] = _write_split(writer, files, made, by_line, counts, reading)
             writers.append(writer)
             if not writer.tokens:
-                raise XlexportError(f"the texts of {name} have no tokens.", repair="Give files that are not empty.")
+                raise XlexportError(f"the texts of {name} have no tokens.", hint="Give files that are not empty.")
         if made.file is not None and made.content is not None:
             (folder / made.file).write_bytes(made.content)
         wanted = clusters if clusters is not None else (4 if made.n_token >= SMALL_VOCABULARY else 1)

@@ -107,7 +107,7 @@ def products_to_keep(
             raise QuantizationError(
                 f"quantized, the bundle gives {first.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed; "
                 f"{share}: {still}.",
-                repair="Use a higher precision, or a larger --max-delta-bits.",
+                hint="Use a higher precision, or a larger --max-delta-bits.",
             )
         found = found_by[enough] = measure(always | set(worst[:enough]))
         tell(f"{found.delta_bits_per_token:+.4f} with {enough} in float32: {', '.join(worst[:enough])}")

@@ -54,7 +54,7 @@ def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = Fals
     if tokenizer.kind == "none" and not (texts and as_ids):
         raise QuantizationError(
             "the bundle takes token ids, so a real text for it must be given as token ids.",
-            repair="Use `xlexport quantize` on the float32 bundle with --ids and --text with files of ids.",
+            hint="Use `xlexport quantize` on the float32 bundle with --ids and --text with files of ids.",
         )
     missing = [f"{path}: {'a folder' if path.is_dir() else 'no such file'}" for path in texts if not path.is_file()]
     if missing:
@@ -71,7 +71,7 @@ def require_default_text(tokenizer: Tokenizer, reader: TextTokenizer) -> WalkedT
     if found is None:
         raise QuantizationError(
             f"the bundle's vocabulary has too few words of {sample_text_name()}, the default text.",
-            repair="Add --text with text files like the model's training text.",
+            hint="Add --text with text files like the model's training text.",
         )
     return found
 
@@ -99,7 +99,7 @@ def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, to
         raise QuantizationError(
             f"{', '.join(contents)}: {len(ids):,} tokens, at least {FEWEST_TOKENS:,} are needed to measure "
             "the cost of quantization.",
-            repair="Give a longer text.",
+            hint="Give a longer text.",
         )
     files: tuple[dict[str, str | int], ...] = tuple(
         {"name": Path(name).name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}

@@ -115,7 +115,7 @@ def _write(models: Mapping[str, ir.Model], files: Mapping[str, str], folder: Pat
             assert tensor is not None
             if tensor.nbytes > SMALL_TENSOR_BYTES and not _same(tensors.setdefault(name, tensor), tensor):
                 raise QuantizationError(
-                    f"{name}: two graphs have different weights of that name.", repair="Convert the checkpoint again."
+                    f"{name}: two graphs have different weights of that name.", hint="Convert the checkpoint again."
                 )
     # Wide numbers first, so that every tensor is aligned to the size of its numbers.
     ordered = sorted(tensors.values(), key=lambda tensor: -tensor.dtype.itemsize)

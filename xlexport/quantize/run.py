@@ -114,12 +114,12 @@ def quantize(
     bundle = read_bundle(source)
     if bundle.precision != FLOAT32:
         raise QuantizationError(
-            f"{source}: is already {bundle.precision}.", repair="Quantize the float32 bundle that it was made from."
+            f"{source}: is already {bundle.precision}.", hint="Quantize the float32 bundle that it was made from."
         )
     weights = source / WEIGHTS_FILE
     if weights.is_file() and weights.stat().st_nlink > 1:  # onnx-ir rejects it: an attacker may have made it
         raise QuantizationError(
-            f"{weights}: has several hard links.", repair="Copy the bundle (cp -r), and quantize the copy."
+            f"{weights}: has several hard links.", hint="Copy the bundle (cp -r), and quantize the copy."
         )
     check_texts(bundle.tokenizer, texts, as_ids)
     with publishing(output, force) as folder:
@@ -265,7 +265,7 @@ def _check_graphs(model: Model, text: GateText, wanted: LogProbs) -> None:
                 raise QuantizationError(
                     f"{purpose}: differs from the graph that was measured by {np.abs(found - expected).max():.3g} nats "
                     f"in the segment at token {start}, {GRAPHS_AGREE:g} allowed.",
-                    repair="Report this.",
+                    hint="Report this.",
                 )
         model.release(purpose)
 

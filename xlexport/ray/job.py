@@ -187,13 +187,13 @@ def _begun(
         OutputExistsError, ResumeError: as `score_files`.
     """
     if output.kind == "file":
-        raise OutputExistsError(f"{output.uri}: a file, expected a folder.", repair="Give another path.")
+        raise OutputExistsError(f"{output.uri}: a file, expected a folder.", hint="Give another path.")
     names = output.names()
     if names and RUN not in names:
-        raise OutputExistsError(f"{output.uri}: a folder that no run has written.", repair="Give another path.")
+        raise OutputExistsError(f"{output.uri}: a folder that no run has written.", hint="Give another path.")
     if names and not (resume or force):
         raise OutputExistsError(
-            f"{output.uri}: of another run.", repair="Go on with --resume, or begin again with --force."
+            f"{output.uri}: of another run.", hint="Go on with --resume, or begin again with --force."
         )
     done: dict[int, list[int]] = defaultdict(list)
     parts = {name: match for name in names if (match := PART_NAME.fullmatch(name))}
@@ -202,7 +202,7 @@ def _begun(
             before = json.loads(output.at(RUN).read())
         except ValueError as error:
             raise ResumeError(
-                f"{output.uri}/{RUN}: damaged ({first_line(error)}).", repair="Begin again with --force."
+                f"{output.uri}/{RUN}: damaged ({first_line(error)}).", hint="Begin again with --force."
             ) from error
         inputs = {"inputs": before.pop("inputs", None)}
         found = changes(before, {name: value for name, value in run.items() if name != "inputs"})
@@ -211,7 +211,7 @@ def _begun(
         if found:
             raise ResumeError(
                 f"{output.uri}: of another run: {'; '.join(found)}.",
-                repair="Give what it began with, or begin again with --force.",
+                hint="Give what it began with, or begin again with --force.",
             )
         for match in parts.values():
             done[int(match[1])].append(int(match[2]))
@@ -269,7 +269,7 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
                 yield dict(row)
     except ray.exceptions.RayError as error:
         raise WorkerError(
-            f"{work.output}: the cluster ended the run ({first_line(error)[:300]}).", repair="Go on with --resume."
+            f"{work.output}: the cluster ended the run ({first_line(error)[:300]}).", hint="Go on with --resume."
         ) from error
     finally:
         context.target_max_block_size, context.enable_progress_bars = before
@@ -291,7 +291,7 @@ def reach(address: str | None) -> None:
     except (OSError, OverflowError) as error:
         raise WorkerError(
             f"{address}: no Ray cluster answers ({first_line(error)}).",
-            repair="Check the address, and `ray status` there; or leave out the address.",
+            hint="Check the address, and `ray status` there; or leave out the address.",
         ) from error
 
 
@@ -311,7 +311,7 @@ def _start(cluster: Cluster) -> None:
     except Exception as error:  # Ray raises ConnectionError, ValueError, RuntimeError, and also Exception itself
         raise WorkerError(
             f"{cluster.address or 'this machine'}: Ray did not start ({first_line(error)[:300]}).",
-            repair="Check the address, and `ray status` there; or leave out the address.",
+            hint="Check the address, and `ray status` there; or leave out the address.",
         ) from error
     finally:
         if before is None:
@@ -345,7 +345,7 @@ def most_actors(nodes: Sequence[Mapping[str, Any]], threads: int, gpus: int) -> 
         total += min(fitting, int(resources.get("GPU", 0))) if gpus else fitting
     if not total:
         wanted = f"{counted(threads, 'CPU')}{' and a GPU' if gpus else ''}"
-        raise WorkerError(f"no machine of the cluster has {wanted}.", repair="Give fewer --threads, or another device.")
+        raise WorkerError(f"no machine of the cluster has {wanted}.", hint="Give fewer --threads, or another device.")
     return total
 
 

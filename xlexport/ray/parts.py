@@ -43,7 +43,7 @@ class File:
         """
         status = Place(self.uri).status
         if status.type.name == "NotFound":
-            raise TextError(f"{self.name}: no such file.", repair="Check the path; all machines must see it.")
+            raise TextError(f"{self.name}: no such file.", hint="Check the path; all machines must see it.")
         return [self.uri, status.size, str(status.mtime)]
 
     def rows(self, reading: Reading) -> Iterator[Row]:

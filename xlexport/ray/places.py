@@ -177,5 +177,5 @@ def _file_system(root: str) -> tuple[Any, str]:
     except (pyarrow.ArrowException, ValueError, OSError) as error:
         raise OptionError(
             f"{root}: cannot be reached ({first_line(error)[:300]}).",
-            repair="Check the address, and the settings and keys of the object store.",
+            hint="Check the address, and the settings and keys of the object store.",
         ) from error

@@ -124,7 +124,7 @@ def score_sides(
     report = ListReport(tuple(sides), as_rows(given, results), further)
     if not report.scored:
         first = report.left_out[0]
-        raise TextError(f"{first.name}: {first.why}", repair="Give documents that can be scored.")
+        raise TextError(f"{first.name}: {first.why}", hint="Give documents that can be scored.")
     return report
 
 

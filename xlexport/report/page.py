@@ -54,7 +54,7 @@ def read_for_page(document: Document) -> Document:
 def _too_long(name: str, found: str) -> TextError:
     return TextError(
         f"{name}: {found}, but at most {LONGEST_BYTES:,} are possible, because browsers cannot open longer pages.",
-        repair="Give a part of it.",
+        hint="Give a part of it.",
     )
 
 
@@ -109,7 +109,7 @@ def write_report(
         reached = int(part.ends.max(initial=reached))
         progress(reached, len(text.after) - 1)
     if summary is None or not summary.scored_tokens:
-        raise TextError(f"{document.name}: fewer than 2 tokens, so nothing to score.", repair="Give a longer text.")
+        raise TextError(f"{document.name}: fewer than 2 tokens, so nothing to score.", hint="Give a longer text.")
     title = page_title(title or document.name)
     about = _about(model, settings, summary, chunks, top, title)
     labels = pack(json.dumps(token_labels(packer.used, model.tokenizer)).encode("ascii"))

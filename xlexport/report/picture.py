@@ -61,7 +61,7 @@ def draw_words(rows: Sequence[Row], sides: Sequence[str], title: str, path: Path
         for first in range(0, len(row.sides[0].starts), LINE_WORDS)
     ]
     if not lines:
-        raise TextError(f"{title}: no words to draw, only white space.", repair="Give another text.")
+        raise TextError(f"{title}: no words to draw, only white space.", hint="Give another text.")
     drawn = lines[:MOST_LINES]
     figure = Figure(figsize=(WIDTH, 0.9 + LINE_HEIGHT * len(drawn)), layout="constrained")
     longest = max(FEWEST_WORDS, *(line.end - line.first for line in drawn))

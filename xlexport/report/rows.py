@@ -78,7 +78,7 @@ def _difference(name: str, a: WordScores, b: WordScores) -> npt.NDArray[np.float
         raise TextError(
             f"{name}: {counted(len(a.starts), 'word')} for A and {len(b.starts):,} for B at other places, so they "
             "cannot be compared by word.",
-            repair="Make a page of each side.",
+            hint="Make a page of each side.",
         )
     is_same = (a.covered == b.covered) | (a.whole & b.whole)
     return np.where(is_same, a.bits - b.bits, np.nan)

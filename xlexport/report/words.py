@@ -17,7 +17,7 @@ from xlexport.scoring.text_source import TextSource
 from xlexport.scoring.units import Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.documents import DOCUMENT_LIMITS, Context, Tokenizer
-from xlruntime.errors import RepairableError
+from xlruntime.errors import HintedError
 from xlruntime.limits import Limits
 from xlruntime.scorer import Scorer
 from xlruntime.scores import LN2
@@ -115,7 +115,7 @@ def hold(documents: Iterable[Sequence[Document]]) -> tuple[list[Held | LeftOut],
         name, limits = same[0].name, same[0].limits
         try:
             raw, *_ = [_bytes_of(document, room + 1) for document in same]  # each context may fail
-        except (RepairableError, OSError) as error:
+        except (HintedError, OSError) as error:
             rows.append(LeftOut(name, why_of(error, name), failed=True))
             continue
         contexts = tuple(document.context for document in same)
@@ -199,7 +199,7 @@ def score_words(
     if model.tokenizer.vocab_size is None:
         raise TextError(
             f"{model.folder}: a bundle without a tokenizer, so it scores token ids, which have no words.",
-            repair="Convert its checkpoint again with --tokenizer.",
+            hint="Convert its checkpoint again with --tokenizer.",
         )
     given = (held.document(side) for held in documents)
     collectors: dict[int, WordCollector] = {}

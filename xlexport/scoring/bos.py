@@ -38,4 +38,4 @@ def bos_token(text: str, tokenizer: Tokenizer) -> int:
 def _refusal(text: str, why: str, tokenizer: Tokenizer) -> OptionError:
     known = next((name for name in USUAL if tokenizer.id_of(name) is not None), None)
     example = r"--bos '\n'" if known is None else f"--bos {named(known)}"
-    return OptionError(f"--bos {named(text)}: {why}.", repair=f"Give one token, for instance {example}.")
+    return OptionError(f"--bos {named(text)}: {why}.", hint=f"Give one token, for instance {example}.")

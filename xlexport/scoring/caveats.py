@@ -15,7 +15,7 @@ def nothing_to_score(score: DocumentScore) -> TextError | None:
     if score.scored_tokens:
         return None
     return TextError(
-        f"{score.document}: {score.tokens} of at least 2 tokens, so nothing to score.", repair="Give a longer text."
+        f"{score.document}: {score.tokens} of at least 2 tokens, so nothing to score.", hint="Give a longer text."
     )
 
 

@@ -14,7 +14,7 @@ from xlexport.scoring.chunks import Message, chunks, score_chunk
 from xlexport.scoring.documents import documents_by_input
 from xlexport.scoring.inputs import Input
 from xlexport.scoring.items import CarriedColumns
-from xlexport.scoring.partial_file import REPAIR, PartialFile
+from xlexport.scoring.partial_file import HINT, PartialFile
 from xlexport.scoring.resume import SavedChunks, SavedRun, read_run
 from xlexport.scoring.run import make_scorer
 from xlexport.scoring.run_options import Reporter, RunOptions, Sink, describe_run
@@ -112,4 +112,4 @@ def _messages_here(
         if number >= done:
             yield from score_chunk(model, options, scorer, chunk, with_speed)
     if number + 1 < done:
-        raise ResumeError(f"{done:,} chunks of documents are done, but there are {number + 1:,}.", repair=REPAIR)
+        raise ResumeError(f"{done:,} chunks of documents are done, but there are {number + 1:,}.", hint=HINT)

@@ -81,7 +81,7 @@ class Comparison:
                 raise TextError(
                     f"{where}: no column {listed(map(shown, missing or ['document']))}, found only "
                     f"{listed(map(shown, columns))}.",
-                    repair="Choose columns with --by and --value.",
+                    hint="Choose columns with --by and --value.",
                 )
 
     def summary(self) -> Summary:
@@ -113,13 +113,13 @@ class Comparison:
         """
         for one, other in itertools.zip_longest(self._a(), self._b()):
             if one is None or other is None:
-                raise TextError(f"{(one or other).name}: a row that the other table does not have.", repair=SAME)
+                raise TextError(f"{(one or other).name}: a row that the other table does not have.", hint=SAME)
             (name_a, a), (name_b, b) = _values(one), _values(other)
             for column in self.by:
                 if _text(a.get(column)) != _text(b.get(column)):
                     raise TextError(
                         f"{name_b}: {column} is {shown(b.get(column))}, but {shown(a.get(column))} in {name_a}.",
-                        repair=SAME,
+                        hint=SAME,
                     )
             values = _number(a.get(self.value), self.value, name_a), _number(b.get(self.value), self.value, name_b)
             difference = None if values[0] is None or values[1] is None else values[0] - values[1]
@@ -135,7 +135,7 @@ def _first(table: Table) -> Row:
     """Return the first row of a table, or one with an error."""
     for row in table():
         return row
-    return Row("", TextError("a table without rows.", repair="Check both files."))
+    return Row("", TextError("a table without rows.", hint="Check both files."))
 
 
 def _values(row: Row) -> tuple[str, Mapping[str, Any]]:
@@ -162,5 +162,5 @@ def _number(value: Any, column: str, name: str) -> float | None:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise TextError(f"{name}: {column} is {shown(value)}, expected a number or nothing.", repair="Check --value.")
+        raise TextError(f"{name}: {column} is {shown(value)}, expected a number or nothing.", hint="Check --value.")
     return number

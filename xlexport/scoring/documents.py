@@ -125,7 +125,7 @@ def only_document(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO) ->
         raise nothing_in([names], "lines that are not blank")
     if len(found) > 1:
         raise TextError(
-            f"{names}: several documents, expected one.", repair="Give one of them; `xlexport score` takes several."
+            f"{names}: several documents, expected one.", hint="Give one of them; `xlexport score` takes several."
         )
     return found[0]
 

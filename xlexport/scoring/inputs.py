@@ -140,7 +140,7 @@ def find_inputs(
             inputs.append(Input(STDIN, None))
         elif os.path.isdir(argument):
             if not patterns and os.path.isfile(argument / MANIFEST):
-                raise TextError(f"{name}: a bundle, not a folder of texts.", repair="Give documents to score.")
+                raise TextError(f"{name}: a bundle, not a folder of texts.", hint="Give documents to score.")
             inputs += _in_folder(argument, patterns, unwanted, tell)
         elif glob.has_magic(name) and not os.path.exists(argument):
             inputs += _matching(name, patterns, unwanted, tell)
@@ -152,14 +152,14 @@ def find_inputs(
     if tables and reading.field is None and not reading.ids:
         tell(f"{listed(tables)}: read as text. For a document in each row, name its column with --field.")
     if not inputs:
-        repair = "Check the paths, or choose other files with --include."
-        raise nothing_in([str(argument) for argument in arguments], f"files{named}", repair)
+        hint = "Check the paths, or choose other files with --include."
+        raise nothing_in([str(argument) for argument in arguments], f"files{named}", hint)
     return inputs
 
 
-def nothing_in(arguments: Sequence[str], looked_for: str, repair: str | None = None) -> TextError:
+def nothing_in(arguments: Sequence[str], looked_for: str, hint: str | None = None) -> TextError:
     """Return the error for arguments without any document."""
-    return TextError(f"{', '.join(arguments)}: no documents found; looked for {looked_for}.", repair=repair)
+    return TextError(f"{', '.join(arguments)}: no documents found; looked for {looked_for}.", hint=hint)
 
 
 def _named(patterns: Sequence[str]) -> str:

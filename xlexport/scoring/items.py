@@ -68,7 +68,7 @@ class CarriedColumns:
             raise TextError(
                 f"{name}: {length:,} characters in the columns that each record repeats, expected at most "
                 f"{LONGEST_COLUMNS:,}.",
-                repair="Choose columns with --keep.",
+                hint="Choose columns with --keep.",
             )
         return columns
 
@@ -83,7 +83,7 @@ class CarriedColumns:
             if len(names) > MOST_COLUMNS:
                 raise TextError(
                     f"{name}: {len(names):,} columns, expected at most {MOST_COLUMNS:,}.",
-                    repair="Choose columns with --keep.",
+                    hint="Choose columns with --keep.",
                 )
             self._check(names, name)
 
@@ -103,7 +103,7 @@ class CarriedColumns:
             )
             raise TextError(
                 f"{where}: {listed(map(repr, clashing))}: {what}.",
-                repair=f"Rename in the input, or leave out: --keep {rest[:200] if rest else chr(39) * 2}",
+                hint=f"Rename in the input, or leave out: --keep {rest[:200] if rest else chr(39) * 2}",
             )
 
 
@@ -177,7 +177,7 @@ def _content(row: Row, values: Mapping[str, Any], field: str, option: str, ids: 
     what = "token ids in a list" if ids else "text"
     fields = listed(repr(other[:SHOWN]) for other in values) or "nothing"
     found = f"{json_kind(content)} there" if field in values else f"only {fields}"
-    raise TextError(f"{name}: expected {what} in field {field!r}, found {found}.", repair=f"Check {option}.")
+    raise TextError(f"{name}: expected {what} in field {field!r}, found {found}.", hint=f"Check {option}.")
 
 
 def _own_name(values: Mapping[str, Any], name: str, reading: Reading) -> str:
@@ -190,7 +190,7 @@ def _own_name(values: Mapping[str, Any], name: str, reading: Reading) -> str:
         raise TextError(
             f"{name}: a name of {len(own_name):,} characters in field {reading.id_field!r}, expected at most "
             f"{LONGEST_NAME:,}.",
-            repair="Check --id-field.",
+            hint="Check --id-field.",
         )
     return own_name
 

@@ -55,7 +55,7 @@ def _object(line: bytes, name: str, reading: Reading) -> dict[str, Any]:
         if not isinstance(cause, ValueError | RecursionError):
             raise
         raise TextError(
-            f"{name}: not JSON ({_json_problem(cause)}).", repair="With --field, each line is an object."
+            f"{name}: not JSON ({_json_problem(cause)}).", hint="With --field, each line is an object."
         ) from cause
     if not isinstance(value, dict):
         raise TextError(f"{name}: {json_kind(value)}, expected a JSON object with field {reading.field!r}.")

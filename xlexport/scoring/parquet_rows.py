@@ -34,7 +34,7 @@ def parquet_rows(given: Input, reading: Reading, opener: Callable[[], BinaryIO] 
         from pyarrow import parquet
     except ImportError as error:
         raise MissingDependencyError(
-            f"{given.name}: Parquet needs the pyarrow package, which is not installed.", repair="pip install pyarrow"
+            f"{given.name}: Parquet needs the pyarrow package, which is not installed.", hint="pip install pyarrow"
         ) from error
     number = 0
     limits = {"thrift_string_size_limit": LARGEST_FOOTER, "thrift_container_size_limit": LARGEST_FOOTER}
@@ -78,7 +78,7 @@ def _check_groups(metadata: Any, name: str) -> None:
     if largest > LARGEST_GROUP:
         raise TextError(
             f"{name}: a row group of {largest:,} bytes, expected at most {LARGEST_GROUP:,}.",
-            repair="Write the file in smaller row groups, or as JSON lines.",
+            hint="Write the file in smaller row groups, or as JSON lines.",
         )
 
 
@@ -97,5 +97,5 @@ def _unreadable(name: str, number: int, error: Exception) -> TextError:
     where = f" after row {number:,}" if number else ""
     return TextError(
         f"{name}: not Parquet that can be read{where} ({first_line(error)[:200]}).",
-        repair="Write the file again, or as CSV.",
+        hint="Write the file again, or as CSV.",
     )

@@ -13,9 +13,9 @@ from typing import Any
 from xlexport.atomic_output import check_file, file, naming
 from xlexport.errors import OutputExistsError, ResumeError
 
-__all__ = ["REPAIR", "PartialFile"]
+__all__ = ["HINT", "PartialFile"]
 
-REPAIR = "Begin again with --force."
+HINT = "Begin again with --force."
 LEAVE_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # and never wait for the other end of a pipe
 
 
@@ -57,7 +57,7 @@ class PartialFile:
         if self.partial.exists() and not (force or resume):
             raise OutputExistsError(
                 f"{self.partial}: of a run that was interrupted.",
-                repair="Go on with --resume, or begin again with --force.",
+                hint="Go on with --resume, or begin again with --force.",
             )
         check_file(self.path, force or resume)
 
@@ -80,7 +80,7 @@ class PartialFile:
             keep = 0
             self.forget_state()
         if size < keep:
-            raise ResumeError(f"{self.partial}: {size:,} bytes, but {keep:,} had been written.", repair=REPAIR)
+            raise ResumeError(f"{self.partial}: {size:,} bytes, but {keep:,} had been written.", hint=HINT)
         self._file.truncate(keep)
         self._file.seek(0, os.SEEK_END)
 
@@ -142,7 +142,7 @@ class PartialFile:
             return
         what = "a link" if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode) else "not a file"
         raise OutputExistsError(
-            f"{self.partial}: {what}, so no run has left it.", repair="Remove it, or give another path."
+            f"{self.partial}: {what}, so no run has left it.", hint="Remove it, or give another path."
         )
 
 

@@ -23,7 +23,7 @@ from xlruntime.messages import shown
 __all__ = ["MARK", "RegionSource", "marked_regions", "regions_of_field"]
 
 MARK = b"|"
-REPAIR = f"Give regions separated by {MARK.decode()}, or the numbers of the characters where regions begin, from 0."
+HINT = f"Give regions separated by {MARK.decode()}, or the numbers of the characters where regions begin, from 0."
 
 
 def marked_regions(raw: bytes, name: str) -> tuple[bytes, list[int]]:
@@ -43,7 +43,7 @@ def marked_regions(raw: bytes, name: str) -> tuple[bytes, list[int]]:
         if first < number < last:
             begins.append(len(text))
             if not part.strip(SPACES):
-                raise TextError(f"{name}: region {number - first + 1} is empty.", repair="Remove a mark.")
+                raise TextError(f"{name}: region {number - first + 1} is empty.", hint="Remove a mark.")
         text += part.lstrip(SPACES) if text[-1:].isspace() else part
     return bytes(text), _edges(bytes(text), begins, name)
 
@@ -65,9 +65,7 @@ def regions_of_field(text: str, given: Any, field: str, name: str) -> list[int]:
         if marked != raw:
             pairs = zip(marked, raw, strict=False)
             at = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(marked), len(raw)))
-            raise TextError(
-                f"{name}: field {field!r} without its marks differs from the text at byte {at}.", repair=REPAIR
-            )
+            raise TextError(f"{name}: field {field!r} without its marks differs from the text at byte {at}.", hint=HINT)
         return edges
     numbers = _numbers(given)
     if (
@@ -77,7 +75,7 @@ def regions_of_field(text: str, given: Any, field: str, name: str) -> list[int]:
     ):
         raise TextError(
             f"{name}: field {field!r} holds {shown(given)}, expected rising numbers from 0 to {len(text) - 1}.",
-            repair=REPAIR,
+            hint=HINT,
         )
     places = np.flatnonzero((np.frombuffer(raw, np.uint8) & 0xC0) != 0x80)  # of the characters
     return _edges(raw, [int(places[number]) for number in numbers if number], name)
@@ -105,9 +103,7 @@ def _edges(raw: bytes, begins: Sequence[int], name: str) -> list[int]:
     before: npt.NDArray[np.int64] = np.searchsorted(inside, np.array([*begins, len(raw)], np.int64))
     counts = np.diff(before, prepend=0)
     if begins and not counts.all():
-        raise TextError(
-            f"{name}: region {int(np.flatnonzero(counts == 0)[0]) + 1} has only white space.", repair=REPAIR
-        )
+        raise TextError(f"{name}: region {int(np.flatnonzero(counts == 0)[0]) + 1} has only white space.", hint=HINT)
     edges = [int(inside[count - 1]) + 1 for count in before.tolist() if count]
     return edges if edges and edges[-1] < len(raw) else edges[:-1]
 

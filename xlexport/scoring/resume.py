@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from xlexport.atomic_output import naming
 from xlexport.errors import ResumeError
-from xlexport.scoring.partial_file import REPAIR, PartialFile
+from xlexport.scoring.partial_file import HINT, PartialFile
 from xlexport.scoring.totals import Totals
 from xlruntime import StateError
 from xlruntime.messages import named, shown
@@ -114,12 +114,12 @@ def read_run(
     """
     if not os.path.lexists(output.state_path) or not output.partial.exists():
         return None
-    metadata, arrays = read_state(output.state_path, KIND, VERSION, REPAIR)
+    metadata, arrays = read_state(output.state_path, KIND, VERSION, HINT)
     state = json.loads(metadata["state"])
     if found := changes(state["run"], run):
         raise ResumeError(
             f"{output.partial}: of another run: {'; '.join(found)}.",
-            repair="Give what it began with, or begin again with --force.",
+            hint="Give what it began with, or begin again with --force.",
         )
     return kind(**{**state, "totals": Totals(**state["totals"])}), arrays
 
@@ -134,9 +134,9 @@ def of_a_state(output: PartialFile) -> Iterator[None]:
     try:
         yield
     except StateError as error:
-        raise ResumeError(f"{output.state_path}: {error.message}", repair=REPAIR) from error
+        raise ResumeError(f"{output.state_path}: {error.message}", hint=HINT) from error
     except ValueError as error:
-        raise ResumeError(f"{output.state_path}: not the state of a run ({error}).", repair=REPAIR) from error
+        raise ResumeError(f"{output.state_path}: not the state of a run ({error}).", hint=HINT) from error
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

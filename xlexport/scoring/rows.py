@@ -37,7 +37,7 @@ def too_long(name: str, limits: Limits, what: str) -> TextError:
     """Return the error for a row that exceeds the limit."""
     return TextError(
         f"{name}: a {what} of more than {limits.bytes:,} bytes.",
-        repair="Check the file, or allow longer ones: --max-document-bytes.",
+        hint="Check the file, or allow longer ones: --max-document-bytes.",
     )
 
 
@@ -52,7 +52,7 @@ def check_header(names: Sequence[str], name: str, reading: Reading, hint: str = 
     twice = sorted({column for column in names if column and names.count(column) > 1})
     if twice:
         raise TextError(
-            f"{name}: several columns named {listed(map(shown, twice))}.", repair="Rename all but one of them."
+            f"{name}: several columns named {listed(map(shown, twice))}.", hint="Rename all but one of them."
         )
     wanted = {
         "--field": (reading.field,),
@@ -66,5 +66,5 @@ def check_header(names: Sequence[str], name: str, reading: Reading, hint: str = 
             if column is not None and column not in names:
                 found = listed(map(shown, filter(None, names))) or "nothing"
                 raise TextError(
-                    f"{name}: no column {shown(column)}, found only {found}.", repair=f"Check {option}.{hint}"
+                    f"{name}: no column {shown(column)}, found only {found}.", hint=f"Check {option}.{hint}"
                 )

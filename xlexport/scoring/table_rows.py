@@ -38,7 +38,7 @@ def table_rows(source: TextSource, reading: Reading, delimiter: str) -> Iterator
                 return
             continue
         except csv.Error as error:
-            yield Row(lines.name, TextError(f"{lines.name}: not a row ({first_line(error)[:100]}).", repair=NO_QUOTE))
+            yield Row(lines.name, TextError(f"{lines.name}: not a row ({first_line(error)[:100]}).", hint=NO_QUOTE))
             if names is None:
                 return
             continue
@@ -56,7 +56,7 @@ def table_rows(source: TextSource, reading: Reading, delimiter: str) -> Iterator
             names = cells
         elif len(cells) != len(names):
             problem = f"{lines.name}: {len(cells):,} cells, expected {len(names):,} as in the first row."
-            yield Row(lines.name, TextError(problem, repair=f"Quote cells that contain {delimiter!r}."))
+            yield Row(lines.name, TextError(problem, hint=f"Quote cells that contain {delimiter!r}."))
         else:
             values = {name: cell for name, cell in zip(names, cells, strict=True) if name}
             yield Row(lines.name, values, lines.size, of_text=True)
@@ -104,7 +104,7 @@ class _Lines:
             self.ended = True  # a quote is open, so no later line is known to begin a row
             raise TextError(
                 f"{self.name}: a row of more than {self._limits.bytes:,} bytes in several lines. The rest is not read.",
-                repair=f"{NO_QUOTE} Or allow longer rows: --max-document-bytes.",
+                hint=f"{NO_QUOTE} Or allow longer rows: --max-document-bytes.",
             )
         if line is None:
             raise too_long(self.name, self._limits, "row")
@@ -115,5 +115,5 @@ class _Lines:
             raise TextError(
                 f"{self._source.name}:{self._number}: not UTF-8 at byte {error.start + 1} of the line "
                 f"(0x{line[error.start]:02x}).",
-                repair=f"Convert the file, for instance: iconv -f latin1 -t utf-8 {self._source.name}",
+                hint=f"Convert the file, for instance: iconv -f latin1 -t utf-8 {self._source.name}",
             ) from error

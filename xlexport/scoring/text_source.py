@@ -68,7 +68,7 @@ class TextSource(io.RawIOBase):
             raw = _read(self._file, size)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise TextError(
-                f"{self.name}: broken gzip data ({error}).", repair="Pack the file again, or unpack it."
+                f"{self.name}: broken gzip data ({error}).", hint="Pack the file again, or unpack it."
             ) from error
         if size < 0 or len(raw) < size:
             self._ended = True
@@ -147,12 +147,12 @@ def _check_text(beginning: bytes, name: str) -> None:
         if beginning.startswith(mark):
             raise TextError(
                 f"{name}: text in {encoding}, expected UTF-8.",
-                repair=f"Convert it: iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > text.txt",
+                hint=f"Convert it: iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > text.txt",
             )
     at = beginning.find(b"\0")
     if at >= 0:
         raise TextError(
-            f"{name}: not a text: byte {at:,} is zero.", repair="Leave it out, or score its bytes with --binary."
+            f"{name}: not a text: byte {at:,} is zero.", hint="Leave it out, or score its bytes with --binary."
         )
 
 

@@ -33,5 +33,5 @@ def ids_of_words(words: Sequence[bytes], name: str) -> Ids:
 def no_ids(name: str, found: str) -> TokenError:
     """Return the error for a document that does not hold token ids."""
     return TokenError(
-        f"{name}: not token ids separated by white space (found {found}).", repair="Leave out --ids for text."
+        f"{name}: not token ids separated by white space (found {found}).", hint="Leave out --ids for text."
     )

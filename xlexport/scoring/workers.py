@@ -106,7 +106,7 @@ def _received(worker: _Worker) -> bytes:
         worker.process.join(PATIENCE)
         raise WorkerError(
             f"a process that scored documents ended {_how(worker.process.exitcode)}, expected it to go on.",
-            repair="Go on with --resume if there is an output file; with fewer --processes if memory ran out.",
+            hint="Go on with --resume if there is an output file; with fewer --processes if memory ran out.",
         ) from None
 
 

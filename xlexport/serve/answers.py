@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from xlexport.serve.jobs import ClosedError
-from xlruntime.errors import RepairableError, StepTimeoutError, XlruntimeError
+from xlruntime.errors import HintedError, StepTimeoutError, XlruntimeError
 
 __all__ = ["JSON", "ApiError", "answer_of", "busy", "error_body"]
 
@@ -71,7 +71,7 @@ def answer_of(error: Exception) -> ApiError:
     if isinstance(error, ClosedError | StepTimeoutError):
         code = "shutting_down" if isinstance(error, ClosedError) else error.code
         return ApiError(503, str(error), code, retry_after=1)
-    if isinstance(error, RepairableError) and isinstance(error, ValueError | TypeError):
+    if isinstance(error, HintedError) and isinstance(error, ValueError | TypeError):
         return ApiError(400, str(error), getattr(error, "code", "invalid_value"))
     if isinstance(error, XlruntimeError):
         return ApiError(500, str(error), error.code, retry_after=1)

@@ -140,8 +140,8 @@ class Frame:
             if host and name not in self._hosts:
                 ip_address(name)
         except ValueError:
-            repair = "use localhost or an IP address, or protect the server with a key"
-            message = f"{named(host)} is not known as a name of this server; {repair}."
+            hint = "use localhost or an IP address, or protect the server with a key"
+            message = f"{named(host)} is not known as a name of this server; {hint}."
             raise ApiError(421, message, "unknown_host") from None
 
     def _has_key(self, scope: Scope) -> bool:

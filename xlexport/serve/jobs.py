@@ -22,7 +22,7 @@ class ClosedError(XlruntimeError):
 
     def __init__(self) -> None:
         """Say so."""
-        super().__init__("the server is shutting down.", repair="Try again later.")
+        super().__init__("the server is shutting down.", hint="Try again later.")
 
 
 @dataclass(frozen=True)

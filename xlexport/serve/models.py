@@ -54,7 +54,7 @@ class Served:
         candidates = PREFIXES if prefix is None else (prefix,)
         found = next((text for text in candidates if _is_token(tokenizer, text)), None)
         if prefix is not None and found is None:
-            raise OptionError(f"prefix {named(prefix)}: not one token of {named(name)}.", repair="Give another one.")
+            raise OptionError(f"prefix {named(prefix)}: not one token of {named(name)}.", hint="Give another one.")
         return cls(name, scheduler, TokenTexts(tokenizer), found)
 
     @property
@@ -113,7 +113,7 @@ class Models:
         self._by_name = {model.name: model for model in self.all}
         if len(self._by_name) < len(self.all):
             names = ", ".join(named(model.name) for model in self.all)
-            raise OptionError(f"two bundles have the same name: {names}.", repair="Rename a folder.")
+            raise OptionError(f"two bundles have the same name: {names}.", hint="Rename a folder.")
 
     def find(self, name: str | None) -> Served:
         """Return the bundle of a request; without a name, the only one.

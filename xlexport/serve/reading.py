@@ -190,7 +190,7 @@ class Reading:
 def not_finite(position: int) -> XlruntimeError:
     """Return the error for a document on which the model fails."""
     return XlruntimeError(
-        f"the model gave scores that are not finite near token {position:,}.", repair="Give another text."
+        f"the model gave scores that are not finite near token {position:,}.", hint="Give another text."
     )
 
 

@@ -109,7 +109,7 @@ class Scheduler:
         if work.top:
             check_detail(self.engine, work.top)
         if work.start is None and not len(work.ids):
-            raise TextError("nothing to continue: the prompt has no tokens.", repair="Give a prompt.")
+            raise TextError("nothing to continue: the prompt has no tokens.", hint="Give a prompt.")
         if work.max_tokens:
             self.engine.session("generate")
         if (work.keep or work.start is not None) and self.evaluation.full_document:

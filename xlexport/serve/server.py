@@ -116,8 +116,8 @@ def bound(host: str, port: int) -> socket.socket:
         listening = socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         reason = str(error.strerror).partition(" (")[0]  # Python adds the address a second time
-        repair = "Choose another port; 0 takes a free one." if error.errno == errno.EADDRINUSE else "Give another one."
-        raise OptionError(f"address {host}:{port}: {reason}.", repair=repair) from error
+        hint = "Choose another port; 0 takes a free one." if error.errno == errno.EADDRINUSE else "Give another one."
+        raise OptionError(f"address {host}:{port}: {reason}.", hint=hint) from error
     # Connections inherit this. asyncio sets it only if the socket names its protocol; without it, the second part of an
     # answer waits 40 ms for the client's system to confirm the first.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,7 +1,7 @@
 """Show that a bundle computes the same results as the trained model, over many segments of carried memory.
 
 Both walk the same text. The eager model has its own memory, the paper's hidden states; the graphs have rings of
-projected keys and values. Each architecture defines what exactly is compared: `Architecture.own_walk`.
+projected keys and values. Each architecture defines what exactly is compared: `Architecture.own_comparison`.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ def verify(
     """
     if len(ids) < 2:
         raise ParityError(
-            f"the text has {len(ids)} tokens; at least 2 are needed to compare.", repair="Give a longer text."
+            f"the text has {len(ids)} tokens; at least 2 are needed to compare.", hint="Give a longer text."
         )
     evaluation = evaluation or model.bundle.settings
     kernels = model.kernels_used("score")
     for purpose in model.bundle.graphs:
         model.release(purpose)
     found_architecture = architecture(model.bundle.architecture)
-    walk = found_architecture.own_walk() or common_walk
+    compare = found_architecture.own_comparison() or common_walk
     done = itertools.count(1)
 
     def walked(segment: SegmentDifference) -> None:
         progress(next(done), segments)
 
-    found, totals = walk(found_architecture, model, build_eager, ids, segments, evaluation, walked)
+    found, totals = compare(found_architecture, model, build_eager, ids, segments, evaluation, walked)
     return make_report(found, evaluation, tolerance_of(model.bundle), totals, kernels)

@@ -44,7 +44,7 @@ def common_walk(
     evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
 ) -> tuple[list[SegmentDifference], LSHTotals | None]:
-    """Walk `ids` in both, up to `segments` segments; see `Walk`."""
+    """Walk `ids` in both, up to `segments` segments; see `GraphComparison`."""
     trained = build_eager()
     check_architecture(model, trained)
     trained = architecture.as_converted(trained, model.bundle.config)

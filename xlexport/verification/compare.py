@@ -142,7 +142,7 @@ def memory_difference(memory: Memory, rows: Iterable[NamedRows]) -> float:
         worst.append(math.inf if before < 0 else largest(found[newest] - wanted))
     if entries:
         raise ParityError(
-            f"memories that the trained model does not have: {', '.join(entries)}.", repair="Convert the model again."
+            f"memories that the trained model does not have: {', '.join(entries)}.", hint="Convert the model again."
         )
     return largest(*worst)
 
@@ -179,7 +179,7 @@ def check_architecture(model: Engine, eager: Any) -> None:
     if (found := architecture_of(eager.config)) != model.bundle.architecture:
         raise ParityError(
             f"{model.folder}: the bundle holds a {model.bundle.architecture} model, the checkpoint a {found} model.",
-            repair="Give the checkpoint that the bundle was converted from.",
+            hint="Give the checkpoint that the bundle was converted from.",
         )
 
 
@@ -194,7 +194,7 @@ def check_sizes(model: Engine, eager: Any) -> None:
         if value != config.get(name)
     ]
     if wrong:
-        raise ParityError(f"{'; '.join(wrong)}.", repair="Give the checkpoint that the bundle was converted from.")
+        raise ParityError(f"{'; '.join(wrong)}.", hint="Give the checkpoint that the bundle was converted from.")
 
 
 def _shown(value: Any) -> str:

@@ -53,7 +53,7 @@ class ExactModel:
         if log_prob.dtype != torch.float64:
             raise ParityError(
                 f"the trained model in float64 returns {log_prob.dtype}.",
-                repair="Let its Architecture return None from in_float64, or convert no numbers in the model.",
+                hint="Let its Architecture return None from in_float64, or convert no numbers in the model.",
             )
         return dataclasses.replace(expected, exact=log_prob.numpy())
 

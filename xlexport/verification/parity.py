@@ -79,10 +79,10 @@ class ParityReport:
             f"({self.tolerance['memory']:g}), {self.delta_bits_per_token:+.3g} bits per token "
             f"({self.tolerance['delta_bits_per_token']:g}){self._lsh_failure()}{self._rounding_failure()}; "
             f"first segment over tolerance: {self.first_segment_over_tolerance}.",
-            repair=self._repair(),
+            hint=self._hint(),
         )
 
-    def _repair(self) -> str:
+    def _hint(self) -> str:
         if self.bits_per_token > MOST_BITS:
             return IMPROBABLE
         close = abs(self.delta_bits_per_token) <= self.tolerance["delta_bits_per_token"]

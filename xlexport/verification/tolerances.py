@@ -60,7 +60,7 @@ def tolerance_of(bundle: Bundle) -> Tolerance:
     """
     if bundle.precision not in TOLERANCES:
         raise ParityError(
-            f"precision {bundle.precision!r} is not one of {', '.join(TOLERANCES)}.", repair="Upgrade xlexport."
+            f"precision {bundle.precision!r} is not one of {', '.join(TOLERANCES)}.", hint="Upgrade xlexport."
         )
     tolerance, quantization = TOLERANCES[bundle.precision], bundle.provenance.get("quantization")
     if quantization is None:

@@ -36,11 +36,11 @@ def check_verify_text(tokenizer: TokenizerEntry, text: Path | None) -> None:
     if text is None:
         return
     if tokenizer.kind == "none":
-        raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it.", repair="Leave out --text.")
+        raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it.", hint="Leave out --text.")
     if text.is_dir():
         raise ExportError(f"{text}: is a folder, expected a text file.")
     if not text.stat().st_size and text.is_file():  # not opened, because a pipe can be read only once
-        raise ExportError(f"{text}: the file is empty.", repair="Use another text.")
+        raise ExportError(f"{text}: the file is empty.", hint="Use another text.")
 
 
 def verify_text(tokenizer: TokenizerEntry, vocab_size: int, reader: Tokenizer, text: Path | None) -> WalkedText:

@@ -66,7 +66,7 @@ def find_packages(names: tuple[str, ...], folder: Path | None = None) -> list[Pa
     if problems:
         raise MissingDependencyError(
             f"no JavaScript for the page in {given.absolute()}: {'; '.join(problems)}.",
-            repair="In a clone of the repository run `npm ci && npm run build` in runtime/js, and give "
+            hint="In a clone of the repository run `npm ci && npm run build` in runtime/js, and give "
             "that folder with --runtime.",
         )
     return found

@@ -100,12 +100,12 @@ def _check_runnable(bundle: Bundle, folder: Path) -> None:
     if others:
         raise BundleFormatError(
             f"{folder}: its graphs are {', '.join(others)}, which browsers cannot run.",
-            repair="Convert the checkpoint with --to onnx.",
+            hint="Convert the checkpoint with --to onnx.",
         )
     if bundle.tokenizer.kind == "sentencepiece":
         raise BundleFormatError(
             f"{folder}: has a SentencePiece tokenizer, whose library does not run in the page's worker.",
-            repair="Use a bundle with a tokenizer.json, a vocabulary or bytes.",
+            hint="Use a bundle with a tokenizer.json, a vocabulary or bytes.",
         )
 
 
@@ -115,7 +115,7 @@ def _copy_bundle(bundle: Bundle, folder: Path, output: Path) -> None:
     for name in (*bundle.files, MANIFEST, DIGEST):
         shutil.copyfile(folder / name, output / name)
     if read_bundle(output) != bundle:
-        raise BundleDamagedError(f"{folder}: was replaced while it was copied.", repair="Run the command again.")
+        raise BundleDamagedError(f"{folder}: was replaced while it was copied.", hint="Run the command again.")
 
 
 def _copy_package(package: Package, output: Path) -> None:

@@ -74,12 +74,12 @@ typedef enum xlr_status {
 typedef struct xlr_model xlr_model;   /* an open bundle */
 typedef struct xlr_stream xlr_stream; /* one document, with its memory */
 
-/* Return message and repair of this thread's last error in one line; "" if there was none. Never NULL. The text stays
+/* Return message and hint of this thread's last error in one line; "" if there was none. Never NULL. The text stays
  * valid until the thread's next failure. */
 XLR_API const char* xlr_error_text(void);
 
-/* Return only the repair that the last error suggests; "" if it suggests none. */
-XLR_API const char* xlr_error_repair(void);
+/* Return only the hint of the last error; "" if it has none. */
+XLR_API const char* xlr_error_hint(void);
 
 /* Return the word for a status in docs/bundle_format.md, such as "bundle_format"; "ok" for XLR_OK. */
 XLR_API const char* xlr_error_code(xlr_status status);

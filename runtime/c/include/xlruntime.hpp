@@ -26,15 +26,15 @@ namespace xlr {
 class Error : public std::runtime_error {
  public:
   explicit Error(xlr_status status)
-      : std::runtime_error(xlr_error_text()), status_(status), repair_(xlr_error_repair()) {}
+      : std::runtime_error(xlr_error_text()), status_(status), hint_(xlr_error_hint()) {}
 
   xlr_status status() const { return status_; }
   std::string code() const { return xlr_error_code(status_); }  // such as "bundle_format"
-  const std::string& repair() const { return repair_; }
+  const std::string& hint() const { return hint_; }
 
  private:
   xlr_status status_;
-  std::string repair_;
+  std::string hint_;
 };
 
 inline void check(xlr_status status) {

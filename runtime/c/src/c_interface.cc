@@ -41,7 +41,7 @@ struct xlr_stream {
 namespace {
 
 struct LastError {
-  std::string text, repair;
+  std::string text, hint;
 };
 
 LastError& last_error() {
@@ -53,9 +53,9 @@ LastError& last_error() {
 class Stopped {};
 
 // Keep the text of an error for xlr_error_text.
-xlr_status failed(xlr_status status, const char* text, const char* repair = "") noexcept {
+xlr_status failed(xlr_status status, const char* text, const char* hint = "") noexcept {
   try {
-    last_error() = {text, repair};
+    last_error() = {text, hint};
   } catch (...) {  // no memory for the text
   }
   return status;
@@ -70,7 +70,7 @@ xlr_status guarded(const Body& body) noexcept {
   } catch (const Stopped&) {
     return failed(XLR_ERROR_STOPPED, "the caller's function asked to stop.");
   } catch (const Error& error) {
-    return failed(error.code, error.what(), error.repair.c_str());
+    return failed(error.code, error.what(), error.hint.c_str());
   } catch (const std::bad_alloc&) {
     return failed(XLR_ERROR_MEMORY, "there is too little memory.");
   } catch (const std::exception& error) {
@@ -242,7 +242,7 @@ xlr_model::xlr_model(std::shared_ptr<Model> opened) : model(std::move(opened)) {
 
 const char* xlr_error_text(void) { return last_error().text.c_str(); }
 
-const char* xlr_error_repair(void) { return last_error().repair.c_str(); }
+const char* xlr_error_hint(void) { return last_error().hint.c_str(); }
 
 const char* xlr_error_code(xlr_status status) { return code_word(status); }
 

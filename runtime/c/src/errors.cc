@@ -29,11 +29,11 @@ std::string one_line(std::string_view text) {
 
 }  // namespace
 
-Error::Error(xlr_status code, std::string_view message, std::string_view repair)
+Error::Error(xlr_status code, std::string_view message, std::string_view hint)
     : code(code),
       message(one_line(message)),
-      repair(one_line(repair)),
-      text_(this->repair.empty() ? this->message : this->message + " " + this->repair) {}
+      hint(one_line(hint)),
+      text_(this->hint.empty() ? this->message : this->message + " " + this->hint) {}
 
 const char* code_word(xlr_status code) {
   const auto index = static_cast<std::size_t>(code);

@@ -13,13 +13,13 @@ namespace xlruntime {
 // The message is one line: the place, the problem, and the expected and found values.
 class Error : public std::exception {
  public:
-  Error(xlr_status code, std::string_view message, std::string_view repair = "");
+  Error(xlr_status code, std::string_view message, std::string_view hint = "");
 
-  const char* what() const noexcept override { return text_.c_str(); }  // message and repair
+  const char* what() const noexcept override { return text_.c_str(); }  // message and hint
 
   const xlr_status code;
   const std::string message;
-  const std::string repair;  // what the user can do, or empty
+  const std::string hint;  // what the user can do, or empty
 
  private:
   std::string text_;

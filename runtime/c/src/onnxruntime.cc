@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kVariable = "XLRUNTIME_ONNXRUNTIME";
 constexpr const char* kOldest = "1.24.1";  // earlier versions read weights from any file that a graph names
-constexpr const char* kRepair =
+constexpr const char* kHint =
     "Install ONNX Runtime 1.24.1 or newer, and name the file of its library in XLRUNTIME_ONNXRUNTIME.";
 constexpr std::size_t kAlignment = 64;  // bytes: a vector of AVX-512, and a line of the cache
 
@@ -75,7 +75,7 @@ GetApiBase find_library(const std::string& file) {
     if (GetApiBase entry = open_library(name, reason)) return entry;
     if (first_reason.empty()) first_reason = reason;
   }
-  throw Error(XLR_ERROR_PROVIDER, "ONNX Runtime cannot be loaded (" + first_reason + ").", kRepair);
+  throw Error(XLR_ERROR_PROVIDER, "ONNX Runtime cannot be loaded (" + first_reason + ").", kHint);
 }
 
 }  // namespace
@@ -111,7 +111,7 @@ Onnxruntime::Onnxruntime(const OrtApiBase* base, const std::string& file)
     throw Error(
         XLR_ERROR_PROVIDER,
         where + "ONNX Runtime is " + version_ + ", expected 1.24.1 or newer: earlier ones let a graph read any file.",
-        kRepair);
+        kHint);
   }
   api_ = base->GetApi(ORT_VERSION_OF_TABLE);
   call<ort::CreateEnv>(int{ort::kFatal}, "xlruntime", &env_);

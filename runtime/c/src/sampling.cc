@@ -84,12 +84,12 @@ std::int64_t Sampling::draw(const std::vector<float>& logits, Random& random) co
 }
 
 void draw_tokens(const std::function<std::vector<float>()>& next_logits, const std::function<bool(std::int64_t)>& take,
-                 std::size_t most, const Sampling& sampling, const std::string& repair) {
+                 std::size_t most, const Sampling& sampling, const std::string& hint) {
   Random random(sampling.seed ? *sampling.seed : std::uint64_t{std::random_device()()} << 32 | std::random_device()());
   for (std::size_t drawn = 0; drawn < most; ++drawn) {
     const std::vector<float> logits = next_logits();
     if (!all_finite(logits.data(), logits.size())) {
-      throw Error(XLR_ERROR_RUNTIME, "the model gave logits that are not finite, so generation stops.", repair);
+      throw Error(XLR_ERROR_RUNTIME, "the model gave logits that are not finite, so generation stops.", hint);
     }
     if (!take(sampling.draw(logits, random))) return;
   }

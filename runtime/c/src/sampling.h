@@ -39,9 +39,9 @@ struct Sampling {
 // Draw up to `most` tokens, each after the ones before it.
 //
 // `next_logits` runs the model and returns the logits of the next token; `take` adds a drawn token to the document, and
-// returns whether to go on. Throws XLR_ERROR_RUNTIME, with `repair`: logits are not finite.
+// returns whether to go on. Throws XLR_ERROR_RUNTIME, with `hint`: logits are not finite.
 void draw_tokens(const std::function<std::vector<float>()>& next_logits, const std::function<bool(std::int64_t)>& take,
-                 std::size_t most, const Sampling& sampling, const std::string& repair);
+                 std::size_t most, const Sampling& sampling, const std::string& hint);
 
 bool all_finite(const float* numbers, std::size_t n);
 

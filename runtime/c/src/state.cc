@@ -13,7 +13,7 @@ namespace {
 constexpr const char *kKind = "xlexport stream", *kVersion = "3";
 const std::string kSetting = "setting.";
 constexpr const char* kCounters[] = {"capacity", "offset", "length", "history", "pending", "position", "digest"};
-constexpr const char* kRepair = "Save the stream again.";
+constexpr const char* kHint = "Save the stream again.";
 
 using Texts = std::map<std::string, std::string>;
 
@@ -60,7 +60,7 @@ class Numbers {
   Numbers(const Texts& texts, const std::string& where) : texts_(texts), where_(where) {}
 
   Error damaged(const std::string& name) const {
-    return Error(XLR_ERROR_STATE_DAMAGED, where_ + ": its " + name + " is none that a stream has.", kRepair);
+    return Error(XLR_ERROR_STATE_DAMAGED, where_ + ": its " + name + " is none that a stream has.", kHint);
   }
 
   const std::string& text(const std::string& name) const {
@@ -116,7 +116,7 @@ void State::write(const std::filesystem::path& path, const EvaluationSettings& e
 State State::read(const std::filesystem::path& path, const Bundle& bundle) {
   const std::string where = path.string();
   const auto mismatch = [&](const std::string& problem) {
-    return Error(XLR_ERROR_STATE_MISMATCH, where + ": " + problem + ".", kRepair);
+    return Error(XLR_ERROR_STATE_MISMATCH, where + ": " + problem + ".", kHint);
   };
   State state(bundle);
   state.file = Safetensors::read(path, XLR_ERROR_STATE_DAMAGED);

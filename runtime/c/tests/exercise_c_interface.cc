@@ -130,7 +130,7 @@ void errors(xlr_model* model, const std::string& folder) {
   sampling.size = 0;
   expect(xlr_stream_generate(stream, wrong, 1, 1, &sampling, add_token, nullptr) == XLR_ERROR_ARGUMENT, "no size");
   expect(std::strcmp(xlr_error_code(XLR_ERROR_TOO_LONG), "too_long") == 0, "the word of a code");
-  expect(std::strlen(xlr_error_text()) > 0 && xlr_error_repair() != nullptr, "an error has a text");
+  expect(std::strlen(xlr_error_text()) > 0 && xlr_error_hint() != nullptr, "an error has a text");
   xlr_stream_close(stream);
 }
 

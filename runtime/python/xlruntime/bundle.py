@@ -435,7 +435,7 @@ class Bundle:
             raise BundleFormatError(f"{where}: no integer format, so not a bundle that xlexport wrote.")
         if found != FORMAT:
             raise BundleFormatError(
-                f"{where}: is of format {str(found)[:20]}, this xlruntime reads {FORMAT}.", repair=hint
+                f"{where}: is of format {str(found)[:20]}, this xlruntime reads {FORMAT}.", hint=hint
             )
         try:
             manifest = read_fields(_Manifest, fields)
@@ -456,7 +456,7 @@ class Bundle:
                 raise ValueError("; ".join(problems))
             object.__setattr__(bundle, "digest", hashlib.sha256(raw).hexdigest())
         except ValueError as error:
-            raise BundleFormatError(f"{where}: {str(error).rstrip('.')}.", repair=hint) from error
+            raise BundleFormatError(f"{where}: {str(error).rstrip('.')}.", hint=hint) from error
         return bundle
 
     def problems(self) -> Iterator[str]:

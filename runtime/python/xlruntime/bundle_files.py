@@ -43,10 +43,10 @@ def read_bundle(folder: Path, digest: str | None = None, check_files: bool = Tru
     hint = "Make a bundle with `xlexport convert CHECKPOINT`."
     if not folder.is_dir():
         problem = "a file, expected a bundle folder" if folder.exists() else "no such folder"
-        raise BundleNotFoundError(f"{folder}: {problem}.", repair=hint)
+        raise BundleNotFoundError(f"{folder}: {problem}.", hint=hint)
     manifest = folder / MANIFEST
     if not manifest.is_file():
-        raise BundleNotFoundError(f"{folder}: no {MANIFEST} in it, so not a bundle.", repair=hint)
+        raise BundleNotFoundError(f"{folder}: no {MANIFEST} in it, so not a bundle.", hint=hint)
     with manifest.open("rb") as file:
         raw = read_at_most(file, MANIFEST_LIMITS.budget(str(manifest), BundleFormatError))
     found, stated = hashlib.sha256(raw).hexdigest(), _stated_digest(folder)
@@ -55,7 +55,7 @@ def read_bundle(folder: Path, digest: str | None = None, check_files: bool = Tru
         raise _manifest_changed(manifest)
     if digest is not None and digest != found:
         raise BundleMismatchError(
-            f"{manifest}: its SHA-256 is {found}, expected {digest[:80]!r}.", repair="Use the bundle that was chosen."
+            f"{manifest}: its SHA-256 is {found}, expected {digest[:80]!r}.", hint="Use the bundle that was chosen."
         )
     bundle = Bundle.from_json(raw, str(manifest))
     if not intact:  # earlier formats have no digest
@@ -76,7 +76,7 @@ def _stated_digest(folder: Path) -> str:
 def _manifest_changed(manifest: Path) -> BundleError:
     return BundleDamagedError(
         f"{manifest}: differs from the SHA-256 in {DIGEST}.",
-        repair=f"Copy the bundle again; after a change on purpose: sha256sum {MANIFEST} > {DIGEST}",
+        hint=f"Copy the bundle again; after a change on purpose: sha256sum {MANIFEST} > {DIGEST}",
     )
 
 
@@ -89,7 +89,7 @@ def check_digests(folder: Path, files: Mapping[str, FileDigest]) -> None:
     problems = [problem for name, wanted in files.items() if (problem := _problem(folder / name, wanted))]
     if problems:
         raise BundleDamagedError(
-            f"{folder}: {'; '.join(problems)}.", repair="Copy it again, or convert the checkpoint again."
+            f"{folder}: {'; '.join(problems)}.", hint="Copy it again, or convert the checkpoint again."
         )
 
 
@@ -154,7 +154,7 @@ class BundleFiles:
             if changed:
                 raise BundleDamagedError(
                     f"{self._folder}: the bundle was replaced while it was open ({listed(changed)} differs).",
-                    repair="Load it again.",
+                    hint="Load it again.",
                 )
 
 

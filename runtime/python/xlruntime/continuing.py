@@ -13,7 +13,7 @@ def check_continuous(evaluation: EvaluationSettings, batch_size: int) -> None:
     """Raise OptionError if memory cannot be carried from document to document."""
     if evaluation.full_document:
         raise OptionError(
-            "continuous: this model reads each document in one step and carries no memory.", repair="Leave it out."
+            "continuous: this model reads each document in one step and carries no memory.", hint="Leave it out."
         )
     if batch_size != 1:
         raise OptionError(f"continuous: documents go one after another, so batch size must be 1, not {batch_size}.")
@@ -26,7 +26,7 @@ def check_separator(engine: Engine, separator: str) -> None:
             engine.tokenizer.encode_piece(separator, None)
     except XlruntimeError as error:
         raise OptionError(
-            f"separator: {error.message}", repair="Give another separator, or an empty one for none."
+            f"separator: {error.message}", hint="Give another separator, or an empty one for none."
         ) from error
 
 

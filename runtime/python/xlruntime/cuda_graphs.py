@@ -38,8 +38,8 @@ _Key = tuple[str, tuple[tuple[str, int], ...]]  # purpose and sizes of all free 
 
 
 @dataclass
-class _Walk:
-    """The values bound for one memory."""
+class _Capture:
+    """The values bound for one memory, and the id of the CUDA graph captured with them."""
 
     memory: weakref.ref[Memory]
     addresses: tuple[int, ...]  # of its buffers
@@ -78,7 +78,7 @@ class FixedSession:
             name: self._buffer(np.zeros([a if isinstance(a, int) else sizes[a] for a in tensor.shape], tensor.dtype))
             for name, tensor in graph.outputs.items()
         }
-        self._walks: list[_Walk] = []
+        self._captures: list[_Capture] = []
         self._captured = 0
         self._lock = threading.Lock()
 
@@ -87,30 +87,30 @@ class FixedSession:
         with self._lock:
             if not self._inputs:
                 self._inputs = {name: self._buffer(array.copy()) for name, array in feeds.items()}
-            walk = self._walk(memory)
+            capture = self._capture_of(memory)
             for name, (_, value) in self._inputs.items():
                 value.update_inplace(np.ascontiguousarray(feeds[name]))
-            with running(self._file, self._deadline, walk.options):
-                self._session.run_with_iobinding(walk.binding, walk.options)
-            walk.binding.synchronize_outputs()
+            with running(self._file, self._deadline, capture.options):
+                self._session.run_with_iobinding(capture.binding, capture.options)
+            capture.binding.synchronize_outputs()
             return {name: value.numpy().copy() for name, (_, value) in self._outputs.items()}
 
     def _buffer(self, array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Any]:
         """Return an array and a value for it. If they share memory, the array must live as long as the value."""
         return array, device_value(array, self._device)
 
-    def _walk(self, memory: Memory) -> _Walk:
-        """Return the walk of `memory`. Drop captures of memories that are gone, or that have other buffers now."""
+    def _capture_of(self, memory: Memory) -> _Capture:
+        """Return the capture of `memory`. Drop captures of memories that are gone, or that have other buffers now."""
         addresses = tuple(memory.values[entry.input].data_ptr() for entry in memory.entries)
-        for walk in list(self._walks):
-            if walk.memory() is memory and walk.addresses == addresses:
-                return walk
-            if walk.memory() in (None, memory):
-                self._walks.remove(walk)
-                self._session.release_captured_graph(walk.graph_id)
-        walk = _Walk(weakref.ref(memory), addresses, self._bind(memory), self._run_options(), self._captured)
-        self._walks.append(walk)
-        return walk
+        for capture in list(self._captures):
+            if capture.memory() is memory and capture.addresses == addresses:
+                return capture
+            if capture.memory() in (None, memory):
+                self._captures.remove(capture)
+                self._session.release_captured_graph(capture.graph_id)
+        capture = _Capture(weakref.ref(memory), addresses, self._bind(memory), self._run_options(), self._captured)
+        self._captures.append(capture)
+        return capture
 
     def _bind(self, memory: Memory) -> Any:
         binding = self._session.io_binding()

@@ -202,7 +202,7 @@ def check_ids(ids: Ids, vocab_size: int, name: str, first: int = 0) -> None:
         at = int(wrong[0])
         raise TokenError(
             f"{name}: token {first + at} has id {int(ids[at])}, expected 0 to {vocab_size - 1} ({len(wrong)} such).",
-            repair="Tokenize it with the model's own vocabulary.",
+            hint="Tokenize it with the model's own vocabulary.",
         )
 
 
@@ -225,7 +225,7 @@ def check_length(tokens: int, evaluation: EvaluationSettings, name: str, found: 
         raise TooLongError(
             f"{name}: {found or f'{tokens:,} tokens'}, but at most {most:,} are possible: the model reads "
             f"{longest:,} tokens of a document{one_more}.",
-            repair=f"Make it shorter,{more} or let it begin again every {longest:,} tokens (restart=True, --restart).",
+            hint=f"Make it shorter,{more} or let it begin again every {longest:,} tokens (restart=True, --restart).",
         )
 
 
@@ -264,7 +264,7 @@ def utf8_bytes(text: str | bytes, name: str) -> bytes:
         raise TextError(
             f"{name}: character {error.start} is half of a surrogate pair (U+{ord(text[error.start]):04X}), which "
             "UTF-8 cannot hold.",
-            repair="Give bytes, or replace it.",
+            hint="Give bytes, or replace it.",
         ) from error
 
 
@@ -320,5 +320,5 @@ def continuation(tokenizer: Tokenizer, prompt: str, before: Ids, ids: Ids) -> st
 def _not_utf8(name: str, at: int, byte: int) -> TextError:
     return TextError(
         f"{name}: not UTF-8 at byte {at} (0x{byte:02x}), and this bundle's tokenizer needs text.",
-        repair=f"Convert it, for instance: iconv -f latin1 -t utf-8 {name}",
+        hint=f"Convert it, for instance: iconv -f latin1 -t utf-8 {name}",
     )

@@ -131,7 +131,7 @@ class Engine:
             raise BundleFormatError(
                 f"{self.folder / graph.file}: {graph.format}, which needs PyTorch, not ONNX Runtime; loading it "
                 "runs code from the file.",
-                repair=(
+                hint=(
                     "If you trust it like a program, use a command with --trust, or xlexport.torch_runtime.load. "
                     "All other commands need a bundle of convert --to onnx."
                 ),
@@ -205,7 +205,7 @@ class Engine:
         try:
             return self.bundle.evaluation.choose(segment_len, restart, **settings)
         except OptionError as error:
-            raise OptionError(f"{self.folder}: {error.message}", repair=error.repair) from None
+            raise OptionError(f"{self.folder}: {error.message}", hint=error.hint) from None
 
     def new_memory(self, evaluation: EvaluationSettings, batch_size: int = 1, capacity: int | None = None) -> Memory:
         """Return fresh memory for `batch_size` rows.
@@ -249,13 +249,13 @@ class Engine:
             raise OptionError(
                 f"a segment of {S} tokens does not fit: a ring of {memory.capacity} slots that keeps "
                 f"{memory.evaluation.most_rows} rows takes 1 to {memory.max_segment}.",
-                repair="Split it.",
+                hint="Split it.",
             )
         if (room := memory.room.min()) < S:
             raise OptionError(
                 f"a segment of {S} tokens does not fit: a row has room for {room} more, as the model reads at most "
                 f"{memory.evaluation.longest_part} tokens of a document.",
-                repair="Restart the row.",
+                hint="Restart the row.",
             )
         sizes = {"batch": B, "segment": S, **memory.slots}
         fixed = None if self._fixed is None else self._fixed.session(purpose, memory, sizes)
@@ -294,7 +294,7 @@ class Engine:
             raise OptionError(
                 f"a segment of {segment_len} tokens does not fit: the graph for {purpose!r} takes 1 to "
                 f"{self.longest_step(purpose, segment_len)}.",
-                repair="Split it.",
+                hint="Split it.",
             )
         return purpose
 
@@ -328,7 +328,7 @@ class Engine:
             values = dict(load_file(file))
         except (SafetensorError, ValueError) as error:
             raise BundleDamagedError(
-                f"{file}: damaged ({first_line(error)}).", repair="Copy the bundle again."
+                f"{file}: damaged ({first_line(error)}).", hint="Copy the bundle again."
             ) from error
         wrong = [
             f"{named(entry.first_value)} for {named(entry.input)}"
@@ -336,5 +336,5 @@ class Engine:
             if entry.first_value is not None and not entry.begins_with(values.get(entry.first_value))
         ]
         if wrong:
-            raise BundleFormatError(f"{file}: no such rows: {listed(wrong)}.", repair="Convert the checkpoint again.")
+            raise BundleFormatError(f"{file}: no such rows: {listed(wrong)}.", hint="Convert the checkpoint again.")
         return values

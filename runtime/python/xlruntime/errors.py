@@ -2,7 +2,7 @@
 
 The names and codes::
 
-    RepairableError
+    HintedError
     └── XlruntimeError                                      runtime
         ├── BundleError (ValueError)                        base of all problems of a bundle
         │   ├── BundleNotFoundError (FileNotFoundError)     bundle_not_found
@@ -22,7 +22,7 @@ The names and codes::
         ├── ProviderError (RuntimeError)                    provider
         └── StepTimeoutError (TimeoutError)                 timeout
 
-Every message is one line: the place, the problem, and the expected and found values. The repair is a field.
+Every message is one line: the place, the problem, and the expected and found values. The hint is a field.
 """
 
 from typing import ClassVar
@@ -35,9 +35,9 @@ __all__ = [
     "BundleGraphError",
     "BundleMismatchError",
     "BundleNotFoundError",
+    "HintedError",
     "OptionError",
     "ProviderError",
-    "RepairableError",
     "StateDamagedError",
     "StateError",
     "StateMismatchError",
@@ -51,20 +51,20 @@ __all__ = [
 ]
 
 
-class RepairableError(Exception):
-    """An error that may suggest a repair; its text is message and repair in one line."""
+class HintedError(Exception):
+    """An error that may carry a hint for the user; its text is message and hint in one line."""
 
-    def __init__(self, message: str = "", repair: str | None = None) -> None:
-        """Keep the problem with its place, and a repair that the user can make, if there is one."""
+    def __init__(self, message: str = "", hint: str | None = None) -> None:
+        """Keep the problem with its place, and what the user can do about it."""
         super().__init__(message)
         self.message = message
-        self.repair = repair
+        self.hint = hint
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (self.message, self.repair)))
+        return " ".join(filter(None, (self.message, self.hint)))
 
 
-class XlruntimeError(RepairableError):
+class XlruntimeError(HintedError):
     """Base of all errors that this package raises on purpose; `code` is the word for its kind in all runtimes."""
 
     code: ClassVar[str] = "runtime"

@@ -171,7 +171,7 @@ class EvaluationRules:
             have = ", ".join(map(named, ("segment_len", *self.settings)))
             raise OptionError(
                 f"{listed(map(named, strange))}: not among the settings of this bundle ({have}).",
-                repair="Leave it out.",
+                hint="Leave it out.",
             )
         values = {name: given.get(name, setting.value) for name, setting in self.settings.items()}
         length = self.segment_len if segment_len is None else segment_len

@@ -1,7 +1,7 @@
 """Refuse graphs that xlexport cannot have written, before ONNX Runtime sees any part of them.
 
 ONNX Runtime runs each operator that a file names, follows each file name in it, and expands each function. So this
-module first walks the file as protocol buffers, without the `onnx` package. A graph that passes can still take long or
+module first reads the file as protocol buffers, without the `onnx` package. A graph that passes can still take long or
 need much memory.
 """
 
@@ -25,7 +25,7 @@ GRAPH_LIMITS = Limits(operations=5_000_000)  # fields of all messages; the sampl
 MOST_NODES = 100_000  # once all functions are expanded; the sample's largest graph has 560
 SHORT = 64  # bytes of an attribute that is compared with earlier ones before it is read
 DEEPEST = 16  # graphs within nodes and functions within functions; xlexport writes 2
-REPAIR = "Convert the checkpoint again; open untrusted bundles only in a sandbox."
+HINT = "Convert the checkpoint again; open untrusted bundles only in a sandbox."
 
 # Operators that `convert` and `quantize` write. A test derives the list again from bundles.
 EMITTED = frozenset(
@@ -92,7 +92,7 @@ def read_graph(path: Path, data_files: Collection[str] = (), limits: Limits = GR
         BundleGraphError: the file is too large, or refused.
     """
     if not path.is_file():
-        raise BundleDamagedError(f"{path}: no such file.", repair="Copy the bundle again.")
+        raise BundleDamagedError(f"{path}: no such file.", hint="Copy the bundle again.")
     budget = limits.budget(str(path), BundleGraphError)
     with path.open("rb") as file:
         if (size := os.fstat(file.fileno()).st_size) > limits.bytes:
@@ -102,7 +102,7 @@ def read_graph(path: Path, data_files: Collection[str] = (), limits: Limits = GR
     for name in check_graph(content, str(path), data_files, limits):
         if (path.parent / name).resolve().parent != folder:
             raise BundleDamagedError(
-                f"{path.parent / name}: a link that leads out of the folder.", repair="Copy the bundle with its files."
+                f"{path.parent / name}: a link that leads out of the folder.", hint="Copy the bundle with its files."
             )
     return content
 
@@ -116,7 +116,7 @@ def check_graph(
         content: the whole file.
         file: its path, for messages.
         data_files: names of files in the same folder that may hold its tensors.
-        limits: the most memory, operations and time of the walk.
+        limits: the most memory, operations and time of the record.
 
     Returns:
         The data files that hold its tensors.
@@ -126,17 +126,17 @@ def check_graph(
             themselves, or exceeds the bounds.
     """
     try:
-        walk = _Walk(content, file, data_files, limits)
+        record = _FileRecord(content, file, data_files, limits)
     except ValueError as error:
         if isinstance(error, BundleGraphError):
             raise
-        raise BundleGraphError(f"{file}: not an ONNX graph ({error}).", repair="Copy the bundle again.") from error
-    if problems := list(walk.problems()):
-        raise BundleGraphError(f"{file}: {'; '.join(problems)}.", repair=REPAIR)
-    return frozenset(walk.locations)
+        raise BundleGraphError(f"{file}: not an ONNX graph ({error}).", hint="Copy the bundle again.") from error
+    if problems := list(record.problems()):
+        raise BundleGraphError(f"{file}: {'; '.join(problems)}.", hint=HINT)
+    return frozenset(record.locations)
 
 
-class _Walk:
+class _FileRecord:
     """One pass over a file, which records its contents."""
 
     def __init__(self, content: bytes, file: str, data_files: Collection[str], limits: Limits) -> None:

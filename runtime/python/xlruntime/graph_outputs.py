@@ -56,4 +56,4 @@ def _kind(array: npt.NDArray[Any] | object) -> str:
 
 
 def _not_as_described(file: Path, problem: str) -> BundleGraphError:
-    return BundleGraphError(f"{file}: {problem}.", repair="Convert the checkpoint again.")
+    return BundleGraphError(f"{file}: {problem}.", hint="Convert the checkpoint again.")

@@ -39,7 +39,7 @@ def image_side(bundle: Bundle) -> int:
         raise OptionError(
             f"the model has {bundle.vocab_size:,} tokens and {positions or 'unlimited'} positions; a model of images "
             "has 256 tokens, and 3 positions for each pixel of a square.",
-            repair="Train one with --task images.",
+            hint="Train one with --task images.",
         )
     return side
 

@@ -58,8 +58,8 @@ def find_kernels(ops: str | Path, device: Device) -> Kernels | None:
     if path is None:
         return None
     if not path.is_file():
-        repair = REINSTALL if ops == "auto" else "Give the path of the library, auto or none."
-        raise ProviderError(f"{path}: no such file, expected a library of kernels.", repair=repair)
+        hint = REINSTALL if ops == "auto" else "Give the path of the library, auto or none."
+        raise ProviderError(f"{path}: no such file, expected a library of kernels.", hint=hint)
     return _read(path.resolve()) if device.kind == "cpu" else None
 
 
@@ -80,7 +80,7 @@ def _installed_library() -> Path | None:
     package = importlib.import_module(PACKAGE)
     library = getattr(package, "LIBRARY", None)
     if library is None:  # an empty folder of this name is a package, too
-        raise ProviderError(f"the module {PACKAGE} has no LIBRARY, so it is not of {DISTRIBUTION}.", repair=REINSTALL)
+        raise ProviderError(f"the module {PACKAGE} has no LIBRARY, so it is not of {DISTRIBUTION}.", hint=REINSTALL)
     return Path(library)
 
 
@@ -91,13 +91,13 @@ def _read(path: Path) -> Kernels:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise ProviderError(
-            f"{path}: cannot be loaded as a library of kernels ({first_line(error)}).", repair=REINSTALL
+            f"{path}: cannot be loaded as a library of kernels ({first_line(error)}).", hint=REINSTALL
         ) from error
     texts = []
     for symbol in SYMBOLS:
         function = getattr(library, symbol, None)
         if function is None:
-            raise ProviderError(f"{path}: has no {symbol}, so it is not a library of {DISTRIBUTION}.", repair=REINSTALL)
+            raise ProviderError(f"{path}: has no {symbol}, so it is not a library of {DISTRIBUTION}.", hint=REINSTALL)
         function.restype = ctypes.c_char_p
         texts.append(function().decode("ascii"))
     return Kernels(path, *texts)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import RepairableError
+from .errors import HintedError
 from .messages import first_line
 
 __all__ = ["Budget", "Limits", "parse_json", "read_at_most", "read_json"]
 
-REPAIR = "Copy the file again, or write it again."
+HINT = "Copy the file again, or write it again."
 PIECE = 1 << 20  # bytes that are read at once
 TIME_EVERY = 1 << 12  # operations between two checks of the clock
 JSON_ARRAY, JSON_OBJECT, JSON_VALUE = 72, 232, 100  # bytes in Python, with the place in its container
@@ -33,21 +33,21 @@ class Limits:
     operations: int = 20_000_000
     seconds: float = 60.0
 
-    def budget(self, name: str, error: type[RepairableError], repair: str = REPAIR) -> Budget:
+    def budget(self, name: str, error: type[HintedError], hint: str = HINT) -> Budget:
         """Return a budget for reading the file `name`; it raises `error` if a limit is exceeded.
 
         Args:
-            repair: the repair that messages about a damaged file suggest.
+            hint: what a user can do about a damaged file.
         """
-        return Budget(self, name, error, repair)
+        return Budget(self, name, error, hint)
 
 
 class Budget:
     """The rest of the limits while one file is read."""
 
-    def __init__(self, limits: Limits, name: str, error: type[RepairableError], repair: str) -> None:
+    def __init__(self, limits: Limits, name: str, error: type[HintedError], hint: str) -> None:
         """Start with all of `limits` left."""
-        self.limits, self.name, self.error, self.repair = limits, name, error, repair
+        self.limits, self.name, self.error, self.hint = limits, name, error, hint
         self.bytes, self.operations = limits.bytes, limits.operations
         self._deadline = time.thread_time() + limits.seconds
         self._next_look = max(0, self.operations - TIME_EVERY)
@@ -56,7 +56,7 @@ class Budget:
         """Count bytes before they are allocated, and operations before they run.
 
         Raises:
-            RepairableError: of the class `error`, if a limit is exceeded.
+            HintedError: of the class `error`, if a limit is exceeded.
         """
         self.bytes -= size
         self.operations -= operations
@@ -73,7 +73,7 @@ class Budget:
         if time.thread_time() > self._deadline:
             raise self._exceeded(f"{self.limits.seconds:g} seconds")
 
-    def _exceeded(self, limit: str) -> RepairableError:
+    def _exceeded(self, limit: str) -> HintedError:
         return self.error(f"{self.name}: reading it would take more than {limit}.", "Check where the file comes from.")
 
 
@@ -81,7 +81,7 @@ def read_at_most(file: BinaryIO, budget: Budget) -> bytes:
     """Read a file to its end, but at most one byte more than the budget has left.
 
     Raises:
-        RepairableError: of the budget's class, if the file is longer.
+        HintedError: of the budget's class, if the file is longer.
         OSError: the file cannot be read.
     """
     pieces: list[bytes] = []
@@ -99,7 +99,7 @@ def parse_json(raw: bytes, budget: Budget) -> Any:
     Brackets and commas within strings are counted too, which only makes the bound stricter.
 
     Raises:
-        RepairableError: of the budget's class, if the values exceed the budget, or the text is not JSON.
+        HintedError: of the budget's class, if the values exceed the budget, or the text is not JSON.
     """
     arrays, objects, others = raw.count(b"["), raw.count(b"{"), raw.count(b",") + raw.count(b":")
     size = JSON_ARRAY * arrays + JSON_OBJECT * objects + JSON_VALUE * others + 2 * len(raw)
@@ -107,16 +107,16 @@ def parse_json(raw: bytes, budget: Budget) -> Any:
     try:
         return json.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise budget.error(f"{budget.name}: not valid JSON ({first_line(error)[:100]}).", budget.repair) from error
+        raise budget.error(f"{budget.name}: not valid JSON ({first_line(error)[:100]}).", budget.hint) from error
 
 
-def read_json(path: Path, limits: Limits, error: type[RepairableError], repair: str = REPAIR) -> Any:
+def read_json(path: Path, limits: Limits, error: type[HintedError], hint: str = HINT) -> Any:
     """Read the JSON text in the file `path`, within `limits`.
 
     Raises:
-        RepairableError: of the class `error`, if the file exceeds the limits or is not JSON.
+        HintedError: of the class `error`, if the file exceeds the limits or is not JSON.
         OSError: the file cannot be read.
     """
-    budget = limits.budget(str(path), error, repair)
+    budget = limits.budget(str(path), error, hint)
     with path.open("rb") as file:
         return parse_json(read_at_most(file, budget), budget)

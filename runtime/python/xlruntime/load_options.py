@@ -55,7 +55,7 @@ class LoadOptions:
         if self.cuda_graphs and self.place.kind != "cuda":
             raise OptionError(
                 f"cuda_graphs needs a CUDA device, but the device is {self.place}.",
-                repair="Leave it out, or choose cuda.",
+                hint="Leave it out, or choose cuda.",
             )
 
     @cached_property

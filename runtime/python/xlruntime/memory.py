@@ -381,7 +381,7 @@ def check_room(plan: MemoryPlan, batch_size: int) -> None:
         raise OptionError(
             f"the memory of {batch_size:,} batch rows of {plan.capacity:,} slots would take {nbytes / 1e9:,.1f} GB, "
             f"but this machine has {machine / 1e9:,.1f} GB.",
-            repair="Choose a smaller mem_len, segment_len or batch size.",
+            hint="Choose a smaller mem_len, segment_len or batch size.",
         )
 
 

@@ -142,7 +142,7 @@ class Model(Engine):
                 if not isinstance(source, str):
                     raise ArgumentError(
                         f"surprisal: text {number} is {shown(source)}, not a text, so it has no words.",
-                        repair="Give a str, or use score_tokens.",
+                        hint="Give a str, or use score_tokens.",
                     )
                 held[number] = source
                 yield given
@@ -217,7 +217,7 @@ def _several(documents: Iterable[Any], method: str) -> Iterator[Any]:
     if given is not None or isinstance(documents, Mapping) or not isinstance(documents, Iterable):
         raise ArgumentError(
             f"{method}: expected a list of documents, found {shown(documents)}.",
-            repair=f"Give a list: model.{method}([{given or 'text'}])",
+            hint=f"Give a list: model.{method}([{given or 'text'}])",
         )
     return _not_numbers(documents, method)
 
@@ -227,6 +227,6 @@ def _not_numbers(documents: Iterable[Any], method: str) -> Iterator[Any]:
         if isinstance(document, int | float | np.number):
             raise ArgumentError(
                 f"{method}: document {number} is the number {shown(document)}.",
-                repair=f"Give a list of documents, each with its token ids: model.{method}([ids])",
+                hint=f"Give a list of documents, each with its token ids: model.{method}([ids])",
             )
         yield document

@@ -41,7 +41,7 @@ def open_as(kind: type[E], folder: str | Path, options: LoadOptions, *, translat
     logger.info("%s: %d files, %s bytes, %s", path, len(bundle.files), f"{size:,}", checked)
     if options.cuda_graphs and not any(graph.static for graph in bundle.graphs.values()):
         raise OptionError(
-            f"{path}: no graphs for cuda_graphs.", repair="Convert the checkpoint again with --cuda-graphs."
+            f"{path}: no graphs for cuda_graphs.", hint="Convert the checkpoint again with --cuda-graphs."
         )
     return kind(path, bundle, options, files=files)
 
@@ -50,11 +50,11 @@ def _check_kind(folder: Path, bundle: Bundle, translates: bool) -> None:
     if translates and bundle.encoder is None:
         raise BundleFormatError(
             f"{folder}: a language model, which has no encoder, so it translates nothing.",
-            repair="Score or continue documents with it (xlruntime.load), or give the bundle of an encoder-decoder.",
+            hint="Score or continue documents with it (xlruntime.load), or give the bundle of an encoder-decoder.",
         )
     if not translates and bundle.encoder is not None:
         raise BundleFormatError(
             f"{folder}: an encoder-decoder, which turns one text into another, so it neither scores nor continues "
             "documents.",
-            repair="Use `xlexport translate`, or open it with xlruntime.load_translator.",
+            hint="Use `xlexport translate`, or open it with xlruntime.load_translator.",
         )

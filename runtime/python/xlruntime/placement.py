@@ -72,5 +72,5 @@ def require_placement(
     providers = ", ".join(sorted({node.provider for node in strays}))
     raise ProviderError(
         f"{where}: {len(strays)} of {len(nodes)} nodes run on {providers}, not on {provider}: {operators} ({named}).",
-        repair="Use an ONNX Runtime that has these kernels, or leave out strict_device and cuda_graphs.",
+        hint="Use an ONNX Runtime that has these kernels, or leave out strict_device and cuda_graphs.",
     )

@@ -226,7 +226,7 @@ def _cut(corpus: Corpus, evaluation: EvaluationSettings, protocol: str, B: int, 
         raise TextError(
             f"{corpus.name}: {len(corpus.ids):,} tokens make {B} streams of {n:,}, at least {needed:,} each are "
             f"needed{warmup}.",
-            repair=f"Give a longer text, or a smaller --batch-size{' or --mem-len' if W else ''}.",
+            hint=f"Give a longer text, or a smaller --batch-size{' or --mem-len' if W else ''}.",
         )
     streams = corpus.ids[: B * n].reshape(B, n)
     if W:
@@ -272,7 +272,7 @@ def _pack_sentences(
     if not segments:
         raise TextError(
             f"{corpus.name}: its sentences do not fill one segment of {S} tokens in each of {B} rows.",
-            repair="Give a longer text, or a smaller --batch-size.",
+            hint="Give a longer text, or a smaller --batch-size.",
         )
     N = segments * S
     tokens = np.stack([np.concatenate([run[:-1] for run in runs])[:N] for runs in rows])
@@ -305,7 +305,7 @@ def _sentences(corpus: Corpus, start: int, end: int) -> Iterator[Ids]:
         raise TokenError(
             f"{corpus.name}: expected sentences one after the other, each from token {start} to token {end}; found "
             "another order.",
-            repair="Walk it as plain streams with --no-sentences.",
+            hint="Walk it as plain streams with --no-sentences.",
         )
     return (corpus.ids[first : last + 1] for first, last in zip(starts, ends, strict=True))
 
@@ -342,7 +342,7 @@ def walk(engine: Engine, streams: Streams, progress: Callable[[int, int], None] 
             raise XlruntimeError(
                 f"{corpus.name}: stream {row + 1} of {B}, token {start + column + 1}: a log-probability of "
                 f"{log_prob[row, column]}, so the text cannot be scored.",
-                repair="See whether the checkpoint's weights are finite.",
+                hint="See whether the checkpoint's weights are finite.",
             )
         if start >= streams.warmup:
             log_probs.add(log_prob)

@@ -78,24 +78,24 @@ def import_onnxruntime() -> ModuleType:
     wheels = installed_wheels()
     if len(wheels) > 1:
         both = " and ".join(f"{name} {version}" for name, version in wheels.items())
-        raise ProviderError(f"{both} are both installed and overwrite each other.", repair=f"Keep one: {REINSTALL}.")
+        raise ProviderError(f"{both} are both installed and overwrite each other.", hint=f"Keep one: {REINSTALL}.")
     try:
         ort = importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:
         if error.name != "onnxruntime":
             raise ProviderError(
-                f"ONNX Runtime lacks the module {error.name}.", repair=f"Install it again: {REINSTALL}."
+                f"ONNX Runtime lacks the module {error.name}.", hint=f"Install it again: {REINSTALL}."
             ) from error
-        raise ProviderError("ONNX Runtime is not installed.", repair=f"Install it: {INSTALL}.") from error
+        raise ProviderError("ONNX Runtime is not installed.", hint=f"Install it: {INSTALL}.") from error
     except ImportError as error:
-        raise ProviderError(f"ONNX Runtime cannot be loaded ({first_line(error)}).", repair=f"{REINSTALL}.") from error
+        raise ProviderError(f"ONNX Runtime cannot be loaded ({first_line(error)}).", hint=f"{REINSTALL}.") from error
     if not hasattr(ort, "InferenceSession"):  # left after one of two wheels was uninstalled
-        raise ProviderError("ONNX Runtime is only partly installed.", repair=f"Install it again: {REINSTALL}.")
+        raise ProviderError("ONNX Runtime is only partly installed.", hint=f"Install it again: {REINSTALL}.")
     if _version(ort.__version__) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ProviderError(
             f"ONNX Runtime is {ort.__version__}, expected {oldest} or newer: earlier ones let a graph read any file.",
-            repair=f"Install it again: {REINSTALL}.",
+            hint=f"Install it again: {REINSTALL}.",
         )
     return ort
 
@@ -110,7 +110,7 @@ def require_version(oldest: str, where: str) -> None:
     found = import_onnxruntime().__version__
     if _version(found) < _version(oldest):
         raise BundleFormatError(
-            f"{where}: needs ONNX Runtime {oldest} or newer, found {found}.", repair="Upgrade ONNX Runtime."
+            f"{where}: needs ONNX Runtime {oldest} or newer, found {found}.", hint="Upgrade ONNX Runtime."
         )
 
 
@@ -220,7 +220,7 @@ def open_session(
             raise _cuda_failed(device, reason) from error
         raise BundleGraphError(
             f"{path}: ONNX Runtime {ort.__version__} cannot load it ({reason}).",
-            repair="Copy the bundle again, convert the checkpoint again, or upgrade ONNX Runtime.",
+            hint="Copy the bundle again, convert the checkpoint again, or upgrade ONNX Runtime.",
         ) from error
     session.disable_fallback()
     if session.get_providers()[0] != device.provider:
@@ -237,7 +237,7 @@ def _register(options: Any, kernels: Kernels) -> None:
     except onnxruntime_errors() as error:
         raise ProviderError(
             f"{kernels.path}: ONNX Runtime cannot use {kernels} ({first_line(error)}).",
-            repair="Install ONNX Runtime and xlexport-ops again, or choose ops none: the results are the same.",
+            hint="Install ONNX Runtime and xlexport-ops again, or choose ops none: the results are the same.",
         ) from error
 
 
@@ -247,7 +247,7 @@ def _require_cuda(ort: ModuleType, device: Device) -> None:
     if device.provider not in available:
         raise ProviderError(
             f"device {device}: onnxruntime {ort.__version__} has no {device.provider} (it has {', '.join(available)}).",
-            repair=(
+            hint=(
                 "Install the CUDA build: pip uninstall -y onnxruntime && pip install onnxruntime-gpu; or use device "
                 "cpu."
             ),
@@ -259,6 +259,6 @@ def _require_cuda(ort: ModuleType, device: Device) -> None:
 def _cuda_failed(device: Device, reason: str) -> ProviderError:
     return ProviderError(
         f"device {device}: its execution provider did not start ({reason}).",
-        repair="Check that nvidia-smi lists the device; missing CUDA libraries come with: "
+        hint="Check that nvidia-smi lists the device; missing CUDA libraries come with: "
         "pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu.",
     )

@@ -123,7 +123,7 @@ def generate_full_document(
         raise OptionError(f"max_tokens is {max_tokens}, at least 0 is needed.")
     ids = encode(prompt, engine.tokenizer, engine.bundle.vocab_size, "the prompt")
     if not len(ids):
-        raise TextError("nothing to continue: the prompt is empty.", repair="Give a prompt.")
+        raise TextError("nothing to continue: the prompt is empty.", hint="Give a prompt.")
     check_length(len(ids) + max_tokens, evaluation, f"the prompt and {max_tokens:,} tokens after it")
     return _generate(engine, evaluation, ids, max_tokens, sampling)
 
@@ -133,14 +133,14 @@ def draw_tokens(
     take: Callable[[int], object],
     max_tokens: int,
     sampling: Sampling,
-    repair: str,
+    hint: str,
 ) -> Iterator[int]:
     """Yield up to `max_tokens` token ids, each drawn after the ones before it.
 
     Args:
         next_logits: runs the model and returns the logits (n_token,) of the next token.
         take: adds a drawn token to the document.
-        repair: the repair in the message about logits that are not finite.
+        hint: what a user can do about logits that are not finite.
 
     Raises:
         XlruntimeError: logits are not finite.
@@ -149,7 +149,7 @@ def draw_tokens(
     for _ in range(max_tokens):
         logits = next_logits()
         if not np.isfinite(logits).all():
-            raise XlruntimeError("the model gave logits that are not finite, so generation stops.", repair=repair)
+            raise XlruntimeError("the model gave logits that are not finite, so generation stops.", hint=hint)
         token = sampling.draw(logits, rng)
         take(token)
         yield token

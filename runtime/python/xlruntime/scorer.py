@@ -1,4 +1,4 @@
-"""Score many documents at once: each batch row walks one document and takes the next when it is done."""
+"""Score many documents at once: each batch row reads one document and takes the next when it is done."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .active_document import ActiveDocument
 from .continuing import check_continuous, check_separator, is_space
 from .documents import Document, Source, TokenPiece, check_length
 from .engine import Engine
@@ -23,7 +24,6 @@ from .memory import Memory
 from .scores import DocumentScore, TokenScores, total_score
 from .stream import warn_not_finite
 from .token_reader import TokenReader
-from .walk import Walk
 from .word_ends import WordEnds
 
 __all__ = ["BatchSize", "Scorer", "check_detail", "detail_of"]
@@ -100,7 +100,7 @@ class Scorer:
         self.bos = bos
         self._word_ends = None if starts_word is None else WordEnds(engine, evaluation, starts_word)
         self.memory: Memory | None = None
-        self.rows: list[Walk | None] = []
+        self.rows: list[ActiveDocument | None] = []
         self.taken = 0
         self.last: int | None = None
         self.spaced = False
@@ -166,11 +166,11 @@ class Scorer:
                 if self.memory is not None and not self.fitting.takes(given.tokens):
                     late = given  # it waits until all rows are idle, because the rings have another size
                     break
-                if isinstance(walk := self._begin(given), TokenScores):  # nothing to score in it
-                    yield [walk]
+                if isinstance(document := self._begin(given), TokenScores):  # nothing to score in it
+                    yield [document]
                 else:
-                    self._seat(walk)
-            active = [row for row, walk in enumerate(rows) if walk is not None]
+                    self._seat(document)
+            active = [row for row, document in enumerate(rows) if document is not None]
             if not active:
                 if not self.continuous:
                     self.memory, rows[:] = None, []
@@ -184,12 +184,12 @@ class Scorer:
                 rows[:] = [rows[row] for row in active]
             yield self._step(self.memory)
 
-    def _seat(self, walk: Walk) -> None:
+    def _seat(self, document: ActiveDocument) -> None:
         """Give a document the first idle row, or a further one."""
         if None not in self.rows:
-            self.rows.append(walk)
+            self.rows.append(document)
             return
-        self.rows[row := self.rows.index(None)] = walk
+        self.rows[row := self.rows.index(None)] = document
         if self.memory is not None and not self.continuous:
             self.memory.restart(row)
             if self.batch_size == 1:  # its scores do not depend on the documents before, to the last bit
@@ -198,7 +198,7 @@ class Scorer:
     @property
     def _longest(self) -> int | None:
         """Number of tokens of the longest document in the rows; None: unknown."""
-        lengths = [walk.tokens for walk in self.rows if walk is not None]
+        lengths = [document.tokens for document in self.rows if document is not None]
         return None if None in lengths else max((tokens for tokens in lengths if tokens is not None), default=0)
 
     def _useful(self, most: int) -> int:
@@ -207,32 +207,32 @@ class Scorer:
         useful = most_rows(self.engine, longest) if self.rows and self.batch_size != AUTO else None
         return most if useful is None else min(most, useful)
 
-    def _begin(self, given: Opened) -> Walk | TokenScores:
+    def _begin(self, given: Opened) -> ActiveDocument | TokenScores:
         """Begin a document; return its end at once if it has nothing to score."""
         self.taken = given.number + 1
         reader = given.reader
-        walk = Walk(given.number, reader, 0, position=0, tokens=given.tokens)
+        document = ActiveDocument(given.number, reader, 0, position=0, tokens=given.tokens)
         if given.error is not None:
-            return self._failed(walk, given.error)
+            return self._failed(document, given.error)
         try:
             longest = self.evaluation.longest_document
             if longest is not None and not self.evaluation.restart and reader.at_hand and reader.has(longest + 1):
-                self._refuse_longer(walk.name)
+                self._refuse_longer(document.name)
             if self.last is not None:
-                walk.held, walk.unscored = self.last, 0
+                document.held, document.unscored = self.last, 0
             elif len(first := reader.take(1)):
-                walk.held = int(first.ids[0])
+                document.held = int(first.ids[0])
                 if first.context:
-                    walk.context, walk.unscored = 1, 0
+                    document.context, document.unscored = 1, 0
                 else:
-                    walk.position, walk.first = 1, first
+                    document.position, document.first = 1, first
             if not reader.at_end:
-                return walk
+                return document
         except UNREADABLE as error:
-            return self._failed(walk, error)
-        if walk.position or walk.context:
-            self._end(walk)
-        return self._scores(walk, *self._nothing())
+            return self._failed(document, error)
+        if document.position or document.context:
+            self._end(document)
+        return self._scores(document, *self._nothing())
 
     def reader(self, document: Document) -> TokenReader:
         """Return the reader of the next document, which first returns the separator or `bos` if one is due."""
@@ -243,17 +243,17 @@ class Scorer:
             before = tokenizer.encode_piece(self.separator, self.last)
         return TokenReader(document, tokenizer, self.engine.bundle.vocab_size, before)
 
-    def _end(self, walk: Walk) -> None:
+    def _end(self, document: ActiveDocument) -> None:
         """Remember how a document ended, for the next one."""
         if self.continuous:
-            self.last = walk.held
-            self.spaced = walk.reader.ended_in_space or is_space(self.engine, walk.held)
+            self.last = document.held
+            self.spaced = document.reader.ended_in_space or is_space(self.engine, document.held)
 
-    def _failed(self, walk: Walk, error: Exception) -> TokenScores:
+    def _failed(self, document: ActiveDocument, error: Exception) -> TokenScores:
         """Return the last part of an unreadable document."""
         if not self.keep_going:
             raise error
-        return self._scores(walk, *self._nothing(), error=error)
+        return self._scores(document, *self._nothing(), error=error)
 
     def _nothing(self) -> tuple[TokenPiece, npt.NDArray[np.float32], npt.NDArray[np.int64], dict[str, Any]]:
         none = np.zeros(0, np.int64)
@@ -270,10 +270,10 @@ class Scorer:
     def _make_room(self, memory: Memory) -> Iterator[TokenScores]:
         """Restart all rows without positions left, idle ones too; yield ends of documents that must not restart."""
         for row in np.flatnonzero(memory.room == 0).tolist():
-            walk = self.rows[row]
-            if walk is not None:
+            document = self.rows[row]
+            if document is not None:
                 try:
-                    self._refuse_longer(walk.name)
+                    self._refuse_longer(document.name)
                 except UNREADABLE as error:
                     yield self._failed(self._leave(row), error)
             memory.restart(row)
@@ -283,10 +283,10 @@ class Scorer:
         found = list(self._make_room(memory))
         longest = min(self._longest_step, int(memory.room.min()))  # padding needs positions too
         pieces: dict[int, TokenPiece] = {}
-        for row, walk in enumerate(self.rows):
-            if walk is not None:
+        for row, document in enumerate(self.rows):
+            if document is not None:
                 try:
-                    pieces[row] = self._take(walk, longest)
+                    pieces[row] = self._take(document, longest)
                 except UNREADABLE as error:
                     found.append(self._failed(self._leave(row), error))
         if not pieces:
@@ -297,7 +297,7 @@ class Scorer:
         tokens = np.zeros((B, S), np.int64)
         targets = np.zeros((B, S), np.int64)
         for row, piece in pieces.items():
-            read = np.concatenate([[self._walk(row).held], piece.ids])
+            read = np.concatenate([[self._active(row).held], piece.ids])
             n = S if self.evaluation.bidirectional else len(piece)
             tokens[row, :n] = read[:n]
             targets[row, : len(piece)] = piece.ids
@@ -305,17 +305,17 @@ class Scorer:
         ends = None if self._word_ends is None else self._word_ends.before(memory, tokens[0], targets[0])
         log_prob = (outputs := self.engine.step(self._purpose, memory, tokens, targets))["log_prob"]
         for row, piece in pieces.items():
-            walk, n, before = self._walk(row), len(piece), piece.context
-            walk.context += before
+            document, n, before = self._active(row), len(piece), piece.context
+            document.context += before
             if not np.isfinite(log_prob[row]).all():
                 memory.restart(row, refill=True)
-                if math.isfinite(walk.log_probs.value):  # once for a document
-                    warn_not_finite(walk.name, walk.position + n)
+                if math.isfinite(document.log_probs.value):  # once for a document
+                    warn_not_finite(document.name, document.position + n)
             own = slice(before, n)
             detail = {} if self.detail is None else detail_of(outputs, row, own, self.detail)
-            scores = self._scores(walk, piece, log_prob[row, own].copy(), context[row, own], detail)
+            scores = self._scores(document, piece, log_prob[row, own].copy(), context[row, own], detail)
             if self._word_ends is not None and ends is not None:
-                last = None if scores.summary is None else self._word_ends.after(memory, walk.held)
+                last = None if scores.summary is None else self._word_ends.after(memory, document.held)
                 scores = replace(scores, word_ends=ends[own], last_word_end=last)
             if before < n or scores.summary is not None or scores.error is not None:
                 found.append(scores)
@@ -323,27 +323,27 @@ class Scorer:
                 self._leave(row)
         return found
 
-    def _take(self, walk: Walk, longest: int) -> TokenPiece:
+    def _take(self, document: ActiveDocument, longest: int) -> TokenPiece:
         """Return the targets of the next step, at most `longest`."""
-        piece = walk.reader.take(longest)
+        piece = document.reader.take(longest)
         if self.evaluation.bidirectional and len(piece) == longest:
-            self._refuse_longer(walk.name)  # the last of them could not be read
+            self._refuse_longer(document.name)  # the last of them could not be read
         return piece
 
-    def _walk(self, row: int) -> Walk:
-        walk = self.rows[row]
-        assert walk is not None
-        return walk
+    def _active(self, row: int) -> ActiveDocument:
+        document = self.rows[row]
+        assert document is not None
+        return document
 
-    def _leave(self, row: int) -> Walk:
-        """Release a row, and return the walk of its document."""
-        walk, self.rows[row] = self._walk(row), None
-        self._end(walk)
-        return walk
+    def _leave(self, row: int) -> ActiveDocument:
+        """Release a row, and return its document."""
+        document, self.rows[row] = self._active(row), None
+        self._end(document)
+        return document
 
     def _scores(
         self,
-        walk: Walk,
+        document: ActiveDocument,
         piece: TokenPiece,
         log_probs: npt.NDArray[np.float32],
         context: npt.NDArray[np.int64],
@@ -351,24 +351,24 @@ class Scorer:
         error: Exception | None = None,
     ) -> TokenScores:
         """Count `piece` as read, and its own tokens as scored; with the last piece, add the document's total."""
-        start, first, before = walk.position, walk.first, piece.context
-        walk.position += len(piece) - before
-        walk.first = None
-        walk.log_probs.add(log_probs)
+        start, first, before = document.position, document.first, piece.context
+        document.position += len(piece) - before
+        document.first = None
+        document.log_probs.add(log_probs)
         if len(piece):
-            walk.held = int(piece.ids[-1])
+            document.held = int(piece.ids[-1])
         summary = None
         if error is None:
             try:
-                summary = self._summary(walk) if walk.reader.at_end else None
+                summary = self._summary(document) if document.reader.at_end else None
             except UNREADABLE as caught:
                 if not self.keep_going:
                     raise
                 error = caught
         return TokenScores(
-            document=walk.name,
-            number=walk.number,
-            index=np.arange(start, walk.position, dtype=np.int64),
+            document=document.name,
+            number=document.number,
+            index=np.arange(start, document.position, dtype=np.int64),
             tokens=piece.ids[before:],
             starts=piece.starts[before:],
             ends=piece.ends[before:],
@@ -380,16 +380,16 @@ class Scorer:
             **detail,
         )
 
-    def _summary(self, walk: Walk) -> DocumentScore:
-        elapsed = time.perf_counter() - walk.started
+    def _summary(self, document: ActiveDocument) -> DocumentScore:
+        elapsed = time.perf_counter() - document.started
         return total_score(
-            walk.name,
-            walk.reader.counts,
-            tokens=walk.position,
-            unscored_tokens=walk.unscored,
-            log_prob_sum=walk.log_probs.value,
+            document.name,
+            document.reader.counts,
+            tokens=document.position,
+            unscored_tokens=document.unscored,
+            log_prob_sum=document.log_probs.value,
             evaluation=self.evaluation,
-            tokens_per_second=(walk.position - walk.begun_at) / elapsed if elapsed > 0 else 0.0,
+            tokens_per_second=(document.position - document.begun_at) / elapsed if elapsed > 0 else 0.0,
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .active_document import ActiveDocument
 from .documents import Document
 from .errors import StateDamagedError, StateMismatchError, XlruntimeError
 from .json_fields import read_fields
@@ -22,17 +23,16 @@ from .messages import listed
 from .scorer import Scorer
 from .scores import Sum
 from .state import array_problems
-from .walk import Walk
 
 __all__ = ["SavedScorer", "read_scorer", "resume_scorer", "scorer_state"]
 
 SKIPPED = 1 << 14  # tokens read again at a time
-REPAIR = "Begin again."
+HINT = "Begin again."
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of the batch that walks a document, with the fields of `Walk`."""
+    """A row of the batch that has a document, with the fields of `ActiveDocument`."""
 
     number: int
     name: str
@@ -73,14 +73,22 @@ class SavedScorer:
 def scorer_state(scorer: Scorer) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """Return fields for JSON, and tensors. Call it only between two steps of `Scorer.steps`."""
     memory = scorer.memory
-    rows = tuple(None if walk is None else _row(walk) for walk in scorer.rows)
+    rows = tuple(None if document is None else _row(document) for document in scorer.rows)
     saved = SavedScorer(scorer.taken, scorer.last, scorer.spaced, rows, None if memory is None else _counters(memory))
     arrays = {} if memory is None else {entry.input: memory.array(entry) for entry in memory.entries}
     return dataclasses.asdict(saved), arrays
 
 
-def _row(walk: Walk) -> _Row:
-    return _Row(walk.number, walk.name, walk.held, walk.context, walk.position, walk.unscored, walk.log_probs)
+def _row(document: ActiveDocument) -> _Row:
+    return _Row(
+        document.number,
+        document.name,
+        document.held,
+        document.context,
+        document.position,
+        document.unscored,
+        document.log_probs,
+    )
 
 
 def _counters(memory: Memory) -> _Counters:
@@ -100,13 +108,13 @@ def read_scorer(scorer: Scorer, fields: object, arrays: Mapping[str, npt.NDArray
     try:
         saved = read_fields(SavedScorer, fields)
     except ValueError as error:
-        raise StateDamagedError(f"not the state of a scorer ({error}).", repair=REPAIR) from error
+        raise StateDamagedError(f"not the state of a scorer ({error}).", hint=HINT) from error
     if saved.memory is not None:
         engine, memory = scorer.engine, saved.memory
         fitted = scorer.fitting.of_capacity(memory.capacity) or scorer.evaluation
         plan = MemoryPlan(engine.bundle.memory, {}, {}, fitted, memory.capacity, engine.device)
         if problems := array_problems(arrays, plan, memory.batch_size):
-            raise StateDamagedError(f"not the state of such a scorer ({listed(problems)}).", repair=REPAIR)
+            raise StateDamagedError(f"not the state of such a scorer ({listed(problems)}).", hint=HINT)
     return saved
 
 
@@ -133,7 +141,7 @@ def resume_scorer(
         document = next(waiting, None)
         if document is None:
             raise StateMismatchError(
-                f"{number:,} documents, but {saved.taken:,} had been taken.", repair="Give the same ones again."
+                f"{number:,} documents, but {saved.taken:,} had been taken.", hint="Give the same ones again."
             )
         if number in active:
             opened[number] = document
@@ -150,8 +158,8 @@ def resume_scorer(
     return waiting
 
 
-def _reopened(scorer: Scorer, row: _Row, document: Document) -> Walk:
-    """Return the walk of a document after reading it again up to the saved position."""
+def _reopened(scorer: Scorer, row: _Row, document: Document) -> ActiveDocument:
+    """Return a document after reading it again up to the saved position."""
     opened = scorer.open(row.number, document)
     reader = opened.reader
     position, unscored = row.position, row.unscored
@@ -163,7 +171,7 @@ def _reopened(scorer: Scorer, row: _Row, document: Document) -> Walk:
             left, context, last = left - len(piece), context + piece.context, piece
     except (XlruntimeError, OSError) as error:
         raise StateMismatchError(
-            f"{document.name}: cannot be read again ({error}).", repair="Give the same documents again."
+            f"{document.name}: cannot be read again ({error}).", hint="Give the same documents again."
         ) from error
     same = (
         document.name == row.name
@@ -173,9 +181,9 @@ def _reopened(scorer: Scorer, row: _Row, document: Document) -> Walk:
     )
     if not same:
         raise StateMismatchError(
-            f"{document.name}: not the text that was left there.", repair="Give the same documents again."
+            f"{document.name}: not the text that was left there.", hint="Give the same documents again."
         )
-    return Walk(
+    return ActiveDocument(
         row.number,
         reader,
         row.held,

@@ -167,7 +167,7 @@ def data_frame(columns: Mapping[str, Any]) -> Any:
         pandas = import_module("pandas")
     except ModuleNotFoundError as error:
         raise XlruntimeError(
-            f"to_pandas: Python has no module {error.name}.", repair="Install it: pip install pandas"
+            f"to_pandas: Python has no module {error.name}.", hint="Install it: pip install pandas"
         ) from error
     return pandas.DataFrame(dict(columns))
 

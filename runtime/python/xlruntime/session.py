@@ -72,14 +72,14 @@ def running(file: Path, deadline: Deadline | None = None, options: Any = None) -
         if deadline is not None and options.terminate:
             raise StepTimeoutError(
                 f"{file}: a step took longer than step_timeout, {deadline.seconds:g} seconds.",
-                repair="Give shorter segments or more time, if the bundle is to be trusted.",
+                hint="Give shorter segments or more time, if the bundle is to be trusted.",
             ) from error
         reason = first_line(error)
         if "allocat" in reason:
             raise MemoryError(reason) from error
         raise BundleGraphError(
             f"{file}: ONNX Runtime cannot run it ({reason}).",
-            repair="Copy the bundle again, or convert the checkpoint again.",
+            hint="Copy the bundle again, or convert the checkpoint again.",
         ) from error
     finally:
         if deadline is not None:
@@ -133,7 +133,7 @@ class GraphSession:
         if strange := sorted(inputs ^ graph.inputs.keys()) + sorted(missing):
             raise BundleGraphError(
                 f"{self._file}: its inputs and outputs are not those of bundle.json: {listed(map(named, strange))}.",
-                repair="Convert the checkpoint again.",
+                hint="Convert the checkpoint again.",
             )
 
     @property

@@ -33,7 +33,7 @@ LIMITS = Limits()  # of the header; tensors take as much memory as they have in 
 LARGEST_COUNT = 2**62  # tokens: far from overflowing
 OWN = ("segment_len", "restart")  # settings that every bundle has
 COUNTERS = ("capacity", "offset", "length", "history", "pending", "position")
-REPAIR = "Save the stream again with Stream.save."
+HINT = "Save the stream again with Stream.save."
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(bool),
     **{f"F{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
@@ -88,10 +88,10 @@ class State:
             StateMismatchError: another version has written it.
             FileNotFoundError: the file does not exist.
         """
-        metadata, memory = read_state(path, KIND, VERSION, REPAIR, limits)
+        metadata, memory = read_state(path, KIND, VERSION, HINT, limits)
         missing = [name for name in ("fingerprint", *OWN, *COUNTERS) if name not in metadata]
         if missing:
-            raise StateDamagedError(f"{path}: {', '.join(missing)} is missing.", repair=REPAIR)
+            raise StateDamagedError(f"{path}: {', '.join(missing)} is missing.", hint=HINT)
         settings = {name.removeprefix("setting."): _value(metadata[name]) for name in metadata if _is_setting(name)}
         counters = {name: _value(metadata[name]) for name in COUNTERS}
         return cls(metadata["fingerprint"], settings, **counters, memory=memory)
@@ -106,21 +106,21 @@ class State:
         bundle = engine.bundle
         if self.fingerprint != bundle.fingerprint:
             raise StateMismatchError(
-                f"{where}: saved from another bundle than {engine.folder}.", repair="Open the one it was saved from."
+                f"{where}: saved from another bundle than {engine.folder}.", hint="Open the one it was saved from."
             )
         try:
             evaluation = bundle.evaluation.choose(**self.settings)
         except (TypeError, OptionError) as error:
-            raise StateMismatchError(f"{where}: settings of another bundle ({error}).", repair=REPAIR) from error
+            raise StateMismatchError(f"{where}: settings of another bundle ({error}).", hint=HINT) from error
         if evaluation.to_dict() != self.settings:
             expected = ", ".join(map(named, evaluation.to_dict()))
-            raise StateMismatchError(f"{where}: settings of another bundle, expected {expected}.", repair=REPAIR)
+            raise StateMismatchError(f"{where}: settings of another bundle, expected {expected}.", hint=HINT)
         problems = self._problems(evaluation, bundle.vocab_size)
         if not problems:  # before any memory is allocated
             plan = MemoryPlan(bundle.memory, {}, {}, evaluation, self.capacity, engine.device)
             problems = array_problems(self.memory, plan, 1)
         if problems:
-            raise StateDamagedError(f"{where}: {listed(problems)}.", repair=REPAIR)
+            raise StateDamagedError(f"{where}: {listed(problems)}.", hint=HINT)
         return evaluation
 
     def _problems(self, evaluation: EvaluationSettings, vocab_size: int) -> list[str]:
@@ -184,12 +184,12 @@ def write_state(path: Path, metadata: Mapping[str, str], arrays: Arrays) -> int:
 
 
 def read_state(
-    path: Path, kind: str, version: int, repair: str, limits: Limits = LIMITS
+    path: Path, kind: str, version: int, hint: str, limits: Limits = LIMITS
 ) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
     """Return the texts and tensors that `write_state` wrote.
 
     Args:
-        repair: the end of every message: the repair for an unusable state.
+        hint: the end of every message: what a user can do about an unusable state.
         limits: bounds for the header; tensors take as much memory as they have in the file.
 
     Raises:
@@ -200,11 +200,11 @@ def read_state(
     what = f"not a {kind.removeprefix('xlexport ')}'s state"
 
     def damaged(problem: str) -> StateDamagedError:
-        return StateDamagedError(f"{path}: {what} ({problem}).", repair=repair)
+        return StateDamagedError(f"{path}: {what} ({problem}).", hint=hint)
 
     if path.exists() and not path.is_file():
         raise damaged("not a file")
-    budget = limits.budget(str(path), StateDamagedError, repair)
+    budget = limits.budget(str(path), StateDamagedError, hint)
     with path.open("rb") as file:
         size, available = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size - 8
         if size > available:
@@ -218,7 +218,7 @@ def read_state(
             raise damaged("another safetensors file")
         if metadata.get("version") != str(version):
             said = shown(metadata.get("version"))
-            raise StateMismatchError(f"{path}: state version {said}, expected {version}.", repair=repair)
+            raise StateMismatchError(f"{path}: state version {said}, expected {version}.", hint=hint)
         arrays, begin = {}, 0
         for name, tensor in sorted(header.items()):
             array = _allocated(tensor, begin, available - size)
@@ -231,7 +231,7 @@ def read_state(
     except UnicodeEncodeError:
         intact = False
     if not intact:
-        raise StateDamagedError(f"{path}: damaged since it was saved (its SHA-256 differs).", repair=repair)
+        raise StateDamagedError(f"{path}: damaged since it was saved (its SHA-256 differs).", hint=hint)
     return metadata, arrays
 
 

@@ -100,7 +100,7 @@ class Stream:
             raise OptionError(
                 f"{engine.folder}: this model reads each document in one step and carries no memory, so it "
                 "cannot stream.",
-                repair="Use Model.score, Model.score_tokens or Model.generate on whole documents.",
+                hint="Use Model.score, Model.score_tokens or Model.generate on whole documents.",
             )
         self.engine = engine
         self.evaluation = evaluation
@@ -109,7 +109,7 @@ class Stream:
             raise OptionError(
                 f"a capacity of {capacity} slots would cut segments of {evaluation.segment_len} tokens, on which the "
                 "scores depend without same_length.",
-                repair=f"Give at least {evaluation.capacity()}.",
+                hint=f"Give at least {evaluation.capacity()}.",
             )
         self.pending: int | None = None
         self.position = 0  # tokens fed so far
@@ -187,7 +187,7 @@ class Stream:
         ids = self._ids([] if prompt is None else prompt)
         if self.pending is None and not len(ids):
             raise TextError(
-                "nothing to continue: the prompt is empty and the stream has read nothing.", repair="Give a prompt."
+                "nothing to continue: the prompt is empty and the stream has read nothing.", hint="Give a prompt."
             )
         self._check_length(len(ids) + max_tokens, f"the document with {max_tokens:,} tokens more")
         return self._generate(ids, max_tokens, sampling or Sampling())

@@ -108,7 +108,7 @@ class TokenReader:
         elif isinstance(source, str | bytes):
             yield from self._of_text(io.BytesIO(utf8_bytes(source, name)), text, tokenizer)
         elif isinstance(source, io.TextIOBase):
-            raise TextError(f"{name}: a file opened as text; bytes are needed.", repair="Open it with mode 'rb'.")
+            raise TextError(f"{name}: a file opened as text; bytes are needed.", hint="Open it with mode 'rb'.")
         elif hasattr(source, "read"):  # a file, though file-like objects need not inherit from anything
             yield from self._of_text(cast(BinaryIO, source), text, tokenizer)
         else:

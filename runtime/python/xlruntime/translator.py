@@ -96,7 +96,7 @@ class Translator(Engine):
         if len(ids) >= self.longest_target:
             raise TooLongError(
                 f"the target: {len(ids):,} tokens, but the model reads at most {self.longest_target - 1:,}.",
-                repair="Shorten it.",
+                hint="Shorten it.",
             )
         read, predicted = (np.array([part]) for part in ([self.encoder.start, *ids], [*ids, self.encoder.end]))
         total = Sum()
@@ -129,7 +129,7 @@ class Translator(Engine):
         if len(ids) > self.encoder.source_len:
             raise TooLongError(
                 f"{name}: {len(ids):,} tokens, but the model reads at most {self.encoder.source_len:,}.",
-                repair="Shorten it, or split it.",
+                hint="Shorten it, or split it.",
             )
         return ids
 
@@ -162,7 +162,7 @@ class Translator(Engine):
         """Return log-probabilities (R, V); padding and the start never continue a target."""
         if not np.isfinite(logits).all():
             raise XlruntimeError(
-                "the model gave logits that are not finite, so the search stops.", repair="Give other texts."
+                "the model gave logits that are not finite, so the search stops.", hint="Give other texts."
             )
         scores = logits.astype(np.float64)
         scores -= scores.max(axis=1, keepdims=True)

@@ -31,7 +31,7 @@ class WordEnds:
         if evaluation.full_document:
             raise OptionError(
                 "the ends of words need one step for each, but this model reads each document in one step.",
-                repair="Leave out the correction.",
+                hint="Leave out the correction.",
             )
         engine.session("generate")
         self._engine = engine

@@ -29,7 +29,7 @@ def read_bytes(files: Sequence[Path]) -> Tensor:
         parts.append(part)
     if problems:
         raise DataError(
-            f"cannot read the text: {'; '.join(problems)}.", repair="Name readable text files that are not empty."
+            f"cannot read the text: {'; '.join(problems)}.", hint="Name readable text files that are not empty."
         )
     return torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) if parts else torch.empty(0).byte()
 
@@ -45,7 +45,7 @@ def check_length(text: str, count: int, unit: str, batch_size: int, segment_len:
         raise DataError(
             f"{text} is too short: {count:,} {unit}, and {batch_size} streams with segments of {segment_len} need at "
             f"least {needed:,}.",
-            repair="Give more text, or a smaller batch size or segment length.",
+            hint="Give more text, or a smaller batch size or segment length.",
         )
 
 

@@ -53,7 +53,7 @@ class PairsTask:
         if len(self._pairs) < batch_size:
             raise DataError(
                 f"{len(self._pairs):,} pairs to train on, but a batch has {batch_size:,}.",
-                repair="Give more pairs, or a smaller batch size.",
+                hint="Give more pairs, or a smaller batch size.",
             )
         self.text_sha256 = hashlib.sha256(repr(self._pairs).encode()).hexdigest()
         self.held_out = bool(self._valid)
@@ -146,7 +146,7 @@ def read_pairs(files: Sequence[Path], config: EncoderDecoderConfig) -> list[Pair
     if problems:
         raise DataError(
             f"cannot train on these pairs: {listed(problems, '; ')}.",
-            repair="Give lines of a source, a tab and a target, or a larger source_len and tgt_len.",
+            hint="Give lines of a source, a tab and a target, or a larger source_len and tgt_len.",
         )
     return pairs
 

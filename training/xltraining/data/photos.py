@@ -41,7 +41,7 @@ def read_photos(files: Sequence[Path], side: int) -> list[Photo]:
     if problems:
         raise DataError(
             f"cannot read the photographs: {'; '.join(problems)}.",
-            repair=f"Name PNG or JPEG files of at least {side} × {side} pixels.",
+            hint=f"Name PNG or JPEG files of at least {side} × {side} pixels.",
         )
     return photos
 

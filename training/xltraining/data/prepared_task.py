@@ -34,17 +34,17 @@ class PreparedTask:
         if data.n_token != n_token:
             raise DataError(
                 f"{folder}: a vocabulary of {data.n_token:,}, but the model has {n_token:,} tokens.",
-                repair="Leave n_token out, or prepare the data with the model's vocabulary.",
+                hint="Leave n_token out, or prepare the data with the model's vocabulary.",
             )
         check_digests(data)
         if "train" not in data.splits:
-            raise DataError(f"{folder}: no split named train.", repair="Prepare the data again.")
+            raise DataError(f"{folder}: no split named train.", hint="Prepare the data again.")
         text = data.splits["train"]
         kind: type[ShuffledStreams | OrderedStreams] = ShuffledStreams if training.shuffle else OrderedStreams
         self._streams: TokenStreams = kind(text, training.batch_size, segment_len, training.seed, n_token)
         self._valid = data.splits.get("valid")
         if self._valid is not None and len(self._valid) < 2:
-            raise DataError(f"{folder}: the held-out text is one token long.", repair="Prepare more of it.")
+            raise DataError(f"{folder}: the held-out text is one token long.", hint="Prepare more of it.")
         content = data.tokenizer_file()
         self.tokenizer: str | TokenizerFile = (
             "bytes" if content is None else TokenizerFile(cast(TokenizerKind, data.tokenizer["kind"]), content)

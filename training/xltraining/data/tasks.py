@@ -79,7 +79,7 @@ class TextTask:
             DataError: the training text is too short, or the held-out text is a single byte.
         """
         if len(valid_text) == 1:
-            raise DataError("the held-out text is one byte long.", repair="Give at least two bytes, or no text.")
+            raise DataError("the held-out text is one byte long.", hint="Give at least two bytes, or no text.")
         self.text_sha256 = hashlib.sha256(text.numpy().tobytes()).hexdigest()
         self._streams = ByteStreams(text, batch_size, segment_len, seed)
         self._valid_text = valid_text
@@ -139,22 +139,22 @@ def make_task(
         return PairsTask(model, train_files, valid_files, training.batch_size, training.seed)
     if training.task == "duplication":
         if train_files or valid_files:
-            raise DataError("the duplication task draws its examples.", repair="Leave out the text files.")
+            raise DataError("the duplication task draws its examples.", hint="Leave out the text files.")
         return DuplicationTask(training.word_length, training.batch_size, training.seed)
     if training.task == "images":
         if not train_files:
-            raise DataError("no photographs were given to train on.", repair="Name one or more PNG or JPEG files.")
+            raise DataError("no photographs were given to train on.", hint="Name one or more PNG or JPEG files.")
         photos, valid_photos = (read_photos(files, training.image_size) for files in (train_files, valid_files))
         return ImageTask(photos, valid_photos, training, model.tgt_len)
     if any(is_prepared(Path(file)) for file in (*train_files, *valid_files)):
         if len(train_files) != 1 or valid_files:
             raise DataError(
-                "prepared data has its own held-out text.", repair="Name its folder alone, without other files."
+                "prepared data has its own held-out text.", hint="Name its folder alone, without other files."
             )
         return PreparedTask(Path(train_files[0]), model.n_token, training, model.tgt_len)
     if training.shuffle:
-        raise DataError("shuffle needs documents.", repair="Prepare the text with `xlexport prepare` first.")
+        raise DataError("shuffle needs documents.", hint="Prepare the text with `xlexport prepare` first.")
     if not train_files:
-        raise DataError("no text was given to train on.", repair="Name one or more text files.")
+        raise DataError("no text was given to train on.", hint="Name one or more text files.")
     text, valid_text = read_bytes(train_files), read_bytes(valid_files)
     return TextTask(text, valid_text, training.batch_size, model.tgt_len, training.seed)

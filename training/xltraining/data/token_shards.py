@@ -38,7 +38,7 @@ TokenIds = npt.NDArray[np.int64]
 MANIFEST_NAME = "manifest.json"
 FORMAT, VERSION = "xltraining data", 1
 SHARD_TOKENS = 1 << 28
-_REPAIR = "Prepare the data again."
+_HINT = "Prepare the data again."
 
 
 @dataclass(frozen=True)
@@ -140,13 +140,13 @@ def read_prepared(folder: Path) -> PreparedData:
         raw = path.read_bytes()
         fields = json.loads(raw)
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}.", repair="Give a folder of `xlexport prepare`.") from error
+        raise DataError(f"{path}: {error.strerror}.", hint="Give a folder of `xlexport prepare`.") from error
     except ValueError as error:
-        raise DataError(f"{path}: not valid JSON ({first_line(error)}).", repair=_REPAIR) from error
+        raise DataError(f"{path}: not valid JSON ({first_line(error)}).", hint=_HINT) from error
     if not isinstance(fields, dict) or fields.get("format") != FORMAT or fields.get("version") != VERSION:
         raise DataError(
             f"{path}: not a manifest of version {VERSION} of this format.",
-            repair="Give a folder of `xlexport prepare`.",
+            hint="Give a folder of `xlexport prepare`.",
         )
     try:
         splits = {name: _split(folder, fields["dtype"], entry) for name, entry in fields["splits"].items()}
@@ -163,10 +163,10 @@ def read_prepared(folder: Path) -> PreparedData:
             hashlib.sha256(raw).hexdigest(),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{path}: fields are missing or wrong ({first_line(error)}).", repair=_REPAIR) from error
+        raise DataError(f"{path}: fields are missing or wrong ({first_line(error)}).", hint=_HINT) from error
     problems = [problem for split in splits.values() for problem in _size_problems(split)]
     if problems:
-        raise DataError(f"{folder}: {listed(problems, '; ')}.", repair=_REPAIR)
+        raise DataError(f"{folder}: {listed(problems, '; ')}.", hint=_HINT)
     return data
 
 
@@ -180,7 +180,7 @@ def check_digests(data: PreparedData) -> None:
     if changed:
         raise DataError(
             f"{data.folder}: {listed(changed)} changed since the data was prepared (another SHA-256).",
-            repair="Copy the folder again, or prepare the data again.",
+            hint="Copy the folder again, or prepare the data again.",
         )
 
 
@@ -189,7 +189,7 @@ def _sha256(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}.", repair=_REPAIR) from error
+        raise DataError(f"{path}: {error.strerror}.", hint=_HINT) from error
 
 
 def _split(folder: Path, dtype: str, entry: Mapping[str, Any]) -> Split:

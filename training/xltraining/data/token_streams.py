@@ -107,7 +107,7 @@ def _pair(rows: Sequence[TokenIds], n_token: int) -> tuple[Tensor, Tensor]:
     if int(ids.max()) >= n_token:
         raise DataError(
             f"the training data has the token {int(ids.max()):,}, but its manifest has {n_token:,} tokens.",
-            repair="Prepare the data again.",
+            hint="Prepare the data again.",
         )
     tokens = torch.from_numpy(ids)  # (rows,S+1)
     return tokens[:, :-1], tokens[:, 1:]

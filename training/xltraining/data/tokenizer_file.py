@@ -51,5 +51,5 @@ def tokenizer_from_plain(value: Any, path: Path) -> str | TokenizerFile | None:
                 pass
     raise CheckpointError(
         f"{path}: its tokenizer is {shown(value)}, expected 'bytes', none, or a kind with its file.",
-        repair="Write it again.",
+        hint="Write it again.",
     )

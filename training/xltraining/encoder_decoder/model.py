@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from xltraining.encoder_decoder.blocks import CrossAttention, DecoderAttention, EncoderAttention, FeedForward
 from xltraining.encoder_decoder.config import PAD, EncoderDecoderConfig
-from xltraining.encoder_decoder.reversible import run_blocks
 from xltraining.errors import DataError
 from xltraining.language_model import LanguageModel, placed, plain
+from xltraining.layers.reversible import Block, run_blocks
 from xltraining.layers.sinusoids import sinusoids
 from xltraining.training_config import TrainingConfig
 
@@ -100,7 +100,7 @@ class EncoderDecoder(LanguageModel):
         unseen = (source == PAD) & (torch.arange(L, device=source.device) > 0)
         bias = torch.zeros_like(source, dtype=hidden.dtype).masked_fill(unseen, -math.inf)[:, None, None]
         contexts = [bias if isinstance(block, EncoderAttention) else None for block in self.encoder]
-        streams = run_blocks([*self.encoder], hidden, hidden, contexts, reversible=self._recomputes)
+        streams = run_blocks([list(map(_block, self.encoder, contexts))], hidden, reversible=self._recomputes)
         encoded = self.encoder_norm(sum(streams) / 2)
         rows = encoded.new_zeros(len(source), 0, self.config.d_model)
         return DecoderMemory(0, encoded, bias, [rows] * self.config.n_decoder_layer)
@@ -129,19 +129,25 @@ class EncoderDecoder(LanguageModel):
         if memory.position + S > self.config.tgt_len:
             raise DataError(
                 f"the model reads at most {self.config.tgt_len:,} tokens of a target, found {memory.position + S:,}.",
-                repair="Give shorter texts, or train with a larger tgt_len.",
+                hint="Give shorter texts, or train with a larger tgt_len.",
             )
-        past, kept = iter(memory.layers), []
-        contexts = [self._context(block, memory, past) for block in self.decoder]
+        past, kept, recomputes = iter(memory.layers), [], self._recomputes
 
-        def observe(index: int, hidden: Tensor) -> None:
-            if isinstance(block := self.decoder[index], DecoderAttention):
-                before = contexts[index]
-                assert before is not None  # the memory of this block
-                kept.append(torch.cat([before, block.norm(hidden).detach()], dim=1))
+        def block(module: nn.Module) -> Block:
+            if not isinstance(module, DecoderAttention):
+                return _block(module, memory.source_bias if isinstance(module, CrossAttention) else None)
+            rows = next(past)
+
+            def run(hidden: Tensor, source: Tensor | None, again: bool) -> Tensor:
+                if not recomputes:
+                    kept.append(torch.cat([rows, module.norm(hidden).detach()], dim=1))
+                output: Tensor = module(hidden, source, rows)
+                return output
+
+            return Block(module, run)
 
         hidden = self.embed(tokens, memory.position)
-        streams = run_blocks([*self.decoder], hidden, memory.source, contexts, observe, self._recomputes)
+        streams = run_blocks([list(map(block, self.decoder))], hidden, memory.source, reversible=recomputes)
         new_memory = DecoderMemory(
             memory.position + S, memory.source.detach(), memory.source_bias, kept or memory.layers
         )
@@ -150,11 +156,6 @@ class EncoderDecoder(LanguageModel):
     @property
     def _recomputes(self) -> bool:
         return self.reversible and self.training and torch.is_grad_enabled()
-
-    def _context(self, block: nn.Module, memory: DecoderMemory, past: Any) -> Tensor | None:
-        if isinstance(block, DecoderAttention):
-            return next(past)
-        return memory.source_bias if isinstance(block, CrossAttention) else None
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits (B,S,V) from hidden states (B,S,D): products with the embeddings."""
@@ -171,3 +172,7 @@ class EncoderDecoder(LanguageModel):
     def memory_from_plain(self, plain: Any, device: torch.device) -> DecoderMemory | None:
         """Return the memory that `plain_memory` made plain, on a device."""
         return None if plain is None else DecoderMemory(**placed(plain, device))
+
+
+def _block(module: nn.Module, context: Tensor | None) -> Block:
+    return Block(module, lambda hidden, source, again: module(hidden, source, context))

@@ -48,7 +48,7 @@ class _Mapped:
         except OSError as error:
             raise CheckpointWriteError(
                 f"{folder or tempfile.gettempdir()}: no file of {size:,} bytes for a layer ({error.strerror}).",
-                repair="Free some space, or train without swap_layers.",
+                hint="Free some space, or train without swap_layers.",
             ) from error
         self.tensors = [
             torch.frombuffer(self._map, dtype=tensor.dtype, count=tensor.numel(), offset=place).view(tensor.shape)

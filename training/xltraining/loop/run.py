@@ -78,7 +78,7 @@ def saved_run(out_dir: Path) -> SavedRun:
 
 def _state_of(checkpoint: Path, saved: Checkpoint) -> dict[str, Any]:
     if saved.training is None:
-        raise CheckpointError(f"{checkpoint}: holds weights only, no run to resume.", repair="Choose another folder.")
+        raise CheckpointError(f"{checkpoint}: holds weights only, no run to resume.", hint="Choose another folder.")
     return saved.training
 
 
@@ -133,7 +133,7 @@ class TrainingRun:
             self.out_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointWriteError(
-                f"{self.out_dir}: the output folder cannot be made ({error.strerror}).", repair="Choose another place."
+                f"{self.out_dir}: the output folder cannot be made ({error.strerror}).", hint="Choose another place."
             ) from error
 
     @property
@@ -252,7 +252,7 @@ class TrainingRun:
     def _diverged(self, what: str) -> TrainingDivergedError:
         return TrainingDivergedError(
             f"{what} at step {self.step}; no checkpoint was written for this step in {self.out_dir}.",
-            repair="Lower the learning rate or the clipping norm, and start again.",
+            hint="Lower the learning rate or the clipping norm, and start again.",
         )
 
     def save(self) -> None:
@@ -338,10 +338,10 @@ class TrainingRun:
         if not differences and self.config.steps < state["step"]:
             raise CheckpointError(
                 f"{self.checkpoint}: {state['step']:,} steps are done, but steps is now {self.config.steps:,}.",
-                repair="Give more steps.",
+                hint="Give more steps.",
             )
         if differences:
             raise CheckpointError(
                 f"{self.checkpoint}: belongs to another run: {'; '.join(differences)}.",
-                repair="Resume with the same settings and text, or choose another output folder.",
+                hint="Resume with the same settings and text, or choose another output folder.",
             )

@@ -29,9 +29,7 @@ def shard(step: nn.Module, model: nn.Module, processes: int, device: torch.devic
     if isinstance(layers, nn.ModuleList):
         owned = [{id(parameter) for parameter in layer.parameters()} for layer in layers]
         if sum(map(len, owned)) != len(set().union(*owned)):
-            raise ConfigError(
-                "layers share weights (untie_r is off).", repair="Train without sharded, or with untie_r."
-            )
+            raise ConfigError("layers share weights (untie_r is off).", hint="Train without sharded, or with untie_r.")
         for layer in layers:
             fully_shard(layer, mesh=mesh)
     fully_shard(step, mesh=mesh)

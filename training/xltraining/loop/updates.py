@@ -205,7 +205,7 @@ def _check_compiler(device: torch.device) -> None:
     except RuntimeError as error:
         raise ConfigError(
             f"torch.compile does not work on this machine ({first_line(error)}).",
-            repair="Install a C++ compiler such as g++, or train without compile.",
+            hint="Install a C++ compiler such as g++, or train without compile.",
         ) from error
 
 

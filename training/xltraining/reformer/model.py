@@ -8,8 +8,10 @@ Two streams start as the embedding. A layer computes y1 = x1 + attention(norm(x2
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from xltraining.errors import ConfigError, DataError
 from xltraining.language_model import LanguageModel, placed, plain
+from xltraining.layers.reversible import Block, run_blocks
 from xltraining.layers.swapping import LayerStore
 from xltraining.reformer.angles import Angles
 from xltraining.reformer.attention import (
@@ -29,10 +32,9 @@ from xltraining.reformer.attention import (
     SharedAttention,
 )
 from xltraining.reformer.config import ReformerConfig
-from xltraining.reformer.reversible import ReversibleLayer, run_layers
 from xltraining.training_config import TrainingConfig
 
-__all__ = ["LSHTrace", "Reformer", "ReformerFeedForward", "ReformerMemory"]
+__all__ = ["LSHTrace", "Reformer", "ReformerFeedForward", "ReformerMemory", "ReversibleLayer"]
 
 _INIT_STD = 0.02
 _TABLE_STD = 0.1
@@ -124,6 +126,24 @@ class ReformerFeedForward(nn.Module):
         else:
             inner = F.gelu(inner, approximate="tanh" if self.activation == "gelu_tanh" else "none")
         return self.dropout(self.outer(self.dropout(inner)))
+
+
+class ReversibleLayer(nn.Module):
+    """A layer's two blocks, F and G."""
+
+    def __init__(self, attention: Attention, feed_forward: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+        self.feed_forward = feed_forward
+        self.in_store = False
+        """Whether a store keeps the weights: they do not move with the model to another device."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        if not self.in_store:
+            return super()._apply(fn, recurse)
+        for buffer in self.buffers():
+            buffer.data = fn(buffer.data)
+        return self
 
 
 class Reformer(LanguageModel):
@@ -247,9 +267,13 @@ class Reformer(LanguageModel):
         forced = [None] * config.n_layer if buckets is None else buckets
         one_stream = config.residual == "ordinary"
         reversible = self.reversible and self.training and torch.is_grad_enabled() and not one_stream
-        first, second = run_layers(
-            self._layers(), hidden, self._contexts(memory), forced, observe, reversible, self.store, one_stream
-        )
+        layers = [
+            [_attention_block(layer.attention, context, ids, partial(observe, index)), _feed_forward_block(layer)]
+            for index, (layer, context, ids) in enumerate(
+                zip(self._layers(), self._contexts(memory), forced, strict=True)
+            )
+        ]
+        first, second = run_blocks(layers, hidden, reversible=reversible, store=self.store, one_stream=one_stream)
 
         hidden = torch.cat([first, second], dim=-1) if config.streams == "concat" else (first + second) / 2
         position = 0 if config.whole else memory.position + S
@@ -263,13 +287,13 @@ class Reformer(LanguageModel):
         if config.whole and memory.position:
             raise ConfigError(
                 f"rule {config.rule} carries no memory between segments, found one of {memory.position:,} tokens.",
-                repair="Pass a document as one segment.",
+                hint="Pass a document as one segment.",
             )
         if config.max_positions and memory.position + segment > config.max_positions:
             raise DataError(
                 f"the model has {config.max_positions:,} positions, but this document has "
                 f"{memory.position + segment:,} tokens.",
-                repair="Start a new document before the last position.",
+                hint="Start a new document before the last position.",
             )
 
     def _contexts(self, memory: ReformerMemory) -> list[Context]:
@@ -377,3 +401,32 @@ def _rounds(attention: SharedAttention, n_hashes: int) -> Tensor:
             "so no more can be drawn."
         )
     return torch.cat([rotations, drawn[:, R:]], dim=1)
+
+
+def _attention_block(
+    attention: Attention, context: Context, forced: Tensor | None, observe: Callable[[Attended], None]
+) -> Block:
+    """Return the block of an attention; `observe` gets its other results, and a second run has the same buckets."""
+    buckets: Tensor | None = None
+
+    def run(hidden: Tensor, source: Tensor | None, again: bool) -> Tensor:
+        nonlocal buckets
+        if again:
+            output: Tensor = attention(hidden, context, None, None if buckets is None else buckets.long())[0]
+            return output
+        output, attended = attention(hidden, context, forced)
+        buckets = None if attended.buckets is None else _small(attended.buckets)
+        observe(attended)
+        return output
+
+    return Block(attention, run)
+
+
+def _feed_forward_block(layer: ReversibleLayer) -> Block:
+    return Block(layer.feed_forward, lambda hidden, source, again: layer.feed_forward(hidden))
+
+
+def _small(buckets: Tensor) -> Tensor:
+    """Return the same numbers in the smallest integer type that holds them."""
+    largest = int(buckets.max()) if buckets.numel() else 0
+    return buckets.to(torch.int16 if largest < 1 << 15 else torch.int32 if largest < 1 << 31 else torch.int64)

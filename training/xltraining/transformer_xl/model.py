@@ -152,7 +152,7 @@ class TransformerXL(LanguageModel):
         if limit is not None and limit < M + S:
             raise DataError(
                 f"{M + S:,} tokens exceed the {limit:,} places of encoding {self.config.encoding}.",
-                repair="Begin again without memory.",
+                hint="Begin again without memory.",
             )
         attentions = [cast(TransformerXLLayer, layer).attention for layer in self.layers]
         shared = attentions[0].shared(self.config, M, S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.base import Architecture, Row, Walk
+from xlexport.architectures.base import Architecture, GraphComparison, Row
 from xlexport.architectures.encoder_decoder.training import RUN_OPTIONS, TRAINING_OPTIONS
 from xlexport.architectures.step import Step
 
@@ -55,7 +55,7 @@ class EncoderDecoderArchitecture(Architecture):
         """Return no options: a target is read up to its longest length."""
         return ()
 
-    def own_walk(self) -> Walk:
+    def own_comparison(self) -> GraphComparison:
         """Return the walk of pairs of texts."""
         from xlexport.architectures.encoder_decoder.verify_walk import walk_pairs
 

@@ -48,7 +48,7 @@ def walk_pairs(
     evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
 ) -> tuple[list[SegmentDifference], LSHTotals | None]:
-    """Walk up to `segments` pairs with every graph and the eager model; see `Walk`. Each step is a segment.
+    """Walk up to `segments` pairs with every graph and the eager model; see `GraphComparison`. Each step is a segment.
 
     Lines of a source, a tab and a target are pairs. Any other text is cut, and each part is both source and target.
     """

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.base import Architecture, Row, StepSize, Walk, stream_memory
+from xlexport.architectures.base import Architecture, GraphComparison, Row, StepSize, stream_memory
 from xlexport.architectures.options import Option
 from xlexport.architectures.reformer.training import (
     RUN_OPTIONS,
@@ -194,7 +194,7 @@ class ReformerArchitecture(Architecture):
         """Return the sizes that must be equal."""
         return {name: config.get(name) for name in SIZES}
 
-    def own_walk(self) -> Walk:
+    def own_comparison(self) -> GraphComparison:
         """Return the walk side by side, in which the eager model uses the buckets that the graphs chose."""
         from xlexport.architectures.reformer.verify_walk import walk_reformer
 
@@ -304,7 +304,7 @@ def _require_step_graphs(config: Mapping[str, Any]) -> None:
     if found:
         raise ExportError(
             f"the Reformer has {found}, which are for comparisons in training and have no step graphs.",
-            repair="Train with --residual reversible and with layers of local, lsh and full.",
+            hint="Train with --residual reversible and with layers of local, lsh and full.",
         )
 
 

@@ -35,7 +35,7 @@ from xlexport.architectures.step import (
 )
 from xlruntime.bundle import Feed, Layout, MemoryEntry
 from xltraining.reformer import Reformer, ReformerMemory
-from xltraining.reformer.reversible import ReversibleLayer
+from xltraining.reformer.model import ReversibleLayer
 
 __all__ = ["FEW", "ReformerStep", "project_memory"]
 

@@ -62,7 +62,10 @@ def walk_reformer(
     evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
 ) -> tuple[list[SegmentDifference], LSHTotals | None]:
-    """Walk `ids` with every graph and the eager model; see `Walk`. If documents are read whole, each is a segment."""
+    """Walk `ids` with every graph and the eager model; see `GraphComparison`.
+
+    If documents are read whole, each is a segment.
+    """
     eager_model = build_eager()
     check_architecture(model, eager_model)
     trained: Reformer = architecture.as_converted(eager_model, model.bundle.config)

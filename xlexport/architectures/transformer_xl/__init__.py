@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.base import Architecture, Row, StepSize, Walk, stream_memory
+from xlexport.architectures.base import Architecture, GraphComparison, Row, StepSize, stream_memory
 from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
 from xlexport.architectures.transformer_xl.training import RUN_OPTIONS, TRAINING_OPTIONS
@@ -118,7 +118,7 @@ class TransformerXLArchitecture(Architecture):
         """Return the sizes that must be equal."""
         return {"encoding": "relative"} | {name: config[name] for name in SIZES if name in config}
 
-    def own_walk(self) -> Walk:
+    def own_comparison(self) -> GraphComparison:
         """Return the walk block by block, which never holds the weights of graphs and eager model together."""
         from xlexport.architectures.transformer_xl.verify_walk import walk_transformer_xl
 

@@ -58,7 +58,9 @@ def walk_transformer_xl(
     evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
 ) -> tuple[list[SegmentDifference], None]:
-    """Walk `ids` in both, up to `segments` segments; see `Walk`. `build_eager` is called for each block of segments.
+    """Walk `ids` in both, up to `segments` segments; see `GraphComparison`.
+
+    `build_eager` is called for each block of segments.
 
     A model with absolute places takes the common walk, which begins again after each part of the document.
     """

@@ -76,10 +76,10 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """
     require("convert")
     if not path.is_dir():
-        raise CheckpointError(f"{path}: one file.", repair=f"Give the folder with {CONFIG} and the weights.")
+        raise CheckpointError(f"{path}: one file.", hint=f"Give the folder with {CONFIG} and the weights.")
     config_file = inside(path, CONFIG)
     if not config_file.is_file():
-        raise CheckpointError(f"{path}: no {CONFIG} in it.", repair="Give the folder that save_pretrained wrote.")
+        raise CheckpointError(f"{path}: no {CONFIG} in it.", hint="Give the folder that save_pretrained wrote.")
     content = read_json(config_file)
     if huggingface_reformer_format.is_config(content):
         return huggingface_reformer_format.load(path, config)
@@ -114,7 +114,7 @@ def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
         if settings.setdefault(name, config[key]) != config[key]:
             problems.append(f"{name} is {shown(settings[name])}, {key} is {shown(config[key])}")
     if problems:
-        raise CheckpointError(f"{where}: {'; '.join(problems)}.", repair="Remove the wrong one.")
+        raise CheckpointError(f"{where}: {'; '.join(problems)}.", hint="Remove the wrong one.")
     settings.setdefault("tie_weight", True)
     cutoffs = settings.get("cutoffs")
     if "tie_projs" not in settings and isinstance(cutoffs, list):

@@ -108,7 +108,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     if not any(name.startswith(HEAD) for name in tensors):
         raise CheckpointError(
             f"{path}: a Reformer without an output layer (no {HEAD}…), so it gives no probabilities.",
-            repair="Give the language model that it was trained as.",
+            hint="Give the language model that it was trained as.",
         )
     tokenizer = next((inside(path, name) for name in TOKENIZERS if (path / name).is_file()), None)
     bytes_plus_2 = "bytes" if tokenizer is None and values["n_token"] == BYTES else None
@@ -158,7 +158,7 @@ def settings_of(
     lacks_buckets = buckets is None and _lacks_buckets(content, given, layers)
     if problems:
         problems += [NO_BUCKETS] if lacks_buckets else []
-        raise CheckpointError(f"{path}: {'; '.join(problems)}.", repair=GIVE_BUCKETS if lacks_buckets else None)
+        raise CheckpointError(f"{path}: {'; '.join(problems)}.", hint=GIVE_BUCKETS if lacks_buckets else None)
     if lacks_buckets:
         raise MissingAnswerError(f"{path}: {NO_BUCKETS}.", GIVE_BUCKETS, {"num_buckets": 2}, ("n_buckets",))
     return {**values, **({} if buckets is None else {"n_buckets": buckets})}, notes

@@ -94,9 +94,7 @@ def _model(path: Path, content: Any) -> Record:
         model = _children(model)["module"]
     if not isinstance(model, Record) or model.name.rpartition(".")[2] != MODEL:
         found = model.name if isinstance(model, Record) else type(model).__name__
-        raise CheckpointError(
-            f"{path}: holds a {found[:60]}, expected a {MODEL}.", repair="Give the authors' model.pt."
-        )
+        raise CheckpointError(f"{path}: holds a {found[:60]}, expected a {MODEL}.", hint="Give the authors' model.pt.")
     return model
 
 
@@ -116,7 +114,7 @@ def _few(path: Path, parts: Iterator[tuple[str, Part]]) -> Iterator[tuple[str, P
             raise CheckpointError(
                 f"{path}: a {MODEL} of more than {MOST_PARTS:,} parts, or with a name of more than {LONGEST_NAME} "
                 "characters.",
-                repair="Give the authors' model.pt.",
+                hint="Give the authors' model.pt.",
             )
         yield name, part
 
@@ -146,7 +144,7 @@ def _add_settings_of_parts(path: Path, parts: Mapping[str, Record], settings: di
     attentions = [part for name, part in parts.items() if name.endswith(".dec_attn")]
     norms = [part for name, part in parts.items() if name.endswith(".layer_norm")]
     if embedding is None or not layers or len(attentions) != len(layers):
-        raise CheckpointError(f"{path}: a {MODEL} without word_emb or layers.", repair="Give the authors' model.pt.")
+        raise CheckpointError(f"{path}: a {MODEL} without word_emb or layers.", hint="Give the authors' model.pt.")
     cutoffs = embedding.get("cutoffs")
     epsilons, pre_lnorms = _values(norms, "eps", 1e-5), _values(attentions, "pre_lnorm", False)
     problems = [f"{name} is missing" for name in ("tgt_len", "mem_len") if settings[name] is None]

@@ -58,7 +58,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     content = read(path)
     if not isinstance(content, dict) or not all(isinstance(content.get(part), dict) for part in PARTS):
         raise CheckpointError(
-            f"{path}: no {' and '.join(PARTS)} in it.", repair="Give a checkpoint that NVIDIA's train.py wrote."
+            f"{path}: no {' and '.join(PARTS)} in it.", hint="Give a checkpoint that NVIDIA's train.py wrote."
         )
     model_config = content["model_config"]
     settings = {name: value for name, value in model_config.items() if name in SETTINGS}
@@ -66,7 +66,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     missing = [name for name in NEEDED if settings.get(name) is None]
     if missing:
         raise CheckpointError(
-            f"{path}: its model_config has no {' and no '.join(missing)}.", repair="Give them with --config."
+            f"{path}: its model_config has no {' and no '.join(missing)}.", hint="Give them with --config."
         )
     tokenizer, notes = _vocabulary(path, content.get("vocab"))
     unknown = [named(name) for name in model_config if name not in (*SETTINGS, *WITHOUT_EFFECT)]

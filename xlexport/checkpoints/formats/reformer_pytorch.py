@@ -77,7 +77,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """
     require("convert")
     if path.is_dir():
-        raise CheckpointError(f"{path}: a folder.", repair="Give the file with the state dict.")
+        raise CheckpointError(f"{path}: a folder.", hint="Give the file with the state dict.")
     missing = f"no {ANCHOR} in it, so not a state dict of reformer-pytorch's ReformerLM"
     tensors = _plain_names(state_dict_in(path, read_tensors(path), _is_anchor, missing))
     stated = {name: tuple(value) if isinstance(value, list) else value for name, value in (config or {}).items()}

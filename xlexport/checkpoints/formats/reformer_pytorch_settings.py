@@ -110,7 +110,7 @@ def settings_of(path: Path, stated: Mapping[str, Any], tensors: Mapping[str, Any
     if problems:
         raise CheckpointError(
             f"{path}: settings of this reformer-pytorch model are missing or wrong: {problems_listed(problems)}.",
-            repair="Give --config FILE, a JSON object with the arguments of ReformerLM.",
+            hint="Give --config FILE, a JSON object with the arguments of ReformerLM.",
         )
     values = {
         "attn_layers": ("full" if stated.get("use_full_attn") else "lsh",) * sizes.pop("n_layer"),

@@ -72,10 +72,10 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """
     require("convert")
     if path.is_dir():
-        raise CheckpointError(f"{path}: a folder.", repair="Give the file with the state dict.")
+        raise CheckpointError(f"{path}: a folder.", hint="Give the file with the state dict.")
     if config is None and (path.parent / "config.json").is_file():
         raise CheckpointError(
-            f"{path}: one file of a checkpoint.", repair="Give the folder that it is in, or --config FILE."
+            f"{path}: one file of a checkpoint.", hint="Give the folder that it is in, or --config FILE."
         )
     named = _named(path, read_tensors(path))
     require_supported(path, config or {}, named.tensors)
@@ -93,7 +93,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     if problems:
         raise CheckpointError(
             f"{path}: settings of this state dict are missing or wrong: {problems_listed(problems)}.",
-            repair="Give --config FILE, a JSON object with the right values.",
+            hint="Give --config FILE, a JSON object with the right values.",
         )
     return torch_source(
         path,

@@ -100,7 +100,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     except (ConfigError, TypeError) as error:
         raise CheckpointError(
             f"{bundle.prefix}: {str(error).removesuffix('.')}.",
-            repair="Give a checkpoint of the authors' TensorFlow code.",
+            hint="Give a checkpoint of the authors' TensorFlow code.",
         ) from error
     state_dict, notes = _read(bundle, ours)
     return model_source(
@@ -117,12 +117,12 @@ def _prefix(path: Path) -> Path:
     prefixes = _prefixes(path)
     if not prefixes:
         raise CheckpointNotFoundError(
-            f"{path}: no TensorFlow checkpoint.", repair="Give the common beginning of its files' names."
+            f"{path}: no TensorFlow checkpoint.", hint="Give the common beginning of its files' names."
         )
     if len(prefixes) > 1:
         names = problems_listed(prefix.name for prefix in prefixes)
         raise CheckpointError(
-            f"{path}: holds several checkpoints: {names}.", repair=f"Give one of them, for example {prefixes[0]}."
+            f"{path}: holds several checkpoints: {names}.", hint=f"Give one of them, for example {prefixes[0]}."
         )
     return prefixes[0]
 
@@ -248,7 +248,7 @@ class _Shapes:
             raise CheckpointError(
                 f"{self._prefix}: not a Transformer-XL of the authors' TensorFlow code: "
                 f"{problems_listed(self._problems)} (it begins with {names}).",
-                repair="Give a checkpoint of that code.",
+                hint="Give a checkpoint of that code.",
             )
 
 
@@ -328,7 +328,7 @@ def _read(bundle: TensorBundle, config: TransformerXLConfig) -> tuple[dict[str, 
     if problems:
         raise CheckpointError(
             f"{bundle.prefix}: not a Transformer-XL of the authors' TensorFlow code: {problems_listed(problems)}.",
-            repair="Give a checkpoint of that code.",
+            hint="Give a checkpoint of that code.",
         )
 
     arrays = {name: torch.from_numpy(bundle.read(name)).float() for name in wanted}

@@ -37,7 +37,7 @@ ARRAYS = (*WITH_STATE, *OF_BUFFER)
 TRAX = ("opt_state", "slots", "history", "input_signature")  # files of trax also have one of these
 GZIP_MAGIC = b"\x1f\x8b"
 TYPES = ("f2", "f4", "f8")
-REPAIR = "Give the pickle of a ReformerLM that transformers' converter reads, and its config.json."
+HINT = "Give the pickle of a ReformerLM that transformers' converter reads, and its config.json."
 # Places in `weights`, and in the four entries of a layer.
 EMBEDDING, POSITIONS, LAYERS, NORM, HEAD = 1, 3, 5, 7, 9
 ENTRIES = 4
@@ -68,11 +68,11 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     require("convert")
     with path.open("rb") as file:
         if file.read(len(GZIP_MAGIC)) == GZIP_MAGIC:
-            raise CheckpointError(f"{path}: compressed by gzip.", repair="Unpack it, and give what gunzip writes.")
+            raise CheckpointError(f"{path}: compressed by gzip.", hint="Unpack it, and give what gunzip writes.")
     if "attn_layers" not in (config or {}):
         raise CheckpointError(
             f"{path}: a pickle of trax, which does not hold its settings.",
-            repair="Give --config FILE with the config.json of its Hugging Face counterpart.",
+            hint="Give --config FILE with the config.json of its Hugging Face counterpart.",
         )
     given = {name: value for name, value in (config or {}).items() if name in EVALUATION_SETTINGS}
     # The max_length of a config.json is a setting of generation, so it cannot mean --max-length here.
@@ -89,7 +89,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     values, notes = huggingface_reformer.settings_of(path, content, given)
     if values["position"] != "axial":
         raise CheckpointError(
-            f"{path}: axial_pos_embds is false, but only axial positions of trax are known.", repair=REPAIR
+            f"{path}: axial_pos_embds is false, but only axial positions of trax are known.", hint=HINT
         )
     notes.append(
         "The weights are read as transformers' converter reads them, and the bundle computes Hugging Face's model. In "
@@ -220,7 +220,7 @@ class _Tree:
         return torch.from_numpy(found)
 
     def error(self, problem: str) -> CheckpointError:
-        return CheckpointError(f"{self.path}: not the layout of trax' ReformerLM: {problem}.", repair=REPAIR)
+        return CheckpointError(f"{self.path}: not the layout of trax' ReformerLM: {problem}.", hint=HINT)
 
 
 def _numbers(record: Any) -> np.ndarray[Any, Any]:

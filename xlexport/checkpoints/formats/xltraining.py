@@ -48,7 +48,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
     if config:
         raise CheckpointError(
-            f"{path}: holds its own configuration.", repair="Leave out --config, --num-buckets and --max-length."
+            f"{path}: holds its own configuration.", hint="Leave out --config, --num-buckets and --max-length."
         )
     files = [inside(path, name) for name in FOLDER_FILES] if path.is_dir() else [path]
     content = _read_folder(path, *files) if path.is_dir() else _read_file(path)
@@ -66,24 +66,24 @@ def _vocabulary(tokenizer: TokenizerFile, path: Path) -> Vocabulary:
     try:
         return Vocabulary.from_json(tokenizer.content.decode("utf-8"), f"the vocabulary in {path}")
     except VocabularyError as error:
-        raise CheckpointError(error.message, repair="Train with the prepared data again.") from error
+        raise CheckpointError(error.message, hint="Train with the prepared data again.") from error
 
 
 def _read_folder(path: Path, config: Path, weights: Path) -> dict[str, Any]:
     missing = [file.name for file in (config, weights) if not file.is_file()]
     if missing:
         raise CheckpointError(
-            f"{path}: the folder holds no {' and no '.join(missing)}.", repair="Give a .pt file or a folder with both."
+            f"{path}: the folder holds no {' and no '.join(missing)}.", hint="Give a .pt file or a folder with both."
         )
     return {**read_json(config), "state_dict": read_tensors(weights)}
 
 
 def _read_file(path: Path) -> dict[Any, Any]:
     if not is_archive(path):
-        raise CheckpointError(f"{path}: not a file that `xlexport train` wrote.", repair="Check the path.")
+        raise CheckpointError(f"{path}: not a file that `xlexport train` wrote.", hint="Check the path.")
     return read_tensors(path)
 
 
 def _refusal(error: XltrainingError) -> CheckpointError:
-    """Return the error as one of this package, with message and repair on one line each."""
-    return CheckpointError(one_line(error.message), repair=one_line(error.repair or "") or None)
+    """Return the error as one of this package, with message and hint on one line each."""
+    return CheckpointError(one_line(error.message), hint=one_line(error.hint or "") or None)

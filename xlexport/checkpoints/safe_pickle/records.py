@@ -21,9 +21,9 @@ LARGEST_TREE = 5_000_000  # the two tables and the counts of 800,000 words are h
 class BadFileError(Exception):
     """A file is damaged or unsafe; the message continues a sentence that begins with the file's name."""
 
-    def __init__(self, message: str, repair: str = "Copy or save it again.") -> None:
+    def __init__(self, message: str, hint: str = "Copy or save it again.") -> None:
         super().__init__(f"{message}.")
-        self.repair = repair
+        self.hint = hint
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -97,7 +97,7 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, mmap.mmap]]:
                 raise BadFileError("the file is empty")
             yield file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except BadFileError as error:
-        raise CheckpointError(f"{path}: {error}", error.repair) from error
+        raise CheckpointError(f"{path}: {error}", error.hint) from error
     except OSError as error:
         if isinstance(error, CheckpointError):
             raise

@@ -2,14 +2,14 @@
 import * as onnxruntime from "../onnxruntime/ort.wasm.min.mjs";
 import * as xlruntime from "../xlruntime/browser.js";
 import { aligned, continued, decoded, tokenize } from "./places.js";
-import { hundredths, Walk, WholeWalk } from "./walk.js";
+import { hundredths, StreamDocument, FullDocument } from "./open_document.js";
 
 const MOST_THREADS = 4; // more gain little in steps of a few tokens
 const open = { xlruntime, model: null, offsets: "bytes" };
 let about = null;
-let walk = null;
+let openDocument = null;
 let base = { number: 0, position: 0 }; // what was read before the document: nothing, or a saved state
-let version = 0; // of the document that is walked through
+let version = 0; // of the document that is being scored
 let isBroken = false; // this document cannot be scored
 let given = null; // the newest document that the page has sent, until it is taken
 const tasks = []; // what waits for the end of the document
@@ -50,7 +50,7 @@ const takers = {
   text: (message) => take(message),
   book: (message) => take(message),
   describe({ id, token }) {
-    const found = { id: walk.ids[token], ...walk.table.of(token) };
+    const found = { id: openDocument.ids[token], ...openDocument.table.of(token) };
     const labels = Object.fromEntries([found, ...found.alternatives].map((one) => [one.id, labelOf(one.id)]));
     post({ kind: "described", id, found, labels });
   },
@@ -106,7 +106,7 @@ function next() {
     given = null;
     return () => onDocument(() => read(document));
   }
-  if (walk !== null && !walk.isDone && !isBroken) return () => onDocument(advance);
+  if (openDocument !== null && !openDocument.isDone && !isBroken) return () => onDocument(advance);
   return tasks.shift();
 }
 
@@ -136,8 +136,8 @@ async function restart(number, file) {
   const top = "detail" in model.bundle.graphs ? about.top : null;
   const state = file === null ? null : await bytesOf(file);
   const stream = isWhole() ? null : state === null ? await model.stream() : await model.restore(state);
-  await walk?.close();
-  walk = stream === null ? new WholeWalk(model, top) : new Walk(stream, top);
+  await openDocument?.close();
+  openDocument = stream === null ? new FullDocument(model, top) : new StreamDocument(stream, top);
   base = { number, position: stream?.position ?? 0 };
 }
 
@@ -148,11 +148,11 @@ async function read(document) {
   if (number !== base.number) await restart(number, file);
   const isBook = document.kind === "book";
   const { ids, text, start, bytes } = await tokenize(open, isBook ? await bytesOf(document.file) : document.text, isBook);
-  const kept = await walk.set(ids);
-  const [bits, entropy] = [walk.table.bits.slice(0, kept), walk.table.entropy.slice(0, kept)];
+  const kept = await openDocument.set(ids);
+  const [bits, entropy] = [openDocument.table.bits.slice(0, kept), openDocument.table.entropy.slice(0, kept)];
   const found = { start, bytes, bits, entropy, position: base.position, ...(isBook ? { text } : {}) };
   post({ kind: "tokens", version, ...found }, start.buffer, bits.buffer, entropy.buffer);
-  if (walk.isDone) post({ kind: "done", version });
+  if (openDocument.isDone) post({ kind: "done", version });
 }
 
 async function bytesOf(file) {
@@ -164,16 +164,16 @@ async function bytesOf(file) {
 }
 
 async function advance() {
-  const first = await walk.step();
-  const { taken, table } = walk;
+  const first = await openDocument.step();
+  const { taken, table } = openDocument;
   const [bits, entropy] = [table.bits.slice(first, taken), table.entropy.slice(first, taken)];
   post({ kind: "scores", version, first, bits, entropy, taken }, bits.buffer, entropy.buffer);
-  if (walk.isDone) post({ kind: "done", version });
+  if (openDocument.isDone) post({ kind: "done", version });
 }
 
 async function generate({ side, options }, isCurrent) {
   const ids = [];
-  for await (const id of walk.generate(options)) {
+  for await (const id of openDocument.generate(options)) {
     if (!isCurrent()) return;
     ids.push(id);
     post({ kind: "drawn", side, text: open.model.tokenizer.decode(ids) });
@@ -185,12 +185,12 @@ async function generate({ side, options }, isCurrent) {
 
 async function scoreContinuation({ side, text }) {
   const { tokenizer } = open.model;
-  const ids = open.offsets === "ids" ? (await tokenize(open, text, false)).ids : tokenizer.encodePiece(text, walk.last);
+  const ids = open.offsets === "ids" ? (await tokenize(open, text, false)).ids : tokenizer.encodePiece(text, openDocument.last);
   await scoreBranch(side, ids, text);
 }
 
 async function scoreBranch(side, ids, text) {
-  const { logProbs } = await walk.continuation(ids);
+  const { logProbs } = await openDocument.continuation(ids);
   const unscored = new Array(ids.length - logProbs.length).fill(hundredths(NaN)); // a document's first token
   const bits = Uint16Array.from([...unscored, ...Array.from(logProbs, (value) => hundredths(-value))]);
   const total = xlruntime.bits(logProbs);
@@ -201,7 +201,7 @@ async function scoreBranch(side, ids, text) {
 }
 
 async function save({ id }) {
-  const raw = await walk.save();
+  const raw = await openDocument.save();
   post({ kind: "saved", id, raw }, raw.buffer);
 }
 

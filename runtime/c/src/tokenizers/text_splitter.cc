@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr std::int64_t kLongestWord = std::int64_t{16} << 20;  // characters
 constexpr std::int64_t kDropped = -1, kUnknown = -2;
-constexpr const char* kRepair = "Prepare the text as the training text was, or replace them.";
+constexpr const char* kHint = "Prepare the text as the training text was, or replace them.";
 
 bool is_newline_text(std::string_view unit) { return unit == "\n" || unit == "\r" || unit == "\r\n"; }
 
@@ -188,7 +188,7 @@ std::vector<std::int64_t> TextSplitter::ids_of(std::string_view unit) const {
       throw Error(XLR_ERROR_TOKEN,
                   name_ + ": " + shown(symbol) + " in line " + std::to_string(line_) + " is not in the vocabulary of " +
                       vocabulary_.kind_name() + ", which has no token for unknown text.",
-                  kRepair);
+                  kHint);
     }
     numbers.push_back(*number);
   }
@@ -216,7 +216,7 @@ TokenPiece ByteSplitter::take(std::string_view raw) {
                   name_ + ": the byte " + std::to_string(static_cast<unsigned char>(raw[i])) + " at " +
                       std::to_string(bytes_ + static_cast<std::int64_t>(i)) +
                       " is not in the vocabulary of bytes, which has no token for unknown ones.",
-                  kRepair);
+                  kHint);
     }
     const std::int64_t start = bytes_ + static_cast<std::int64_t>(i);
     if (number != kDropped) piece.add(number, start, start + 1);

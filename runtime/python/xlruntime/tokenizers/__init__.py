@@ -99,7 +99,7 @@ class NoTokenizer:
     def _refusal(name: str) -> TextError:
         return TextError(
             f"{name}: this bundle has no tokenizer, so it takes token ids, not text.",
-            repair="Give ids, or convert the checkpoint with --tokenizer.",
+            hint="Give ids, or convert the checkpoint with --tokenizer.",
         )
 
 

@@ -80,5 +80,5 @@ def _longest(values: Units, texts: npt.NDArray[np.uint8], budget: Budget) -> int
 def _broken(budget: Budget, found: str) -> VocabularyError:
     return VocabularyError(
         f"{budget.name}: a broken precompiled character map ({found}).",
-        repair="Make it again with the tokenizer's own library.",
+        hint="Make it again with the tokenizer's own library.",
     )

@@ -157,7 +157,7 @@ class TokenizersTokenizer(_LibraryTokenizer):
         if not marks:
             raise OptionError(
                 "no correction for word boundaries: the tokens of this tokenizer.json do not show white space.",
-                repair="Leave it out.",
+                hint="Leave it out.",
             )
         vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         found = {number for name, number in vocabulary.items() if name[:1] in marks or name in SPACE_BYTES}
@@ -256,12 +256,12 @@ def _errors_of_library(kind: type[XlruntimeError], what: str) -> Iterator[None]:
     except BaseException as error:
         raise kind(
             f"{what} ({' '.join(first_line(error).split())[:LONGEST_REASON]}).",
-            repair="Check where the tokenizer and the text come from.",
+            hint="Check where the tokenizer and the text come from.",
         ) from error
 
 
 def _not_installed(package: str, path: Path) -> TextError:
     return TextError(
         f"{path.name} needs the {package} package, which is not installed.",
-        repair=f"Install it: pip install {package}.",
+        hint=f"Install it: pip install {package}.",
     )

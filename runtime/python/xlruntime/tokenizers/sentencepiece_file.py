@@ -75,5 +75,5 @@ def _varint(raw: bytes, start: int, end: int, path: Path) -> tuple[int, int]:
 
 def _not_a_model(path: Path, found: str) -> VocabularyError:
     return VocabularyError(
-        f"{path}: not a SentencePiece model ({found}).", repair="Give the file that the library itself has written."
+        f"{path}: not a SentencePiece model ({found}).", hint="Give the file that the library itself has written."
     )

@@ -209,5 +209,5 @@ def _refused(budget: Budget, found: str, expected: str) -> VocabularyError:
     return VocabularyError(
         f"{budget.name}: not a tokenizer of the tokenizers library that can be run safely: expected {expected}, found "
         f"{found}.",
-        repair="Check where the file comes from, or use another tokenizer.",
+        hint="Check where the file comes from, or use another tokenizer.",
     )

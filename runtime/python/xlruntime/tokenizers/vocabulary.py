@@ -91,7 +91,7 @@ class Vocabulary:
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise VocabularyError(f"{where}: not JSON ({error}).", repair="Convert the checkpoint again.") from error
+            raise VocabularyError(f"{where}: not JSON ({error}).", hint="Convert the checkpoint again.") from error
         return cls.from_fields(fields, where)
 
     @classmethod
@@ -103,7 +103,7 @@ class Vocabulary:
         """
         if not isinstance(fields, dict) or fields.pop("format", None) != VOCABULARY_FORMAT:
             raise VocabularyError(
-                f"{where}: not a vocabulary that xlexport wrote.", repair="Convert the checkpoint again."
+                f"{where}: not a vocabulary that xlexport wrote.", hint="Convert the checkpoint again."
             )
         try:
             if not isinstance(fields.get("symbols"), list):  # a tuple of a text would have its characters
@@ -111,7 +111,7 @@ class Vocabulary:
             return cls(**{**fields, "symbols": tuple(fields["symbols"])})
         except (TypeError, VocabularyError) as error:
             raise VocabularyError(
-                f"{where}: a broken vocabulary ({one_line(str(error))}).", repair="Convert the checkpoint again."
+                f"{where}: a broken vocabulary ({one_line(str(error))}).", hint="Convert the checkpoint again."
             ) from error
 
     def _problems(self) -> Iterable[str]:

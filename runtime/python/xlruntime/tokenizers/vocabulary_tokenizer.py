@@ -62,12 +62,12 @@ class VocabularyTokenizer:
         """
         if self.vocabulary.kind == "bytes":
             return (
-                _ByteWalk(self.vocabulary, self._skip_unknown, "the text", TextCounts())
+                _ByteEncoder(self.vocabulary, self._skip_unknown, "the text", TextCounts())
                 .take(utf8_bytes(text, "the text"))
                 .ids
             )
-        walk = _TextWalk(self.vocabulary, self._skip_unknown, "the text", TextCounts(), previous)
-        return _all_ids(iter([walk.take(utf8_text(text, "the text")), walk.flush()]))
+        encoder = _TextEncoder(self.vocabulary, self._skip_unknown, "the text", TextCounts(), previous)
+        return _all_ids(iter([encoder.take(utf8_text(text, "the text")), encoder.flush()]))
 
     def decode(self, ids: Ids | list[int]) -> str:
         """Return words joined by spaces, with a newline for each line end; or the original bytes or characters."""
@@ -96,26 +96,26 @@ class VocabularyTokenizer:
             TokenError: the vocabulary lacks symbols and has no `unk`; the message has the symbols and their places.
         """
         if self.vocabulary.kind == "bytes":
-            bytewise = _ByteWalk(self.vocabulary, self._skip_unknown, name, counts)
+            bytewise = _ByteEncoder(self.vocabulary, self._skip_unknown, name, counts)
             for raw in pieces(file):
                 counts.add(raw)
                 yield bytewise.take(raw)
             yield bytewise.end()
         else:
-            walk = _TextWalk(self.vocabulary, self._skip_unknown, name, counts)
+            encoder = _TextEncoder(self.vocabulary, self._skip_unknown, name, counts)
             for text in text_pieces(file, name, counts):
-                yield walk.take(text)
-                if walk.held > limits.bytes:
+                yield encoder.take(text)
+                if encoder.held > limits.bytes:
                     raise TextError(
                         f"{name}: a word of more than {limits.bytes:,} characters.",
-                        repair="Check that it is a text of words, or allow longer ones: --max-document-bytes.",
+                        hint="Check that it is a text of words, or allow longer ones: --max-document-bytes.",
                     )
-            yield walk.flush()
-            yield walk.end()
+            yield encoder.flush()
+            yield encoder.end()
 
 
-class _TextWalk:
-    """A walk through a document of words or characters."""
+class _TextEncoder:
+    """Encode a document of words or characters."""
 
     def __init__(
         self, vocabulary: Vocabulary, skip_unknown: bool, name: str, counts: TextCounts, previous: int | None = None
@@ -242,12 +242,12 @@ class _TextWalk:
         raise TokenError(
             f"{self._name}: {found} not in the vocabulary of {len(self._vocabulary):,} {self._vocabulary.kind}, which "
             "has no token for unknown text.",
-            repair="Prepare the text as the training text was, or replace them.",
+            hint="Prepare the text as the training text was, or replace them.",
         )
 
 
-class _ByteWalk:
-    """A walk through a document of bytes."""
+class _ByteEncoder:
+    """Encode a document of bytes."""
 
     def __init__(self, vocabulary: Vocabulary, skip_unknown: bool, name: str, counts: TextCounts) -> None:
         self._vocabulary, self._name, self._counts = vocabulary, name, counts
@@ -293,7 +293,7 @@ class _ByteWalk:
         raise TokenError(
             f"{self._name}: {found} not in the vocabulary of {len(self._vocabulary)} bytes, which has no token "
             "for unknown bytes.",
-            repair="Prepare the text as the training text was, or replace them.",
+            hint="Prepare the text as the training text was, or replace them.",
         )
 
 

@@ -57,4 +57,4 @@ def _is_space(symbol: str, kind: str) -> bool:
 
 
 def _refusal(why: str) -> OptionError:
-    return OptionError(f"no correction for word boundaries: {why}.", repair="Leave it out.")
+    return OptionError(f"no correction for word boundaries: {why}.", hint="Leave it out.")

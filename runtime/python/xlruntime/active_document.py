@@ -1,4 +1,4 @@
-"""The walk of one document on a row of a batch."""
+"""A document that is being scored on a row of a batch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .documents import TokenPiece
 from .scores import Sum
 from .token_reader import TokenReader
 
-__all__ = ["Walk"]
+__all__ = ["ActiveDocument"]
 
 
 @dataclass
-class Walk:
-    """One document on its row of the batch."""
+class ActiveDocument:
+    """A document on its row of the batch: its reader, its place and the sum so far."""
 
     number: int
     reader: TokenReader

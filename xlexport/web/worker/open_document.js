@@ -7,7 +7,7 @@ const RECENT = 4; // the newest forks are never thinned out
 const [STEPS, NO_SCORE] = [100, 0xffff]; // of a bit, and the mark of a token without a score, as on the page
 
 /** The document of a model that carries memory. */
-export class Walk {
+export class StreamDocument {
   #top;
   #longest;
   #isExact;
@@ -126,7 +126,7 @@ export class Walk {
 }
 
 /** The document of a model that reads each document in one step: all of it is read again after an edit. */
-export class WholeWalk {
+export class FullDocument {
   #model;
   #top;
 
