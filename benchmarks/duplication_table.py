@@ -26,8 +26,8 @@ import torch
 
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint
 from xltraining.data.duplication import N_TOKEN, DuplicationTask, duplication_scores, sequence_length
-from xltraining.loop.run import TrainingRun
 from xltraining.reformer import Reformer, ReformerConfig
+from xltraining.train import TrainingRun
 from xltraining.training_config import TrainingConfig
 
 RUNS = ("full", "lsh-4", "lsh-2", "lsh-1", "lsh-4-redrawn", "lsh-2-redrawn", "lsh-1-redrawn")
@@ -74,12 +74,12 @@ def train(name: str, config: ReformerConfig, training: TrainingConfig, out: Path
     learned, started = threading.Event(), time.process_time()
 
     def stop_when_learned(step: int) -> None:
-        if run.last.get("valid_accuracy", 0.0) >= until or time.process_time() - started > seconds:
+        if run.log.last.get("valid_accuracy", 0.0) >= until or time.process_time() - started > seconds:
             learned.set()
 
     stop_when_learned(run.step)
     run.go(learned, report=lambda line: click.echo(f"{name}: {line}", err=True), on_step=stop_when_learned)
-    valid = {key: run.last[key] for key in ("valid_bits_per_symbol", "valid_accuracy") if key in run.last}
+    valid = {key: run.log.last[key] for key in ("valid_bits_per_symbol", "valid_accuracy") if key in run.log.last}
     return {"steps": run.step, "processor_seconds": time.process_time() - started, **valid}
 
 

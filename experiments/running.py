@@ -26,7 +26,7 @@ from xltraining.data.token_shards import read_prepared
 from xltraining.errors import XltrainingError
 from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel, ModelConfig
-from xltraining.loop.run import saved_run
+from xltraining.loop.saved_run import saved_run
 from xltraining.train import train
 from xltraining.transformer_xl import TransformerXL
 

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import ROOT
 from xltraining.checkpoint import load_checkpoint
-from xltraining.loop.run import saved_run
+from xltraining.loop.saved_run import saved_run
 
 RECIPES = sorted((ROOT / "experiments/recipes").glob("*.toml"))
 # The recipes' own sizes take days.

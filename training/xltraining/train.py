@@ -7,11 +7,15 @@ The output folder gets `checkpoint.pt` (weights, and the state for a resumed run
 `bits_per_symbol`, `valid_bits_per_symbol` and `valid_accuracy`.
 """
 
+import json
+import math
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +23,36 @@ import torch
 from tqdm import tqdm
 
 from xltraining.architectures import new_model
-from xltraining.checkpoint import save_checkpoint
-from xltraining.data.tasks import check_task, make_task
+from xltraining.checkpoint import load_checkpoint, save_checkpoint
+from xltraining.data.tasks import Task, check_task, make_task
 from xltraining.data.token_shards import is_prepared
 from xltraining.data.tokenizer_file import TokenizerFile
-from xltraining.errors import CheckpointError
+from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, TrainingDivergedError
 from xltraining.language_model import ModelConfig
-from xltraining.loop.processes import joined
-from xltraining.loop.run import CHECKPOINT_NAME, TrainingResult, TrainingRun
-from xltraining.training_config import TrainingConfig
+from xltraining.layers.swapping import LayerStore
+from xltraining.loop.log import Log
+from xltraining.loop.processes import Processes, joined
+from xltraining.loop.saved_run import CHECKPOINT_NAME, check_same_run, state_of
+from xltraining.loop.updates import Updates
+from xltraining.training_config import TrainingConfig, learning_rate
 
-__all__ = ["TrainingConfig", "TrainingResult", "train"]
+__all__ = ["BEST_NAME", "TrainingConfig", "TrainingResult", "TrainingRun", "train"]
+
+BEST_NAME = "best.pt"
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The result of a run."""
+
+    step: int
+    """Number of updates, including those before a resume."""
+    train_bits: float | None
+    """Bits per byte, or per symbol of the task, in the log's last line."""
+    valid_bits: float | None
+    """Bits per byte, or per symbol of the task, in the last evaluation."""
+    interrupted: bool
+    checkpoint: Path
 
 
 def train(
@@ -59,7 +82,7 @@ def train(
             task that draws its examples.
         valid_files: held-out text; may be empty.
         out_dir: the output folder, made if missing; nothing is written elsewhere.
-        resume: continue from the checkpoint in `out_dir`; `loop.run.saved_run` reads its settings. More `steps` than
+        resume: continue from the checkpoint in `out_dir`; `loop.saved_run` reads its settings. More `steps` than
             before extend a run: from there on, the learning rate follows the longer schedule.
         report: called with one line of text at each evaluation and at the end; None prints it to stderr.
         on_step: called after each update with the number of updates so far.
@@ -104,6 +127,204 @@ def train(
                 report(f"resuming {checkpoint} at step {run.step:,}")
         with _interruptible() as interrupt:
             return run.go(interrupt, report, on_step, show_bar, on_line)
+
+
+class TrainingRun:
+    """The model and everything that changes from update to update."""
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        config: TrainingConfig,
+        task: Task,
+        out_dir: Path,
+        files: Mapping[str, Sequence[Path]],
+        processes: Processes | None = None,
+    ) -> None:
+        """Make a fresh model and its optimizer.
+
+        Args:
+            files: paths of the task's texts, as `train` and `valid`; the checkpoint stores them for a later resume.
+            processes: all that train the model together; None: this one alone.
+
+        Raises:
+            ConfigError: the settings do not fit the processes.
+        """
+        self.config, self.task, self.out_dir = config, task, out_dir
+        self.processes = processes or Processes()
+        self.files = {name: [str(path.absolute()) for path in paths] for name, paths in files.items()}
+        self.device = torch.device(config.device)
+        if self.device.type == "cuda" and self.processes.count > 1:
+            self.device = torch.device("cuda", self.processes.local_rank)
+        if config.swap_layers and self.processes.count > 1:
+            raise ConfigError(f"swap_layers trains on one process, found {self.processes.count}.")
+        store = self._new_store() if config.swap_layers else None
+        self.model = new_model(model_config, store).to(self.device).train()
+        self.model.prepare_training(config)
+        self.updates = Updates(self.model, config, self.processes)
+        self.step = 0
+        # Nats per target, since the last line of the log.
+        self.loss_sum = torch.zeros((), device=self.device, dtype=torch.float64)
+        self.loss_count = 0
+        self.log = Log(out_dir, task)
+        self.best: float | None = None  # score on held-out text
+
+    def _new_store(self) -> LayerStore:
+        """Make a store whose files are in the output folder."""
+        self._make_folder()
+        return LayerStore(self.device, self.out_dir)
+
+    def _make_folder(self) -> None:
+        try:
+            self.out_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointWriteError(
+                f"{self.out_dir}: the output folder cannot be made ({error.strerror}).", hint="Choose another place."
+            ) from error
+
+    @property
+    def checkpoint(self) -> Path:
+        """Path of the run's checkpoint."""
+        return self.out_dir / CHECKPOINT_NAME
+
+    def go(
+        self,
+        interrupt: threading.Event,
+        report: Callable[[str], None],
+        on_step: Callable[[int], None],
+        show_bar: bool = True,
+        on_line: Callable[[Mapping[str, Any]], None] = lambda line: None,
+    ) -> TrainingResult:
+        """Train to the end, or until `interrupt` is set; then finish the current update and save."""
+        config, first = self.config, self.processes.is_first
+        self._make_folder()
+        hidden = None if show_bar and first else True  # None: unless stderr is a terminal
+        bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=hidden, dynamic_ncols=True)  # on stderr
+        stopping = False
+        with bar, self.log.open(begun=self.step > 0) if first else nullcontext() as lines:
+            since, logged_step = time.perf_counter(), self.step
+            while self.step < config.steps and not stopping:
+                self.loss_sum += self.updates.do(self.task, self.step)
+                self.loss_count += 1
+                self.step += 1
+                bar.update()
+                last = self.step == config.steps
+                evaluating = self.task.held_out and (last or self.step % config.eval_every == 0)
+                if last or evaluating or self.step % config.log_every == 0:
+                    line = self._log_line((self.step - logged_step) / (time.perf_counter() - since), evaluating)
+                    if lines is not None:
+                        lines.write(json.dumps(line) + "\n")
+                        lines.flush()
+                        on_line(line)
+                    bar.set_postfix_str(f"{self.log.bits_in_words()}, {line['tokens_per_second']:,.0f} tokens/s")
+                    if evaluating and first:
+                        report(f"step {self.step:,}: {self.log.scores_in_words()}")
+                    if evaluating and config.best:
+                        self._keep_best()
+                    since, logged_step = time.perf_counter(), self.step
+                if self.step % config.checkpoint_every == 0:
+                    self.save()
+                on_step(self.step)
+                stopping = self.processes.any(interrupt.is_set())
+            self.save()
+        stopped = stopping and self.step < config.steps
+        if first:
+            ended = "stopped" if stopped else "finished"
+            report(f"{ended} at step {self.step:,} of {config.steps:,}; wrote {self.checkpoint}")
+        return TrainingResult(self.step, self.log.train_bits, self.log.valid_bits, stopped, self.checkpoint)
+
+    def _log_line(self, steps_per_second: float, evaluating: bool) -> dict[str, Any]:
+        """Return the line of the log for the steps since the line before; every process must call this."""
+        bits = self.processes.mean(self.loss_sum).item() / self.loss_count / math.log(2)
+        if not math.isfinite(bits):
+            raise self._diverged(f"the loss is {bits}")
+        self.loss_sum.zero_()
+        self.loss_count = 0
+        values = {
+            "learning_rate": learning_rate(self.config, self.step - 1),
+            "tokens_per_second": steps_per_second * self.config.batch_size * self.task.segment_len,
+        }
+        if evaluating:
+            values |= self.task.evaluate(self.updates.evaluated)
+        return self.log.line(self.step, bits, values)
+
+    def _keep_best(self) -> None:
+        """Keep the weights, without the state of the run, if their score on held-out text is the best so far."""
+        score = self.log.valid_bits
+        if score is not None and (self.best is None or score < self.best):
+            self.best = score
+            weights = self.updates.weights()
+            if self.processes.is_first:
+                save_checkpoint(
+                    self.out_dir / BEST_NAME,
+                    self.model.config,
+                    weights,
+                    tokenizer=self.task.tokenizer,
+                    release=self.updates.release,
+                )
+
+    def _diverged(self, what: str) -> TrainingDivergedError:
+        return TrainingDivergedError(
+            f"{what} at step {self.step}; no checkpoint was written for this step in {self.out_dir}.",
+            hint="Lower the learning rate or the clipping norm, and start again.",
+        )
+
+    def save(self) -> None:
+        """Write the checkpoint with all state for `restore`; weights that are not finite never replace it.
+
+        Every process must call this; the first one writes.
+        """
+        weights = self.updates.weights()
+        for tensor in weights.values():
+            if not tensor.isfinite().all():
+                raise self._diverged("some weights are not finite")
+            self.updates.release()
+        on_cuda = self.device.type == "cuda"
+        training = {
+            "config": self.config.to_dict(),
+            "files": self.files,
+            "text_sha256": self.task.text_sha256,
+            "step": self.step,
+            "optimizer": self.updates.optimizer_state(),
+            "memory": self.updates.plain_memory() if self.task.carries_memory else None,
+            "random_state": torch.get_rng_state(),
+            "cuda_random_state": torch.cuda.get_rng_state(self.device) if on_cuda else None,
+            "loss_sum": self.processes.mean(self.loss_sum),
+            "loss_count": self.loss_count,
+            "best": self.best,
+            "groups": self.updates.groups,
+            "averaging": self.updates.averaging(),
+        }
+        if self.processes.is_first:
+            save_checkpoint(
+                self.checkpoint,
+                self.model.config,
+                weights,
+                training=training,
+                tokenizer=self.task.tokenizer,
+                release=self.updates.release,
+            )
+        self.processes.wait()
+
+    def restore(self) -> None:
+        """Resume the run whose checkpoint is in the output folder; drop the log's lines after the checkpoint.
+
+        Every process must call this. The number of processes may be another one than before.
+
+        Raises:
+            CheckpointError: the folder has no checkpoint, or that of another run. The message lists every difference.
+        """
+        saved = load_checkpoint(self.checkpoint)
+        state = state_of(self.checkpoint, saved)
+        check_same_run(self.checkpoint, saved, state, self.model.config, self.config, self.task.text_sha256)
+        self.updates.load(saved.state_dict, state["optimizer"], state.get("averaging"))
+        self.updates.set_memory(state["memory"], state.get("groups", 1))
+        self.step, self.loss_count, self.best = state["step"], state["loss_count"], state.get("best")
+        self.loss_sum = state["loss_sum"].to(self.device).double()
+        torch.set_rng_state(state["random_state"])
+        if self.device.type == "cuda" and state["cuda_random_state"] is not None:
+            torch.cuda.set_rng_state(state["cuda_random_state"], self.device)
+        self.log.restore(self.step, self.processes)
 
 
 def _print_beside_bar(line: str) -> None:

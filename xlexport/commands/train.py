@@ -363,7 +363,7 @@ def _resumed(
     from dataclasses import replace
 
     from xltraining.architectures import architecture_of, config_from
-    from xltraining.loop.run import saved_run
+    from xltraining.loop.saved_run import saved_run
 
     saved = saved_run(out_dir)
     kind = architecture if _is_given("architecture") else architecture_of(saved.model_config)
