@@ -12,7 +12,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from tests.report.browser import Browser, missing_browser, open_browser
+from benchmarks.browser import Browser, missing_browser, open_browser
 from xlexport.bench.timing import seconds
 
 SCROLLED = (60, 240, 2000)  # pixels per frame

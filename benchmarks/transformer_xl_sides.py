@@ -58,12 +58,25 @@ def prepared(folder: Path, shape: dict[str, int]) -> tuple[Path, Path]:
 
 
 def _write_checkpoint(folder: str, shape: dict[str, int]) -> None:
-    """Write a Hugging Face folder of a model of this shape; all its weights are random and have an effect."""
-    from tests.oracles.huggingface import Oracle
-    from xltraining.transformer_xl import TransformerXLConfig
+    """Write a Hugging Face folder of a model of this shape; all its weights are random."""
+    import torch
+    from transformers.models.deprecated.transfo_xl.configuration_transfo_xl import TransfoXLConfig
+    from transformers.models.deprecated.transfo_xl.modeling_transfo_xl import TransfoXLLMHeadModel
 
-    config = TransformerXLConfig(**shape, mem_len=128, tgt_len=80, first_memory="zeros")  # type: ignore[arg-type]
-    Oracle(config).model.save_pretrained(folder)
+    sizes = {name: size for name, size in shape.items() if name != "n_token"}
+    config = TransfoXLConfig(
+        vocab_size=shape["n_token"], cutoffs=[], d_embed=shape["d_model"], div_val=1, mem_len=128, clamp_len=-1,
+        same_length=False, dropout=0.0, dropatt=0.0, trainer_compatible=True, **sizes,
+    )  # fmt: skip
+    model = TransfoXLLMHeadModel(config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            scale = parameter.shape[1] ** -0.5 if parameter.dim() == 2 and not name.endswith("_bias") else 0.3
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+            if name.endswith("layer_norm.weight"):
+                parameter.add_(1)
+    model.save_pretrained(folder)
 
 
 def _write_bundle(checkpoint: Path, bundle: Path) -> None:

@@ -135,6 +135,13 @@ def test_library_neither_reads_options_nor_writes_to_the_terminal() -> None:
     assert found == LIBRARY_THAT_WRITES_TO_THE_TERMINAL
 
 
+def test_benchmarks_do_not_import_tests() -> None:
+    files = module_files("benchmarks", ROOT / "benchmarks")
+    imported = {other for file in files.values() for other, _ in imported_names(file.read_text("utf-8"), "benchmarks")}
+    assert "xlexport.bench.timing" in imported
+    assert not [other for other in imported if other.split(".")[0] == "tests"]
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_modules_do_not_import_each_other_in_a_circle(package: str) -> None:
     assert knots(imports_of(module_files(package, PACKAGES[package]))) == KNOTS[package]
