@@ -256,7 +256,7 @@ def test_documents_that_are_missing_leave_the_others(
 
 
 @pytest.mark.parametrize("content", [b"", b"a"])
-@pytest.mark.parametrize("command", [("score",), ("score", "--json"), ("score", "--per-token")], ids=" ".join)
+@pytest.mark.parametrize("command", [("score",), ("score", "--json"), ("score", "--per", "token")], ids=" ".join)
 def test_document_too_short_to_score(
     content: bytes, command: tuple[str, ...], bundle: Path, refuse: Callable[..., str], tmp_path: Path
 ) -> None:

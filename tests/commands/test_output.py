@@ -132,7 +132,7 @@ def test_score_under_other_settings(bundle: Path, prose: Path, invoke: Invoke) -
 
 
 def test_score_of_each_token(bundle: Path, prose: Path, invoke: Invoke) -> None:
-    shown = invoke("score", bundle, prose, "--per-token").succeeded()
+    shown = invoke("score", bundle, prose, "--per", "token").succeeded()
     assert len(shown.objects) == 79
     for place, found in enumerate(shown.objects, start=1):
         assert list(found) == TOKEN_FIELDS
@@ -150,7 +150,7 @@ def test_score_of_each_token(bundle: Path, prose: Path, invoke: Invoke) -> None:
 
 
 def test_totals_leave_standard_output_to_the_tokens(bundle: Path, prose: Path, invoke: Invoke) -> None:
-    shown = invoke("score", bundle, prose, "--per-token", "--json", "--same-length").succeeded()
+    shown = invoke("score", bundle, prose, "--per", "token", "--json", "--same-length").succeeded()
     assert [list(found) for found in shown.objects] == [TOKEN_FIELDS] * 79
     assert shown.err.startswith('{"document"') and len(shown.err.splitlines()) == 1
 
@@ -186,7 +186,7 @@ def test_token_ids(bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path) ->
 
 
 def test_text_of_any_bytes(bundle: Path, invoke: Invoke) -> None:
-    shown = invoke("score", bundle, "-", "--per-token", "--binary", stdin=bytes(range(256)) * 2).succeeded()
+    shown = invoke("score", bundle, "-", "--per", "token", "--binary", stdin=bytes(range(256)) * 2).succeeded()
     assert [found["id"] for found in shown.objects] == (list(range(256)) * 2)[1:]
     assert shown.objects[199]["token"] == "\ufffd"  # a byte that is not a whole character
 

@@ -56,7 +56,7 @@ def test_long_document_is_refused_or_restarts(invoke: Invoke, band: Path, long: 
     error = invoke("score", band, long).error
     assert f"{long}: more than 201 tokens, but at most 201 are possible" in error
     assert error.endswith("let it begin again every 200 tokens (restart=True, --restart).")
-    tokens = invoke("score", band, "-", "--restart", "--per-token", stdin=LONG).succeeded().objects
+    tokens = invoke("score", band, "-", "--restart", "--per", "token", stdin=LONG).succeeded().objects
     assert [token["index"] for token in tokens] == list(range(1, 477))
     assert [token["context"] for token in tokens][198:203] == [13, 13, 1, 2, 3]
     assert "".join(token["token"] for token in tokens) == LONG[1:].decode()

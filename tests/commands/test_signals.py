@@ -123,7 +123,7 @@ def long_text(tmp_path: Path) -> Path:
 
 @pytest.mark.full
 def test_score_that_is_stopped(bundle: Path, long_text: Path, start: Start) -> None:
-    process = start("score", bundle, long_text, "--per-token", "--threads", "1")
+    process = start("score", bundle, long_text, "--per", "token", "--threads", "1")
     wait_for_line(process.stdout, '"index": 100,')
     process.send_signal(signal.SIGINT)
     out, err = rest(process)
@@ -136,7 +136,7 @@ def test_score_that_is_stopped(bundle: Path, long_text: Path, start: Start) -> N
 @pytest.mark.full
 def test_reader_that_has_read_enough(bundle: Path, long_text: Path, start: Start) -> None:
     """End without a traceback or a message, as before `| head -1`."""
-    process = start("score", bundle, long_text, "--per-token", "--threads", "1")
+    process = start("score", bundle, long_text, "--per", "token", "--threads", "1")
     assert process.stdout is not None and process.stderr is not None
     assert json.loads(process.stdout.readline())["index"] == 1
     process.stdout.close()
@@ -145,7 +145,7 @@ def test_reader_that_has_read_enough(bundle: Path, long_text: Path, start: Start
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("arguments", [["score", "text"], ["score", "text", "--per-token"], ["inspect", "--json"]])
+@pytest.mark.parametrize("arguments", [["score", "text"], ["score", "text", "--per", "token"], ["inspect", "--json"]])
 def test_full_standard_output(
     arguments: list[str], bundle: Path, prose: Path, command: Callable[..., list[str]], environment: dict[str, str]
 ) -> None:

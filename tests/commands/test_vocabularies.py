@@ -45,7 +45,7 @@ def test_words(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
         f"{tmp_path / 'it.txt'}: 1 of 8 tokens replace text that the vocabulary lacks, so the bits do not encode"
         in shown.err
     )
-    per_token = invoke("score", bundle, tmp_path / "it.txt", "--per-token").succeeded()
+    per_token = invoke("score", bundle, tmp_path / "it.txt", "--per", "token").succeeded()
     assert [entry["token"] for entry in per_token.objects] == ["<unk>", "sea", "\n", "of", "the", "sea", "\n"]
     assert "vocabulary lacks" in per_token.err
 

@@ -140,7 +140,7 @@ def test_the_columns_of_a_run_are_those_of_its_records(tmp_path: Path, level: An
     text = tmp_path / "text.txt"
     text.write_text("It was | the best\nof times.\n")
     alone = tmp_path / "alone.parquet"
-    wanted = ("--detail",) if detail and level != "document" else ()
+    wanted = ("--top", "0") if detail and level != "document" else ()
     assert run(["score", str(BUNDLE), str(text), "--per", level, *wanted, "-o", str(alone), "--threads", "1"]) == 0
     schema = pyarrow.parquet.read_schema(alone)
     options = RunOptions(per=level, detail=0 if wanted else None)

@@ -41,7 +41,7 @@ def test_first_word_without_a_score_is_empty(score: Score, tmp_path: Path) -> No
     assert NOTE not in score(*paths).succeeded().err
 
 
-@pytest.mark.parametrize("options", [(), ("--batch-size", "2"), ("--segment-len", "3"), ("--detail",)], ids=" ".join)
+@pytest.mark.parametrize("options", [(), ("--batch-size", "2"), ("--segment-len", "3"), ("--top", "0")], ids=" ".join)
 def test_token_before_a_document_scores_all_of_it(
     options: tuple[str, ...], bundle: Path, score: Score, texts: list[Path]
 ) -> None:
@@ -56,7 +56,7 @@ def test_token_before_a_document_scores_all_of_it(
         assert [record["start"] for record in found] == list(range(len(raw)))
         assert [record["log_prob"] for record in found] == pytest.approx(expected.log_probs.tolist(), abs=1e-5)
         assert [record["context"] for record in found] == expected.context.tolist()
-    words = score(*texts, "--per", "word", "--bos", r"\n", *[o for o in options if o != "--detail"]).succeeded()
+    words = score(*texts, "--per", "word", "--bos", r"\n", *(() if "--top" in options else options)).succeeded()
     assert all(record["complete"] for record in words.records) and NOTE not in words.err
     (total,) = score(texts[0], "--json", "--bos", r"\n").succeeded().records
     assert total["scored_bytes"] == total["bytes"] == total["tokens"] == total["scored_tokens"] == 60
@@ -78,7 +78,7 @@ def test_continuous_documents_have_one_token_before_them(bundle: Path, score: Sc
 def test_run_with_a_token_before_documents_resumes(
     score: Score, texts: list[Path], tmp_path: Path, stopping: Callable[..., None]
 ) -> None:
-    line = (*texts, "--per", "word", "--bos", r"\n", "--boundary", "corrected", "--detail")
+    line = (*texts, "--per", "word", "--bos", r"\n", "--boundary", "corrected", "--top", "0")
     score(*line, "-o", tmp_path / "whole.csv").succeeded()
     with pytest.MonkeyPatch.context() as patch:
         stopping(patch, 20)

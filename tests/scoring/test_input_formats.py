@@ -136,7 +136,7 @@ def test_ids_are_read_piece_by_piece(score: Score, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("xlexport.scoring.inputs.CHUNK", 7)
     path = tmp_path / "ids"
     path.write_text("12\t130 7\r\n" * 20 + "255")
-    (found,) = score(path, "--ids", "--per-token", "--json").succeeded().records[-1:]
+    (found,) = score(path, "--ids", "--per", "token", "--json").succeeded().records[-1:]
     assert (found["index"], found["id"]) == (60, 255)
 
 

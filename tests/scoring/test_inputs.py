@@ -292,14 +292,14 @@ def test_bad_documents_and_good_ones_in_a_batch(score: Score, texts: list[Path],
 def test_continuous(score: Score, texts: list[Path]) -> None:
     """Score all texts as one document, with the same scores as the joined text."""
     joined = b"".join(path.read_bytes() for path in texts)
-    whole = score("-", "--per-token", stdin=joined).succeeded().records
-    parts = score(*texts, "--per-token", "--continuous", "--separator", "").succeeded().records
+    whole = score("-", "--per", "token", stdin=joined).succeeded().records
+    parts = score(*texts, "--per", "token", "--continuous", "--separator", "").succeeded().records
     assert [record["id"] for record in parts] == [record["id"] for record in whole]
     for part, record in zip(parts, whole, strict=True):
         assert part["log_prob"] == pytest.approx(record["log_prob"], abs=2e-5)
         assert part["context"] == record["context"]
     assert [record["index"] for record in parts if record["document"] == str(texts[1])] == list(range(9))
-    apart = score(*texts, "--per-token").succeeded().records
+    apart = score(*texts, "--per", "token").succeeded().records
     assert len(apart) == len(parts) - 4
 
 
@@ -315,9 +315,9 @@ def test_separator_of_continuous_documents(
     paths = [tmp_path / name for name in ("1", "2", "3")]
     for path, text in zip(paths, (b"I saw the dog.", b"The dog barked.\n", b"So?"), strict=True):
         path.write_bytes(text)
-    parts = score(*paths, "--per-token", "--continuous", *options).succeeded().records
+    parts = score(*paths, "--per", "token", "--continuous", *options).succeeded().records
     joined = b"I saw the dog." + between + b"The dog barked.\nSo?"
-    whole = score("-", "--per-token", stdin=joined).succeeded().records
+    whole = score("-", "--per", "token", stdin=joined).succeeded().records
     own = [*whole[:13], *whole[13 + len(between) :]]  # the very first token has no score
     assert [record["id"] for record in parts] == list(b" saw the dog.The dog barked.\nSo?")
     for part, record in zip(parts, own, strict=True):
@@ -329,10 +329,9 @@ def test_separator_of_continuous_documents(
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        (("--per", "word", "--per-token"), "--per-token is --per token, but --per is word."),
+        (("--per", "word", "--top", "2"), "--top 2 is for tokens. Add --per token, or give --top 0."),
         (("--format", "csv", "--json"), "--json is --format jsonl, but --format is csv."),
-        (("--top", "3"), "--top is for tokens. Add --per token."),
-        (("--detail",), "--detail is for parts of a document. Add --per token, word, region or line."),
+        (("--top", "0"), "--top is for parts of a document. Add --per token, word, region or line."),
         (("--region-field", "r"), "--region-field is for regions. Add --per region."),
         (("--per", "region", "--region-field", "r"), "--region-field is for JSON lines and tables. Give"),
         (("--per", "line", "--boundary", "corrected"), "--boundary is for words and regions."),
@@ -341,7 +340,7 @@ def test_separator_of_continuous_documents(
             "--boundary corrected scores documents one",
         ),
         (("--format", "parquet"), "Parquet is a format of files. Give one with -o."),
-        (("--top", "11", "--per-token"), "11 is not in the range 1<=x<=10"),
+        (("--top", "11", "--per", "token"), "11 is not in the range 0<=x<=10"),
         (("--per", "word", "--ids"), "--ids has no text to find a word in."),
         (("--resume",), "--resume and --force are about an output file. Give it with -o."),
         (("-o", "x.jsonl", "--resume", "--force"), "Give one of them."),

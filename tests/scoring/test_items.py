@@ -73,7 +73,7 @@ def test_sums_of_items_are_those_of_continuations(
             stream.feed(context)
         continuation = stream.score_continuation(item["sentence"])
         assert bits == pytest.approx(-continuation.log_probs.sum(dtype=float) / math.log(2), abs=1e-4)
-        whole = score("-", "--per-token", stdin=(context + item["sentence"]).encode()).succeeded().records
+        whole = score("-", "--per", "token", stdin=(context + item["sentence"]).encode()).succeeded().records
         before = len(context.encode())
         expected = sum(token["surprisal_bits"] or 0 for token in whole if token["start"] >= before)
         assert bits == pytest.approx(expected, abs=1e-6)
@@ -133,7 +133,7 @@ def test_columns_are_those_of_their_own_row(batch_size: str, per: str, score: Sc
 @pytest.mark.parametrize("per", list(OWN))
 def test_records_have_only_the_names_that_are_reserved(per: str, score: Score, tmp_path: Path) -> None:
     path = write(tmp_path, "i.jsonl", [{"sentence": "one two"}])
-    detail: tuple[str, ...] = ("--top", "3") if per == "token" else () if per == "document" else ("--detail",)
+    detail: tuple[str, ...] = ("--top", "3") if per == "token" else () if per == "document" else ("--top", "0")
     if per in ("word", "region"):
         detail += ("--boundary", "corrected")
     for kind in ("csv", "jsonl"):

@@ -14,7 +14,7 @@ from tests.helpers.pages import python_of
 from tests.scoring.conftest import Score
 from xlexport.scoring.parquet_output import write_parquet
 
-OPTIONS = {"document": (), "line": ("--detail",), "word": ("--bos", " "), "token": ("--top", "2")}
+OPTIONS = {"document": (), "line": ("--top", "0"), "word": ("--bos", " "), "token": ("--top", "2")}
 
 
 @pytest.mark.parametrize("level", OPTIONS)

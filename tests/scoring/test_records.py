@@ -186,8 +186,8 @@ def test_sums_with_every_tokenizer(
 
 
 def test_rank_entropy_and_alternatives(bundle: Path, score: Score) -> None:
-    shown = score("-", "--per-token", "--top", "3", stdin=TEXT.encode()).succeeded().records
-    plain = score("-", "--per-token", "--detail", stdin=TEXT.encode()).succeeded().records
+    shown = score("-", "--per", "token", "--top", "3", stdin=TEXT.encode()).succeeded().records
+    plain = score("-", "--per", "token", "--top", "0", stdin=TEXT.encode()).succeeded().records
     (part, *_) = xlruntime.load(bundle, threads=1).score_tokens([TEXT.encode()], detail=3)
     assert part.rank is not None and part.entropy is not None and part.top_log_probs is not None
     first = shown[0]

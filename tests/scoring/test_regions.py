@@ -73,15 +73,15 @@ def test_regions_are_sums_of_their_tokens(options: tuple[str, ...], score: Score
 
 def test_entropies_of_words_and_regions(score: Score) -> None:
     """Show the entropy of the first token's prediction, and the sum over the tokens."""
-    tokens = score("-", "--per", "token", "--detail", stdin=b"The old man").succeeded().records
+    tokens = score("-", "--per", "token", "--top", "0", stdin=b"The old man").succeeded().records
     entropy = [record["entropy"] for record in tokens]  # of the bytes after the first
     for level, given in (("word", b"The old man"), ("region", b"The| old| man"), ("line", b"The old man")):
-        shown = score("-", "--per", level, "--detail", stdin=given).succeeded().records
+        shown = score("-", "--per", level, "--top", "0", stdin=given).succeeded().records
         ends = [2, 6, 10] if level != "line" else [10]
         for record, begin, end in zip(shown, [0, *ends], ends, strict=False):
             assert record["entropy_first"] == pytest.approx(entropy[begin])
             assert record["entropy_sum"] == pytest.approx(sum(entropy[begin:end]))
-    assert score("-", "--per", "word", "--detail", stdin=b"I saw").succeeded().records[0]["entropy_sum"] is None
+    assert score("-", "--per", "word", "--top", "0", stdin=b"I saw").succeeded().records[0]["entropy_sum"] is None
 
 
 def lines_of(folder: Path, *records: dict[str, Any]) -> Path:

@@ -118,7 +118,7 @@ def test_what_changed_is_refused_with_the_reason(
     resume = ("-o", stopped, "--resume")
     for shown, reason in (
         (score(*texts, *resume, "--per", "word"), "--per was token, now word"),
-        (score(*texts, *resume, "--per", "token", "--top", "1"), "--detail, --top was not given, now 1"),
+        (score(*texts, *resume, "--per", "token", "--top", "1"), "--top was not given, now 1"),
         (score(*texts, *resume, "--per", "token", "--mem-len", "9"), "mem_len was 12, now 9"),
         (score(*texts, *resume, "--per", "token", "--batch-size", "2"), "--batch-size was 1, now 2"),
         (score(*texts[1:], *resume, "--per", "token"), "there were 5 inputs, now 4"),

@@ -116,7 +116,7 @@ def score(
         kind=kind,
         reading=reading,
         batch_size=sharing.batch(alone=record.boundary == "corrected"),
-        detail=record.alternatives,
+        detail=record.top,
         continuous=selection.continuous,
         separator=selection.between,
         strict=strict,

@@ -82,22 +82,18 @@ class RecordOptions:
     """
 
     per: Level | None
-    per_token: bool
     kind: Literal["jsonl", "csv", "tsv", "parquet"] | None
     as_json: bool
-    detail: bool
     top: int | None
     region_field: str | None
     boundary: Literal["plain", "corrected"]
     bos: str | None
 
     def __post_init__(self) -> None:
-        if self.per_token and self.per not in (None, "token"):
-            raise click.UsageError(f"--per-token is --per token, but --per is {self.per}. Give one of them.")
-        if self.top is not None and self.level != "token":
-            raise click.UsageError("--top is for tokens. Add --per token.")
-        if self.detail and self.level == "document":
-            raise click.UsageError("--detail is for parts of a document. Add --per token, word, region or line.")
+        if self.top is not None and self.level == "document":
+            raise click.UsageError("--top is for parts of a document. Add --per token, word, region or line.")
+        if self.top and self.level != "token":
+            raise click.UsageError(f"--top {self.top} is for tokens. Add --per token, or give --top 0.")
         if self.region_field is not None and self.level != "region":
             raise click.UsageError("--region-field is for regions. Add --per region.")
         if self.boundary == "corrected" and self.level not in ("word", "region"):
@@ -108,12 +104,7 @@ class RecordOptions:
     @property
     def level(self) -> Level:
         """The unit of one record."""
-        return "token" if self.per_token else self.per or "document"
-
-    @property
-    def alternatives(self) -> int | None:
-        """The number of likeliest tokens in a token's record; None: no detail at all."""
-        return self.top if self.top is not None else 0 if self.detail else None
+        return self.per or "document"
 
     def format_for(self, output: Path | None) -> Format:
         """Return the format of the records in `output`; None: standard output."""
@@ -201,7 +192,6 @@ record_options = all_of(
         help="Write one record for each document, line, word, region or token; totals go to stderr. Marks | in the "
         "text separate regions, and are removed.  [default: document]",
     ),
-    click.option("--per-token", is_flag=True, help="The same as --per token."),
     click.option(
         "--format",
         "kind",
@@ -210,12 +200,11 @@ record_options = all_of(
     ),
     click.option("--json", "as_json", is_flag=True, help="The same as --format jsonl; totals on stderr are JSON, too."),
     click.option(
-        "--detail",
-        is_flag=True,
-        help="Also entropies of the predictions, in nats; with --per token also the rank. Not for documents.",
-    ),
-    click.option(
-        "--top", type=click.IntRange(1, 10), metavar="K", help="With --per token: also the K likeliest tokens."
+        "--top",
+        type=click.IntRange(0, 10),
+        metavar="K",
+        help="Also entropies of the predictions, in nats; with --per token the rank and the K likeliest tokens, too. "
+        "For lines, words and regions K is 0.",
     ),
     click.option(
         "--region-field",

@@ -63,7 +63,7 @@ def score_on_ray(
         per=record.level,
         reading=reading,
         batch_size=sharing.batch(alone=record.boundary == "corrected"),
-        detail=record.alternatives,
+        detail=record.top,
         bos=record.bos,
         corrected=record.boundary == "corrected",
     )

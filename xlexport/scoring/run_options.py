@@ -105,7 +105,7 @@ def describe_run(
             "--format": options.kind,
             "--batch-size": options.batch_size,
             "documents shared by processes": options.by_chunks,
-            "--detail, --top": options.detail,
+            "--top": options.detail,
             "--continuous": options.continuous,
             "--bos": options.bos,
             "--boundary": "corrected" if options.corrected else "plain",
