@@ -20,7 +20,7 @@ def test_missing_buckets_must_be_given(tmp_path: Path) -> None:
     folder = make(num_buckets=None).save(tmp_path / "reformer")
     message = refusal(folder, MissingAnswerError)
     assert "config.json has no num_buckets" in message
-    assert "--num-buckets N (or N,M for two factors), or --max-length T" in message
+    assert "--config num_buckets=N (or N,M for two factors), or --config max_length=T" in message
     for given, factors in ((6, [6]), ([4, 6], [4, 6]), ((8,), [8])):
         assert load(folder, config={"num_buckets": given}).config["n_buckets"] == factors
 
@@ -70,9 +70,9 @@ def test_there_are_lengths_of_one_factor_and_of_two() -> None:
         (None, {"max_length": 0}, "max_length is 0, expected a number of tokens"),
         (None, {"max_length": 16}, "max_length is 16, expected more than a chunk of 16 and at most 2,048"),
         (None, {"max_length": 2049}, "expected more than a chunk of 16 and at most 2,048"),
-        (None, {"num_buckets": 4, "max_length": 64}, "leave out one of --num-buckets and --max-length"),
-        (8, {"num_buckets": 4}, "num_buckets is 8 in config.json: leave out --num-buckets"),
-        (8, {"max_length": 64}, "num_buckets is 8 in config.json: leave out --num-buckets"),
+        (None, {"num_buckets": 4, "max_length": 64}, "leave out one of them"),
+        (8, {"num_buckets": 4}, "num_buckets is 8 in config.json: leave out num_buckets"),
+        (8, {"max_length": 64}, "num_buckets is 8 in config.json: leave out num_buckets"),
         (7, {}, "n_buckets must be even numbers"),
         ([], {}, "n_buckets must be even numbers"),
         ("x", {}, "n_buckets must be a tuple of integers"),

@@ -153,7 +153,7 @@ def test_table_of_positions_gives_a_documents_length(path: Path) -> None:
     assert load(saved(make(absolute_position_emb=True), path), config=told).config["n_buckets"] == [8]
     message = refusal(saved(make(), path), config=told)
     assert "num_buckets is not given" in message
-    assert "give --num-buckets N, --max-length T for documents of T tokens, or max_seq_len" in message
+    assert "give --config num_buckets=N, --config max_length=T for documents of T tokens, or max_seq_len" in message
 
 
 def test_rotations_are_drawn_once(path: Path) -> None:

@@ -129,7 +129,7 @@ def test_settings_are_needed(oracle: HuggingFaceReformer, config: dict[str, Any]
     assert "only axial positions" in refusal(path, config={**config, "axial_pos_embds": False})
     assert "(50, 32) in the file, (51, 32) by the configuration" in refusal(path, config={**config, "vocab_size": 51})
     short = {**config, "num_buckets": None}
-    assert "Give --num-buckets N, or N,M" in refusal(path, MissingAnswerError, config=short)
+    assert "Give --config num_buckets=N, or N,M" in refusal(path, MissingAnswerError, config=short)
     assert load(path, config={**short, "num_buckets": (2, 4)}).config["n_buckets"] == [2, 4]
 
 

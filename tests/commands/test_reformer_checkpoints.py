@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 def test_buckets_that_are_missing_are_asked_for(invoke: Invoke, folder: Path) -> None:
     asked = f"Error: {folder}: config.json has no num_buckets"
     assert invoke("convert", folder).error.startswith(asked)
-    assert not invoke("convert", folder, "--max-length", "100").error.startswith(asked)
+    assert not invoke("convert", folder, "--config", "max_length=100").error.startswith(asked)
 
 
 def test_folder_without_buckets_and_weights_is_not_described(invoke: Invoke, folder: Path) -> None:
@@ -41,12 +41,12 @@ def test_folder_without_buckets_and_weights_is_not_described(invoke: Invoke, fol
 def test_numbers_of_buckets_that_cannot_be_are_shown_as_given(
     invoke: Invoke, folder: Path, given: str, shown: str
 ) -> None:
-    assert invoke("inspect", folder, "--num-buckets", given).error == (
+    assert invoke("inspect", folder, "--config", f"num_buckets={given}").error == (
         f"Error: {folder}: num_buckets is {shown}, expected an even number or several, such as 64,128."
     )
 
 
-def test_buckets_are_given_by_one_option(invoke: Invoke, folder: Path) -> None:
+def test_buckets_are_given_by_one_value(invoke: Invoke, folder: Path) -> None:
     assert "num_buckets and max_length are both given" in (
-        invoke("inspect", folder, "--num-buckets", "8", "--max-length", "100").error
+        invoke("inspect", folder, "--config", "num_buckets=8", "--config", "max_length=100").error
     )

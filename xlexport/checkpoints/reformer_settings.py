@@ -25,7 +25,7 @@ __all__ = [
     "reformer_source",
 ]
 
-BUCKET_CHOICES = ("num_buckets", "max_length")  # --num-buckets, --max-length
+BUCKET_CHOICES = ("num_buckets", "max_length")
 EVALUATION_SETTINGS = ("tgt_len", "mem_len")  # of rule band alone
 LENGTH = 4096  # of segments and memory if --rule band is chosen for models that have neither
 ROTATIONS = ".rotations"
@@ -47,7 +47,7 @@ def bucket_choices(config: Mapping[str, Any] | None) -> tuple[tuple[int, ...] | 
         problems.append(f"max_length is {shown(length)}, expected a number of tokens")
         length = None
     if factors is not None and length is not None:
-        problems.append("num_buckets and max_length are both given: leave out one of --num-buckets and --max-length")
+        problems.append("num_buckets and max_length are both given: leave out one of them")
     return None if factors is None else tuple(factors), length, problems
 
 

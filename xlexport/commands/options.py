@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import operator
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -120,10 +122,26 @@ batch_option = click.option(
 )
 
 
-def _read_config(context: click.Context, parameter: click.Parameter, file: Path | None) -> dict[str, Any] | None:
+def _read_config(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the content of files and single values; a value comes before what a file says."""
     from xlexport.checkpoints.files import read_json
 
-    return None if file is None else read_json(file)
+    files, single = [], {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if equals and name.isidentifier() and not Path(value).exists():
+            single[name] = _config_value(text)
+        else:
+            files.append(read_json(Path(value)))
+    return None if not values else functools.reduce(operator.or_, [*files, single])
+
+
+def _config_value(text: str) -> Any:
+    """Return a JSON value, integers separated by commas as a tuple, or the text itself."""
+    try:
+        return tuple(map(int, text.split(","))) if "," in text else json.loads(text)
+    except ValueError:
+        return text
 
 
 def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorator:
@@ -224,21 +242,6 @@ conversion_settings = all_of(
 )
 
 
-def _with_buckets(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Put the values of the related options into `config`."""
-
-    @functools.wraps(function)
-    def merged(config: dict[str, Any] | None, num_buckets: Any, max_length: int | None, **values: Any) -> Any:
-        buckets = (
-            num_buckets[0] if num_buckets and len(num_buckets) == 1 else num_buckets
-        )  # a file also has a single number
-        said = {"num_buckets": buckets, "max_length": max_length}
-        given = {name: value for name, value in said.items() if value is not None}
-        return function(config={**(config or {}), **given} if given else config, **values)
-
-    return merged
-
-
 checkpoint_options = all_of(
     click.option(
         "--format",
@@ -248,24 +251,12 @@ checkpoint_options = all_of(
     ),
     click.option(
         "--config",
-        metavar="FILE",
-        type=click.Path(path_type=Path),
+        metavar="FILE|NAME=VALUE",
+        multiple=True,
         callback=_read_config,
-        help="JSON file with hyper-parameters or evaluation settings that the checkpoint does not hold.",
+        help="What the checkpoint does not hold: a JSON file with hyper-parameters or evaluation settings, or one of "
+        "them, such as num_buckets=64 or max_length=4096 of a Reformer. Repeatable.",
     ),
-    click.option(
-        "--num-buckets",
-        metavar="N[,M]",
-        type=Integers(),
-        help="Buckets of a round of hashing, or factors of their number, if a Reformer checkpoint does not say.",
-    ),
-    click.option(
-        "--max-length",
-        metavar="T",
-        type=click.IntRange(1),
-        help="Instead of --num-buckets: as many as its own code has for documents of T tokens.",
-    ),
-    _with_buckets,
 )
 
 ops_option = click.option(

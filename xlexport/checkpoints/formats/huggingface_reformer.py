@@ -39,7 +39,7 @@ CONFIG = "config.json"
 MODEL_TYPE = "reformer"
 NO_BUCKETS = f"{CONFIG} has no num_buckets, which transformers sets at the first document that it sees"
 GIVE_BUCKETS = (
-    "Give --num-buckets N (or N,M for two factors), or --max-length T for the number of a document of T tokens."
+    "Give --config num_buckets=N (or N,M for two factors), or --config max_length=T for documents of T tokens."
 )
 TOKENIZERS = ("spiece.model", "tokenizer.json")  # in the order of preference
 MOST_AXES, LARGEST_SIZE = 8, 1 << 31  # of positions, as in `ReformerConfig`
@@ -214,12 +214,13 @@ def _buckets(
     problems += wrong
     if not isinstance(layers, tuple) or "lsh" not in layers:
         if chosen or length:
-            problems.append("no layer hashes: leave out --num-buckets and --max-length")
+            problems.append("no layer hashes: leave out num_buckets and max_length of --config")
         return None
     if stated is not None:
         factors = _plain(stated) if isinstance(stated, list) else (stated,)
         if length is not None or chosen not in (None, factors):
-            problems.append(f"num_buckets is {shown(stated)} in {CONFIG}: leave out --num-buckets and --max-length")
+            said = f"num_buckets is {shown(stated)} in {CONFIG}"
+            problems.append(f"{said}: leave out num_buckets and max_length of --config")
         return factors
     if length is None or wrong:
         return chosen

@@ -197,8 +197,8 @@ def _buckets(
     chunk, length = stated.get("bucket_size"), length or stated.get("max_seq_len") or positions
     if not length:
         problems.append(
-            "num_buckets is not given (in reformer-pytorch, a document's length / bucket_size): give --num-buckets N, "
-            "--max-length T for documents of T tokens, or max_seq_len"
+            "num_buckets is not given (in reformer-pytorch, a document's length / bucket_size): give "
+            "--config num_buckets=N, --config max_length=T for documents of T tokens, or max_seq_len"
         )
     elif not _positive(length):
         problems.append(f"max_seq_len is {shown(length)}, expected a number of tokens")
@@ -207,7 +207,7 @@ def _buckets(
     buckets = 2 * -(-length // (2 * chunk))  # its documents are multiples of two chunks
     return (buckets,), [
         f"num_buckets is {buckets:,}, as in reformer-pytorch for documents of {buckets * chunk:,} tokens. Other "
-        "lengths have other numbers there: --num-buckets or --max-length sets them."
+        "lengths have other numbers there: --config num_buckets=N or max_length=T sets them."
     ]
 
 

@@ -75,12 +75,12 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
             hint="Give --config FILE with the config.json of its Hugging Face counterpart.",
         )
     given = {name: value for name, value in (config or {}).items() if name in EVALUATION_SETTINGS}
-    # The max_length of a config.json is a setting of generation, so it cannot mean --max-length here.
+    # The max_length of a config.json is a setting of generation, so it cannot be a choice of buckets.
     content = {name: value for name, value in (config or {}).items() if name not in (*given, "max_length")}
     if content.get("num_buckets") is None and "lsh" in content["attn_layers"]:
         raise MissingAnswerError(
             f"{path}: its config.json has no num_buckets.",
-            "Give --num-buckets N, or N,M for two factors.",
+            "Give --config num_buckets=N, or N,M for two factors.",
             {"num_buckets": 2},
             ("n_buckets",),
         )

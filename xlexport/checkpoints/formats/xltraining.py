@@ -47,9 +47,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     from xltraining.errors import XltrainingError
 
     if config:
-        raise CheckpointError(
-            f"{path}: holds its own configuration.", hint="Leave out --config, --num-buckets and --max-length."
-        )
+        raise CheckpointError(f"{path}: holds its own configuration.", hint="Leave out --config.")
     files = [inside(path, name) for name in FOLDER_FILES] if path.is_dir() else [path]
     content = _read_folder(path, *files) if path.is_dir() else _read_file(path)
     try:
