@@ -267,11 +267,13 @@ class Reformer(LanguageModel):
         forced = [None] * config.n_layer if buckets is None else buckets
         one_stream = config.residual == "ordinary"
         reversible = self.reversible and self.training and torch.is_grad_enabled() and not one_stream
+        each = enumerate(zip(self._layers(), self._contexts(memory), forced, strict=True))
         layers = [
-            [_attention_block(layer.attention, context, ids, partial(observe, index)), _feed_forward_block(layer)]
-            for index, (layer, context, ids) in enumerate(
-                zip(self._layers(), self._contexts(memory), forced, strict=True)
-            )
+            [
+                _attention_block(layer.attention, context, ids, partial(observe, index), reversible),
+                _feed_forward_block(layer.feed_forward),
+            ]
+            for index, (layer, context, ids) in each
         ]
         first, second = run_blocks(layers, hidden, reversible=reversible, store=self.store, one_stream=one_stream)
 
@@ -404,9 +406,16 @@ def _rounds(attention: SharedAttention, n_hashes: int) -> Tensor:
 
 
 def _attention_block(
-    attention: Attention, context: Context, forced: Tensor | None, observe: Callable[[Attended], None]
+    attention: Attention,
+    context: Context,
+    forced: Tensor | None,
+    observe: Callable[[Attended], None],
+    reversible: bool,
 ) -> Block:
-    """Return the block of an attention; `observe` gets its other results, and a second run has the same buckets."""
+    """Return the block of an attention; `observe` gets its other results.
+
+    If it is reversible, its second run has the buckets of the first.
+    """
     buckets: Tensor | None = None
 
     def run(hidden: Tensor, source: Tensor | None, again: bool) -> Tensor:
@@ -415,15 +424,16 @@ def _attention_block(
             output: Tensor = attention(hidden, context, None, None if buckets is None else buckets.long())[0]
             return output
         output, attended = attention(hidden, context, forced)
-        buckets = None if attended.buckets is None else _small(attended.buckets)
+        if reversible and attended.buckets is not None:
+            buckets = _small(attended.buckets)
         observe(attended)
         return output
 
     return Block(attention, run)
 
 
-def _feed_forward_block(layer: ReversibleLayer) -> Block:
-    return Block(layer.feed_forward, lambda hidden, source, again: layer.feed_forward(hidden))
+def _feed_forward_block(feed_forward: nn.Module) -> Block:
+    return Block(feed_forward, lambda hidden, source, again: feed_forward(hidden))
 
 
 def _small(buckets: Tensor) -> Tensor:
