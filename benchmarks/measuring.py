@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.sides import ROOT, Ready, Side, Turn, sides_of
-from xlexport.bench.timing import disturbance
+from xlexport.bench.measuring import disturbance
 
 __all__ = [
     "PATH",
@@ -107,7 +107,7 @@ def sgemm(threads: int, device: str = "cpu") -> Ready:
     """Return a side whose step measures `RATES` of the machine, with the matrix product of both libraries."""
     import torch
 
-    from xlexport.bench.hardware import SGEMM_SIZE, Machine
+    from xlexport.bench.measuring import SGEMM_SIZE, Machine
     from xlruntime.devices import parse_device
 
     torch.set_num_threads(threads)

@@ -22,7 +22,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.bench.timing import Clock, peak_rss_mb, seconds
+from xlexport.bench.measuring import Clock, peak_rss_mb, seconds
 
 __all__ = ["ROOT", "Ready", "Side", "SideError", "Turn", "run_once", "sides_of", "text_ids"]
 

@@ -13,7 +13,7 @@ import argparse
 
 from benchmarks.sides import Side, Turn, sides_of
 from benchmarks.training_sides import BATCH, SEGMENT, ours, theirs
-from xlexport.bench.timing import compared
+from xlexport.bench.measuring import compared
 
 
 def main() -> None:

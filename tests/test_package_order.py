@@ -138,7 +138,7 @@ def test_library_neither_reads_options_nor_writes_to_the_terminal() -> None:
 def test_benchmarks_do_not_import_tests() -> None:
     files = module_files("benchmarks", ROOT / "benchmarks")
     imported = {other for file in files.values() for other, _ in imported_names(file.read_text("utf-8"), "benchmarks")}
-    assert "xlexport.bench.timing" in imported
+    assert "xlexport.bench.measuring" in imported
     assert not [other for other in imported if other.split(".")[0] == "tests"]
 
 

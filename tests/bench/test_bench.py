@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from tests.helpers.paths import GOLDEN
-from xlexport.bench.hardware import Machine, Rates
+from xlexport.bench.measuring import Machine, Rates
 from xlexport.bench.operator_profile import BETWEEN, profile_step, sum_events
 from xlexport.bench.roofline import Floor, step_floor, weight_bytes
 from xlexport.bench.runners import GraphSide, Purpose, Work
@@ -155,8 +155,8 @@ def test_the_floor_is_the_larger_of_both() -> None:
 
 
 def test_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 128)
-    monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 20)
+    monkeypatch.setattr("xlexport.bench.measuring.SGEMM_SIZE", 128)
+    monkeypatch.setattr("xlexport.bench.measuring.COPY_BYTES", 1 << 20)
     rates = Machine(Device("cpu"), 1).rates(3)
     # Current machines are within or near these bounds; a unit that is wrong by 1,000 is not.
     assert 0.1 < rates.sgemm < 20_000

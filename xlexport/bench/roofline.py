@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.architectures import architecture
-from xlexport.bench.hardware import Rates
+from xlexport.bench.measuring import Rates
 from xlexport.bench.runners import GraphSide
 from xlexport.bench.workload import StepSize, workload
 from xlruntime.bundle import POSITIONS, MemoryEntry
