@@ -138,7 +138,7 @@ def ours_whole(bundle: str, tokens: int, threads: int) -> Ready:
     """Return the side of the score graph of rule `chunk`, where a document is one step."""
     import xlruntime
     from xlexport.bench.roofline import step_floor
-    from xlexport.bench.runners import GraphSide, Work
+    from xlexport.bench.sides import GraphSide, Work
 
     started = time.perf_counter()
     model = xlruntime.load(bundle, threads=threads)

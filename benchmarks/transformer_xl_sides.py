@@ -90,7 +90,7 @@ def ours(bundle: str, threads: int, plain: dict[str, Any], ops: str) -> Ready:
     """Return the side of the bundle's graph with kernels `ops`; its facts have the arithmetic and bytes of a step."""
     import xlruntime
     from xlexport.bench.roofline import step_floor
-    from xlexport.bench.runners import GraphSide, Work
+    from xlexport.bench.sides import GraphSide, Work
 
     case = Case(**plain)
     started = time.perf_counter()

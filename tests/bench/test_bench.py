@@ -13,7 +13,7 @@ from tests.helpers.paths import GOLDEN
 from xlexport.bench.measuring import Machine, Rates
 from xlexport.bench.operator_profile import BETWEEN, profile_step, sum_events
 from xlexport.bench.roofline import Floor, step_floor, weight_bytes
-from xlexport.bench.runners import GraphSide, Purpose, Work
+from xlexport.bench.sides import GraphSide, Purpose, Work
 from xlexport.bench.workload import StepSize, workload
 from xlexport.errors import XlexportError
 from xlruntime import load

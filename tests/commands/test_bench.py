@@ -18,7 +18,7 @@ import pytest
 from tests.helpers.paths import GOLDEN
 from xlexport import terminal
 from xlexport.bench.measuring import Clock
-from xlexport.bench.runners import GraphSide
+from xlexport.bench.sides import GraphSide
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished

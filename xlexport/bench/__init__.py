@@ -18,7 +18,7 @@ from xlexport.bench.measuring import PRECISION, Clock, Machine, Rates, disturban
 from xlexport.bench.operator_profile import profile_step
 from xlexport.bench.report import BenchReport
 from xlexport.bench.roofline import step_floor
-from xlexport.bench.runners import EagerSide, GraphSide, Purpose, Work
+from xlexport.bench.sides import EagerSide, GraphSide, Purpose, Work
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.errors import XlexportError
 from xlruntime.errors import OptionError

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from xlexport.architectures import architecture
 from xlexport.bench.measuring import Rates
-from xlexport.bench.runners import GraphSide
+from xlexport.bench.sides import GraphSide
 from xlexport.bench.workload import StepSize, workload
 from xlruntime.bundle import POSITIONS, MemoryEntry
 

@@ -77,17 +77,17 @@ class GraphSide:
 
     def step(self) -> object:
         """Run one step as an application does."""
-        self._stand()
+        self._move_to_position()
         return self.model.step(self.work.purpose, self.memory, self.tokens, self.targets)
 
     def step_in(self, session: GraphSession) -> object:
         """Run one step in another session of the graph."""
-        self._stand()
-        made = session.step(self.memory.feeds(session.graph, self.tokens, self.targets), self.memory)
+        self._move_to_position()
+        outputs = session.step(self.memory.feeds(session.graph, self.tokens, self.targets), self.memory)
         self.memory.advance(self.work.segment_len)
-        return made
+        return outputs
 
-    def _stand(self) -> None:
+    def _move_to_position(self) -> None:
         # Some models have a last position; every step must be measured at a valid one.
         self.memory.position[:] = self.work.position
 
