@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import code_digest
-from benchmarks.sides import ROOT, run_once
+from benchmarks.sides import ROOT, code_digest, run_once
 from reliability.gpu.parts import PartError, Record, Settings
 from reliability.gpu.shapes import SHAPES, TINY_SHAPES, Shape
 from xlexport.sample import sample_checkpoint
@@ -63,7 +62,7 @@ def make_bundles(settings: Settings, record: Record) -> None:
     record({"megabytes": {name: _megabytes(bundle_of(settings, name)) for name in names}})
 
 
-def write_checkpoint(path: str, config: dict[str, Any]) -> None:
+def write_checkpoint(path: Path, config: dict[str, Any]) -> None:
     """Write random weights of this shape; documents begin with memory of zeros, so that it is full from the start."""
     import torch
 

@@ -13,8 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import measure
-from benchmarks.sides import Side, SideError
+from benchmarks.sides import Side, SideError, measure
 from reliability.gpu.bundles import bundle_of, checkpoint_of, shapes_of
 from reliability.gpu.parts import PartError, Record, Settings
 from reliability.gpu.shapes import Shape
@@ -91,7 +90,7 @@ def _measure_shape(settings: Settings, shape: Shape) -> tuple[dict[str, Any], di
             return figures, failed
         rounds, repeats = (TINY_ROUNDS, TINY_REPEATS) if settings.tiny else (ROUNDS, REPEATS)
         makers = {name: (lambda side=side: side) for name, side in ready.items()}
-        figures |= measure(makers, rounds, dict.fromkeys(ready, repeats), threads, settings.device)
+        figures |= measure(makers, rounds, repeats, threads, settings.device)
         return figures, failed
 
 

@@ -7,6 +7,7 @@ a step's time includes all work of the device, and the scores can be compared.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.sides import Ready
-from benchmarks.transformer_xl_sides import scoring_module
+from benchmarks.transformer_xl import scoring_module
 
 __all__ = ["WARM", "by_bundle", "by_pytorch"]
 
 WARM = 8  # steps of every side before the first turn; a shape gets a captured session with its fifth step
 
 
-def by_bundle(folder: str, device: str, threads: int, work: Mapping[str, int], captured: bool) -> Ready:
+def by_bundle(folder: Path, device: str, threads: int, work: Mapping[str, int], captured: bool) -> Ready:
     """Return steps of the bundle; `captured`: replayed as CUDA graphs (on a CPU: in sessions of fixed sizes)."""
     import xlruntime
     from xlexport.bench.roofline import step_floor
@@ -36,11 +37,10 @@ def by_bundle(folder: str, device: str, threads: int, work: Mapping[str, int], c
     def step() -> npt.NDArray[Any]:
         return cast(Mapping[str, npt.NDArray[Any]], side.step())["log_prob"]
 
-    floor = step_floor(side)
-    return Ready(step, {**_facts(work), "flops": floor.flops, "bytes": floor.bytes}, WARM)
+    return Ready(step, {**_facts(work), **asdict(step_floor(side))}, WARM)
 
 
-def by_pytorch(checkpoint: str, device: str, threads: int, work: Mapping[str, int], compiled: bool) -> Ready:
+def by_pytorch(checkpoint: Path, device: str, threads: int, work: Mapping[str, int], compiled: bool) -> Ready:
     """Return steps of the eager model with the paper's memory of hidden states, or of its `torch.compile` form."""
     import torch
     from torch._inductor import config as inductor
@@ -53,7 +53,7 @@ def by_pytorch(checkpoint: str, device: str, threads: int, work: Mapping[str, in
     if compiled:
         # With torch 2.13 it overwrites values that models of three or more layers still need: scores are off by nats.
         inductor.inplace_buffers = False
-    source = load(Path(checkpoint))
+    source = load(checkpoint)
     built = source.build_model()
     assert isinstance(built, TransformerXL)
     model = built.eval().to(device).with_evaluation(mem_len=work["mem_len"])
