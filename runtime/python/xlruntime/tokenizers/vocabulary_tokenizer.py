@@ -108,7 +108,7 @@ class VocabularyTokenizer:
                 if encoder.held > limits.bytes:
                     raise TextError(
                         f"{name}: a word of more than {limits.bytes:,} characters.",
-                        hint="Check that it is a text of words, or allow longer ones: --max-document-bytes.",
+                        hint="Check that it is a text of words, or allow longer ones: --set max_document_bytes=N.",
                     )
             yield encoder.flush()
             yield encoder.end()
