@@ -134,18 +134,18 @@ def test_options_of_all_name_their_architectures(twin: str) -> None:
         (
             "transformer_xl",
             {"rule": "band", "n_hashes": 2, "mem_len": 3},
-            "--rule and --n-hashes apply to Reformers with LSH attention only; this model is a Transformer-XL. "
+            "--rule and --set n_hashes apply to Reformers with LSH attention only; this model is a Transformer-XL. "
             "Remove them.",
         ),
         (
             "twin",
             {"clamp_len": 3},
-            "--clamp-len applies to Transformer-XL models only; this model is a Twin. Remove it.",
+            "--set clamp_len applies to Transformer-XL models only; this model is a Twin. Remove it.",
         ),
         (
             "transformer_xl",
             {"leap": 1, "typo": True},
-            "--leap applies to Twin models only, --typo belongs to no registered architecture; "
+            "--set leap applies to Twin models only, --set typo belongs to no registered architecture; "
             "this model is a Transformer-XL. Remove them.",
         ),
     ],

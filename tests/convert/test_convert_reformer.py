@@ -132,11 +132,11 @@ def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: Conve
     [
         (
             {"clamp_len": 8},
-            r"^--clamp-len applies to Transformer-XL models only; .* is a Reformer\. Remove it\.$",
+            r"^--set clamp_len applies to Transformer-XL models only; .* is a Reformer\. Remove it\.$",
         ),
         (
             {"same_length": False, "clamp_len": 8},
-            "--same-length and --clamp-len apply to Transformer-XL models only; ",
+            "--set same_length and --set clamp_len apply to Transformer-XL models only; ",
         ),
         (
             {"rule": "chunk", "mem_len": 8},
@@ -156,7 +156,7 @@ def test_what_a_reformer_does_not_have_is_refused(
 def test_rule_and_rounds_are_refused_without_hashing(tmp_path: Path, band: ConvertedReformer) -> None:
     config = dataclasses.replace(band.model.config, attn_layers=("local",))
     source = dataclasses.replace(idle(band.source), config=config.to_dict())
-    for options, name in (({"rule": "chunk"}, "--rule"), ({"n_hashes": 2}, "--n-hashes")):
+    for options, name in (({"rule": "chunk"}, "--rule"), ({"n_hashes": 2}, "--set n_hashes")):
         with pytest.raises(
             ExportError,
             match=f"{name} applies to Reformers with LSH .* a Reformer.* without",

@@ -60,6 +60,7 @@ class ReformerArchitecture(Architecture):
             "Rule of LSH attention, even if the model was trained with another one.",
             choices=("band", "paper", "chunk"),
             scope=LSH_SCOPE,
+            common=True,
         ),
         Option(
             "n_hashes",

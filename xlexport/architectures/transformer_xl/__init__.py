@@ -46,7 +46,7 @@ class TransformerXLArchitecture(Architecture):
         Option("same_length", "boolean", "Whether every token sees the same number of others."),
     )
     conversion_options = (
-        Option("cuda_graphs", "flag", "Also write the graphs that --cuda-graphs of other commands needs."),
+        Option("cuda_graphs", "boolean", "Whether to write also the graphs that cuda_graphs of other commands needs."),
     )
     evaluation_fields: ClassVar[Mapping[str, str]] = {
         "segment_len": "tgt_len",
