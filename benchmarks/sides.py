@@ -180,9 +180,9 @@ def _serve(connection: Connection, function: Callable[..., Any], arguments: tupl
             connection.send(Turn(clock, peak_rss_mb(), np.concatenate([*scores, []])))
 
 
-def run_once(function: Callable[..., Any], *arguments: object) -> Any:
+def run_once(function: Callable[..., Any], *arguments: object, environment: Mapping[str, str] | None = None) -> Any:
     """Run a function in a separate process and return its result."""
-    side = Side(function, *arguments)
+    side = Side(function, *arguments, environment=environment)
     side.close()
     return side.facts
 

@@ -13,50 +13,14 @@ __all__ = ["by_dictionary", "english", "german", "main", "pairs"]
 
 LARGEST = 100_000
 _ENGLISH = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
+    "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]  # fmt: skip
 _ENGLISH_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _GERMAN = [
-    "null",
-    "ein",
-    "zwei",
-    "drei",
-    "vier",
-    "fünf",
-    "sechs",
-    "sieben",
-    "acht",
-    "neun",
-    "zehn",
-    "elf",
-    "zwölf",
-    "dreizehn",
-    "vierzehn",
-    "fünfzehn",
-    "sechzehn",
-    "siebzehn",
-    "achtzehn",
-    "neunzehn",
-]
+    "null", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun",
+    "zehn", "elf", "zwölf", "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn",
+]  # fmt: skip
 _GERMAN_TENS = ["zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"]
 _DICTIONARY = {
     **dict(zip(_ENGLISH, _GERMAN, strict=True)),
@@ -115,11 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     judge = commands.add_parser("accuracy", help="compare translations, one a line, with held_out.tsv")
     judge.add_argument("pairs", type=Path)
     judge.add_argument("translations", type=Path)
-    given = parser.parse_args(arguments)
-    if given.command == "pairs":
-        _write(given.out, *pairs(given.train, given.held_out, given.seed))
+    options = parser.parse_args(arguments)
+    if options.command == "pairs":
+        _write(options.out, *pairs(options.train, options.held_out, options.seed))
     else:
-        _judge(given.pairs, given.translations)
+        _judge(options.pairs, options.translations)
 
 
 def _write(out: Path, train: Sequence[int], held_out: Sequence[int]) -> None:
@@ -132,14 +96,14 @@ def _write(out: Path, train: Sequence[int], held_out: Sequence[int]) -> None:
 
 
 def _judge(pairs: Path, translations: Path) -> None:
-    wanted = [line.split("\t") for line in pairs.read_text(encoding="utf-8").splitlines()]
-    found = translations.read_text(encoding="utf-8").splitlines()
-    if len(found) != len(wanted):
-        raise SystemExit(f"{translations}: {len(found):,} lines, but {pairs} has {len(wanted):,}.")
-    right = sum(one == target for one, (_, target) in zip(found, wanted, strict=True))
-    looked_up = sum(by_dictionary(source) == target for source, target in wanted)
-    print(f"right: {right:,} of {len(wanted):,} ({right / len(wanted):.1%})")
-    print(f"word by word: {looked_up:,} ({looked_up / len(wanted):.1%})")
+    expected = [line.split("\t") for line in pairs.read_text(encoding="utf-8").splitlines()]
+    translated = translations.read_text(encoding="utf-8").splitlines()
+    if len(translated) != len(expected):
+        raise SystemExit(f"{translations}: {len(translated):,} lines, but {pairs} has {len(expected):,}.")
+    right = sum(text == target for text, (_, target) in zip(translated, expected, strict=True))
+    looked_up = sum(by_dictionary(source) == target for source, target in expected)
+    print(f"right: {right:,} of {len(expected):,} ({right / len(expected):.1%})")
+    print(f"word by word: {looked_up:,} ({looked_up / len(expected):.1%})")
 
 
 if __name__ == "__main__":

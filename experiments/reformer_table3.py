@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +27,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from benchmarks.sides import run_once
 from experiments.running import print_rows
 from xltraining.data.duplication import N_TOKEN
 from xltraining.layers.swapping import LayerStore
@@ -143,9 +141,9 @@ def _run(model: Model, config: ReformerConfig, folder: Path) -> int:
         with contextlib.suppress(_Measured):  # without a checkpoint, whose writing would take most of the time
             train(config, training, (), (), folder / "run", report=lambda line: None, show_bar=False, on_step=_stop)
     else:
-        made = Reformer(config, LayerStore(torch.device("cpu"), folder) if model.swapped else None).eval()
+        reformer = Reformer(config, LayerStore(torch.device("cpu"), folder) if model.swapped else None).eval()
         with torch.no_grad():
-            made(torch.zeros(1, config.tgt_len, dtype=torch.int64))
+            reformer(torch.zeros(1, config.tgt_len, dtype=torch.int64))
     with torch.device("meta"):
         return sum(weight.nbytes for weight in Reformer(config).parameters())
 
@@ -158,15 +156,15 @@ def _status(name: str) -> int:
 
 def _pages(folder: Path) -> int:
     """Return the bytes of this process's memory that are pages of files in a folder."""
-    found, ours = 0, False
+    size, ours = 0, False
     with Path("/proc/self/smaps").open() as lines:
         for line in lines:
             first, second, *_ = line.split()
             if not first.endswith(":"):  # a new mapping, with the path of its file
                 ours = f" {folder}/" in line
             elif ours and first == "Rss:":
-                found += 1024 * int(second)
-    return found
+                size += 1024 * int(second)
+    return size
 
 
 @contextlib.contextmanager
@@ -192,54 +190,46 @@ def _looking(folder: Path) -> Iterator[list[int]]:
 def cell(model: Model, d_model: int, layers: int, length: int, folder: Path) -> dict[str, float]:
     """Measure in this process, which should be fresh; return megabytes."""
     torch.set_num_threads(1)
+    for run in ("first", "second", "third"):
+        (folder / run).mkdir()
     _run(model, _config(model, 32, 1, 64), folder / "first")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
     before = _status("VmRSS")
     weights = _run(model, _config(model, d_model, layers, length), folder / "second")
-    found = {"peak": (_status("VmHWM") - before) / MEGABYTE, "weights": weights / MEGABYTE}
+    megabytes = {"peak": (_status("VmHWM") - before) / MEGABYTE, "weights": weights / MEGABYTE}
     if model.swapped:
         with _looking(folder) as seen:
             _run(model, _config(model, d_model, layers, length), folder / "third")
-        found["pages"] = max(seen) / MEGABYTE
-    return found
+        megabytes["pages"] = max(seen) / MEGABYTE
+    return megabytes
 
 
-def _in_fresh_process(scale: str, row: int, layers: int, length: int, out: Path) -> dict[str, float]:
+def _in_fresh_process(model: Model, d_model: int, layers: int, length: int, out: Path) -> dict[str, float]:
     """Measure a cell in a process whose allocator gives freed blocks back at once; a store sees to that itself."""
+    environment = {} if model.swapped else {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     with tempfile.TemporaryDirectory(dir=out) as folder:
-        arguments = ["--out", folder, "--scale", scale, "--cell", json.dumps([row, layers, length])]
-        command = [sys.executable, "-m", "experiments.reformer_table3", *arguments]
-        environment = dict(os.environ)
-        if not SCALES[scale].models[row].swapped:
-            environment |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-        found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True).stdout
-    measured: dict[str, float] = json.loads(found)
-    return measured
+        megabytes: dict[str, float] = run_once(
+            cell, model, d_model, layers, length, Path(folder), environment=environment
+        )
+        return megabytes
 
 
 @click.command()
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of results.")
 @click.option("--scale", type=click.Choice(list(SCALES)), default="tiny", show_default=True, help="Size.")
-@click.option("--cell", "one", hidden=True, help="Row, layers and length of the cell to measure in this process.")
-def main(out: Path, scale: str, one: str | None) -> None:
+def main(out: Path, scale: str) -> None:
     """Measure the memory of training by kind of model, number of layers and length."""
     size = SCALES[scale]
-    if one is not None:
-        row, layers, length = json.loads(one)
-        for run in ("first", "second", "third"):
-            (out / run).mkdir()
-        click.echo(json.dumps(cell(size.models[row], size.d_model, layers, length, out)))
-        return
     folder = out / scale
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "reformer_table3.json"
     kept: dict[str, dict[str, dict[str, float]]] = json.loads(file.read_text()) if file.exists() else {}
     sizes = [(layers, length) for length in size.lengths for layers in size.layers]
-    for row, model in enumerate(size.models):
+    for model in size.models:
         for layers, length in sizes:
             cells = kept.setdefault(model.name, {})
             if f"{layers}x{length}" not in cells:
-                cells[f"{layers}x{length}"] = _in_fresh_process(scale, row, layers, length, folder)
+                cells[f"{layers}x{length}"] = _in_fresh_process(model, size.d_model, layers, length, folder)
                 file.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
     names = [f"{layers}x{length}" for layers, length in sizes]
     rows: list[tuple[str | None, ...]] = []
