@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH, Integers, all_of, checkpoint_options, device_options, settings_options
+from xlexport.commands.options import (
+    PATH,
+    Decorator,
+    Integers,
+    checkpoint_options,
+    device_options,
+    settings_options,
+)
 from xlexport.terminal import print_json, print_line, print_table, tell
 
 if TYPE_CHECKING:
@@ -19,58 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["bench"]
 
-SWEPT = "N[,M…]"
+AT_LEAST_ONE = Integers(some=True, at_least=1)
 
-bench_options = all_of(
-    click.option(
-        "--purpose",
-        type=click.Choice(["score", "generate"]),
-        default="score",
-        show_default=True,
-        help="Score segments, or generate token by token.",
-    ),
-    click.option(
-        "--segment-len",
-        type=Integers(some=True),
-        metavar=SWEPT,
-        help="Tokens in one step. Several values, here and below: every combination.  [default: the model's own]",
-    ),
-    click.option(
-        "--mem-len",
-        type=Integers(some=True),
-        metavar=SWEPT,
-        help="How many earlier tokens each layer remembers.  [default: the model's own]",
-    ),
-    click.option(
-        "--batch-size",
-        type=Integers(some=True, at_least=1),
-        metavar=SWEPT,
-        default="1",
-        show_default=True,
-        help="Documents at a time.",
-    ),
-    click.option(
-        "--threads",
-        type=Integers(some=True, at_least=1),
-        metavar=SWEPT,
-        help="Threads of one step.  [default: all cores]",
-    ),
-    settings_options,
-    device_options,
-    click.option(
-        "--repeats", type=click.IntRange(1), default=7, show_default=True, help="Steps of each side in a round."
-    ),
-    click.option(
-        "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds, in which all sides take turns."
-    ),
-    click.option("--profile", is_flag=True, help="Show where the time of a step goes, by operator and provider."),
-    click.option(
-        "--plot",
-        type=PATH,
-        metavar="FILE",
-        help="Draw several combinations into a .png or .svg file (needs matplotlib).",
-    ),
-)
+
+def _numbers(name: str, help: str, **attributes: Any) -> Decorator:
+    """Return an option that takes several numbers, of which every combination is measured."""
+    return click.option(name, metavar="N[,M…]", help=help, **{"type": Integers(some=True), **attributes})
 
 
 @click.command(
@@ -80,18 +41,55 @@ bench_options = all_of(
         ("xlexport bench bundle --against checkpoint.pt --threads 1,2", "How much faster than the eager model."),
         ("xlexport bench bundle --segment-len 1,16,128 --batch-size 1,8 --plot speed.png", "Six combinations."),
     ),
-    headings={
-        "Model settings": ["segment_len", "mem_len"],
-        "Measurement": ["purpose", "batch_size", "repeats", "rounds", "profile"],
-        "Device": ["threads", "device", "ops", "strict_device", "cuda_graphs"],
-        "Output": ["plot"],
-    },
 )
 @click.argument("bundle", type=PATH)
-@headed("Checkpoint", click.option("--against", type=PATH, help="Compare with the eager model of this checkpoint."))
-@headed("Output", click.option("--json", "as_json", is_flag=True, help="Print one object for each combination."))
-@headed("Model settings", bench_options)
-@headed("Checkpoint", checkpoint_options)
+@headed(
+    "Measurement",
+    click.option(
+        "--purpose",
+        type=click.Choice(["score", "generate"]),
+        default="score",
+        show_default=True,
+        help="Score segments, or generate token by token.",
+    ),
+    _numbers("--batch-size", "Documents at a time.", type=AT_LEAST_ONE, default="1", show_default=True),
+    click.option(
+        "--repeats", type=click.IntRange(1), default=7, show_default=True, help="Steps of each side in a round."
+    ),
+    click.option(
+        "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds, in which all sides take turns."
+    ),
+    click.option("--profile", is_flag=True, help="Show where the time of a step goes, by operator and provider."),
+)
+@headed(
+    "Output",
+    click.option("--json", "as_json", is_flag=True, help="Print one object for each combination."),
+    click.option(
+        "--plot",
+        type=PATH,
+        metavar="FILE",
+        help="Draw several combinations into a .png or .svg file (needs matplotlib).",
+    ),
+)
+@headed(
+    "Checkpoint",
+    click.option("--against", type=PATH, help="Compare with the eager model of this checkpoint."),
+    checkpoint_options,
+)
+@headed(
+    "Model settings",
+    _numbers(
+        "--segment-len",
+        "Tokens in one step. Several values, here and below: every combination.  [default: the model's own]",
+    ),
+    _numbers("--mem-len", "How many earlier tokens each layer remembers.  [default: the model's own]"),
+    settings_options,
+)
+@headed(
+    "Device",
+    _numbers("--threads", "Threads of one step.  [default: all cores]", type=AT_LEAST_ONE),
+    device_options,
+)
 def bench(
     bundle: Path,
     against: Path | None,
