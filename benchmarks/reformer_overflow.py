@@ -199,7 +199,7 @@ def training(
                     steps=steps, batch_size=8, warmup_steps=50, seed=seed, eval_every=steps, checkpoint_every=steps
                 )
                 config = replace(SMALL, hash_seed=seed, **RUNS[name])
-                train(config, settings, [train_file], [], folder, resume=folder.exists(), show_bar=False)
+                train(config, settings, [train_file], [], folder, resume=folder.exists())
                 (folder / "done").touch()
             model = build_model(load_checkpoint(folder / "checkpoint.pt"))
             assert isinstance(model, Reformer)

@@ -16,7 +16,7 @@ import click
 
 from xlexport.commands.options import PATH
 from xlexport.errors import XlexportError
-from xlexport.progress_bar import stages
+from xlexport.progress_bar import progress_bar
 from xlexport.sample import SAMPLES, sample_checkpoint, sample_text
 from xlexport.terminal import print_json, print_table
 
@@ -151,8 +151,8 @@ def demo(sample: str, output: Path | None, as_json: bool) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = output or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        with stages("converting the sample") as stage:
-            result = run_demo(folder, stage.tell, sample)
+        with progress_bar("converting the sample") as progress:
+            result = run_demo(folder, progress.tell, sample)
     if as_json:
         print_json(result_dict(result))
     else:
