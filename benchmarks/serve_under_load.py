@@ -25,9 +25,9 @@ from pathlib import Path
 import click
 import httpx
 import numpy as np
+from benchmarks.measuring import PATH
 
 import xlruntime
-from benchmarks.measuring import PATH
 from benchmarks.serving_clients import (
     MALFORMED,
     Answer,
