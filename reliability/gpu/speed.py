@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import measure
+
 from benchmarks.sides import Side, SideError
 from reliability.gpu.bundles import bundle_of, checkpoint_of, shapes_of
 from reliability.gpu.parts import PartError, Record, Settings
