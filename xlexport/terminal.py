@@ -143,9 +143,9 @@ def _finite(value: Any) -> Any:
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
     """Print rows in two aligned columns; each stays on one line, even if it holds control characters."""
-    shown = [(one_line(name), one_line(value)) for name, value in rows]
-    width = max((len(name) for name, _ in shown), default=0)
-    for name, value in shown:
+    lines = [(one_line(name), one_line(value)) for name, value in rows]
+    width = max((len(name) for name, _ in lines), default=0)
+    for name, value in lines:
         print_line(f"{name:<{width}}  {value}".rstrip())
 
 

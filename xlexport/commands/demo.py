@@ -94,11 +94,11 @@ def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -
 
 def _score(bundle: Path, text: Path, length: int) -> dict[str, Any]:
     command = [sys.executable, "-P", "-c", SCORE_WITHOUT_TORCH, str(bundle), str(text), str(length)]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode:
-        reason = (finished.stderr.strip().splitlines() or ["no message"])[-1]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
         raise XlexportError(f"scoring without PyTorch failed: {reason}")
-    score: dict[str, Any] = json.loads(finished.stdout)
+    score: dict[str, Any] = json.loads(process.stdout)
     return score
 
 
