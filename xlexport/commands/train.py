@@ -20,7 +20,7 @@ from xlexport.architectures.options import flags
 from xlexport.commands.long_help import LongCommand
 from xlexport.commands.options import OUTPUT, PATH, all_of, declared
 from xlexport.commands.train_settings import read_run_settings
-from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell
+from xlexport.terminal import INTERRUPTED, quiet_option, tell
 
 if TYPE_CHECKING:
     from xltraining.data.token_shards import PreparedData
@@ -318,11 +318,11 @@ def train(
         )
     if not resume:
         config, training_config = model_config(architecture, model, training, data), TrainingConfig(**training)
-    on_step, note_line = training_progress(training_config.steps)
-    with curve_writers(tensorboard) as write_line:
+    steps = training_config.steps
+    with curve_writers(tensorboard) as write_line, training_progress(steps) as (on_step, show_line):
 
         def on_line(line: Mapping[str, Any]) -> None:
-            note_line(line)
+            show_line(line)
             write_line(line)
 
         result = run_training(
@@ -335,7 +335,6 @@ def train(
             report=tell,
             on_step=on_step,
             on_line=on_line,
-            show_bar=not is_quiet(),
         )
     if plot is not None and (out_dir / "log.jsonl").exists() and os.environ.get("RANK", "0") == "0":
         from xlexport.analysis.training_plot import plot_training
