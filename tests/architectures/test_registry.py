@@ -25,7 +25,6 @@ from xlexport.architectures import (
     title_of,
     unregister,
 )
-from xlexport.architectures.base import StepSize
 from xlexport.architectures.choices import check_choices, collected
 from xlexport.bench import bench
 from xlexport.bench.report import report_rows, table_line
@@ -232,7 +231,6 @@ def test_bench_without_a_roofline(checkpoint: Path, reuse_graphs: Callable[[Path
     assert rows["arithmetic"].startswith("not counted")
     assert "floor" not in rows
     assert table_line(report).split()[6:9] == ["-", "-", "-"]
-    assert architecture("twin").flops({}, StepSize(1, 1, 1)) is None
 
 
 def test_manifest_of_an_architecture_that_is_not_registered(tmp_path: Path) -> None:

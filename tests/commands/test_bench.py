@@ -17,8 +17,8 @@ import pytest
 
 from tests.helpers.paths import GOLDEN
 from xlexport import terminal
-from xlexport.bench.runners import GraphSide
-from xlexport.bench.timing import Clock
+from xlexport.bench.measuring import Clock
+from xlexport.bench.sides import GraphSide
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
@@ -76,9 +76,9 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     What other programs do at the same time does not matter to them either.
     """
     monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks, precision=0.03: None)
-    monkeypatch.setattr("xlexport.bench.timing.PAUSE", 0)
-    monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 64)
-    monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 16)
+    monkeypatch.setattr("xlexport.bench.measuring.PAUSE", 0)
+    monkeypatch.setattr("xlexport.bench.measuring.SGEMM_SIZE", 64)
+    monkeypatch.setattr("xlexport.bench.measuring.COPY_BYTES", 1 << 16)
 
 
 @pytest.fixture

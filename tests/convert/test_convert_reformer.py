@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from tests.helpers.rules import ring_rules
-from xlexport.architectures import StepSize, architecture
+from xlexport.architectures import architecture
 from xlexport.architectures.reformer.step import FEW
 from xlexport.bench import bench
+from xlexport.bench.workload import StepSize, workload
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
 from xlexport.commands.verify import parity_rows
@@ -322,7 +323,7 @@ def test_arithmetic_of_a_step_against_a_count_by_hand(band: ConvertedReformer) -
     lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 2 * (8 * 4) * 8  # in each round eight chunks of four rows
     full = 10 * 3 * 16 * 12 + 12 * 2 * 10 * 30
     rest = 4 * 10 * 2 * 16 * 20 + 10 * 32 * 30
-    assert architecture("reformer").flops(config, StepSize(3, 10, 30)) == 3 * 2 * (local + 2 * lsh + full + rest)
+    assert workload("reformer").flops(config, StepSize(3, 10, 30)) == 3 * 2 * (local + 2 * lsh + full + rest)
     local = 10 * 4 * 16 * 12 + 12 * 2 * 10 * (6 + 10)
     lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 10 * 2 * 4  # four keys for each round
-    assert architecture("reformer").flops(config, StepSize(1, 10, 30, few=True)) == 2 * (local + 2 * lsh + full + rest)
+    assert workload("reformer").flops(config, StepSize(1, 10, 30, few=True)) == 2 * (local + 2 * lsh + full + rest)
