@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
 from xlexport.errors import ExportError
+from xltraining.config_fields import Option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,8 +77,6 @@ class Architecture(ABC):
         converted_fields: fields of the configuration that a conversion may change.
         evaluation_fields: settings of an evaluation, and the fields of the configuration that hold them.
         fixed_fields: fields that decide how the model is evaluated, but that users cannot choose.
-        training_options: fields of the configuration that `xlexport train` offers; if empty, it cannot train the model.
-        run_options: fields of `TrainingConfig` that only this architecture reads.
     """
 
     name: ClassVar[str]
@@ -91,8 +89,6 @@ class Architecture(ABC):
     converted_fields: ClassVar[Sequence[str]] = ()
     evaluation_fields: ClassVar[Mapping[str, str]] = {"segment_len": "tgt_len"}
     fixed_fields: ClassVar[Sequence[str]] = ()
-    training_options: ClassVar[Sequence[Option]] = ()
-    run_options: ClassVar[Sequence[Option]] = ()
 
     # EvaluationSettings and conversion
 
@@ -215,23 +211,6 @@ class Architecture(ABC):
     def checkpoint_rows(self, config: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Row]:
         """Return further rows of `inspect` for a checkpoint, after its configuration and `checkpoint_settings`."""
         return self.describe(config)
-
-    # Training
-
-    def training_problems(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the problems of the options given to `train`, each as part of a sentence.
-
-        An option that would have no effect is a problem.
-        """
-        return []
-
-    def foreign_hint(self, names: Collection[str]) -> str | None:
-        """Return what to use instead of the given options of other architectures, or None."""
-        return None
-
-    def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a configuration from the given options; compute the values that follow from them."""
-        return dict(given)
 
 
 def stream_memory(bundle: Bundle) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xlexport.architectures.base import Architecture, GraphComparison, Row
-from xlexport.architectures.encoder_decoder.training import RUN_OPTIONS, TRAINING_OPTIONS
 from xlexport.architectures.step import Step
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ class EncoderDecoderArchitecture(Architecture):
     name = "encoder_decoder"
     title = "encoder-decoder"
     first_bytes: ClassVar[Mapping[int, int]] = {259: 3}  # ids 0 to 2 pad, start and end texts
-    training_options = TRAINING_OPTIONS
-    run_options = RUN_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare that a target is read in one step, unless it is generated, and how long it is."""

@@ -9,15 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xlexport.architectures.base import Architecture, GraphComparison, Row, stream_memory
-from xlexport.architectures.options import Option
-from xlexport.architectures.reformer.training import (
-    RUN_OPTIONS,
-    TRAINING_OPTIONS,
-    training_config,
-    training_problems,
-)
 from xlexport.architectures.step import Step
 from xlexport.errors import ExportError
+from xltraining.config_fields import Option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,8 +66,6 @@ class ReformerArchitecture(Architecture):
     )
     converted_fields = ("rule", "n_hashes", "reads_last")  # older checkpoints lack the last one
     evaluation_fields: ClassVar[Mapping[str, str]] = {"segment_len": "tgt_len", "mem_len": "mem_len"}
-    training_options = TRAINING_OPTIONS
-    run_options = RUN_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare the rounds of hashing, and under rule `band` the memory length.
@@ -243,18 +235,6 @@ class ReformerArchitecture(Architecture):
             rows.append(("overflow, by LSH layer", ", ".join(f"{fraction:.2%}" for fraction in overflow)))
         return rows
 
-    def training_problems(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the problems of the options given to `train`."""
-        return training_problems(given)
-
-    def foreign_hint(self, names: Collection[str]) -> str | None:
-        """Return how to choose a Reformer's layers, if --n-layer was given."""
-        return "a Reformer's layers are the ones that --attn-layers names" if "n_layer" in names else None
-
-    def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a configuration from the given options."""
-        return training_config(given)
-
 
 def _require_step_graphs(config: Mapping[str, Any]) -> None:
     """Raise an error for a model that only serves as a comparison in training."""
@@ -264,7 +244,7 @@ def _require_step_graphs(config: Mapping[str, Any]) -> None:
     if found:
         raise ExportError(
             f"the Reformer has {found}, which are for comparisons in training and have no step graphs.",
-            hint="Train with --residual reversible and with layers of local, lsh and full.",
+            hint="Train with residual reversible and with layers of local, lsh and full.",
         )
 
 

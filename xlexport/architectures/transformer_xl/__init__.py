@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xlexport.architectures.base import Architecture, GraphComparison, Row, stream_memory
-from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
-from xlexport.architectures.transformer_xl.training import RUN_OPTIONS, TRAINING_OPTIONS
+from xltraining.config_fields import Option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,8 +54,6 @@ class TransformerXLArchitecture(Architecture):
         "same_length": "same_length",
     }
     fixed_fields = ("first_memory", "window_extra")
-    training_options = TRAINING_OPTIONS
-    run_options = RUN_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare memory length and clamp length, and whether every token sees the same number of others.
