@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.scoring.conftest import TEXT, Score
-from xlexport.scoring.text_source import TextSource
+from xlexport.scoring.inputs import TextSource
 
 
 def names(score: Score, *arguments: str | Path, stdin: bytes = b"") -> list[str]:

@@ -93,7 +93,7 @@ def compare(
 def _write(lines: Iterator[bytes], output: Path, kind: Format, force: bool) -> None:
     """Write records to a file, which appears when it is complete."""
     from xlexport.atomic_output import check_file, file, naming
-    from xlexport.scoring.parquet_output import write_parquet
+    from xlexport.scoring.output_formats import write_parquet
 
     with naming(output), file(output, lambda: check_file(output, force)) as temporary:
         if kind == "parquet":

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,11 +93,10 @@ def score(
     paths = _paths([*files, *([] if writing.output is None else [writing.output])])[: len(files)]
     output, kind = writing.path, record.format_for(writing.path)
     from xlexport.bundles import open_bundle
-    from xlexport.scoring.chunk_run import score_by_chunks
     from xlexport.scoring.inputs import extent, find_inputs, nothing_in
     from xlexport.scoring.partial_file import PartialFile
-    from xlexport.scoring.run import score_run
-    from xlexport.scoring.run_options import RunOptions
+    from xlexport.scoring.run import score_documents
+    from xlexport.scoring.run_options import Job, RunOptions
 
     file = None if output is None else PartialFile(output, _finisher(kind))
     if file is not None:
@@ -122,20 +120,19 @@ def score(
         strict=strict,
         bos=record.bos,
         corrected=record.boundary == "corrected",
+        by_chunks=sharing.by_chunks,
     )
+    job = Job(bundle, runtime, model.evaluation(**evaluation), options, inputs, file is None, writing.save_every)
     reporter = _Reporter(DocumentsBar(*extent(inputs, reading)), record.as_json)
     try:
-        by_chunks = partial(score_by_chunks, processes=sharing.processes or 1, runtime=runtime)
-        totals = (by_chunks if sharing.by_chunks else score_run)(
+        totals = score_documents(
             model,
-            model.evaluation(**evaluation),
-            inputs,
-            options,
+            job,
             sys.stdin.buffer,
             file or _StandardOutput(reporter, kind),
             reporter,
-            writing.save_every,
-            writing.resume,
+            processes=sharing.processes or 1,
+            resume=writing.resume,
         )
         if file is not None:
             file.publish() if totals.documents else file.discard()
@@ -198,7 +195,7 @@ def _finisher(kind: Format) -> Callable[[Path, Path], None] | None:
     if kind != "parquet":
         return None
     require("tables")
-    from xlexport.scoring.parquet_output import write_parquet
+    from xlexport.scoring.output_formats import write_parquet
 
     return write_parquet
 

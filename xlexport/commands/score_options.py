@@ -14,7 +14,7 @@ from xlexport.terminal import quiet_option
 
 if TYPE_CHECKING:
     from xlexport.scoring.output_formats import Format
-    from xlexport.scoring.records import Level
+    from xlexport.scoring.run_options import Level
     from xlruntime.scorer import BatchSize
 
 __all__ = [

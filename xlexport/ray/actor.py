@@ -16,7 +16,7 @@ from xlexport.ray.parts import Part, chunks_of, documents_of_rows
 from xlexport.ray.places import Place
 from xlexport.scoring.chunks import Chunk, score_chunk
 from xlexport.scoring.inputs import Input
-from xlexport.scoring.parquet_output import records_table, write_parquet
+from xlexport.scoring.output_formats import records_table, write_parquet
 from xlexport.scoring.rows import Row
 from xlexport.scoring.run import make_scorer
 from xlexport.scoring.run_options import RunOptions

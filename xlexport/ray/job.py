@@ -25,9 +25,9 @@ from xlexport.extras import require
 from xlexport.ray.actor import ERROR, PartActor, Work
 from xlexport.ray.parts import File, parts_of
 from xlexport.ray.places import Place, files_at, is_address
-from xlexport.scoring.carried import kinds_of_columns, own_columns
+from xlexport.scoring.documents import CarriedColumns
 from xlexport.scoring.inputs import ROWS, Reading, find_inputs, nothing_in
-from xlexport.scoring.items import CarriedColumns
+from xlexport.scoring.records import kinds_of_columns, own_columns
 from xlexport.scoring.resume import changes
 from xlexport.scoring.run import make_scorer
 from xlexport.scoring.run_options import RunOptions, describe_run

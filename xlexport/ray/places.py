@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from xlexport.scoring.text_source import unpacked
+from xlexport.scoring.inputs import unpacked
 from xlruntime import OptionError
 from xlruntime.messages import first_line
 

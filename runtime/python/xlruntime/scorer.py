@@ -79,7 +79,8 @@ class Scorer:
 
     Args:
         batch_size: most documents at a time; on a CPU never more than make steps faster. `auto`: batches of similar
-            lengths, formed of the next 128 documents. Parts then come in another order, and nothing can be saved.
+            lengths, formed of the next 128 documents. Parts then come in another order, and only a scorer of a single
+            document can be saved.
         detail: number of likeliest tokens to list, with rank and entropy; None: no such detail.
         continuous: carry memory from document to document, in order, in one row. Only the very first token has no
             context; `index` still counts each document's own tokens.
@@ -168,6 +169,8 @@ class Scorer:
         if self.batch_size != AUTO:
             yield from self._rolling(opened, self.batch_size)
             return
+        if any(row is not None for row in self.rows):  # a resumed scorer
+            yield from self._rolling(iter(()), len(self.rows))
         threads = self.engine.threads or 1
         while together := list(itertools.islice(opened, TOGETHER)):
             known = [given for given in together if given.tokens is not None]
