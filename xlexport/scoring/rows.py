@@ -64,7 +64,7 @@ def _too_long(name: str, limits: Limits, what: str) -> TextError:
     """Return the error for a row that exceeds the limit."""
     return TextError(
         f"{name}: a {what} of more than {limits.bytes:,} bytes.",
-        hint="Check the file, or allow longer ones: --max-document-bytes.",
+        hint="Check the file, or allow longer ones: --set max_document_bytes=N.",
     )
 
 
@@ -243,7 +243,7 @@ class _Lines:
             self.ended = True  # a quote is open, so no later line is known to begin a row
             raise TextError(
                 f"{self.name}: a row of more than {self._limits.bytes:,} bytes in several lines. The rest is not read.",
-                hint=f"{NO_QUOTE} Or allow longer rows: --max-document-bytes.",
+                hint=f"{NO_QUOTE} Or allow longer rows: --set max_document_bytes=N.",
             )
         if line is None:
             raise _too_long(self.name, self._limits, "row")
