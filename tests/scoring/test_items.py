@@ -221,10 +221,10 @@ def test_separator_between_context_and_document(score: Score, tmp_path: Path) ->
         assert record["bytes"] == record["scored_bytes"] == len(sentence)
         return float(record["bits"])
 
-    assert bits("One.", "Two.") == bits("One. ", "Two.") == bits("One.", "Two.", "--separator", " ")
-    assert bits("One.", "Two.", "--separator", r"\n") == bits("One.\n", "Two.", "--separator", "x")
-    assert bits("One.", "Two.", "--separator", "") != bits("One.", "Two.")
-    assert bits("One.", " Two.") == bits("One.", " Two.", "--separator", "") != bits("One. ", " Two.")
+    assert bits("One.", "Two.") == bits("One. ", "Two.") == bits("One.", "Two.", "--set", "separator= ")
+    assert bits("One.", "Two.", "--set", r"separator=\n") == bits("One.\n", "Two.", "--set", "separator=x")
+    assert bits("One.", "Two.", "--set", "separator=") != bits("One.", "Two.")
+    assert bits("One.", " Two.") == bits("One.", " Two.", "--set", "separator=") != bits("One. ", " Two.")
 
 
 def test_ids_in_tables(score: Score, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class Place:
         return sorted(entry.base_name for entry in found if entry.is_file)
 
     def open(self, name: str, binary: bool) -> BinaryIO:
-        """Open the file to read, as `scoring.text_source.open_input` does."""
+        """Open the file to read, as `scoring.inputs.open_input` does."""
         raw = self.system.open_input_stream(self.path, compression=None)
         return unpacked(io.BufferedReader(raw), name, self.path.endswith(".gz"), binary)
 
