@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import code_digest
+
 from benchmarks.sides import ROOT, run_once
 from reliability.gpu.parts import PartError, Record, Settings
 from reliability.gpu.shapes import SHAPES, TINY_SHAPES, Shape

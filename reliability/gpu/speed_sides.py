@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from benchmarks.transformer_xl_sides import scoring_module
 
 from benchmarks.sides import Ready
-from benchmarks.transformer_xl_sides import scoring_module
 
 __all__ = ["WARM", "by_bundle", "by_pytorch"]
 

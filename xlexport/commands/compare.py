@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,9 +80,12 @@ def compare(
     if as_json:
         print_json(summary.to_dict())
         return
-    from xlexport.scoring.output_formats import encoder
+    from xlexport.scoring.output_formats import encoder, header_line
 
-    lines = map(encoder(written, header=True), comparison.records())
+    records = comparison.records()
+    first = next(records)
+    header = header_line(written, first)
+    lines = itertools.chain([header] if header else [], map(encoder(written), itertools.chain([first], records)))
     if output is not None:
         _write(lines, output, written, force)
     else:

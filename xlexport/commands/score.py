@@ -83,10 +83,10 @@ def score(
     output = None if options.path is None else _local(options.path)
     kind = options.format_for(output)
     from xlexport.bundles import open_bundle
+    from xlexport.scoring.chunks import Job
     from xlexport.scoring.inputs import extent, find_inputs, nothing_in
     from xlexport.scoring.partial_file import PartialFile
     from xlexport.scoring.run import score_documents
-    from xlexport.scoring.run_options import Job
 
     file = None if output is None else PartialFile(output, _finisher(kind))
     if file is not None:

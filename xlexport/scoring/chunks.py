@@ -7,25 +7,59 @@ divided has one chunk with all documents.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy.typing as npt
 
+from xlexport.scoring.documents import CarriedColumns, documents_by_input
 from xlexport.scoring.inputs import Input
-from xlexport.scoring.records import Records, Scored
-from xlexport.scoring.run_options import RunOptions, make_scorer
+from xlexport.scoring.records import Records, Scored, own_columns
+from xlexport.scoring.run_options import UNITS, RunOptions, make_scorer
 from xlruntime import Document, EvaluationSettings, Model
 from xlruntime.scorer_state import read_scorer, resume_scorer, scorer_state
 
-__all__ = ["Chunk", "ChunkScorer", "ChunkState", "Message", "chunks"]
+__all__ = ["Chunk", "ChunkScorer", "ChunkState", "Job", "Message", "chunks"]
 
 MOST_DOCUMENTS = 128
 MOST_BYTES = 1 << 16  # of text; a longer document is a chunk of its own
 TOKEN_BYTES = 8  # of a document that is a list of token ids
 
 Chunk = Iterable[tuple[Input, Document]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run as each of its processes needs it.
+
+    Attributes:
+        bundle: the folder of the bundle; runtime: arguments of `open_bundle`.
+        with_speed: whether documents show tokens_per_second, which differs from run to run.
+        save_every: seconds between two states from which the run can continue.
+    """
+
+    bundle: Path
+    runtime: Mapping[str, Any]
+    settings: EvaluationSettings
+    options: RunOptions
+    inputs: Sequence[Input]
+    with_speed: bool = True
+    save_every: float = 10.0
+
+    def documents(self, stdin: BinaryIO, tell: Callable[[str], None]) -> Iterator[tuple[Input, Document]]:
+        """Yield all documents, each with its input.
+
+        Args:
+            tell: called with lines for people about columns of the input.
+
+        Raises:
+            TextError: columns of the input have names that records use themselves.
+        """
+        reading, per = self.options.reading, self.options.per
+        columns = CarriedColumns(reading, own_columns(per, self.settings.values), tell)
+        return documents_by_input(self.inputs, reading, stdin, per in UNITS, columns)
 
 
 @dataclass(frozen=True)

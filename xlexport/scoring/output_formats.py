@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,23 +43,19 @@ class Encoded:
     values: list[str]
 
 
-def encoder(kind: Format, header: bool) -> Callable[[Columns], bytes]:
-    """Return a function that encodes columns as bytes. With `header`, the first bytes of CSV hold the column names.
+def encoder(kind: Format) -> Callable[[Columns], bytes]:
+    """Return a function that encodes columns as bytes.
 
     Only documents can have the format `text`: a line for people.
     """
     if kind == "text":
         return lambda columns: f"{one_line(document_line(columns))}\n".encode()
-    if kind in DELIMITERS:
-        return _Csv(header, DELIMITERS[kind]).encode
-    return _json_lines
+    return partial(_csv, DELIMITERS[kind]) if kind in DELIMITERS else _json_lines
 
 
 def header_line(kind: Format, names: Iterable[str]) -> bytes:
     """Return the bytes that a file begins with: of CSV, the names of the columns."""
-    if kind not in DELIMITERS:
-        return b""
-    return _Csv(False, DELIMITERS[kind]).encode({name: name for name in names})
+    return _csv(DELIMITERS[kind], {name: name for name in names}) if kind in DELIMITERS else b""
 
 
 def document_line(fields: Mapping[str, Any]) -> str:
@@ -109,42 +106,34 @@ def _number(value: int) -> str:
     return str(value).lower() if value is True or value is False else str(value)
 
 
-class _Csv:
-    """CSV as in RFC 4180, but lines end with a single newline. None and numbers that are not finite are empty.
+def _csv(delimiter: str, columns: Columns) -> bytes:
+    """Return CSV as in RFC 4180, but lines end with a single newline. None and numbers that are not finite are empty.
 
     TSV has tabs instead of commas, and the same quotes.
 
     The csv module's writer is not used because in some versions of Python it leaves a carriage return unquoted.
     """
+    known: dict[str, str] = {}
+    n = _length(columns)
+    encoded = [
+        [_csv_value(value, delimiter, known) for value in (values if isinstance(values, list) else [values] * n)]
+        for values in columns.values()
+    ]
+    text = "".join(f"{row}\n" for row in map(delimiter.join, zip(*encoded, strict=True)))
+    return text.encode("utf-8", "backslashreplace")
 
-    def __init__(self, header: bool, delimiter: str) -> None:
-        self._header, self._delimiter = header, delimiter
 
-    def encode(self, columns: Columns) -> bytes:
-        known: dict[str, str] = {}
-        n = _length(columns)
-        encoded = [
-            [self._value(value, known) for value in values]
-            if isinstance(values, list)
-            else [self._value(values, known)] * n
-            for values in columns.values()
-        ]
-        names = [[self._value(name, known) for name in columns]] if self._header else []
-        self._header = False
-        text = "".join(f"{row}\n" for row in map(self._delimiter.join, [*names, *zip(*encoded, strict=True)]))
-        return text.encode("utf-8", "backslashreplace")
-
-    def _value(self, value: Any, known: dict[str, str]) -> str:
-        if value is None:
-            return ""
-        if isinstance(value, float):
-            return repr(value) if math.isfinite(value) else ""
-        if isinstance(value, str):
-            if value not in known:
-                special = any(mark in value for mark in (self._delimiter, '"', "\r", "\n"))
-                known[value] = '"{}"'.format(value.replace('"', '""')) if special else value
-            return known[value]
-        return _number(value)
+def _csv_value(value: Any, delimiter: str, known: dict[str, str]) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else ""
+    if isinstance(value, str):
+        if value not in known:
+            special = any(mark in value for mark in (delimiter, '"', "\r", "\n"))
+            known[value] = '"{}"'.format(value.replace('"', '""')) if special else value
+        return known[value]
+    return _number(value)
 
 
 def _length(columns: Columns) -> int:

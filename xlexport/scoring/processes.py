@@ -20,9 +20,8 @@ from typing import Any
 
 from xlexport.bundles import open_bundle
 from xlexport.errors import WorkerError, XlexportError
-from xlexport.scoring.chunks import ChunkScorer, ChunkState, Message, chunks
-from xlexport.scoring.records import Scored, own_columns
-from xlexport.scoring.run_options import Job
+from xlexport.scoring.chunks import ChunkScorer, ChunkState, Job, Message, chunks
+from xlexport.scoring.records import Scored
 
 __all__ = ["worker_messages"]
 
@@ -184,11 +183,9 @@ def _work(job: Job, connection: Connection) -> None:
 
 
 def _answers(job: Job, connection: Connection) -> Iterator[Message | NoChunk]:
-    options = job.options
-    scorer = ChunkScorer(open_bundle(job.bundle, **job.runtime), job.settings, options, job.with_speed)
+    scorer = ChunkScorer(open_bundle(job.bundle, **job.runtime), job.settings, job.options, job.with_speed)
     notes: list[str] = []
-    documents = job.documents(io.BytesIO(), own_columns(options.per, job.settings.values), notes.append)
-    cut = enumerate(chunks(documents))
+    cut = enumerate(chunks(job.documents(io.BytesIO(), notes.append)))
     saved_at = time.monotonic()
 
     def is_due() -> bool:

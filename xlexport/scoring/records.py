@@ -211,7 +211,7 @@ class Records:
     def __init__(self, tokenizer: Tokenizer, options: RunOptions, with_speed: bool) -> None:
         self._tokenizer, self._options, self._with_speed = tokenizer, options, with_speed
         self._columns = _columns(options.per, _enabled(options))
-        self._encode = encoder(options.kind, header=False)
+        self._encode = encoder(options.kind)
         self._texts: dict[int, str] = {}  # of tokens
         self._inputs: dict[int, tuple[Input, Columns]] = {}  # of unfinished documents
         self._splitters: dict[int, UnitSplitter] = {}  # of unfinished documents

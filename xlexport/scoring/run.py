@@ -10,13 +10,13 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, BinaryIO, Protocol
 
 from xlexport.errors import ResumeError
-from xlexport.scoring.chunks import Chunk, ChunkScorer, ChunkState, Message, chunks
+from xlexport.scoring.chunks import Chunk, ChunkScorer, ChunkState, Job, Message, chunks
 from xlexport.scoring.output_formats import header_line
 from xlexport.scoring.partial_file import HINT, PartialFile
 from xlexport.scoring.processes import worker_messages
-from xlexport.scoring.records import Scored, document_fields, own_columns
+from xlexport.scoring.records import Scored, document_fields
 from xlexport.scoring.resume import Saved, SavedRun, describe_run
-from xlexport.scoring.run_options import UNITS, Job
+from xlexport.scoring.run_options import UNITS
 from xlexport.scoring.totals import Totals, caveats, losses
 from xlruntime import DocumentScore, Model, StateError, TokenScores
 from xlruntime.messages import counted
@@ -88,7 +88,7 @@ def score_documents(
         saving = SavedRun(file, describe_run(model, job.settings, options, job.inputs), job.save_every)
     scorer = ChunkScorer(model, job.settings, options, job.with_speed)  # errors about options come before any output
     saved = saving.read() if saving is not None and resume else None
-    documents = job.documents(stdin, own_columns(options.per, job.settings.values), reporter.tell)
+    documents = job.documents(stdin, reporter.tell)
     first = next(documents, None)  # so do errors about columns of the input
     documents = itertools.chain([] if first is None else [first], documents)
     counting = _Counting(model, job, output, reporter, saved)

@@ -1,23 +1,20 @@
-"""The choices of a scoring run, and the scorer and the documents that follow from them."""
+"""The choices of a scoring run, and the scorer that follows from them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Literal
 
-from xlexport.scoring.documents import CarriedColumns, documents_by_input
-from xlexport.scoring.inputs import Input, Reading
+from xlexport.scoring.inputs import Reading
 from xlexport.scoring.output_formats import Format
-from xlruntime import Document, EvaluationSettings, Model, OptionError, XlruntimeError
+from xlruntime import EvaluationSettings, Model, OptionError, XlruntimeError
 from xlruntime.documents import Tokenizer
 from xlruntime.messages import named
 from xlruntime.scorer import BatchSize, Scorer
 from xlruntime.tokenizers.white_space import starts_word
 
-__all__ = ["ESCAPES", "UNITS", "Job", "Level", "RunOptions", "bos_token", "make_scorer"]
+__all__ = ["ESCAPES", "UNITS", "Level", "RunOptions", "bos_token", "make_scorer"]
 
 Level = Literal["document", "line", "word", "region", "token"]
 UNITS: tuple[Level, ...] = (
@@ -56,41 +53,6 @@ class RunOptions:
     bos: str | None = None
     corrected: bool = False
     by_chunks: bool = False
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run as each of its processes needs it.
-
-    Attributes:
-        bundle: the folder of the bundle; runtime: arguments of `open_bundle`.
-        with_speed: whether documents show tokens_per_second, which differs from run to run.
-        save_every: seconds between two states from which the run can continue.
-    """
-
-    bundle: Path
-    runtime: Mapping[str, Any]
-    settings: EvaluationSettings
-    options: RunOptions
-    inputs: Sequence[Input]
-    with_speed: bool = True
-    save_every: float = 10.0
-
-    def documents(
-        self, stdin: BinaryIO, own: frozenset[str], tell: Callable[[str], None]
-    ) -> Iterator[tuple[Input, Document]]:
-        """Yield all documents, each with its input.
-
-        Args:
-            own: names of columns that records have anyway.
-            tell: called with lines for people about columns.
-
-        Raises:
-            TextError: columns of the input have such names.
-        """
-        reading = self.options.reading
-        columns = CarriedColumns(reading, own, tell)
-        return documents_by_input(self.inputs, reading, stdin, self.options.per in UNITS, columns)
 
 
 def make_scorer(model: Model, settings: EvaluationSettings, options: RunOptions) -> Scorer:
