@@ -313,7 +313,8 @@ def project_memory(model: Reformer, memory: ReformerMemory) -> Iterator[tuple[st
     step = ReformerStep(model)
     for layer, (normed, buckets) in zip(step._attention, memory.layers, strict=True):
         M = normed.shape[1]
-        turns = step.turns(torch.arange(memory.position - M, memory.position).expand(normed.shape[:2]))
+        places = torch.arange(memory.position - M, memory.position).expand(normed.shape[:2])
+        turns = step.turns(places) if M else None  # nothing to turn
         if layer.kind == "local":
             key = layer.turned(layer.heads(normed, layer.key), turns)
         else:
