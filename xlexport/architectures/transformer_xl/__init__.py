@@ -93,7 +93,7 @@ class TransformerXLArchitecture(Architecture):
 
     def build_step(self, model: TransformerXL, choices: Mapping[str, Any]) -> Step:
         """Return the step module; with `cuda_graphs` it also has graphs of fixed shapes."""
-        from xlexport.architectures.transformer_xl.steps import make_step
+        from xlexport.architectures.transformer_xl.step import make_step
 
         return make_step(model, bool(choices.get("cuda_graphs")))
 
