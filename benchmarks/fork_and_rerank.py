@@ -17,7 +17,7 @@ import numpy.typing as npt
 import psutil
 
 import xlruntime
-from xlexport.bench.timing import Clock, disturbance, seconds
+from xlexport.bench.measuring import Clock, disturbance, seconds
 
 CANDIDATES, ROUNDS = 16, 7
 Ids = npt.NDArray[np.int64]

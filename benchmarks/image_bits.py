@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 import xlruntime
-from xlexport.bench.timing import Clock, disturbance
+from xlexport.bench.measuring import Clock, disturbance
 from xlruntime.images import Pixels, image_ids, image_side
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.data.images import random_images

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.browser import Browser, missing_browser, open_browser
-from xlexport.bench.timing import seconds
+from xlexport.bench.measuring import seconds
 
 SCROLLED = (60, 240, 2000)  # pixels per frame
 # The median time in ms of 150 frames, each of which scrolls.

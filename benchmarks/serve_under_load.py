@@ -38,7 +38,7 @@ from benchmarks.serving_clients import (
     request_body,
     unread_ask,
 )
-from xlexport.bench.timing import Clock, compared
+from xlexport.bench.measuring import Clock, compared
 
 __all__ = ["main"]
 

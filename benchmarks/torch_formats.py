@@ -11,8 +11,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from xlexport.bench.runners import GraphSide, Work
-from xlexport.bench.timing import Clock, compared
+from xlexport.bench.measuring import Clock, compared
+from xlexport.bench.sides import GraphSide, Work
 from xlexport.bundles import open_bundle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert

@@ -51,7 +51,7 @@ class Inputs:
             return self._feeds(rng, model)
         raw, options = self._file(rng, kind)
         binary = rng.random() < 0.5
-        options += ["--binary"] if binary else []
+        options += ["--set", "binary=true"] if binary else []
         file = self._folder / ("document.gz" if kind == "gzip" else "document")
         file.write_bytes(raw)
         expected = _expected(raw, kind, model, sample, binary)

@@ -129,7 +129,7 @@ class Runs:
         name, *options = WAYS[way]
         given = self.short if "short" in way else self.lines if "--field" in options else self.documents
         line = [sys.executable, "-m", "xlexport", "score", str(self.bundle), str(given), "-o", str(out / name)]
-        line += ["--threads", "1", "--save-every", str(self.save_every), *options, *more]
+        line += ["--threads", "1", "--set", f"save_every={self.save_every}", *options, *more]
         if (out / name).exists():
             line.append("--force")
         return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)

@@ -188,7 +188,10 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
             f"--to, --dtype and its options are not possible for {found.kind(source.config, {})}.",
             hint="Leave them out: its bundles are float32 and ONNX.",
         )
-    problems = {"--cuda-graphs": options.settings.get("cuda_graphs"), "--dtype and its options": options.quantization}
+    problems = {
+        "--set cuda_graphs=true": options.settings.get("cuda_graphs"),
+        "--dtype and its options": options.quantization,
+    }
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):
         raise OptionError(
             f"--to {options.to} does not support {' and '.join(named)}, which need ONNX.", hint="Leave them out."

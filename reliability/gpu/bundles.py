@@ -80,7 +80,7 @@ def write_checkpoint(path: str, config: dict[str, Any]) -> None:
 
 def _make_shape(settings: Settings, shape: Shape) -> None:
     checkpoint = _make_checkpoint(settings, shape)
-    options = ["--cuda-graphs"] if shape.cuda_graphs else ["--tokenizer", "none"]
+    options = ["--set", "cuda_graphs=true"] if shape.cuda_graphs else ["--tokenizer", "none"]
     _convert(checkpoint, bundle_of(settings, shape.name), options)
 
 
@@ -89,7 +89,7 @@ def _make_text_models(settings: Settings) -> None:
     if settings.tiny:
         _make_shape(settings, TINY_SHAPES[0])
     else:
-        _convert(sample_checkpoint(), text, ["--cuda-graphs"])
+        _convert(sample_checkpoint(), text, ["--set", "cuda_graphs=true"])
     for name, memory_dtype in FLOAT16.items():
         options = ["--dtype", "float16", "--memory-dtype", memory_dtype, "--tokens", GATE_TOKENS]
         _run("quantize", text, bundle_of(settings, name), options)

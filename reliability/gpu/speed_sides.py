@@ -25,7 +25,7 @@ def by_bundle(folder: str, device: str, threads: int, work: Mapping[str, int], c
     """Return steps of the bundle; `captured`: replayed as CUDA graphs (on a CPU: in sessions of fixed sizes)."""
     import xlruntime
     from xlexport.bench.roofline import step_floor
-    from xlexport.bench.runners import GraphSide, Work
+    from xlexport.bench.sides import GraphSide, Work
 
     model = xlruntime.load(folder, device=device, threads=threads, cuda_graphs=captured and device != "cpu")
     if captured and device == "cpu":
@@ -45,7 +45,7 @@ def by_pytorch(checkpoint: str, device: str, threads: int, work: Mapping[str, in
     import torch
     from torch._inductor import config as inductor
 
-    from xlexport.bench.runners import Work
+    from xlexport.bench.sides import Work
     from xlexport.checkpoints import load
     from xltraining.transformer_xl import TransformerXL
 

@@ -10,11 +10,11 @@ import onnx_ir as ir
 import pytest
 
 from tests.helpers.paths import GOLDEN
-from xlexport.architectures import StepSize, architecture
-from xlexport.bench.hardware import Machine, Rates
+from xlexport.bench.measuring import Machine, Rates
 from xlexport.bench.operator_profile import BETWEEN, profile_step, sum_events
 from xlexport.bench.roofline import Floor, step_floor, weight_bytes
-from xlexport.bench.runners import GraphSide, Purpose, Work
+from xlexport.bench.sides import GraphSide, Purpose, Work
+from xlexport.bench.workload import StepSize, workload
 from xlexport.errors import XlexportError
 from xlruntime import load
 from xlruntime.devices import Device
@@ -127,7 +127,7 @@ def test_arithmetic_of_a_vocabulary_in_clusters_against_a_count_by_hand() -> Non
     config = {"n_token": 100, "n_layer": 1, "n_head": 1, "d_model": 8, "d_head": 2, "d_inner": 4, "cutoffs": [10, 40]}
     layer = 6 * (8 * 4 * 2 + 2 * 8 * 4 + 2 * (3 * 20 + 1))  # of six tokens, on rings of 20 slots
     targets = np.array([[3, 9, 10], [99, 40, 39]])  # two of each cluster
-    flops, size = architecture("transformer_xl").flops, StepSize(2, 3, 20, targets=targets)
+    flops, size = workload("transformer_xl").flops, StepSize(2, 3, 20, targets=targets)
     assert flops({**config, "div_val": 1}, size) == 2 * (layer + 6 * 8 * (10 + 2) + 2 * 8 * 30 + 2 * 8 * 60)
     projected = {**config, "div_val": 2}  # widths 8, 4 and 2, all of them projected, in the embedding layer as well
     embedding = 6 * 8 * (8 + 4 + 2)
@@ -155,8 +155,8 @@ def test_the_floor_is_the_larger_of_both() -> None:
 
 
 def test_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 128)
-    monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 20)
+    monkeypatch.setattr("xlexport.bench.measuring.SGEMM_SIZE", 128)
+    monkeypatch.setattr("xlexport.bench.measuring.COPY_BYTES", 1 << 20)
     rates = Machine(Device("cpu"), 1).rates(3)
     # Current machines are within or near these bounds; a unit that is wrong by 1,000 is not.
     assert 0.1 < rates.sgemm < 20_000

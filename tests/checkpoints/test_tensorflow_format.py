@@ -145,7 +145,7 @@ def test_published_sizes_are_noted_with_the_published_settings(monkeypatch: pyte
     monkeypatch.setattr(tensorflow_format, "PUBLISHED", {(2, 8, 2, 12, 2): wikitext})
     assert load(DATA / "same_dim").notes == (
         "The sizes are those of the published WikiText-103 model. Its published scores are with --segment-len 128 "
-        "--mem-len 1600 --clamp-len 1000 --same-length.",
+        "--mem-len 1600 --set clamp_len=1000 --set same_length=true.",
     )
 
 

@@ -245,7 +245,7 @@ def test_bundle_that_is_none(
 def test_documents_that_are_missing_leave_the_others(
     bundle: Path, prose: Path, invoke: Callable[..., Any], tmp_path: Path
 ) -> None:
-    shown = invoke("score", bundle, tmp_path / "absent", prose, tmp_path / "too", "--same-length")
+    shown = invoke("score", bundle, tmp_path / "absent", prose, tmp_path / "too", "--set", "same_length=true")
     assert shown.code == 1
     assert shown.out.startswith(f"{prose}: 79 tokens, ") and len(shown.out.splitlines()) == 1
     first, second, total, failed = shown.err.splitlines()

@@ -17,8 +17,8 @@ import pytest
 
 from tests.helpers.paths import GOLDEN
 from xlexport import terminal
-from xlexport.bench.runners import GraphSide
-from xlexport.bench.timing import Clock
+from xlexport.bench.measuring import Clock
+from xlexport.bench.sides import GraphSide
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
@@ -76,9 +76,9 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     What other programs do at the same time does not matter to them either.
     """
     monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks, precision=0.03: None)
-    monkeypatch.setattr("xlexport.bench.timing.PAUSE", 0)
-    monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 64)
-    monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 16)
+    monkeypatch.setattr("xlexport.bench.measuring.PAUSE", 0)
+    monkeypatch.setattr("xlexport.bench.measuring.SGEMM_SIZE", 64)
+    monkeypatch.setattr("xlexport.bench.measuring.COPY_BYTES", 1 << 16)
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_impossible_combinations_are_refused_together_before_any_is_measured(inv
     assert "segment_len is 201, but the model reads at most 200 tokens of a document" in error
     assert error.endswith("Nothing was measured.")
     assert "mem_len: not among the settings" in invoke("bench", CHUNK, *QUICK, "--mem-len", "3").error
-    assert "n_hashes is 9, expected 1 to 3" in invoke("bench", BAND, *QUICK, "--n-hashes", "9").error
+    assert "n_hashes is 9, expected 1 to 3" in invoke("bench", BAND, *QUICK, "--set", "n_hashes=9").error
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,18 @@ def test_evaluate_as_json(bundle: Path, corpus: Path, invoke: Invoke) -> None:
 
 
 def test_evaluate_under_other_settings(bundle: Path, corpus: Path, invoke: Invoke) -> None:
-    options = ("--protocol", "nvidia", "--batch-size", "7", "--segment-len", "6", "--mem-len", "9", "--same-length")
+    options = (
+        "--protocol",
+        "nvidia",
+        "--batch-size",
+        "7",
+        "--segment-len",
+        "6",
+        "--mem-len",
+        "9",
+        "--set",
+        "same_length=true",
+    )
     found = invoke("evaluate", bundle, corpus, "--json", "--threads", "1", *options).succeeded().object
     assert (found["batch_size"], found["warmup_segments"], found["trimmed_tokens"]) == (7, 2, 4)
     expected = walked(bundle, corpus, "nvidia", 7, segment_len=6, mem_len=9, same_length=True)

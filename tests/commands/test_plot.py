@@ -141,7 +141,19 @@ def test_attention_is_drawn(bundle: Path, checkpoint: Path, invoke: Invoke, text
 
 def test_attention_as_numbers(bundle: Path, checkpoint: Path, invoke: Invoke) -> None:
     """Use Python's built-in documentation topics, and the command's own settings."""
-    line = ("plot", "attention", bundle, checkpoint, "--tokens", "40", "--mem-len", "6", "--same-length", "--json")
+    line = (
+        "plot",
+        "attention",
+        bundle,
+        checkpoint,
+        "--tokens",
+        "40",
+        "--mem-len",
+        "6",
+        "--set",
+        "same_length=true",
+        "--json",
+    )
     found = invoke(*line).succeeded().object
     assert (found["tokens"], found["segment_len"], found["mem_len"]) == (40, 8, 6)
     assert [(head["layer"], head["head"]) for head in found["heads"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]

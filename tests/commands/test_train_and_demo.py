@@ -168,10 +168,10 @@ def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPa
     text = "It was the season of Light, it was the season of Darkness. " * 40
     monkeypatch.setattr("xlexport.commands.demo.sample_checkpoint", lambda tokens: checkpoint)
     monkeypatch.setattr("xlexport.commands.demo.sample_text", lambda: text)
-    monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 64)
-    monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 16)
+    monkeypatch.setattr("xlexport.bench.measuring.SGEMM_SIZE", 64)
+    monkeypatch.setattr("xlexport.bench.measuring.COPY_BYTES", 1 << 16)
     monkeypatch.setattr("xlexport.bench.disturbance", lambda *clocks, precision: None)
-    monkeypatch.setattr("xlexport.bench.timing.PAUSE", 0)
+    monkeypatch.setattr("xlexport.bench.measuring.PAUSE", 0)
     monkeypatch.setattr("xlexport.commands.demo.TRIAL_BYTES", 100)
     return text
 

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from tests.helpers.rules import ring_rules
-from xlexport.architectures import StepSize, architecture
+from xlexport.architectures import architecture
 from xlexport.architectures.reformer.step import FEW
 from xlexport.bench import bench
+from xlexport.bench.workload import StepSize, workload
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
 from xlexport.commands.verify import parity_rows
@@ -131,11 +132,11 @@ def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: Conve
     [
         (
             {"clamp_len": 8},
-            r"^--clamp-len applies to Transformer-XL models only; .* is a Reformer\. Remove it\.$",
+            r"^--set clamp_len applies to Transformer-XL models only; .* is a Reformer\. Remove it\.$",
         ),
         (
             {"same_length": False, "clamp_len": 8},
-            "--same-length and --clamp-len apply to Transformer-XL models only; ",
+            "--set same_length and --set clamp_len apply to Transformer-XL models only; ",
         ),
         (
             {"rule": "chunk", "mem_len": 8},
@@ -155,7 +156,7 @@ def test_what_a_reformer_does_not_have_is_refused(
 def test_rule_and_rounds_are_refused_without_hashing(tmp_path: Path, band: ConvertedReformer) -> None:
     config = dataclasses.replace(band.model.config, attn_layers=("local",))
     source = dataclasses.replace(idle(band.source), config=config.to_dict())
-    for options, name in (({"rule": "chunk"}, "--rule"), ({"n_hashes": 2}, "--n-hashes")):
+    for options, name in (({"rule": "chunk"}, "--rule"), ({"n_hashes": 2}, "--set n_hashes")):
         with pytest.raises(
             ExportError,
             match=f"{name} applies to Reformers with LSH .* a Reformer.* without",
@@ -322,7 +323,7 @@ def test_arithmetic_of_a_step_against_a_count_by_hand(band: ConvertedReformer) -
     lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 2 * (8 * 4) * 8  # in each round eight chunks of four rows
     full = 10 * 3 * 16 * 12 + 12 * 2 * 10 * 30
     rest = 4 * 10 * 2 * 16 * 20 + 10 * 32 * 30
-    assert architecture("reformer").flops(config, StepSize(3, 10, 30)) == 3 * 2 * (local + 2 * lsh + full + rest)
+    assert workload("reformer").flops(config, StepSize(3, 10, 30)) == 3 * 2 * (local + 2 * lsh + full + rest)
     local = 10 * 4 * 16 * 12 + 12 * 2 * 10 * (6 + 10)
     lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 10 * 2 * 4  # four keys for each round
-    assert architecture("reformer").flops(config, StepSize(1, 10, 30, few=True)) == 2 * (local + 2 * lsh + full + rest)
+    assert workload("reformer").flops(config, StepSize(1, 10, 30, few=True)) == 2 * (local + 2 * lsh + full + rest)

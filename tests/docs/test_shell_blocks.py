@@ -74,7 +74,7 @@ NOT_RUN = {
     ): MINUTES,
     ("docs/cuda.md", "pip install '.[gpu]'    # in a clone of the repository"): "needs a GPU",
     ("docs/cuda.md", "xlexport inspect BUNDLE --device cuda"): "needs a GPU",
-    ("docs/cuda.md", "xlexport convert checkpoint.pt -o bundle --cuda-graphs"): "needs a GPU",
+    ("docs/cuda.md", "xlexport convert checkpoint.pt -o bundle --set cuda_graphs=true"): "needs a GPU",
     ("docs/cuda.md", "pip install '.[gpu,convert,train,dev]'"): "needs a GPU",
     (
         "docs/api.md",
@@ -116,7 +116,7 @@ NOT_RUN = {
     ),
     (
         "docs/protocols.md",
-        "xlexport evaluate BUNDLE test.txt --segment-len 80 --mem-len 2100 --clamp-len 820 --same-length",
+        "xlexport evaluate BUNDLE test.txt --segment-len 80 --mem-len 2100 --set clamp_len=820 --set same_length=true",
     ): SYNOPSIS,
     (
         "docs/quantization.md",

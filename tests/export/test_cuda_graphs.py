@@ -215,7 +215,7 @@ def test_few_shapes_have_sessions_at_a_time(model: Model, monkeypatch: pytest.Mo
 def test_cuda_graphs_need_cuda_and_fixed_graphs(converted: Converted, ids_bundle: Converted) -> None:
     with pytest.raises(OptionError, match="cuda_graphs needs a CUDA device, but the device is cpu"):
         load(converted.folder, cuda_graphs=True)
-    with pytest.raises(OptionError, match=r"no graphs for cuda_graphs. Convert .* --cuda-graphs"):
+    with pytest.raises(OptionError, match=r"no graphs for cuda_graphs. Convert .* --set cuda_graphs=true"):
         load(ids_bundle.folder, device="cuda", cuda_graphs=True)
 
 
@@ -241,7 +241,7 @@ def test_cuda_is_asked_to_capture_and_nothing_may_run_elsewhere(
 
 def test_reformers_have_none(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "model.pt", BAND, tiny_reformer(BAND).state_dict(), tokenizer=None)
-    with pytest.raises(ExportError, match=r"--cuda-graphs applies to Transformer-XL models only; .* a Reformer"):
+    with pytest.raises(ExportError, match=r"--set cuda_graphs applies to Transformer-XL models only; .* a Reformer"):
         convert(load_checkpoint(tmp_path / "model.pt"), tmp_path / "out", ConversionOptions.of(cuda_graphs=True))
 
 

@@ -236,7 +236,7 @@ def test_forgotten_weights_give_no_numbers(made: Made) -> None:
 
 def test_options_that_need_onnx_are_refused(ids_bundle: Converted, tmp_path: Path) -> None:
     options = ConversionOptions.of(tokenizer="none", to=TORCHSCRIPT, dtype="int8", cuda_graphs=True)
-    with pytest.raises(OptionError, match=r"does not support --cuda-graphs and --dtype"):
+    with pytest.raises(OptionError, match=r"does not support --set cuda_graphs=true and --dtype"):
         convert(ids_bundle.source, tmp_path / "bundle", options)
 
 

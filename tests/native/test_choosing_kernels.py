@@ -160,10 +160,10 @@ def test_doctor_suggests_the_install_line() -> None:
 
 @pytest.mark.parametrize("line", [["inspect", "--device", "cpu"], ["inspect", "--device", "cpu", "--json"]])
 def test_inspect_names_the_kernels(line: list[str], kernel_library: Path, invoke: Callable[..., Any]) -> None:
-    shown = invoke(line[0], golden_bundle(BAND), *line[1:], "--ops", kernel_library).succeeded().out
+    shown = invoke(line[0], golden_bundle(BAND), *line[1:], "--set", f"ops={kernel_library}").succeeded().out
     assert "LSHSort" in shown and f"{find_kernels(kernel_library, CPU)}: " in shown
 
 
 def test_inspect_without_device_runs_nothing(kernel_library: Path, invoke: Callable[..., Any]) -> None:
-    shown = invoke("inspect", golden_bundle(BAND), "--ops", kernel_library)
-    assert (shown.code, shown.out) == (2, "") and "--ops is for bundles that run" in shown.err
+    shown = invoke("inspect", golden_bundle(BAND), "--set", f"ops={kernel_library}")
+    assert (shown.code, shown.out) == (2, "") and "ops is for bundles that run" in shown.err

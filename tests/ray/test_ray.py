@@ -194,7 +194,7 @@ def test_without_ray_the_command_says_what_to_install(tmp_path: Path, capsys: py
         (("-o", "out", "--strict", "--ray"), "--strict does not go together with --ray"),
         (("-o", "out", "--format", "csv", "--ray"), "--ray writes parquet or jsonl"),
         (("-o", "out.csv", "--ray"), "--ray writes parquet or jsonl, not csv"),
-        (("-o", "out", "--save-every", "10", "--ray"), "--save-every does not go together with --ray"),
+        (("-o", "out", "--set", "save_every=10", "--ray"), "--set save_every does not go together with --ray"),
         (("-o", "out", "--device", "cuda:1", "--ray"), "Ray chooses the GPU of each process"),
         (("-", "-o", "out", "--ray"), "not standard input"),
         (("-o", "out/"), "Only --ray writes folders"),

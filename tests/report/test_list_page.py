@@ -46,7 +46,7 @@ def texts(tmp_path: Path) -> list[Path]:
 def written(invoke: Invoke, *arguments: str | Path) -> str:
     """Return the page that a command writes."""
     output = Path(str(arguments[1])).parent / "page.html"
-    invoke("report", *arguments, "-o", output, "--force", "--threads", "1", "--binary").succeeded()
+    invoke("report", *arguments, "-o", output, "--force", "--threads", "1", "--set", "binary=true").succeeded()
     return output.read_text("utf-8")
 
 
@@ -211,7 +211,9 @@ def test_documents_without_a_score_are_listed_with_the_reason(
 ) -> None:
     (tmp_path / "x.txt").write_text("x")
     output = tmp_path / "page.html"
-    done = invoke("report", GOLDEN, *texts, tmp_path / "x.txt", tmp_path / "none.txt", "-o", output, "--binary")
+    done = invoke(
+        "report", GOLDEN, *texts, tmp_path / "x.txt", tmp_path / "none.txt", "-o", output, "--set", "binary=true"
+    )
     assert done.code == 1
     assert f"{tmp_path / 'x.txt'}: left out: 1 of at least 2 tokens, so nothing to score." in done.err
     assert "No such file" in done.err and "2 documents could not be scored." in done.err

@@ -101,7 +101,7 @@ def test_hostile_text_is_drawn_or_replaced(invoke: Invoke, tmp_path: Path) -> No
     source, drawn = tmp_path / "hostile.txt", tmp_path / "hostile.svg"
     source.write_bytes(HOSTILE)
     title = "$\\frac{1}{$ _x_ \x1b[31m"
-    done = invoke("report", GOLDEN, source, "--picture", drawn, "--title", title, "--binary").succeeded()
+    done = invoke("report", GOLDEN, source, "--picture", drawn, "--title", title, "--set", "binary=true").succeeded()
     assert "The font of the picture lacks" in done.err and "a box appears instead" in done.err
     root = ElementTree.fromstring(drawn.read_bytes())
     assert {element.tag.rpartition("}")[2] for element in root.iter()}.isdisjoint({"script", "img", "image", "a"})

@@ -47,7 +47,9 @@ def hostile(tmp_path: Path) -> Path:
 
 def written(invoke: Invoke, source: Path, *options: str) -> str:
     output = source.parent / "page.html"
-    invoke("report", GOLDEN, source, "-o", output, "--threads", "1", "--force", "--binary", *options).succeeded()
+    invoke(
+        "report", GOLDEN, source, "-o", output, "--threads", "1", "--force", "--set", "binary=true", *options
+    ).succeeded()
     return output.read_text("utf-8")
 
 

@@ -139,10 +139,10 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.fixture
 def at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `--save-every 0` save after every step, even if writing a state takes long."""
+    """Let `--set save_every=0` save after every step, even if writing a state takes long."""
     monkeypatch.setattr("xlexport.scoring.resume.BUSY", 0)
 
 
 def interrupted(score: Score, *arguments: str | Path) -> None:
     with pytest.raises(Killed):
-        score(*arguments, "--save-every", "0")
+        score(*arguments, "--set", "save_every=0")

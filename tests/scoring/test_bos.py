@@ -82,7 +82,7 @@ def test_run_with_a_token_before_documents_resumes(
     score(*line, "-o", tmp_path / "whole.csv").succeeded()
     with pytest.MonkeyPatch.context() as patch:
         stopping(patch, 20)
-        assert score(*line, "-o", tmp_path / "cut.csv", "--save-every", "0").code == 130
+        assert score(*line, "-o", tmp_path / "cut.csv", "--set", "save_every=0").code == 130
     other = score(*texts, "--per", "word", "--bos", " ", "-o", tmp_path / "cut.csv", "--resume")
     assert other.code == 1 and "--bos was" in other.err
     assert "going on after" in score(*line, "-o", tmp_path / "cut.csv", "--resume").succeeded().err

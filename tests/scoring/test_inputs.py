@@ -97,13 +97,13 @@ def test_files_that_are_not_text_are_refused(score: Score, texts: list[Path], tm
     packed.write_bytes(gzip.compress(TEXT.encode()))
     shown = score(texts[0], path, packed, "--format", "jsonl")
     assert (shown.code, [record["document"] for record in shown.records]) == (1, [str(texts[0]), str(packed)])
-    expected = f"Error: {path}: not a text: byte 4 is zero. Leave it out, or score its bytes with --binary."
+    expected = f"Error: {path}: not a text: byte 4 is zero. Leave it out, or score its bytes with --set binary=true."
     assert shown.err.splitlines()[0] == expected
-    assert names(score, texts[0], path, packed, "--binary") == [str(texts[0]), str(path), str(packed)]
+    assert names(score, texts[0], path, packed, "--set", "binary=true") == [str(texts[0]), str(path), str(packed)]
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert "text.gz: not a text: byte 4 is zero." in score(packed).refusal
     assert "standard input: not a text: byte 4 is zero." in score("-", stdin=path.read_bytes()).refusal
-    assert names(score, "-", "--binary", stdin=path.read_bytes()) == ["standard input"]
+    assert names(score, "-", "--set", "binary=true", stdin=path.read_bytes()) == ["standard input"]
 
 
 @pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16-BE", "UTF-32", "UTF-32-BE"])
@@ -119,7 +119,7 @@ def test_texts_in_other_encodings_are_recognized(
     assert (shown.code, shown.out) == (1, "")
     assert f"Error: {path}: {expected}" in shown.err.splitlines()
     if not options:
-        assert names(score, path, "--binary") == [str(path)]
+        assert names(score, path, "--set", "binary=true") == [str(path)]
 
 
 def test_unreadable_files_and_folders_leave_the_others(
@@ -354,8 +354,8 @@ def test_separator_of_continuous_documents(
         (("-o", "x.jsonl/"), "'x.jsonl/' is the name of a folder. Give that of a file."),
         (("--mem-len", "0"), "'--mem-len': 0 is not in the range x>=1"),
         (("--segment-len", "0"), "'--segment-len': 0 is not in the range x>=1"),
-        (("--n-hashes", "0"), "'--n-hashes': 0 is not in the range x>=1"),
-        (("--clamp-len", "0"), "'--clamp-len': 0 is neither -1 (no clamp) nor at least 1."),
+        (("--set", "n_hashes=0"), "'--set n_hashes': 0 is not in the range x>=1"),
+        (("--set", "clamp_len=0"), "'--set clamp_len': 0 is neither -1 (no clamp) nor at least 1."),
         (("--per", "sentence"), "'sentence' is not one of 'document', 'line', 'word', 'region', 'token'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -63,7 +63,9 @@ def test_line_that_is_too_long_fails_and_the_next_is_read(tmp_path: Path, peak: 
     assert peak() < 8 * MIB
     assert (read(first), read(last)) == (b"first", b"last")
     assert (first.name, long.name, last.name) == ("b.jsonl.gz:1", "b.jsonl.gz:2", "b.jsonl.gz:4")
-    with pytest.raises(TextError, match=r"b\.jsonl\.gz:2: a line of more than 1,048,576 bytes\..*--max-document-bytes"):
+    with pytest.raises(
+        TextError, match=r"b\.jsonl\.gz:2: a line of more than 1,048,576 bytes\..*--set max_document_bytes"
+    ):
         read(long)
 
 
@@ -178,7 +180,7 @@ def test_option_sets_both_limits() -> None:
 def test_score_goes_on_after_a_line_that_is_too_long(score: Score, tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("short", "long " * 100, "also short")))
-    shown = score(path, "--field", "text", "--json", "--max-document-bytes", "60")
+    shown = score(path, "--field", "text", "--json", "--set", "max_document_bytes=60")
     assert shown.code == 1
     assert [record["document"] for record in shown.records] == [f"{path}:1", f"{path}:3"]
     (error,) = (line for line in shown.err.splitlines() if "docs.jsonl:2" in line)

@@ -56,7 +56,7 @@ def test_interrupted_parquet_resumes(
     score(*line, "-o", tmp_path / "whole.parquet").succeeded()
     with monkeypatch.context() as patch:
         stopping(patch, 20)
-        assert score(*line, "-o", tmp_path / "cut.parquet", "--save-every", "0").code == 130
+        assert score(*line, "-o", tmp_path / "cut.parquet", "--set", "save_every=0").code == 130
     assert not (tmp_path / "cut.parquet").exists()
     score(*line, "-o", tmp_path / "cut.parquet", "--resume").succeeded()
     assert (tmp_path / "cut.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()

@@ -74,7 +74,7 @@ def test_a_run_by_chunks_goes_on_to_the_same_bytes(
     score: Score, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
     whole, output = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
-    options = (rows, "--field", "text", "--batch-size", "auto", "--save-every", 0, "--per")
+    options = (rows, "--field", "text", "--batch-size", "auto", "--set", "save_every=0", "--per")
     score(*options, "word", "-o", whole)
     monkeypatch.setattr("xlexport.scoring.resume.BUSY", 0)
     save, saves = SavedRun.save, iter(range(stop))

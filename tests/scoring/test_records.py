@@ -233,7 +233,7 @@ def test_json_is_json(score: Score, tmp_path: Path) -> None:
     path = tmp_path / 'bytes "and" – \\n.txt'
     path.write_bytes(bytes(range(256)) * 2)
     for level in ("token", "word", "document"):
-        for line in score(path, "--binary", "--per", level, "--json").succeeded().out.splitlines():
+        for line in score(path, "--set", "binary=true", "--per", level, "--json").succeeded().out.splitlines():
             assert json.dumps(json.loads(line), ensure_ascii=False) == line
 
 

@@ -137,7 +137,7 @@ def test_regions_that_do_not_fit(given: Any, what: str) -> None:
 
 
 def test_marked_texts_have_the_limit_of_whole_documents(score: Score, tmp_path: Path) -> None:
-    shown = score("-", "--per", "region", "--max-document-bytes", "8", stdin=b"too long|for it")
+    shown = score("-", "--per", "region", "--set", "max_document_bytes=8", stdin=b"too long|for it")
     assert shown.code == 1 and "standard input: " in shown.err
 
 
@@ -150,6 +150,6 @@ def test_interrupted_regions_resume(
     score(*line, "-o", tmp_path / "whole.csv").succeeded()
     with monkeypatch.context() as patch:
         stopping(patch, 20)
-        assert score(*line, "-o", tmp_path / "cut.csv", "--save-every", "0").code == 130
+        assert score(*line, "-o", tmp_path / "cut.csv", "--set", "save_every=0").code == 130
     score(*line, "-o", tmp_path / "cut.csv", "--resume").succeeded()
     assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()

@@ -62,7 +62,7 @@ def test_stopped_after_any_state(
     while not output.exists():
         stop_after(1 + stops % 3)
         try:
-            done = score(*given, "-o", output, *options, "--save-every", "0", "--resume", bundle=bundle)
+            done = score(*given, "-o", output, *options, "--set", "save_every=0", "--resume", bundle=bundle)
         except Killed:
             assert partial.exists() and state.exists() and not output.exists()
             stops += 1
@@ -212,7 +212,7 @@ def test_resume_before_anything_was_saved(score: Score, texts: list[Path], tmp_p
 
 def test_what_cannot_be_read_again_cannot_be_resumed(score: Score, tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
-    score("-", "-o", output, "--save-every", "0", stdin=b"some text of several steps").succeeded()
+    score("-", "-o", output, "--set", "save_every=0", stdin=b"some text of several steps").succeeded()
     assert output.exists()
     shown = score("-", "-o", tmp_path / "other.jsonl", "--resume", stdin=b"some text")
     assert shown.code == 2 and "standard input and pipes are gone. Give files." in " ".join(shown.err.split())
@@ -243,7 +243,7 @@ def test_errors_name_the_file_that_was_given(
         monkeypatch.setattr("xlexport.scoring.resume.write_state", fail)
     else:
         monkeypatch.setattr("os.fsync", fail)
-    line = score(*texts, "-o", tmp_path / "out.csv", "--save-every", "0").refusal
+    line = score(*texts, "-o", tmp_path / "out.csv", "--set", "save_every=0").refusal
     assert line == f"Error: {tmp_path}/out.csv: Permission denied. Check its permissions."
 
 
@@ -269,7 +269,7 @@ def test_disk_that_is_full(score: Score, texts: list[Path], monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setattr(PartialFile, "write", write)
-        shown = score(*texts, "-o", tmp_path / "out.csv", "--per", "token", "--save-every", "0")
+        shown = score(*texts, "-o", tmp_path / "out.csv", "--per", "token", "--set", "save_every=0")
     assert shown.code == 1
     assert "No space left on device" in shown.err.splitlines()[-1]
     assert not (tmp_path / "out.csv").exists()
@@ -284,7 +284,7 @@ def test_ctrl_c_says_how_to_go_on(number: signal.Signals, bundle: Path, tmp_path
     line = [sys.executable, "-m", "xlexport", "score", str(bundle), str(text), "-o", str(output), "--per", "word"]
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited: these tests may run in the background
     try:
-        process = subprocess.Popen([*line, "--save-every", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen([*line, "--set", "save_every=0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     finally:
         signal.signal(signal.SIGINT, before)
     with process:
@@ -311,6 +311,6 @@ def test_state_does_not_grow_with_the_documents(
     monkeypatch.setattr(SavedRun, "save", measured)
     path = tmp_path / "docs.jsonl"
     path.write_text("".join(json.dumps({"text": f"document {n} " * 4}) + "\n" for n in range(60)))
-    score(path, "--field", "text", "-o", tmp_path / "out.csv", "--per", "word", "--save-every", "0").succeeded()
+    score(path, "--field", "text", "-o", tmp_path / "out.csv", "--per", "word", "--set", "save_every=0").succeeded()
     assert len(sizes) > 100
     assert max(sizes[10:]) <= max(sizes[:10]) + 200  # digits; 50 documents would be thousands

@@ -46,7 +46,7 @@ def test_items_stopped_after_any_state(
     while not output.exists():
         stop_after(1 + stops % 3)
         try:
-            score(*given, "-o", output, "--save-every", "0", "--resume")
+            score(*given, "-o", output, "--set", "save_every=0", "--resume")
         except Killed:
             stops += 1
         assert stops < 100
@@ -63,7 +63,7 @@ def test_items_stopped_after_any_state(
             ("--context-field", "before", "--separator", "x"),
             "--separator after contexts was ' ', now 'x'",
         ),
-        (("--context-field", "before", "--binary"), "--binary was False, now True"),
+        (("--context-field", "before", "--set", "binary=true"), "--set binary was False, now True"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

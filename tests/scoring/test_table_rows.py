@@ -115,14 +115,14 @@ SMALL = Reading(field="t", line_limits=Limits(bytes=100))
 def test_rows_have_a_limit() -> None:
     fits, long = "a" * 97, "b" * 101
     assert shown(rows(f"n,t\n1,{fits}\n2,{long}\n3,c\n", SMALL))[1:] == [
-        "it:3: a row of more than 100 bytes. Check the file, or allow longer ones: --max-document-bytes.",
+        "it:3: a row of more than 100 bytes. Check the file, or allow longer ones: --set max_document_bytes=N.",
         "it:4",
     ]
     lines = "\n".join(["x" * 30] * 3)
     assert shown(rows(f't\n"{lines}"\n"{lines}\n{lines}"\n"d"\n', SMALL)) == [
         "it:2",
         "it:5: a row of more than 100 bytes in several lines. The rest is not read. Check that quotes are closed, and "
-        "doubled within a cell. Or allow longer rows: --max-document-bytes.",
+        "doubled within a cell. Or allow longer rows: --set max_document_bytes=N.",
     ]
     assert shown(rows(f"{long},t\n1,one\n", SMALL))[0].startswith("it:1: a row of more than 100 bytes.")
 
@@ -240,7 +240,7 @@ def test_rows_of_parquet_come_in_batches(tmp_path: Path) -> None:
 def test_parquet_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = parquet(tmp_path / "i.parquet", {"t": ["a" * 101, "b"]})
     assert shown(list(parquet_rows(given, SMALL))) == [
-        "it:1: a row of more than 100 bytes. Check the file, or allow longer ones: --max-document-bytes.",
+        "it:1: a row of more than 100 bytes. Check the file, or allow longer ones: --set max_document_bytes=N.",
         "it:2",
     ]
     monkeypatch.setattr(parquet_module, "LARGEST_GROUP", 10)

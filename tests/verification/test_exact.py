@@ -108,7 +108,7 @@ def fails_by_rounding_alone(report: ParityReport) -> None:
     assert not report.passed
     assert report.first_segment_over_tolerance is None
     assert abs(report.delta_bits_per_token) <= report.tolerance["delta_bits_per_token"]
-    with pytest.raises(ParityError, match=r"times the trained model's .* If kernels ran, use --ops none"):
+    with pytest.raises(ParityError, match=r"times the trained model's .* If kernels ran, use --set ops=none"):
         report.require_passed()
 
 

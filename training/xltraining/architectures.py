@@ -96,12 +96,12 @@ def new_model(config: ModelConfig, store: LayerStore | None = None) -> LanguageM
     Raises:
         ConfigError: a store was given, but the architecture has none.
     """
-    made = model_class(config)
+    model = model_class(config)
     if store is None:
-        return made(config)
-    if not made.SWAPS:
+        return model(config)
+    if not model.SWAPS:
         raise ConfigError(f"swap_layers needs a Reformer, found a {config.NAME}.")
-    return cast(Any, made)(config, store)
+    return cast(Any, model)(config, store)
 
 
 def shared_names(config: ModelConfig) -> dict[str, str]:

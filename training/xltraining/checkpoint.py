@@ -196,9 +196,9 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
     """
     path = Path(path)
     if not _is_text(content.get("format"), FORMAT) or not isinstance(content.get("config"), dict):
-        found = listed(sorted(map(str, content))[:6]) or "nothing"
+        keys = listed(sorted(map(str, content))[:6]) or "nothing"
         raise CheckpointError(
-            f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {found}).",
+            f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {keys}).",
             hint="Give a checkpoint that `xlexport train` wrote.",
         )
     version = content.get("version")

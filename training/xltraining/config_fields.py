@@ -1,22 +1,210 @@
-"""The base of all configurations: kinds of values, and conversion to plain values and back."""
+"""Settings as fields of dataclasses: `setting` declares one, with its help and limits, and `options_of` reads them.
 
+Validation, command-line options, recipes and lists of settings are made of these declarations.
+"""
+
+import dataclasses
+import functools
+import math
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, fields
-from typing import Any, ClassVar, Self
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 from xltraining.errors import ConfigError
-from xltraining.messages import listed
+from xltraining.messages import listed, shown
 
-__all__ = ["PlainFields", "is_boolean", "is_finite", "is_integer"]
+__all__ = [
+    "Option",
+    "PlainFields",
+    "is_boolean",
+    "is_finite",
+    "is_integer",
+    "limit_problems",
+    "options_of",
+    "setting",
+    "type_problems",
+]
+
+Kind = Literal["integer", "number", "text", "boolean", "choice", "integers", "numbers", "names", "booleans"]
+_KINDS: Mapping[Any, Kind] = {int: "integer", float: "number", str: "text", bool: "boolean"}
+_PLURALS: Mapping[Any, Kind] = {int: "integers", float: "numbers", str: "names", bool: "booleans"}
+_EXPECTED: Mapping[Kind, str] = {
+    "integer": "an integer",
+    "number": "a finite number",
+    "text": "a text",
+    "boolean": "true or false",
+    "choice": "a text",
+    "integers": "a tuple of integers",
+    "numbers": "a tuple of finite numbers",
+    "names": "a tuple of texts",
+    "booleans": "a tuple of true and false",
+}
+
+
+def setting(default: Any, help: str = "", **metadata: Any) -> Any:
+    """Return a field of a dataclass that is a setting.
+
+    Args:
+        help: a sentence for people; a field without one is for files only, and no command offers it.
+        metadata: further attributes of its `Option`, such as `minimum`.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, **metadata})
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting: what its validation, its option on the command line and its line of help are made of.
+
+    Attributes:
+        name: the name in Python, such as `clamp_len`.
+        kind: the kind of the value; the plural ones are tuples, which the command line separates by commas.
+        help: a sentence for `--help`, without the default.
+        default: the value if the user gives none; None: a computed one, or the model's own.
+        choices: the values of a `choice`, or of each part of `names`.
+        minimum, maximum: the smallest and the largest value, or part of a tuple.
+        above, below: limits that are not allowed themselves.
+        longest: the most parts of a tuple.
+        optional: whether None is a value.
+        common: whether commands have an option `--clamp-len`; otherwise `--set clamp_len=VALUE` gives it.
+        task: the only task of training that needs the setting; empty: all.
+        scope: the models that have the setting, in the plural, for error messages; empty: all of the architecture.
+        problem: returns what is wrong with a value of the right kind, or None.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+    longest: int = sys.maxsize
+    optional: bool = False
+    common: bool = False
+    task: str = ""
+    scope: str = ""
+    problem: Callable[[Any], str | None] = lambda value: None
+
+    @property
+    def spelling(self) -> str:
+        """The name on the command line."""
+        return f"--{self.name.replace('_', '-')}" if self.common else f"--set {self.name}"
+
+    @property
+    def limits(self) -> str:
+        """What the value must be, such as "at least 1" or "in [0, 1)"; empty if it may be any of its kind."""
+        low, high = max(self.minimum, self.above), min(self.maximum, self.below)
+        if math.isinf(low) and math.isinf(high):
+            return ""
+        if math.isinf(high):
+            return f"above {low:,}" if self.above == low else f"at least {low:,}"
+        if math.isinf(low):
+            return f"below {high:,}" if self.below == high else f"at most {high:,}"
+        return f"in {'(' if self.above == low else '['}{low:,}, {high:,}{')' if self.below == high else ']'}"
+
+    def type_problem(self, value: object, largest: int = sys.maxsize) -> str | None:
+        """Return what is wrong with the kind of a value, or with integers far too large; None if nothing is."""
+        if value is None and self.optional:
+            return None
+        plural = self.kind in _PLURALS.values()
+        parts = value if isinstance(value, tuple) else (value,)
+        if plural != isinstance(value, tuple) or not all(map(self._is_right, parts)):
+            return f"must be {_EXPECTED[self.kind]}{' or None' if self.optional else ''}, found {shown(value)}"
+        if self.kind in ("integer", "integers") and any(abs(part) > largest for part in parts):
+            return f"must be at most {largest:,}, found a larger number"
+        if len(parts) > self.longest:
+            return f"must be at most {self.longest}, found {len(parts):,}"
+        wrong = sorted({shown(part) for part in parts if self.choices and part not in self.choices})
+        if wrong:
+            return f"must be {'' if plural else 'one '}of {', '.join(self.choices)}, found {listed(wrong[:5])}"
+        return None
+
+    def limit_problem(self, value: Any) -> str | None:
+        """Return what is wrong with a value of the right kind, or None."""
+        if value is None or isinstance(value, str):
+            return None
+        parts = value if isinstance(value, tuple) else (value,)
+        if all(
+            self.minimum <= part <= self.maximum and self.above < part < self.below
+            for part in parts
+            if isinstance(part, int | float)
+        ):
+            return None
+        return f"must be {self.limits}, found {shown(value)}"
+
+    def _is_right(self, part: object) -> bool:
+        if self.kind in ("boolean", "booleans"):
+            return isinstance(part, bool)
+        if self.kind in ("integer", "integers"):
+            return isinstance(part, int) and not isinstance(part, bool)
+        if self.kind in ("number", "numbers"):
+            return isinstance(part, int | float) and not isinstance(part, bool) and abs(part) <= sys.float_info.max
+        return isinstance(part, str)
+
+
+@functools.cache
+def options_of(kind: type[Any]) -> Mapping[str, Option]:
+    """Return the settings of a dataclass by name; kinds, choices and defaults are those of its fields."""
+    hints = get_type_hints(kind)
+    return {
+        one.name: _option(
+            one.name, hints[one.name], None if one.default is MISSING else one.default, {"help": "", **one.metadata}
+        )
+        for one in fields(kind)
+    }
+
+
+def _option(name: str, hint: Any, default: Any, metadata: Mapping[str, Any]) -> Option:
+    parts = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    plain, optional = next(part for part in parts if part is not types.NoneType), types.NoneType in parts
+    if get_origin(plain) is Literal:
+        metadata = {"choices": get_args(plain), **metadata}
+        return Option(name, "choice", default=default, optional=optional, **metadata)
+    kind = _PLURALS[get_args(plain)[0]] if get_origin(plain) is tuple else _KINDS[plain]
+    return Option(name, kind, default=default, optional=optional, **metadata)
+
+
+def type_problems(kind: type[Any], values: Mapping[str, Any], largest: int = sys.maxsize) -> list[str]:
+    """Return the problems of values for fields of a dataclass that are of a wrong kind, or integers above `largest`."""
+    return _problems(kind, values, lambda option, value: option.type_problem(value, largest))
+
+
+def limit_problems(kind: type[Any], values: Mapping[str, Any]) -> list[str]:
+    """Return the problems of values of the right kinds that are beyond the limits of their fields."""
+    return _problems(kind, values, Option.limit_problem)
+
+
+def _problems(kind: type[Any], values: Mapping[str, Any], problem_of: Callable[[Option, Any], str | None]) -> list[str]:
+    problems = {name: problem_of(option, values[name]) for name, option in options_of(kind).items() if name in values}
+    return [f"{name} {problem}" for name, problem in problems.items() if problem is not None]
 
 
 class PlainFields:
     """A frozen dataclass whose fields are plain values; plain mappings hold its tuples as lists."""
 
     NAME: ClassVar[str]  # of the architecture, in messages
+    LARGEST: ClassVar[int] = sys.maxsize  # the largest integer of a field
     LATER: ClassVar[tuple[str, ...]] = ()
     """Fields that earlier versions lack: `to_dict` leaves out their defaults, so that files stay readable there."""
+
+    def __post_init__(self) -> None:
+        kind, values = type(self), vars(self)
+        problems = type_problems(kind, values, self.LARGEST) or [*limit_problems(kind, values), *self.contradictions()]
+        problems = problems or [*self.excesses()]
+        if problems:
+            raise ConfigError(f"invalid {self.NAME} configuration: {'; '.join(problems)}.")
+
+    def contradictions(self) -> Iterable[str]:
+        """Yield the problems of values that do not go together, or have rules of their own."""
+        return ()
+
+    def excesses(self) -> Iterable[str]:
+        """Yield the problems of sizes that follow from several fields, if there are no other problems."""
+        return ()
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -32,10 +220,7 @@ class PlainFields:
                 f"unknown names in the {cls.NAME} configuration: {listed(unknown)}.",
                 hint=f"Remove them, or spell one of: {', '.join(sorted(known))}.",
             )
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-        }
-        return cls(**given)
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values for JSON; `from_dict` reads them back."""

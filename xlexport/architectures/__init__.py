@@ -11,7 +11,7 @@ import functools
 import importlib
 import pkgutil
 
-from xlexport.architectures.base import Architecture, StepSize
+from xlexport.architectures.base import Architecture
 from xlexport.architectures.options import Option
 from xlexport.architectures.step import Form, Step, StepTensor, traced_outputs
 from xlexport.errors import ExportError
@@ -22,7 +22,6 @@ __all__ = [
     "Form",
     "Option",
     "Step",
-    "StepSize",
     "StepTensor",
     "architecture",
     "architectures",

@@ -1,8 +1,7 @@
 """The interface of an architecture, with defaults that suit a plain recurrent model.
 
 A subclass must define `name`, `title`, `evaluation` and `build_step`. It must also define `project_memory`, unless the
-graphs carry the eager model's memory unchanged. Everything else has a default: no options, no positions, FLOPs not
-counted.
+graphs carry the eager model's memory unchanged. Everything else has a default: no options, no positions.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +18,6 @@ from xlexport.architectures.step import Step
 from xlexport.errors import ExportError
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     from torch import Tensor
     from torch.utils.hooks import RemovableHandle
@@ -30,30 +27,9 @@ if TYPE_CHECKING:
     from xlruntime.memory import Memory
     from xltraining.reformer import LSHTrace
 
-__all__ = ["Architecture", "Row", "StepSize", "stream_memory"]
+__all__ = ["Architecture", "Row", "stream_memory"]
 
 Row = tuple[str, str]  # name and value, in a table for people
-
-
-@dataclass(frozen=True)
-class StepSize:
-    """The sizes that decide how much one step computes.
-
-    Attributes:
-        capacity: slots of the rings.
-        few: the graph is made for a few tokens.
-        last_only: the step computes the logits of the last position, not the scores of all targets.
-        constants: shapes of the tensors that are computed once for a memory, such as positional keys, by input name.
-        targets: (B, S), which decide the cost of a vocabulary in clusters; None: all are in the first cluster.
-    """
-
-    batch_size: int
-    segment_len: int
-    capacity: int
-    few: bool = False
-    last_only: bool = False
-    constants: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    targets: npt.NDArray[np.int64] | None = None
 
 
 class Architecture(ABC):
@@ -237,24 +213,6 @@ class Architecture(ABC):
     def checkpoint_rows(self, config: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Row]:
         """Return further rows of `inspect` for a checkpoint, after its configuration and `checkpoint_settings`."""
         return self.describe(config)
-
-    # Measuring
-
-    def flops(self, config: Mapping[str, Any], size: StepSize) -> int | None:
-        """Return the multiplications and additions in a step's matrix products; None if they are not counted."""
-        return None
-
-    def rows_read(self, config: Mapping[str, Any], memory: str, size: StepSize) -> int:
-        """Return the least number of ring rows that a step reads; a row that it reads twice counts twice."""
-        return size.capacity
-
-    def integer_values(self, config: Mapping[str, Any]) -> int:
-        """Return how many different values an integer memory holds; measurements fill it with that many values."""
-        return 1
-
-    def eager_start(self, model: Any, position: int, batch_size: int) -> tuple[Any, bool]:
-        """Return a full memory to measure the eager model's step, and whether successive steps may carry it."""
-        return model.first_memory(batch_size), True
 
     # Training
 

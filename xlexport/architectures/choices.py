@@ -11,8 +11,8 @@ from xlexport.errors import ExportError
 
 __all__ = ["MEM_LEN", "SEGMENT_LEN", "check_choices", "collected"]
 
-SEGMENT_LEN = Option("segment_len", "integer", "Tokens in one step.", minimum=1)
-MEM_LEN = Option("mem_len", "integer", "Earlier tokens that each layer remembers.", minimum=1)
+SEGMENT_LEN = Option("segment_len", "integer", "Tokens in one step.", minimum=1, common=True)
+MEM_LEN = Option("mem_len", "integer", "Earlier tokens that each layer remembers.", minimum=1, common=True)
 
 
 def collected(options: str, *, feature: str | None = None) -> dict[Option, tuple[str, ...]]:
@@ -48,7 +48,7 @@ def check_choices(architecture_name: str, config: Mapping[str, Any], choices: Ma
         return
     scopes: dict[str, list[str]] = {}
     for name in given:
-        flag, scope = known.get(name, (f"--{name.replace('_', '-')}", ""))
+        flag, scope = known.get(name, (f"--set {name}", ""))
         scopes.setdefault(scope, []).append(flag)
     wrong = ", ".join(_only(flags, scope) for scope, flags in scopes.items())
     them = "them" if len(given) > 1 else "it"
@@ -70,4 +70,4 @@ def _known_options() -> dict[str, tuple[str, str]]:
         for option in (*one.conversion_options, *one.evaluation_options)
     ]
     common = ((SEGMENT_LEN, "models that are read in segments"), (MEM_LEN, "models that carry rows of memory"))
-    return {option.name: (option.flag, scope) for option, scope in (*every, *common)}
+    return {option.name: (option.spelling, scope) for option, scope in (*every, *common)}

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from xlexport.architectures import architecture
-from xlexport.bench.hardware import Machine, Rates
+from xlexport.bench.measuring import PRECISION, Clock, Machine, Rates, disturbance, peak_rss_mb, take_turns
 from xlexport.bench.operator_profile import profile_step
 from xlexport.bench.report import BenchReport
 from xlexport.bench.roofline import step_floor
-from xlexport.bench.runners import EagerSide, GraphSide, Purpose, Work
-from xlexport.bench.timing import PRECISION, Clock, disturbance, peak_rss_mb
+from xlexport.bench.sides import EagerSide, GraphSide, Purpose, Work
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.errors import XlexportError
 from xlruntime.errors import OptionError
@@ -30,18 +29,6 @@ __all__ = ["BenchReport", "bench", "sweep"]
 
 WHOLE_DOCUMENT = 4096  # tokens of a document that is one step, if the user gives no length
 MACHINE_RUNS = 3  # of each rate in a round
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """The settings that all combinations share."""
-
-    purpose: Purpose
-    evaluation: Mapping[str, Any]
-    repeats: int
-    rounds: int
-    profile: bool
-    precision: float
 
 
 def bench(
@@ -91,7 +78,7 @@ def sweep(
         device, ops, strict_device, cuda_graphs: as in `xlruntime.load`.
         purpose: `score`, or `generate` (one token after the other, without the time to draw a token).
         profile: also measure the time of each operator.
-        precision: of ratios, see `timing.disturbance`.
+        precision: of ratios, see `measuring.disturbance`.
         evaluation: other settings of the evaluation, see `Model.evaluation`.
 
     Yields:
@@ -103,7 +90,6 @@ def sweep(
         CheckpointError: the checkpoint cannot be read.
         XlexportError: the checkpoint and the bundle have different sizes.
     """
-    settings = _Settings(purpose, evaluation, repeats, rounds, profile, precision)
     sizes = list(dict.fromkeys(itertools.product(segment_len, mem_len, batch_size)))
     eager: EagerSide | None = None
     for number, count in enumerate(dict.fromkeys(threads)):
@@ -113,7 +99,7 @@ def sweep(
             folder, device=device, threads=count, strict_device=strict_device, cuda_graphs=cuda_graphs, ops=ops
         )
         load_seconds = time.perf_counter() - started
-        works = _works(model, sizes, settings)
+        works = _works(model, purpose, sizes, evaluation)
         peak = None
         if number == 0:
             GraphSide(model, works[0]).step()  # the first step allocates
@@ -122,11 +108,19 @@ def sweep(
                 eager = _eager(against, format, config, model)
         machine = Machine(model.device, count)
         for work in works:
-            yield _measure(model, work, machine, eager, settings, load_seconds, peak)
+            side = GraphSide(model, work)
+            eager_step = None if eager is None else eager.step(model.bundle.config, work, model.threads)
+            clocks, rates = _measure([side.step, *([eager_step] if eager_step else [])], rounds, repeats, machine)
+            yield _report(side, clocks, rates, precision, load_seconds, peak, profile)
             peak = None  # later peaks would include earlier combinations
 
 
-def _works(model: Model, sizes: Sequence[tuple[int | None, int | None, int]], settings: _Settings) -> list[Work]:
+def _works(
+    model: Model,
+    purpose: Purpose,
+    sizes: Sequence[tuple[int | None, int | None, int]],
+    evaluation: Mapping[str, Any],
+) -> list[Work]:
     """Return the steps of all combinations.
 
     Raises:
@@ -136,7 +130,7 @@ def _works(model: Model, sizes: Sequence[tuple[int | None, int | None, int]], se
     problems: dict[str, None] = {}
     for segment_len, mem_len, batch_size in sizes:
         try:
-            works.append(_work(model, segment_len, mem_len, batch_size, settings))
+            works.append(_work(model, purpose, segment_len, {**evaluation, "mem_len": mem_len}, batch_size))
         except OptionError as error:
             problems[str(error)] = None
     if problems:
@@ -144,20 +138,22 @@ def _works(model: Model, sizes: Sequence[tuple[int | None, int | None, int]], se
     return works
 
 
-def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size: int, settings: _Settings) -> Work:
+def _work(
+    model: Model, purpose: Purpose, segment_len: int | None, settings: Mapping[str, Any], batch_size: int
+) -> Work:
     own = model.bundle.settings
-    generates = settings.purpose == "generate" and not own.full_document
+    generates = purpose == "generate" and not own.full_document
     if generates and segment_len not in (None, 1):
         raise OptionError(f"segment_len is {segment_len}, but tokens are generated one by one.", hint="Leave it out.")
     if own.full_document and segment_len is None:
         segment_len = min(own.segment_len, WHOLE_DOCUMENT)
     # A generating stream keeps room for segments of the model's own length, because it reads its prompt in them.
-    evaluation = model.evaluation(None if generates else segment_len, mem_len=mem_len, **settings.evaluation)
+    evaluation = model.evaluation(None if generates else segment_len, **settings)
     if segment_len is not None and segment_len > evaluation.segment_len:
         raise OptionError(
             f"segment_len is {segment_len}, but the model reads at most {evaluation.segment_len} tokens of a document."
         )
-    return Work(settings.purpose, evaluation, 1 if generates else evaluation.segment_len, batch_size)
+    return Work(purpose, evaluation, 1 if generates else evaluation.segment_len, batch_size)
 
 
 def _eager(against: Path, format: str | None, config: Mapping[str, Any] | None, model: Model) -> EagerSide:
@@ -172,39 +168,41 @@ def _eager(against: Path, format: str | None, config: Mapping[str, Any] | None, 
 
 
 def _measure(
-    model: Model,
-    work: Work,
-    machine: Machine,
-    eager: EagerSide | None,
-    settings: _Settings,
+    steps: Sequence[Callable[[], object]], rounds: int, repeats: int, machine: Machine
+) -> tuple[list[Clock], Rates]:
+    """Run each step once; then measure them in turns, and return their clocks and the machine's best rates."""
+    for step in steps:
+        step()
+    clocks = [Clock() for _ in steps]
+    rates: list[Rates] = []
+    take_turns(
+        [partial(clock.round, step, repeats) for clock, step in zip(clocks, steps, strict=True)],
+        rounds,
+        lambda: rates.append(machine.rates(MACHINE_RUNS)),
+    )
+    return clocks, Rates.best(rates)
+
+
+def _report(
+    side: GraphSide,
+    clocks: Sequence[Clock],
+    rates: Rates,
+    precision: float,
     load_seconds: float,
     peak: float | None,
+    profile: bool,
 ) -> BenchReport:
-    """Measure one combination."""
-    side = GraphSide(model, work)
-    side.step()
-    eager_step = None
-    if eager is not None:
-        eager_step = eager.step(model.bundle.config, work, model.threads)
-        eager_step()
-    floor = step_floor(side)
-
-    clock, eager_clock = Clock(), Clock()
-    rates = [machine.rates()]
-    for _ in range(settings.rounds):
-        clock.round(side.step, settings.repeats)
-        rates.append(machine.rates(MACHINE_RUNS))
-        if eager_step is not None:
-            eager_clock.round(eager_step, settings.repeats)
-
-    best = Rates(*(max(getattr(rate, name) for rate in rates) for name in ("sgemm", "copy", "read")))
-    median, steps = clock.quantile(0.5), len(clock.runs)
-    best_round = min(clock.medians)
-    quietest = clock.medians.index(best_round)
-    eager_median = eager_clock.quantile(0.5) if eager_step is not None else None
-    disturbed = disturbance(*([clock] if eager_step is None else [clock, eager_clock]), precision=settings.precision)
+    """Return the figures of one combination; `clocks` are of the bundle and, if it was measured, of the eager model."""
+    clock, *others = clocks
+    model, work, floor = side.model, side.work, step_floor(side)
+    median, best_round, steps = clock.quantile(0.5), min(clock.medians), len(clock.runs)
+    eager_median = eager_best_round = None
+    for eager_clock in others:
+        eager_median = eager_clock.quantile(0.5)
+        eager_best_round = eager_clock.medians[clock.medians.index(best_round)]
+    disturbed = disturbance(*clocks, precision=precision)
     compared = disturbed is None
-    least, gflops = floor.seconds(best), None if floor.flops is None else floor.flops / median / 1e9
+    least, gflops = floor.seconds(rates), None if floor.flops is None else floor.flops / median / 1e9
     return BenchReport(
         segment_len=work.segment_len,
         mem_len=work.evaluation.most_rows,
@@ -216,29 +214,29 @@ def _measure(
         ms_per_segment_p50=median * 1e3,
         ms_per_segment_p95=clock.quantile(0.95) * 1e3,
         gflops=gflops,
-        sgemm_gflops=best.sgemm,
-        fraction_of_sgemm=gflops / best.sgemm if gflops is not None and compared else None,
+        sgemm_gflops=rates.sgemm,
+        fraction_of_sgemm=gflops / rates.sgemm if gflops is not None and compared else None,
         load_seconds=load_seconds,
         peak_rss_mb=peak,
         eager_tokens_per_second=work.tokens / eager_median if eager_median else None,
         speedup=eager_median / median if eager_median and compared else None,
         purpose=work.purpose,
         ms_per_segment_best_round=best_round * 1e3,
-        speedup_best_round=eager_clock.medians[quietest] / best_round if eager_median and compared else None,
+        speedup_best_round=eager_best_round / best_round if eager_best_round and compared else None,
         user_ms_per_segment=clock.user / steps * 1e3,
         system_ms_per_segment=clock.system / steps * 1e3,
         flops_per_segment=floor.flops,
         bytes_per_segment=floor.bytes,
-        copy_gb_per_second=best.copy,
-        read_gb_per_second=best.read,
-        arithmetic_floor_ms=_ms(floor.arithmetic_seconds(best)),
-        bytes_floor_ms=floor.bytes_seconds(best) * 1e3,
+        copy_gb_per_second=rates.copy,
+        read_gb_per_second=rates.read,
+        arithmetic_floor_ms=_ms(floor.arithmetic_seconds(rates)),
+        bytes_floor_ms=floor.bytes_seconds(rates) * 1e3,
         floor_ms=_ms(least),
-        floor=floor.bound(best),
+        floor=floor.bound(rates),
         fraction_of_floor=least / median if least is not None and compared else None,
         kernels=model.kernels_used(side.graph),
         disturbance=disturbed,
-        profile=profile_step(side) if settings.profile else None,
+        profile=profile_step(side) if profile else None,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.bench.runners import GraphSide
+from xlexport.bench.sides import GraphSide
 from xlexport.errors import XlexportError
 from xlruntime.session import GraphSession
 

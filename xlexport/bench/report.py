@@ -1,15 +1,27 @@
-"""The figures of one measurement, and their display."""
+"""The figures of one measurement, and their display in rows, tables and plots."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from xlexport.bench.operator_profile import OperatorTime
-from xlexport.bench.runners import Purpose
+from xlexport.bench.sides import Purpose
+from xlexport.errors import XlexportError
+from xlexport.figures import check_picture, save_picture
 
-__all__ = ["BenchReport", "case_name", "profile_lines", "report_rows", "table_header", "table_line"]
+__all__ = [
+    "BenchReport",
+    "case_name",
+    "check_plot",
+    "draw_plot",
+    "profile_lines",
+    "report_rows",
+    "table_header",
+    "table_line",
+]
 
 
 @dataclass(frozen=True)
@@ -54,30 +66,31 @@ class BenchReport:
 def report_rows(report: BenchReport) -> list[tuple[str, str]]:
     """Return a report as rows for people."""
     threads = "" if report.threads is None else f", {report.threads} thread{'s' * (report.threads > 1)}"
-    memory_rate = max(report.copy_gb_per_second, report.read_gb_per_second)
+    times = f"{_amount(report.ms_per_segment_p50)}, 95% within {_amount(report.ms_per_segment_p95)}"
+    user, system = _amount(report.user_ms_per_segment), _amount(report.system_ms_per_segment)
+    product = f"{_amount(report.sgemm_gflops)} GFLOP/s, a large matrix product's"
+    arithmetic = f"not counted; {product}"
+    if report.flops_per_segment is not None and report.arithmetic_floor_ms is not None:
+        amount = f"{_amount(report.flops_per_segment / 1e9)} GFLOP"
+        arithmetic = f"{amount}: {_amount(report.arithmetic_floor_ms)} ms at {product}"
+    copy, read = report.copy_gb_per_second, report.read_gb_per_second
+    rates = f"{_amount(max(copy, read))} GB/s (copies {_amount(copy)}, reads {_amount(read)})"
     rows = [
         ("step", f"{report.purpose}, {case_name(report)}"),
         ("on", f"{report.device}{threads}, {report.dtype}"),
         ("kernels", report.kernels),
         ("tokens/s", _amount(report.tokens_per_second)),
-        (
-            "ms a step",
-            f"{_amount(report.ms_per_segment_p50)}, 95% within {_amount(report.ms_per_segment_p95)}, "
-            f"quietest round {_amount(report.ms_per_segment_best_round)}",
-        ),
-        (
-            "processor",
-            f"{_amount(report.user_ms_per_segment)} ms user, {_amount(report.system_ms_per_segment)} ms system",
-        ),
-        *_arithmetic_rows(report),
-        (
-            "bytes",
-            f"{_amount(report.bytes_per_segment / 1e6)} MB: {_amount(report.bytes_floor_ms)} ms at "
-            f"{_amount(memory_rate)} GB/s (copies {_amount(report.copy_gb_per_second)}, reads "
-            f"{_amount(report.read_gb_per_second)})",
-        ),
-        *_floor_rows(report),
+        ("ms a step", f"{times}, quietest round {_amount(report.ms_per_segment_best_round)}"),
+        ("processor", f"{user} ms user, {system} ms system"),
+        ("arithmetic", arithmetic),
+        ("bytes", f"{_amount(report.bytes_per_segment / 1e6)} MB: {_amount(report.bytes_floor_ms)} ms at {rates}"),
     ]
+    if report.floor_ms is not None:
+        floor = f"{_amount(report.floor_ms)} ms, of {report.floor}"
+        if report.fraction_of_floor is not None:
+            best_round = report.floor_ms / report.ms_per_segment_best_round
+            floor += f"; {report.fraction_of_floor:.0%} of its speed reached, {best_round:.0%} in the quietest round"
+        rows.append(("floor", floor))
     if report.eager_tokens_per_second is not None:
         eager = f"{_amount(report.eager_tokens_per_second)} tokens/s"
         if report.speedup is not None:
@@ -90,28 +103,6 @@ def report_rows(report: BenchReport) -> list[tuple[str, str]]:
     if report.peak_rss_mb is not None:
         rows.append(("peak memory", f"{report.peak_rss_mb:,.0f} MB"))
     return rows
-
-
-def _arithmetic_rows(report: BenchReport) -> list[tuple[str, str]]:
-    if report.flops_per_segment is None or report.arithmetic_floor_ms is None:
-        return [("arithmetic", f"not counted; {_amount(report.sgemm_gflops)} GFLOP/s, a large matrix product's")]
-    return [
-        (
-            "arithmetic",
-            f"{_amount(report.flops_per_segment / 1e9)} GFLOP: {_amount(report.arithmetic_floor_ms)} ms at "
-            f"{_amount(report.sgemm_gflops)} GFLOP/s, a large matrix product's",
-        )
-    ]
-
-
-def _floor_rows(report: BenchReport) -> list[tuple[str, str]]:
-    if report.floor_ms is None:
-        return []
-    floor = f"{_amount(report.floor_ms)} ms, of {report.floor}"
-    if report.fraction_of_floor is not None:
-        best_round = report.floor_ms / report.ms_per_segment_best_round
-        floor += f"; {report.fraction_of_floor:.0%} of its speed reached, {best_round:.0%} in the quietest round"
-    return [("floor", floor)]
 
 
 def case_name(report: BenchReport) -> str:
@@ -169,3 +160,72 @@ def _amount(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= 0.001 else f"{value:.1e}"
+
+
+AXES = {
+    "segment_len": "tokens in a segment",
+    "mem_len": "rows of memory",
+    "batch_size": "rows of a batch",
+    "threads": "threads",
+}
+
+
+def check_plot(path: Path, combinations: int) -> None:
+    """Raise an error if the plot cannot be drawn, before any measurement.
+
+    Raises:
+        XlexportError: neither .png nor .svg, or nothing varies.
+        MissingDependencyError: matplotlib is not installed.
+        FileNotFoundError: the folder of the plot does not exist.
+    """
+    check_picture(path)
+    if combinations < 2:
+        raise XlexportError(
+            f"{path}: one combination is not enough for a plot.",
+            hint="Give several, for example --segment-len 1,16,80.",
+        )
+
+
+def draw_plot(reports: Sequence[BenchReport], path: Path) -> None:
+    """Draw tokens per second over the setting with the most values, with a line for each combination of the others.
+
+    Dashed lines show the floor, dotted lines the eager model.
+    """
+    from matplotlib.figure import Figure  # without pyplot, which needs a display
+
+    varied = {name: len({getattr(report, name) for report in reports}) for name in AXES}
+    axis = max(varied, key=lambda name: varied[name])
+    others = [name for name in AXES if name != axis and varied[name] > 1]
+    lines: dict[tuple[Any, ...], list[BenchReport]] = {}
+    for report in reports:
+        lines.setdefault(tuple(getattr(report, name) for name in others), []).append(report)
+
+    against = reports[0].eager_tokens_per_second is not None
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    plot = figure.add_subplot()
+    for key, line in lines.items():
+        line.sort(key=lambda report: getattr(report, axis))
+        label = ", ".join(f"{name} {value}" for name, value in zip(others, key, strict=True)) or "bundle"
+        places = [getattr(report, axis) for report in line]
+        (drawn,) = plot.plot(places, [report.tokens_per_second for report in line], marker="o", label=label)
+        allowed = [
+            report.tokens_per_second * report.ms_per_segment_p50 / report.floor_ms for report in line if report.floor_ms
+        ]
+        if allowed:  # None if the architecture does not count its arithmetic
+            plot.plot(places, allowed, linestyle="--", color=drawn.get_color())
+        if against:
+            eager = [report.eager_tokens_per_second or 0 for report in line]
+            plot.plot(places, eager, linestyle=":", color=drawn.get_color())
+    plot.set_xlabel(AXES[axis])
+    plot.set_ylabel("tokens/s")
+    plot.set_xscale("log", base=2)
+    places = sorted({getattr(report, axis) for report in reports})
+    plot.set_xticks(places, [f"{place:,}" for place in places])
+    plot.grid(alpha=0.3)
+    plot.set_yscale("log")
+    dashed = "" if reports[0].floor_ms is None else "; dashed: what the floor allows"
+    dotted = "; dotted: eager model" if against else ""
+    disturbed = "; disturbed by other programs" if any(report.disturbance for report in reports) else ""
+    plot.set_title(f"{reports[0].purpose}{dashed}{dotted}{disturbed}")
+    plot.legend()
+    save_picture(figure, path)

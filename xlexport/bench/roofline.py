@@ -26,9 +26,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.architectures import StepSize, architecture
-from xlexport.bench.hardware import Rates
-from xlexport.bench.runners import GraphSide
+from xlexport.architectures import architecture
+from xlexport.bench.measuring import Rates
+from xlexport.bench.sides import GraphSide
+from xlexport.bench.workload import StepSize, workload
 from xlruntime.bundle import POSITIONS, MemoryEntry
 
 __all__ = ["Floor", "step_floor", "weight_bytes"]
@@ -83,15 +84,15 @@ def step_floor(side: GraphSide) -> Floor:
         constants={name: tuple(shape) for name, shape in constants.items()},
         targets=side.targets,
     )
-    found = architecture(bundle.architecture)
-    config = found.evaluated_config(bundle.config, work.evaluation)
+    config = architecture(bundle.architecture).evaluated_config(bundle.config, work.evaluation)
+    least = workload(bundle.architecture)
     for entry in memory.entries:
         if entry.input in graph.inputs:
             ring = entry.symbol and dataclasses.replace(size, capacity=memory.slots[entry.symbol])
-            moved += _memory_bytes(entry, size, found.rows_read(config, entry.input, ring) if ring else 0)
+            moved += _memory_bytes(entry, size, least.rows_read(config, entry.input, ring) if ring else 0)
     for name, shape in constants.items():
         moved += math.prod(shape) * np.dtype(bundle.graphs[POSITIONS].outputs[name].dtype).itemsize
-    return Floor(found.flops(config, size), moved)
+    return Floor(least.flops(config, size), moved)
 
 
 def weight_bytes(path: Path, tokens: int, unused_clusters: frozenset[int] = frozenset()) -> int:

@@ -40,8 +40,8 @@ SIZES = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "d_embe
 OPTIONS = {
     "tgt_len": "--segment-len",
     "mem_len": "--mem-len",
-    "clamp_len": "--clamp-len",
-    "same_length": "--same-length",
+    "clamp_len": "--set clamp_len=N",
+    "same_length": "--set same_length=true",
 }  # of convert, score and evaluate
 CHOICES = ("cutoffs", "div_val", "tie_weight", "tie_projs", "pre_lnorm", "untie_r", "layer_norm_epsilon")
 WITHOUT_EFFECT = ("dropout", "dropatt")  # on a trained model

@@ -106,7 +106,7 @@ def bench(
 
     require("convert")
     from xlexport.bench import sweep
-    from xlexport.bench.plot import check_plot
+    from xlexport.bench.report import check_plot
 
     lists = ("segment_len", "mem_len", "batch_size", "threads")
     swept: dict[str, Any] = {name: options.pop(name) or (None,) for name in lists}
@@ -119,8 +119,7 @@ def bench(
 
 def _print_reports(reports: Iterator[BenchReport], combinations: int, as_json: bool, plot: Path | None) -> None:
     """Print each report as soon as it is complete, and draw the plot of all."""
-    from xlexport.bench.plot import draw_plot
-    from xlexport.bench.report import case_name, profile_lines, report_rows, table_header, table_line
+    from xlexport.bench.report import case_name, draw_plot, profile_lines, report_rows, table_header, table_line
 
     seen: list[BenchReport] = []
     for report in reports:

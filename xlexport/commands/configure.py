@@ -9,22 +9,28 @@ from typing import Any
 
 import click
 
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, evaluation_options
 from xlexport.terminal import tell
 
 __all__ = ["configure"]
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @click.argument("bundle", type=PATH)
-@click.option("-o", "--output", type=PATH, required=True, help="Bundle folder to write.")
-@click.option("--force", is_flag=True, help="Replace an existing bundle.")
-@evaluation_options
-@click.option(
-    "--restart/--no-restart",
-    default=None,
-    help="Reset position and memory when a document exceeds the model's maximum length, or fail.  [default: the "
-    "bundle's]",
+@headed(
+    "Output",
+    click.option("-o", "--output", type=PATH, required=True, help="Bundle folder to write."),
+    click.option("--force", is_flag=True, help="Replace an existing bundle."),
+)
+@headed(
+    "Model settings",
+    evaluation_options,
+    click.option(
+        "--restart/--no-restart",
+        default=None,
+        help="Whether a document begins again after the model's last position.  [default: the bundle's]",
+    ),
 )
 def configure(bundle: Path, output: Path, force: bool, **evaluation: Any) -> None:
     """Write a copy of BUNDLE with other settings of evaluation. Weights, graphs and fingerprint stay the same.

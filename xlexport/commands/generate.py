@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from xlexport.commands.options import PATH, document_options, runtime_options
+from xlexport.commands.long_help import LongCommand, headed
+from xlexport.commands.options import PATH, document_options, runtime_options, sampling_options
 from xlexport.terminal import print_json, print_text
 
 if TYPE_CHECKING:
@@ -17,18 +18,24 @@ if TYPE_CHECKING:
 __all__ = ["generate"]
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @click.argument("bundle", type=PATH)
 @click.argument("prompt", required=False)
-@click.option("--file", "prompt_file", type=click.File("rb"), help="Read the prompt from a file or '-'.")
-@click.option("-n", "--max-tokens", type=click.IntRange(0), default=200, show_default=True)
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest token.")
-@click.option("--top-k", type=int, help="Draw only from the k likeliest tokens.")
-@click.option("--top-p", type=float, help="Draw only from the likeliest tokens that together reach this probability.")
-@click.option("--seed", type=int, help="Seed of the random draws.")
-@click.option("--json", "as_json", is_flag=True, help="Print one object with prompt, text and token ids.")
-@runtime_options
-@document_options
+@headed(
+    "Input", click.option("--file", "prompt_file", type=click.File("rb"), help="Read the prompt here, or from '-'.")
+)
+@headed(
+    "Sampling",
+    click.option(
+        "-n", "--max-tokens", type=click.IntRange(0), default=200, show_default=True, help="Most tokens to draw."
+    ),
+    sampling_options,
+)
+@headed(
+    "Output", click.option("--json", "as_json", is_flag=True, help="Print one object with prompt, text and token ids.")
+)
+@headed("Device", runtime_options)
+@headed("Model settings", document_options)
 def generate(
     bundle: Path,
     prompt: str | None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.options import Names, all_of, grouped
+from xlexport.commands.settings import Setting
 
 if TYPE_CHECKING:
     from xlexport.scoring.inputs import Reading
@@ -120,12 +121,17 @@ _file_options = all_of(
     ),
     click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text."),
     click.option(
-        "--binary", is_flag=True, help="Score files that are not text, too: with zero bytes, or marked as UTF-16."
+        "--binary",
+        cls=Setting,
+        type=click.BOOL,
+        default=False,
+        show_default=True,
+        help="Whether to read also files that are not text: with zero bytes, or marked as UTF-16.",
     ),
     click.option(
         "--max-document-bytes",
+        cls=Setting,
         type=click.IntRange(1),
-        metavar="N",
         help="Limit for documents that are read as a whole: rows, and texts for a tokenizer.json or a "
         "SentencePiece model.  [default: 64 MiB and 16 MiB]",
     ),

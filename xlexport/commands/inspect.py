@@ -14,6 +14,7 @@ from xlexport.architectures import architecture, find
 from xlexport.architectures.options import flags
 from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_bundle, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, checkpoint_options, ops_option
 from xlexport.commands.quantize import quantization_rows
 from xlexport.errors import MissingAnswerError
@@ -259,17 +260,21 @@ def _shape(shape: tuple[int | str, ...]) -> str:
     return "(" + ", ".join(str(axis) for axis in shape) + ")"
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @click.argument("path", type=PATH)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the whole manifest, or everything known about a checkpoint."
+@headed(
+    "Output",
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print the whole manifest, or everything known about a checkpoint."
+    ),
+    click.option("--verbose", is_flag=True, help="Also show a bundle's digests, versions, and outputs of graphs."),
 )
-@click.option("--verbose", is_flag=True, help="Also show a bundle's digests, versions, and outputs of graphs.")
-@click.option(
-    "--device", help="Also open a bundle on this device, and show how many nodes each execution provider computes."
+@headed(
+    "Device",
+    click.option("--device", help="Also open a bundle on this device, and show which provider computes each node."),
+    ops_option,
 )
-@ops_option
-@checkpoint_options
+@headed("Checkpoint", checkpoint_options)
 def inspect(
     path: Path,
     as_json: bool,
@@ -284,7 +289,7 @@ def inspect(
     from xlruntime.bundle_files import is_bundle, read_bundle
 
     if ops != "auto" and device is None:
-        raise click.UsageError("--ops is for bundles that run. Give --device, too.")
+        raise click.UsageError("ops is for bundles that run. Give --device, too.")
 
     if is_bundle(path):
         manifest = read_bundle(path)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from xlexport.commands.options import Decorator, all_of
+from xlexport.commands.settings import set_options, settings_of, unknown_option
 
 __all__ = ["HEADINGS", "LongCommand", "headed"]
 
@@ -16,7 +17,7 @@ OTHER = "Other options"
 HEADINGS = (
     "Input",
     "Run",
-    "Settings file",
+    "Settings",
     "Curves",
     "Texts",
     "Tokens",
@@ -24,6 +25,8 @@ HEADINGS = (
     "Protocol",
     "Precision",
     "Measurement",
+    "Sampling",
+    "Search",
     "Server",
     "Limits",
     "Page",
@@ -63,19 +66,30 @@ class LongCommand(click.Command):
     def __init__(
         self,
         *args: Any,
-        examples: Sequence[tuple[str, str]],
+        examples: Sequence[tuple[str, str]] = (),
         headings: Mapping[str, Sequence[str]] | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
         self.examples = examples
         self._headings = {name: heading for heading, names in (headings or {}).items() for name in names}
+        if settings_of(self):
+            self.params += set_options()
+            self._headings |= {"overrides": "Settings", "help_settings": "Settings"}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; an unknown option that is a setting now is answered with its name."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise unknown_option(self, error) from None
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what the command does, then its examples."""
         super().format_help_text(ctx, formatter)
-        with formatter.section("Examples"):
-            formatter.write_dl(list(self.examples))
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write_dl(list(self.examples))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under their headings."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import operator
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -16,6 +17,9 @@ import click
 from xlexport.architectures import Option
 from xlexport.architectures.choices import MEM_LEN, SEGMENT_LEN, collected
 from xlexport.choices import FORMATS, PROTOCOLS
+from xlexport.commands.settings import Setting
+from xlruntime.load_options import LoadOptions
+from xltraining.config_fields import options_of
 
 __all__ = [
     "DOCUMENT",
@@ -33,6 +37,7 @@ __all__ = [
     "conversion_options",
     "conversion_settings",
     "declared",
+    "device_option",
     "device_options",
     "document_options",
     "evaluation_options",
@@ -40,7 +45,10 @@ __all__ = [
     "ops_option",
     "protocol_options",
     "runtime_options",
+    "sampling_options",
     "settings_options",
+    "threads_option",
+    "timeout_option",
 ]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -145,16 +153,16 @@ def _config_value(text: str) -> Any:
 
 
 def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorator:
-    """Return the decorator of an option that an architecture declares."""
+    """Return the decorator of a declared option; one that is not common is a `Setting`."""
     kinds: dict[str, Any] = {
-        "integer": int if option.minimum is None else click.IntRange(option.minimum),
-        "number": float,
-        "text": str,
+        "integer": click.INT if math.isinf(option.minimum) else click.IntRange(int(option.minimum)),
+        "number": click.FLOAT if math.isinf(option.above) else click.FloatRange(option.above, min_open=True),
+        "text": click.STRING,
+        "boolean": click.BOOL,
         "choice": click.Choice(list(option.choices)),
         "integers": Integers(),
         "names": Names(),
     }
-    text = option.help if help is None else help
 
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         problem = None if value is None else option.problem(value)
@@ -162,12 +170,14 @@ def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorat
             raise click.BadParameter(problem, context, parameter)
         return value
 
-    if option.kind == "boolean":
-        names = f"{option.flag}/--no-{option.flag.removeprefix('--')}"
-        return click.option(names, option.name, help=text, callback=check, **{"default": None, **more})
-    if option.kind == "flag":
-        return click.option(option.flag, option.name, is_flag=True, default=None, help=text, callback=check, **more)
-    return click.option(option.flag, option.name, type=kinds[option.kind], help=text, callback=check, **more)
+    text, flag = option.help if help is None else help, option.name.replace("_", "-")
+    if not option.common:
+        more = {"cls": Setting, **more}
+    if option.common and option.kind == "boolean":
+        more, name = {"default": None, **more}, f"--{flag}/--no-{flag}"
+    else:
+        more, name = {"type": kinds[option.kind], **more}, f"--{flag}"
+    return click.option(name, option.name, help=text, callback=check, **more)
 
 
 def _of_architectures(attribute: str, *, feature: str | None = None, without: Collection[str] = ()) -> Decorator:
@@ -182,7 +192,7 @@ def _of_architectures(attribute: str, *, feature: str | None = None, without: Co
 
 
 def _for_architectures(option: Option, titles: Sequence[str]) -> str:
-    default = "" if option.kind == "flag" else "  [default: the model's own]"
+    default = "  [default: the model's own]" if option.default is None else ""
     return f"{option.help.removesuffix('.')} ({', '.join(titles)}).{default}"
 
 
@@ -201,6 +211,26 @@ _restart = click.option(
 document_options = all_of(evaluation_options, _restart)
 # For the command that tries memory lengths itself.
 any_memory_options = all_of(_segment_len, settings_options, _restart)
+
+
+def _load_option(name: str) -> Decorator:
+    """Return the decorator of a field of `LoadOptions`."""
+    option = options_of(LoadOptions)[name]
+    return declared(option, default=option.default, show_default=option.default is not None)
+
+
+device_option = _load_option("device")
+threads_option = _load_option("threads")
+ops_option = _load_option("ops")
+timeout_option = _load_option("step_timeout")
+device_options = all_of(device_option, ops_option, _load_option("strict_device"), _load_option("cuda_graphs"))
+
+sampling_options = all_of(
+    click.option("--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest token."),
+    click.option("--top-k", type=int, help="Draw only from the k likeliest tokens."),
+    click.option("--top-p", type=float, help="Draw only from the likeliest tokens of this probability together."),
+    click.option("--seed", type=int, help="Seed of the random draws."),
+)
 
 conversion_options = all_of(
     click.option(
@@ -230,7 +260,7 @@ conversion_options = all_of(
     ),
     click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify."),
     _of_architectures("conversion_options"),
-    click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
+    threads_option,
 )
 
 
@@ -259,30 +289,6 @@ checkpoint_options = all_of(
     ),
 )
 
-ops_option = click.option(
-    "--ops",
-    metavar="auto|none|FILE",
-    default="auto",
-    show_default=True,
-    help="Kernels for the graphs' own operators, on the CPU: those of xlexport-ops if it is installed, none, or a "
-    "library that you trust like a program.",
-)
-
-device_options = all_of(
-    click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
-    ops_option,
-    click.option(
-        "--strict-device",
-        is_flag=True,
-        help="Fail if the CPU would compute more than sizes of tensors because the device has no kernel.",
-    ),
-    click.option(
-        "--cuda-graphs",
-        is_flag=True,
-        help="Capture steps of one shape and replay them, if the bundle was converted for it.",
-    ),
-)
-
 
 def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
     """Put the arguments of `open_bundle` into `runtime`."""
@@ -301,13 +307,8 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
 
 runtime_options = all_of(
     device_options,
-    click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
-    click.option(
-        "--step-timeout",
-        metavar="SECONDS",
-        type=click.FloatRange(0, min_open=True),
-        help="Fail if one step takes longer, for bundles from strangers.  [default: no limit]",
-    ),
+    threads_option,
+    timeout_option,
     click.option(
         "--trust",
         is_flag=True,

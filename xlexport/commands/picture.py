@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.options import OUTPUT, PATH, evaluation_options, runtime_options
+from xlexport.commands.long_help import LongCommand, headed
+from xlexport.commands.options import OUTPUT, PATH, evaluation_options, runtime_options, sampling_options
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import quiet_option, tell
 
@@ -21,26 +22,29 @@ __all__ = ["picture"]
 _GREY = 128
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @click.argument("bundle", type=PATH)
 @click.argument("photos", nargs=-1, type=PATH)
-@click.option("-o", "--output", type=OUTPUT, required=True, help="The .png file; an existing file is replaced.")
-@click.option("-n", "--count", type=click.IntRange(1), default=1, show_default=True, help="Images to draw in a row.")
-@click.option(
-    "--keep",
-    type=click.FloatRange(0, 1),
-    default=0.5,
-    show_default=True,
-    help="Share of a photograph's rows to keep, from the top.",
+@headed(
+    "Output",
+    click.option("-o", "--output", type=OUTPUT, required=True, help="The .png file; an existing file is replaced."),
+    click.option("--scale", type=click.IntRange(1, 32), default=2, show_default=True, help="Size of a pixel."),
+    quiet_option,
 )
-@click.option("--scale", type=click.IntRange(1, 32), default=2, show_default=True, help="Size of a pixel in the file.")
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest byte.")
-@click.option("--top-k", type=int, help="Draw only from the k likeliest bytes.")
-@click.option("--top-p", type=float, help="Draw only from the likeliest bytes that together reach this probability.")
-@click.option("--seed", type=int, help="Seed of the random draws.")
-@quiet_option
-@runtime_options
-@evaluation_options
+@headed(
+    "Sampling",
+    click.option("-n", "--count", type=click.IntRange(1), default=1, show_default=True, help="Images in a row."),
+    click.option(
+        "--keep",
+        type=click.FloatRange(0, 1),
+        default=0.5,
+        show_default=True,
+        help="Share of a photograph's rows to keep, from the top.",
+    ),
+    sampling_options,
+)
+@headed("Device", runtime_options)
+@headed("Model settings", evaluation_options)
 def picture(
     bundle: Path,
     photos: tuple[Path, ...],

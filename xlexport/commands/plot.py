@@ -9,6 +9,7 @@ import click
 
 from xlexport.commands.documents import documents_given
 from xlexport.commands.input_options import Selection, reading_options
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     DOCUMENT,
     OUTPUT,
@@ -25,14 +26,12 @@ from xlexport.terminal import print_json, print_table, tell
 __all__ = ["plot"]
 
 
-output_option = click.option(
-    "-o",
-    "--output",
-    type=OUTPUT,
-    metavar="FILE",
-    help="The .png or .svg file to draw; an existing file is replaced.  [default: none with --json]",
+drawing_options = (
+    click.option(
+        "-o", "--output", type=OUTPUT, metavar="FILE", help="The .png or .svg file to draw; it replaces an older one."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the numbers of the plot as one object."),
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the numbers of the plot as one object.")
 
 
 @click.group()
@@ -49,18 +48,17 @@ def _check(output: Path | None, as_json: bool) -> None:
         check_picture(output)
 
 
-@plot.command()
+@plot.command(cls=LongCommand)
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
-@output_option
-@click.option(
-    "--window", type=click.IntRange(1), help="Length of a window.  [default: chosen so that at most 200 are drawn]"
+@headed(
+    "Output",
+    *drawing_options,
+    click.option("--window", type=click.IntRange(1), help="Length of a window.  [default: for at most 200 windows]"),
 )
-@reading_options
-@batch_option
-@json_option
-@runtime_options
-@document_options
+@headed("Input", reading_options, batch_option)
+@headed("Device", runtime_options)
+@headed("Model settings", document_options)
 def bits(
     bundle: Path,
     files: tuple[Path, ...],
@@ -98,22 +96,20 @@ def bits(
         tell(f"wrote {output}")
 
 
-@plot.command()
+@plot.command(cls=LongCommand)
 @click.argument("bundle", type=PATH)
 @click.argument("checkpoint", type=PATH)
 @click.argument("file", required=False, type=PATH)
-@output_option
-@click.option(
-    "--tokens",
-    type=click.IntRange(1),
-    default=20_000,
-    show_default=True,
-    help="Largest number of queries to average over.",
+@headed("Output", *drawing_options)
+@headed(
+    "Measurement",
+    click.option(
+        "--tokens", type=click.IntRange(1), default=20_000, show_default=True, help="Most queries to average."
+    ),
+    click.option("--position", is_flag=True, help="Draw the terms of scores: content, and two of the distance."),
 )
-@click.option("--position", is_flag=True, help="Draw the terms of scores instead: content, and two of the distance.")
-@json_option
-@checkpoint_options
-@attention_options
+@headed("Checkpoint", checkpoint_options)
+@headed("Model settings", attention_options)
 def attention(
     bundle: Path,
     checkpoint: Path,

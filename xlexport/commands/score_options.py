@@ -10,6 +10,7 @@ import click
 
 from xlexport.choices import LEVELS, RECORD_FORMATS
 from xlexport.commands.options import OutputFile, all_of, grouped
+from xlexport.commands.settings import Setting
 from xlexport.terminal import quiet_option
 
 if TYPE_CHECKING:
@@ -237,11 +238,11 @@ output_options = all_of(
     click.option("--resume", is_flag=True, help="Continue an interrupted run; the output is the same, byte for byte."),
     click.option(
         "--save-every",
+        cls=Setting,
         type=click.FloatRange(0),
-        metavar="SECONDS",
         default=10.0,
         show_default=True,
-        help="How often a run with --output saves the state from which --resume continues.",
+        help="Seconds between two saved states, from which --resume continues a run with --output.",
     ),
     quiet_option,
     grouped("writing", OutputOptions),

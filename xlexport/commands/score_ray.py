@@ -43,7 +43,7 @@ def score_on_ray(
     for option, given in (
         ("--strict", strict),
         ("--continuous", selection.continuous),
-        ("--save-every", saved is not ParameterSource.DEFAULT),
+        ("--set save_every", saved is not ParameterSource.DEFAULT),
     ):
         if given:
             raise click.UsageError(f"{option} does not go together with --ray. Leave it out.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,7 @@ def _headings() -> dict[str, list[str]]:
     device = ["device", "bf16", "compile", "sharded", "threads"]
     found = {
         "Run": ["out_dir", "valid_files", "resume", "quiet", "architecture", "task", *_TASK_OPTIONS],
-        "Settings file": ["settings", "overrides"],
+        "Settings": ["settings", "overrides"],
         "Curves": ["plot", "tensorboard"],
         "Device": device,
     }
@@ -162,9 +163,9 @@ def train_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(collected)
     for option in reversed(TRAINING_OPTIONS.values()):
         show_default = option.default is not None
-        decorated = declared(option, default=option.default, show_default=show_default)(decorated)
+        decorated = declared(replace(option, common=True), default=option.default, show_default=show_default)(decorated)
     for option in reversed(_MODEL_OPTIONS.values()):
-        decorated = declared(option, help=option.help + _shown_defaults(option.name))(decorated)
+        decorated = declared(replace(option, common=True), help=option.help + _shown_defaults(option.name))(decorated)
     choice = click.Choice(list(TRAINED))
     return click.option("--architecture", type=choice, default=FIRST, show_default=True, help="Kind of model.")(
         decorated
@@ -208,7 +209,8 @@ def _refuse_what_does_not_count(architecture: str, model: dict[str, Any], traini
     for name in sorted(set().union(*_RUN_NAMES.values()) - _RUN_NAMES[architecture]):
         if _is_given(name):
             option, owners = TRAINING_OPTIONS[name], [one for one, names in _RUN_NAMES.items() if name in names]
-            given = f"{option.flag}, --no-{option.flag.removeprefix('--')}" if option.kind == "boolean" else option.flag
+            flag = replace(option, common=True).spelling
+            given = f"{flag}, --no-{flag.removeprefix('--')}" if option.kind == "boolean" else flag
             problems.append(f"{given}: only for --architecture {' or '.join(owners)}")
     problems += TRAINED[architecture].training_problems(model)
     for name, task in _TASK_OPTIONS.items():

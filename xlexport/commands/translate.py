@@ -7,33 +7,35 @@ from pathlib import Path
 
 import click
 
-from xlexport.commands.options import DOCUMENT, PATH
+from xlexport.commands.long_help import LongCommand, headed
+from xlexport.commands.options import DOCUMENT, PATH, device_option, threads_option, timeout_option
 from xlexport.terminal import print_json, print_text
 
 __all__ = ["translate"]
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @click.argument("bundle", type=PATH)
 @click.argument("file", type=DOCUMENT)
-@click.option("--beams", type=int, default=1, show_default=True, help="Beginnings that are kept; 1 is greedy.")
-@click.option(
-    "--length-penalty",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Exponent of the length penalty of Wu et al. 2016; 0 compares log-probabilities.",
+@headed(
+    "Search",
+    click.option("--beams", type=int, default=1, show_default=True, help="Beginnings that are kept; 1 is greedy."),
+    click.option(
+        "--length-penalty",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Exponent of the length penalty of Wu et al. 2016; 0 compares log-probabilities.",
+    ),
+    click.option("-n", "--max-tokens", type=int, help="Most tokens of a text, its end included.  [default: all]"),
 )
-@click.option("-n", "--max-tokens", type=int, help="Most tokens of a text, its end included.  [default: all]")
-@click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True, help="Lines at a time.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object for each line, with log-probabilities in nats.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-@click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]")
-@click.option(
-    "--step-timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(0, min_open=True),
-    help="Fail if one step takes longer, for bundles from strangers.  [default: no limit]",
+@headed("Output", click.option("--json", "as_json", is_flag=True, help="Print an object for each line, with nats."))
+@headed(
+    "Device",
+    click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True, help="Lines at a time."),
+    device_option,
+    threads_option,
+    timeout_option,
 )
 def translate(
     bundle: Path,

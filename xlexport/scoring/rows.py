@@ -37,7 +37,7 @@ def too_long(name: str, limits: Limits, what: str) -> TextError:
     """Return the error for a row that exceeds the limit."""
     return TextError(
         f"{name}: a {what} of more than {limits.bytes:,} bytes.",
-        hint="Check the file, or allow longer ones: --max-document-bytes.",
+        hint="Check the file, or allow longer ones: --set max_document_bytes=N.",
     )
 
 

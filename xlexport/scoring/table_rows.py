@@ -104,7 +104,7 @@ class _Lines:
             self.ended = True  # a quote is open, so no later line is known to begin a row
             raise TextError(
                 f"{self.name}: a row of more than {self._limits.bytes:,} bytes in several lines. The rest is not read.",
-                hint=f"{NO_QUOTE} Or allow longer rows: --max-document-bytes.",
+                hint=f"{NO_QUOTE} Or allow longer rows: --set max_document_bytes=N.",
             )
         if line is None:
             raise too_long(self.name, self._limits, "row")

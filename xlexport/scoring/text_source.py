@@ -152,7 +152,7 @@ def _check_text(beginning: bytes, name: str) -> None:
     at = beginning.find(b"\0")
     if at >= 0:
         raise TextError(
-            f"{name}: not a text: byte {at:,} is zero.", hint="Leave it out, or score its bytes with --binary."
+            f"{name}: not a text: byte {at:,} is zero.", hint="Leave it out, or score its bytes with --set binary=true."
         )
 
 

@@ -28,7 +28,7 @@ MOST_BITS = 16.0  # per token; a model that knows its text needs fewer
 IMPROBABLE = (
     "The text is improbable for the model, and rounding grows with that. Give --text with one that the model knows."
 )
-IMPRECISE = "The weights agree, but the graphs round too much. If kernels ran, use --ops none; otherwise report it."
+IMPRECISE = "The weights agree, but the graphs round too much. If kernels ran, use --set ops=none; otherwise report it."
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import {
   BundleNotFoundError,
   OptionError,
 } from "./errors.js";
-import { choose } from "./evaluation.js";
+import { choose, DOCUMENT, RING, SETTING } from "./evaluation.js";
 import {
   either,
   FieldError,
@@ -35,7 +35,6 @@ export const FIRST_MEMORY_FILE = "first_memory.safetensors";
 const LARGEST_MANIFEST = 2 ** 26; // bytes
 const LARGEST_DIGEST = 1000; // bytes
 const LARGEST_AXIS = 2 ** 31 - 1;
-const LARGEST_LENGTH = 2 ** 30; // tokens
 const KNOWN_DOMAINS: Record<string, number> = { "ai.xlexport": 1 };
 const CONVERT = "Convert the checkpoint again.";
 const COPY = "Copy the bundle again, or convert the checkpoint again.";
@@ -43,9 +42,6 @@ const COPY = "Copy the bundle again, or convert the checkpoint again.";
 const isText = (value: unknown): boolean => typeof value === "string";
 const SHAPE = list(either(isText, text, whole(1, LARGEST_AXIS)));
 const DTYPE = oneOf(...DTYPE_NAMES);
-const VALUE = either((value) => typeof value === "boolean", truth, whole(-LARGEST_LENGTH, LARGEST_LENGTH));
-const BOUND = orNull(whole(-LARGEST_LENGTH, LARGEST_LENGTH));
-const FACTORS = list(whole(-LARGEST_LENGTH, LARGEST_LENGTH), 3); // of mem_len, of segment_len, and a constant
 
 const RING_FEEDS = ["offset", "length", "window", "slots"] as const;
 const FEEDS = ["tokens", "targets", "position", ...RING_FEEDS, "setting", "constant", "memory", "source"] as const;
@@ -63,8 +59,6 @@ const FEED: Check<Feed> = (value, place) => {
   const about = RING_FEEDS.includes(feed as never) ? { ring: text } : feed === "setting" ? { setting: text } : {};
   record({ feed: oneOf(...FEEDS), ...about })(value, place);
 };
-const SETTING = record({ value: VALUE, meaning: text, minimum: BOUND, maximum: BOUND, off: BOUND });
-const RING = record({ rows: FACTORS, slots: FACTORS, window: orNull(FACTORS), window_if: orNull(text) });
 const MEMORY_ENTRY = record({
   input: text,
   output: text,
@@ -92,15 +86,7 @@ const BUNDLE = record({
     file: orNull(text),
     first_id: whole(0, LARGEST_AXIS),
   }),
-  document: record({
-    segment_len: whole(1, LARGEST_LENGTH),
-    max_positions: orNull(whole(1, LARGEST_LENGTH)),
-    restart: truth,
-    full_document: truth,
-    bidirectional: truth,
-    fresh_memory: oneOf("empty", "zeros"),
-    encoder: orNull(object),
-  }),
+  document: DOCUMENT,
   settings: map(SETTING),
   rings: map(RING),
   memory: list(MEMORY_ENTRY),
@@ -111,11 +97,6 @@ const BUNDLE = record({
 
 /** The manifest. */
 export type Bundle = Checked<typeof BUNDLE>;
-/** A setting: its value, its meaning, and its range. */
-export type Setting = Checked<typeof SETTING>;
-export type SettingValue = Setting["value"];
-/** The rings of one capacity: numbers that stand for a · `mem_len` + b · `segment_len` + c. */
-export type Ring = Checked<typeof RING>;
 /** A carried tensor: the input of a step graph that takes it, and the output with its next value. */
 export type MemoryEntry = Checked<typeof MEMORY_ENTRY>;
 /** A graph; `outputs` are without memories. */

@@ -1,12 +1,45 @@
 /** Evaluation settings: how documents are cut into steps, and the sizes of the rings, as whole numbers. */
 
-import type { Bundle, Setting, SettingValue } from "./bundle.js";
 import { OptionError, TooLongError } from "./errors.js";
+import { either, list, object, oneOf, orNull, record, text, truth, whole, type Checked } from "./fields.js";
 import { counted, escaped, listed, shown } from "./messages.js";
 
-const LARGEST = 2 ** 30; // of any setting: larger than any machine's memory, and far from overflowing
+/** Of any setting, in tokens: larger than any machine's memory, and far from overflowing. */
+export const LARGEST_LENGTH = 2 ** 30;
 /** "No window": larger than any distance, and safe to add to in int64. */
 export const UNLIMITED = 2 ** 62;
+
+const NUMBER = whole(-LARGEST_LENGTH, LARGEST_LENGTH);
+const VALUE = either((value) => typeof value === "boolean", truth, NUMBER);
+const BOUND = orNull(NUMBER);
+const FACTORS = list(NUMBER, 3); // of mem_len, of segment_len, and a constant
+
+/** The check of a setting in the manifest. */
+export const SETTING = record({ value: VALUE, meaning: text, minimum: BOUND, maximum: BOUND, off: BOUND });
+/** The check of a ring in the manifest. */
+export const RING = record({ rows: FACTORS, slots: FACTORS, window: orNull(FACTORS), window_if: orNull(text) });
+/** The check of what the manifest says of documents. */
+export const DOCUMENT = record({
+  segment_len: whole(1, LARGEST_LENGTH),
+  max_positions: orNull(whole(1, LARGEST_LENGTH)),
+  restart: truth,
+  full_document: truth,
+  bidirectional: truth,
+  fresh_memory: oneOf("empty", "zeros"),
+  encoder: orNull(object),
+});
+
+/** A setting: its value, its meaning, and its range. */
+export type Setting = Checked<typeof SETTING>;
+export type SettingValue = Setting["value"];
+/** The rings of one capacity: numbers that stand for a · `mem_len` + b · `segment_len` + c. */
+export type Ring = Checked<typeof RING>;
+/** The parts of a manifest that decide how documents are read. */
+export interface EvaluationRules {
+  readonly document: Checked<typeof DOCUMENT>;
+  readonly settings: Readonly<Record<string, Setting>>;
+  readonly rings: Readonly<Record<string, Ring>>;
+}
 
 /**
  * Refuse options that nothing reads, such as misspelt ones.
@@ -47,23 +80,20 @@ export interface RingSizes {
  *
  * @throws OptionError - the bundle has no such setting, it cannot be chosen here, or a value is out of range.
  */
-export function choose(
-  bundle: Pick<Bundle, "document" | "settings" | "rings">,
-  settings: Settings = {},
-): EvaluationSettings {
+export function choose(rules: EvaluationRules, settings: Settings = {}): EvaluationSettings {
   const { segment_len: segmentLen, ...others } = settings;
-  const values = Object.fromEntries(Object.entries(bundle.settings).map(([name, { value }]) => [name, value]));
+  const values = Object.fromEntries(Object.entries(rules.settings).map(([name, { value }]) => [name, value]));
   for (const [name, value] of Object.entries(others)) {
     if (value === null || value === undefined) continue;
-    if (name !== "mem_len" || !("mem_len" in bundle.settings)) {
-      const known = "mem_len" in bundle.settings ? "segment_len or mem_len" : "segment_len";
+    if (name !== "mem_len" || !("mem_len" in rules.settings)) {
+      const known = "mem_len" in rules.settings ? "segment_len or mem_len" : "segment_len";
       const hint = "Write a bundle with other values: xlexport configure.";
       throw new OptionError(`no setting ${escaped(name)} to choose, expected ${known}.`, hint);
     }
     values[name] = value;
   }
-  const { segment_len: own, restart } = bundle.document;
-  return new EvaluationSettings(bundle, { segmentLen: segmentLen ?? own, restart, values });
+  const { segment_len: own, restart } = rules.document;
+  return new EvaluationSettings(rules, { segmentLen: segmentLen ?? own, restart, values });
 }
 
 /** The settings of one document or stream. */
@@ -72,7 +102,7 @@ export class EvaluationSettings implements Choice {
   readonly restart: boolean;
   readonly values: Readonly<Record<string, SettingValue>>;
   readonly rings: Readonly<Record<string, RingSizes>>;
-  readonly document: Bundle["document"];
+  readonly document: EvaluationRules["document"];
   /** Slots of the largest ring; `segmentLen` without rings. */
   readonly capacity: number;
   /** Rows of earlier segments in the ring that keeps the most; 0 without rings. */
@@ -83,15 +113,15 @@ export class EvaluationSettings implements Choice {
   readonly segmentationMatters: boolean;
 
   /** @throws OptionError - values are out of range; lists all of them. */
-  constructor(bundle: Pick<Bundle, "document" | "settings" | "rings">, { segmentLen, restart, values }: Choice) {
-    this.document = bundle.document;
-    this.segmentLen = Math.min(segmentLen, bundle.document.max_positions ?? segmentLen);
+  constructor(rules: EvaluationRules, { segmentLen, restart, values }: Choice) {
+    this.document = rules.document;
+    this.segmentLen = Math.min(segmentLen, rules.document.max_positions ?? segmentLen);
     this.restart = restart;
     this.values = values;
-    const problems = [...this.#problems(bundle.settings, segmentLen)];
+    const problems = [...this.#problems(rules.settings, segmentLen)];
     const memLen = Number(values["mem_len"] ?? 0);
     const size = ([a, b, c]: readonly number[]): number => (a ?? 0) * memLen + (b ?? 0) * this.segmentLen + (c ?? 0);
-    const entries = Object.entries(bundle.rings).map(([symbol, ring]): [string, RingSizes] => {
+    const entries = Object.entries(rules.rings).map(([symbol, ring]): [string, RingSizes] => {
       const isLimited = ring.window !== null && (ring.window_if === null || values[ring.window_if] === true);
       const window = isLimited ? size(ring.window) : UNLIMITED;
       return [symbol, { rows: size(ring.rows), slots: size(ring.slots), window }];
@@ -148,9 +178,9 @@ export class EvaluationSettings implements Choice {
     );
   }
 
-  *#problems(settings: Bundle["settings"], segmentLen: unknown): Iterable<string> {
-    if (!isWhole(segmentLen, 1, LARGEST)) {
-      yield `segment_len is ${shown(segmentLen)}, expected 1 to ${LARGEST}`;
+  *#problems(settings: EvaluationRules["settings"], segmentLen: unknown): Iterable<string> {
+    if (!isWhole(segmentLen, 1, LARGEST_LENGTH)) {
+      yield `segment_len is ${shown(segmentLen)}, expected 1 to ${LARGEST_LENGTH}`;
     }
     if (this.restart && this.longestPart === null) {
       yield "restart is true, but documents may be of any length, so nothing ever restarts";
@@ -168,7 +198,7 @@ function rangeOf({ value: own, minimum, maximum, off }: Setting, value: unknown)
   if (typeof own === "boolean" && minimum === null && maximum === null && off === null) {
     return typeof value === "boolean" ? null : "true or false";
   }
-  const [least, most] = [minimum ?? -LARGEST, maximum ?? LARGEST];
+  const [least, most] = [minimum ?? -LARGEST_LENGTH, maximum ?? LARGEST_LENGTH];
   if (isWhole(value, least, most) || (off !== null && value === off)) return null;
   return `${least} to ${most}${off === null ? "" : `, or ${off} for none`}`;
 }

@@ -8,9 +8,9 @@
  *     const { logProbs } = await stream.feed("Call me Ishmael. "); // natural logarithms, one a token
  */
 
-export type { Bundle, Feed, Graph, MemoryEntry, Progress, Ring, Setting, SettingValue } from "./bundle.js";
+export type { Bundle, Feed, Graph, MemoryEntry, Progress } from "./bundle.js";
 export * from "./errors.js";
-export type { EvaluationSettings, RingSizes, Settings } from "./evaluation.js";
+export type { EvaluationSettings, Ring, RingSizes, Setting, Settings, SettingValue } from "./evaluation.js";
 export { load, Model, type BundlePlace, type LoadOptions, type ScoreOptions } from "./model.js";
 export type { Device } from "./onnxruntime.js";
 export { Sampling, type SamplingOptions } from "./sampling.js";

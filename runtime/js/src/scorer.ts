@@ -4,7 +4,7 @@ import { ArgumentError, OptionError } from "./errors.js";
 import type { EvaluationSettings } from "./evaluation.js";
 import type { Memory } from "./memory.js";
 import { counted, shown } from "./messages.js";
-import type { Model } from "./model.js";
+import type { Engine } from "./engine.js";
 import { detailOf, noDetail, Sum, totalScore, warningNotFinite, type TokenScores } from "./scores.js";
 import {
   asIds,
@@ -42,7 +42,7 @@ export type Documents = Iterable<DocumentSource | Document> | AsyncIterable<Docu
 export class Scorer {
   readonly #purpose: "score" | "detail";
   readonly #longestStep: number;
-  readonly #model: Model;
+  readonly #engine: Engine;
   readonly #evaluation: EvaluationSettings;
   readonly #detail: number | null;
   readonly #bos: number | null;
@@ -51,26 +51,26 @@ export class Scorer {
    * @param detail - number of likeliest tokens to list, with rank and entropy; null: no such detail.
    * @param bos - id of a token that the model reads before each document, so that its first token has a score, too.
    */
-  constructor(model: Model, evaluation: EvaluationSettings, detail: number | null, bos: number | null) {
-    this.#model = model;
+  constructor(engine: Engine, evaluation: EvaluationSettings, detail: number | null, bos: number | null) {
+    this.#engine = engine;
     this.#evaluation = evaluation;
     this.#detail = detail;
     this.#bos = bos;
-    if (bos !== null && !(Number.isInteger(bos) && bos >= 0 && bos < model.bundle.model.vocab_size)) {
-      throw new OptionError(`bos is ${bos}, expected 0 to ${model.bundle.model.vocab_size - 1}.`);
+    if (bos !== null && !(Number.isInteger(bos) && bos >= 0 && bos < engine.bundle.model.vocab_size)) {
+      throw new OptionError(`bos is ${bos}, expected 0 to ${engine.bundle.model.vocab_size - 1}.`);
     }
     this.#purpose = detail === null ? "score" : "detail";
-    this.#longestStep = model.longestStep(this.#purpose, evaluation.segmentLen);
+    this.#longestStep = engine.longestStep(this.#purpose, evaluation.segmentLen);
   }
 
   /** Yield the scores of every document's tokens, step by step. */
   async *tokens(documents: Documents): AsyncGenerator<TokenScores> {
-    if (this.#detail !== null) await this.#model.checkDetail(this.#detail);
+    if (this.#detail !== null) await this.#engine.checkDetail(this.#detail);
     let number = 0;
     for await (const given of documents as AsyncIterable<DocumentSource | Document>) {
       const document = asDocument(given, number);
-      const reader = new TokenReader(document, this.#model.tokenizer, this.#model.bundle.model.vocab_size);
-      const memory = await this.#model.newMemory(this.#evaluation);
+      const reader = new TokenReader(document, this.#engine.tokenizer, this.#engine.bundle.model.vocab_size);
+      const memory = await this.#engine.newMemory(this.#evaluation);
       try {
         yield* this.#document(document.name, number, reader, memory);
       } finally {
@@ -135,11 +135,11 @@ export class Scorer {
         targets.push(0);
       }
       const context = memory.context(tokens.length).slice(0, piece.ids.length);
-      const outputs = await this.#model.step(this.#purpose, memory, tokens, targets);
+      const outputs = await this.#engine.step(this.#purpose, memory, tokens, targets);
       const all = outputs["log_prob"]?.data as Float32Array;
       if (!all.every(Number.isFinite)) {
         memory.restart(true);
-        if (!warned) this.#model.warn(warningNotFinite(name, position + piece.ids.length));
+        if (!warned) this.#engine.warn(warningNotFinite(name, position + piece.ids.length));
         warned = true;
       }
       const logProbs = all.slice(0, piece.ids.length);

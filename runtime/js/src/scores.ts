@@ -1,6 +1,6 @@
 /** The results of scoring: scores of tokens as they become known, and totals. */
 
-import type { SettingValue } from "./bundle.js";
+import type { SettingValue } from "./evaluation.js";
 import type { EvaluationSettings } from "./evaluation.js";
 import type { OrtTensor } from "./onnxruntime.js";
 import type { Numbers } from "./safetensors.js";

@@ -100,7 +100,7 @@ class Beam:
             For each new beginning the index of the one that it extends. None are left if the search has ended.
         """
         totals = self.log_probs[:, None] + log_probs  # (n, V)
-        parents, kept, before = [], [], self.ids
+        parents, sums, before = [], [], self.ids
         self.ids = []
         for place in _largest(totals.ravel(), self.options.beams - len(self.ended)):
             parent, token = divmod(int(place), totals.shape[1])
@@ -109,9 +109,9 @@ class Beam:
                 self.ended.append(self._hypothesis(before[parent], len(before[parent]) + 1, total, True))
             else:
                 parents.append(parent)
-                kept.append(total)
+                sums.append(total)
                 self.ids.append((*before[parent], token))
-        self.log_probs = np.array(kept)
+        self.log_probs = np.array(sums)
         return [] if self._is_over() else parents
 
     @property

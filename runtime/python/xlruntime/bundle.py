@@ -430,12 +430,12 @@ class Bundle:
         raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         hint = f"Convert the checkpoint again: xlexport convert CHECKPOINT -o {PurePosixPath(where).parent}"
         fields = parse_json(raw, MANIFEST_LIMITS.budget(where, BundleFormatError, hint))
-        found = fields.get("format", fields.get("format_version")) if isinstance(fields, dict) else None
-        if type(found) is not int:
+        version = fields.get("format", fields.get("format_version")) if isinstance(fields, dict) else None
+        if type(version) is not int:
             raise BundleFormatError(f"{where}: no integer format, so not a bundle that xlexport wrote.")
-        if found != FORMAT:
+        if version != FORMAT:
             raise BundleFormatError(
-                f"{where}: is of format {str(found)[:20]}, this xlruntime reads {FORMAT}.", hint=hint
+                f"{where}: is of format {str(version)[:20]}, this xlruntime reads {FORMAT}.", hint=hint
             )
         try:
             manifest = read_fields(_Manifest, fields)
@@ -502,8 +502,8 @@ class Bundle:
             yield f"ids of the encoder are outside the vocabulary: {', '.join(wrong)}"
         if self.evaluation.max_positions is None:
             yield "targets have no longest length, max_positions"
-        if strange := [name for name, tensor in encode.outputs.items() if tensor.shape[:1] != ("sources",)]:
-            yield f"outputs of the graph {ENCODE!r} have no axis 'sources' in front: {listed(map(named, strange))}"
+        if misplaced := [name for name, tensor in encode.outputs.items() if tensor.shape[:1] != ("sources",)]:
+            yield f"outputs of the graph {ENCODE!r} have no axis 'sources' in front: {listed(map(named, misplaced))}"
 
     def _problems_of_graph(self, name: str, graph: Graph) -> Iterator[str]:
         """Yield inputs that nothing feeds, and differences between outputs and the needs of the graph's purpose."""
@@ -516,8 +516,8 @@ class Bundle:
                 yield f"{where} takes {named(label)}, but nothing feeds it as {feed.feed} {feed.ring or feed.setting}"
         if both := graph.outputs.keys() & {entry.output for entry in self.memory}:
             yield f"{where} lists memory among its outputs: {listed(map(named, sorted(both)))}"
-        if strange := graph.fixed.keys() - {*EACH, *self.evaluation.rings}:
-            yield f"{where} fixes axes that no step has: {listed(map(named, sorted(strange)))}"
+        if misplaced := graph.fixed.keys() - {*EACH, *self.evaluation.rings}:
+            yield f"{where} fixes axes that no step has: {listed(map(named, sorted(misplaced)))}"
         for label, (dtype, shape) in OUTPUTS.get(purpose, {}).items():
             tensor = graph.outputs.get(label)
             if tensor is None:

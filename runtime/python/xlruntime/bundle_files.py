@@ -49,13 +49,13 @@ def read_bundle(folder: Path, digest: str | None = None, check_files: bool = Tru
         raise BundleNotFoundError(f"{folder}: no {MANIFEST} in it, so not a bundle.", hint=hint)
     with manifest.open("rb") as file:
         raw = read_at_most(file, MANIFEST_LIMITS.budget(str(manifest), BundleFormatError))
-    found, stated = hashlib.sha256(raw).hexdigest(), _stated_digest(folder)
-    intact = stated == f"{found}  {MANIFEST}\n"
+    sha256, stated = hashlib.sha256(raw).hexdigest(), _stated_digest(folder)
+    intact = stated == f"{sha256}  {MANIFEST}\n"
     if stated and not intact:
         raise _manifest_changed(manifest)
-    if digest is not None and digest != found:
+    if digest is not None and digest != sha256:
         raise BundleMismatchError(
-            f"{manifest}: its SHA-256 is {found}, expected {digest[:80]!r}.", hint="Use the bundle that was chosen."
+            f"{manifest}: its SHA-256 is {sha256}, expected {digest[:80]!r}.", hint="Use the bundle that was chosen."
         )
     bundle = Bundle.from_json(raw, str(manifest))
     if not intact:  # earlier formats have no digest
@@ -111,9 +111,9 @@ def _problem(path: Path, wanted: FileDigest) -> str | None:
     size = path.stat().st_size
     if size != wanted.size:
         return f"{path.name} has {size} bytes, expected {wanted.size}"
-    found = digest_file(path).sha256
-    if found != wanted.sha256:
-        return f"{path.name} was changed (SHA-256 {found[:12]}…, expected {wanted.sha256[:12]}…)"
+    sha256 = digest_file(path).sha256
+    if sha256 != wanted.sha256:
+        return f"{path.name} was changed (SHA-256 {sha256[:12]}…, expected {wanted.sha256[:12]}…)"
     return None
 
 
@@ -144,13 +144,13 @@ class BundleFiles:
         with self._lock:
             changed = []
             for name, stamp in self._stamps.items():
-                found = _stamp(self._folder / name)
-                if found == stamp:
+                current = _stamp(self._folder / name)
+                if current == stamp:
                     continue
-                if found is None or digest_file(self._folder / name) != self._digests[name]:
+                if current is None or digest_file(self._folder / name) != self._digests[name]:
                     changed.append(name)
                 else:  # written or copied again, with the same content
-                    self._stamps[name] = found
+                    self._stamps[name] = current
             if changed:
                 raise BundleDamagedError(
                     f"{self._folder}: the bundle was replaced while it was open ({listed(changed)} differs).",
@@ -161,7 +161,7 @@ class BundleFiles:
 def _stamp(path: Path) -> _Stamp | None:
     """Return device, inode, size, and the times of writing and of any change; None if the file is missing."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

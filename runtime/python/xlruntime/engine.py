@@ -268,9 +268,9 @@ class Engine:
 
     def _run_on_device(self, session: Session, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         """Run a graph that makes constants; return them as values of the session."""
-        found = session.run(feeds)
-        check_outputs(self.folder / session.graph.file, session.graph, found, {}, self.bundle.vocab_size)
-        return {name: session.constant(array) for name, array in found.items()}
+        outputs = session.run(feeds)
+        check_outputs(self.folder / session.graph.file, session.graph, outputs, {}, self.bundle.vocab_size)
+        return {name: session.constant(array) for name, array in outputs.items()}
 
     def longest_step(self, purpose: str, segment_len: int) -> int:
         """Return `segment_len`, or the longest step of the graphs for `purpose` if that is shorter."""

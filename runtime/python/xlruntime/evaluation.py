@@ -166,14 +166,14 @@ class EvaluationRules:
         Raises:
             OptionError: the bundle has no such setting, or a value is out of range; lists all of them.
         """
-        given = {name: value for name, value in settings.items() if value is not None}
-        if strange := [name for name in given if name not in self.settings]:
+        choices = {name: value for name, value in settings.items() if value is not None}
+        if unknown := [name for name in choices if name not in self.settings]:
             have = ", ".join(map(named, ("segment_len", *self.settings)))
             raise OptionError(
-                f"{listed(map(named, strange))}: not among the settings of this bundle ({have}).",
+                f"{listed(map(named, unknown))}: not among the settings of this bundle ({have}).",
                 hint="Leave it out.",
             )
-        values = {name: given.get(name, setting.value) for name, setting in self.settings.items()}
+        values = {name: choices.get(name, setting.value) for name, setting in self.settings.items()}
         length = self.segment_len if segment_len is None else segment_len
         if self.max_positions is not None:
             length = min(length, self.max_positions)
@@ -262,8 +262,8 @@ class EvaluationSettings:
         Raises:
             OptionError: as `EvaluationRules.choose`.
         """
-        given = {name: value for name, value in settings.items() if value is not None}
-        return self.rules.choose(**self.to_dict() | given)
+        changes = {name: value for name, value in settings.items() if value is not None}
+        return self.rules.choose(**self.to_dict() | changes)
 
     @property
     def segmentation_matters(self) -> bool:

@@ -146,7 +146,7 @@ class _FileRecord:
         self.functions: dict[_Name, _Scope] = {}
         self.operators: set[_Name] = set()
         self.locations: set[str] = set()
-        self.strange: dict[str, None] = {}  # problems, each once, in order
+        self.flaws: dict[str, None] = {}  # problems, each once, in order
         self._sizes: dict[_Name, tuple[int, int]] = {}
         self._empty: set[bytes] = set()  # attributes without inner messages, which most nodes have: `axis` and the like
         # Messages not yet read: kind, begin, end, their scope, and the number of graphs around them in this scope.
@@ -161,42 +161,42 @@ class _FileRecord:
             if depth > DEEPEST:
                 return
         messages, texts, wanted = MESSAGES[kind]
-        found, count = fields(self.content, begin, end, wanted)
+        places, count = fields(self.content, begin, end, wanted)
         self.budget.charge(0, 1 + count)
-        if kind == ATTRIBUTE and not found and end - begin <= SHORT:
+        if kind == ATTRIBUTE and not places and end - begin <= SHORT:
             self._empty.add(self.content[begin:end])
-        said: dict[str, str] = {}
-        for number, value_begin, value_end in found:
+        attributes: dict[str, str] = {}
+        for number, value_begin, value_end in places:
             if (inner := messages.get(number)) is not None:
                 is_short = inner == ATTRIBUTE and value_end - value_begin <= SHORT
                 if not is_short or self.content[value_begin:value_end] not in self._empty:
                     self.waiting.append((inner, value_begin, value_end, scope, depth))
             else:
-                said[texts[number]] = self.content[value_begin:value_end].decode("utf-8", "backslashreplace")
+                attributes[texts[number]] = self.content[value_begin:value_end].decode("utf-8", "backslashreplace")
         if kind == NODE:
-            self._node(said, scope, depth)
+            self._node(attributes, scope, depth)
         elif kind == FUNCTION:
-            self._function(_name(said), scope)
-        elif kind == ENTRY and said.get("key") == "location":
-            self._location(said.get("value", ""))
+            self._function(_name(attributes), scope)
+        elif kind == ENTRY and attributes.get("key") == "location":
+            self._location(attributes.get("value", ""))
 
     def _enter(self, kind: int, scope: _Scope, depth: int) -> tuple[_Scope, int]:
         """Return the scope of a function or graph, and the number of graphs around its nodes."""
         if kind == TRAINING:
-            self.strange["it holds a training graph"] = None
+            self.flaws["it holds a training graph"] = None
             return scope, DEEPEST + 1
         if kind == FUNCTION:
             return _Scope(), 0
         scope.depth = max(scope.depth, depth + 1)
         if depth == DEEPEST:
-            self.strange[f"graphs within nodes are more than {DEEPEST} deep"] = None
+            self.flaws[f"graphs within nodes are more than {DEEPEST} deep"] = None
         return scope, depth + 1
 
-    def _node(self, said: dict[str, str], scope: _Scope, depth: int) -> None:
+    def _node(self, attributes: dict[str, str], scope: _Scope, depth: int) -> None:
         scope.nodes += 1
-        if "domain" not in said and said.get("name") in OPERATORS:  # most nodes
+        if "domain" not in attributes and attributes.get("name") in OPERATORS:  # most nodes
             return
-        name = _name(said)
+        name = _name(attributes)
         if name[0] == DOMAIN:
             scope.calls[name] += 1
             scope.deepest_call[name] = max(scope.deepest_call.get(name, 0), depth)
@@ -205,21 +205,21 @@ class _FileRecord:
 
     def _function(self, name: _Name, scope: _Scope) -> None:
         if name[0] != DOMAIN:
-            self.strange[f"it holds the function {_shown(name)}, expected functions of {DOMAIN} only"] = None
+            self.flaws[f"it holds the function {_shown(name)}, expected functions of {DOMAIN} only"] = None
         elif name in self.functions:
-            self.strange[f"it holds the function {_shown(name)} twice"] = None
+            self.flaws[f"it holds the function {_shown(name)} twice"] = None
         self.functions[name] = scope
 
     def _location(self, location: str) -> None:
         self.locations.add(location)
         if location not in self.data_files:
-            self.strange[f"its weights lie in {named(location)}, which bundle.json does not list"] = None
+            self.flaws[f"its weights lie in {named(location)}, which bundle.json does not list"] = None
 
     def problems(self) -> Iterator[str]:
         """Yield the problems of the file."""
         if self.operators:
             yield f"it holds operators that xlexport does not write ({listed(sorted(map(_shown, self.operators)))})"
-        problems = list(self.strange)
+        problems = list(self.flaws)
         yield from problems[:5]
         if problems:
             return
@@ -254,9 +254,9 @@ class _ProblemError(Exception):
     """The functions of a file are not acceptable."""
 
 
-def _name(found: dict[str, str]) -> _Name:
-    domain = found.get("domain", "")
-    return "" if domain == "ai.onnx" else domain, found.get("name", ""), found.get("overload", "")
+def _name(attributes: dict[str, str]) -> _Name:
+    domain = attributes.get("domain", "")
+    return "" if domain == "ai.onnx" else domain, attributes.get("name", ""), attributes.get("overload", "")
 
 
 def _shown(name: _Name) -> str:

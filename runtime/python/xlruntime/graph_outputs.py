@@ -19,7 +19,7 @@ SMALLEST_ID = {"rank": 1, "top_ids": 0}  # of outputs that count tokens; a token
 
 
 def check_outputs(
-    file: Path, graph: Graph, found: Mapping[str, Any], sizes: Mapping[str, int], vocab_size: int
+    file: Path, graph: Graph, outputs: Mapping[str, Any], sizes: Mapping[str, int], vocab_size: int
 ) -> None:
     """Raise unless a graph returned what the bundle describes. Scores that are not finite pass.
 
@@ -31,7 +31,7 @@ def check_outputs(
         BundleGraphError: an output differs; the message has the file, the output, and the expected and found values.
     """
     for name, tensor in graph.outputs.items():
-        array = found[name]
+        array = outputs[name]
         if not _is_kind(array, tensor, sizes):
             shape = " x ".join(str(sizes.get(str(axis), axis)) for axis in tensor.shape)
             raise _not_as_described(file, f"output {named(name)} is {_kind(array)}, expected {tensor.dtype} {shape}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypedDict
@@ -19,33 +19,49 @@ class LoadOptions:
     """The options of `load`.
 
     Attributes:
-        device: `cpu`, `cuda` or `cuda:1`. A missing device is an error; no other device replaces it.
-        threads: threads of one step; None leaves the choice to ONNX Runtime.
-        ops: kernels for the custom operators of the graphs, on the CPU. `auto`: those of the package `xlexport-ops`, if
-            it is installed; `none`: the standard operators in the graphs; or the path of a library, which is code.
-        step_timeout: seconds after which a step is ended, up to a quarter late; None: no limit. A single operator is
-            never interrupted.
+        device: a missing device is an error; no other device replaces it.
+        ops: `auto`: kernels of the package `xlexport-ops`, if it is installed; `none`: the standard operators in the
+            graphs; or the path of a library, which is code.
+        step_timeout: a step is ended up to a quarter late. A single operator is never interrupted.
         digest: the SHA-256 of `bundle.json` that the caller expects, 64 lower-case digits; None: any. It covers all
             that a bundle computes.
         check_files: compare every file with its digest. Turn this off only if something else protects the files.
-        strict_device: require that the device computes everything except sizes of tensors; each graph is checked when
-            it opens. Otherwise the CPU runs nodes without a kernel on the device; `Model.placement` lists them.
-        cuda_graphs: capture steps of repeated shapes as CUDA graphs, and replay them. The bundle must have graphs for
-            this (`xlexport convert --cuda-graphs`). Each shape needs its own copy of the weights.
+        strict_device: each graph is checked when it opens. Otherwise the CPU runs nodes without a kernel on the
+            device; `Model.placement` lists them.
+        cuda_graphs: the bundle must have graphs for this (`xlexport convert --set cuda_graphs=true`). Each shape needs
+            its own copy of the weights.
 
     Raises:
         ArgumentError: the digest is not a text.
         OptionError: the device or the number of threads is malformed, or `cuda_graphs` is not for this device.
     """
 
-    device: str = "cpu"
-    threads: int | None = None
-    ops: str | Path = "auto"
-    step_timeout: float | None = None
+    device: str = field(default="cpu", metadata={"help": "cpu, cuda or cuda:N.", "common": True})
+    threads: int | None = field(
+        default=None,
+        metadata={"help": "Threads of one step.  [default: all cores]", "minimum": 1, "common": True},
+    )
+    ops: str | Path = field(
+        default="auto",
+        metadata={
+            "help": "Kernels for custom operators on the CPU: auto (xlexport-ops if it is installed), none, or a "
+            "library that you trust like a program."
+        },
+    )
+    step_timeout: float | None = field(
+        default=None,
+        metadata={"help": "Seconds after which a step fails, for bundles from strangers.  [default: none]", "above": 0},
+    )
     digest: str | None = None
     check_files: bool = True
-    strict_device: bool = False
-    cuda_graphs: bool = False
+    strict_device: bool = field(
+        default=False,
+        metadata={"help": "Fail if the CPU would compute more than sizes of tensors, for lack of a kernel."},
+    )
+    cuda_graphs: bool = field(
+        default=False,
+        metadata={"help": "Capture steps of one shape and replay them, if the bundle was converted for it."},
+    )
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:

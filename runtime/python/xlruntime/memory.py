@@ -230,8 +230,8 @@ class Memory:
         steps = np.arange(segment_len, dtype=np.int64)
         if any(entry.layout == "state" for entry in self.entries):
             return self.position[:, None] + steps[None, :] + 1
-        kept = np.minimum(self.position, self.evaluation.most_rows)
-        return np.minimum(kept[:, None] + steps[None, :] + 1, self.evaluation.widest_window)
+        rows = np.minimum(self.position, self.evaluation.most_rows)
+        return np.minimum(rows[:, None] + steps[None, :] + 1, self.evaluation.widest_window)
 
     def advance(self, segment_len: int) -> None:
         """Count a step of `segment_len` tokens that the graph has just written."""
@@ -338,8 +338,8 @@ class Memory:
             else:
                 slots = self.slots[entry.symbol]
                 saved_slots = slots - self.capacity + capacity
-                kept = min(self.evaluation.rows(entry.symbol), saved_slots, slots)
-                ages = offset - kept + np.arange(kept)
+                rows = min(self.evaluation.rows(entry.symbol), saved_slots, slots)
+                ages = offset - rows + np.arange(rows)
                 array = self.array(entry).copy()
                 array[_at(entry, ages % slots)] = saved[_at(entry, ages % saved_slots)]
             self._bind(entry, np.ascontiguousarray(array))

@@ -137,15 +137,15 @@ class Model(Engine):
         following = 0
 
         def holding() -> Iterator[Document | Source]:
-            for number, given in enumerate(texts):
-                source = given.source if isinstance(given, Document) else given
+            for number, entry in enumerate(texts):
+                source = entry.source if isinstance(entry, Document) else entry
                 if not isinstance(source, str):
                     raise ArgumentError(
                         f"surprisal: text {number} is {shown(source)}, not a text, so it has no words.",
                         hint="Give a str, or use score_tokens.",
                     )
                 held[number] = source
-                yield given
+                yield entry
 
         for part in scorer.tokens(holding()):
             parts.setdefault(part.number, []).append(part)
@@ -205,19 +205,19 @@ def _several(documents: Iterable[Any], method: str) -> Iterator[Any]:
     Raises:
         ArgumentError: it is one document, not a list of them; or, at its turn, one of them is a number.
     """
-    given = None
+    kind = None
     if isinstance(documents, str | bytes | bytearray):
-        given = "text"
+        kind = "text"
     elif isinstance(documents, Path | Document):
-        given = "path" if isinstance(documents, Path) else "document"
+        kind = "path" if isinstance(documents, Path) else "document"
     elif hasattr(documents, "read"):
-        given = "file"
+        kind = "file"
     elif isinstance(documents, np.ndarray) and documents.ndim == 1 and documents.dtype.kind in "iu":
-        given = "ids"
-    if given is not None or isinstance(documents, Mapping) or not isinstance(documents, Iterable):
+        kind = "ids"
+    if kind is not None or isinstance(documents, Mapping) or not isinstance(documents, Iterable):
         raise ArgumentError(
             f"{method}: expected a list of documents, found {shown(documents)}.",
-            hint=f"Give a list: model.{method}([{given or 'text'}])",
+            hint=f"Give a list: model.{method}([{kind or 'text'}])",
         )
     return _not_numbers(documents, method)
 

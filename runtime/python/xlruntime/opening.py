@@ -41,7 +41,7 @@ def open_as(kind: type[E], folder: str | Path, options: LoadOptions, *, translat
     logger.info("%s: %d files, %s bytes, %s", path, len(bundle.files), f"{size:,}", checked)
     if options.cuda_graphs and not any(graph.static for graph in bundle.graphs.values()):
         raise OptionError(
-            f"{path}: no graphs for cuda_graphs.", hint="Convert the checkpoint again with --cuda-graphs."
+            f"{path}: no graphs for cuda_graphs.", hint="Convert the checkpoint again with --set cuda_graphs=true."
         )
     return kind(path, bundle, options, files=files)
 

@@ -24,7 +24,7 @@ def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[l
     Raises:
         ValueError: the bytes are not a message.
     """
-    found, count, place = [], 0, start
+    places, count, place = [], 0, start
     while place < end:
         begin, tag = place, data[place]
         if 8 <= tag < 128:
@@ -41,7 +41,7 @@ def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[l
                 size, place = _varint(data, place, end)
             after = place + size
             if tag >> 3 in wanted:
-                found.append((tag >> 3, place, after))
+                places.append((tag >> 3, place, after))
         elif wire_type == VARINT:
             after = place + 1 if place < end and data[place] < 128 else _varint(data, place, end)[1]
         elif wire_type in (FIXED64, FIXED32):
@@ -52,7 +52,7 @@ def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[l
             raise ValueError(f"the field at byte {begin} ends outside its message")
         count += 1
         place = after
-    return found, count
+    return places, count
 
 
 def _varint(data: bytes, start: int, end: int) -> tuple[int, int]:

@@ -61,11 +61,11 @@ def installed_wheels() -> dict[str, str]:
     """Return the installed distributions of ONNX Runtime with their versions."""
     from importlib import metadata  # a tenth of this package's import time
 
-    found = {}
+    versions = {}
     for name in WHEELS:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions[name] = metadata.version(name)
+    return versions
 
 
 @functools.cache
@@ -107,10 +107,10 @@ def require_version(oldest: str, where: str) -> None:
         BundleFormatError: the message has both versions.
         ProviderError: as `import_onnxruntime`.
     """
-    found = import_onnxruntime().__version__
-    if _version(found) < _version(oldest):
+    installed = import_onnxruntime().__version__
+    if _version(installed) < _version(oldest):
         raise BundleFormatError(
-            f"{where}: needs ONNX Runtime {oldest} or newer, found {found}.", hint="Upgrade ONNX Runtime."
+            f"{where}: needs ONNX Runtime {oldest} or newer, found {installed}.", hint="Upgrade ONNX Runtime."
         )
 
 

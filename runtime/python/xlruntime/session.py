@@ -130,9 +130,9 @@ class GraphSession:
         self._deadline = deadline
         inputs = {tensor.name for tensor in self._session.get_inputs()}
         missing = {*self._outputs} - {tensor.name for tensor in self._session.get_outputs()}
-        if strange := sorted(inputs ^ graph.inputs.keys()) + sorted(missing):
+        if differing := sorted(inputs ^ graph.inputs.keys()) + sorted(missing):
             raise BundleGraphError(
-                f"{self._file}: its inputs and outputs are not those of bundle.json: {listed(map(named, strange))}.",
+                f"{self._file}: its inputs and outputs are not those of bundle.json: {listed(map(named, differing))}.",
                 hint="Convert the checkpoint again.",
             )
 
@@ -174,10 +174,10 @@ class GraphSession:
         options = self._run_options()
         with running(self._file, self._deadline, options):
             binding = self._session.io_binding()
-            kept = []  # a bound value must outlive the run
+            bound = []  # a bound value must outlive the run
             for name, array in feeds.items():
                 value = device_value(array, host)
-                kept.append(value)
+                bound.append(value)
                 binding.bind_ortvalue_input(name, value)
             for name, value in memory.constants.items():
                 if name in self.graph.inputs:

@@ -149,12 +149,12 @@ def array_problems(arrays: Arrays, plan: MemoryPlan, batch_size: int) -> list[st
     """Return the problems of a memory's tensors under this plan."""
     problems = []
     for entry in plan.entries:
-        expected, found = tuple(plan.sizes(entry, batch_size)), arrays.get(entry.input)
-        if found is None:
+        expected, array = tuple(plan.sizes(entry, batch_size)), arrays.get(entry.input)
+        if array is None:
             problems.append(f"{entry.input} is missing")
-        elif found.shape != expected or found.dtype != entry.dtype:
-            problems.append(f"{entry.input} is {found.dtype} {found.shape}, expected {entry.dtype} {expected}")
-        elif not np.isfinite(found).all():
+        elif array.shape != expected or array.dtype != entry.dtype:
+            problems.append(f"{entry.input} is {array.dtype} {array.shape}, expected {entry.dtype} {expected}")
+        elif not np.isfinite(array).all():
             problems.append(f"{entry.input} has numbers that are not finite")
     return problems
 
@@ -217,8 +217,8 @@ def read_state(
         if metadata.get("kind") != kind:
             raise damaged("another safetensors file")
         if metadata.get("version") != str(version):
-            said = shown(metadata.get("version"))
-            raise StateMismatchError(f"{path}: state version {said}, expected {version}.", hint=hint)
+            saved_version = shown(metadata.get("version"))
+            raise StateMismatchError(f"{path}: state version {saved_version}, expected {version}.", hint=hint)
         arrays, begin = {}, 0
         for name, tensor in sorted(header.items()):
             array = _allocated(tensor, begin, available - size)

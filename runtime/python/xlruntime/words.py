@@ -157,8 +157,8 @@ def byte_places(starts: Array, ends: Array, raw: npt.NDArray[np.uint8], in_bytes
 def token_anchors(starts: Array, ends: Array, is_space: npt.NDArray[np.bool_]) -> Array:
     """Return the place for which each token counts: its first byte that is not white space, or else its beginning."""
     inside = np.append(np.flatnonzero(~is_space), len(is_space))
-    found = inside[np.searchsorted(inside[:-1], starts)]
-    return np.where(found < ends, found, starts)
+    anchors = inside[np.searchsorted(inside[:-1], starts)]
+    return np.where(anchors < ends, anchors, starts)
 
 
 def _characters_before(raw: npt.NDArray[np.uint8], places: Array) -> Array:

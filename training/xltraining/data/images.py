@@ -32,8 +32,8 @@ def image_problems(model: ModelConfig, side: int) -> Iterator[str]:
     if model.n_token != 256:
         yield f"n_token must be 256 (bytes), found {model.n_token:,}"
     if model.position_limit != size:
-        found = "no limit" if model.position_limit is None else f"{model.position_limit:,}"
-        yield f"max_positions must be {size:,} (the bytes of {side} × {side} pixels), found {found}"
+        limit = "no limit" if model.position_limit is None else f"{model.position_limit:,}"
+        yield f"max_positions must be {size:,} (the bytes of {side} × {side} pixels), found {limit}"
     if model.whole and model.tgt_len != size:
         yield f"tgt_len must be {size:,}, since this model reads an image in one segment, found {model.tgt_len:,}"
     elif size % model.tgt_len:

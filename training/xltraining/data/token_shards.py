@@ -212,11 +212,11 @@ def _size_problems(split: Split) -> list[str]:
     problems = []
     for name, expected in sizes.items():
         path = split.folder / name
-        found = path.stat().st_size if path.is_file() else None
-        if found is None:
+        size = path.stat().st_size if path.is_file() else None
+        if size is None:
             problems.append(f"{name} is missing")
-        elif found != expected:
-            problems.append(f"{name} has {found:,} bytes, expected {expected:,}")
+        elif size != expected:
+            problems.append(f"{name} has {size:,} bytes, expected {expected:,}")
     return problems
 
 

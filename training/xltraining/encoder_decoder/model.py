@@ -131,7 +131,7 @@ class EncoderDecoder(LanguageModel):
                 f"the model reads at most {self.config.tgt_len:,} tokens of a target, found {memory.position + S:,}.",
                 hint="Give shorter texts, or train with a larger tgt_len.",
             )
-        past, kept, recomputes = iter(memory.layers), [], self._recomputes
+        past, new_rows, recomputes = iter(memory.layers), [], self._recomputes
 
         def block(module: nn.Module) -> Block:
             if not isinstance(module, DecoderAttention):
@@ -140,7 +140,7 @@ class EncoderDecoder(LanguageModel):
 
             def run(hidden: Tensor, source: Tensor | None, again: bool) -> Tensor:
                 if not recomputes:
-                    kept.append(torch.cat([rows, module.norm(hidden).detach()], dim=1))
+                    new_rows.append(torch.cat([rows, module.norm(hidden).detach()], dim=1))
                 output: Tensor = module(hidden, source, rows)
                 return output
 
@@ -149,7 +149,7 @@ class EncoderDecoder(LanguageModel):
         hidden = self.embed(tokens, memory.position)
         streams = run_blocks([list(map(block, self.decoder))], hidden, memory.source, reversible=recomputes)
         new_memory = DecoderMemory(
-            memory.position + S, memory.source.detach(), memory.source_bias, kept or memory.layers
+            memory.position + S, memory.source.detach(), memory.source_bias, new_rows or memory.layers
         )
         return self.dropout(self.decoder_norm(sum(streams) / 2)), new_memory
 

@@ -87,9 +87,9 @@ class _Layer:
         self.state: _Kept | None = None
 
     def release(self) -> None:
-        for kept in (self.weights, self.gradients, self.state):
-            if kept is not None:
-                kept.release()
+        for store in (self.weights, self.gradients, self.state):
+            if store is not None:
+                store.release()
 
 
 class LayerStore:
@@ -126,8 +126,8 @@ class LayerStore:
         # Buffers are small. On a GPU they stay on the device, because code outside of the layer uses them, too.
         buffers = [] if self.copies else list(module.buffers())
         weights = self._kept([*parameters, *buffers])
-        for tensor, kept in zip([*parameters, *buffers], weights.tensors, strict=True):
-            tensor.data = kept
+        for tensor, stored in zip([*parameters, *buffers], weights.tensors, strict=True):
+            tensor.data = stored
         layer = _Layer(module, weights)
         self._layers.append(layer)
         module.register_load_state_dict_post_hook(lambda *_: layer.release())
@@ -155,8 +155,8 @@ class LayerStore:
             yield
         finally:
             if self.copies:
-                for parameter, kept in zip(layer.parameters, layer.weights.tensors, strict=True):
-                    parameter.data = kept
+                for parameter, stored in zip(layer.parameters, layer.weights.tensors, strict=True):
+                    parameter.data = stored
             layer.release()
 
     def _copy(self, index: int) -> None:
@@ -177,15 +177,15 @@ class LayerStore:
         if layer.gradients is None:
             layer.gradients = self._kept(layer.parameters)
         places = zip(layer.parameters, layer.gradients.tensors, strict=True)
-        trained = [(parameter, kept) for parameter, kept in places if parameter.requires_grad]
-        for (parameter, kept), gradient in zip(trained, gradients, strict=True):
+        trained = [(parameter, stored) for parameter, stored in places if parameter.requires_grad]
+        for (parameter, stored), gradient in zip(trained, gradients, strict=True):
             if gradient is None:
                 continue
             if parameter.grad is None:
-                kept.copy_(gradient)
-                parameter.grad = kept
+                stored.copy_(gradient)
+                parameter.grad = stored
             else:
-                parameter.grad.add_(gradient.to(kept.device))
+                parameter.grad.add_(gradient.to(stored.device))
         layer.release()
 
     @torch.no_grad()
@@ -240,8 +240,8 @@ class LayerStore:
         places = [(state, name) for state in states for name, value in state.items() if getattr(value, "ndim", 0)]
         if places:
             layer.state = self._kept([state[name] for state, name in places])
-            for (state, name), kept in zip(places, layer.state.tensors, strict=True):
-                state[name] = kept
+            for (state, name), stored in zip(places, layer.state.tensors, strict=True):
+                state[name] = stored
 
     def release(self) -> None:
         """Release the pages of all layers, after other code has read their tensors."""

@@ -39,12 +39,12 @@ class Log:
         if not self.path.exists():
             return
         lines = [line for line in self.path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-        kept = [line for line in lines if json.loads(line)["step"] <= step]
+        earlier = [line for line in lines if json.loads(line)["step"] <= step]
         processes.wait()  # until every process has read it
         if processes.is_first:
             with atomic_output.file(self.path) as temporary:
-                temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        for line in kept:
+                temporary.write_text("".join(line + "\n" for line in earlier), encoding="utf-8")
+        for line in earlier:
             self.last |= json.loads(line)
 
     @property

@@ -47,9 +47,9 @@ class Processes:
         """Return the values of all processes, in the order of their ranks; only the first process gets them."""
         if self.count == 1:
             return [value]
-        found: list[Any] | None = [None] * self.count if self.is_first else None
-        dist.gather_object(value, found)
-        return found or []
+        values: list[Any] | None = [None] * self.count if self.is_first else None
+        dist.gather_object(value, values)
+        return values or []
 
     def wait(self) -> None:
         """Return when every process has called this."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.base import Architecture, Row, StepSize, stream_memory
+from xlexport.architectures.base import Architecture, Row, stream_memory
 from xlexport.architectures.options import Option
 from xlexport.architectures.reformer.training import (
     RUN_OPTIONS,
@@ -64,6 +63,7 @@ class ReformerArchitecture(Architecture):
             "Rule of LSH attention, even if the model was trained with another one.",
             choices=("band", "paper", "chunk"),
             scope=LSH_SCOPE,
+            common=True,
         ),
         Option(
             "n_hashes",
@@ -280,46 +280,6 @@ class ReformerArchitecture(Architecture):
         if overflow := _overflow(folder):
             rows.append(("overflow, by LSH layer", ", ".join(f"{fraction:.2%}" for fraction in overflow)))
         return rows
-
-    def flops(self, config: Mapping[str, Any], size: StepSize) -> int:
-        """Return the multiplications and additions of a step."""
-        from xlexport.architectures.reformer.flops import step_flops
-
-        return step_flops(config, size)
-
-    def rows_read(self, config: Mapping[str, Any], memory: str, size: StepSize) -> int:
-        """Return how many rows a step reads; each round of LSH attention sorts the rows and reads all of them."""
-        _, kind, layer = memory.split("_")
-        if kind == "bucket" or config["attn_layers"][int(layer)] != "lsh":
-            return size.capacity
-        rounds = config["n_hashes"]
-        if size.few:
-            return int(min(size.capacity, size.segment_len * rounds * config["chunk_length"]))
-        return int(rounds * size.capacity)
-
-    def integer_values(self, config: Mapping[str, Any]) -> int:
-        """Return the number of buckets; a step measured with equal ids everywhere would do different work."""
-        return math.prod(config["n_buckets"])
-
-    def eager_start(self, model: Reformer, position: int, batch_size: int) -> tuple[ReformerMemory, bool]:
-        """Return a memory after `position` tokens, with buckets of about equal size.
-
-        Measured steps all start from this memory, because the model's positions may end.
-        """
-        import torch
-
-        from xltraining.reformer import ReformerMemory
-
-        config, generator = model.config, torch.Generator().manual_seed(0)
-        layers: list[tuple[Tensor, Tensor | None]] = []
-        for kind in config.attn_layers:
-            rows = min(position, config.local_rows if kind == "local" else config.mem_len)
-            buckets = None
-            if kind == "lsh":
-                shape = (batch_size, config.n_head, config.n_hashes, rows)
-                buckets = torch.randint(config.buckets, shape, generator=generator)
-            layers.append((torch.randn(batch_size, rows, config.d_model, generator=generator), buckets))
-        return ReformerMemory(position, layers), False
 
     def training_problems(self, given: Mapping[str, Any]) -> list[str]:
         """Return the problems of the options given to `train`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.base import Architecture, Row, StepSize, stream_memory
+from xlexport.architectures.base import Architecture, Row, stream_memory
 from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
 from xlexport.architectures.transformer_xl.training import RUN_OPTIONS, TRAINING_OPTIONS
@@ -46,7 +46,7 @@ class TransformerXLArchitecture(Architecture):
         Option("same_length", "boolean", "Whether every token sees the same number of others."),
     )
     conversion_options = (
-        Option("cuda_graphs", "flag", "Also write the graphs that --cuda-graphs of other commands needs."),
+        Option("cuda_graphs", "boolean", "Whether to write also the graphs that cuda_graphs of other commands needs."),
     )
     evaluation_fields: ClassVar[Mapping[str, str]] = {
         "segment_len": "tgt_len",
@@ -167,23 +167,9 @@ class TransformerXLArchitecture(Architecture):
             return [("keys that a token sees", f"those of its part of {config['tgt_len']} tokens before it")]
         return [("keys that a token sees", _window(settings)), ("first memory", settings["first_memory"])]
 
-    def flops(self, config: Mapping[str, Any], size: StepSize) -> int:
-        """Return the multiplications and additions of a step."""
-        from xlexport.architectures.transformer_xl.flops import step_flops
-
-        return step_flops(config, size)
-
     def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a configuration; with absolute places, no memory unless the user asks for some."""
         return {**({"mem_len": 0} if is_absolute(given) else {}), **given}
-
-    def eager_start(self, model: TransformerXL, position: int, batch_size: int) -> tuple[list[Tensor], bool]:
-        """Return a full memory of zeros; steps may carry it."""
-        import torch
-
-        config = model.config
-        rows = position if config.is_absolute else config.mem_len
-        return [torch.zeros(batch_size, rows, config.d_model)] * config.n_layer, not config.is_absolute
 
 
 def is_absolute(config: Mapping[str, Any]) -> bool:

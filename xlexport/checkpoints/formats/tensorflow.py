@@ -368,6 +368,6 @@ def _published_note(config: TransformerXLConfig) -> Iterator[str]:
         name, segment_len, mem_len, clamp_len = PUBLISHED[sizes]
         yield Note(
             f"The sizes are those of the published {name}. Its published scores are with --segment-len {segment_len} "
-            f"--mem-len {mem_len} --clamp-len {clamp_len} --same-length.",
+            f"--mem-len {mem_len} --set clamp_len={clamp_len} --set same_length=true.",
             options=("segment_len", "mem_len", "clamp_len", "same_length"),
         )

@@ -59,10 +59,10 @@ def _values(units: Units, budget: Budget) -> Units:
             raise _broken(budget, f"a trie that leads to unit {int(bases.max()):,} of {len(units):,}")
         values.append(units[bases[(here & LEAF != 0) & (at != 0)]] & VALUE)
         following = bases[:, None] ^ keys
-        found = np.unique(following[(units[following] & LABEL) == keys])
-        found = found[~seen[found]]
-        seen[found] = True
-        waiting += [found[first : first + AT_ONCE] for first in range(0, len(found), AT_ONCE)]
+        children = np.unique(following[(units[following] & LABEL) == keys])
+        children = children[~seen[children]]
+        seen[children] = True
+        waiting += [children[first : first + AT_ONCE] for first in range(0, len(children), AT_ONCE)]
     return np.concatenate(values)
 
 
@@ -77,8 +77,8 @@ def _longest(values: Units, texts: npt.NDArray[np.uint8], budget: Budget) -> int
     return max(1, int((ends[np.searchsorted(ends, values)] - values).max()))
 
 
-def _broken(budget: Budget, found: str) -> VocabularyError:
+def _broken(budget: Budget, problem: str) -> VocabularyError:
     return VocabularyError(
-        f"{budget.name}: a broken precompiled character map ({found}).",
+        f"{budget.name}: a broken precompiled character map ({problem}).",
         hint="Make it again with the tokenizer's own library.",
     )

@@ -153,17 +153,17 @@ class TokenizersTokenizer(_LibraryTokenizer):
         Raises:
             OptionError: the tokens do not show white space.
         """
-        marks = {mark for kind, shown in MARKS.items() if kind in self._kinds for mark in shown}
+        marks = {mark for kind, symbols in MARKS.items() if kind in self._kinds for mark in symbols}
         if not marks:
             raise OptionError(
                 "no correction for word boundaries: the tokens of this tokenizer.json do not show white space.",
                 hint="Leave it out.",
             )
         vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
-        found = {number for name, number in vocabulary.items() if name[:1] in marks or name in SPACE_BYTES}
+        starts = {number for name, number in vocabulary.items() if name[:1] in marks or name in SPACE_BYTES}
         added = self._tokenizer.get_added_tokens_decoder().items()
         ends = {number for number, token in added if token.special and number != self.unk_id}
-        return sorted(found | ends) if found else []
+        return sorted(starts | ends) if starts else []
 
     def _normalized(self, text: str) -> str:
         normalizer = self._tokenizer.normalizer

@@ -132,9 +132,9 @@ class Vocabulary:
         if len(self.index) < len(self.symbols):
             twice = [shown(symbol) for symbol, times in Counter(self.symbols).items() if times > 1]
             yield f"symbols occur more than once: {listed(twice)}"
-        strange = [shown(symbol) for symbol in self.symbols if not self._is_of_kind(symbol)]
-        if strange:
-            yield f"symbols that are not {self.kind}: {listed(strange)}"
+        invalid = [shown(symbol) for symbol in self.symbols if not self._is_of_kind(symbol)]
+        if invalid:
+            yield f"symbols that are not {self.kind}: {listed(invalid)}"
         for role in ROLES:
             symbol = getattr(self, role)
             if symbol is not None and symbol not in self.index:

@@ -108,7 +108,7 @@ class VocabularyTokenizer:
                 if encoder.held > limits.bytes:
                     raise TextError(
                         f"{name}: a word of more than {limits.bytes:,} characters.",
-                        hint="Check that it is a text of words, or allow longer ones: --max-document-bytes.",
+                        hint="Check that it is a text of words, or allow longer ones: --set max_document_bytes=N.",
                     )
             yield encoder.flush()
             yield encoder.end()
@@ -268,17 +268,17 @@ class _ByteEncoder:
         numbers = self._table[values]
         if (unknown := np.flatnonzero(numbers == UNKNOWN)).size:
             self._refuse(raw, unknown.tolist())
-        (kept,) = np.nonzero(numbers != DROPPED)
-        self._counts.dropped_bytes += len(raw) - len(kept)
-        self._counts.dropped_chars += len(raw) - len(kept)  # newlines, so characters too
-        if self._empty and len(kept):
+        (places,) = np.nonzero(numbers != DROPPED)
+        self._counts.dropped_bytes += len(raw) - len(places)
+        self._counts.dropped_chars += len(raw) - len(places)  # newlines, so characters too
+        if self._empty and len(places):
             self._counts.first_token_bytes = 1
-            self._counts.first_token_chars = int(values[kept[0]] & 0xC0 != 0x80)
+            self._counts.first_token_chars = int(values[places[0]] & 0xC0 != 0x80)
             self._empty = False
-        starts = kept + self._bytes
+        starts = places + self._bytes
         self._bytes += len(raw)
         self._open = raw[-1:] != b"\n" if raw else self._open
-        return TokenPiece(numbers[kept], starts, starts + 1)
+        return TokenPiece(numbers[places], starts, starts + 1)
 
     def end(self) -> TokenPiece:
         """Return the tokens that end a last line without newline."""
@@ -289,9 +289,9 @@ class _ByteEncoder:
         places: dict[int, int] = {}
         for at in unknown:
             places.setdefault(raw[at], self._bytes + at)
-        found = listed(f"{byte} (0x{byte:02x}) at byte {at:,}" for byte, at in places.items())
+        unknown_bytes = listed(f"{byte} (0x{byte:02x}) at byte {at:,}" for byte, at in places.items())
         raise TokenError(
-            f"{self._name}: {found} not in the vocabulary of {len(self._vocabulary)} bytes, which has no token "
+            f"{self._name}: {unknown_bytes} not in the vocabulary of {len(self._vocabulary)} bytes, which has no token "
             "for unknown bytes.",
             hint="Prepare the text as the training text was, or replace them.",
         )

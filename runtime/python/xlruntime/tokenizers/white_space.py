@@ -24,12 +24,12 @@ def starts_word(tokenizer: Tokenizer, vocab_size: int) -> npt.NDArray[np.bool_]:
     Raises:
         OptionError: the tokens do not show where words end.
     """
-    found = np.zeros(vocab_size, np.bool_)
+    starts = np.zeros(vocab_size, np.bool_)
     ids = [number for number in _ids(tokenizer) if 0 <= number < vocab_size]
     if not ids:
         raise _refusal("no token of this vocabulary begins with white space")
-    found[ids] = True
-    return found
+    starts[ids] = True
+    return starts
 
 
 def _ids(tokenizer: Tokenizer) -> list[int]:

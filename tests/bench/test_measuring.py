@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from xlexport.bench import timing
-from xlexport.bench.timing import Clock, compared, disturbance, waited
+from xlexport.bench import measuring
+from xlexport.bench.measuring import Clock, compared, disturbance, waited
 
 
 def clock_of(*medians: float, waiting: float = 0.0) -> Clock:
@@ -64,12 +64,12 @@ def test_a_clock_counts_waiting_of_its_own_rounds(monkeypatch: pytest.MonkeyPatc
 
     readings = iter([5.0, 5.5, 20.0, 20.25, 31.0, 30.0, 40.0, 41.0])
     monkeypatch.setattr(time, "sleep", sleep)
-    monkeypatch.setattr(timing, "waited", reading)
+    monkeypatch.setattr(measuring, "waited", reading)
     here, elsewhere = Clock(), Clock(elsewhere=True)
     for clock in (here, here, here, elsewhere):  # in the third round a thread ended, whose time is no longer counted
         clock.round(lambda: None, 2)
     assert here.waited == pytest.approx(0.75) and elsewhere.waited == 0
-    assert now == pytest.approx(1000 + 4 * timing.PAUSE)
+    assert now == pytest.approx(1000 + 4 * measuring.PAUSE)
     assert [len(runs) for runs in here.rounds] == [2, 2, 2]
 
 

@@ -1,4 +1,8 @@
-"""Time and memory that this process uses, and whether other programs disturbed a measurement."""
+"""Measure sides in turns, judge whether other programs disturbed them, and measure what the machine can do.
+
+A side's `Clock` holds the times of its rounds. `take_turns` lets each side have a round and then measures the rates of
+the machine, again and again, so that a slow phase meets all sides.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,36 @@ import math
 import os
 import resource
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-__all__ = ["PRECISION", "Clock", "compared", "disturbance", "peak_rss_mb", "seconds", "waited"]
+from xlruntime.devices import Device
+from xlruntime.providers import device_value, open_session
+
+__all__ = [
+    "PRECISION",
+    "SGEMM_SIZE",
+    "Clock",
+    "Machine",
+    "Rates",
+    "compared",
+    "disturbance",
+    "peak_rss_mb",
+    "seconds",
+    "take_turns",
+    "waited",
+]
 
 PAUSE = 0.05  # seconds; threads of PyTorch wait for work in a loop, for some milliseconds after their last
 PRECISION = 0.03  # threads that run before all other programs wait for less than 0.01 of the time
+SGEMM_SIZE = 2048
+COPY_BYTES = 128 << 20  # of each array, larger than caches
 
 
 @dataclass
@@ -57,6 +80,15 @@ class Clock:
     def medians(self) -> list[float]:
         """The median of each round."""
         return [float(np.median(part)) for part in self.rounds]
+
+
+def take_turns(sides: Sequence[Callable[[], object]], rounds: int, rates: Callable[[], object]) -> None:
+    """Call each side once in each round, and `rates` before the first round and after each."""
+    rates()
+    for _ in range(rounds):
+        for side in sides:
+            side()
+        rates()
 
 
 def disturbance(*clocks: Clock, precision: float = PRECISION) -> str | None:
@@ -113,3 +145,82 @@ def peak_rss_mb() -> float:
     """Return the largest resident memory of this process so far, in MB of 10^6 bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kilobytes, but bytes on macOS
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The best measured rates, in 10^9 per second.
+
+    Attributes:
+        sgemm: multiplications and additions of a float32 matrix product.
+        copy: bytes read and written while copying a large array.
+        read: bytes read while summing a large array.
+    """
+
+    sgemm: float
+    copy: float
+    read: float
+
+    @staticmethod
+    def best(rates: Sequence[Rates]) -> Rates:
+        """Return the best of each rate."""
+        return Rates(*(max(getattr(rate, name) for rate in rates) for name in ("sgemm", "copy", "read")))
+
+    @property
+    def memory(self) -> float:
+        """The faster of the two rates of memory, so that the floor of a step is never too high."""
+        return max(self.copy, self.read)
+
+
+class Machine:
+    """Measures rates with the same runtime, device and threads as the steps."""
+
+    def __init__(self, device: Device, threads: int | None) -> None:
+        square, count = (SGEMM_SIZE, SGEMM_SIZE), COPY_BYTES // 4
+        factor, row = np.random.default_rng(0).random(square, np.float32), np.ones(count, np.float32)
+        self._sgemm = _operator("MatMul", [factor, factor], square, device, threads)
+        self._copy = _operator("Neg", [row], (count,), device, threads)  # a plain copy would get only one thread
+        self._read = _operator("ReduceSum", [row], (1,), device, threads)
+        self.rates()  # the first run allocates
+
+    def rates(self, times: int = 1) -> Rates:
+        """Measure each rate `times` times and return the best."""
+
+        def best(run: Callable[[], object]) -> float:
+            return min(seconds(run) for _ in range(times))
+
+        return Rates(
+            sgemm=2 * SGEMM_SIZE**3 / best(self._sgemm) / 1e9,
+            copy=2 * COPY_BYTES / best(self._copy) / 1e9,
+            read=COPY_BYTES / best(self._read) / 1e9,
+        )
+
+
+def _operator(
+    name: str, arrays: Sequence[Any], shape: tuple[int, ...], device: Device, threads: int | None
+) -> Callable[[], object]:
+    """Return a function that runs one float32 operator, whose inputs and output stay on the device."""
+    import onnx_ir as ir
+
+    inputs = [ir.val(f"x{index}", ir.DataType.FLOAT, array.shape) for index, array in enumerate(arrays)]
+    result = ir.val("y", ir.DataType.FLOAT, shape)
+    node = ir.Node("", name, inputs, outputs=[result])
+    graph = ir.Graph(inputs, [result], nodes=[node], opset_imports={"": 20}, name=name)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "operator.onnx")
+        ir.save(ir.Model(graph, ir_version=10), path)
+        session = open_session(path, device, threads)
+    binding = session.io_binding()
+    # Bound values, and on the CPU their arrays, must stay alive until the run ends.
+    kept = [*arrays, np.zeros(shape, np.float32)]
+    values = [device_value(array, device) for array in kept]
+    for entry, bound in zip(inputs, values, strict=False):
+        binding.bind_ortvalue_input(entry.name, bound)
+    binding.bind_ortvalue_output("y", values[-1])
+
+    def run() -> object:
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        return kept, values
+
+    return run

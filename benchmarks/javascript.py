@@ -1,6 +1,17 @@
-"""The same bundle in Python, in Node and in a browser: sides for `javascript_beside_python.py`, and their processes.
+"""Compare the speed of a bundle in Python, in Node and in a browser, in turns.
 
-Needs Node, `npm ci && npm run build` in runtime/js, and Chromium.
+    python -m benchmarks.javascript BUNDLE [--mem-len 448] [--transformers-js FOLDER] [--json FILE]
+
+All sides feed the same text to a stream, piece by piece; each has processes of its own. The sides are Python and Node
+with one and two threads, and headless Chromium on WebAssembly with one and two. All run the same graphs with the bodies
+of their operators. Differences are those to Python's scores, in nats. A step is a piece.
+
+`--transformers-js` is a folder with `npm install --ignore-scripts @huggingface/transformers`. Then transformers.js runs
+a decoder of GPT-2's shape with random weights, which is made here, in Node and in Chromium. It computes logits of all
+tokens of segments of 128, up to 1,024 tokens, and starts again. So a token sees 448 tokens of past segments on average.
+Models of different sizes are compared by tokens per second times their parameters.
+
+Needs Node, Chromium, `npm ci && npm run build` in runtime/js, and the extras cpu, convert and dev.
 """
 
 from __future__ import annotations
@@ -8,17 +19,32 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import numpy.typing as npt
 import psutil
 
-from benchmarks.sides import ROOT, Ready, SideError, text_ids
+from benchmarks.sides import (
+    PATH,
+    ROOT,
+    Pieces,
+    Ready,
+    Side,
+    SideError,
+    Sides,
+    add_to_json,
+    measure,
+    print_table,
+    run_once,
+)
 
-__all__ = ["Child", "gpt2", "javascript", "python", "write_gpt2"]
+__all__ = ["Child", "main"]
 
 WARM = 10  # pieces before the first turn: the first ones of JavaScript take up to a third longer, until it is compiled
 GPT2 = {"n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024, "vocab_size": 50257}
@@ -35,9 +61,9 @@ class Child:
         Raises:
             SideError: the process ended; stderr has the reason.
         """
-        given = {"kind": kind, "model": str(model), "threads": threads, "settings": settings, "library": library}
+        options = {"kind": kind, "model": str(model), "threads": threads, "settings": settings, "library": library}
         self._process = subprocess.Popen(
-            ["node", "--expose-gc", str(ROOT / "benchmarks/javascript_side.mjs"), json.dumps(given)],
+            ["node", "--expose-gc", str(ROOT / "benchmarks/javascript_side.mjs"), json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -78,58 +104,42 @@ class Child:
         return json.loads(line)
 
 
-class Pieces:
-    """Hand out pieces of one text, one after the other."""
-
-    def __init__(self, tokens: int) -> None:
-        """Begin at the text's first byte."""
-        self._tokens, self._at = tokens, 0
-
-    def next(self) -> npt.NDArray[np.int64]:
-        """Return the next ids."""
-        self._at += self._tokens
-        return text_ids(self._at - self._tokens, self._tokens)
-
-
-def python(bundle: str, threads: int, settings: dict[str, Any], tokens: int) -> Ready:
+def python(bundle: Path, threads: int, settings: dict[str, Any], tokens: int) -> Ready:
     """Return the side of `xlruntime` in Python, without kernels, so that the same graphs run."""
     import xlruntime
 
     started = time.perf_counter()
-    model = xlruntime.load(bundle, threads=threads, ops="none")
-    stream = model.stream(**settings)
+    stream = xlruntime.load(bundle, threads=threads, ops="none").stream(**settings)
     facts = {"tokens": tokens, "load_seconds": time.perf_counter() - started, "parameters": parameters(bundle)}
     pieces = Pieces(tokens)
-    return Ready(lambda: stream.feed(pieces.next()).log_probs, facts, WARM)
+    return Ready(lambda: stream.feed(pieces.next()[0][0]).log_probs, facts, WARM)
 
 
-def javascript(kind: str, bundle: str, threads: int, settings: dict[str, Any], tokens: int) -> Ready:
+def javascript(kind: str, bundle: Path, threads: int, settings: dict[str, Any], tokens: int) -> Ready:
     """Return the side of the package `xlruntime`: in Node, in a page on WebAssembly, or on WebGPU."""
-    child = Child(kind, bundle, threads, settings)
+    child, pieces = Child(kind, bundle, threads, settings), Pieces(tokens)
     facts = {"tokens": tokens, "load_seconds": child.load_seconds, "parameters": parameters(bundle)}
-    pieces = Pieces(tokens)
-    return Ready(lambda: child.feed(pieces.next()), facts, WARM, elsewhere=True)
+    return Ready(lambda: child.feed(pieces.next()[0][0]), facts, WARM, elsewhere=True)
 
 
-def gpt2(kind: str, model: str, library: str, threads: int, tokens: int) -> Ready:
+def gpt2(kind: str, model: Path, library: str, threads: int, tokens: int) -> Ready:
     """Return the side of transformers.js with a decoder of random weights: `gpt2_node` or `gpt2_wasm`."""
-    child = Child(kind, model, threads, {}, library)
-    count = json.loads((Path(model) / "config.json").read_text())["parameters"]
+    child, pieces = Child(kind, model, threads, {}, library), Pieces(tokens)
+    count = json.loads((model / "config.json").read_text())["parameters"]
     facts = {"tokens": tokens, "load_seconds": child.load_seconds, "parameters": count, "model": "gpt2"}
-    pieces = Pieces(tokens)
 
     def step() -> None:
-        child.feed(pieces.next())
+        child.feed(pieces.next()[0][0])
 
     return Ready(step, facts, WARM, elsewhere=True)
 
 
-def parameters(bundle: str) -> int:
+def parameters(bundle: Path) -> int:
     """Return the number of float32 weights of a bundle."""
-    return sum(file.stat().st_size for file in Path(bundle).glob("weights*.data")) // 4
+    return sum(file.stat().st_size for file in bundle.glob("weights*.data")) // 4
 
 
-def write_gpt2(folder: str) -> None:
+def write_gpt2(folder: Path) -> None:
     """Write a graph of GPT-2's shape with random weights, under the names that transformers.js expects."""
     import torch
     from torch import Tensor, nn
@@ -178,11 +188,11 @@ def write_gpt2(folder: str) -> None:
     names = [f"past_key_values.{kind}" for kind in kinds]
     past = [torch.zeros(1, heads, 3, width // heads) for _ in names]
     free: dict[str, dict[int, str]] = {name: {2: "past"} for name in names}
-    (Path(folder) / "onnx").mkdir(parents=True)
+    (folder / "onnx").mkdir(parents=True)
     torch.onnx.export(
         model,
         (torch.zeros(1, 4, dtype=torch.int64), torch.ones(1, 7, dtype=torch.int64), *past),
-        str(Path(folder) / "onnx/model.onnx"),
+        str(folder / "onnx/model.onnx"),
         input_names=["input_ids", "attention_mask", *names],
         output_names=["logits", *(f"present.{kind}" for kind in kinds)],
         dynamic_axes={"input_ids": {1: "tokens"}, "attention_mask": {1: "all"}, **free},
@@ -192,5 +202,49 @@ def write_gpt2(folder: str) -> None:
     )
     count = sum(weight.numel() for weight in model.parameters())
     config = {**GPT2, "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "parameters": count}
-    (Path(folder) / "config.json").write_text(json.dumps(config), "utf-8")
-    (Path(folder) / "generation_config.json").write_text("{}", "utf-8")
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    (folder / "generation_config.json").write_text("{}", "utf-8")
+
+
+@click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
+@click.argument("bundle", type=PATH)
+@click.option("--mem-len", type=click.IntRange(1), help="Rows of memory. [default: the bundle's]")
+@click.option("--tokens", default=512, show_default=True, type=click.IntRange(1), help="Tokens of a piece.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
+@click.option("--repeats", default=2, show_default=True, type=click.IntRange(1), help="Pieces of a side in a round.")
+@click.option("--transformers-js", "library", type=PATH, help="Folder in which transformers.js is installed.")
+@click.option("--gpt2", "decoder", type=PATH, help="Folder that keeps the decoder for reuse.")
+@click.option("--json", "file", type=PATH, help="File for figures; figures of other tables are kept.")
+def main(
+    bundle: Path,
+    mem_len: int | None,
+    tokens: int,
+    rounds: int,
+    repeats: int,
+    library: Path | None,
+    decoder: Path | None,
+    file: Path | None,
+) -> None:
+    """Measure all sides, and print them."""
+    place, settings = bundle.resolve(), {} if mem_len is None else {"mem_len": mem_len}
+    sides: Sides = {}
+    for threads, word in ((1, "thread"), (2, "threads")):
+        options = (place, threads, settings, tokens)
+        sides[f"Python, {threads} {word}"] = partial(Side, python, *options)
+        sides[f"Node, {threads} {word}"] = partial(Side, javascript, "node", *options)
+        sides[f"WebAssembly, {threads} {word}"] = partial(Side, javascript, "wasm", *options)
+    with tempfile.TemporaryDirectory() as scratch:
+        if library is not None:
+            decoder = (decoder or Path(scratch) / "gpt2").resolve()
+            if not decoder.exists():
+                run_once(write_gpt2, decoder)
+            for kind, name in (("gpt2_node", "Node"), ("gpt2_wasm", "WebAssembly")):
+                side = partial(Side, gpt2, kind, decoder, library.resolve(), 2, tokens)
+                sides[f"transformers.js, {name}, 2 threads"] = side
+        figures = measure(sides, rounds, repeats, 2)
+    print_table(f"{bundle.name}, pieces of {tokens} tokens, {settings or 'its own settings'}", figures)
+    add_to_json(file, f"{bundle.name} {mem_len or ''}".strip(), figures)
+
+
+if __name__ == "__main__":
+    main()

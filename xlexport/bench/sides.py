@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.architectures import architecture
+from xlexport.bench.workload import workload
 from xlexport.checkpoints import SourceCheckpoint
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
@@ -66,7 +67,7 @@ class GraphSide:
         self.memory = model.new_memory(work.evaluation, work.batch_size)
         self.memory.memory_length[:] = work.evaluation.most_rows
         random = np.random.default_rng(0)
-        values = architecture(model.bundle.architecture).integer_values(model.bundle.config)
+        values = workload(model.bundle.architecture).integer_values(model.bundle.config)
         for entry in self.memory.entries:
             if entry.dtype == "int32":  # equal ids everywhere would change the work
                 ids = self.memory.array(entry)
@@ -76,17 +77,17 @@ class GraphSide:
 
     def step(self) -> object:
         """Run one step as an application does."""
-        self._stand()
+        self._move_to_position()
         return self.model.step(self.work.purpose, self.memory, self.tokens, self.targets)
 
     def step_in(self, session: GraphSession) -> object:
         """Run one step in another session of the graph."""
-        self._stand()
-        made = session.step(self.memory.feeds(session.graph, self.tokens, self.targets), self.memory)
+        self._move_to_position()
+        outputs = session.step(self.memory.feeds(session.graph, self.tokens, self.targets), self.memory)
         self.memory.advance(self.work.segment_len)
-        return made
+        return outputs
 
-    def _stand(self) -> None:
+    def _move_to_position(self) -> None:
         # Some models have a last position; every step must be measured at a valid one.
         self.memory.position[:] = self.work.position
 
@@ -111,9 +112,9 @@ class EagerSide:
         torch.set_num_threads(threads or self.threads)
         tokens, targets = map(torch.from_numpy, work.ids(config))
         evaluation = work.evaluation
-        found = architecture(self.source.architecture)
-        eager = found.under_evaluation(found.as_converted(self.source.build_model(), config), evaluation)
-        memory, carries = found.eager_start(eager, work.position, work.batch_size)
+        adapter = architecture(self.source.architecture)
+        eager = adapter.under_evaluation(adapter.as_converted(self.source.build_model(), config), evaluation)
+        memory, carries = workload(self.source.architecture).eager_start(eager, work.position, work.batch_size)
         state = {"memory": memory}
 
         @torch.inference_mode()

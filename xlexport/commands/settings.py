@@ -1,0 +1,125 @@
+"""Settings without an option of their own: `--set NAME=VALUE` gives one, `--help-settings` lists them.
+
+A setting is a parameter of a command like an option, with type, limits, default and help. It only has no flag.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from xlexport.terminal import print_text
+
+__all__ = ["Setting", "set_options", "settings_of", "unknown_option"]
+
+
+class Setting(click.Option):
+    """A parameter that only `--set` gives.
+
+    Args:
+        table: the table of a recipe that holds the setting, such as `model`, which comes before its name and a dot.
+    """
+
+    def __init__(self, *args: Any, table: str = "", **more: Any) -> None:
+        super().__init__(*args, **more, hidden=True)
+        self.setting = f"{table}.{self.name}" if table else str(self.name)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Add no flag: the parser knows `--set`."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """Return the text of the last `--set` with this name, or the default."""
+        texts = [text for name, text in map(_split, opts.get("overrides") or ()) if name == self.setting]
+        return (texts[-1], ParameterSource.COMMANDLINE) if texts else super().consume_value(ctx, opts)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return the spelling on the command line, for errors."""
+        return f"'--set {self.setting}'"
+
+    def help_record(self, ctx: click.Context) -> tuple[str, str]:
+        """Return name and type, and the help with limits and default, for `--help-settings`."""
+        self.hidden = False
+        record = self.get_help_record(ctx)
+        self.hidden = True
+        return f"{self.setting}={self.make_metavar(ctx)}", record[1] if record else ""
+
+
+def settings_of(command: click.Command) -> list[Setting]:
+    """Return the settings of a command."""
+    return [parameter for parameter in command.params if isinstance(parameter, Setting)]
+
+
+def set_options() -> list[click.Parameter]:
+    """Return the options `--set` and `--help-settings`, for a command that has settings."""
+    return [
+        click.Option(
+            ["--set", "overrides"],
+            multiple=True,
+            metavar="NAME=VALUE",
+            is_eager=True,
+            expose_value=False,
+            callback=_check_names,
+            help="A setting that --help-settings lists; may be given several times.",
+        ),
+        click.Option(
+            ["--help-settings"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_settings,
+            help="List the settings of --set with types, limits and defaults, and exit.",
+        ),
+    ]
+
+
+def unknown_option(command: click.Command, error: click.NoSuchOption) -> click.UsageError:
+    """Return the error of an unknown option; if it is named like a setting, the error shows `--set`."""
+    name = error.option_name.removeprefix("--").removeprefix("no-").replace("-", "_")
+    for setting in settings_of(command):
+        if setting.name == name:
+            use = f"It is a setting: --set {setting.setting}=VALUE."
+            return click.UsageError(f"No such option '{error.option_name}'. {use}", error.ctx)
+    return error
+
+
+def _split(override: str) -> tuple[str, str]:
+    name, _, text = override.partition("=")
+    return name.strip(), text.strip()
+
+
+def _check_names(ctx: click.Context, parameter: click.Parameter, overrides: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse overrides that are not NAME=VALUE of a setting; one message lists all."""
+    names = {setting.setting for setting in settings_of(ctx.command)}
+    options = {str(one.name): one.opts for one in ctx.command.params if not isinstance(one, Setting)}
+    problems = []
+    for override in overrides:
+        name = _split(override)[0]
+        if "=" not in override:
+            problems.append(f"Expected NAME=VALUE after --set, found {override!r}.")
+        elif name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            flags = [flag for flag in options.get(name.rpartition(".")[2], ()) if flag.startswith("--")]
+            meant = f"It is an option: {flags[-1]}." if flags else f"Did you mean {near[0]!r}?" if near else ""
+            problems.append(f"No such setting {name!r}. {meant}".rstrip())
+    if problems:
+        raise click.UsageError(" ".join(problems), ctx)
+    return overrides
+
+
+def _show_settings(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    """Print the settings of the command by heading, and exit."""
+    if not asked or ctx.resilient_parsing:
+        return
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for setting in settings_of(ctx.command):
+        sections.setdefault(str(vars(setting).get("heading", "Settings")), []).append(setting.help_record(ctx))
+    formatter = ctx.make_formatter()
+    for heading, records in sections.items():
+        with formatter.section(heading):
+            formatter.write_dl(records)
+    print_text(formatter.getvalue().strip())
+    ctx.exit()
