@@ -145,16 +145,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=10_000_000)
     parser.add_argument("--bundle", type=Path, default=BUNDLE, help="with same_length, on bytes or other small ids")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = soak(chosen.tokens, Path(folder), chosen.bundle, show=True)
-    print(f"{found.tokens:,} tokens in {found.seconds:,.0f} s, {found.nats / found.tokens:.6f} nats each")
-    first, last = found.resident[0], found.resident[-1]
-    begun = min(MILLION, found.tokens // 10)
+        result = soak(options.tokens, Path(folder), options.bundle, show=True)
+    print(f"{result.tokens:,} tokens in {result.seconds:,.0f} s, {result.nats / result.tokens:.6f} nats each")
+    first, last = result.resident[0], result.resident[-1]
+    begun = min(MILLION, result.tokens // 10)
     print(f"resident memory after the first {begun:,} tokens: {first:.2f} MB")
     print(f"resident memory after the last one: {last:.2f} MB, which is {100 * (last / first - 1):+.2f} %")
-    print(f"largest difference from a stream without the past: {found.difference:.2e} nats")
-    print(f"with counters that pass 2**31, 2**32 and 2**53:     {found.large_difference:.2e} nats")
+    print(f"largest difference from a stream without the past: {result.difference:.2e} nats")
+    print(f"with counters that pass 2**31, 2**32 and 2**53:     {result.large_difference:.2e} nats")
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def _convert(checkpoint: Path, bundle: Path, options: Sequence[str]) -> None:
 def _run(command: str, source: Path, output: Path, options: Sequence[str]) -> None:
     if output.exists():
         return
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "xlexport", command, str(source), "-o", str(output), *options],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
@@ -165,9 +165,9 @@ def _run(command: str, source: Path, output: Path, options: Sequence[str]) -> No
         text=True,
         check=False,
     )
-    if made.returncode:
-        last = (made.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise PartError(f"{command} of {source} ended with status {made.returncode}: {last}")
+    if process.returncode:
+        last = (process.stderr.strip().splitlines() or ["no message"])[-1]
+        raise PartError(f"{command} of {source} ended with status {process.returncode}: {last}")
 
 
 def _megabytes(folder: Path) -> float:

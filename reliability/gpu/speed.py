@@ -81,10 +81,10 @@ def by_pytorch(checkpoint: Path, device: str, threads: int, work: Mapping[str, i
     def step() -> npt.NDArray[Any]:
         tokens, targets = (torch.from_numpy(each).to(device) for each in ids)
         log_probs, *state[:] = run(tokens, targets, *state)
-        found: npt.NDArray[np.float32] = log_probs.cpu().numpy()
+        scores: npt.NDArray[np.float32] = log_probs.cpu().numpy()
         if device != "cpu":
             torch.cuda.synchronize(device)  # the new memory, too
-        return found
+        return scores
 
     return Ready(step, {**_facts(work), "matmul_precision": torch.get_float32_matmul_precision()}, WARM)
 

@@ -16,14 +16,14 @@ HEAD = ("segment / memory", "batch", "bundle, ms", "tokens/s", "with CUDA graphs
 
 def markdown(outcomes: Sequence[Outcome], device: str, tiny: bool) -> str:
     """Return both tables; the first line of a rehearsal says that it is one."""
-    found = {outcome.name: outcome for outcome in outcomes}
-    machine = found["machine"].figures if "machine" in found else {}
+    by_name = {outcome.name: outcome for outcome in outcomes}
+    machine = by_name["machine"].figures if "machine" in by_name else {}
     lines = []
     if device == "cpu" or tiny:
         lines += [f"**A rehearsal{' in tiny sizes' if tiny else ''} on {device}: no figures of a GPU.**", ""]
     lines += [_machine_line(machine, device), ""]
-    if "speed" in found:
-        lines += _speed(found["speed"].figures.get("shapes", {}))
+    if "speed" in by_name:
+        lines += _speed(by_name["speed"].figures.get("shapes", {}))
     lines += ["| part | result | seconds |", "|---|---|---|"]
     for outcome in outcomes:
         reason = f": {outcome.reason}" if outcome.reason else ""

@@ -88,13 +88,13 @@ def search(names: Sequence[str], seconds: float, jobs: int, folder: Path) -> int
         complete = True
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-    found = findings.found()
-    print(f"{executions:,} executions, {len(found):,} findings")
-    for finding in found:
+    harmful = findings.found()
+    print(f"{executions:,} executions, {len(harmful):,} findings")
+    for finding in harmful:
         said = finding.said if finding.said.isprintable() else ascii(finding.said)
         print(f"{finding.target}: {finding.kind}, {finding.times:,} times: {said[:LONGEST_LINE]}")
         print(f"  python -m reliability.guided --repeat {finding.target} {finding.file}")
-    return 0 if complete and not found else 1
+    return 0 if complete and not harmful else 1
 
 
 def print_turn(turn: Turn, findings: int) -> None:
