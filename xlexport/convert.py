@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from xlexport.architectures import Step, architecture, require_support
+from xlexport.architectures import Step, architecture
 from xlexport.architectures.choices import check_choices
 from xlexport.architectures.options import flags
 from xlexport.atomic_output import writing
@@ -180,8 +180,6 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
         OptionError: options need ONNX.
         ExportError: the format or precision cannot hold the architecture.
     """
-    if options.to == "torchscript":
-        require_support(source.architecture, "torchscript")
     found = architecture(source.architecture)
     if found.encoder(source.config) is not None and (options.to != "onnx" or options.quantization):
         raise ExportError(
@@ -221,7 +219,7 @@ def _chosen(source: SourceCheckpoint, options: ConversionOptions) -> SourceCheck
         source,
         config=config,
         notes=source.notes + notes,
-        build_model=lambda: found.as_converted(source.build_model(), config),
+        build_model=lambda: found.configured(source.build_model(), config),
     )
 
 
