@@ -10,13 +10,12 @@ from __future__ import annotations
 import importlib
 
 from xlexport.architectures.base import Architecture
-from xlexport.architectures.options import Option
 from xlexport.architectures.step import Form, Step, StepTensor, traced_outputs
 from xlexport.errors import ExportError
+from xltraining.config_fields import Option
 
 __all__ = [
     "ARCHITECTURES",
-    "FIRST",
     "Architecture",
     "Form",
     "Option",
@@ -34,8 +33,7 @@ ARCHITECTURES = {
     "encoder_decoder": "xlexport.architectures.encoder_decoder",
     "reformer": "xlexport.architectures.reformer",
 }
-"""The module of each architecture, which is imported on first use; `xlexport train` trains the first by default."""
-FIRST = next(iter(ARCHITECTURES))
+"""The module of each architecture, which is imported on first use."""
 
 
 def find(name: str) -> Architecture | None:

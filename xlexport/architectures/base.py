@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
+from xltraining.config_fields import Option
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -40,8 +40,6 @@ class Architecture(ABC):
         evaluation_options: settings that users of a bundle may choose, besides `segment_len` and `mem_len`.
         conversion_options: choices of a conversion, besides those settings.
         converted_fields: fields of the configuration that a conversion may change.
-        training_options: fields of the configuration that `xlexport train` offers; if empty, it cannot train the model.
-        run_options: fields of `TrainingConfig` that only this architecture reads.
     """
 
     name: ClassVar[str]
@@ -51,8 +49,6 @@ class Architecture(ABC):
     evaluation_options: ClassVar[Sequence[Option]] = ()
     conversion_options: ClassVar[Sequence[Option]] = ()
     converted_fields: ClassVar[Sequence[str]] = ()
-    training_options: ClassVar[Sequence[Option]] = ()
-    run_options: ClassVar[Sequence[Option]] = ()
 
     # Conversion
 
@@ -142,20 +138,3 @@ class Architecture(ABC):
         """
         rows: Mapping[str, Tensor] = memory
         return rows.items()
-
-    # Training
-
-    def training_problems(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the problems of the options given to `train`, each as part of a sentence.
-
-        An option that would have no effect is a problem.
-        """
-        return []
-
-    def foreign_hint(self, names: Collection[str]) -> str | None:
-        """Return what to use instead of the given options of other architectures, or None."""
-        return None
-
-    def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a configuration from the given options; compute the values that follow from them."""
-        return dict(given)

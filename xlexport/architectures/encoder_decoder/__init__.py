@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xlexport.architectures.base import Architecture
-from xlexport.architectures.encoder_decoder.training import RUN_OPTIONS, TRAINING_OPTIONS
 from xlexport.architectures.step import Step
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ class EncoderDecoderArchitecture(Architecture):
 
     name = "encoder_decoder"
     title = "encoder-decoder"
-    training_options = TRAINING_OPTIONS
-    run_options = RUN_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare that a target is read in one step, unless it is generated, and how long it is."""

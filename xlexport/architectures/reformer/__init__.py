@@ -7,15 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xlexport.architectures.base import Architecture
-from xlexport.architectures.options import Option
-from xlexport.architectures.reformer.training import (
-    RUN_OPTIONS,
-    TRAINING_OPTIONS,
-    training_config,
-    training_problems,
-)
 from xlexport.architectures.step import Step
 from xlexport.errors import ExportError
+from xltraining.config_fields import Option
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -62,8 +56,6 @@ class ReformerArchitecture(Architecture):
         ),
     )
     converted_fields = ("rule", "n_hashes", "reads_last")  # older checkpoints lack the last one
-    training_options = TRAINING_OPTIONS
-    run_options = RUN_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare the rounds of hashing, and under rule `band` the memory length.
@@ -219,18 +211,6 @@ class ReformerArchitecture(Architecture):
             memory = replace(memory, layers=layers)
         return project_memory(model, memory)
 
-    def training_problems(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the problems of the options given to `train`."""
-        return training_problems(given)
-
-    def foreign_hint(self, names: Collection[str]) -> str | None:
-        """Return how to choose a Reformer's layers, if --n-layer was given."""
-        return "a Reformer's layers are the ones that --attn-layers names" if "n_layer" in names else None
-
-    def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a configuration from the given options."""
-        return training_config(given)
-
 
 def _require_step_graphs(config: Mapping[str, Any]) -> None:
     """Raise an error for a model that only serves as a comparison in training."""
@@ -240,7 +220,7 @@ def _require_step_graphs(config: Mapping[str, Any]) -> None:
     if found:
         raise ExportError(
             f"the Reformer has {found}, which are for comparisons in training and have no step graphs.",
-            hint="Train with --residual reversible and with layers of local, lsh and full.",
+            hint="Train with residual reversible and with layers of local, lsh and full.",
         )
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from xlexport.architectures.base import Architecture
-from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
-from xlexport.architectures.transformer_xl.training import RUN_OPTIONS, TRAINING_OPTIONS
+from xltraining.config_fields import Option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,8 +43,6 @@ class TransformerXLArchitecture(Architecture):
     conversion_options = (
         Option("cuda_graphs", "boolean", "Whether to write also the graphs that cuda_graphs of other commands needs."),
     )
-    training_options = TRAINING_OPTIONS
-    run_options = RUN_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare memory length and clamp length, and whether every token sees the same number of others.
