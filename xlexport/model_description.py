@@ -149,8 +149,9 @@ class _Reformer(ModelDescription):
 
     @staticmethod
     def _kinds(config: Config) -> str:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(config["attn_layers"]).items())
-        return f"{len(config['attn_layers'])} layers ({kinds})"
+        kinds: Counter[str] = Counter(config["attn_layers"])
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        return f"{len(config['attn_layers'])} layers ({counts})"
 
     @staticmethod
     def _hashing(config: Config) -> str:

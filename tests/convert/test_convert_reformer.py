@@ -115,7 +115,7 @@ def reuse_band(band: ConvertedReformer, reuse_graphs: Callable[[Path], None]) ->
 
 
 def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: ConvertedReformer, tmp_path: Path) -> None:
-    options = ConversionOptions(tokenizer="none", segment_len=16, mem_len=9, restart=True, verify_segments=6)
+    options = ConversionOptions.of(tokenizer="none", segment_len=16, mem_len=9, restart=True, verify_segments=6)
     report = convert(band.source, tmp_path / "bundle", options)
     assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (6, 96, 16, 9)
     evaluation = read_bundle(tmp_path / "bundle").settings

@@ -293,10 +293,10 @@ def inspect(
 
     if is_bundle(path):
         manifest = read_bundle(path)
-        found, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
+        description, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
         if device is not None:
             model = open_bundle(path, translators=True, device=device, ops=ops, check_files=False)
-            found["placement"], found["kernels"] = placed = placement_of(model)
+            description["placement"], description["kernels"] = placed = placement_of(model)
             rows += placement_rows(*placed)
     elif device is not None:
         raise click.UsageError("--device is for bundles: a checkpoint does not run.")
@@ -305,8 +305,8 @@ def inspect(
             source, missing = checkpoints.load(path, format_name, config), None
         except MissingAnswerError as error:
             source, missing = checkpoints.load(path, format_name, {**(config or {}), **error.placeholders}), error
-        found, rows = checkpoint_object(source, missing), checkpoint_rows(source, missing)
+        description, rows = checkpoint_object(source, missing), checkpoint_rows(source, missing)
     if as_json:
-        print_json(found)
+        print_json(description)
     else:
         print_table(rows)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURE", "ReformerArchitecture"]
 
-LONGEST_DOCUMENT = 65_536  # if it is read whole and positions have no end
+LONGEST_DOCUMENT = 65_536  # if it is read in one step and positions have no end
 LSH_SCOPE = "Reformers with LSH attention"
 
 
@@ -64,9 +64,9 @@ class ReformerArchitecture(Architecture):
         """
         from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
-        whole = _is_whole(config, {})
+        full_document = _reads_full_documents(config, {})
         settings = {}
-        if not whole:
+        if not full_document:
             meaning = "rows of memory that a layer keeps"
             settings["mem_len"] = Setting(config["mem_len"], meaning, minimum=1)
         if "lsh" in config["attn_layers"]:
@@ -74,17 +74,17 @@ class ReformerArchitecture(Architecture):
             settings["n_hashes"] = Setting(
                 rounds,
                 "rounds of hashing, at most those that were exported (convert --n-hashes)",
-                minimum=rounds if whole else 1,
+                minimum=rounds if full_document else 1,
                 maximum=rounds,
             )
         longest = config["max_positions"] or LONGEST_DOCUMENT
         return EvaluationRules(
-            segment_len=longest if whole else config["tgt_len"],
+            segment_len=longest if full_document else config["tgt_len"],
             settings=settings,
-            rings={} if whole else {"capacity": Ring(rows=(1, 0, 0), slots=(1, 1, 0), window=(1, 0, 1))},
+            rings={} if full_document else {"capacity": Ring(rows=(1, 0, 0), slots=(1, 1, 0), window=(1, 0, 1))},
             max_positions=config["max_positions"] or None,
-            full_document=whole,
-            bidirectional=whole and config.get("reads_last", False),  # older checkpoints lack it
+            full_document=full_document,
+            bidirectional=full_document and config.get("reads_last", False),  # older checkpoints lack it
         )
 
     def build_step(self, model: Reformer, choices: Mapping[str, Any]) -> Step:
@@ -96,14 +96,16 @@ class ReformerArchitecture(Architecture):
     def available(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> Collection[str]:
         """Return the names of the options that this model has; models without LSH layers have none for hashing."""
         names = {"segment_len"}
-        if not _is_whole(config, choices):
+        if not _reads_full_documents(config, choices):
             names.add("mem_len")
         return names | {"rule", "n_hashes"} if "lsh" in config["attn_layers"] else names
 
     def kind(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
         """Return the kind of a model: "a Reformer" with the properties that decide which options it has."""
-        whole = f" of rule {choices.get('rule') or config['rule']}" if config and _is_whole(config, choices) else ""
-        return f"a Reformer{whole}{' without LSH attention' if config and 'lsh' not in config['attn_layers'] else ''}"
+        if not config:
+            return "a Reformer"
+        rule = f" of rule {choices.get('rule') or config['rule']}" if _reads_full_documents(config, choices) else ""
+        return f"a Reformer{rule}{'' if 'lsh' in config['attn_layers'] else ' without LSH attention'}"
 
     def choose(
         self, config: Mapping[str, Any], choices: Mapping[str, Any]
@@ -214,17 +216,17 @@ class ReformerArchitecture(Architecture):
 
 def _require_step_graphs(config: Mapping[str, Any]) -> None:
     """Raise an error for a model that only serves as a comparison in training."""
-    found = "residual connections of one stream" if config.get("residual", "reversible") != "reversible" else ""
+    part = "residual connections of one stream" if config.get("residual", "reversible") != "reversible" else ""
     if "separate" in config["attn_layers"]:
-        found = "layers with separate queries and keys"
-    if found:
+        part = "layers with separate queries and keys"
+    if part:
         raise ExportError(
-            f"the Reformer has {found}, which are for comparisons in training and have no step graphs.",
+            f"the Reformer has {part}, which are for comparisons in training and have no step graphs.",
             hint="Train with residual reversible and with layers of local, lsh and full.",
         )
 
 
-def _is_whole(config: Mapping[str, Any], choices: Mapping[str, Any]) -> bool:
+def _reads_full_documents(config: Mapping[str, Any], choices: Mapping[str, Any]) -> bool:
     """Return whether each document is one step, so that no memory is carried."""
     return bool((choices.get("rule") or config["rule"]) != "band")
 

@@ -109,10 +109,6 @@ class TransformerXLArchitecture(Architecture):
             memory = [rows[:, max(0, rows.shape[1] - newest) :] for rows in memory]
         return project_memory(model, memory)
 
-    def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a configuration; with absolute places, no memory unless the user asks for some."""
-        return {**({"mem_len": 0} if is_absolute(given) else {}), **given}
-
 
 def is_absolute(config: Mapping[str, Any]) -> bool:
     """Return whether a configuration's positions are places in a part of a document."""
