@@ -102,8 +102,6 @@ class ReformerArchitecture(Architecture):
 
     def kind(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
         """Return the kind of a model: "a Reformer" with the properties that decide which options it has."""
-        if not config:
-            return "a Reformer"
         rule = f" of rule {choices.get('rule') or config['rule']}" if _reads_full_documents(config, choices) else ""
         return f"a Reformer{rule}{'' if 'lsh' in config['attn_layers'] else ' without LSH attention'}"
 
