@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from xlexport.architectures import architecture
 from xlexport.bundles import REPORT_FILE
+from xlexport.model_description import model_description
 from xlexport.quantize.report import QuantizationReport
 from xlexport.verification.parity import ParityReport
 from xlruntime.bundle import Bundle
@@ -22,7 +22,7 @@ def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
     chosen = f"\nChoices and omitted parts:\n\n{notes}" if notes else ""
     return f"""# A {bundle.architecture} bundle of xlexport
 
-{architecture(bundle.architecture).summary(bundle.config)}, vocabulary {bundle.vocab_size:,},
+{model_description(bundle.architecture).summary(bundle.config)}, vocabulary {bundle.vocab_size:,},
 tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 
 {_how_to_score(bundle)}

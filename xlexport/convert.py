@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from xlexport.architectures import Step, architecture, require_support
+from xlexport.architectures import Step, architecture
 from xlexport.architectures.choices import check_choices, spellings
 from xlexport.atomic_output import writing
 from xlexport.bundle_readme import bundle_readme
@@ -34,7 +34,7 @@ from xlexport.tokenizer_choice import choose_tokenizer
 from xlexport.verification import default_segments, verify
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.walked_text import check_verify_text, verify_text
-from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format, Graph, MemoryEntry, Tokenizer
+from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format, Graph
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import EvaluationRules
 from xlruntime.model import load
@@ -55,15 +55,13 @@ class ConversionOptions:
         verify_text: a text to verify on; None: the text of `xlexport.sample`.
         verify_segments: number of segments to verify; None: enough to fill the memory and wrap around it.
         restart: whether to reset position and memory when a document exceeds the positions, instead of failing.
-        settings: further evaluation settings of the model and choices of its architecture, by name: `clamp_len`,
-            `same_length` and `cuda_graphs` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
+        settings: evaluation settings of the model and choices of its architecture, by name: `segment_len`, `mem_len`,
+            `clamp_len`, `same_length` and `cuda_graphs` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
         dtype: precision of the bundle, `float32` or one of `quantize.PRECISIONS`. `max_delta_bits`, `keep_float` and
             `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
         to: format of the graphs: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
     """
 
-    segment_len: int | None = None
-    mem_len: int | None = None
     tokenizer: str | None = None
     vocab_style: str | None = None
     threads: int | None = None
@@ -83,11 +81,6 @@ class ConversionOptions:
         names = {entry.name for entry in fields(cls)}
         settings = {name: value for name, value in values.items() if name not in names}
         return cls(**{name: value for name, value in values.items() if name in names}, settings=settings)
-
-    @property
-    def choices(self) -> dict[str, Any]:
-        """Return all choices that an architecture handles, by name; None means not chosen."""
-        return {**self.settings, "segment_len": self.segment_len, "mem_len": self.mem_len}
 
     @property
     def quantization(self) -> QuantizeOptions | None:
@@ -151,9 +144,21 @@ def convert(
         step = architecture(source.architecture).build_step(source.build_model(), options.settings)
         graphs = _export(step, folder, options.to)
         _write_first_rows(step, folder)
-        memory = step.memory
         step.discard()  # torch's exporter keeps references to it, so deleting it would free nothing
-        bundle = _describe(source, memory, graphs, evaluation, tokenizer.spec, text.name, folder)
+        bundle = Bundle(
+            architecture=source.architecture,
+            config=dict(source.config),
+            vocab_size=source.config["n_token"],
+            tokenizer=tokenizer.spec,
+            precision="float32",
+            evaluation=evaluation,
+            memory=step.memory,
+            graphs=graphs,
+            provenance=_provenance(source, text.name),
+            files=digests(folder),
+            requires=requirements(folder, graphs.values()),
+            encoder=architecture(source.architecture).encoder(source.config),
+        )
         write_manifest(folder, bundle)
 
         # Without kernels: what every machine has.
@@ -179,12 +184,10 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
         OptionError: options need ONNX.
         ExportError: the format or precision cannot hold the architecture.
     """
-    if options.to == "torchscript":
-        require_support(source.architecture, "torchscript")
-    found = architecture(source.architecture)
-    if found.encoder(source.config) is not None and (options.to != "onnx" or options.quantization):
+    adapter = architecture(source.architecture)
+    if adapter.encoder(source.config) is not None and (options.to != "onnx" or options.quantization):
         raise ExportError(
-            f"--to, --dtype and its options are not possible for {found.kind(source.config, {})}.",
+            f"--to, --dtype and its options are not possible for {adapter.kind(source.config, {})}.",
             hint="Leave them out: its bundles are float32 and ONNX.",
         )
     problems = {
@@ -211,82 +214,64 @@ def _export(step: Step, folder: Path, to: Format) -> dict[str, Graph]:
 
 def _chosen(source: SourceCheckpoint, options: ConversionOptions) -> SourceCheckpoint:
     """Return the checkpoint with the configuration and model under the conversion's choices."""
-    check_choices(source.architecture, source.config, options.choices)
-    found = architecture(source.architecture)
-    config, notes = found.choose(source.config, options.choices)
+    check_choices(source.architecture, source.config, options.settings)
+    adapter = architecture(source.architecture)
+    config, notes = adapter.choose(source.config, options.settings)
     if config == source.config:
         return source
     return replace(
         source,
         config=config,
         notes=source.notes + notes,
-        build_model=lambda: found.as_converted(source.build_model(), config),
+        build_model=lambda: adapter.configured(source.build_model(), config),
     )
 
 
 def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> EvaluationRules:
-    missing = [name for name in source.needs if options.choices.get(name) is None]
+    missing = [name for name in source.needs if options.settings.get(name) is None]
     if missing:
         raise ExportError(
             f"{next(iter(source.files), 'the checkpoint')}: does not say with which settings it is evaluated.",
             hint=f"Give {spellings(missing)}.",
         )
-    found = architecture(source.architecture)
-    rules = found.evaluation(source.config)
-    converted = {option.name for option in found.conversion_options}  # the configuration holds these already
-    chosen = {name: options.choices.get(name) for name in rules.settings if name not in converted}
-    return rules.adopt(rules.choose(options.segment_len, options.restart, **chosen))
+    adapter = architecture(source.architecture)
+    rules = adapter.evaluation(source.config)
+    converted = {option.name for option in adapter.conversion_options}  # the configuration holds these already
+    chosen = {name: options.settings.get(name) for name in rules.settings if name not in converted}
+    return rules.adopt(rules.choose(options.settings.get("segment_len"), options.restart, **chosen))
 
 
 def _notes(source: SourceCheckpoint, options: ConversionOptions) -> tuple[str, ...]:
     """Return the source's notes, except notes that only ask for settings that the user gave."""
+    settings = options.settings
     asked = {note: getattr(note, "options", ()) for note in source.notes}
-    given = options.choices
-    return tuple(note for note, names in asked.items() if not names or any(given.get(name) is None for name in names))
+    return tuple(
+        note for note, names in asked.items() if not names or any(settings.get(name) is None for name in names)
+    )
 
 
 def _write_first_rows(step: Step, folder: Path) -> None:
     """Write the rows of a fresh memory, if they are not zero."""
     rows = step.first_rows()
-    wanted = {entry.first_value: rows[entry.input].numpy() for entry in step.memory if entry.first_value is not None}
-    if wanted:
+    arrays = {entry.first_value: rows[entry.input].numpy() for entry in step.memory if entry.first_value is not None}
+    if arrays:
         from safetensors.numpy import save_file
 
         with writing(folder / FIRST_MEMORY_FILE):
-            save_file(wanted, folder / FIRST_MEMORY_FILE)
+            save_file(arrays, folder / FIRST_MEMORY_FILE)
 
 
-def _describe(
-    source: SourceCheckpoint,
-    memory: tuple[MemoryEntry, ...],
-    graphs: Mapping[str, Graph],
-    evaluation: EvaluationRules,
-    tokenizer: Tokenizer,
-    verified_on: str,
-    folder: Path,
-) -> Bundle:
-    return Bundle(
-        architecture=source.architecture,
-        config=dict(source.config),
-        vocab_size=source.config["n_token"],
-        tokenizer=tokenizer,
-        precision="float32",
-        evaluation=evaluation,
-        memory=memory,
-        graphs=graphs,
-        provenance={
-            **dict.fromkeys(("licence", "data", "intended_use")),
-            "format": source.format,
-            "sources": {path.name: digest.sha256 for path, digest in source.files.items()},
-            "notes": list(source.notes),
-            "parameters": source.parameters,
-            "verified_on": verified_on,
-            "versions": {
-                "python": platform.python_version(),
-                **{name: version(name) for name in ("xlexport", "torch", "onnx", "onnxscript", "onnx-ir")},
-            },
+def _provenance(source: SourceCheckpoint, verified_on: str) -> dict[str, Any]:
+    """Return what a bundle says of its origin."""
+    return {
+        **dict.fromkeys(("licence", "data", "intended_use")),
+        "format": source.format,
+        "sources": {path.name: digest.sha256 for path, digest in source.files.items()},
+        "notes": list(source.notes),
+        "parameters": source.parameters,
+        "verified_on": verified_on,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("xlexport", "torch", "onnx", "onnxscript", "onnx-ir")},
         },
-        files=digests(folder),
-        requires=requirements(folder, graphs.values()),
-        encoder=architecture(source.architecture).encoder(source.config),
-    )
+    }

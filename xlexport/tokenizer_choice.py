@@ -7,7 +7,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from xlexport.architectures import architecture
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.checkpoints.formats.huggingface import TOKENIZERS, VOCABULARIES
 from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary, restyled
@@ -24,6 +23,9 @@ NEARBY = (
     *("cache.pt", "cache.pkl", "vocab.pkl", "vocab.bin", "vocab.txt", "vocabulary.json"),
     *("tokenizer.json", "spiece.model", "tokenizer.model"),
 )
+# Sizes of vocabularies that a byte tokenizer fits, and the id of byte 0 in each. Of 258 tokens, id 0 is padding and
+# id 1 is unused (google/reformer-enwik8). Of 259, ids 0 to 2 pad, start and end texts.
+FIRST_BYTES = {"reformer": {256: 0, 258: 2}, "encoder_decoder": {259: 3}}
 _CHOICES = (
     "--tokenizer with a vocab.txt, cache.pt, vocab.pkl, tokenizer.json or SentencePiece model, {}or "
     "--tokenizer none for a bundle that takes token ids only"
@@ -74,7 +76,7 @@ def choose_tokenizer(
             )
         if chosen == "none":
             return TokenizerChoice(TokenizerEntry("none"))
-        first_bytes = architecture(source.architecture).first_bytes
+        first_bytes = _first_bytes(source)
         if n_token not in first_bytes:
             sizes = " or ".join(map(str, first_bytes))
             raise ExportError(
@@ -112,9 +114,13 @@ def tokenizer_library(checkpoint: Path, chosen: str | None) -> list[str]:
     return [] if file is None or (kind := file_kind(file)) == "vocabulary" else [kind]
 
 
+def _first_bytes(source: SourceCheckpoint) -> dict[int, int]:
+    return FIRST_BYTES.get(source.architecture, {256: 0})
+
+
 def _choices(source: SourceCheckpoint) -> str:
     """Return the options that fit a model with this number of tokens."""
-    fits_bytes = source.config["n_token"] in architecture(source.architecture).first_bytes
+    fits_bytes = source.config["n_token"] in _first_bytes(source)
     return _CHOICES.format("--tokenizer bytes, " if fits_bytes else "")
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.architectures import find
 from xlexport.extras import require
 from xlruntime.bundle import Bundle, Graph
 from xlruntime.bundle_files import read_bundle
@@ -145,8 +144,8 @@ class TorchSessions:
     def _load_program(self, graph: Graph) -> Call:
         import torch
 
-        if (architecture := find(self.bundle.architecture)) is not None:
-            architecture.register_operators()
+        import xlexport.ops  # noqa: F401  # registers the operators of Reformers
+
         weights = self._shared(WEIGHTS_FILE, self._load_weights)
         content = self._checked(graph.file)
         with _loading(self.folder / graph.file):

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.helpers.tiny import tiny_model
-from xlexport.analysis.attention import AttentionReport, attention_by_distance
-from xlexport.architectures import require_support
+from xlexport.analysis.attention import AttentionReport, attention_by_distance, require_attention
 from xlexport.errors import XlexportError
 from xltraining.layers.sinusoids import sinusoids
 from xltraining.transformer_xl import TransformerXL
@@ -131,6 +130,6 @@ def test_summary_of_a_known_distribution() -> None:
 
 
 def test_reformers_are_refused() -> None:
-    require_support("transformer_xl", "attention-plot")
+    require_attention("transformer_xl", "x")
     with pytest.raises(XlexportError, match=r"^x: attention by .* not possible for a Reformer: its LSH .* Use a"):
-        require_support("reformer", "attention-plot", "x")
+        require_attention("reformer", "x")

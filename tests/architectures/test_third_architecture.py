@@ -11,9 +11,9 @@ import torch
 
 import xlruntime
 import xltraining.architectures
-from tests.helpers.gated import Gated, GatedArchitecture, GatedConfig
+from tests.helpers.gated import Gated, GatedConfig
 from xlexport import checkpoints
-from xlexport.architectures import register, unregister
+from xlexport.architectures import ARCHITECTURES
 from xlexport.bench import bench
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ParityError
@@ -24,11 +24,10 @@ TEXT = b"It was the best of times, it was the worst of times. " * 12
 
 
 @pytest.fixture
-def gated() -> Iterator[None]:
-    register(GatedArchitecture())
+def gated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(ARCHITECTURES, "gated", "tests.helpers.gated")
     xltraining.architectures.register("gated", GatedConfig, Gated)
     yield
-    unregister("gated")
     xltraining.architectures.unregister("gated")
 
 

@@ -15,7 +15,7 @@ import torch
 from tests.helpers.rules import ring_rules
 from xlexport.architectures import architecture
 from xlexport.architectures.reformer.step import FEW
-from xlexport.bench import bench
+from xlexport.bench import _same_model, bench
 from xlexport.bench.workload import StepSize, workload
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
@@ -115,7 +115,7 @@ def reuse_band(band: ConvertedReformer, reuse_graphs: Callable[[Path], None]) ->
 
 
 def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: ConvertedReformer, tmp_path: Path) -> None:
-    options = ConversionOptions(tokenizer="none", segment_len=16, mem_len=9, restart=True, verify_segments=6)
+    options = ConversionOptions.of(tokenizer="none", segment_len=16, mem_len=9, restart=True, verify_segments=6)
     report = convert(band.source, tmp_path / "bundle", options)
     assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (6, 96, 16, 9)
     evaluation = read_bundle(tmp_path / "bundle").settings
@@ -200,7 +200,7 @@ def test_another_rule_and_more_rounds(chunk: ConvertedReformer, tmp_path: Path) 
 
 
 def test_more_rounds_begin_with_those_of_the_model(band: ConvertedReformer) -> None:
-    more = architecture("reformer").as_converted(band.model, {**band.model.config.to_dict(), "n_hashes": 4})
+    more = architecture("reformer").configured(band.model, {**band.model.config.to_dict(), "n_hashes": 4})
     own, other = dict(band.model.named_buffers()), dict(more.named_buffers())
     assert own.keys() == other.keys() == {"layers.1.attention.rotations", "layers.3.attention.rotations"}
     for name, rotations in own.items():
@@ -267,11 +267,14 @@ def test_inspect_of_bundles(band: ConvertedReformer, chunk: ConvertedReformer, t
     assert "overflow, by LSH layer" not in dict(bundle_rows(read_bundle(band.folder), tmp_path))  # no parity.json
 
 
-def test_bundle_without_the_newest_field_is_of_the_same_model() -> None:
+def test_bundle_without_the_newest_field_is_of_the_same_model(chunk: ConvertedReformer) -> None:
     """Check that `bench --against` takes bundles that were converted before the field `reads_last` existed."""
-    config = {"rule": "chunk", "n_hashes": 2, "reads_last": True, "d_model": 8}
-    assert architecture("reformer").same_model(config, {"rule": "chunk", "n_hashes": 1, "d_model": 8})
-    assert not architecture("reformer").same_model(config, {"rule": "chunk", "n_hashes": 1, "d_model": 9})
+    config = dict(chunk.source.config)
+    bundle = read_bundle(chunk.folder)
+    older = {name: value for name, value in bundle.config.items() if name != "reads_last"}
+    bundle = dataclasses.replace(bundle, config={**older, "n_hashes": 1})
+    assert _same_model(bundle, config)
+    assert not _same_model(bundle, {**config, "d_model": 9})
 
 
 def test_inspect_of_a_checkpoint(band: ConvertedReformer) -> None:

@@ -55,7 +55,7 @@ def checkpoint(model: str | dict[str, Any], folder: Path) -> Path:
 @pytest.mark.parametrize("model", [*SAMPLES, *TRANSFORMER_XL, *REFORMER], ids=str)
 def test_equal_over_carried_memory(model: str | dict[str, Any], to: Format, tmp_path: Path) -> None:
     segment_len = None if isinstance(model, str) else 5  # shorter than the parts that absolute places allow
-    options = ConversionOptions(to=to, segment_len=segment_len, verify_segments=SEGMENTS, threads=1)
+    options = ConversionOptions.of(to=to, segment_len=segment_len, verify_segments=SEGMENTS, threads=1)
     report = convert(load(checkpoint(model, tmp_path)), tmp_path / "bundle", options)
     assert report.passed and report.segments >= SEGMENTS
     assert report.tokens > report.mem_len + report.segment_len  # every ring is written once round

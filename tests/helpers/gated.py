@@ -16,7 +16,7 @@ from xlruntime.bundle import Feed, MemoryEntry
 from xlruntime.evaluation import EvaluationRules
 from xltraining.language_model import LanguageModel, ModelConfig
 
-__all__ = ["Gated", "GatedArchitecture", "GatedConfig"]
+__all__ = ["ARCHITECTURE", "Gated", "GatedArchitecture", "GatedConfig"]
 
 
 @dataclass(frozen=True)
@@ -117,3 +117,6 @@ class GatedArchitecture(Architecture):
 
     def build_step(self, model: Any, choices: Mapping[str, Any]) -> Step:
         return GatedStep(model)
+
+
+ARCHITECTURE = GatedArchitecture()

@@ -6,22 +6,24 @@ computes them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.architectures import architecture
+from xlexport.architectures import title_of
 from xlexport.callbacks import Progress, no_progress
-from xlexport.errors import XlexportError
+from xlexport.errors import ExportError, XlexportError
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.utils.hooks import RemovableHandle
 
     from xltraining.language_model import LanguageModel
 
-__all__ = ["AttentionReport", "attention_by_distance", "head_rows"]
+__all__ = ["AttentionReport", "attention_by_distance", "head_rows", "require_attention"]
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,6 @@ def attention_by_distance(
     """
     import torch
 
-    from xltraining.architectures import architecture_of
-
-    observed = architecture(architecture_of(model.config))
     S, M = segment_len, model.config.mem_len
     warmup = -(-M // S) * S
     if len(ids) <= warmup:
@@ -135,7 +134,7 @@ def attention_by_distance(
         for start in range(0, stop, S):
             segment = torch.from_numpy(ids[None, start : min(start + S, stop)])
             memory = model.memory_before(memory, segment.shape[1])
-            hooks = observed.observe_attention(model, add) if start >= warmup else []
+            hooks = _observe(model, add) if start >= warmup else []
             try:
                 _, memory = model(segment, memory)
             finally:
@@ -145,6 +144,38 @@ def attention_by_distance(
     counted = stop - warmup
     window = sums.shape[2] if model.config.window is None else model.config.window
     return AttentionReport(counted, S, M, sums[:, :, :window] / counted)
+
+
+def require_attention(name: str, where: str) -> None:
+    """Raise ExportError unless the attention of an architecture can be observed.
+
+    Args:
+        where: the path of the model, with which the message begins.
+    """
+    if name == "transformer_xl":
+        return
+    reason = "the architecture does not support it"
+    if name == "reformer":
+        reason = "its LSH attention has weights only for the keys of one bucket, and every round has other buckets"
+    raise ExportError(
+        f"{where}: attention by distance is not possible for a {title_of(name)}: {reason}.",
+        hint="Use a Transformer-XL.",
+    )
+
+
+def _observe(model: LanguageModel, add: Callable[[int, Tensor], None]) -> list[RemovableHandle]:
+    """Pass each layer's number and attention weights (H, S, K) to `add`, until the handles are removed.
+
+    The layer's dropout sees the weights, and is the identity in eval mode.
+    """
+    from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
+
+    def hook(number: int) -> Callable[[Any, Any, Tensor], None]:
+        return lambda module, inputs, weights: add(number, weights)
+
+    assert isinstance(model, TransformerXL)
+    layers = [layer for layer in model.layers if isinstance(layer, TransformerXLLayer)]
+    return [layer.attention.dropatt.register_forward_hook(hook(number)) for number, layer in enumerate(layers)]
 
 
 def _by_distance(weights: Tensor) -> npt.NDArray[np.float64]:

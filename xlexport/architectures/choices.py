@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from xlexport.architectures import architecture, architectures
+from xlexport.architectures import ARCHITECTURES, architecture, architectures
 from xlexport.errors import ExportError
 from xltraining.config_fields import Option
 
@@ -15,21 +15,19 @@ SEGMENT_LEN = Option("segment_len", "integer", "Tokens in one step.", minimum=1,
 MEM_LEN = Option("mem_len", "integer", "Earlier tokens that each layer remembers.", minimum=1, common=True)
 
 
-def collected(options: str, *, feature: str | None = None) -> dict[Option, tuple[str, ...]]:
+def collected(options: str, *, only: Collection[str] = ARCHITECTURES) -> dict[Option, tuple[str, ...]]:
     """Return the options of all architectures, one for each name, with the titles of the architectures that have it.
 
     Args:
         options: the attribute of `Architecture` that holds them, such as `evaluation_options`.
-        feature: if given, omit architectures that do not support it.
+        only: names of architectures.
     """
-    found: dict[str, tuple[Option, tuple[str, ...]]] = {}
-    for one in architectures():
-        if feature is not None and feature not in one.supports:
-            continue
+    titles_of: dict[str, tuple[Option, tuple[str, ...]]] = {}
+    for one in map(architecture, only):
         for option in getattr(one, options):
-            first, titles = found.get(option.name, (option, ()))
-            found[option.name] = first, (*titles, one.title)
-    return dict(found.values())
+            first, titles = titles_of.get(option.name, (option, ()))
+            titles_of[option.name] = first, (*titles, one.title)
+    return dict(titles_of.values())
 
 
 def check_choices(architecture_name: str, config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
@@ -41,17 +39,17 @@ def check_choices(architecture_name: str, config: Mapping[str, Any], choices: Ma
     Raises:
         ExportError: the message names every such option, and the models that have it.
     """
-    found = architecture(architecture_name)
-    available, known = found.available(config, choices), _known_options()
-    given = [name for name, value in choices.items() if value is not None and name not in available]
-    if not given:
+    model = architecture(architecture_name)
+    available, known = model.available(config, choices), _known_options()
+    unavailable = [name for name, value in choices.items() if value is not None and name not in available]
+    if not unavailable:
         return
     scopes: dict[str, list[str]] = {}
-    for name in given:
+    for name in unavailable:
         scopes.setdefault(known[name][1] if name in known else "", []).append(spellings([name]))
-    wrong = ", ".join(_only(flags, scope) for scope, flags in scopes.items())
-    them = "them" if len(given) > 1 else "it"
-    raise ExportError(f"{wrong}; this model is {found.kind(config, choices)}.", hint=f"Remove {them}.")
+    problems = ", ".join(_only(flags, scope) for scope, flags in scopes.items())
+    them = "them" if len(unavailable) > 1 else "it"
+    raise ExportError(f"{problems}; this model is {model.kind(config, choices)}.", hint=f"Remove {them}.")
 
 
 def _only(flags: Sequence[str], scope: str) -> str:

@@ -101,9 +101,9 @@ def traced_outputs(step: Step) -> dict[str, StepTensor]:
     return outputs
 
 
-def outputs_of(step: Step, purpose: str, made: Iterable[T]) -> dict[str, T]:
+def outputs_of(step: Step, purpose: str, outputs: Iterable[T]) -> dict[str, T]:
     """Select the outputs of a purpose, by their names in its graph, from all outputs as in `traced_outputs`."""
-    traced = dict(zip(traced_outputs(step), made, strict=True))
+    traced = dict(zip(traced_outputs(step), outputs, strict=True))
     return {tensor.name: traced[_prefix(step, purpose) + tensor.name] for tensor in step.purposes[purpose]}
 
 
@@ -146,10 +146,10 @@ def example_of(step: Step, sizes: Mapping[str, int], values: Mapping[str, int]) 
     """Return zero inputs with these sizes of the free axes; `values` gives another fill value by input name."""
     import torch
 
-    made = {
+    tensors = {
         entry.name: torch.zeros(
             [axis if isinstance(axis, int) else sizes[axis] for axis in entry.shape], dtype=getattr(torch, entry.dtype)
         )
         for entry in step.inputs
     }
-    return tuple(tensor.fill_(values[name]) if name in values else tensor for name, tensor in made.items())
+    return tuple(tensor.fill_(values[name]) if name in values else tensor for name, tensor in tensors.items())

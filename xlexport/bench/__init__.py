@@ -21,6 +21,7 @@ from xlexport.bench.roofline import step_floor
 from xlexport.bench.sides import EagerSide, GraphSide, Purpose, Work
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.errors import XlexportError
+from xlruntime.bundle import Bundle
 from xlruntime.errors import OptionError
 from xlruntime.model import Model, load
 from xlruntime.providers import import_onnxruntime
@@ -158,13 +159,17 @@ def _work(
 
 def _eager(against: Path, format: str | None, config: Mapping[str, Any] | None, model: Model) -> EagerSide:
     source = load_checkpoint(against, format, config)
-    if source.architecture != model.bundle.architecture or not architecture(source.architecture).same_model(
-        source.config, model.bundle.config
-    ):
+    if source.architecture != model.bundle.architecture or not _same_model(model.bundle, source.config):
         raise XlexportError(
             f"{model.folder} was converted from another model than {against}.", hint="Give its own checkpoint."
         )
     return EagerSide(source)
+
+
+def _same_model(bundle: Bundle, config: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint has the bundle's configuration, except what a conversion may change."""
+    names = {*config, *bundle.config} - {*architecture(bundle.architecture).converted_fields}
+    return all(config.get(name) == bundle.config.get(name) for name in names)
 
 
 def _measure(

@@ -26,7 +26,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.architectures import architecture
 from xlexport.bench.measuring import Rates
 from xlexport.bench.sides import GraphSide
 from xlexport.bench.workload import StepSize, workload
@@ -84,7 +83,10 @@ def step_floor(side: GraphSide) -> Floor:
         constants={name: tuple(shape) for name, shape in constants.items()},
         targets=side.targets,
     )
-    config = architecture(bundle.architecture).evaluated_config(bundle.config, work.evaluation)
+    config = {
+        **bundle.config,
+        **{name: value for name, value in work.evaluation.values.items() if name in bundle.config},
+    }
     least = workload(bundle.architecture)
     for entry in memory.entries:
         if entry.input in graph.inputs:

@@ -113,7 +113,7 @@ class EagerSide:
         tokens, targets = map(torch.from_numpy, work.ids(config))
         evaluation = work.evaluation
         adapter = architecture(self.source.architecture)
-        eager = adapter.under_evaluation(adapter.as_converted(self.source.build_model(), config), evaluation)
+        eager = adapter.configured(self.source.build_model(), config, evaluation)
         memory, carries = workload(self.source.architecture).eager_start(eager, work.position, work.batch_size)
         state = {"memory": memory}
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.architectures import architecture, find
 from xlexport.architectures.choices import spellings
 from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_bundle, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
@@ -18,6 +17,7 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, checkpoint_options, ops_option
 from xlexport.commands.quantize import quantization_rows
 from xlexport.errors import MissingAnswerError
+from xlexport.model_description import model_description
 from xlexport.terminal import print_json, print_table
 from xlruntime import BundleFormatError, Model, Translator
 from xlruntime.bundle import MANIFEST, Bundle
@@ -70,7 +70,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         *(quantization_rows(quantized) if (quantized := bundle.provenance.get("quantization")) else []),
         ("tokenizer", _tokenizer(bundle, folder)),
         *_config_rows(bundle.config),
-        *([] if (found := find(bundle.architecture)) is None else found.bundle_rows(bundle, folder)),
+        *model_description(bundle.architecture).bundle(bundle, folder),
         ("graphs", f"{', '.join(bundle.graphs)} ({', '.join(sorted({g.format for g in bundle.graphs.values()}))})"),
         ("converted from", ", ".join(bundle.provenance["sources"])),
         *(("note", note) for note in bundle.provenance.get("notes", [])),
@@ -160,9 +160,9 @@ def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None
     Args:
         missing: the setting for which the source has placeholders.
     """
-    found = architecture(source.architecture)
+    description = model_description(source.architecture)
     config = {**source.config, **dict.fromkeys(missing.fields if missing else (), "?")}
-    settings, fields = found.checkpoint_settings(config, source.needs), found.evaluation_fields
+    settings, fields = description.checkpoint_settings(config, source.needs), description.evaluation_fields
     hyper_parameters = {name: value for name, value in config.items() if name not in fields.values()}
     return [
         ("checkpoint", f"{source.format}, {source.architecture}"),
@@ -170,7 +170,7 @@ def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None
         ("parameters", f"{source.parameters:,}"),
         ("vocabulary", _vocabulary(source.tokenizer, config["n_token"])),
         *((name, _setting(name, settings[name])) for name in fields),
-        *found.checkpoint_rows(config, settings),
+        *description.checkpoint(config, settings),
         *((path.name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for path, digest in source.files.items()),
         *(("note", note) for note in source.notes),
         *(("needs", needed) for needed in _needs(source, missing)),
@@ -203,7 +203,7 @@ def checkpoint_object(source: SourceCheckpoint, missing: MissingAnswerError | No
         "config": {**source.config, **dict.fromkeys(missing.fields if missing else ())},
         "parameters": source.parameters,
         "tokenizer": tokenizer_object,
-        "evaluation": architecture(source.architecture).checkpoint_settings(source.config, source.needs),
+        "evaluation": model_description(source.architecture).checkpoint_settings(source.config, source.needs),
         "needs": [*source.needs, *(missing.placeholders if missing else ())],
         "notes": source.notes,
         "files": {path.name: asdict(digest) for path, digest in source.files.items()},
@@ -293,10 +293,10 @@ def inspect(
 
     if is_bundle(path):
         manifest = read_bundle(path)
-        found, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
+        description, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
         if device is not None:
             model = open_bundle(path, translators=True, device=device, ops=ops, check_files=False)
-            found["placement"], found["kernels"] = placed = placement_of(model)
+            description["placement"], description["kernels"] = placed = placement_of(model)
             rows += placement_rows(*placed)
     elif device is not None:
         raise click.UsageError("--device is for bundles: a checkpoint does not run.")
@@ -305,8 +305,8 @@ def inspect(
             source, missing = checkpoints.load(path, format_name, config), None
         except MissingAnswerError as error:
             source, missing = checkpoints.load(path, format_name, {**(config or {}), **error.placeholders}), error
-        found, rows = checkpoint_object(source, missing), checkpoint_rows(source, missing)
+        description, rows = checkpoint_object(source, missing), checkpoint_rows(source, missing)
     if as_json:
-        print_json(found)
+        print_json(description)
     else:
         print_table(rows)

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from xlexport.architectures import Option
+from xlexport.architectures import ARCHITECTURES, Option
 from xlexport.architectures.choices import MEM_LEN, SEGMENT_LEN, collected
 from xlexport.choices import FORMATS, PROTOCOLS
 from xlexport.commands.settings import Setting
@@ -180,12 +180,14 @@ def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorat
     return click.option(name, option.name, help=text, callback=check, **more)
 
 
-def _of_architectures(attribute: str, *, feature: str | None = None, without: Collection[str] = ()) -> Decorator:
+def _of_architectures(
+    attribute: str, *, only: Collection[str] = ARCHITECTURES, without: Collection[str] = ()
+) -> Decorator:
     """Return one decorator for the options of all architectures; its help names the architectures that have each."""
     return all_of(
         *(
             declared(option, help=_for_architectures(option, titles))
-            for option, titles in collected(attribute, feature=feature).items()
+            for option, titles in collected(attribute, only=only).items()
             if option.name not in without
         )
     )
@@ -200,7 +202,7 @@ _segment_len = declared(SEGMENT_LEN, help=f"{SEGMENT_LEN.help}  [default: the mo
 _mem_len = declared(MEM_LEN, help=f"{MEM_LEN.help}  [default: the model's own]")
 settings_options = _of_architectures("evaluation_options")  # for commands that define their own options for lengths
 evaluation_options = all_of(_segment_len, _mem_len, settings_options)
-attention_options = all_of(_segment_len, _mem_len, _of_architectures("evaluation_options", feature="attention-plot"))
+attention_options = all_of(_segment_len, _mem_len, _of_architectures("evaluation_options", only=("transformer_xl",)))
 
 _restart = click.option(
     "--restart",

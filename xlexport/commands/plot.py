@@ -132,18 +132,18 @@ def attention(
     require("convert")
     import xlruntime
     from xlexport import checkpoints
-    from xlexport.analysis.attention import attention_by_distance, head_rows
-    from xlexport.architectures import architecture, require_support
+    from xlexport.analysis.attention import attention_by_distance, head_rows, require_attention
+    from xlexport.architectures import architecture
     from xlexport.verification.eager import check_sizes
     from xlexport.verification.walked_text import verify_ids
 
     opened = xlruntime.load(bundle, ops="none")  # for its tokenizer and settings; no graph runs
-    require_support(opened.bundle.architecture, "attention-plot", str(bundle))
+    require_attention(opened.bundle.architecture, str(bundle))
     settings = opened.evaluation(**evaluation)
     ids = verify_ids(opened.bundle, opened.tokenizer, file)
     model = checkpoints.load(checkpoint, format_name, config).build_model()
     check_sizes(opened, model)
-    model = architecture(opened.bundle.architecture).under_evaluation(model, settings)
+    model = architecture(opened.bundle.architecture).configured(model, opened.bundle.config, settings)
     if position:
         _draw_terms(model, ids, settings.segment_len, tokens, output, as_json)
         return

@@ -92,10 +92,10 @@ def _check_traced(model: ir.Model, step: Step) -> None:
     declared = [*step.inputs, *traced_outputs(step).values()]
     problems = []
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], declared, strict=True):
-        found = _axes(value)
-        fixed = tuple(axis if isinstance(axis, int) else None for axis in found)
+        axes = _axes(value)
+        fixed = tuple(axis if isinstance(axis, int) else None for axis in axes)
         if fixed != tuple(axis if isinstance(axis, int) else None for axis in tensor.shape):
-            problems.append(f"{tensor.name} {found}, expected {tensor.shape}")
+            problems.append(f"{tensor.name} {axes}, expected {tensor.shape}")
     if problems:
         raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}.", hint="Report this.")
 
@@ -105,14 +105,14 @@ def _cut(
 ) -> tuple[ir.Model, tuple[StepTensor, ...]]:
     """Return a copy of `whole` that computes only `outputs`, and its inputs. ONNX Runtime computes every node."""
     model = whole.clone()
-    made = outputs_of(step, purpose, model.graph.outputs)
-    model.graph.outputs[:] = [made[tensor.name] for tensor in outputs]
+    values = outputs_of(step, purpose, model.graph.outputs)
+    model.graph.outputs[:] = [values[tensor.name] for tensor in outputs]
     RemoveUnusedNodesPass()(model)
     add_functions(model)
     used = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
     model.graph.inputs[:] = used
     for tensor in outputs:
-        made[tensor.name].name = tensor.name
+        values[tensor.name].name = tensor.name
 
     specs = {tensor.name: tensor for tensor in step.inputs}
     inputs = tuple(specs[str(value.name)] for value in used)
@@ -138,10 +138,10 @@ def _check_saved(path: Path, inputs: Sequence[StepTensor], outputs: Sequence[Ste
         problems.append(f"opset {saved.opset_imports.get('')}, IR {saved.ir_version}; expected {OPSET}, {IR_VERSION}")
     for values, tensors in ((saved.graph.inputs, inputs), (saved.graph.outputs, outputs)):
         for value, tensor in zip(values, tensors, strict=True):
-            found = _axes(value)
+            axes = _axes(value)
             dtype = value.dtype.numpy().name if value.dtype else None
-            if (value.name, found, dtype) != (tensor.name, tensor.shape, tensor.dtype):
-                problems.append(f"{value.name} {dtype} {found}, expected {tensor.name} {tensor.dtype} {tensor.shape}")
+            if (value.name, axes, dtype) != (tensor.name, tensor.shape, tensor.dtype):
+                problems.append(f"{value.name} {dtype} {axes}, expected {tensor.name} {tensor.dtype} {tensor.shape}")
     problems += _operator_problems(saved)
     if problems:
         raise ExportError(f"{path.name}: the saved graph does not match its spec: {'; '.join(problems)}.")

@@ -93,11 +93,11 @@ class Eager:
 
     def __init__(self, architecture: Architecture, model: Engine, trained: Any, evaluation: EvaluationSettings) -> None:
         _check_architecture(model, trained)
-        trained = architecture.as_converted(trained, model.bundle.config)
+        trained = architecture.configured(trained, model.bundle.config)
         check_sizes(model, trained)
         self.architecture, self.engine, self.evaluation = architecture, model, evaluation
         self.trained = trained
-        self.model = architecture.under_evaluation(trained, evaluation)
+        self.model = architecture.configured(trained, model.bundle.config, evaluation)
         self.tolerance = tolerance_of(model.bundle).log_prob
         self._question: tuple[Span, Any, Buckets] | None = None
         self._answer: tuple[Answer, Any] | None = None
@@ -266,12 +266,11 @@ def _check_architecture(model: Engine, eager: Any) -> None:
 def check_sizes(model: Engine, eager: Any) -> None:
     """Raise ParityError, with all differences, if the trained model and the bundle have different sizes."""
     _check_architecture(model, eager)
-    sizes = architecture_of_name(model.bundle.architecture).comparable_sizes
-    config = sizes(eager.config.to_dict())
+    bundled, trained = model.bundle.config, eager.config.to_dict()
     problems = [
-        f"{name} is {_text(value)} in the bundle, {_text(config.get(name))} in the trained model"
-        for name, value in sizes(model.bundle.config).items()
-        if value != config.get(name)
+        f"{name} is {_text(bundled.get(name))} in the bundle, {_text(trained.get(name))} in the trained model"
+        for name in architecture_of_name(model.bundle.architecture).sizes or bundled
+        if bundled.get(name) != trained.get(name)
     ]
     if problems:
         raise ParityError(f"{'; '.join(problems)}.", hint="Give the checkpoint that the bundle was converted from.")

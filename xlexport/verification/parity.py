@@ -45,7 +45,7 @@ class ParityReport:
     max_abs_memory_diff: float
     top1_agreement: float
     delta_bits_per_token: float
-    detail_segments: int  # the first segments, which the detail and generate graphs walked too
+    detail_segments: int  # the first segments, which the detail and generate graphs read too
     max_distribution_diff: float  # of any token in the detail and generate graphs, over max(1, |log-probability|)
     drift: float | None  # mean difference in the last third of the segments over that in the first third
     first_segment_over_tolerance: int | None
@@ -116,22 +116,22 @@ class ParityReport:
 
 
 def make_report(
-    found: list[SegmentDifference],
+    differences: list[SegmentDifference],
     evaluation: EvaluationSettings,
     tolerance: Tolerance,
     totals: LSHTotals | None = None,
     kernels: str = "none",
 ) -> ParityReport:
     """Combine and judge the figures of all segments; `totals` are those of LSH attention, if the model has it."""
-    tokens = sum(segment.tokens for segment in found)
+    tokens = sum(segment.tokens for segment in differences)
     tolerance = tolerance.for_text(tokens)
-    eager_nats = sum(segment.eager_nats for segment in found)
-    graph_nats = sum(segment.graph_nats for segment in found)
-    detailed = [(segment, segment.top1_agreement) for segment in found if segment.top1_agreement is not None]
+    eager_nats = sum(segment.eager_nats for segment in differences)
+    graph_nats = sum(segment.graph_nats for segment in differences)
+    detailed = [(segment, segment.top1_agreement) for segment in differences if segment.top1_agreement is not None]
     delta_bits = (graph_nats - eager_nats) / tokens / math.log(2)
     over = [
         segment.segment
-        for segment in found
+        for segment in differences
         if not (
             segment.max_abs_log_prob_diff <= tolerance.log_prob
             and (segment.max_distribution_diff is None or segment.max_distribution_diff <= tolerance.log_prob)
@@ -140,8 +140,8 @@ def make_report(
             and (segment.lsh is None or segment.lsh.overflow_mismatches == 0)
         )
     ]
-    lsh = sum((segment.lsh for segment in found if segment.lsh is not None), LSHDifference())
-    rounding, rms_ratio, largest_ratio, precise = all_errors(found), None, None, True
+    lsh = sum((segment.lsh for segment in differences if segment.lsh is not None), LSHDifference())
+    rounding, rms_ratio, largest_ratio, precise = all_errors(differences), None, None, True
     if rounding is not None:
         rms_ratio, largest_ratio = ratios(rounding, eager_nats / tokens)
         precise = rms_ratio <= tolerance.rms_ratio and largest_ratio <= tolerance.largest_ratio
@@ -149,17 +149,17 @@ def make_report(
     if totals is not None and lsh.overflow is not None:
         overflow = [count / (tokens * totals.hashes_per_token) for count in lsh.overflow]
     return ParityReport(
-        segments=len(found),
+        segments=len(differences),
         tokens=tokens,
-        max_abs_log_prob_diff=largest(np.array([segment.max_abs_log_prob_diff for segment in found])),
-        mean_abs_log_prob_diff=sum(segment.mean_abs_log_prob_diff * segment.tokens for segment in found) / tokens,
-        max_abs_memory_diff=largest(np.array([segment.max_abs_memory_diff for segment in found])),
+        max_abs_log_prob_diff=largest(np.array([segment.max_abs_log_prob_diff for segment in differences])),
+        mean_abs_log_prob_diff=sum(segment.mean_abs_log_prob_diff * segment.tokens for segment in differences) / tokens,
+        max_abs_memory_diff=largest(np.array([segment.max_abs_memory_diff for segment in differences])),
         top1_agreement=sum(agreement * segment.tokens for segment, agreement in detailed)
         / sum(segment.tokens for segment, _ in detailed),
         delta_bits_per_token=delta_bits,
-        max_distribution_diff=largest(*(segment.max_distribution_diff or 0.0 for segment in found)),
+        max_distribution_diff=largest(*(segment.max_distribution_diff or 0.0 for segment in differences)),
         detail_segments=len(detailed),
-        drift=_drift(found),
+        drift=_drift(differences),
         first_segment_over_tolerance=over[0] if over else None,
         bucket_flips=None if totals is None else lsh.bucket_flips,
         largest_flip_margin=None if totals is None else lsh.largest_flip_margin,
@@ -178,16 +178,17 @@ def make_report(
         rounding=rounding,
         rms_ratio=rms_ratio,
         largest_ratio=largest_ratio,
-        per_segment=found,
+        per_segment=differences,
     )
 
 
-def _drift(found: list[SegmentDifference]) -> float | None:
+def _drift(differences: list[SegmentDifference]) -> float | None:
     """Return the growth of differences over the segments, about 1 if there is none; None for too few segments."""
-    third = len(found) // 3
+    third = len(differences) // 3
     if not third:
         return None
     first, last = (
-        float(np.mean([segment.mean_abs_log_prob_diff for segment in part])) for part in (found[:third], found[-third:])
+        float(np.mean([segment.mean_abs_log_prob_diff for segment in part]))
+        for part in (differences[:third], differences[-third:])
     )
     return last / first if first > 0 else None

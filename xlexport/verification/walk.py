@@ -42,10 +42,11 @@ from xlexport.verification.differences import (
     largest,
     memory_difference,
 )
-from xlexport.verification.eager import BEST, LARGEST_TABLE, Answer, Eager, ExactModel
+from xlexport.verification.eager import BEST, LARGEST_TABLE, Answer, Eager, ExactModel, NamedRows
 from xlexport.verification.spans import Ids, Span, cut_text, segments_of, segments_to_wrap
 from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
+from xlruntime.memory import Memory
 from xlruntime.translator import Translator
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ class Comparison:
                     step = reader.step(self.spans[number], self._is_whole(number), answers.get(number))
                     self._add(number, step)
                 self._close(reader)
+                if block.stop >= self.n_others:
+                    reader.forget()
         if self.few:
             self._compare_few_with_small_memory()
         for purpose in self.model.bundle.graphs:
@@ -214,7 +217,7 @@ class Comparison:
         eager = self.eager.under(settings)
         readers = [_GraphReader(self.model, purpose, settings, eager) for purpose in self.few]
         ids = np.concatenate([*(span.tokens[0] for span in self.spans), self.spans[-1].targets[0, -1:]])
-        ids = ids[: 2 * max(reader.memory.capacity for reader in readers) + 1]
+        ids = ids[: 2 * max(map(settings.capacity, self.few.values())) + 1]
         most = min(self.few.values())
         starts = [span.start for span in self.spans]
         for document in segments_of(ids, len(ids), settings.max_positions):
@@ -268,14 +271,17 @@ class _GraphReader:
     ) -> None:
         self.model, self.purpose, self.evaluation = model, purpose, evaluation
         self.eager, self.exact = eager, exact
-        most = model.bundle.graphs[purpose].max_segment
-        self.memory = model.new_memory(evaluation, capacity=None if most is None else evaluation.capacity(most))
+        self.memory: Memory | None = None  # from the first document on
         self.eager_memory: Any = None
+
+    def forget(self) -> None:
+        """Release the memories."""
+        self.memory = self.eager_memory = None
 
     def fork(self, purpose: str) -> _GraphReader:
         """Return a reader with another graph, on copies of these memories."""
         other = _GraphReader(self.model, purpose, self.evaluation, self.eager)
-        other.memory = self.memory.take([0])
+        other.memory = None if self.memory is None else self.memory.take([0])
         other.eager_memory = self.eager_memory
         return other
 
@@ -286,30 +292,40 @@ class _GraphReader:
             whole: whether to compare whole memories, not only the newest rows.
             answer: the eager model's results, if it has read ahead.
         """
-        first = self._begin(span, answer) if span.position == 0 else 0.0
-        parts = list(self._run(span))
+        worst, memory = 0.0, self.memory
+        if memory is None or span.position == 0:
+            self.memory = memory = self._begin(span)
+            worst = memory_difference(memory, self._first_rows(answer))
+        parts = list(self._run(span, memory))
         if answer is None:
-            answer = self._ask(span, whole, parts[-1][2])
+            answer = self._ask(span, memory, whole, parts[-1][2])
         overflow = [outputs["overflow"] for _, _, outputs in parts if "overflow" in outputs]
         lsh = compare_hashing(answer.trace, np.concatenate(overflow, axis=1) if overflow else None)
-        memory = largest(first, memory_difference(self.memory, answer.rows))
+        worst = largest(worst, memory_difference(memory, answer.rows))
         if answer.memory is not None:
-            memory = largest(memory, memory_difference(self.memory, answer.memory))
-        return _Step(answer, parts, memory, lsh)
+            worst = largest(worst, memory_difference(memory, answer.memory))
+        return _Step(answer, parts, worst, lsh)
 
-    def _begin(self, span: Span, answer: Answer | None) -> float:
-        """Begin a document; return the largest difference of the first memory."""
+    def _begin(self, span: Span) -> Memory:
+        """Return the memory with which a document begins."""
         if span.source is not None:
             assert isinstance(self.model, Translator)
-            self.memory = self.model.new_targets([span.source])
-        elif self.memory.offset:
+            return self.model.new_targets([span.source])
+        if self.memory is not None:
             self.memory.restart(0)
-        if answer is not None:
-            return memory_difference(self.memory, answer.first_rows)
-        assert self.eager is not None
-        return memory_difference(self.memory, self.eager.first_rows())
+            return self.memory
+        most = self.model.bundle.graphs[self.purpose].max_segment
+        capacity = None if most is None else self.evaluation.capacity(most)
+        return self.model.new_memory(self.evaluation, capacity=capacity)
 
-    def _run(self, span: Span) -> Iterator[tuple[int, int, dict[str, npt.NDArray[Any]]]]:
+    def _first_rows(self, answer: Answer | None) -> list[NamedRows]:
+        """Return the rows of the eager model's memory with which a document begins."""
+        if answer is not None:
+            return answer.first_rows
+        assert self.eager is not None
+        return self.eager.first_rows()
+
+    def _run(self, span: Span, memory: Memory) -> Iterator[tuple[int, int, dict[str, npt.NDArray[Any]]]]:
         """Run a span in steps of few tokens, because the graph's tables could be larger than the model.
 
         The memory's length grows within the span instead of stopping at the most rows, so every query reaches as far
@@ -321,30 +337,30 @@ class _GraphReader:
         S = size = span.tokens.shape[1]
         if self.purpose != "score" and not self.evaluation.full_document:
             size = max(1, LARGEST_TABLE // self.model.bundle.vocab_size)
-        length = self.memory.memory_length.copy()
+        length = memory.memory_length.copy()
         for start in range(0, S, size):
             stop = min(S, start + size)
             if start > 0:
-                self.memory.memory_length = length + start
-            yield start, stop, self._outputs(span.tokens[:, start:stop], span.targets[:, start:stop])
+                memory.memory_length = length + start
+            yield start, stop, self._outputs(memory, span.tokens[:, start:stop], span.targets[:, start:stop])
         if size < S:
-            self.memory.memory_length = np.minimum(length + S, self.evaluation.most_rows)
+            memory.memory_length = np.minimum(length + S, self.evaluation.most_rows)
 
-    def _outputs(self, tokens: Ids, targets: Ids) -> dict[str, npt.NDArray[Any]]:
+    def _outputs(self, memory: Memory, tokens: Ids, targets: Ids) -> dict[str, npt.NDArray[Any]]:
         S = tokens.shape[1]
         if self.model.graph_for(self.purpose, S) == self.purpose:
-            return self.model.step(self.purpose, self.memory, tokens, targets)
+            return self.model.step(self.purpose, memory, tokens, targets)
         # `Model.step` would prefer the graph for a few tokens.
         session = self.model.session(self.purpose)
-        outputs = session.step(self.memory.feeds(session.graph, tokens, targets), self.memory)
-        self.memory.advance(S)
+        outputs = session.step(memory.feeds(session.graph, tokens, targets), memory)
+        memory.advance(S)
         return outputs
 
-    def _ask(self, span: Span, whole: bool, outputs: Mapping[str, npt.NDArray[Any]]) -> Answer:
+    def _ask(self, span: Span, memory: Memory, whole: bool, outputs: Mapping[str, npt.NDArray[Any]]) -> Answer:
         """Run the eager model with the buckets that the graph chose."""
         assert self.eager is not None
         architecture, S = self.eager.architecture, span.tokens.shape[1]
-        buckets = architecture.buckets(self.eager.model, self.memory, outputs, S)
+        buckets = architecture.buckets(self.eager.model, memory, outputs, S)
         answer, self.eager_memory = self.eager.read(span, self.eager_memory, whole, buckets)
         return answer if self.exact is None else self.exact.add(answer, span, buckets)
 

@@ -54,11 +54,11 @@ def verify_text(tokenizer: TokenizerEntry, vocab_size: int, reader: Tokenizer, t
     """
     check_verify_text(tokenizer, text)
     if text is not None:
-        found = WalkedText(reader.encode(text.read_bytes()), str(text))
+        walked = WalkedText(reader.encode(text.read_bytes()), str(text))
     else:
-        found = default_text(tokenizer, reader) or WalkedText(_random_ids(vocab_size), RANDOM)
-    check_ids(found.ids, vocab_size, found.name)
-    return found
+        walked = default_text(tokenizer, reader) or WalkedText(_random_ids(vocab_size), RANDOM)
+    check_ids(walked.ids, vocab_size, walked.name)
+    return walked
 
 
 def default_text(tokenizer: TokenizerEntry, reader: Tokenizer) -> WalkedText | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from xlexport.architectures.base import Architecture, Row
+from xlexport.architectures.base import Architecture
 from xlexport.architectures.step import Step
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ class EncoderDecoderArchitecture(Architecture):
 
     name = "encoder_decoder"
     title = "encoder-decoder"
-    first_bytes: ClassVar[Mapping[int, int]] = {259: 3}  # ids 0 to 2 pad, start and end texts
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare that a target is read in one step, unless it is generated, and how long it is."""
@@ -62,22 +61,6 @@ class EncoderDecoderArchitecture(Architecture):
         if newest is not None:
             memory = replace(memory, layers=[rows[:, max(0, rows.shape[1] - newest) :] for rows in memory.layers])
         return project_memory(model, memory)
-
-    def summary(self, config: Mapping[str, Any]) -> str:
-        """Return the sizes of a model in words."""
-        return (
-            f"{_layers(config)}, reversible, d_model {config['d_model']}, {config['n_head']} heads of "
-            f"{config['d_head']}, sources of at most {config['source_len']} tokens, targets of {config['tgt_len']}"
-        )
-
-    def describe(self, config: Mapping[str, Any]) -> list[Row]:
-        """Return rows about the layers and the longest texts."""
-        longest = f"{config['source_len']:,} and {config['tgt_len']:,} tokens"
-        return [("layers", _layers(config)), ("longest source and target", longest)]
-
-
-def _layers(config: Mapping[str, Any]) -> str:
-    return f"{config['n_encoder_layer']} layers of encoder, {config['n_decoder_layer']} of decoder"
 
 
 ARCHITECTURE = EncoderDecoderArchitecture()

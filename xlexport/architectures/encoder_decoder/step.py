@@ -121,17 +121,17 @@ class EncoderDecoderStep(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Compute one segment: return the outputs of all `purposes`, each once, in the order of `traced_outputs`."""
-        given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
-        tokens, targets = given["tokens"], given["targets"]
-        made = dict(zip((entry.name for entry in self.encoded), self._encode(given["source"]), strict=True))
-        hidden, carried = self._decode(tokens, given)
+        tensors = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
+        tokens, targets = tensors["tokens"], tensors["targets"]
+        outputs = dict(zip((entry.name for entry in self.encoded), self._encode(tensors["source"]), strict=True))
+        hidden, carried = self._decode(tokens, tensors)
         logits = hidden @ self.word_emb.weight.T  # (B, S, n_token)
         log_probs = logits.log_softmax(dim=2)
-        made |= carried
-        made["log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
-        made["logits"] = hidden[:, -1] @ self.word_emb.weight.T
-        made |= describe([((0, self.config.n_token), (torch.zeros(1, 1), log_probs.flatten(0, 1)))], targets)
-        return tuple(made[name] for name in traced_outputs(self))
+        outputs |= carried
+        outputs["log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
+        outputs["logits"] = hidden[:, -1] @ self.word_emb.weight.T
+        outputs |= describe([((0, self.config.n_token), (torch.zeros(1, 1), log_probs.flatten(0, 1)))], targets)
+        return tuple(outputs[name] for name in traced_outputs(self))
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
         """Return embeddings (B, S, D) of tokens (B, S) at places (B, S)."""
@@ -154,12 +154,12 @@ class EncoderDecoderStep(nn.Module):
         crossing = [block for block in self.decoder if isinstance(block, CrossAttention)]
         return [*(tensor for block in crossing for tensor in _projected(block, rows)), bias]
 
-    def _decode(self, tokens: Tensor, given: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _decode(self, tokens: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the last hidden states (B, S, D), and the new memories by name."""
         S = tokens.shape[1]
-        places = given["position"].unsqueeze(1) + torch.arange(S)
-        made: dict[str, Tensor] = {}
-        bias = self._own_bias(given["position"], S)
+        places = tensors["position"].unsqueeze(1) + torch.arange(S)
+        outputs: dict[str, Tensor] = {}
+        bias = self._own_bias(tensors["position"], S)
         first = second = self._embed(tokens, places)
         layer = -1
         for block in self.decoder:
@@ -168,17 +168,17 @@ class EncoderDecoderStep(nn.Module):
                 normed, rows = block.norm(second), []
                 for kind, own in zip(("key", "value"), _projected(block, normed), strict=True):
                     name = f"memory_{kind}_{layer}"
-                    rows.append(torch.cat([given[name], own], dim=2))  # (B, H, tgt_len + S, d)
-                    made[f"new_{name}"] = rows[-1][:, :, S:]
+                    rows.append(torch.cat([tensors[name], own], dim=2))  # (B, H, tgt_len + S, d)
+                    outputs[f"new_{name}"] = rows[-1][:, :, S:]
                 output = _attend(block, normed, rows[0], rows[1], bias)
             elif isinstance(block, CrossAttention):
-                key, value = given[f"source_key_{layer}"], given[f"source_value_{layer}"]
-                output = _attend(block, block.norm(second), key, value, given["source_bias"])
+                key, value = tensors[f"source_key_{layer}"], tensors[f"source_value_{layer}"]
+                output = _attend(block, block.norm(second), key, value, tensors["source_bias"])
             else:
                 assert isinstance(block, FeedForward)
                 output = block(second, second)
             first, second = second, first + output
-        return self.decoder_norm((first + second) / 2), made
+        return self.decoder_norm((first + second) / 2), outputs
 
     def _own_bias(self, position: Tensor, S: int) -> Tensor:
         """Return the bias (B, 1, S, tgt_len + S) of a step's tokens on the kept rows and themselves."""

@@ -97,13 +97,13 @@ class Reach:
             few: whether the step has a few tokens only.
         """
         self.ring, self.few = ring, few
-        self.given = position, ring.offset, window
+        self.inputs = position, ring.offset, window
         self.n_hashes = n_hashes
         self.sizes = torch.cat([torch.full((1,), ring.S), torch.full((1,), ring.C)])
 
     def near(self) -> Tensor:
         """Return (B, S, C): whether each slot holds a row that the query may see."""
-        position, _, window = self.given
+        position, _, window = self.inputs
         steps = torch.arange(self.ring.S)
         distance = self.ring.newest_first - (self.ring.S - 1 - steps).unsqueeze(1)  # (S, C), negative for later rows
         reach = torch.minimum(position.unsqueeze(1) + steps, window - 1)  # (B, S)
@@ -131,9 +131,9 @@ class Reach:
             (B, H, S, d), and (B, S) int64: the number of (head, round) pairs in which a query could see more than W
             keys.
         """
-        given = (*self.given, self.n_hashes, self.sizes)
+        shared = (*self.inputs, self.n_hashes, self.sizes)
         compute = lsh_few_attention if self.few else lsh_attention
-        attended, overflow = compute(key, value, buckets, length, own_value, *given, W, n_buckets)
+        attended, overflow = compute(key, value, buckets, length, own_value, *shared, W, n_buckets)
         return attended, overflow
 
 

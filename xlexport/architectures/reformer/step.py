@@ -234,24 +234,24 @@ class ReformerStep(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Compute one segment: return the outputs of all `purposes`, each once, in the order of `traced_outputs`."""
-        given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
-        tokens, targets = given["tokens"], given["targets"]
-        made: dict[str, Tensor] = {}
+        tensors = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
+        tokens, targets = tensors["tokens"], tensors["targets"]
+        outputs: dict[str, Tensor] = {}
         for prefix in ("",) if self.whole else ("", f"{FEW.prefix}."):
-            hidden, carried = self._run(tokens, given, few=bool(prefix))
+            hidden, carried = self._run(tokens, tensors, few=bool(prefix))
             log_probs = self.head(hidden).log_softmax(dim=2)  # (B, S, n_token)
-            made |= {f"{prefix}{name}": tensor for name, tensor in carried.items()}
-            made[f"{prefix}log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
-            made[f"{prefix}logits"] = self.head(hidden[:, -1])
+            outputs |= {f"{prefix}{name}": tensor for name, tensor in carried.items()}
+            outputs[f"{prefix}log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
+            outputs[f"{prefix}logits"] = self.head(hidden[:, -1])
             if not prefix:
                 vocabulary = ((0, self.config.n_token), (torch.zeros(1, 1), log_probs.flatten(0, 1)))
-                made |= describe([vocabulary], targets)
-        return tuple(made[name] for name in traced_outputs(self))
+                outputs |= describe([vocabulary], targets)
+        return tuple(outputs[name] for name in traced_outputs(self))
 
-    def _run(self, tokens: Tensor, given: Mapping[str, Tensor], few: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    def _run(self, tokens: Tensor, tensors: Mapping[str, Tensor], few: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """Run all layers in one of the two forms; return the last hidden states and all other outputs by name."""
         config = self.config
-        layers = _Whole(self, tokens) if self.whole else _Carried(self, tokens, given, few)
+        layers = _Whole(self, tokens) if self.whole else _Carried(self, tokens, tensors, few)
         B, S = tokens.shape
         positions = self.positions(layers.places.reshape(B * S))  # (B*S, D), or zero
         stream_1 = stream_2 = self.word_emb(tokens) + (
@@ -262,8 +262,8 @@ class ReformerStep(nn.Module):
             stream_1 = stream_1 + attention.join(layers.attend(attention, normed))
             stream_2 = stream_2 + feed_forward(stream_1)
         if config.streams == "mean":
-            return self.norm((stream_1 + stream_2) / 2), layers.made
-        return self.norm(torch.cat([stream_1, stream_2], dim=2)), layers.made
+            return self.norm((stream_1 + stream_2) / 2), layers.outputs
+        return self.norm(torch.cat([stream_1, stream_2], dim=2)), layers.outputs
 
     def turns(self, places: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return sines and cosines (B, 1, S, d_head / 2) of the angles of places (B, S), if positions are rotary."""
@@ -292,27 +292,27 @@ class _Carried:
     Attributes:
         places: (B, S), the places of the tokens in their documents.
         turns: the results of `ReformerStep.turns` for them.
-        made: the outputs that the layers add, by name.
+        outputs: the outputs that the layers add, by name.
     """
 
-    def __init__(self, step: ReformerStep, tokens: Tensor, given: Mapping[str, Tensor], few: bool) -> None:
+    def __init__(self, step: ReformerStep, tokens: Tensor, tensors: Mapping[str, Tensor], few: bool) -> None:
         config = step.config
         S = tokens.shape[1]
-        self.config, self.given = config, given
-        self.places = given["position"].unsqueeze(1) + torch.arange(S)
+        self.config, self.tensors = config, tensors
+        self.places = tensors["position"].unsqueeze(1) + torch.arange(S)
         self.turns = step.turns(self.places)
-        self.made: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
         self.overflow: list[Tensor] = []
         if "local" in config.attn_layers:
-            self.local = LocalReach(config, tokens, given["position"], config.local_rows, few)
+            self.local = LocalReach(config, tokens, tensors["position"], config.local_rows, few)
         rings = [entry.input for entry in step.memory if entry.layout == "ring"]
         if rings:
-            C = given[rings[0]].shape[2]
-            self.ring = Ring(S, C, given["offset"])
-            self.reach = Reach(given["position"], given["window"], given["n_hashes"], self.ring, few)
+            C = tensors[rings[0]].shape[2]
+            self.ring = Ring(S, C, tensors["offset"])
+            self.reach = Reach(tensors["position"], tensors["window"], tensors["n_hashes"], self.ring, few)
 
     def attend(self, layer: AttentionStep, normed: Tensor) -> Tensor:
-        """Compute a layer's attention (B, H, S, d) from normalised rows (B, S, D); add its new memory to `made`."""
+        """Compute a layer's attention (B, H, S, d) from normalised rows (B, S, D); add its new memory to `outputs`."""
         if layer.kind == "local":
             return self._local(layer, normed)
         query_key, own_value = layer.heads(normed, layer.query_key), layer.heads(normed, layer.value)
@@ -327,7 +327,7 @@ class _Carried:
         W, n_buckets = self.config.chunk_length, self.config.buckets
         attended, overflow = self.reach.attend(key, value, buckets, length.squeeze(3), own_value, W, n_buckets)
         self.overflow.append(overflow)
-        self.made["overflow"] = torch.stack(self.overflow, dim=2).to(torch.int32)
+        self.outputs["overflow"] = torch.stack(self.overflow, dim=2).to(torch.int32)
         return attended
 
     def _local(self, layer: AttentionStep, normed: Tensor) -> Tensor:
@@ -336,13 +336,13 @@ class _Carried:
         rows = []
         for kind, own in (("key", key), ("value", layer.heads(normed, layer.value))):
             name = f"memory_{kind}_{layer.index}"
-            rows.append(torch.cat([self.given[name], own], dim=2))  # (B, H, rows + S, d)
-            self.made[f"new_{name}"] = rows[-1][:, :, S:]
+            rows.append(torch.cat([self.tensors[name], own], dim=2))  # (B, H, rows + S, d)
+            self.outputs[f"new_{name}"] = rows[-1][:, :, S:]
         return self.local.attend(query * layer.local_scale, rows[0], rows[1])
 
     def _write(self, name: str, rows: Tensor, axis: int) -> Tensor:
-        self.made[f"new_{name}"] = self.ring.write(self.given[name], rows, axis)
-        return self.made[f"new_{name}"]
+        self.outputs[f"new_{name}"] = self.ring.write(self.tensors[name], rows, axis)
+        return self.outputs[f"new_{name}"]
 
 
 class _Whole:
@@ -353,13 +353,13 @@ class _Whole:
         B, T = tokens.shape
         self.places = torch.arange(T).expand(B, T)
         self.turns = step.turns(self.places)
-        self.made: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
         self.overflow: list[Tensor] = []
         if "local" in config.attn_layers:
             self.local = LocalReach(config, tokens, torch.zeros(B, dtype=torch.int64), kept=0, few=False)
 
     def attend(self, layer: AttentionStep, normed: Tensor) -> Tensor:
-        """Compute a layer's attention (B, H, T, d) from normalised rows (B, T, D); add its bucket ids to `made`."""
+        """Compute a layer's attention (B, H, T, d) from normalised rows (B, T, D); add its bucket ids to `outputs`."""
         T = normed.shape[1]
         value = layer.heads(normed, layer.value)
         if layer.kind == "local":
@@ -372,14 +372,14 @@ class _Whole:
             steps = torch.arange(T)
             return attend_fully(key * length, key, value, value, (steps < steps.unsqueeze(1)).unsqueeze(0))
         buckets = hash_buckets(query_key, layer.rotations, self.config.n_buckets)
-        self.made[f"bucket_{layer.index}"] = buckets.to(torch.int32)
+        self.outputs[f"bucket_{layer.index}"] = buckets.to(torch.int32)
         if self.config.rule == "chunk":
             by_chunks: Tensor = layer.whole(turned, value, buckets)
             return by_chunks
         key, length = layer.shared(turned)
         attended, overflow = attend_by_paper(key, value, length.squeeze(3), buckets, self.config.chunk_length)
         self.overflow.append(overflow)
-        self.made["overflow"] = torch.stack(self.overflow, dim=2).to(torch.int32)
+        self.outputs["overflow"] = torch.stack(self.overflow, dim=2).to(torch.int32)
         return attended
 
 

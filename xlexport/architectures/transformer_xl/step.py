@@ -254,23 +254,23 @@ class TransformerXLStep(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Compute one segment: return the outputs of all `purposes`, each once, in the order of `traced_outputs`."""
-        given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
-        targets = given["targets"]
-        hidden, made = self._run_layers(given, fixed=False)
-        made["log_prob"] = self.head.log_probs(hidden, targets)
-        made["logits"] = self.head.logits(hidden[:, -1])
+        tensors = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
+        targets = tensors["targets"]
+        hidden, outputs = self._run_layers(tensors, fixed=False)
+        outputs["log_prob"] = self.head.log_probs(hidden, targets)
+        outputs["logits"] = self.head.logits(hidden[:, -1])
         clusters = self.head.log_probs_within_clusters(hidden.flatten(0, 1))
-        made |= describe(list(zip(self.config.cluster_bounds, clusters, strict=True)), targets)
-        made |= self._constants(given)
+        outputs |= describe(list(zip(self.config.cluster_bounds, clusters, strict=True)), targets)
+        outputs |= self._constants(tensors)
         if self.cuda_graphs:
-            hidden, fixed = self._run_layers(given, fixed=True)
+            hidden, fixed = self._run_layers(tensors, fixed=True)
             fixed |= {"log_prob": self.head.log_probs(hidden, targets), "logits": self.head.logits(hidden[:, -1])}
-            made |= {f"{FIXED}.{name}": value for name, value in fixed.items()}
-        return tuple(made[name] for name in traced_outputs(self))
+            outputs |= {f"{FIXED}.{name}": value for name, value in fixed.items()}
+        return tuple(outputs[name] for name in traced_outputs(self))
 
-    def _constants(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _constants(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the outputs of the graph `positions`, by name."""
-        keys = self.positions(given["capacity"], given["mem_len"], given["clamp_len"])
+        keys = self.positions(tensors["capacity"], tensors["mem_len"], tensors["clamp_len"])
         return {f"position_key_{index}": position_key for index, position_key in enumerate(keys)}
 
     def _attention_class(self, fixed: bool) -> Callable[[StepInputs], SlotAttention | OperatorAttention]:
@@ -284,18 +284,18 @@ class TransformerXLStep(nn.Module):
             return OperatorAttention
         return SlicedAttention
 
-    def _run_layers(self, given: Mapping[str, Tensor], fixed: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    def _run_layers(self, tensors: Mapping[str, Tensor], fixed: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """Run all layers; return the last hidden states (B, S, D) and the written rings by output name."""
-        tokens, made = given["tokens"], {}
+        tokens, outputs = tensors["tokens"], {}
         shared = ("memory_key_0", "position_key_0", "offset", "memory_length", "window")
-        attention = self._attention_class(fixed)(StepInputs(tokens, *(given[name] for name in shared)))
+        attention = self._attention_class(fixed)(StepInputs(tokens, *(tensors[name] for name in shared)))
         hidden = self.word_emb(tokens) * self.embedding_scale
         for index, layer in enumerate(self._layers):
             key, value = f"memory_key_{index}", f"memory_value_{index}"
-            hidden, made[f"new_{key}"], made[f"new_{value}"] = layer(
-                hidden, given[key], given[value], given[f"position_key_{index}"], attention
+            hidden, outputs[f"new_{key}"], outputs[f"new_{value}"] = layer(
+                hidden, tensors[key], tensors[value], tensors[f"position_key_{index}"], attention
             )
-        return hidden, made
+        return hidden, outputs
 
     @property
     def _layers(self) -> list[StepLayer]:
@@ -398,13 +398,13 @@ class ShawStep(TransformerXLStep):
         count = size_of(near, smallest=1)
         distance = torch.arange(count, -1, -1)  # the first entry becomes the zero column
         row = n - 1 - torch.minimum(distance, last)
-        found = []
+        keys_of_layers = []
         for layer in self.layers:
             assert isinstance(layer, ShawLayer)
             keys = layer.keys().index_select(0, row)  # (1 + near, H, d_head + 1)
             keys = torch.where((distance < near).view(-1, 1, 1), keys - keys[1], 0.0)
-            found.append(keys.permute(1, 2, 0).contiguous())
-        return found
+            keys_of_layers.append(keys.permute(1, 2, 0).contiguous())
+        return keys_of_layers
 
 
 class AbsoluteLayer(StepLayer):
@@ -476,22 +476,24 @@ class AbsoluteStep(TransformerXLStep):
         """Return example inputs to trace with. No free axis has size 1, because tracing would fix it."""
         return example_of(self, {"batch": 2, "segment": 5, "capacity": 19}, {})
 
-    def _constants(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _constants(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {}
 
-    def _run_layers(self, given: Mapping[str, Tensor], fixed: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    def _run_layers(self, tensors: Mapping[str, Tensor], fixed: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """Run all layers; return the last hidden states (B, S, D) and the written rings by output name."""
-        tokens, made = given["tokens"], {}
+        tokens, outputs = tensors["tokens"], {}
         S, limit = tokens.shape[1], self.config.tgt_len
-        attention = PartAttention(tokens, given["memory_key_0"], given["offset"], given["memory_length"])
+        attention = PartAttention(tokens, tensors["memory_key_0"], tensors["offset"], tensors["memory_length"])
         # Padding may follow a part's last token.
-        places = (given["position"].unsqueeze(1) + torch.arange(S)).clamp(max=limit - 1)  # (B, S)
+        places = (tensors["position"].unsqueeze(1) + torch.arange(S)).clamp(max=limit - 1)  # (B, S)
         hidden = self.word_emb(tokens) * self.embedding_scale
         for index, module in enumerate(self.layers):
             layer, key, value = cast(AbsoluteLayer, module), f"memory_key_{index}", f"memory_value_{index}"
             hidden = layer.placed(hidden, places)
-            hidden, made[f"new_{key}"], made[f"new_{value}"] = layer.run(hidden, given[key], given[value], attention)
-        return hidden, made
+            hidden, outputs[f"new_{key}"], outputs[f"new_{value}"] = layer.run(
+                hidden, tensors[key], tensors[value], attention
+            )
+        return hidden, outputs
 
     def first_rows(self) -> Mapping[str, Tensor]:
         """Return an empty mapping, because a part starts with no memory."""
