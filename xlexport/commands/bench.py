@@ -68,7 +68,7 @@ bench_options = all_of(
         "--plot",
         type=PATH,
         metavar="FILE",
-        help="Draw several combinations into a .png or .svg file (needs matplotlib).",
+        help="Draw several combinations into .png or .svg (needs matplotlib).",
     ),
 )
 

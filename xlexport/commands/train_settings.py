@@ -37,8 +37,8 @@ __all__ = ["MODEL", "TRAINING", "check_effect", "headings", "is_given", "read_re
 _FILES = {"data": "files", "valid": "valid_files"}
 _MODELS = {name: config_class(name) for name in architecture_names()}
 _OFFERED = {name: {o.name: o for o in options_of(kind).values() if o.help} for name, kind in _MODELS.items()}
-MODEL: Mapping[str, Option] = functools.reduce(lambda known, own: known | (own | known), _OFFERED.values())
-TRAINING: Mapping[str, Option] = {option.name: option for option in options_of(TrainingConfig).values() if option.help}
+MODEL: dict[str, Option] = functools.reduce(lambda known, own: known | (own | known), _OFFERED.values())
+TRAINING: dict[str, Option] = {option.name: option for option in options_of(TrainingConfig).values() if option.help}
 _TABLES = {"model": MODEL, "training": TRAINING}
 # The architectures that a setting is for; none: for all.
 _OWNERS = {name: [one for one, own in _OFFERED.items() if name in own] for name in MODEL} | {
