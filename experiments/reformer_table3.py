@@ -141,7 +141,7 @@ def _run(model: Model, config: ReformerConfig, folder: Path) -> int:
             eval_every=10,
         )
         with contextlib.suppress(_Measured):  # without a checkpoint, whose writing would take most of the time
-            train(config, training, (), (), folder / "run", report=lambda line: None, show_bar=False, on_step=_stop)
+            train(config, training, (), (), folder / "run", report=lambda line: None, on_step=_stop)
     else:
         made = Reformer(config, LayerStore(torch.device("cpu"), folder) if model.swapped else None).eval()
         with torch.no_grad():

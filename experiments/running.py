@@ -157,7 +157,7 @@ class Experiment:
         times: list[float] = []
         probe = Path(tempfile.mkdtemp(dir=self.folder))
         try:
-            result = train(self.config(variant), config, self.files, (), probe / "probe", show_bar=False,
+            result = train(self.config(variant), config, self.files, (), probe / "probe",
                            report=lambda line: None,
                            on_step=lambda step: times.append(time.perf_counter()))  # fmt: skip
             if result.interrupted:

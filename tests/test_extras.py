@@ -42,7 +42,7 @@ def test_extras_are_those_of_the_project_file() -> None:
 
 
 def test_base_install_has_no_heavy_package() -> None:
-    assert names(PROJECT["dependencies"]) == {"click", "numpy", "safetensors"}
+    assert names(PROJECT["dependencies"]) == {"click", "numpy", "safetensors", "tqdm"}
 
 
 def test_constraints_pin_every_direct_dependency() -> None:

@@ -34,17 +34,9 @@ def check_file(output: Path, force: bool) -> None:
         OutputExistsError: `output` exists and is not a file, or it is a file and `force` is off.
         OutputFolderError: its folder does not exist.
     """
-    check_folder(output)
-    if output.exists() and not output.is_file():
-        raise OutputExistsError(
-            f"{output}: exists and is not a file, so it is never replaced.", hint="Give another path."
-        )
+    _check(output, force, Path.is_file, "a file")
     if output.is_symlink() and not output.exists():
         raise OutputExistsError(f"{output}: a link to a missing file.", hint="Remove it, or give another path.")
-    if output.exists() and not force:
-        raise OutputExistsError(
-            f"{output}: a file is there already.", hint="Add --force to replace it, or give another path."
-        )
 
 
 def check_own_folder(output: Path, force: bool, is_own: Callable[[Path], bool], kind: str) -> None:
@@ -58,11 +50,15 @@ def check_own_folder(output: Path, force: bool, is_own: Callable[[Path], bool], 
         OutputExistsError: the output exists and is of another kind, or is a link, or `force` is off.
         OutputFolderError: its parent folder does not exist.
     """
-    check_folder(output)
     if output.is_symlink():
         raise OutputExistsError(
             f"{output}: a symbolic link, which is never replaced.", hint="Give what it leads to, or another path."
         )
+    _check(output, force, is_own, kind)
+
+
+def _check(output: Path, force: bool, is_own: Callable[[Path], bool], kind: str) -> None:
+    check_folder(output)
     if output.exists() and not is_own(output):
         raise OutputExistsError(
             f"{output}: exists and is not {kind}, so it is never replaced.", hint="Give another path."
@@ -92,11 +88,7 @@ def file(output: Path, check: Callable[[], None] | None = None) -> Iterator[Path
 
 @contextlib.contextmanager
 def folder(output: Path, check: Callable[[], None]) -> Iterator[Path]:
-    """Yield a folder to fill. It replaces `output` if the block succeeds, and is removed if the block fails.
-
-    Args:
-        check: raises if `output` must not be replaced; called before the block and again after it.
-    """
+    """Yield a folder to fill, as `file` yields a file to write."""
     check()
     with atomic_output.folder(output) as temporary:
         yield temporary

@@ -11,7 +11,7 @@ __all__ = ["DISTRIBUTIONS", "EXTRAS", "install_command", "missing_modules", "req
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "convert": ("torch", "onnx", "onnx_ir", "onnxscript", "google_crc32c"),
-    "train": ("torch", "tqdm"),
+    "train": ("torch",),
     "text": ("sentencepiece", "tokenizers"),
     "tables": ("pyarrow",),
     "plot": ("matplotlib",),

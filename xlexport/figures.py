@@ -38,8 +38,8 @@ def plain(name: str) -> str:
 
     Matplotlib reads dollars as formulas, and hides labels that begin with `_`.
     """
-    shown = name.encode("utf-8", "replace").decode().replace("$", r"\$")  # names of files may be any bytes
-    return f" {shown}" if shown.startswith("_") else shown
+    text = name.encode("utf-8", "replace").decode().replace("$", r"\$")  # names of files may be any bytes
+    return f" {text}" if text.startswith("_") else text
 
 
 def save_picture(figure: Figure, path: Path) -> None:

@@ -1,282 +1,199 @@
-"""Progress of the commands on standard error: a bar on a terminal that can draw it, elsewhere a line every 15 seconds.
+"""Show the progress of commands on standard error: a bar on a terminal, elsewhere a line every 15 seconds.
 
-Logs, notebooks and pipes get the lines. The first comes after 15 seconds; `--quiet` shows neither lines nor bars.
+Logs, notebooks and pipes get the lines, the first after 15 seconds. `--quiet` shows neither.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
-import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.callbacks import Progress, no_progress
-from xlexport.terminal import is_quiet, tell
+from xlexport.terminal import DRAWING, is_quiet, tell
 from xlruntime.messages import counted, one_line
 
 if TYPE_CHECKING:
     from xlruntime import TokenScores
 
-__all__ = [
-    "Clock",
-    "DocumentsBar",
-    "Stages",
-    "StatusLine",
-    "bar",
-    "duration",
-    "progress_bar",
-    "progress_lines",
-    "stages",
-]
+__all__ = ["DocumentsBar", "ProgressBar", "progress_bar"]
 
-Clock = Callable[[], float]
-
-EVERY = 0.2  # seconds between two updates of a line that is redrawn
-LINE_EVERY = 15.0  # seconds between two lines that are not
+BAR_EVERY = 0.2  # seconds between two updates of a bar
+LINE_EVERY = 15.0  # seconds between two lines
 LINE_EVERY_VARIABLE = "XLEXPORT_PROGRESS_SECONDS"  # of the environment: another number
-GLANCE = 1.0  # seconds between two looks at the time during a call that reports nothing
-WIDTH, FULL, EMPTY = 24, "█", "░"  # of a bar
-CLEAR_LINE, SHOW_CURSOR = "\r\x1b[K", "\x1b[?25h"
+GLANCE = 1.0  # seconds between two updates during a call that reports nothing
+
+COUNTS = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+BAR, LINE, NO_TOTAL = "{l_bar}{bar}| " + COUNTS, "{desc}: {percentage:.0f}% " + COUNTS, "{desc} [{elapsed}{postfix}]"
 
 
-class StatusLine:
-    """A line on standard error that is redrawn, or where that is impossible, printed again from time to time.
+class _Lines(io.TextIOBase):
+    """Standard error if it cannot be redrawn: a status that tqdm would draw in place becomes a line."""
+
+    def write(self, text: str) -> int:
+        if status := text.strip():
+            sys.stderr.write(status + "\n")
+            sys.stderr.flush()
+        return len(text)
+
+
+class ProgressBar:
+    """The progress of a command, of which one stage runs at a time.
 
     Args:
-        stream: where to write; None: standard error.
-        clock: returns the time in seconds; None: `time.monotonic`.
-
-    Attributes:
-        redraws: whether the line is redrawn in place.
+        label: the name of the first stage.
+        shown: whether to show anything.
+        options: of `tqdm`.
     """
 
-    def __init__(self, stream: TextIO | None = None, clock: Clock | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._clock = clock or time.monotonic
-        self.redraws = _can_draw(self._stream)
-        self._every = math.inf if is_quiet() else EVERY if self.redraws else _line_every()
-        self._drawn = -math.inf if self.redraws and not is_quiet() else self._clock()
-        self._shown = False
+    def __init__(self, label: str, shown: bool = True, **options: Any) -> None:
+        self._shown, self._lock = shown and not is_quiet(), threading.Lock()
+        self._open(label, **options)
 
-    def draw(self, line: Callable[[], str]) -> None:
-        """Show the text that `line` returns, unless the last update was very recent."""
-        now = self._clock()
-        if now - self._drawn < self._every:
-            return
-        self._drawn = now
-        text = one_line(line())
-        if self.redraws:
-            self._shown = True
-            text = f"\r{text[: shutil.get_terminal_size().columns - 1]}\x1b[K"
+    def _open(self, label: str, **options: Any) -> None:
+        from tqdm import tqdm
+
+        tqdm.set_lock(DRAWING)
+        tqdm.monitor_interval = 0  # tqdm's own thread is not needed: `miniters` never changes
+        self._redraws = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        if self._redraws:
+            output = {"file": sys.stderr, "mininterval": BAR_EVERY, **_width()}
         else:
-            text += "\n"
-        self._stream.write(text)
-        self._stream.flush()
+            every = _line_every() if self._shown else math.inf
+            output = {"file": _Lines(), "mininterval": every, "delay": every or 1e-9}
+        self._bar = tqdm(
+            desc=one_line(label),
+            disable=not self._shown,
+            bar_format=self._format(options.get("total")),
+            leave=False,
+            position=0,  # the line itself, even if another bar was left open
+            miniters=0,
+            lock_args=(False,),  # an update that comes while something else is printed is left out
+            **output,
+            **options,
+        )
+
+    def _format(self, total: int | None) -> str:
+        return NO_TOTAL if total is None else BAR if self._redraws else LINE
+
+    def __call__(self, done: int, total: int | None) -> None:
+        """Show how far the stage is; None: its total is unknown."""
+        with self._lock:
+            self._bar.total, self._bar.bar_format = total, self._format(total)
+            self._bar.update(done - self._bar.n)
+
+    def skip(self, done: int) -> None:
+        """Leave out of the time left what an earlier process has done."""
+        with self._lock:
+            self._bar.initial = self._bar.n = self._bar.last_print_n = done
+
+    def note(self, text: str) -> None:
+        """Set what the next updates show after the time that is left."""
+        self._bar.postfix = one_line(text)
+
+    def tell(self, stage: str) -> None:
+        """Print a note; it names the stage that begins."""
+        with self._lock:
+            self._bar.close()
+            tell(stage)
+            self._open(stage)
+
+    def glance(self) -> None:
+        """Update the time that has passed."""
+        with self._lock:
+            self._bar.update(0)
 
     def clear(self) -> None:
-        """Make room for other lines; the next line of progress comes no sooner than after one of its own."""
-        if not self.redraws:
-            self._drawn = self._clock()
-        if self._shown:
-            self._stream.write(CLEAR_LINE)
-            self._stream.flush()
-            self._shown = False
+        """Make room for other lines, until the next update."""
+        self._bar.clear()
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._bar.close()
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, shown: bool = True) -> Iterator[ProgressBar]:
+    """Yield the progress of long work, and remove its bar in the end; a thread updates its time.
+
+    Args:
+        label, shown: as for `ProgressBar`.
+    """
+    bar, ended = ProgressBar(label, shown), threading.Event()
+
+    def glance() -> None:
+        while not ended.wait(GLANCE):
+            bar.glance()
+
+    thread = threading.Thread(target=glance, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield bar
+    finally:
+        ended.set()
+        thread.join()
+        bar.close()
 
 
 class DocumentsBar:
-    """A status line while documents are scored, whose number and length may be unknown.
+    """The progress of scoring documents, whose number and length may be unknown.
 
     Args:
         documents: number of documents; None: unknown.
         size: bytes of their text; None: unknown.
-        stream, clock: as for `StatusLine`.
     """
 
-    def __init__(
-        self, documents: int | None, size: int | None, stream: TextIO | None = None, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, documents: int | None, size: int | None) -> None:
         self._documents = documents
-        self._size = size
-        self._clock = clock or time.monotonic
-        self._line = StatusLine(stream, self._clock)
-        self._started = self._clock()
+        self._size = size or None
+        self._bar = ProgressBar("scoring", total=self._size, unit="B", unit_scale=True)
+        self._started = time.monotonic()
         self._tokens = 0
         self._done = 0
-        self._finished = 0.0  # bytes of finished documents
-        self._skipped: float | None = None  # bytes that an earlier process scored
+        self._finished = 0  # bytes of finished documents
+        self._skipped: int | None = None  # bytes that an earlier process scored
         self._reached: dict[int, int] = {}  # of unfinished documents
 
     def resumed(self, documents: int, size: int) -> None:
         """Count documents that an earlier process finished, of `size` bytes."""
-        self._done, self._finished = documents, float(size)
+        self._done, self._finished = documents, size
 
     def take(self, part: TokenScores) -> None:
         """Count a scored part of a document."""
         self._tokens += len(part)
         if self._skipped is None:
             self._skipped = self._finished + (int(part.starts[0]) if len(part) else 0)
+            self._bar.skip(self._skipped)
         if part.summary is not None or part.error is not None:
             self._done += 1
-            self._finished += part.summary.bytes if part.summary is not None else self._reached.get(part.number, 0)
-            self._reached.pop(part.number, None)
+            reached = self._reached.pop(part.number, 0)
+            self._finished += part.summary.bytes if part.summary is not None else reached
         elif len(part):
             self._reached[part.number] = int(part.ends[-1])  # characters if tokens are not bytes: slightly too few
-        self._line.draw(lambda: self.line(self._clock()))
+        documents = f"of {counted(self._documents, 'document')}" if self._documents else "documents"
+        rate = self._tokens / max(time.monotonic() - self._started, 1e-9)
+        self._bar.note(f"{self._done:,} {documents}, {rate:,.0f} tokens/s")
+        self._bar(min(self._finished + sum(self._reached.values()), self._size or 0), self._size)
 
     def clear(self) -> None:
         """Make room for other lines."""
-        self._line.clear()
-
-    def line(self, now: float) -> str:
-        """Return the text of the line at the time `now`."""
-        if self._documents is None:
-            done = counted(self._done, "document")
-        else:
-            done = f"{self._done:,} of {counted(self._documents, 'document')}"
-        line = f"{done}  {self._tokens / max(now - self._started, 1e-9):,.0f} tokens/s"
-        line = line if self._line.redraws else f"scoring: {line}"
-        if not self._size:
-            return line
-        reached = self._finished + sum(self._reached.values())
-        scored = reached - (self._skipped or 0.0)
-        left = (self._size - reached) * (now - self._started) / scored if scored > 0 else math.inf
-        tail = f"  {duration(max(left, 0.0))} left" if math.isfinite(left) else ""
-        fraction = min(reached / self._size, 1.0)
-        return f"{bar(fraction)}  {line}{tail}" if self._line.redraws else f"{line}  {fraction:.0%}{tail}"
+        self._bar.clear()
 
 
-def bar(fraction: float) -> str:
-    """Return a fraction as a percentage and as a bar."""
-    filled = round(fraction * WIDTH)
-    return f"{fraction:4.0%} {FULL * filled}{EMPTY * (WIDTH - filled)}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in hours, minutes and seconds, such as 1:02:03."""
-    whole = round(seconds)
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
-
-
-@contextlib.contextmanager
-def progress_bar(label: str, clock: Clock | None = None) -> Iterator[Progress]:
-    """Yield a callback that draws a bar on a terminal; the bar is removed when the block ends, also after an error.
-
-    Without a terminal, the callback prints lines.
-    """
-    stream = sys.stderr
-    if is_quiet() or not _can_draw(stream):
-        yield progress_lines(label, clock)
-        return
-    with contextlib.ExitStack() as drawn:
-        bars: list[Any] = []
-
-        def draw(done: int, total: int) -> None:
-            if not bars:
-                template = f"%(bar)s {label} %(info)s"
-                made = click.progressbar(
-                    length=total, bar_template=template, fill_char=FULL, empty_char=EMPTY, width=WIDTH, file=stream
-                )
-                drawn.callback(stream.write, SHOW_CURSOR)
-                bars.append(made)
-            bars[0].update(done - bars[0].pos)
-
-        try:
-            yield draw
-        finally:
-            if bars:
-                stream.write(CLEAR_LINE)
-    stream.flush()
-
-
-def progress_lines(label: str, clock: Clock | None = None) -> Progress:
-    """Return a callback that prints lines where no bar can be drawn, and nothing on a terminal."""
-    clock = clock or time.monotonic
-    line, began = StatusLine(clock=clock), clock()
-    if line.redraws:
-        return no_progress
-    return lambda done, total: line.draw(lambda: f"{label}: {_reached(done, total)}, {duration(clock() - began)}")
-
-
-class Stages:
-    """The progress of work in stages: each is a note when it begins, and a line of progress if it takes long.
-
-    A thread may call `glance` while a stage runs that reports nothing.
-
-    Args:
-        label: what the work is called before its first stage.
-        clock: returns the time in seconds; None: `time.monotonic`.
-    """
-
-    def __init__(self, label: str, clock: Clock | None = None) -> None:
-        self._clock = clock or time.monotonic
-        self._line = StatusLine(clock=self._clock)
-        self._lock = threading.Lock()
-        self._began = self._clock()
-        self._stage = label
-        self._reached: tuple[int, int] | None = None
-
-    def tell(self, stage: str) -> None:
-        """Print a note; it names the stage that begins."""
-        with self._lock:
-            self._line.clear()
-            tell(stage)
-            self._stage, self._reached = stage, None
-
-    def progress(self, done: int, total: int) -> None:
-        """Show how far the stage is."""
-        with self._lock:
-            self._reached = (done, total)
-            self._line.draw(self._text)
-
-    def glance(self) -> None:
-        """Show which stage runs, if no line was printed for a while; on a terminal show nothing."""
-        with self._lock:
-            if not self._line.redraws:
-                self._line.draw(self._text)
-
-    def glance_until(self, ended: Callable[[float], bool]) -> None:
-        """Glance once a second until `ended`, which waits for so many seconds, returns true."""
-        while not ended(GLANCE):
-            self.glance()
-
-    def clear(self) -> None:
-        """Make room for other lines."""
-        with self._lock:
-            self._line.clear()
-
-    def _text(self) -> str:
-        if self._reached is None:
-            return f"{self._stage}: {duration(self._clock() - self._began)}"
-        done, total = self._reached
-        if self._line.redraws:
-            return f"{bar(min(done / max(total, 1), 1.0))} {self._stage}"
-        return f"{self._stage}: {_reached(done, total)}, {duration(self._clock() - self._began)}"
-
-
-@contextlib.contextmanager
-def stages(label: str) -> Iterator[Stages]:
-    """Yield the stages of long work. A thread prints which one runs, until the block ends."""
-    found, ended = Stages(label), threading.Event()
-    thread = threading.Thread(target=found.glance_until, args=(ended.wait,), name="progress", daemon=True)
-    thread.start()
+def _width() -> dict[str, Any]:
+    """Return the options that tell tqdm the width; on a terminal of unknown size it would draw nothing."""
     try:
-        yield found
-    finally:
-        ended.set()
-        thread.join()
-        found.clear()
-
-
-def _reached(done: int, total: int) -> str:
-    return f"{done:,} of {total:,} ({min(done / max(total, 1), 1.0):.0%})"
+        known = os.get_terminal_size(sys.stderr.fileno()).columns > 0
+    except OSError:
+        known = False
+    return {"dynamic_ncols": True} if known else {"ncols": 79, "nrows": 24}
 
 
 def _line_every() -> float:
@@ -285,16 +202,11 @@ def _line_every() -> float:
     Raises:
         click.UsageError: the environment has another value than a number.
     """
-    given = os.environ.get(LINE_EVERY_VARIABLE)
+    text = os.environ.get(LINE_EVERY_VARIABLE)
     try:
-        seconds = LINE_EVERY if given is None else float(given)
+        seconds = LINE_EVERY if text is None else float(text)
     except ValueError:
         seconds = math.nan
     if not seconds >= 0:
-        raise click.UsageError(f"{LINE_EVERY_VARIABLE} is {given!r}, expected a number of seconds.")
+        raise click.UsageError(f"{LINE_EVERY_VARIABLE} is {text!r}, expected a number of seconds.")
     return seconds
-
-
-def _can_draw(stream: TextIO) -> bool:
-    """Return whether a line of this stream can be redrawn."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ import click
 from xlruntime.messages import many_lines, one_line
 
 __all__ = [
+    "DRAWING",
     "INTERRUPTED",
     "Failure",
     "Interrupted",
@@ -34,6 +36,9 @@ __all__ = [
     "tell_problem",
     "tell_usage",
 ]
+
+DRAWING = threading.RLock()
+"""Held by what writes to the terminal: a bar of progress, or a message instead of it."""
 
 STDOUT = "standard output"
 QUIET = "xlexport.quiet"  # a key of click's context
@@ -74,12 +79,14 @@ def tell(message: str) -> None:
 
 def tell_problem(message: str) -> None:
     """Print an error or a warning on standard error, also with --quiet."""
-    click.echo(one_line(message), err=True)
+    with _without_bar():
+        click.echo(one_line(message), err=True)
 
 
 def tell_lines(text: str) -> None:
     """Print the lines of a log on standard error, also with --quiet; control characters are escaped."""
-    click.echo(many_lines(text), err=True)
+    with _without_bar():
+        click.echo(many_lines(text), err=True)
 
 
 def tell_usage(error: click.ClickException) -> None:
@@ -87,6 +94,18 @@ def tell_usage(error: click.ClickException) -> None:
     text = io.StringIO()
     error.show(text)
     click.echo(many_lines(text.getvalue()), err=True, nl=False)
+
+
+@contextlib.contextmanager
+def _without_bar() -> Iterator[None]:
+    """Remove the bar of progress, if there is one, until an update comes after the block."""
+    with DRAWING:
+        if "tqdm" in sys.modules:
+            from tqdm import tqdm
+
+            for bar in list(tqdm._instances):
+                bar.clear(nolock=True)
+        yield
 
 
 def print_json(value: Any, err: bool = False) -> None:
@@ -97,7 +116,7 @@ def print_json(value: Any, err: bool = False) -> None:
     """
     text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # a lone surrogate in a file's name
-    with contextlib.nullcontext() if err else standard_output():
+    with _without_bar() if err else standard_output():
         click.echo(escaped_json(text) if (sys.stderr if err else sys.stdout).isatty() else text, err=err)
 
 
@@ -124,9 +143,9 @@ def _finite(value: Any) -> Any:
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
     """Print rows in two aligned columns; each stays on one line, even if it holds control characters."""
-    shown = [(one_line(name), one_line(value)) for name, value in rows]
-    width = max((len(name) for name, _ in shown), default=0)
-    for name, value in shown:
+    lines = [(one_line(name), one_line(value)) for name, value in rows]
+    width = max((len(name) for name, _ in lines), default=0)
+    for name, value in lines:
         print_line(f"{name:<{width}}  {value}".rstrip())
 
 
@@ -144,13 +163,14 @@ def print_text(text: str) -> None:
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[None]:
-    """Let errors of writing in the block name standard output.
+    """Remove the bar of progress if the block writes to a terminal, and let its errors name standard output.
 
     Raises:
         OSError: with the name of standard output; unchanged if the reader has closed the pipe (EPIPE).
     """
     try:
-        yield
+        with _without_bar() if sys.stdout.isatty() else contextlib.nullcontext():
+            yield
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise

@@ -16,8 +16,8 @@ from torch import Tensor
 from reliability.guided.target import BrokenPromiseError, InputFile, Target
 from xlexport.checkpoints import load
 from xlexport.checkpoints.files import read_json
-from xlexport.checkpoints.formats import huggingface_reformer, reformer_pytorch, reformer_pytorch_settings
-from xlexport.checkpoints.transformer_xl_names import CLUSTER_NAMES, LAYER_NAMES
+from xlexport.checkpoints.formats import huggingface_reformer, reformer_pytorch
+from xlexport.checkpoints.transformer_xl import CLUSTER_NAMES, LAYER_NAMES
 from xlexport.errors import CheckpointError
 from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer, ReformerConfig
@@ -157,6 +157,6 @@ class GivenConfig(_Folders):
 
 def _reformer_pytorch_name(name: str) -> str:
     if layer := re.fullmatch(r"layers\.(\d+)\.(\w+\.\w+)\.(weight|bias)", name):
-        block = reformer_pytorch_settings.BLOCK.format(layer[1])
+        block = reformer_pytorch.BLOCK.format(layer[1])
         return f"{block}.{reformer_pytorch.LAYER_NAMES[layer[2]][0]}.{layer[3]}"
-    return reformer_pytorch_settings.TABLE if name.startswith("positions.") else reformer_pytorch.NAMES[name][0]
+    return reformer_pytorch.TABLE if name.startswith("positions.") else reformer_pytorch.NAMES[name][0]

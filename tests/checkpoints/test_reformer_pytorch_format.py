@@ -18,7 +18,7 @@ from tests.checkpoints.refusals import refusal
 from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import PyTorchReformer, assert_computes
 from xlexport.checkpoints import load
-from xlexport.checkpoints.formats.reformer_pytorch_settings import KNOWN
+from xlexport.checkpoints.formats.reformer_pytorch import KNOWN
 from xltraining.reformer.lsh import draw_rotations
 
 TOLD = {"heads": 2, "bucket_size": 16, "n_hashes": 2, "causal": True, "max_seq_len": 128}

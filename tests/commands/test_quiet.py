@@ -75,8 +75,8 @@ def test_convert_says_which_step_it_is_in(
     loud = invoke(*line, "-o", tmp_path / "loud").succeeded().err.splitlines()
     stage = "verifying up to 3 segments of 8 tokens against the eager model"
     assert {"exporting the step graphs", stage} <= set(loud)
-    for done in ("1 of 3 (33%)", "2 of 3 (67%)", "3 of 3 (100%)"):
-        assert any(shown.startswith(f"{stage}: {done}, 0:") for shown in loud), loud
+    for done in ("33% 1/3", "67% 2/3", "100% 3/3"):
+        assert any(shown.startswith(f"{stage}: {done} [00:") for shown in loud), loud
     assert invoke(*line, "-o", tmp_path / "quiet", "--quiet").succeeded().err == ""
 
 
@@ -84,7 +84,7 @@ def test_stages_of_quantize(bundle: Path, invoke: Invoke, tmp_path: Path, monkey
     line = ["quantize", bundle, "--dtype", "int8", "--tokens", "2048", "--max-delta-bits", "0.5", "--threads", "1"]
     assert invoke(*line, "-o", tmp_path / "quiet", "-q").succeeded().err == ""
     seen: list[str] = []
-    monkeypatch.setattr("xlexport.progress_bar.Stages.tell", lambda stages, text: seen.append(text))
+    monkeypatch.setattr("xlexport.progress_bar.ProgressBar.tell", lambda bar, text: seen.append(text))
     invoke(*line, "-o", tmp_path / "loud").succeeded()
     assert "scoring 2,048 tokens in float32" in seen
 
@@ -96,5 +96,5 @@ def test_training_prints_lines_where_there_is_no_terminal(
     sizes = ("--n-layer", "1", "--d-model", "8", "--n-head", "1", "--d-head", "8", "--d-inner", "8", "--tgt-len", "8")
     line = ["train", prose, "--steps", "2", "--batch-size", "2", *sizes, "--threads", "1"]
     loud = invoke(*line, "-o", tmp_path / "loud").succeeded().err
-    assert "training: 1 of 2 (50%), 0:" in loud and "training: 2 of 2 (100%), " in loud and "finished" in loud
+    assert "training: 50% 1/2 [00:" in loud and "training: 100% 2/2 [00:" in loud and "finished" in loud
     assert invoke(*line, "-o", tmp_path / "quiet", "-q").succeeded().err == ""

@@ -46,7 +46,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def run(text: Path, out: Path, training: TrainingConfig, resume: bool = False) -> TrainingResult:
-    return train(MODEL, training, [text], [], out, resume=resume, report=lambda line: None, show_bar=False)
+    return train(MODEL, training, [text], [], out, resume=resume, report=lambda line: None)
 
 
 def losses(result: TrainingResult) -> list[float]:

@@ -121,7 +121,7 @@ def run(out: Path, text: Path, resume: bool = False, on_step: Callable[[int], No
     config = TrainingConfig(
         steps=12, batch_size=2, checkpoint_every=4, threads=1, average_from=0.2, loss="half", auxiliary=True
     )
-    train(SMALL, config, [text], [], out, resume=resume, report=lambda line: None, on_step=on_step, show_bar=False)
+    train(SMALL, config, [text], [], out, resume=resume, report=lambda line: None, on_step=on_step)
 
 
 @pytest.mark.full

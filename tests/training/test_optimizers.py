@@ -116,7 +116,7 @@ def test_a_resumed_run_is_bit_identical(optimizer: Optimizer, tmp_path: Path) ->
 
     def run(name: str, resume: bool = False, stopped: bool = False) -> None:
         on_step = press if stopped else _go_on
-        train(MODEL, config, [text], [], tmp_path / name, resume=resume, report=_go_on, on_step=on_step, show_bar=False)
+        train(MODEL, config, [text], [], tmp_path / name, resume=resume, report=_go_on, on_step=on_step)
 
     run("whole")
     run("parts", stopped=True)

@@ -39,7 +39,7 @@ def run(name, resume=False, stop=None, **changes):
         if step == stop and dist.get_rank() == 1:  # Ctrl-C in one process stops all of them
             os.kill(os.getpid(), signal.SIGINT)
     train(MODEL, replace(training(), **changes), [text], [], out / name, resume=resume,
-          report=lambda line: None, on_step=on_step, show_bar=False)
+          report=lambda line: None, on_step=on_step)
 
 dist.init_process_group("gloo")
 run("two")
@@ -74,7 +74,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     text.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 40)
 
     def run(name: str, resume: bool = False) -> None:
-        train(MODEL, training(), [text], [], tmp_path / name, resume=resume, report=quiet, show_bar=False)
+        train(MODEL, training(), [text], [], tmp_path / name, resume=resume, report=quiet)
 
     run("one")
     _stopped(text, tmp_path / "one, then two")
@@ -111,7 +111,7 @@ def _stopped(text: Path, out: Path) -> None:
         if step == 10:
             os.kill(os.getpid(), signal.SIGINT)
 
-    train(MODEL, training(), [text], [], out, report=quiet, on_step=on_step, show_bar=False)
+    train(MODEL, training(), [text], [], out, report=quiet, on_step=on_step)
 
 
 def test_groups_of_rows_give_the_update_of_the_whole_batch(tmp_path: Path) -> None:

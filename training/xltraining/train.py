@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from xltraining.architectures import new_model
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
@@ -66,7 +65,6 @@ def train(
     report: Callable[[str], None] | None = None,
     on_step: Callable[[int], None] = lambda step: None,
     on_line: Callable[[Mapping[str, Any]], None] = lambda line: None,
-    show_bar: bool = True,
 ) -> TrainingResult:
     """Train a model, or resume a run that was stopped.
 
@@ -87,7 +85,6 @@ def train(
         report: called with one line of text at each evaluation and at the end; None prints it to stderr.
         on_step: called after each update with the number of updates so far.
         on_line: called with each line of the log.
-        show_bar: whether to show a bar on stderr, if it is a terminal.
 
     Raises:
         ConfigError, DataError: the configuration or the text is invalid; nothing was written.
@@ -95,7 +92,7 @@ def train(
         CheckpointWriteError: a checkpoint could not be written.
         TrainingDivergedError: the loss or a weight is no longer finite; the last checkpoint is kept.
     """
-    report = report or _print_beside_bar
+    report = report or _print_to_stderr
     check_task(model_config, training_config)
     checkpoint = Path(out_dir) / CHECKPOINT_NAME
     if checkpoint.exists() and (not resume or training_config.steps == 0):  # fresh weights never replace a checkpoint
@@ -126,7 +123,7 @@ def train(
             if processes.is_first:
                 report(f"resuming {checkpoint} at step {run.step:,}")
         with _interruptible() as interrupt:
-            return run.go(interrupt, report, on_step, show_bar, on_line)
+            return run.go(interrupt, report, on_step, on_line)
 
 
 class TrainingRun:
@@ -192,22 +189,18 @@ class TrainingRun:
         interrupt: threading.Event,
         report: Callable[[str], None],
         on_step: Callable[[int], None],
-        show_bar: bool = True,
         on_line: Callable[[Mapping[str, Any]], None] = lambda line: None,
     ) -> TrainingResult:
         """Train to the end, or until `interrupt` is set; then finish the current update and save."""
         config, first = self.config, self.processes.is_first
         self._make_folder()
-        hidden = None if show_bar and first else True  # None: unless stderr is a terminal
-        bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=hidden, dynamic_ncols=True)  # on stderr
         stopping = False
-        with bar, self.log.open(begun=self.step > 0) if first else nullcontext() as lines:
+        with self.log.open(begun=self.step > 0) if first else nullcontext() as lines:
             since, logged_step = time.perf_counter(), self.step
             while self.step < config.steps and not stopping:
                 self.loss_sum += self.updates.do(self.task, self.step)
                 self.loss_count += 1
                 self.step += 1
-                bar.update()
                 last = self.step == config.steps
                 evaluating = self.task.held_out and (last or self.step % config.eval_every == 0)
                 if last or evaluating or self.step % config.log_every == 0:
@@ -216,7 +209,6 @@ class TrainingRun:
                         lines.write(json.dumps(line) + "\n")
                         lines.flush()
                         on_line(line)
-                    bar.set_postfix_str(f"{self.log.bits_in_words()}, {line['tokens_per_second']:,.0f} tokens/s")
                     if evaluating and first:
                         report(f"step {self.step:,}: {self.log.scores_in_words()}")
                     if evaluating and config.best:
@@ -327,8 +319,8 @@ class TrainingRun:
         self.log.restore(self.step, self.processes)
 
 
-def _print_beside_bar(line: str) -> None:
-    tqdm.write(line, file=sys.stderr)
+def _print_to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 @contextmanager

@@ -48,8 +48,8 @@ class AttentionReport:
     def within(self, share: float) -> npt.NDArray[np.int64]:
         """Return (layers, heads): the smallest distance within which at least `share` of the attention falls."""
         # If rounding keeps the sum below `share`, the last distance counts.
-        reached = np.cumsum(self.mean, axis=2) >= share - 1e-9
-        return np.argmax(reached, axis=2)
+        enough = np.cumsum(self.mean, axis=2) >= share - 1e-9
+        return np.argmax(enough, axis=2)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON, with an entry for each head; layers and heads are numbered from 0."""
@@ -143,8 +143,8 @@ def attention_by_distance(
                     hook.remove()
             progress(start + segment.shape[1], stop)
     counted = stop - warmup
-    seen = sums.shape[2] if model.config.window is None else model.config.window
-    return AttentionReport(counted, S, M, sums[:, :, :seen] / counted)
+    window = sums.shape[2] if model.config.window is None else model.config.window
+    return AttentionReport(counted, S, M, sums[:, :, :window] / counted)
 
 
 def _by_distance(weights: Tensor) -> npt.NDArray[np.float64]:

@@ -89,20 +89,20 @@ def bits_along(
     names = [document.name for document in documents]
     parts: list[list[tuple[Places, npt.NDArray[np.float32]]]] = [[] for _ in names]
     begins = [0 for _ in names]
-    done = 0
+    finished_documents = 0
     for part in model.score_tokens(documents, batch_size=batch_size, **evaluation):
         parts[part.number].append((part.ends, part.log_probs))
         if part.first is not None:
             begins[part.number] = int(part.first.ends[-1])
-        done += part.summary is not None
-        progress(done, len(names))
+        finished_documents += part.summary is not None
+        progress(finished_documents, len(names))
     if empty := [name for name, pieces in zip(names, parts, strict=True) if not any(len(ends) for ends, _ in pieces)]:
         raise XlexportError(
             f"{', '.join(empty)}: fewer than two tokens, so nothing to score.", hint="Give longer texts."
         )
     joined = [tuple(map(np.concatenate, zip(*pieces, strict=True))) for pieces in parts]
-    chosen = window or nice_window(max(int(ends[-1]) for ends, _ in joined))
-    return list(_curves(names, begins, joined, unit, chosen))
+    width = window or nice_window(max(int(ends[-1]) for ends, _ in joined))
+    return list(_curves(names, begins, joined, unit, width))
 
 
 def _curves(

@@ -149,7 +149,7 @@ def read_text(model: Model, documents: Sequence[Document]) -> ContextText:
         TextError: a document has fewer than two tokens.
         TokenError, OSError: a document cannot be read.
     """
-    read, starts, ends, index = [], [], [], []
+    units, starts, ends, index = [], [], [], []
     scored_bytes = scored_chars = 0
     for document in documents:
         reader = TokenReader(document, model.tokenizer, model.bundle.vocab_size)
@@ -162,7 +162,7 @@ def read_text(model: Model, documents: Sequence[Document]) -> ContextText:
                 f"{document.name}: {n} of at least 2 tokens, so nothing to score.",
                 hint="Give a longer text, or leave it out.",
             )
-        read.append(Document(document.name, np.concatenate([piece.ids for piece in pieces])))
+        units.append(Document(document.name, np.concatenate([piece.ids for piece in pieces])))
         starts.append(np.concatenate([piece.starts for piece in pieces])[1:])
         ends.append(np.concatenate([piece.ends for piece in pieces])[1:])
         index.append(np.arange(1, n))
@@ -170,11 +170,11 @@ def read_text(model: Model, documents: Sequence[Document]) -> ContextText:
         scored_bytes += counts.bytes - counts.first_token_bytes - counts.dropped_bytes
         scored_chars += counts.chars - counts.first_token_chars - counts.dropped_chars
     return ContextText(
-        documents=tuple(read),
+        documents=tuple(units),
         starts=np.concatenate(starts),
         ends=np.concatenate(ends),
         index=np.concatenate(index),
-        tokens=sum(map(len, starts)) + len(read),
+        tokens=sum(map(len, starts)) + len(units),
         scored_bytes=scored_bytes,
         scored_chars=scored_chars,
     )
@@ -239,19 +239,19 @@ def measure_context(
             hint="Give longer documents or shorter memories, or count all tokens.",
         )
 
-    found: list[dict[int, LengthScore]] = [{} for _ in models]
+    scores_by_model: list[dict[int, LengthScore]] = [{} for _ in models]
     more = () if recl is None else set(range(recl.start, longest + 1, recl.step)) - set(curve)
     most = len(models) * (len(curve) + len(more))
-    done, total = 0, most * (texts[0].tokens - len(texts[0].documents))
+    n_scored, total = 0, most * (texts[0].tokens - len(texts[0].documents))
 
     def scored(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        progress(done, total)
+        nonlocal n_scored
+        n_scored += tokens
+        progress(n_scored, total)
 
     def losses(mem_len: int) -> list[npt.NDArray[np.float32]]:
         all_losses = []
-        for model, text, scores in zip(models, texts, found, strict=True):
+        for model, text, scores in zip(models, texts, scores_by_model, strict=True):
             measured, scores[mem_len] = _score(model, text, mem_len, counted, batch_size, scored, evaluation)
             all_losses.append(measured)
         return all_losses
@@ -266,7 +266,7 @@ def measure_context(
             losses, start=recl.start, step=recl.step, longest=longest, shares=recl.shares, threshold=recl.threshold
         )
     for mem_len in curve:
-        if mem_len not in found[0]:
+        if mem_len not in scores_by_model[0]:
             losses(mem_len)
     return ContextReport(
         documents=tuple(document.name for document in documents),
@@ -276,7 +276,7 @@ def measure_context(
         recl=recl,
         models=tuple(
             _model_context(model, scores, result, evaluation)
-            for model, scores, result in zip(models, found, results, strict=True)
+            for model, scores, result in zip(models, scores_by_model, results, strict=True)
         ),
     )
 

@@ -36,8 +36,8 @@ def context_lines(report: ContextReport) -> list[str]:
     if report.recl is not None:
         table = [["RECL", *map(share_name, report.recl.shares)]]
         for name, model in zip(names_of(report), report.models, strict=True):
-            found = [f"≥ {recl.at_least:,}" if recl.recl is None else f"{recl.recl:,}" for recl in model.recl]
-            table.append([name, *found])
+            lengths = [f"≥ {recl.at_least:,}" if recl.recl is None else f"{recl.recl:,}" for recl in model.recl]
+            table.append([name, *lengths])
         lines += ["", *_aligned(table, left=True)]
     return lines
 

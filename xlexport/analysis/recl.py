@@ -83,13 +83,13 @@ def relative_gains(
     places = hardest(baseline, share)
     best = baseline[places]
     before = float(best.mean())
-    found = []
+    gains = []
     for losses in long:
         after = float(np.minimum(best, losses[places].astype(np.float64)).mean())
         # (e^before - e^after) / e^before, but without its rounding errors if both are nearly equal.
         gain = -math.expm1(after - before)
-        found.append(RelativeGain(*lengths, before, after, gain, gain * perplexity(before)))
-    return found
+        gains.append(RelativeGain(*lengths, before, after, gain, gain * perplexity(before)))
+    return gains
 
 
 def find_recl(
@@ -120,9 +120,9 @@ def find_recl(
     while at + step <= longest and any(end is None for row in ends for end in row):
         long = losses(at + step)
         for column, share in enumerate(shares):
-            for row, found in enumerate(relative_gains(short, long, (at, at + step), share)):
-                gains[row][column].append(found)
-                if ends[row][column] is None and found.gain < threshold:
+            for row, gain in enumerate(relative_gains(short, long, (at, at + step), share)):
+                gains[row][column].append(gain)
+                if ends[row][column] is None and gain.gain < threshold:
                     ends[row][column] = at
         short, at = long, at + step
     return [

@@ -149,9 +149,9 @@ def _unknown_pickle(path: Path) -> CheckpointError:
             f"{path}: a vocabulary.", hint="Give it with --tokenizer, and the checkpoint that belongs to it."
         )
     if summary.foreign_globals:
-        named = _quoted(summary.foreign_globals)
+        names = _quoted(summary.foreign_globals)
         return CheckpointError(
-            f"{path}: holds Python objects that could run code ({named}); nothing was run.",
+            f"{path}: holds Python objects that could run code ({names}); nothing was run.",
             hint=f"Save plain tensors instead. {KNOWN}",
         )
     return _foreign(path, _tensor_names(path))
@@ -161,8 +161,8 @@ def _foreign(path: Path, tensors: Sequence[str]) -> CheckpointError:
     """Say that a file is of another model, and name its first tensors."""
     names = [ascii(name[:LONGEST_NAME])[1:-1] for name in tensors[:SHOWN]]
     more = ", …" if len(tensors) > SHOWN else ""
-    found = f" (tensors: {', '.join(names)}{more})" if names else ""
-    return CheckpointError(f"{path}: no Transformer-XL or Reformer weights in it{found}.", hint=KNOWN)
+    contents = f" (tensors: {', '.join(names)}{more})" if names else ""
+    return CheckpointError(f"{path}: no Transformer-XL or Reformer weights in it{contents}.", hint=KNOWN)
 
 
 def _tensor_names(path: Path) -> list[str]:
@@ -173,17 +173,17 @@ def _tensor_names(path: Path) -> list[str]:
         content = read(path)
     except (CheckpointError, ImportError):
         return []
-    found: list[str] = []
+    tensors: list[str] = []
 
     def collect(value: Any, name: str) -> None:
         if isinstance(value, torch.Tensor):
-            found.append(name)
+            tensors.append(name)
         elif isinstance(value, Mapping):
             for key, inner in value.items():
                 collect(inner, f"{name}.{key}" if name else str(key))
 
     collect(content, "")
-    return [name for name in found if name]
+    return [name for name in tensors if name]
 
 
 def _unknown_folder(path: Path) -> CheckpointError:

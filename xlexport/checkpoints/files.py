@@ -121,9 +121,9 @@ def read_weights(folder: Path) -> tuple[list[Path], dict[str, Any]]:
         index = inside(folder, f"{name}{INDEX}")
         if index.is_file():
             return _read_parts(folder, index)
-    found = ", ".join(sorted(file.name for file in folder.iterdir())[:6]) or "nothing"
+    contents = ", ".join(sorted(file.name for file in folder.iterdir())[:6]) or "nothing"
     raise CheckpointError(
-        f"{folder}: none of {', '.join(WEIGHTS)} in it, only {ascii(found)[1:-1]}.", hint="Save it with PyTorch."
+        f"{folder}: none of {', '.join(WEIGHTS)} in it, only {ascii(contents)[1:-1]}.", hint="Save it with PyTorch."
     )
 
 
@@ -185,11 +185,11 @@ def state_dict_in(
         CheckpointError: the file has no state dict, or several.
     """
     inner = {key: value for key, value in content.items() if isinstance(value, dict)}
-    found = {key: value for key, value in {None: content, **inner}.items() if any(map(is_anchor, value))}
-    if len(found) > 1:
-        keys = listed(named(key) for key in found)
+    state_dicts = {key: value for key, value in {None: content, **inner}.items() if any(map(is_anchor, value))}
+    if len(state_dicts) > 1:
+        keys = listed(named(key) for key in state_dicts)
         raise CheckpointError(f"{path}: holds several models ({keys}).", hint="Save the state dict of one.")
-    if not found:
+    if not state_dicts:
         raise CheckpointError(f"{path}: {missing}.", hint="Check the path.")
-    (tensors,) = found.values()
+    (tensors,) = state_dicts.values()
     return {str(name): tensor for name, tensor in tensors.items()}

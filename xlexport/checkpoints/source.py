@@ -134,8 +134,8 @@ def float_kinds(tensors: Mapping[str, Any]) -> set[str]:
     """Return the names of the floating-point types among the tensors."""
     import torch
 
-    found = {tensor.dtype for tensor in tensors.values() if isinstance(tensor, torch.Tensor)}
-    return {str(kind).removeprefix("torch.") for kind in found if kind.is_floating_point}
+    dtypes = {tensor.dtype for tensor in tensors.values() if isinstance(tensor, torch.Tensor)}
+    return {str(kind).removeprefix("torch.") for kind in dtypes if kind.is_floating_point}
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -53,7 +53,7 @@ def problems_listed(problems: Iterable[str]) -> str:
         match = re.match(r"((?:\w+\.)*?(?:layers|blocks)\.)(\d{1,6})\.", problem)
         key = problem if match is None else f"{match[1]}*.{problem[match.end() :]}"
         layers.setdefault(key, []).extend([] if match is None else [int(match[2])])
-    lines = [key.replace("*", _numbers(found), 1) if found else key for key, found in layers.items()]
+    lines = [key.replace("*", _numbers(numbers), 1) if numbers else key for key, numbers in layers.items()]
     lengths = itertools.accumulate(map(len, lines))
     most = max(1, sum(length <= LONGEST_LIST for length in itertools.islice(lengths, MOST_LISTED)))
     if len(lines) > most:

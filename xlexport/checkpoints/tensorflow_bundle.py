@@ -228,8 +228,8 @@ def _open_shards(prefix: Path, shard_count: int, used: set[int], budget: Budget)
     paths = {shard: prefix.with_name(f"{prefix.name}.data-{shard:05}-of-{shard_count:05}") for shard in sorted(used)}
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:
-        named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise CheckpointError(f"{prefix}: data files are missing: {named}.", hint="Put them into the index's folder.")
+        names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise CheckpointError(f"{prefix}: data files are missing: {names}.", hint="Put them into the index's folder.")
     shards = {}
     for shard, path in paths.items():
         inside(path.parent, path.name)

@@ -146,7 +146,7 @@ def _vocabulary(fields: _Fields, where: str, style: str | None) -> Vocabulary:
     if delimiter not in (None, "", " "):
         raise CheckpointError(f"{where}: symbols are separated by {str(delimiter)[:40]!r}, expected white space.")
     style = style or _style(fields, symbols)
-    known = set(symbols)
+    alphabet = set(symbols)
     kinds: dict[str, VocabularyKind] = {"enwik8": "bytes", "text8": "characters", "characters": "characters"}
     kind = kinds.get(style, "words")
     end = SENTENCE if style == "lm1b" else EOS
@@ -156,7 +156,7 @@ def _vocabulary(fields: _Fields, where: str, style: str | None) -> Vocabulary:
             symbols,
             unk=_unk(fields, symbols, where),
             line_start=SENTENCE if style == "lm1b" else None,
-            line_end=end if end in known else None,
+            line_end=end if end in alphabet else None,
             lower_case=kind != "bytes" and _lower_case(fields, style),
             space=TEXT8_SPACE if style == "text8" else None,
         )
@@ -174,11 +174,11 @@ def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
     if not isinstance(listing, list | tuple):
         raise CheckpointError(f"{where}: idx2sym is a {type(listing).__name__}, expected a list.", hint=_HINT)
     symbols = tuple(_text(symbol) for symbol in listing)
-    strange = [
+    problems = [
         f"symbol {n} is a {type(symbol).__name__}" for n, symbol in enumerate(symbols) if type(symbol) is not str
     ]
-    if strange:
-        raise CheckpointError(f"{where}: {listed(strange)}, expected text.", hint=_HINT)
+    if problems:
+        raise CheckpointError(f"{where}: {listed(problems)}, expected text.", hint=_HINT)
     if long := [f"symbol {n} has {len(symbol):,}" for n, symbol in enumerate(symbols) if len(symbol) > LONGEST_SYMBOL]:
         raise CheckpointError(f"{where}: {listed(long)}, expected at most {LONGEST_SYMBOL:,} characters.", _HINT)
     if isinstance(table, Mapping) and len(set(symbols)) == len(symbols):  # duplicates are reported later
@@ -226,8 +226,8 @@ def _style(fields: _Fields, symbols: tuple[str, ...]) -> str:
     if fields.get("delimiter") == "":
         return "characters"
     own = fields.get("special")
-    named = {symbol for symbol in own if isinstance(symbol, str)} if isinstance(own, list | tuple) else set()
-    special = {*named, *UNKNOWN, EOS, SENTENCE}
+    own_symbols = {symbol for symbol in own if isinstance(symbol, str)} if isinstance(own, list | tuple) else set()
+    special = {*own_symbols, *UNKNOWN, EOS, SENTENCE}
     ordinary = [symbol for symbol in symbols if symbol not in special]
     if ordinary and all(map(is_byte, ordinary)):
         return "enwik8"
@@ -248,10 +248,10 @@ def _unk(fields: _Fields, symbols: tuple[str, ...], where: str) -> str | None:
 
 
 def _lower_case(fields: _Fields, style: str) -> bool:
-    chosen = fields.get("lower_case")
-    if style == "ptb" or not isinstance(chosen, bool):
+    setting = fields.get("lower_case")
+    if style == "ptb" or not isinstance(setting, bool):
         return style in ("ptb", "text8")
-    return chosen
+    return setting
 
 
 def _lines(text: str, where: str) -> list[str]:

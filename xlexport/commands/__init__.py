@@ -102,8 +102,8 @@ def run(arguments: Sequence[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
         if as_json:
-            said = error.format_message()
-            Failure(said, None, type(error).__name__, said).show(as_json)
+            text = error.format_message()
+            Failure(text, None, type(error).__name__, text).show(as_json)
         else:
             tell_usage(error)
         return error.exit_code
@@ -112,10 +112,10 @@ def run(arguments: Sequence[str]) -> int:
         Failure(what, hint, "KeyboardInterrupt", f"{what} {hint}").show(as_json)
         return INTERRUPTED
     except Exception as error:
-        found = failure(error)
-        if found is None:
+        expected = failure(error)
+        if expected is None:
             raise
-        found.show(as_json)
+        expected.show(as_json)
         return 1
 
 

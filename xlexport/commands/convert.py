@@ -17,7 +17,7 @@ from xlexport.commands.options import (
 )
 from xlexport.commands.quantize import precision_options, quantization_rows
 from xlexport.commands.verify import parity_rows
-from xlexport.progress_bar import stages
+from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell
 
 __all__ = ["convert"]
@@ -88,10 +88,10 @@ def convert(
     output = output or checkpoint.parent / f"{checkpoint.stem}.bundle"
     if checkpoint.exists():  # otherwise the missing checkpoint must be reported first
         check_output(output, force)
-    with stages(f"reading {checkpoint}") as stage:
+    with progress_bar(f"reading {checkpoint}") as progress:
         source = checkpoints.load(checkpoint, format_name, config)
         chosen = ConversionOptions.of(**options)
-        report = write_bundle(source, output, chosen, force=force, tell=stage.tell, progress=stage.progress)
+        report = write_bundle(source, output, chosen, force=force, tell=progress.tell, progress=progress)
     bundle = read_bundle(output, check_files=False)
     quantized, text = bundle.provenance.get("quantization"), bundle.provenance["verified_on"]
     if as_json:

@@ -16,7 +16,7 @@ import click
 
 from xlexport.commands.options import PATH
 from xlexport.errors import XlexportError
-from xlexport.progress_bar import stages
+from xlexport.progress_bar import progress_bar
 from xlexport.sample import SAMPLES, sample_checkpoint, sample_text
 from xlexport.terminal import print_json, print_table
 
@@ -94,11 +94,11 @@ def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -
 
 def _score(bundle: Path, text: Path, length: int) -> dict[str, Any]:
     command = [sys.executable, "-P", "-c", SCORE_WITHOUT_TORCH, str(bundle), str(text), str(length)]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode:
-        reason = (finished.stderr.strip().splitlines() or ["no message"])[-1]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
         raise XlexportError(f"scoring without PyTorch failed: {reason}")
-    score: dict[str, Any] = json.loads(finished.stdout)
+    score: dict[str, Any] = json.loads(process.stdout)
     return score
 
 
@@ -151,8 +151,8 @@ def demo(sample: str, output: Path | None, as_json: bool) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = output or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        with stages("converting the sample") as stage:
-            result = run_demo(folder, stage.tell, sample)
+        with progress_bar("converting the sample") as progress:
+            result = run_demo(folder, progress.tell, sample)
     if as_json:
         print_json(result_dict(result))
     else:

@@ -11,7 +11,7 @@ import click
 from xlexport.choices import DTYPES
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, Decorator, all_of
-from xlexport.progress_bar import stages
+from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell
 
 __all__ = ["precision_options", "quantization_rows", "quantize"]
@@ -110,9 +110,9 @@ def quantize(
     from xlexport.quantize.run import QuantizeOptions
     from xlexport.quantize.run import quantize as write_bundle
 
-    with stages(f"reading {bundle}") as stage:
+    with progress_bar(f"reading {bundle}") as progress:
         report = write_bundle(
-            bundle, output, QuantizeOptions(**options), texts=texts, as_ids=as_ids, force=force, tell=stage.tell
+            bundle, output, QuantizeOptions(**options), texts=texts, as_ids=as_ids, force=force, tell=progress.tell
         )
     if as_json:
         print_json({"bundle": str(output), **report.to_dict()})

@@ -20,7 +20,7 @@ from xlexport.commands.train_settings import (
     read_recipe,
     setting_options,
 )
-from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell
+from xlexport.terminal import INTERRUPTED, quiet_option, tell
 
 if TYPE_CHECKING:
     from xltraining.config_fields import ModelConfig
@@ -136,7 +136,7 @@ def train(
     with curve_writers(tensorboard) as write_line:
 
         def on_line(line: Mapping[str, Any]) -> None:
-            note_line(line)
+            show_line(line)
             write_line(line)
 
         result = run_training(
@@ -149,7 +149,6 @@ def train(
             report=tell,
             on_step=on_step,
             on_line=on_line,
-            show_bar=not is_quiet(),
         )
     if plot is not None and (out_dir / "log.jsonl").exists() and os.environ.get("RANK", "0") == "0":
         from xlexport.analysis.training_plot import plot_training

@@ -16,7 +16,7 @@ from lm_eval.api.registry import register_model
 from onnxruntime import get_available_providers
 
 from xlexport.bundles import open_bundle
-from xlexport.scoring.bos import ESCAPES, bos_token
+from xlexport.scoring.run_options import ESCAPES, bos_token
 from xlexport.serve.jobs import Collected, Draw, Work
 from xlexport.serve.models import Served
 from xlexport.serve.scheduler import Scheduler
@@ -132,7 +132,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
         """Return the log-likelihood of each document, read from its beginning to its end with carried memory."""
         before = [] if self._bos is None else [self._bos]
         ids = (np.array([*before, *self._served.encode(request.args[0], whole=True)]) for request in requests)
-        jobs = [self._submit(Work(found), Collected()) if len(found) else None for found in ids]
+        jobs = [self._submit(Work(tokens), Collected()) if len(tokens) else None for tokens in ids]
         sums = []
         for request, job in zip(requests, jobs, strict=True):
             sums.append(0.0 if job is None else float(job.wait().log_probs.sum(dtype=np.float64)))
@@ -143,19 +143,19 @@ class XlexportLM(TemplateLM):  # the harness has no types
         self, requests: Iterable[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **more: Any
     ) -> list[tuple[float, bool]]:
         """Return log-likelihoods of continuations, and whether each is what the model would draw at temperature 0."""
-        given = list(requests)
+        pairs = list(requests)
         jobs = [
             self._submit(Work(np.array([*context, *tokens], np.int64), top=1), Collected())
-            for _, context, tokens in given
+            for _, context, tokens in pairs
         ]
-        found = []
-        for (pair, context, _), job in zip(given, jobs, strict=True):
+        answers = []
+        for (pair, context, _), job in zip(pairs, jobs, strict=True):
             own = slice(len(context) - 1, None)
             ranks = [part.rank for part in job.wait().parts if part.rank is not None]
             greedy = bool((np.concatenate([np.zeros(0, np.int64), *ranks])[own] == 1).all())
-            found.append((float(job.log_probs[own].sum(dtype=np.float64)), greedy))
-            self.cache_hook.add_partial("loglikelihood", pair, found[-1])
-        return found
+            answers.append((float(job.log_probs[own].sum(dtype=np.float64)), greedy))
+            self.cache_hook.add_partial("loglikelihood", pair, answers[-1])
+        return answers
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return a continuation of each context, up to the first of its stops."""
@@ -188,10 +188,10 @@ def _sampling(options: dict[str, Any]) -> Sampling:
     Raises:
         OptionError: it asks for something else than temperature, top_k, top_p and seed.
     """
-    given = {name: value for name, value in options.items() if name not in UNUSED and value is not None}
-    if strange := set(given) - {"temperature", "top_k", "top_p", "seed"}:
+    settings = {name: value for name, value in options.items() if name not in UNUSED and value is not None}
+    if unknown := set(settings) - {"temperature", "top_k", "top_p", "seed"}:
         raise OptionError(
-            f"generation options: {shown(sorted(strange))}; only temperature, top_k, top_p and seed work."
+            f"generation options: {shown(sorted(unknown))}; only temperature, top_k, top_p and seed work."
         )
-    temperature = float(given.get("temperature", 0)) if options.get("do_sample", True) else 0.0
-    return Sampling(temperature, given.get("top_k"), given.get("top_p"), given.get("seed"))
+    temperature = float(settings.get("temperature", 0)) if options.get("do_sample", True) else 0.0
+    return Sampling(temperature, settings.get("top_k"), settings.get("top_p"), settings.get("seed"))

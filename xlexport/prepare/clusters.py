@@ -44,8 +44,8 @@ def best_cutoffs(counts: npt.NDArray[np.int64], clusters: int) -> tuple[int, ...
     if not tails:
         return ()
     at = int(np.argmin([first + after for first, after in zip(places, cost, strict=True)]))
-    found = itertools.accumulate(reversed(choice), lambda index, later: later[index], initial=at)
-    return tuple(places[index] for index in found)
+    edges = itertools.accumulate(reversed(choice), lambda index, later: later[index], initial=at)
+    return tuple(places[index] for index in edges)
 
 
 def _after(places: list[int], index: int) -> list[tuple[int, int]]:

@@ -54,8 +54,8 @@ class SymbolCounts:
 
     def most_common(self, min_count: int = 1, max_size: int | None = None) -> list[str]:
         """Return the most frequent symbols first; equal counts keep the order of the text."""
-        kept = (entry for entry in self._totals() if entry[2] >= min_count)
-        ordered = sorted(kept, key=_rank) if max_size is None else heapq.nsmallest(max_size, kept, key=_rank)
+        entries = (entry for entry in self._totals() if entry[2] >= min_count)
+        ordered = sorted(entries, key=_rank) if max_size is None else heapq.nsmallest(max_size, entries, key=_rank)
         return [symbol for symbol, _, _ in ordered]
 
     def _totals(self) -> Iterator[_Entry]:

@@ -92,11 +92,11 @@ def counted(
             for text in _complete(file, words, progress):
                 lowered = text.lower() if lower_case else text
                 counts.update(lowered.split() if words else lowered)
-        kept = counts.most_common(min_count, max_size)
-    special = [name for name, wanted in ((EOS, words), (UNK, UNK not in kept)) if wanted and name not in kept]
+        symbols = counts.most_common(min_count, max_size)
+    special = [name for name, wanted in ((EOS, words), (UNK, UNK not in symbols)) if wanted and name not in symbols]
     line_end = EOS if words else None
     vocabulary = Vocabulary(
-        "words" if words else "characters", (*special, *kept), unk=UNK, line_end=line_end, lower_case=lower_case
+        "words" if words else "characters", (*special, *symbols), unk=UNK, line_end=line_end, lower_case=lower_case
     )
     return _of_vocabulary(vocabulary)
 
@@ -109,16 +109,16 @@ def _of_vocabulary(vocabulary: Vocabulary) -> PreparedTokenizer:
 
 def _complete(file: Path, words: bool, progress: Callable[[int], None]) -> Iterator[str]:
     """Yield a text in pieces, which do not cut words."""
-    held, counts, seen = "", TextCounts(), 0
+    rest, counts, counted_bytes = "", TextCounts(), 0
     with file.open("rb") as raw:
         for piece in text_pieces(raw, str(file), counts):
-            text = held + (piece if seen else piece.removeprefix("\ufeff"))
-            progress(counts.bytes - seen)
-            seen = counts.bytes
+            text = rest + (piece if counted_bytes else piece.removeprefix("\ufeff"))
+            progress(counts.bytes - counted_bytes)
+            counted_bytes = counts.bytes
             end = next((at for at in range(len(text), 0, -1) if text[at - 1].isspace()), 0) if words else len(text)
-            held = text[end:]
+            rest = text[end:]
             yield text[:end]
-    yield held
+    yield rest
 
 
 def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> PreparedTokenizer:
@@ -166,15 +166,15 @@ def _sample(files: Sequence[Path]) -> Iterator[str]:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    held = ""
+    rest = ""
     for piece in _complete(file, words=False, progress=lambda size: None):
-        *lines, held = (held + piece).split("\n")
+        *lines, rest = (rest + piece).split("\n")
         yield from (f"{line}\n" for line in lines)
-        if len(held) > LONGEST_LINE:
-            yield held
-            held = ""
-    if held:
-        yield held
+        if len(rest) > LONGEST_LINE:
+            yield rest
+            rest = ""
+    if rest:
+        yield rest
 
 
 def _bpe(lines: Iterator[str], vocab_size: int) -> bytes:
@@ -194,17 +194,17 @@ def _bpe(lines: Iterator[str], vocab_size: int) -> bytes:
 def _sentencepiece(lines: Iterator[str], vocab_size: int) -> bytes:
     import sentencepiece
 
-    written = io.BytesIO()
+    model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(line.removesuffix("\n") for line in lines),
-        model_writer=written,
+        model_writer=model,
         vocab_size=vocab_size,
         hard_vocab_limit=False,
         byte_fallback=True,
         num_threads=1,
         minloglevel=2,
     )
-    return written.getvalue()
+    return model.getvalue()
 
 
 def given(path: Path, vocab_style: str | None = None) -> PreparedTokenizer:

@@ -86,30 +86,32 @@ def prepare_data(
     check()
     reading = _Reading(sum(file.stat().st_size for files in splits.values() for file in files), progress)
     with whole_folder(output, check) as folder:
-        made = make(folder)
-        counts = np.zeros(made.n_token, np.int64)
+        prepared = make(folder)
+        counts = np.zeros(prepared.n_token, np.int64)
         writers, unknown = [], {}
         for name, files in splits.items():
-            with ShardWriter(folder, name, made.n_token) as writer:
-                unknown[name] = _write_split(writer, files, made, by_line, counts, reading)
+            with ShardWriter(folder, name, prepared.n_token) as writer:
+                unknown[name] = _write_split(writer, files, prepared, by_line, counts, reading)
             writers.append(writer)
             if not writer.tokens:
                 raise XlexportError(f"the texts of {name} have no tokens.", hint="Give files that are not empty.")
-        if made.file is not None and made.content is not None:
-            (folder / made.file).write_bytes(made.content)
-        wanted = clusters if clusters is not None else (4 if made.n_token >= SMALL_VOCABULARY else 1)
-        cut = tuple(cutoffs) if cutoffs is not None else best_cutoffs(counts, wanted)
-        _check_cutoffs(cut, made.n_token)
-        tokenizer = {"kind": made.kind} | ({} if made.file is None else {"file": made.file})
-        write_manifest(folder, unit=made.unit, n_token=made.n_token, cutoffs=cut, tokenizer=tokenizer, writers=writers)
-    named = {writer.split: writer for writer in writers}
+        if prepared.file is not None and prepared.content is not None:
+            (folder / prepared.file).write_bytes(prepared.content)
+        n_clusters = clusters if clusters is not None else (4 if prepared.n_token >= SMALL_VOCABULARY else 1)
+        cut = tuple(cutoffs) if cutoffs is not None else best_cutoffs(counts, n_clusters)
+        _check_cutoffs(cut, prepared.n_token)
+        tokenizer = {"kind": prepared.kind} | ({} if prepared.file is None else {"file": prepared.file})
+        write_manifest(
+            folder, unit=prepared.unit, n_token=prepared.n_token, cutoffs=cut, tokenizer=tokenizer, writers=writers
+        )
+    by_split = {writer.split: writer for writer in writers}
     return PreparedSummary(
-        made.unit,
-        made.n_token,
+        prepared.unit,
+        prepared.n_token,
         cut,
-        {name: writer.tokens for name, writer in named.items()},
-        {name: writer.documents for name, writer in named.items()},
-        {name: writer.text_bytes for name, writer in named.items()},
+        {name: writer.tokens for name, writer in by_split.items()},
+        {name: writer.documents for name, writer in by_split.items()},
+        {name: writer.text_bytes for name, writer in by_split.items()},
         unknown,
     )
 
@@ -136,42 +138,42 @@ def _check_cutoffs(cutoffs: Sequence[int], n_token: int) -> None:
 def _write_split(
     writer: ShardWriter,
     files: Sequence[Path],
-    made: PreparedTokenizer,
+    prepared: PreparedTokenizer,
     by_line: bool,
     counts: npt.NDArray[np.int64],
     reading: _Reading,
 ) -> int:
     """Write the documents of one split; return how many tokens are unknown ones."""
-    unknown, unk = 0, made.tokenizer.unk_id
+    unknown, unk = 0, prepared.tokenizer.unk_id
     for file in files:
-        with file.open("rb") as opened:
-            pieces = _by_line(writer, opened, made) if by_line else _whole(writer, opened, str(file), made)
+        with file.open("rb") as stream:
+            pieces = _by_line(writer, stream, prepared) if by_line else _whole(writer, stream, str(file), prepared)
             at = 0
             for ids in pieces:
                 writer.add(ids)
                 if writer.split == TRAIN:
                     counts += np.bincount(ids, minlength=len(counts))
                 unknown += 0 if unk is None else int(np.count_nonzero(ids == unk))
-                reading.more(opened.tell() - at)
-                at = opened.tell()
+                reading.more(stream.tell() - at)
+                at = stream.tell()
             writer.text_bytes += at
     return unknown
 
 
-def _whole(writer: ShardWriter, file: BinaryIO, name: str, made: PreparedTokenizer) -> Iterator[Ids]:
+def _whole(writer: ShardWriter, file: BinaryIO, name: str, prepared: PreparedTokenizer) -> Iterator[Ids]:
     """Yield the tokens of a file that is one document."""
     writer.begin_document()
-    if made.is_library:
+    if prepared.is_library:
         while raw := file.read(PIECE_BYTES) + file.readline():
-            yield made.tokenizer.encode(raw)
+            yield prepared.tokenizer.encode(raw)
         return
-    for piece in made.tokenizer.read(file, name, TextCounts(), DOCUMENT_LIMITS):
+    for piece in prepared.tokenizer.read(file, name, TextCounts(), DOCUMENT_LIMITS):
         yield piece.ids
 
 
-def _by_line(writer: ShardWriter, file: BinaryIO, made: PreparedTokenizer) -> Iterator[Ids]:
+def _by_line(writer: ShardWriter, file: BinaryIO, prepared: PreparedTokenizer) -> Iterator[Ids]:
     """Yield the tokens of a file's lines, each of which is a document; blank lines are none."""
     while raw := file.readline():
         if raw.strip():
             writer.begin_document()
-            yield made.tokenizer.encode(raw)
+            yield prepared.tokenizer.encode(raw)

@@ -34,12 +34,12 @@ def quantize_columns(weight: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.in
     """
     finest = np.maximum(np.abs(weight).max(axis=0) / LARGEST, np.finfo(np.float32).tiny)
     best, step = np.zeros(weight.shape, np.int8), np.zeros_like(finest)
-    lost = np.full_like(finest, np.inf)
-    for tried in STEPS[:, None] * finest:
-        integers = _limit_pairs(np.rint(weight / tried))
-        error = np.square(integers * tried - weight).sum(axis=0)
-        better = error < lost
-        lost, step = np.where(better, error, lost), np.where(better, tried, step)
+    least = np.full_like(finest, np.inf)
+    for candidate in STEPS[:, None] * finest:
+        integers = _limit_pairs(np.rint(weight / candidate))
+        error = np.square(integers * candidate - weight).sum(axis=0)
+        better = error < least
+        least, step = np.where(better, error, least), np.where(better, candidate, step)
         best = np.where(better, integers.astype(np.int8), best)
     return best, step
 

@@ -58,9 +58,9 @@ class _Rewriter:
             for value in node.outputs:
                 if value in self.floats:
                     value.dtype = dtype
-        for value, wanted in outputs:
-            if value.dtype != wanted:
-                self._convert_output(value, wanted)
+        for value, dtype_before in outputs:
+            if value.dtype != dtype_before:
+                self._convert_output(value, dtype_before)
 
     def _dtype(self, node: ir.Node) -> ir.DataType:
         """Return the dtype for the floating-point inputs and outputs of a node."""
@@ -72,8 +72,8 @@ class _Rewriter:
             # As in `find_products`, only matrices are rounded, not weights with more axes, such as hash rotations.
             exact = any(value is not None and _constant(value) and len(value.shape or ()) > 2 for value in node.inputs)
             return FLOAT if exact else HALF
-        given = {value.dtype for value in node.inputs if value in self.floats and not _constant(value)}
-        return FLOAT if FLOAT in given else HALF
+        dtypes = {value.dtype for value in node.inputs if value in self.floats and not _constant(value)}
+        return FLOAT if FLOAT in dtypes else HALF
 
     def _as(self, value: ir.Value, dtype: ir.DataType, before: ir.Node) -> ir.Value:
         if value.dtype == dtype:
@@ -98,10 +98,10 @@ class _Rewriter:
 
     def _convert_output(self, value: ir.Value, dtype: ir.DataType) -> None:
         """Cast a graph output to its declared dtype."""
-        made = value.producer()
-        assert made is not None
+        producer = value.producer()
+        assert producer is not None
         cast = ir.node("Cast", [value], {"to": dtype})
-        self.graph.insert_after(made, cast)
+        self.graph.insert_after(producer, cast)
         cast.outputs[0].type, cast.outputs[0].shape = ir.TensorType(dtype), value.shape
         cast.outputs[0].name, value.name = value.name, f"{value.name}.computed"
         self.graph.outputs[self.graph.outputs.index(value)] = cast.outputs[0]
@@ -120,5 +120,5 @@ def _fits(value: ir.Value | None) -> bool:
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:
-    made = [value for node in graph for value in node.outputs]
-    return [*graph.inputs, *graph.initializers.values(), *made]
+    outputs = [value for node in graph for value in node.outputs]
+    return [*graph.inputs, *graph.initializers.values(), *outputs]

@@ -54,9 +54,9 @@ def log_probs(model: Model, ids: npt.NDArray[np.int64]) -> LogProbs:
     return np.concatenate([piece.log_probs for piece in scores])
 
 
-def compare(exact: LogProbs, found: LogProbs) -> Difference:
+def compare(exact: LogProbs, quantized: LogProbs) -> Difference:
     """Compare the log-probabilities of a text's tokens, in float32 and quantized."""
-    bits = (exact.astype(np.float64) - found) / math.log(2)
+    bits = (exact.astype(np.float64) - quantized) / math.log(2)
     return Difference(
         tokens=len(exact),
         bits_per_token=-float(exact.mean(dtype=np.float64)) / math.log(2),
@@ -89,40 +89,37 @@ def products_to_keep(
     Raises:
         QuantizationError: more than half of the products would have to stay float32.
     """
-    found = measure(always)
-    if found.within(limit):
-        return {}, found
-    tell(f"{found.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed: measuring each weight matrix alone")
+    first = measure(always)
+    if first.within(limit):
+        return {}, first
+    tell(f"{first.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed: measuring each weight matrix alone")
     effects = {name: effect_of(name) for name in names if name not in always}
     worst = sorted(effects, key=lambda name: -_rank(effects[name]))
     most = len(names) // 2 - len(always)
-    first, found_by = found, {}
-    few, enough = 0, 1
-    while True:  # double the number until it is enough; then search between the last two numbers
-        enough = min(enough, most)
-        if enough <= few:
-            named = ", ".join(worst[: few or 3])
-            share = f"keeping {few + len(always)} of {len(names)} weight matrices in float32, {named}"
-            still = f"still {found.delta_bits_per_token:+.4f}" if few else "cannot be kept"
+    low, high, difference = 0, min(1, most), first
+    while not difference.within(limit):  # double the number until it is enough
+        if high <= low:
+            matrices = ", ".join(worst[: low or 3])
+            share = f"keeping {low + len(always)} of {len(names)} weight matrices in float32, {matrices}"
+            still = f"still {difference.delta_bits_per_token:+.4f}" if low else "cannot be kept"
             raise QuantizationError(
                 f"quantized, the bundle gives {first.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed; "
                 f"{share}: {still}.",
                 hint="Use a higher precision, or a larger --max-delta-bits.",
             )
-        found = found_by[enough] = measure(always | set(worst[:enough]))
-        tell(f"{found.delta_bits_per_token:+.4f} with {enough} in float32: {', '.join(worst[:enough])}")
-        if found.within(limit):
-            break
-        few, enough = enough, enough * 2
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        found_by[middle] = measure(always | set(worst[:middle]))
-        tell(f"{found_by[middle].delta_bits_per_token:+.4f} with {middle} in float32")
-        if found_by[middle].within(limit):
-            enough = middle
+        difference = measure(always | set(worst[:high]))
+        tell(f"{difference.delta_bits_per_token:+.4f} with {high} in float32: {', '.join(worst[:high])}")
+        if not difference.within(limit):
+            low, high = high, min(2 * high, most)
+    while high - low > 1:  # `low` is too few, `high` is enough
+        middle = (low + high) // 2
+        attempt = measure(always | set(worst[:middle]))
+        tell(f"{attempt.delta_bits_per_token:+.4f} with {middle} in float32")
+        if attempt.within(limit):
+            high, difference = middle, attempt
         else:
-            few = middle
-    return {name: effects[name] for name in worst[:enough]}, found_by[enough]
+            low = middle
+    return {name: effects[name] for name in worst[:high]}, difference
 
 
 def _rank(effect: float) -> float:

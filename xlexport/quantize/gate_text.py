@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from xlexport.errors import QuantizationError
 from xlexport.sample import sample_text, sample_text_name
-from xlexport.scoring.token_ids import ids_of_words
+from xlexport.scoring.documents import ids_of_words
 from xlexport.verification.walked_text import WalkedText, default_text
 from xlruntime.bundle import Tokenizer
 from xlruntime.documents import Tokenizer as TextTokenizer
@@ -67,13 +67,13 @@ def require_default_text(tokenizer: Tokenizer, reader: TextTokenizer) -> WalkedT
     Raises:
         QuantizationError: the bundle's tokenizer cannot read it.
     """
-    found = default_text(tokenizer, reader)
-    if found is None:
+    text = default_text(tokenizer, reader)
+    if text is None:
         raise QuantizationError(
             f"the bundle's vocabulary has too few words of {sample_text_name()}, the default text.",
             hint="Add --text with text files like the model's training text.",
         )
-    return found
+    return text
 
 
 def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, tokens: int | None = None) -> GateText:
@@ -109,6 +109,6 @@ def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, to
 
 
 def _ids_of(model: Model, content: bytes, name: str, as_ids: bool) -> npt.NDArray[np.int64]:
-    found = ids_of_words(content.split(), name) if as_ids else model.tokenizer.encode(content)
-    check_ids(found, model.bundle.vocab_size, name)
-    return found
+    ids = ids_of_words(content.split(), name) if as_ids else model.tokenizer.encode(content)
+    check_ids(ids, model.bundle.vocab_size, name)
+    return ids

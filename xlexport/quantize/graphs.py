@@ -121,10 +121,10 @@ def _write(models: Mapping[str, ir.Model], files: Mapping[str, str], folder: Pat
     ordered = sorted(tensors.values(), key=lambda tensor: -tensor.dtype.itemsize)
     with writing(folder / WEIGHTS_FILE):
         external = ir.external_data.convert_tensors_to_external(ordered, folder, WEIGHTS_FILE)
-    written = dict(zip((str(tensor.name) for tensor in ordered), external, strict=True))
+    references = dict(zip((str(tensor.name) for tensor in ordered), external, strict=True))
     for purpose, model in models.items():
         for name, value in model.graph.initializers.items():
-            value.const_value = written.get(name, value.const_value)
+            value.const_value = references.get(name, value.const_value)
         ir.save(model, folder / files[purpose])
 
 

@@ -63,8 +63,8 @@ def use_int8_rings(model: ir.Model) -> None:
             INT8_NODE, [*before[:3], *rings[0], *rings[1], *before[5:]], domain=DOMAIN, num_outputs=5, name=node.name
         )
         attended, key, key_scale, value, value_scale = new.outputs
-        for old, made, scale in ((node.outputs[1], key, key_scale), (node.outputs[2], value, value_scale)):
-            _take_name(graph, old, made, scale)
+        for old, integers, scale in ((node.outputs[1], key, key_scale), (node.outputs[2], value, value_scale)):
+            _take_name(graph, old, integers, scale)
         attended.name, attended.type, attended.shape = node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape
         graph.insert_before(node, new)
         node.outputs[0].replace_all_uses_with(attended)

@@ -58,8 +58,8 @@ class WeightStore:
     ) -> list[ir.Value]:
         """Return initializers of `graph` with the tensors `names`; `make` returns the tensors if they are missing."""
         if not self._tensors.keys() >= set(names):
-            made = zip(names, make(), strict=True)
-            self._tensors |= {name: ir.tensor(array, name=name) for name, array in made}
+            arrays = zip(names, make(), strict=True)
+            self._tensors |= {name: ir.tensor(array, name=name) for name, array in arrays}
         return [self._value(graph, self._tensors[name]) for name in names]
 
     def value(self, graph: ir.Graph, name: str, array: npt.ArrayLike) -> ir.Value:
@@ -104,10 +104,14 @@ def find_products(model: ir.Model) -> Iterator[Product]:
 
 def _before_transpose(value: ir.Value | None) -> tuple[ir.Value | None, bool]:
     """Return a weight, and whether a node transposes it before use."""
-    made = None if value is None else value.producer()
-    if made is None or made.op_type != "Transpose" or list(made.attributes.get_ints("perm", [1, 0])) != [1, 0]:
+    producer = None if value is None else value.producer()
+    if (
+        producer is None
+        or producer.op_type != "Transpose"
+        or list(producer.attributes.get_ints("perm", [1, 0])) != [1, 0]
+    ):
         return value, False
-    return made.inputs[0], True
+    return producer.inputs[0], True
 
 
 def _is_plain(node: ir.Node) -> bool:

@@ -144,29 +144,33 @@ def quantize_into(
         tell("float16 is for CUDA; on a CPU it gives correct results, but slowly")
     parts = [*names, RINGS] if options.memory_dtype == "int8" else names
     asked = _asked_for(parts, options.keep_float)
-    kept = {name: "asked for" for name in parts if name in asked}
+    reasons = {name: "asked for" for name in parts if name in asked}
     if RINGS in parts and (problem := ring_problem(exact.folder, exact.bundle)):
-        kept[RINGS] = problem
+        reasons[RINGS] = problem
     attempt = _Attempts(exact, folder, options, text, parts, tell)
-    always = frozenset(kept)
-    measured, found = products_to_keep(parts, always, options.max_delta_bits, attempt.measure, attempt.effect_of, tell)
-    kept |= {name: f"alone it moves log-probabilities by {effect:.2g} nats" for name, effect in measured.items()}
+    always = frozenset(reasons)
+    effects, difference = products_to_keep(
+        parts, always, options.max_delta_bits, attempt.measure, attempt.effect_of, tell
+    )
+    reasons |= {name: f"alone it moves log-probabilities by {effect:.2g} nats" for name, effect in effects.items()}
     _copy_others(exact, folder)
-    bundle = write_graphs(exact.folder, exact.bundle, folder, attempt.precision, frozenset(kept), options.memory_dtype)
+    bundle = write_graphs(
+        exact.folder, exact.bundle, folder, attempt.precision, frozenset(reasons), options.memory_dtype
+    )
     _check_graphs(
         Model(folder, bundle, LoadOptions(threads=options.threads, ops="none")),
         text,
-        attempt.log_probs[frozenset(kept)],
+        attempt.log_probs[frozenset(reasons)],
     )
-    memory_kept = kept.pop(RINGS, None)
+    memory_kept = reasons.pop(RINGS, None)
     report = QuantizationReport(
         dtype=options.dtype,
         memory_dtype=FLOAT32 if memory_kept else options.memory_dtype,
         memory_kept=memory_kept,
         products=len(names),
-        kept=kept,
+        kept=reasons,
         max_delta_bits=options.max_delta_bits,
-        **dataclasses.asdict(found),
+        **dataclasses.asdict(difference),
         text=text.files,
         weights_bytes=(folder / WEIGHTS_FILE).stat().st_size,
         float32_weights_bytes=(exact.folder / WEIGHTS_FILE).stat().st_size,
@@ -204,19 +208,19 @@ class _Attempts:
         self.names = frozenset(names)
         self.log_probs: dict[frozenset[str], LogProbs] = {}
         tell(f"scoring {len(text.ids) - 1:,} tokens in float32")
-        self.wanted = log_probs(exact, text.ids)
+        self.reference = log_probs(exact, text.ids)
         exact.release("score")
 
     def measure(self, keep: frozenset[str]) -> Any:
         """Return the difference on the whole text if these products stay float32."""
         self.tell(f"scoring them in {self.precision.name}")
         self.log_probs[keep] = self._try(keep, len(self.text.ids))
-        return compare(self.wanted, self.log_probs[keep])
+        return compare(self.reference, self.log_probs[keep])
 
     def effect_of(self, name: str) -> float:
         """Return the root mean square change, in nats, of a slice's log-probabilities if one product is quantized."""
-        found = self._try(self.names - {name}, SLICE)
-        return float(np.sqrt(np.square(found - self.wanted[: len(found)], dtype=np.float64).mean()))
+        quantized = self._try(self.names - {name}, SLICE)
+        return float(np.sqrt(np.square(quantized - self.reference[: len(quantized)], dtype=np.float64).mean()))
 
     def _try(self, keep: frozenset[str], tokens: int) -> LogProbs:
         trial = self.folder / "trial"
@@ -238,13 +242,13 @@ class _Attempts:
 
 def _copy_others(exact: Model, folder: Path) -> None:
     """Copy what quantization does not change: tokenizer, first values, and the parity report of the float32 graphs."""
-    written = {WEIGHTS_FILE, *(graph.file for graph in exact.bundle.graphs.values())}
-    for name in {*exact.bundle.files, PARITY_FILE} - written:
+    rewritten = {WEIGHTS_FILE, *(graph.file for graph in exact.bundle.graphs.values())}
+    for name in {*exact.bundle.files, PARITY_FILE} - rewritten:
         if (exact.folder / name).is_file():
             shutil.copyfile(exact.folder / name, folder / name)
 
 
-def _check_graphs(model: Model, text: GateText, wanted: LogProbs) -> None:
+def _check_graphs(model: Model, text: GateText, reference: LogProbs) -> None:
     """Walk the first segments with every graph and compare the results with the measured graph.
 
     Raises:
@@ -252,25 +256,28 @@ def _check_graphs(model: Model, text: GateText, wanted: LogProbs) -> None:
     """
     for purpose in model.bundle.graphs.keys() - {"positions"}:
         memory = model.new_memory(model.bundle.settings)
-        for start, tokens, targets, measured in _segments(model, purpose, text, wanted):
+        for start, tokens, targets, exact_log_probs in _segments(model, purpose, text, reference):
             if (memory.room < len(tokens)).any():
                 break
             outputs = model.step(purpose, memory, tokens[None], targets[None])
             if "log_prob" in outputs:
-                found, expected = outputs["log_prob"][0, : len(measured)], measured
+                result, expected = outputs["log_prob"][0, : len(exact_log_probs)], exact_log_probs
             else:
                 logits = outputs["logits"][0].astype(np.float64)
-                found, expected = logits[targets[-1]] - np.logaddexp.reduce(logits), measured[-1]
-            if not np.abs(found - expected).max() <= GRAPHS_AGREE:
+                result, expected = logits[targets[-1]] - np.logaddexp.reduce(logits), exact_log_probs[-1]
+            largest = np.abs(result - expected).max()
+            if not largest <= GRAPHS_AGREE:
                 raise QuantizationError(
-                    f"{purpose}: differs from the graph that was measured by {np.abs(found - expected).max():.3g} nats "
+                    f"{purpose}: differs from the graph that was measured by {largest:.3g} nats "
                     f"in the segment at token {start}, {GRAPHS_AGREE:g} allowed.",
                     hint="Report this.",
                 )
         model.release(purpose)
 
 
-def _segments(model: Model, purpose: str, text: GateText, wanted: LogProbs) -> Iterator[tuple[int, Ids, Ids, LogProbs]]:
+def _segments(
+    model: Model, purpose: str, text: GateText, reference: LogProbs
+) -> Iterator[tuple[int, Ids, Ids, LogProbs]]:
     """Yield the place, tokens, targets and expected log-probabilities of the first segments for a graph.
 
     A model that reads a document in one step gets the first document exactly as it was measured.
@@ -280,12 +287,12 @@ def _segments(model: Model, purpose: str, text: GateText, wanted: LogProbs) -> I
         S = min(model.longest_step(purpose, evaluation.segment_len), len(text.ids) - 1, 1_024)
         for start in range(0, min(CHECKED_SEGMENTS * S, len(text.ids) - S), S):
             stop = start + S
-            yield start, text.ids[start:stop], text.ids[start + 1 : stop + 1], wanted[start:stop]
+            yield start, text.ids[start:stop], text.ids[start + 1 : stop + 1], reference[start:stop]
         return
     document = documents(model, text.ids)[0]
     tokens = document if evaluation.bidirectional else document[:-1]
     targets = np.append(document[1:], document[0])[: len(tokens)]
-    expected = wanted[: len(document) - 1]
+    expected = reference[: len(document) - 1]
     if evaluation.bidirectional and purpose == "generate":  # no score has what it predicts after the last token
         memory = model.new_memory(evaluation)
         expected = model.step("score", memory, tokens[None], targets[None])["log_prob"][0]

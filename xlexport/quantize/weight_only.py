@@ -45,14 +45,14 @@ def quantize_blocks(
     positive = padded.max(axis=1) >= size  # the largest number is positive
     best = np.zeros((blocks, block, N), np.int8)
     step = np.ones((blocks, N), np.float32)
-    lost = np.full((blocks, N), np.inf, np.float32)
+    least = np.full((blocks, N), np.inf, np.float32)
     for largest in LARGEST[bits]:
         sign = np.where(positive, 1.0, -1.0) * np.sign(largest) if largest < 0 else 1.0
-        tried = np.where(size > 0, sign * size / abs(largest), 1.0).astype(np.float32)
-        integers = np.clip(np.rint(padded / tried[:, None]), low, high)
-        error = np.square(integers * tried[:, None] - padded).sum(axis=1)
-        better = error < lost
-        lost, step = np.where(better, error, lost), np.where(better, tried, step)
+        candidate = np.where(size > 0, sign * size / abs(largest), 1.0).astype(np.float32)
+        integers = np.clip(np.rint(padded / candidate[:, None]), low, high)
+        error = np.square(integers * candidate[:, None] - padded).sum(axis=1)
+        better = error < least
+        least, step = np.where(better, error, least), np.where(better, candidate, step)
         best = np.where(better[:, None], integers.astype(np.int8), best)
     return best.reshape(-1, N)[:K], step
 

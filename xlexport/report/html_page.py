@@ -69,8 +69,8 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
 def _file(name: str, package: str = SHARED) -> str:
     """Return a file of `assets`, of `package` if that has it, with the files that it includes."""
     own = files(package).joinpath("assets", name)
-    found = own if own.is_file() else files(SHARED).joinpath("assets", name)
-    return re.sub(r"\{\{include ([\w.]+)\}\}", lambda match: _file(match[1], package), found.read_text("utf-8"))
+    source = own if own.is_file() else files(SHARED).joinpath("assets", name)
+    return re.sub(r"\{\{include ([\w.]+)\}\}", lambda match: _file(match[1], package), source.read_text("utf-8"))
 
 
 def _digest(content: str) -> str:

@@ -18,7 +18,7 @@ from xlexport.report.packing import pack
 from xlexport.report.page import model_note
 from xlexport.report.rows import Row, as_rows, columns, figures, values
 from xlexport.report.words import MOST_DOCUMENTS, Held, LeftOut, score_words
-from xlexport.scoring.caveats import caveats
+from xlexport.scoring.totals import caveats
 from xlruntime import EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.messages import counted
 
@@ -71,41 +71,41 @@ class ListReport:
     @property
     def remarks(self) -> list[str]:
         """Sentences about what the scores depend on, and what has none."""
-        found: list[str] = []
+        sentences: list[str] = []
         for side in self.sides:
-            found += [said for said in caveats(side.settings, side.model.tokenizer) if said not in found]
+            sentences += [caveat for caveat in caveats(side.settings, side.model.tokenizer) if caveat not in sentences]
         if self.further:
             further = counted(self.further, "further document")
-            found.append(f"{further} left out: a page has at most {MOST_DOCUMENTS:,}.")
+            sentences.append(f"{further} left out: a page has at most {MOST_DOCUMENTS:,}.")
         failed = sum(row.failed for row in self.left_out)
         if failed:
-            found.append(f"{counted(failed, 'document')} could not be scored.")
+            sentences.append(f"{counted(failed, 'document')} could not be scored.")
         if too_long := len(self.left_out) - failed:
-            found.append(f"{counted(too_long, 'document')} left out, as the page has no room for more.")
-        return found + self._words_without()
+            sentences.append(f"{counted(too_long, 'document')} left out, as the page has no room for more.")
+        return sentences + self._words_without()
 
     def _words_without(self) -> list[str]:
         why = "because the first token of a document has no context"
-        found = []
+        sentences = []
         for number, letter in enumerate("AB"[: len(self.sides)]):
             words = [row.sides[number] for row in self.scored]
             nothing = sum(len(side.starts) - side.scored_words for side in words)
             partly = sum(len(side.partly) for side in words)
             side_of = f"{letter}: " if len(self.sides) > 1 else ""
             if nothing:
-                found.append(f"{side_of}{counted(nothing, 'word')} without a score, {why}.")
+                sentences.append(f"{side_of}{counted(nothing, 'word')} without a score, {why}.")
             if partly:
-                found.append(f"{side_of}{counted(partly, 'word')} (italic) with a score of only a part, {why}.")
+                sentences.append(f"{side_of}{counted(partly, 'word')} (italic) with a score of only a part, {why}.")
         missing = sum(len(row.sides[0].starts) - row.compared for row in self.scored)
         if len(self.sides) > 1 and missing:
-            found.append(
+            sentences.append(
                 f"{counted(missing, 'word')} without A − B, because the sides do not score the same text of it."
             )
-        return found
+        return sentences
 
 
 def score_sides(
-    given: Sequence[Held | LeftOut],
+    documents: Sequence[Held | LeftOut],
     further: int,
     sides: Sequence[Side],
     watch: Callable[[TokenScores], None] = lambda part: None,
@@ -113,15 +113,15 @@ def score_sides(
     """Score the documents with each side.
 
     Args:
-        given, further: what `hold` returns.
+        documents, further: what `hold` returns.
         watch: called with each part of the scores.
 
     Raises:
         TextError: a bundle has no tokenizer, the sides have other words, or no document can be scored.
     """
-    held = [document for document in given if isinstance(document, Held)]
-    results = [score_words(side.model, side.settings, held, number, watch) for number, side in enumerate(sides)]
-    report = ListReport(tuple(sides), as_rows(given, results), further)
+    readable = [document for document in documents if isinstance(document, Held)]
+    results = [score_words(side.model, side.settings, readable, number, watch) for number, side in enumerate(sides)]
+    report = ListReport(tuple(sides), as_rows(documents, results), further)
     if not report.scored:
         first = report.left_out[0]
         raise TextError(f"{first.name}: {first.why}", hint="Give documents that can be scored.")

@@ -129,9 +129,9 @@ class Packer:
             return
         columns = _Columns(*(np.concatenate([getattr(w, f.name) for w in self._waiting]) for f in fields(_Columns)))
         while count >= at_least:
-            taken, columns = columns.split(CHUNK)
+            chunk, columns = columns.split(CHUNK)
             count = len(columns.ids)
-            yield self._packed(taken, is_last=count == 0 and at_least == 1)
+            yield self._packed(chunk, is_last=count == 0 and at_least == 1)
         self._waiting = [columns]
 
     def _packed(self, columns: _Columns, is_last: bool) -> Chunk:
@@ -140,12 +140,12 @@ class Packer:
         units = self._text.units[self._units : None if is_last else ends[-1]]
         self._units = int(ends[-1])
         width_bytes = bytes_for(int(widths.max()))
-        seen = np.diff(columns.context, prepend=0) & 0xFFFFFFFF
+        steps = np.diff(columns.context, prepend=0) & 0xFFFFFFFF
         main = [planes(units, 2), planes(widths, width_bytes), planes(columns.bits, 2), planes(columns.entropy, 2)]
         detail = [
             planes(columns.ids, self._id_bytes),
             planes(columns.rank - 1, self._id_bytes),
-            planes(seen, 4),
+            planes(steps, 4),
             *(planes(column, self._id_bytes) for column in columns.top_ids.T),
             *(planes(column, 1) for column in columns.top_roots.T),
         ]

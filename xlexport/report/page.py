@@ -17,7 +17,7 @@ from xlexport.report.about import bundle_note, ceilings
 from xlexport.report.html_page import LEVELS, page_pieces, page_title
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
-from xlexport.scoring.caveats import caveats, losses
+from xlexport.scoring.totals import caveats, losses
 from xlruntime import Document, DocumentScore, EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.documents import as_ids, check_ids
 
@@ -51,9 +51,9 @@ def read_for_page(document: Document) -> Document:
     return replace(document, source=np.concatenate(parts))
 
 
-def _too_long(name: str, found: str) -> TextError:
+def _too_long(name: str, size: str) -> TextError:
     return TextError(
-        f"{name}: {found}, but at most {LONGEST_BYTES:,} are possible, because browsers cannot open longer pages.",
+        f"{name}: {size}, but at most {LONGEST_BYTES:,} are possible, because browsers cannot open longer pages.",
         hint="Give a part of it.",
     )
 
@@ -101,13 +101,13 @@ def write_report(
     settings = model.evaluation(**evaluation)
     packer = Packer(text, model.bundle.vocab_size, top)
     chunks: list[Chunk] = []
-    summary, reached = None, 0
+    summary, end = None, 0
     for part in model.score_tokens([document], detail=top, **evaluation):
         chunks += packer.add(part)
         watch(part)
         summary = part.summary
-        reached = int(part.ends.max(initial=reached))
-        progress(reached, len(text.after) - 1)
+        end = int(part.ends.max(initial=end))
+        progress(end, len(text.after) - 1)
     if summary is None or not summary.scored_tokens:
         raise TextError(f"{document.name}: fewer than 2 tokens, so nothing to score.", hint="Give a longer text.")
     title = page_title(title or document.name)

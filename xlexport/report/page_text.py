@@ -38,9 +38,9 @@ def text_of_bytes(raw: bytes, tokenizer: Tokenizer) -> PageText:
         return PageText(_utf16(text), np.concatenate([[0], np.cumsum(units)]))
     lengths = 1 + (points > 0x7F) + (points > 0x7FF) + (points > 0xFFFF)  # in bytes
     lengths[(points >= 0xDC80) & (points <= 0xDCFF)] = 1  # a byte that is not UTF-8
-    begun = np.zeros(len(raw) + 1, np.int64)
-    begun[np.cumsum(lengths) - lengths + 1] = units
-    return PageText(_utf16(text), np.cumsum(begun))
+    starts = np.zeros(len(raw) + 1, np.int64)
+    starts[np.cumsum(lengths) - lengths + 1] = units
+    return PageText(_utf16(text), np.cumsum(starts))
 
 
 def text_of_ids(ids: Ids, tokenizer: Tokenizer) -> PageText:
@@ -67,8 +67,8 @@ def token_labels(ids: Sequence[int], tokenizer: Tokenizer) -> dict[int, str]:
 
 def _continued(tokenizer: Tokenizer, before: np.int64, token: np.int64) -> str:
     """Return the text that `token` adds after `before`, because many tokenizers drop the space of a first token."""
-    known, both = tokenizer.decode(np.array([before])), tokenizer.decode(np.array([before, token]))
-    return both.removeprefix(known) if both.startswith(known) else tokenizer.decode(np.array([token]))
+    first, both = tokenizer.decode(np.array([before])), tokenizer.decode(np.array([before, token]))
+    return both.removeprefix(first) if both.startswith(first) else tokenizer.decode(np.array([token]))
 
 
 def _counts_bytes(tokenizer: Tokenizer) -> bool:

@@ -62,11 +62,11 @@ def draw_words(rows: Sequence[Row], sides: Sequence[str], title: str, path: Path
     ]
     if not lines:
         raise TextError(f"{title}: no words to draw, only white space.", hint="Give another text.")
-    drawn = lines[:MOST_LINES]
-    figure = Figure(figsize=(WIDTH, 0.9 + LINE_HEIGHT * len(drawn)), layout="constrained")
-    longest = max(FEWEST_WORDS, *(line.end - line.first for line in drawn))
-    highest = max(float(np.nanmax(part, initial=1.0)) for line in drawn for part in _bits(line))
-    for line, axes in zip(drawn, figure.subplots(len(drawn), 1, squeeze=False)[:, 0], strict=True):
+    first_lines = lines[:MOST_LINES]
+    figure = Figure(figsize=(WIDTH, 0.9 + LINE_HEIGHT * len(first_lines)), layout="constrained")
+    longest = max(FEWEST_WORDS, *(line.end - line.first for line in first_lines))
+    highest = max(float(np.nanmax(part, initial=1.0)) for line in first_lines for part in _bits(line))
+    for line, axes in zip(first_lines, figure.subplots(len(first_lines), 1, squeeze=False)[:, 0], strict=True):
         _draw_line(line, axes, sides)
         axes.set_xlim(-0.5, longest - 0.5)
         axes.set_ylim(0, 1.08 * highest)
@@ -80,7 +80,7 @@ def draw_words(rows: Sequence[Row], sides: Sequence[str], title: str, path: Path
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         save_picture(figure, path)
-    return [*_omissions(lines, drawn), *_missing_glyphs(caught)]
+    return [*_omissions(lines, first_lines), *_missing_glyphs(caught)]
 
 
 def _bits(line: _Line) -> list[npt.NDArray[np.float64]]:
@@ -109,12 +109,14 @@ def _shown(text: str, most: int = LONGEST_NAME) -> str:
     return visible if len(visible) <= most else f"{visible[: most - 1]}…"
 
 
-def _omissions(lines: Sequence[_Line], drawn: Sequence[_Line]) -> list[str]:
-    shown, left = (sum(line.end - line.first for line in some) for some in (drawn, lines[len(drawn) :]))
-    if not left:
+def _omissions(lines: Sequence[_Line], first_lines: Sequence[_Line]) -> list[str]:
+    n_words, n_omitted = (
+        sum(line.end - line.first for line in some) for some in (first_lines, lines[len(first_lines) :])
+    )
+    if not n_omitted:
         return []
     return [
-        f"The picture has the first {shown:,} words; {left:,} further ones are left out, because it has at most "
+        f"The picture has the first {n_words:,} words; {n_omitted:,} further ones are left out, because it has at most "
         f"{MOST_LINES} lines of {LINE_WORDS} words."
     ]
 

@@ -46,11 +46,13 @@ class Row:
         return 0.0 if self.difference is None else float(np.nansum(self.difference))
 
 
-def as_rows(given: Sequence[Held | LeftOut], sides: Sequence[Sequence[WordScores | Exception]]) -> list[Row | LeftOut]:
+def as_rows(
+    documents: Sequence[Held | LeftOut], sides: Sequence[Sequence[WordScores | Exception]]
+) -> list[Row | LeftOut]:
     """Put the scores of all sides together; a document that fails on one side is left out.
 
     Args:
-        given: the documents of the page.
+        documents: the documents of the page.
         sides: for each side the results of the held documents, in order.
 
     Raises:
@@ -58,18 +60,18 @@ def as_rows(given: Sequence[Held | LeftOut], sides: Sequence[Sequence[WordScores
     """
     rows: list[Row | LeftOut] = []
     results = zip(*sides, strict=True)
-    for held in given:
-        if isinstance(held, LeftOut):
-            rows.append(held)
+    for document in documents:
+        if isinstance(document, LeftOut):
+            rows.append(document)
             continue
-        found = next(results)
-        errors = [result for result in found if isinstance(result, Exception)]
+        outcomes = next(results)
+        errors = [result for result in outcomes if isinstance(result, Exception)]
         if errors:
-            rows.append(LeftOut(held.name, why_of(errors[0], held.name), failed=True))
+            rows.append(LeftOut(document.name, why_of(errors[0], document.name), failed=True))
             continue
-        words = tuple(result for result in found if isinstance(result, WordScores))
-        difference = _difference(held.name, *words) if len(words) > 1 else None
-        rows.append(Row(held.name, words, difference, held.texts_before()))
+        words = tuple(result for result in outcomes if isinstance(result, WordScores))
+        difference = _difference(document.name, *words) if len(words) > 1 else None
+        rows.append(Row(document.name, words, difference, document.texts_before()))
     return rows
 
 
@@ -98,10 +100,10 @@ def values(row: Row) -> list[float | None]:
     if row.difference is not None:
         compared = row.total_difference if row.compared else None
         mean = ratio(row.total_difference, row.compared)
-        found = [words, a.bits, row.sides[1].summary.bits, compared, mean]
+        numbers = [words, a.bits, row.sides[1].summary.bits, compared, mean]
     else:
-        found = [words, a.bits, ratio(a.bits, row.sides[0].scored_words), a.bits_per_byte]
-    return [None if value is None or not math.isfinite(value) else value for value in found]
+        numbers = [words, a.bits, ratio(a.bits, row.sides[0].scored_words), a.bits_per_byte]
+    return [None if value is None or not math.isfinite(value) else value for value in numbers]
 
 
 def figures(rows: Sequence[Row]) -> list[tuple[str, str]]:
@@ -132,5 +134,5 @@ def figures(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 def _signed(value: float, digits: int) -> str:
     """Return a number with its sign, unless it is 0 in these digits."""
-    shown = f"{value:+,.{digits}f}"
-    return shown if shown.strip("+-0.") else f"{0:.{digits}f}"
+    text = f"{value:+,.{digits}f}"
+    return text if text.strip("+-0.") else f"{0:.{digits}f}"

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.report.page_text import text_of_bytes
-from xlexport.scoring.caveats import nothing_to_score
-from xlexport.scoring.text_source import TextSource
+from xlexport.scoring.inputs import TextSource
+from xlexport.scoring.totals import nothing_to_score
 from xlexport.scoring.units import Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.documents import DOCUMENT_LIMITS, Context, Tokenizer
@@ -201,20 +201,20 @@ def score_words(
             f"{model.folder}: a bundle without a tokenizer, so it scores token ids, which have no words.",
             hint="Convert its checkpoint again with --tokenizer.",
         )
-    given = (held.document(side) for held in documents)
+    texts = (document.document(side) for document in documents)
     collectors: dict[int, WordCollector] = {}
-    found: dict[int, WordScores | Exception] = {}
-    for part in Scorer(model, settings, 1, None, keep_going=True).tokens(given):
+    results: dict[int, WordScores | Exception] = {}
+    for part in Scorer(model, settings, 1, None, keep_going=True).tokens(texts):
         number = part.number
         watch(part)
         if part.error is not None:
             collectors.pop(number, None)
-            found[number] = part.error
+            results[number] = part.error
             continue
         if number not in collectors:
             collectors[number] = WordCollector(documents[number].raw, model.tokenizer)
         collectors[number].take(part)
         if part.summary is not None:
             words = collectors.pop(number).words()
-            found[number] = nothing_to_score(part.summary) or words
-    return [found[number] for number in range(len(documents))]
+            results[number] = nothing_to_score(part.summary) or words
+    return [results[number] for number in range(len(documents))]

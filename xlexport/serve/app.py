@@ -115,8 +115,8 @@ class _Plain:
         if model.prefix is None:
             raise ApiError(404, f"{model.name} has no token that may come before a document.", "no_prefix")
         # Clients end continuations at eos_token. No token ends a document here.
-        found = {"model": model.name, "eos_token": None, "bos_token": model.prefix}
-        return JSONResponse({**found, "vocab_size": model.scheduler.engine.bundle.vocab_size})
+        tokens = {"model": model.name, "eos_token": None, "bos_token": model.prefix}
+        return JSONResponse({**tokens, "vocab_size": model.scheduler.engine.bundle.vocab_size})
 
     async def tokenize(self, request: Request) -> Response:
         body = await read_json(TokenizeBody, request, self.limits)

@@ -70,9 +70,9 @@ class Batches(Generic[T]):
         """Take rows from tenants that have had theirs for long, as many as others need."""
         free = self._most - sum(len(batch.active) for batch in self._batches)
         parked = sum(tenant.memory is not None for tenant in self.waiting)
-        wanted = min(len(self.waiting) - free, PARKED * self._most - parked)
+        n_rows = min(len(self.waiting) - free, PARKED * self._most - parked)
         for batch in self._batches:
             for row, tenant in batch.active:
-                if wanted > 0 and tenant.steps >= self._turn:
+                if n_rows > 0 and tenant.steps >= self._turn:
                     self.waiting.append(batch.leave(row))
-                    wanted -= 1
+                    n_rows -= 1

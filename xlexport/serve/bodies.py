@@ -46,10 +46,10 @@ async def read_body(request: Request, limits: ServeLimits, kind: str = JSON, mos
         ApiError: it is too large for itself or with those of other requests, too slow, or of another type.
         Gone: the client went away.
     """
-    found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if found != kind:
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != kind:
         raise ApiError(
-            415, f"the content type is {found[:60] or 'missing'}, expected {kind}.", "unsupported_media_type"
+            415, f"the content type is {content_type[:60] or 'missing'}, expected {kind}.", "unsupported_media_type"
         )
     most = limits.body_bytes if most is None else most
     length = request.headers.get("content-length", "0")

@@ -55,13 +55,13 @@ class Completions:
         body = await read_json(CompletionBody, request, self.limits)
         model = self.models.find(body.model)
         _check_defaults(body)
-        drawn = 16 if body.max_tokens is None else body.max_tokens
+        n_new = 16 if body.max_tokens is None else body.max_tokens
         choices = body.n or 1
-        prompts = await self._prompts(request, body, model, whole=bool(body.echo) and not drawn)
-        read = sum(len(prompt.ids) for prompt in prompts)
-        self.limits.check_tokens(read, drawn, choices)
-        share_of(request).take_scores(read + drawn * choices * len(prompts), body.logprobs)
-        answer = _Answer(body, model, prompts, choices, drawn)
+        prompts = await self._prompts(request, body, model, whole=bool(body.echo) and not n_new)
+        n_prompt = sum(len(prompt.ids) for prompt in prompts)
+        self.limits.check_tokens(n_prompt, n_new, choices)
+        share_of(request).take_scores(n_prompt + n_new * choices * len(prompts), body.logprobs)
+        answer = _Answer(body, model, prompts, choices, n_new)
         if not body.stream:
             with Run(model.scheduler, self.limits.request_seconds) as run:
                 answer.submit(run)
@@ -74,16 +74,16 @@ class Completions:
 
     async def _prompts(self, request: Request, body: CompletionBody, model: Served, whole: bool) -> list[Prompted]:
         """Return the prompts."""
-        given: Sequence[Any] = body.prompt if isinstance(body.prompt, list) else [body.prompt]
-        if given and isinstance(given[0], int):
-            given = [given]
-        if not given:
+        entries: Sequence[Any] = body.prompt if isinstance(body.prompt, list) else [body.prompt]
+        if entries and isinstance(entries[0], int):
+            entries = [entries]
+        if not entries:
             raise ApiError(400, "prompt: an empty list.", "invalid_value", "prompt")
-        if len(given) > self.limits.prompts:
-            message = f"prompt: {len(given):,} prompts, at most {self.limits.prompts:,} are possible."
+        if len(entries) > self.limits.prompts:
+            message = f"prompt: {len(entries):,} prompts, at most {self.limits.prompts:,} are possible."
             raise ApiError(400, message, "invalid_value", "prompt")
-        ids = await encoded(request, self.limits, model, given, whole)
-        return [Prompted(entry if isinstance(entry, str) else None, n) for entry, n in zip(given, ids, strict=True)]
+        ids = await encoded(request, self.limits, model, entries, whole)
+        return [Prompted(entry if isinstance(entry, str) else None, n) for entry, n in zip(entries, ids, strict=True)]
 
     async def _events(self, answer: _Answer, run: Run, began: float) -> AsyncIterator[bytes]:
         """Yield the events of a stream; an error is one of them, because the status has been sent."""
@@ -161,20 +161,20 @@ class _Answer:
         if index not in self._begun:
             self._begun.add(index)
             text = self._echoed(outcome) + text
-            shown = self._prompt_log(outcome, log)
+            visible_log = self._prompt_log(outcome, log)
         else:
-            shown = None if self.body.logprobs is None else log
+            visible_log = None if self.body.logprobs is None else log
         reason = outcome.choices[number].reason if delta.last else None
         fields = self._choice(outcome, number, text, reason)
-        fields["logprobs"] = None if shown is None else json.loads("".join(shown.pieces(self.model.texts)))
+        fields["logprobs"] = None if visible_log is None else json.loads("".join(visible_log.pieces(self.model.texts)))
         return {**self.head, "choices": [fields]}
 
     @property
     def usage(self) -> dict[str, int]:
         """The tokens read and drawn."""
-        read = sum(len(prompt.ids) for prompt in self.prompts)
-        drawn = sum(choice.drawn for outcome in self.outcomes for choice in outcome.choices)
-        return {"prompt_tokens": read, "completion_tokens": drawn, "total_tokens": read + drawn}
+        n_prompt = sum(len(prompt.ids) for prompt in self.prompts)
+        n_new = sum(choice.drawn for outcome in self.outcomes for choice in outcome.choices)
+        return {"prompt_tokens": n_prompt, "completion_tokens": n_new, "total_tokens": n_prompt + n_new}
 
     def _choice(self, outcome: Outcome, number: int, text: str, reason: str | None) -> dict[str, Any]:
         return {"index": outcome.number * self.choices + number, "text": text, "finish_reason": reason}
@@ -185,14 +185,14 @@ class _Answer:
         prompt = self.prompts[outcome.number]
         return self.model.tokenizer.decode(prompt.ids) if prompt.text is None else prompt.text
 
-    def _prompt_log(self, outcome: Outcome, drawn: Log) -> Log | None:
+    def _prompt_log(self, outcome: Outcome, log: Log) -> Log | None:
         """Return the log of a choice, with the prompt before it if it should be shown."""
         if self.body.logprobs is None:
             return None
         if not self.body.echo:
-            return drawn
+            return log
         ids = self.prompts[outcome.number].ids
-        return read_log(int(ids[0]), ids[1:], outcome.parts, self._top).then(drawn)
+        return read_log(int(ids[0]), ids[1:], outcome.parts, self._top).then(log)
 
 
 def samplings_of(body: SamplingBody, choices: int) -> tuple[Sampling, ...]:

@@ -82,11 +82,11 @@ class _Refusal(asyncio.Protocol):
         transport.abort()
 
 
-def _most(wanted: int) -> int:
+def _most(limit: int) -> int:
     """Return how many connections leave file descriptors for everything else."""
     if sys.platform == "win32":
-        return wanted
+        return limit
     import resource
 
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if most == resource.RLIM_INFINITY else max(1, min(wanted, most - SPARE))
+    return limit if most == resource.RLIM_INFINITY else max(1, min(limit, most - SPARE))

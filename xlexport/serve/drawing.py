@@ -104,4 +104,4 @@ class Drawing:
         ends[drawer.choice] = place
         if len(ends) == len(job.work.samplings):
             del self._ends[job]
-            job.finish([found for _, found in sorted(ends.items()) if found is not None])
+            job.finish([end for _, end in sorted(ends.items()) if end is not None])

@@ -65,14 +65,14 @@ class Frame:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, sent = time.perf_counter(), 0, 0
+        began, status, nbytes = time.perf_counter(), 0, 0
 
         async def counting(message: Message) -> None:
-            nonlocal status, sent
+            nonlocal status, nbytes
             if message["type"] == "http.response.start":
                 status = message["status"]
             else:
-                sent += len(message.get("body", b""))
+                nbytes += len(message.get("body", b""))
             try:
                 async with asyncio.timeout(self._limits.transfer_seconds):
                     if len(message.get("body", b"")) > LARGE and not message.get("more_body"):
@@ -113,7 +113,7 @@ class Frame:
                     scope["method"],
                     _logged(scope["path"]) if route == OTHER else route,
                     status or WENT_AWAY,
-                    sent,
+                    nbytes,
                     1000 * seconds,
                 ),
             )
@@ -145,15 +145,14 @@ class Frame:
             raise ApiError(421, message, "unknown_host") from None
 
     def _has_key(self, scope: Scope) -> bool:
-        found = _header(scope, b"authorization")
-        kind, _, key = found.partition(b" ")
+        authorization = _header(scope, b"authorization")
+        kind, _, key = authorization.partition(b" ")
         # Every key is compared, in a time that does not depend on where they differ.
-        return (kind.lower() == b"bearer") & any([hmac.compare_digest(key, known) for known in self._keys])
+        return (kind.lower() == b"bearer") & any([hmac.compare_digest(key, own_key) for own_key in self._keys])
 
 
-def _header(scope: Scope, wanted: bytes) -> bytes:
-    found: bytes = next((value for name, value in scope["headers"] if name == wanted), b"")
-    return found
+def _header(scope: Scope, key: bytes) -> bytes:
+    return next((bytes(value) for name, value in scope["headers"] if name == key), b"")
 
 
 def _answer(error: Exception) -> ApiError:

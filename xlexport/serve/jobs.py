@@ -221,6 +221,6 @@ def likeliest(logits: npt.NDArray[np.float32], token: int, top: int | None) -> D
     scores -= scores.max()
     scores -= np.log(np.exp(scores).sum())
     k = min(top, len(scores))
-    found = np.argpartition(scores, len(scores) - k)[len(scores) - k :] if k else np.zeros(0, np.int64)
-    found = found[np.argsort(-scores[found], kind="stable")]
-    return Draw(token, float(scores[token]), tuple(found.tolist()), tuple(scores[found].tolist()))
+    ids = np.argpartition(scores, len(scores) - k)[len(scores) - k :] if k else np.zeros(0, np.int64)
+    ids = ids[np.argsort(-scores[ids], kind="stable")]
+    return Draw(token, float(scores[token]), tuple(ids.tolist()), tuple(scores[ids].tolist()))

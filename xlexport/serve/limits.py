@@ -52,13 +52,13 @@ class ServeLimits:
         Raises:
             ApiError: with the limit.
         """
-        for found, most, what, param in (
+        for count, most, what, param in (
             (read, self.tokens, "tokens to read", "prompt"),
             (drawn, self.new_tokens, "tokens to draw", "max_tokens"),
             (choices, self.choices, "continuations", "n"),
         ):
-            if found > most:
-                message = f"the request has {found:,} {what}, at most {most:,} are possible."
+            if count > most:
+                message = f"the request has {count:,} {what}, at most {most:,} are possible."
                 raise ApiError(400, message, "context_length_exceeded" if param == "prompt" else "invalid_value", param)
 
 
@@ -106,13 +106,13 @@ class Share:
         Raises:
             ApiError: the requests under way need too much, or this one alone does.
         """
-        found, most = self._admission.nbytes, self._admission.most_bytes
+        in_use, most = self._admission.nbytes, self._admission.most_bytes
         if self.nbytes + nbytes > most:
             message = f"the request needs {self.nbytes + nbytes:,} bytes of memory, at most {most:,} are possible."
             raise ApiError(413, message, "request_too_large")
-        if found + nbytes > most:
+        if in_use + nbytes > most:
             self._admission.refused += 1
-            raise busy(f"the requests under way hold {found:,} of {most:,} bytes, and this one needs {nbytes:,} more.")
+            raise busy(f"the requests under way hold {in_use:,} of {most:,} bytes, and this one needs {nbytes:,} more.")
 
     def take(self, nbytes: int) -> None:
         """Count further bytes, until the request ends.

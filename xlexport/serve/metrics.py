@@ -51,7 +51,7 @@ class Metrics:
         yield GaugeMetricFamily("xlexport_sessions", "Sessions now.", len(self._sessions))
         yield GaugeMetricFamily("xlexport_session_bytes", "Memory of sessions.", self._sessions.nbytes)
         jobs = CounterMetricFamily("xlexport_jobs", "Jobs that ended.", labels=["model", "end"])
-        begun = CounterMetricFamily("xlexport_jobs_submitted", "Jobs submitted.", labels=["model"])
+        submitted = CounterMetricFamily("xlexport_jobs_submitted", "Jobs submitted.", labels=["model"])
         load = GaugeMetricFamily("xlexport_jobs_under_way", "Jobs now.", labels=["model"])
         tokens = CounterMetricFamily("xlexport_tokens", "Tokens read and drawn.", labels=["model", "kind"])
         steps = CounterMetricFamily("xlexport_steps", "Steps of the model.", labels=["model"])
@@ -60,11 +60,11 @@ class Metrics:
             counts = model.scheduler.counts
             for end in ("finished", "failed", "cancelled"):
                 jobs.add_metric([model.name, end], getattr(counts, end))
-            begun.add_metric([model.name], counts.jobs)
+            submitted.add_metric([model.name], counts.jobs)
             load.add_metric([model.name], model.scheduler.load)
             for kind in ("read", "drawn"):
                 tokens.add_metric([model.name, kind], getattr(counts, kind))
             steps.add_metric([model.name], counts.steps)
             rows.add_metric([model.name, "busy"], counts.busy_row_steps)
             rows.add_metric([model.name, "free"], counts.row_steps - counts.busy_row_steps)
-        yield from (jobs, begun, load, tokens, steps, rows)
+        yield from (jobs, submitted, load, tokens, steps, rows)

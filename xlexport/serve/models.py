@@ -52,10 +52,10 @@ class Served:
         """
         tokenizer = scheduler.engine.tokenizer
         candidates = PREFIXES if prefix is None else (prefix,)
-        found = next((text for text in candidates if _is_token(tokenizer, text)), None)
-        if prefix is not None and found is None:
+        token = next((text for text in candidates if _is_token(tokenizer, text)), None)
+        if prefix is not None and token is None:
             raise OptionError(f"prefix {named(prefix)}: not one token of {named(name)}.", hint="Give another one.")
-        return cls(name, scheduler, TokenTexts(tokenizer), found)
+        return cls(name, scheduler, TokenTexts(tokenizer), token)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -163,8 +163,8 @@ class Reading:
         return self._can_go_back or not reader.job.work.continues
 
     def _purpose(self, readers: list[Reader]) -> str:
-        wanted = any(reader.job.work.top and reader.job.work.scores for reader in readers)
-        return "detail" if wanted else "score"
+        detailed = any(reader.job.work.top and reader.job.work.scores for reader in readers)
+        return "detail" if detailed else "score"
 
     def _report(self, reader: Reader, outputs: dict[str, npt.NDArray[Any]], row: int, context: Any) -> None:
         """Report the scores of a row, and count its tokens as read."""
@@ -181,8 +181,8 @@ class Reading:
         if work.max_tokens:
             self.done.append((reader, memory))
         elif work.keep:
-            kept = self.engine.new_memory(self.evaluation) if memory is None else memory
-            reader.job.finish([reader.place(kept)])
+            state = self.engine.new_memory(self.evaluation) if memory is None else memory
+            reader.job.finish([reader.place(state)])
         else:
             reader.job.finish()
 

@@ -75,15 +75,15 @@ def read_log(first: int | None, ids: npt.NDArray[np.int64], parts: Sequence[Part
     log_probs = np.concatenate([np.zeros(0), *(part.log_probs.astype(np.float64) for part in parts)])
     top_ids = [part.top_ids for part in parts if part.top_ids is not None]
     top_log_probs = [part.top_log_probs for part in parts if part.top_log_probs is not None]
-    found = Log(
+    log = Log(
         ids,
         log_probs,
         np.concatenate(top_ids) if top_ids else np.zeros((len(ids), top), np.int64),
         np.concatenate(top_log_probs) if top_log_probs else np.zeros((len(ids), top)),
     )
     if first is None:
-        return found
-    return Log(np.array([first]), np.array([np.nan]), np.zeros((1, top), np.int64), np.zeros((1, top))).then(found)
+        return log
+    return Log(np.array([first]), np.array([np.nan]), np.zeros((1, top), np.int64), np.zeros((1, top))).then(log)
 
 
 def draw_log(draws: Draws, top: int) -> Log:
@@ -128,8 +128,8 @@ def _top(
         return None
     if not ids:
         return {}
-    found = {**dict(zip(ids, log_probs, strict=True)), token: own}
-    return dict(zip(texts.keys(list(found)), found.values(), strict=True))
+    by_id = {**dict(zip(ids, log_probs, strict=True)), token: own}
+    return dict(zip(texts.keys(list(by_id)), by_id.values(), strict=True))
 
 
 def _number(value: float) -> float | None:

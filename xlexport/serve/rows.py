@@ -115,13 +115,13 @@ class Rows(Generic[T]):
         active = [row for row, _ in self.active]
         for _, tenant in self.active:
             tenant.steps += 1
-        wanted = _power(len(active))
-        self._spare_steps = self._spare_steps + 1 if wanted <= len(self.tenants) // 2 else 0
+        n_rows = _power(len(active))
+        self._spare_steps = self._spare_steps + 1 if n_rows <= len(self.tenants) // 2 else 0
         if self._spare_steps > PATIENCE:
             free = [row for row, tenant in enumerate(self.tenants) if tenant is None]
-            kept = [*active, *free[: wanted - len(active)]]
-            self._memory = self.memory.take(kept)
-            self.tenants = [self.tenants[row] for row in kept]
+            rows = [*active, *free[: n_rows - len(active)]]
+            self._memory = self.memory.take(rows)
+            self.tenants = [self.tenants[row] for row in rows]
             self._spare_steps = 0
         memory = self.memory
         for row, at_row in enumerate(self.tenants):

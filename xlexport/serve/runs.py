@@ -121,14 +121,14 @@ class News:
         """
         await self._some.wait()
         with self._lock:
-            found = {place: delta for place, delta in self._unsaid.items() if delta.waiting}
-            for place in found:
+            deltas = {place: delta for place, delta in self._unsaid.items() if delta.waiting}
+            for place in deltas:
                 del self._unsaid[place]
             if self._error is None:
                 self._some.clear()
-            elif not found:
+            elif not deltas:
                 raise self._error
-        return list(found.values())
+        return list(deltas.values())
 
 
 class Outcome:
@@ -156,18 +156,18 @@ class Outcome:
 
     def drew(self, choice: int, draw: Draw) -> bool:
         """Keep a drawn token; return whether a stop was found, or the client does not read."""
-        found = self.choices[choice]
-        text = found.add(draw)
+        record = self.choices[choice]
+        text = record.add(draw)
         if self._news is not None and self._news.add(self, choice, text, draw):
             self.failed(ApiError(408, f"the client has not read {UNREAD:,} tokens.", "slow_reader"))
             return True
-        return found.growing.stopped
+        return record.growing.stopped
 
     def finished(self, places: Sequence[Place]) -> None:
         """Keep the places, and complete all texts."""
         self.places = places
-        for number, found in enumerate(self.choices):
-            text = found.said(found.growing.end())
+        for number, record in enumerate(self.choices):
+            text = record.said(record.growing.end())
             if self._news is not None:
                 self._news.add(self, number, text)
         _call(self._loop, self._end, None)
@@ -256,14 +256,14 @@ class Run:
             Exception: the first error of a job.
         """
         assert self._news is not None
-        left = sum(len(outcome.choices) for outcome in self.outcomes)
-        while left:
+        n_open = sum(len(outcome.choices) for outcome in self.outcomes)
+        while n_open:
             try:
-                found = await asyncio.wait_for(self._news.take(), self._left())
+                deltas = await asyncio.wait_for(self._news.take(), self._left())
             except TimeoutError:
                 raise self._too_long() from None
-            for delta in found:
-                left -= delta.last
+            for delta in deltas:
+                n_open -= delta.last
                 yield delta
 
     def _left(self) -> float:

@@ -139,7 +139,7 @@ def _described(problems: list[Any]) -> tuple[str, str, str | None]:
     if problems[0]["type"] == "json_invalid":
         return f"the body is not JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}.", "invalid_json", None
     fields = [named(str(problem["loc"][0])[:40]) if problem["loc"] else "body" for problem in problems]
-    shown = dict.fromkeys(f"{field}: {problem['msg']}" for field, problem in zip(fields, problems, strict=True))
-    text = "; ".join(list(shown)[:SHOWN])
-    more = f" and {len(shown) - SHOWN} more problems" if len(shown) > SHOWN else ""
+    lines = dict.fromkeys(f"{field}: {problem['msg']}" for field, problem in zip(fields, problems, strict=True))
+    text = "; ".join(list(lines)[:SHOWN])
+    more = f" and {len(lines) - SHOWN} more problems" if len(lines) > SHOWN else ""
     return f"{text}{more}.", "invalid_value", fields[0]

@@ -90,11 +90,11 @@ class SessionRoutes:
         session = self.store.get(_name(request))
         place = session.place
         several = isinstance(body.input, list) and bool(body.input) and not isinstance(body.input[0], int)
-        given: Sequence[Any] = body.input if several else [body.input]
-        if len(given) > self.limits.prompts:
-            message = f"input: {len(given):,} continuations, at most {self.limits.prompts:,} are possible."
+        inputs: Sequence[Any] = body.input if several else [body.input]
+        if len(inputs) > self.limits.prompts:
+            message = f"input: {len(inputs):,} continuations, at most {self.limits.prompts:,} are possible."
             raise ApiError(400, message, "invalid_value", "input")
-        pieces = await self._tokens(request, session, given)
+        pieces = await self._tokens(request, session, inputs)
         self.limits.check_tokens(sum(map(len, pieces)), 0)
         share_of(request).take_scores(sum(map(len, pieces)), body.logprobs)
         with self._run(session) as run:
@@ -111,16 +111,16 @@ class SessionRoutes:
     async def generate(self, request: Request) -> Response:
         """Continue the document; what is drawn belongs to it."""
         body = await read_json(ContinueBody, request, self.limits)
-        drawn = 16 if body.max_tokens is None else body.max_tokens
+        n_new = 16 if body.max_tokens is None else body.max_tokens
         with ExitStack() as stack:
             session = stack.enter_context(self.store.changing(_name(request)))
             (ids,) = await self._tokens(request, session, [body.prompt or []])
-            self.limits.check_tokens(len(ids), drawn)
-            share_of(request).take_scores(len(ids) + drawn, body.logprobs)
+            self.limits.check_tokens(len(ids), n_new)
+            share_of(request).take_scores(len(ids) + n_new, body.logprobs)
             before = [] if session.place is None else [session.place.pending]
             growing = Growing(session.model.tokenizer, [*before, *ids[-64:].tolist()][-64:], stops_of(body))
             work = Work(
-                ids, session.place, _top(session, body.logprobs), False, drawn, samplings_of(body, 1), keep=True
+                ids, session.place, _top(session, body.logprobs), False, n_new, samplings_of(body, 1), keep=True
             )
             run = stack.enter_context(self._run(session, stream=bool(body.stream)))
             outcome = run.add(work, [Choice(growing)])
@@ -173,8 +173,8 @@ class SessionRoutes:
         (choice,) = outcome.choices
         log = None
         if logprobs is not None:
-            found = draw_log(choice.draws, _top(session, logprobs) or 0)
-            log = json.loads("".join(found.pieces(session.model.texts)))
+            draws = draw_log(choice.draws, _top(session, logprobs) or 0)
+            log = json.loads("".join(draws.pieces(session.model.texts)))
         return {
             "object": "session.continuation",
             "text": choice.text,
@@ -197,20 +197,20 @@ class SessionRoutes:
         first = int(ids[0]) if before is None and len(ids) else None
         top = _top(session, logprobs) or 0
         log = read_log(first, ids if first is None else ids[1:], [] if outcome is None else outcome.parts, top)
-        scored = log.log_probs[0 if first is None else 1 :]
+        log_probs = log.log_probs[0 if first is None else 1 :]
         context = [part.context for part in outcome.parts] if outcome is not None else []
-        found = {
+        answer = {
             "object": "session.scores",
             "index": position,
             "token_ids": log.tokens.tolist(),
-            "token_logprobs": [*([] if first is None else [None]), *scored.tolist()],
+            "token_logprobs": [*([] if first is None else [None]), *log_probs.tolist()],
             "context": [*([] if first is None else [0]), *np.concatenate([np.zeros(0, np.int64), *context]).tolist()],
-            "scored_tokens": len(scored),
-            "bits": float(0.0 - scored.sum() / LN2),
+            "scored_tokens": len(log_probs),
+            "bits": float(0.0 - log_probs.sum() / LN2),
         }
         if logprobs is not None:
-            found["logprobs"] = json.loads("".join(log.pieces(session.model.texts)))
-        return found
+            answer["logprobs"] = json.loads("".join(log.pieces(session.model.texts)))
+        return answer
 
 
 def _name(request: Request) -> str:
@@ -254,6 +254,6 @@ def _restored(model: Served, raw: bytes | bytearray) -> Place | None:
         file.write_bytes(raw)
         stream = scheduler.engine.restore(file, capacity=scheduler.evaluation.capacity())
     if stream.evaluation != scheduler.evaluation:
-        found, expected = stream.evaluation.to_dict(), scheduler.evaluation.to_dict()
-        raise ApiError(400, f"the state was saved with {found}, expected {expected}.", "state_mismatch")
+        settings, expected = stream.evaluation.to_dict(), scheduler.evaluation.to_dict()
+        raise ApiError(400, f"the state was saved with {settings}, expected {expected}.", "state_mismatch")
     return None if stream.pending is None else Place(stream.memory, stream.pending, stream.position)

@@ -86,8 +86,8 @@ class SessionStore:
         if len(self) >= self._limits.sessions:
             raise busy(f"{len(self):,} sessions are open, as many as are possible.", self._wait())
         if self.nbytes + size > self._limits.session_bytes:
-            found = f"{len(self):,} sessions hold {self.nbytes:,} of {self._limits.session_bytes:,} bytes"
-            raise busy(f"{found}, and one more takes {size:,}.", self._wait())
+            usage = f"{len(self):,} sessions hold {self.nbytes:,} of {self._limits.session_bytes:,} bytes"
+            raise busy(f"{usage}, and one more takes {size:,}.", self._wait())
         lasts = self._limits.session_seconds if ttl is None else min(ttl, self._limits.session_seconds)
         session = Session(
             f"sess-{secrets.token_hex(16)}", model, size, lasts, int(time.time()), time.monotonic(), place

@@ -91,12 +91,12 @@ class Growing:
 
     def _take(self, final: bool) -> None:
         """Move the text of new tokens to `_text`, if its last character is complete."""
-        known = self._decoded(self._tokens[: self._shown])
+        before = self._decoded(self._tokens[: self._shown])
         whole = self._decoded(self._tokens)
         waits = whole.endswith(REPLACEMENT) and len(self._tokens) - self._shown < PIECES
         if waits and not final:
             return
-        fresh = whole[len(known) :] if whole.startswith(known) else self._decoded(self._tokens[self._shown :])
+        fresh = whole[len(before) :] if whole.startswith(before) else self._decoded(self._tokens[self._shown :])
         if fresh and self._skip_space:
             fresh, self._skip_space = fresh.removeprefix(" "), False
         self._text += fresh
@@ -105,10 +105,10 @@ class Growing:
 
     def _released(self, certain: int) -> str:
         """Return the beginning of the text up to a stop, or its `certain` part."""
-        found = [at for at in (self._text.find(stop) for stop in self._stops) if at >= 0]
-        if found:
+        places = [at for at in (self._text.find(stop) for stop in self._stops) if at >= 0]
+        if places:
             self.stopped = True
-            certain = min(found)
+            certain = min(places)
         text, self._text = self._text[: max(certain, 0)], self._text[max(certain, 0) :]
         return text
 

@@ -53,23 +53,23 @@ def find_packages(names: tuple[str, ...], folder: Path | None = None) -> list[Pa
     Raises:
         MissingDependencyError: packages are missing, not built, or too old; lists all of them.
     """
-    given = CHECKOUT if folder is None else folder
-    found: list[Package] = []
+    source = CHECKOUT if folder is None else folder
+    packages: list[Package] = []
     problems: list[str] = []
     for name in names:
-        place = next((place for place in _places(given, name) if _is_package(place, name)), None)
+        place = next((place for place in _places(source, name) if _is_package(place, name)), None)
         result = f"{name} is missing" if place is None else _read(place, name)
         if isinstance(result, str):
             problems.append(result)
         else:
-            found.append(result)
+            packages.append(result)
     if problems:
         raise MissingDependencyError(
-            f"no JavaScript for the page in {given.absolute()}: {'; '.join(problems)}.",
+            f"no JavaScript for the page in {source.absolute()}: {'; '.join(problems)}.",
             hint="In a clone of the repository run `npm ci && npm run build` in runtime/js, and give "
             "that folder with --runtime.",
         )
-    return found
+    return packages
 
 
 def _places(folder: Path, name: str) -> Iterator[Path]:
@@ -86,20 +86,20 @@ def _is_package(place: Path, name: str) -> bool:
 
 
 def _fields(manifest: Path) -> dict[str, object]:
-    found = read_json(manifest, PACKAGE_LIMITS, MissingDependencyError, "Install the package again.")
-    return found if isinstance(found, dict) else {}
+    content = read_json(manifest, PACKAGE_LIMITS, MissingDependencyError, "Install the package again.")
+    return content if isinstance(content, dict) else {}
 
 
 def _read(place: Path, name: str) -> Package | str:
     """Return a package, or the problem of it."""
-    folder, needed, oldest = NEEDED[name]
+    folder, required, oldest = NEEDED[name]
     version = str(_fields(place / "package.json").get("version"))
     numbers = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", version)
     if numbers is None or tuple(map(int, numbers.groups())) < oldest:
         return f"{name} has version {named(version)}, at least {'.'.join(map(str, oldest))} is needed"
-    missing = [file for file in needed if not (place / folder / file).is_file()]
+    missing = [file for file in required if not (place / folder / file).is_file()]
     if missing:
         return f"{place / folder} has no {', '.join(missing)}"
     root = place / folder
-    files = sorted(root.rglob("*.js")) if name == RUNTIME else [root / file for file in needed]
+    files = sorted(root.rglob("*.js")) if name == RUNTIME else [root / file for file in required]
     return Package(name, version, root, tuple(files))

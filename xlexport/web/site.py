@@ -12,7 +12,7 @@ import xlruntime
 from xlexport import __version__, atomic_output
 from xlexport.report.about import bundle_note, ceilings
 from xlexport.report.html_page import LEVELS, page_pieces, page_title
-from xlexport.scoring.caveats import caveats
+from xlexport.scoring.totals import caveats
 from xlexport.web.javascript import Package, find_packages
 from xlruntime import BundleDamagedError, BundleFormatError
 from xlruntime.bundle import DIGEST, MANIFEST, Bundle
@@ -89,8 +89,8 @@ def write_site(
         about = _about(bundle, folder, tokenizer, page_title(title or TITLE))
         page = page_pieces("web.html", STYLES, SCRIPTS, about, (), package="xlexport.web", policy=POLICY)
         (site / "index.html").write_text("".join(page), "utf-8", newline="\n")
-        made = {"xlexport": __version__, "packages": {package.name: package.version for package in packages}}
-        (site / SITE_FILE).write_text(json.dumps(made, indent=2) + "\n", "utf-8")
+        versions = {"xlexport": __version__, "packages": {package.name: package.version for package in packages}}
+        (site / SITE_FILE).write_text(json.dumps(versions, indent=2) + "\n", "utf-8")
         return {part.name: _size(part) for part in sorted(site.iterdir())}
 
 
@@ -153,5 +153,5 @@ def _listed(bundle: Bundle) -> int:
 
 
 def _size(path: Path) -> int:
-    found = [path] if path.is_file() else path.rglob("*")
-    return sum(file.stat().st_size for file in found if file.is_file())
+    paths = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in paths if file.is_file())

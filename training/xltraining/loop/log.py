@@ -57,19 +57,16 @@ class Log:
         """Bits per unit of the task on held-out text; None before the first evaluation."""
         return self.last.get(f"valid_bits_per_{self._task.unit}")
 
-    def bits_in_words(self, prefix: str = "", digits: int = 3) -> str:
-        """Return bits per unit, and if that is not a byte, bits per byte and perplexity."""
-        unit, last = self._task.unit, self.last
-        words = f"{last[f'{prefix}bits_per_{unit}']:.{digits}f} bits/{unit}"
-        if self._task.bytes_per_target is None:
-            return words
-        per_byte, perplexity = last[f"{prefix}bits_per_byte"], last[f"{prefix}perplexity"]
-        return f"{words}, {per_byte:.{digits}f} bits/byte, perplexity {perplexity:,.1f}"
-
     def scores_in_words(self) -> str:
         """Return the loss in training and on held-out text, and the share of right answers if the task has one."""
         if self._task.bytes_per_target is not None:
-            return f"{self.bits_in_words(digits=4)}; held out {self.bits_in_words('valid_', 4)}"
+            return f"{self._bits_in_words('')}; held out {self._bits_in_words('valid_')}"
         words = f"{self.train_bits:.4f} bits/{self._task.unit}, held out {self.valid_bits:.4f}"
         accuracy = self.last.get("valid_accuracy")
         return words if accuracy is None else f"{words}, {accuracy:.1%} right"
+
+    def _bits_in_words(self, prefix: str) -> str:
+        """Return bits per unit, bits per byte and perplexity."""
+        unit, last = self._task.unit, self.last
+        bits, per_byte = last[f"{prefix}bits_per_{unit}"], last[f"{prefix}bits_per_byte"]
+        return f"{bits:.4f} bits/{unit}, {per_byte:.4f} bits/byte, perplexity {last[f'{prefix}perplexity']:,.1f}"

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xlexport.checkpoints.files import inside, read_json, read_weights
 from xlexport.checkpoints.formats import huggingface_reformer as huggingface_reformer_format
 from xlexport.checkpoints.source import Note, SourceCheckpoint
-from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names
-from xlexport.checkpoints.transformer_xl_settings import SETTINGS, torch_source, with_evaluation
+from xlexport.checkpoints.transformer_xl import CODE_BASES, SETTINGS, plain_names, torch_source, with_evaluation
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
 from xlruntime.messages import shown
@@ -83,8 +82,8 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     content = read_json(config_file)
     if huggingface_reformer_format.is_config(content):
         return huggingface_reformer_format.load(path, config)
-    stated, notes = settings_of(content, str(config_file))
-    settings = with_evaluation(path, stated, config)
+    file_settings, notes = settings_of(content, str(config_file))
+    settings = with_evaluation(path, file_settings, config)
     files, tensors = read_weights(path)
     tokenizer, tokenizer_file = _tokenizer(path, notes)
     return torch_source(
@@ -131,8 +130,8 @@ def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
             )
         )
     if assumed:
-        said = ", ".join(f"{name} {str(value).lower()}" for name, value in assumed.items())
-        notes.append(f"{CONFIG} leaves out some keys. The defaults of transformers are used: {said}.")
+        defaults = ", ".join(f"{name} {str(value).lower()}" for name, value in assumed.items())
+        notes.append(f"{CONFIG} leaves out some keys. The defaults of transformers are used: {defaults}.")
     return {**assumed, **settings}, notes
 
 

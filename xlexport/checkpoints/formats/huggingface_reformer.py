@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.files import inside, read_json, read_weights
-from xlexport.checkpoints.reformer_settings import (
+from xlexport.checkpoints.reformer import (
     BUCKET_CHOICES,
     EVALUATION_SETTINGS,
     axial_table,
@@ -129,7 +129,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
 
 def settings_of(
-    path: Path, content: Mapping[str, Any], given: Mapping[str, Any] | None
+    path: Path, content: Mapping[str, Any], choices: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return fields of `ReformerConfig`, and notes for the user.
 
@@ -138,7 +138,7 @@ def settings_of(
     """
     problems = _unsupported(content)
     notes: list[str] = []
-    foreign = sorted(set(given or ()) - {*BUCKET_CHOICES, *EVALUATION_SETTINGS})
+    foreign = sorted(set(choices or ()) - {*BUCKET_CHOICES, *EVALUATION_SETTINGS})
     if foreign:
         problems.append(f"it holds its own configuration, so {', '.join(map(ascii, foreign))} cannot be given")
     values = {field: _plain(content.get(key, default)) for key, (field, default) in FIELDS.items()}
@@ -146,7 +146,7 @@ def settings_of(
     values["reads_last"] = True  # the labels of `ReformerModelWithLMHead` are the tokens that it reads
     values["activation"] = ACTIVATIONS.get(str(content.get("hidden_act", "relu")))
     values |= _positions(content, notes)
-    values |= evaluation_lengths(given, values["max_positions"])
+    values |= evaluation_lengths(choices, values["max_positions"])
     chunk, before = values["local_chunk_length"], values["local_chunks_before"]
     layers = values["attn_layers"]
     if _are_sizes((chunk, before)) and before > 1 and isinstance(layers, tuple) and "local" in layers:
@@ -154,8 +154,8 @@ def settings_of(
             f"Local attention in documents of {chunk + 1:,} to {chunk * before:,} tokens counts each key once. "
             "In such documents, transformers counts the keys of a chunk several times."
         )
-    buckets = _buckets(content, given, values, problems, notes)
-    lacks_buckets = buckets is None and _lacks_buckets(content, given, layers)
+    buckets = _buckets(content, choices, values, problems, notes)
+    lacks_buckets = buckets is None and _lacks_buckets(content, choices, layers)
     if problems:
         problems += [NO_BUCKETS] if lacks_buckets else []
         raise CheckpointError(f"{path}: {'; '.join(problems)}.", hint=GIVE_BUCKETS if lacks_buckets else None)
@@ -203,34 +203,34 @@ def _unsupported(content: Mapping[str, Any]) -> list[str]:
 
 def _buckets(
     content: Mapping[str, Any],
-    given: Mapping[str, Any] | None,
+    choices: Mapping[str, Any] | None,
     values: Mapping[str, Any],
     problems: list[str],
     notes: list[str],
 ) -> tuple[int, ...] | None:
     """Return the factors of the number of buckets, or None if no layer hashes or something is wrong."""
-    chosen, length, wrong = bucket_choices(given)
-    stated, layers = content.get("num_buckets"), values["attn_layers"]
+    chosen, length, wrong = bucket_choices(choices)
+    number, layers = content.get("num_buckets"), values["attn_layers"]
     problems += wrong
     if not isinstance(layers, tuple) or "lsh" not in layers:
         if chosen or length:
             problems.append("no layer hashes: leave out num_buckets and max_length of --config")
         return None
-    if stated is not None:
-        factors = _plain(stated) if isinstance(stated, list) else (stated,)
+    if number is not None:
+        factors = _plain(number) if isinstance(number, list) else (number,)
         if length is not None or chosen not in (None, factors):
-            said = f"num_buckets is {shown(stated)} in {CONFIG}"
-            problems.append(f"{said}: leave out num_buckets and max_length of --config")
+            where = f"num_buckets is {shown(number)} in {CONFIG}"
+            problems.append(f"{where}: leave out num_buckets and max_length of --config")
         return factors
     if length is None or wrong:
         return chosen
     return _buckets_for(length, values, content.get("max_position_embeddings", 4096), problems, notes)
 
 
-def _lacks_buckets(content: Mapping[str, Any], given: Mapping[str, Any] | None, layers: object) -> bool:
+def _lacks_buckets(content: Mapping[str, Any], choices: Mapping[str, Any] | None, layers: object) -> bool:
     """Return whether neither the folder nor the user says how many buckets the hashing layers have."""
     hashes = isinstance(layers, tuple) and "lsh" in layers
-    return hashes and content.get("num_buckets") is None and not set(BUCKET_CHOICES) & set(given or ())
+    return hashes and content.get("num_buckets") is None and not set(BUCKET_CHOICES) & set(choices or ())
 
 
 def _buckets_for(
@@ -249,8 +249,8 @@ def _buckets_for(
     bits = (2 * (padded // chunk)).bit_length() - 1
     in_one = 1 << bits <= 2 * max(math.isqrt(most // chunk), chunk)
     factors = (1 << bits,) if in_one else (1 << bits // 2, 1 << (bits - bits // 2))
-    said = "×".join(map(str, factors))
-    notes.append(f"num_buckets is {said}, as transformers sets it at a first document of {length:,} tokens.")
+    product = "×".join(map(str, factors))
+    notes.append(f"num_buckets is {product}, as transformers sets it at a first document of {length:,} tokens.")
     return factors
 
 

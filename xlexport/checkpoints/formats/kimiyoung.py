@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import problems_listed
-from xlexport.checkpoints.transformer_xl_names import CODE_BASES
-from xlexport.checkpoints.transformer_xl_settings import (
+from xlexport.checkpoints.transformer_xl import (
+    CODE_BASES,
     require_supported,
     ties_of,
     torch_source,
@@ -93,8 +93,8 @@ def _model(path: Path, content: Any) -> Record:
     while isinstance(model, Record) and set(_children(model)) == {"module"}:
         model = _children(model)["module"]
     if not isinstance(model, Record) or model.name.rpartition(".")[2] != MODEL:
-        found = model.name if isinstance(model, Record) else type(model).__name__
-        raise CheckpointError(f"{path}: holds a {found[:60]}, expected a {MODEL}.", hint="Give the authors' model.pt.")
+        kind = model.name if isinstance(model, Record) else type(model).__name__
+        raise CheckpointError(f"{path}: holds a {kind[:60]}, expected a {MODEL}.", hint="Give the authors' model.pt.")
     return model
 
 
@@ -189,11 +189,11 @@ def _scale_problems(embedding: Record, attentions: list[Record], settings: Mappi
             for index, part in enumerate(attentions)
         },
     }
-    for name, (found, base, power) in expected.items():
-        if found is None or not isinstance(base, int) or base < 1:
+    for name, (scale, base, power) in expected.items():
+        if scale is None or not isinstance(base, int) or base < 1:
             continue
-        if not isinstance(found, int | float) or not math.isclose(found, base**power, rel_tol=1e-6):
-            yield f"{name} is {_briefly([found])}, expected {base**power:g}"
+        if not isinstance(scale, int | float) or not math.isclose(scale, base**power, rel_tol=1e-6):
+            yield f"{name} is {_briefly([scale])}, expected {base**power:g}"
 
 
 def _briefly(values: list[Any]) -> str:

@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names
-from xlexport.checkpoints.transformer_xl_settings import SETTINGS, torch_source, training_notes, with_evaluation
+from xlexport.checkpoints.transformer_xl import (
+    CODE_BASES,
+    SETTINGS,
+    plain_names,
+    torch_source,
+    training_notes,
+    with_evaluation,
+)
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
 from xlruntime.messages import named

@@ -16,21 +16,19 @@ from xlexport.checkpoints.formats.huggingface import SPELLINGS, is_config, setti
 from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import problems_listed
-from xlexport.checkpoints.transformer_xl_names import (
+from xlexport.checkpoints.transformer_xl import (
     ANCHOR,
     CLUSTER_NAMES,
     CLUSTER_ROWS,
     CODE_BASES,
     HUGGING_FACE_PREFIX,
     LAYER_NAMES,
-    CodeBase,
-    plain_names,
-)
-from xlexport.checkpoints.transformer_xl_settings import (
     SETTINGS,
     SIZES,
+    CodeBase,
     contradictions,
     plain_cutoffs,
+    plain_names,
     require_supported,
     sizes_of,
     ties_of,
@@ -77,18 +75,18 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         raise CheckpointError(
             f"{path}: one file of a checkpoint.", hint="Give the folder that it is in, or --config FILE."
         )
-    named = _named(path, read_tensors(path))
-    require_supported(path, config or {}, named.tensors)
-    stated, stated_source, notes = _stated(path, config or {})
-    source, problems = _source(named, stated_source)
-    if source == UNCERTAIN and stated_source is None:
+    weights = _named(path, read_tensors(path))
+    require_supported(path, config or {}, weights.tensors)
+    configuration, configured_source, notes = _stated(path, config or {})
+    source, problems = _source(weights, configured_source)
+    if source == UNCERTAIN and configured_source is None:
         notes.append(
             f"The code base is assumed to be {UNCERTAIN}, because the names are those of the authors' code. The key "
             f"source in --config can name {' or '.join(sorted(set(CODE_BASES) - {UNCERTAIN}))} instead."
         )
-    if "layer_norm_epsilon" not in stated:
+    if "layer_norm_epsilon" not in configuration:
         notes.append("layer_norm_epsilon is assumed to be 1e-05, PyTorch's default. --config can give another value.")
-    settings, more = _settings(named.tensors, source, stated)
+    settings, more = _settings(weights.tensors, source, configuration)
     problems += more
     if problems:
         raise CheckpointError(
@@ -98,7 +96,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     return torch_source(
         path,
         NAME,
-        named.tensors,
+        weights.tensors,
         settings,
         CODE_BASES.get(source, OWN),
         files=[path],
@@ -160,33 +158,35 @@ def _stated(path: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], obje
     return plain_cutoffs(settings), config.get("source"), []
 
 
-def _source(named: _Named, stated: object) -> tuple[str, list[str]]:
+def _source(weights: _Named, configured: object) -> tuple[str, list[str]]:
     """Return the code base, from the names or else from the configuration, and the problems with the latter."""
-    if stated is None:
-        return named.source, []
-    if not isinstance(stated, str) or stated not in CODE_BASES:
-        return named.source, [f"source is {shown(stated)}, expected one of {', '.join(CODE_BASES)}"]
-    if named.certain and stated != named.source:
-        return named.source, [f"source is {stated} by the configuration, {named.source} by the tensors' names"]
-    return stated, []
+    if configured is None:
+        return weights.source, []
+    if not isinstance(configured, str) or configured not in CODE_BASES:
+        return weights.source, [f"source is {shown(configured)}, expected one of {', '.join(CODE_BASES)}"]
+    if weights.certain and configured != weights.source:
+        return weights.source, [f"source is {configured} by the configuration, {weights.source} by the tensors' names"]
+    return configured, []
 
 
-def _settings(tensors: Mapping[str, Any], source: str, stated: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _settings(
+    tensors: Mapping[str, Any], source: str, configuration: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
     """Return the settings from both sources, and all that are missing, unknown or contradictory."""
-    sizes = sizes_of(tensors, stated.get("div_val"))
+    sizes = sizes_of(tensors, configuration.get("div_val"))
     n_clusters = sizes.get("n_cutoffs", 0) + 1
-    needed = [*NEEDED, *SIZES, *(CONVENTIONS if source == OURS else ())]
-    needed += ["cutoffs"] if n_clusters > 1 else []
-    needed += ["div_val"] if n_clusters > 1 and "cutoffs" in sizes else []
-    problems = [f"{name} is not given" for name in needed if name not in {**sizes, **stated}]
-    problems += [f"{named(name)} is unknown" for name in stated if name not in KNOWN]
-    problems += contradictions(stated, sizes)
+    required = [*NEEDED, *SIZES, *(CONVENTIONS if source == OURS else ())]
+    required += ["cutoffs"] if n_clusters > 1 else []
+    required += ["div_val"] if n_clusters > 1 and "cutoffs" in sizes else []
+    problems = [f"{name} is not given" for name in required if name not in {**sizes, **configuration}]
+    problems += [f"{named(name)} is unknown" for name in configuration if name not in KNOWN]
+    problems += contradictions(configuration, sizes)
     possible = ties_of(tensors, n_clusters, absent_is_tied=True)
-    if stated.get("tie_weight") is True and not possible["tie_weight"]:
+    if configuration.get("tie_weight") is True and not possible["tie_weight"]:
         problems.append("tie_weight is true by the configuration, but the output layer has weights of its own")
     ties = ties_of(tensors, n_clusters, absent_is_tied=source == "nvidia")
     same_dim = {"proj_same_dim": _projects_same_dim(tensors, sizes)} if source == OURS else {}
-    return {"dropout": 0.0, **ties, **same_dim, **stated}, problems
+    return {"dropout": 0.0, **ties, **same_dim, **configuration}, problems
 
 
 def _projects_same_dim(tensors: Mapping[str, Any], sizes: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from xlexport.checkpoints.source import Note, SourceCheckpoint, model_source
 from xlexport.checkpoints.tensor_mapping import problems_listed
 from xlexport.checkpoints.tensorflow_bundle import TensorBundle, ends_as_table, open_tensor_bundle
-from xlexport.checkpoints.transformer_xl_settings import require_supported, with_evaluation
+from xlexport.checkpoints.transformer_xl import require_supported, with_evaluation
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlexport.extras import require
 
@@ -234,7 +234,7 @@ class _Shapes:
     def numbered(self, name: str, rank: int) -> list[tuple[int, ...]]:
         """Return the shapes of the variables 0, 1, … of a numbered name; the first is required."""
         names = map(name.format, range(1, MOST_CLUSTERS))
-        return [self.of(found, rank) for found in (name.format(0), *itertools.takewhile(self.has, names))]
+        return [self.of(variable, rank) for variable in (name.format(0), *itertools.takewhile(self.has, names))]
 
     def count_layers(self) -> int:
         count = len({match[1] for name in self._shapes if (match := re.match(r"layer_(\d+)/", name))})
@@ -321,27 +321,27 @@ def _read(bundle: TensorBundle, config: TransformerXLConfig) -> tuple[dict[str, 
     from xltraining.transformer_xl import TransformerXL
 
     sources = _sources(config)
-    wanted = {source.name: source.shape for source in sources.values()}
-    slots = {name for name in bundle.entries if name.rpartition("/")[0] in wanted}  # of the optimizer: NAME/Adam
-    others = set(bundle.entries) - set(wanted) - slots
-    problems = [*_misfits(bundle, wanted), *(f"{name} is unexpected" for name in sorted(filter(_ours, others)))]
+    shapes = {source.name: source.shape for source in sources.values()}
+    slots = {name for name in bundle.entries if name.rpartition("/")[0] in shapes}  # of the optimizer: NAME/Adam
+    others = set(bundle.entries) - set(shapes) - slots
+    problems = [*_misfits(bundle, shapes), *(f"{name} is unexpected" for name in sorted(filter(_ours, others)))]
     if problems:
         raise CheckpointError(
             f"{bundle.prefix}: not a Transformer-XL of the authors' TensorFlow code: {problems_listed(problems)}.",
             hint="Give a checkpoint of that code.",
         )
 
-    arrays = {name: torch.from_numpy(bundle.read(name)).float() for name in wanted}
+    arrays = {name: torch.from_numpy(bundle.read(name)).float() for name in shapes}
     state_dict = {}
     for ours, source in sources.items():
         tensor = arrays[source.name] if source.part is None else arrays[source.name][source.part]
         state_dict[ours] = tensor.t() if source.name.endswith(TRANSPOSED) else tensor
     state_dict |= {name: state_dict[owner] for name, owner in TransformerXL.tied_names(config).items()}
-    return state_dict, _notes(bundle, wanted, slots, others - set(TRAINING))
+    return state_dict, _notes(bundle, shapes, slots, others - set(TRAINING))
 
 
-def _misfits(bundle: TensorBundle, wanted: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    for name, shape in wanted.items():
+def _misfits(bundle: TensorBundle, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    for name, shape in shapes.items():
         entry = bundle.entries.get(name)
         if entry is None:
             yield f"{name} is missing"
@@ -351,8 +351,8 @@ def _misfits(bundle: TensorBundle, wanted: Mapping[str, tuple[int, ...]]) -> Ite
             yield f"{name} is {entry.dtype}, not {' or '.join(FLOATS)}"
 
 
-def _notes(bundle: TensorBundle, wanted: Iterable[str], slots: set[str], foreign: set[str]) -> Iterator[str]:
-    dtypes = {bundle.entries[name].dtype for name in wanted} - {"float32"}
+def _notes(bundle: TensorBundle, names: Iterable[str], slots: set[str], foreign: set[str]) -> Iterator[str]:
+    dtypes = {bundle.entries[name].dtype for name in names} - {"float32"}
     if dtypes:
         yield f"Weights are {', '.join(sorted(dtypes))} in the file and become float32."
     if slots:

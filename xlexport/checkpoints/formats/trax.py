@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xlexport.checkpoints.formats import huggingface_reformer
-from xlexport.checkpoints.reformer_settings import EVALUATION_SETTINGS, reformer_source
+from xlexport.checkpoints.reformer import EVALUATION_SETTINGS, reformer_source
 from xlexport.checkpoints.safe_pickle import Record, read, summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, MissingAnswerError
@@ -74,9 +74,9 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
             f"{path}: a pickle of trax, which does not hold its settings.",
             hint="Give --config FILE with the config.json of its Hugging Face counterpart.",
         )
-    given = {name: value for name, value in (config or {}).items() if name in EVALUATION_SETTINGS}
+    evaluation = {name: value for name, value in (config or {}).items() if name in EVALUATION_SETTINGS}
     # The max_length of a config.json is a setting of generation, so it cannot be a choice of buckets.
-    content = {name: value for name, value in (config or {}).items() if name not in (*given, "max_length")}
+    content = {name: value for name, value in (config or {}).items() if name not in (*evaluation, "max_length")}
     if content.get("num_buckets") is None and "lsh" in content["attn_layers"]:
         raise MissingAnswerError(
             f"{path}: its config.json has no num_buckets.",
@@ -86,7 +86,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         )
     if isinstance(buckets := content.get("num_buckets"), tuple):
         content["num_buckets"] = list(buckets)  # from the command line
-    values, notes = huggingface_reformer.settings_of(path, content, given)
+    values, notes = huggingface_reformer.settings_of(path, content, evaluation)
     if values["position"] != "axial":
         raise CheckpointError(
             f"{path}: axial_pos_embds is false, but only axial positions of trax are known.", hint=HINT
@@ -134,23 +134,23 @@ class _Tree:
         Raises:
             CheckpointError: an array is missing, of another kind, or has no place in the model.
         """
-        found = {f"{EMBEDDINGS}.word_embeddings.weight": self.array(EMBEDDING)}
+        tensors = {f"{EMBEDDINGS}.word_embeddings.weight": self.array(EMBEDDING)}
         for axis in range(axes):
-            found[f"{EMBEDDINGS}.position_embeddings.weights.{axis}"] = self.array(POSITIONS, axis, 0)
+            tensors[f"{EMBEDDINGS}.position_embeddings.weights.{axis}"] = self.array(POSITIONS, axis, 0)
         entries = self.at(LAYERS)
         if len(entries) != ENTRIES * layers:
             raise self.error(
                 f"{WEIGHTS}[{LAYERS}] has {len(entries)} entries, expected {ENTRIES} for each of {layers} layers"
             )
         for layer in range(layers):
-            found |= self.layer(LAYERS, layer)
-        found |= self.pair(f"{ENCODER}.layer_norm", NORM)
-        found |= self.dense("lm_head.decoder", HEAD)
-        found["lm_head.bias"] = found.pop("lm_head.decoder.bias")
+            tensors |= self.layer(LAYERS, layer)
+        tensors |= self.pair(f"{ENCODER}.layer_norm", NORM)
+        tensors |= self.dense("lm_head.decoder", HEAD)
+        tensors["lm_head.bias"] = tensors.pop("lm_head.decoder.bias")
         unused = _count(self.tree) - len(self.taken)
         if unused:
             raise self.error(f"{unused} of its arrays have no place in a ReformerLM")
-        return found
+        return tensors
 
     def layer(self, place: int, layer: int) -> dict[str, Tensor]:
         """Return the tensors of a layer: its attention, an empty swap, its feed-forward block, and a swap again."""
@@ -159,22 +159,22 @@ class _Tree:
         def inside(places: tuple[int, ...]) -> tuple[int, ...]:
             return (place, first + places[0], *places[1:])
 
-        found = self.pair(f"{name}.attention.layer_norm", *inside(ATTENTION_NORM))
+        tensors = self.pair(f"{name}.attention.layer_norm", *inside(ATTENTION_NORM))
         parts = self.at(*inside(ATTENTION))
         names = ("query_key", "value") if len(parts) == 3 else ("query", "key", "value")
         if len(parts) != len(names) + 1:
             raise self.error(f"attention of layer {layer} has {len(parts)} arrays, expected 3 (lsh) or 4 (local)")
         for number, part in enumerate(names):
             heads = self.heads(*inside(ATTENTION), number)  # (H, D, d)
-            found[f"{name}.attention.self_attention.{part}.weight"] = heads.transpose(1, 2).flatten(0, 1)
+            tensors[f"{name}.attention.self_attention.{part}.weight"] = heads.transpose(1, 2).flatten(0, 1)
         output = self.heads(*inside(ATTENTION), len(names))  # (H, d, D)
-        found[f"{name}.attention.output.dense.weight"] = output.flatten(0, 1).T.contiguous()
+        tensors[f"{name}.attention.output.dense.weight"] = output.flatten(0, 1).T.contiguous()
         block = inside(FEED_FORWARD)
         if len(self.at(*block)) == 4:  # computed in chunks: one level deeper
             block = (*block, 2)
-        found |= self.pair(f"{name}.feed_forward.layer_norm", *block, INNER_NORM)
-        found |= self.dense(f"{name}.feed_forward.dense.dense", *block, INNER)
-        return found | self.dense(f"{name}.feed_forward.output.dense", *block, OUTER)
+        tensors |= self.pair(f"{name}.feed_forward.layer_norm", *block, INNER_NORM)
+        tensors |= self.dense(f"{name}.feed_forward.dense.dense", *block, INNER)
+        return tensors | self.dense(f"{name}.feed_forward.output.dense", *block, OUTER)
 
     def pair(self, name: str, *places: int) -> dict[str, Tensor]:
         """Return a weight and a bias."""
@@ -182,27 +182,27 @@ class _Tree:
 
     def dense(self, name: str, *places: int) -> dict[str, Tensor]:
         """Return the weight (out, in) and the bias of a linear map, which trax stores as (in, out)."""
-        found = self.pair(name, *places)
-        return found | {f"{name}.weight": found[f"{name}.weight"].T.contiguous()}
+        tensors = self.pair(name, *places)
+        return tensors | {f"{name}.weight": tensors[f"{name}.weight"].T.contiguous()}
 
     def heads(self, *places: int) -> Tensor:
         """Return an array with one matrix for each head."""
-        found = self.array(*places)
-        if found.ndim != 3:
-            raise self.error(f"{_place(places)} has {found.ndim} axes, expected 3: heads, rows and columns")
-        return found
+        matrices = self.array(*places)
+        if matrices.ndim != 3:
+            raise self.error(f"{_place(places)} has {matrices.ndim} axes, expected 3: heads, rows and columns")
+        return matrices
 
     def at(self, *places: int) -> tuple[Any, ...]:
         """Return the tuple at these places."""
-        found = self.tree
+        entry = self.tree
         for number in range(len(places) + 1):
-            if not isinstance(found, tuple | list):
-                raise self.error(f"{_place(places[:number])} is {_kind(found)}, expected a tuple")
+            if not isinstance(entry, tuple | list):
+                raise self.error(f"{_place(places[:number])} is {_kind(entry)}, expected a tuple")
             if number < len(places):
-                if places[number] >= len(found):
-                    raise self.error(f"{_place(places[:number])} has {len(found)} entries, expected more")
-                found = found[places[number]]
-        return tuple(found)  # type: ignore[arg-type]  # the loop ends with a tuple or list
+                if places[number] >= len(entry):
+                    raise self.error(f"{_place(places[:number])} has {len(entry)} entries, expected more")
+                entry = entry[places[number]]
+        return tuple(entry)  # type: ignore[arg-type]  # the loop ends with a tuple or list
 
     def array(self, *places: int) -> Tensor:
         """Return the array at these places."""
@@ -213,11 +213,11 @@ class _Tree:
             raise self.error(f"{_place(places[:-1])} has {len(parent)} entries, expected more")
         record = parent[number]
         try:
-            found = _numbers(record)
+            numbers = _numbers(record)
         except (TypeError, ValueError, IndexError, KeyError) as error:
             raise self.error(f"{_place(places)} is {_kind(record)}, expected an array of floats") from error
         self.taken.add(id(record))
-        return torch.from_numpy(found)
+        return torch.from_numpy(numbers)
 
     def error(self, problem: str) -> CheckpointError:
         return CheckpointError(f"{self.path}: not the layout of trax' ReformerLM: {problem}.", hint=HINT)
@@ -241,8 +241,8 @@ def _numbers(record: Any) -> np.ndarray[Any, Any]:
         raise ValueError("not numbers")
     if isinstance(data, str) or not all(type(size) is int and size >= 0 for size in shape):
         raise TypeError("not data of an array")
-    found = np.frombuffer(data, order + kind.arguments[0]).reshape(shape, order="F" if by_columns else "C")
-    return np.array(found, dtype=found.dtype.newbyteorder("="), order="C")
+    array = np.frombuffer(data, order + kind.arguments[0]).reshape(shape, order="F" if by_columns else "C")
+    return np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
 def _count(tree: object) -> int:

@@ -16,8 +16,13 @@ from typing import Any
 
 from xlexport.checkpoints.safe_pickle.machine import PICKLE_LIMITS, Machine
 from xlexport.checkpoints.safe_pickle.records import BadFileError, Record, opened
-from xlexport.checkpoints.safe_pickle.torch_files import LEGACY_MAGIC, read_archive, read_legacy
-from xlexport.checkpoints.safe_pickle.zip_archive import ARCHIVE_MAGIC, read_members
+from xlexport.checkpoints.safe_pickle.torch_files import (
+    ARCHIVE_MAGIC,
+    LEGACY_MAGIC,
+    read_archive,
+    read_legacy,
+    read_members,
+)
 from xlexport.errors import CheckpointError
 from xlruntime.limits import Limits
 
@@ -72,8 +77,8 @@ def summarize(path: Path, limits: Limits = PICKLE_LIMITS) -> PickleSummary | Non
     Raises:
         CheckpointError: the file is an archive that is cut off or damaged.
     """
-    found = path.stat()
-    return _summarize(path, limits, found.st_size, found.st_mtime_ns)
+    status = path.stat()
+    return _summarize(path, limits, status.st_size, status.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=1)  # each format asks for the same file

@@ -134,10 +134,10 @@ class Machine:
             self._refuse_names()  # which says more than what went wrong later
 
     def _refuse_names(self) -> None:
-        if refused := [ascii(name[:60]) for name, known in self.names.items() if not known]:
-            more = f" and {len(refused) - SHOWN_NAMES} more" if len(refused) > SHOWN_NAMES else ""
+        if foreign := [ascii(name[:60]) for name, known in self.names.items() if not known]:
+            more = f" and {len(foreign) - SHOWN_NAMES} more" if len(foreign) > SHOWN_NAMES else ""
             raise BadFileError(
-                f"holds Python objects that could run code ({', '.join(refused[:SHOWN_NAMES])}{more}); nothing was run",
+                f"holds Python objects that could run code ({', '.join(foreign[:SHOWN_NAMES])}{more}); nothing was run",
                 "Save plain tensors instead, a state dict for example.",
             )
 

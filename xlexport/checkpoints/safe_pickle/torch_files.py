@@ -7,20 +7,28 @@ a storage when they were saved share it again.
 
 from __future__ import annotations
 
+import encodings.cp437  # noqa: F401 -- zipfile decodes names with it; so reading a file imports nothing
+import io
 import math
 import mmap
+import struct
+import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from xlexport.checkpoints.safe_pickle.machine import LIST_PLACE, LONGEST_KEY, Machine
 from xlexport.checkpoints.safe_pickle.names import BUILDERS
 from xlexport.checkpoints.safe_pickle.records import BadFileError, Name
-from xlexport.checkpoints.safe_pickle.zip_archive import Member, read_members
 from xlexport.errors import CheckpointError
 from xlruntime.limits import Budget, Limits
 
-__all__ = ["LEGACY_MAGIC", "LEGACY_PROTOCOL", "read_archive", "read_legacy"]
+__all__ = ["ARCHIVE_MAGIC", "LEGACY_MAGIC", "LEGACY_PROTOCOL", "read_archive", "read_legacy", "read_members"]
 
+ARCHIVE_MAGIC = b"PK\x03\x04"
+MOST_MEMBERS = 100_000
+LARGEST_DIRECTORY, LARGEST_END = 10 << 20, 1 << 17  # bytes
+DIRECTORY_ROOM = 10  # times the bytes of a directory is what zipfile's list of its members takes
+DAMAGED = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OverflowError, EOFError, struct.error)
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001
 NOT_TORCH = "not a file of torch.save", "Check the path."
@@ -35,6 +43,13 @@ DTYPES = {  # by torch.save's name for the storage
     "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
     "ByteStorage": "uint8", "BoolStorage": "bool", "storage.UntypedStorage": "uint8",
 }  # fmt: skip
+
+
+class _Member(NamedTuple):
+    """Where a member's bytes are in the file."""
+
+    start: int
+    end: int
 
 
 def read_archive(file: BinaryIO, data: mmap.mmap, limits: Limits) -> Any:
@@ -69,7 +84,7 @@ def read_legacy(data: mmap.mmap, budget: Budget) -> Any:
     for key in keys:
         start, storage = position + 8, tensors.storages[key]
         length = int.from_bytes(data[position:start], "little", signed=True)
-        places[key] = Member(start, start + length * storage.dtype.itemsize)
+        places[key] = _Member(start, start + length * storage.dtype.itemsize)
         position = start + storage.size
     tensors.bind(data, places)
     return value
@@ -142,7 +157,7 @@ class _Tensors:
         machine.charge(LIST_PLACE * len(arguments))
         return self._tensor(machine, *arguments)
 
-    def bind(self, data: mmap.mmap, places: Mapping[str, Member]) -> None:
+    def bind(self, data: mmap.mmap, places: Mapping[str, _Member]) -> None:
         """Give the tensors their numbers, after their sizes were compared with where their storages are."""
         storages = {}
         for key, dtype, count, size in self.storages.values():
@@ -155,8 +170,8 @@ class _Tensors:
                 storages[key] = self.torch.frombuffer(data, dtype=dtype, count=count, offset=place.start)
             else:
                 storages[key] = self.torch.frombuffer(bytearray(memoryview(data)[slice(*place)]), dtype=dtype)
-        taken = sum(math.prod(shape) for _, _, _, shape, _ in self.bindings)
-        if taken > MOST_SHARING * sum(map(len, storages.values())) + ALWAYS_SHARED:
+        numbers = sum(math.prod(shape) for _, _, _, shape, _ in self.bindings)
+        if numbers > MOST_SHARING * sum(map(len, storages.values())) + ALWAYS_SHARED:
             raise BadFileError("its tensors hold the same numbers more often than those of any checkpoint do")
         for tensor, key, offset, shape, stride in self.bindings:
             tensor.set_(storages[key], offset, shape, stride)
@@ -166,3 +181,56 @@ def _are_sizes(numbers: Any) -> bool:
     """Return whether these are whole numbers for a few axes; more are not looked at, since that could take for ever."""
     few = type(numbers) is tuple and len(numbers) <= MOST_AXES
     return few and all(type(number) is int and number >= 0 for number in numbers)
+
+
+def read_members(file: BinaryIO, data: mmap.mmap, limits: Limits, check: bool = True) -> dict[str, _Member]:
+    """Return the members of an archive by name; if `check`, their checksums are right.
+
+    Raises:
+        BadFileError: the archive is cut off or damaged, or not of the plain kind that torch.save writes.
+        CheckpointError: it has more members than a limit.
+    """
+    bounded = _Bounded(file.fileno(), closefd=False)
+    bounded.largest = min(LARGEST_DIRECTORY, limits.bytes // DIRECTORY_ROOM)
+    try:
+        with zipfile.ZipFile(bounded) as archive:
+            limits.budget(str(file.name), CheckpointError).charge(operations=len(archive.infolist()))
+            members = _plain_members(archive, data)
+            if check and (name := archive.testzip()):
+                raise BadFileError(f"{name[:60]!a} in it is damaged (wrong checksum)")
+            return members
+    except CheckpointError:
+        raise
+    except DAMAGED as error:
+        raise BadFileError("its archive is cut off or damaged") from error
+
+
+class _Bounded(io.FileIO):
+    """A file of which zipfile gets less than it asks for, if that is more than a directory or the archive's end."""
+
+    largest = LARGEST_DIRECTORY
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(size if size is not None and 0 <= size <= self.largest else LARGEST_END)
+
+
+def _plain_members(archive: zipfile.ZipFile, data: mmap.mmap) -> dict[str, _Member]:
+    """Return the members; zipfile has only copied their sizes and places from the directory."""
+    entries = sorted(archive.infolist(), key=lambda info: info.header_offset)
+    signature, count, comment = struct.unpack("<4s6xH8xH", data[-22:])
+    if signature != b"PK\5\6" or comment or count != min(len(entries), 0xFFFF) or len(entries) > MOST_MEMBERS:
+        raise BadFileError("its archive is cut off or damaged, or has more members than any checkpoint")
+    members: dict[str, _Member] = {}
+    ends = [*(info.header_offset for info in entries[1:]), archive.start_dir]
+    for info, limit in zip(entries, ends, strict=True):
+        name = info.orig_filename
+        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+            raise BadFileError("its archive has compressed or encrypted members, which torch.save never writes")
+        if not name.isprintable() or name.startswith("/") or ".." in name.split("/") or name in members:
+            raise BadFileError(f"its archive has an impossible member, or two of a name, {name[:60]!a}")
+        name_size, extra_size = struct.unpack_from("<2H", data, info.header_offset + 26)
+        start = info.header_offset + 30 + name_size + extra_size
+        members[name] = _Member(start, start + info.file_size)
+        if info.compress_size != info.file_size or members[name].end > limit:
+            raise BadFileError("its archive has members that overlap or do not fit in it")
+    return members

@@ -37,8 +37,8 @@ DRAWN_ONCE = (
 
 def bucket_choices(config: Mapping[str, Any] | None) -> tuple[tuple[int, ...] | None, int | None, list[str]]:
     """Return the user's choice of buckets: their factors, the longest document, and the problems of both."""
-    chosen, problems = dict(config or {}), []
-    buckets, length = chosen.get("num_buckets"), chosen.get("max_length")
+    choices, problems = dict(config or {}), []
+    buckets, length = choices.get("num_buckets"), choices.get("max_length")
     factors = (buckets,) if isinstance(buckets, int) else buckets
     if factors is not None and not (isinstance(factors, list | tuple) and all(map(_is_even, factors)) and factors):
         problems.append(f"num_buckets is {shown(buckets)}, expected an even number or several, such as 64,128")
@@ -58,8 +58,8 @@ def _is_even(number: object) -> bool:
 def evaluation_lengths(config: Mapping[str, Any] | None, max_positions: object) -> dict[str, Any]:
     """Return `tgt_len` and `mem_len`, which have an effect only if rule `band` is chosen for the model."""
     longest = min(LENGTH, max_positions) if isinstance(max_positions, int) and max_positions > 0 else LENGTH
-    given = {name: value for name, value in (config or {}).items() if name in EVALUATION_SETTINGS}
-    return {**dict.fromkeys(EVALUATION_SETTINGS, longest), **given}
+    choices = {name: value for name, value in (config or {}).items() if name in EVALUATION_SETTINGS}
+    return {**dict.fromkeys(EVALUATION_SETTINGS, longest), **choices}
 
 
 def axial_table(shape: tuple[int, ...], axis: int, axes: int) -> tuple[int, ...]:
@@ -117,12 +117,12 @@ def reformer_source(
     hashed = [layer for layer, kind in enumerate(config.attn_layers) if kind == "lsh"]
     if rotations is None:
         sizes = config.n_head, config.d_head, config.rotation_columns, config.n_hashes, config.hash_seed
-        drawn: Iterable[Tensor] = (draw_rotations(*sizes, layer) for layer in hashed)
+        tables: Iterable[Tensor] = (draw_rotations(*sizes, layer) for layer in hashed)
         notes = [*notes, *([DRAWN_ONCE.format(code_base)] if hashed else [])]
     else:
-        drawn = rotations(config)
+        tables = rotations(config)
     names = [f"layers.{layer}.attention{ROTATIONS}" for layer in hashed]
-    state_dict |= zip(names, drawn, strict=True)
+    state_dict |= zip(names, tables, strict=True)
     return model_source(
         path,
         format,
@@ -140,5 +140,5 @@ def _config(path: Path, values: Mapping[str, Any]) -> ReformerConfig:
     try:
         return ReformerConfig.from_dict(values)
     except (ConfigError, TypeError) as error:
-        said = str(error).removesuffix(".")
-        raise CheckpointError(f"{path}: {said}.", hint="Give the configuration that it was trained with.") from error
+        problem = str(error).removesuffix(".")
+        raise CheckpointError(f"{path}: {problem}.", hint="Give the configuration that it was trained with.") from error
