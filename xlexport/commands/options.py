@@ -18,7 +18,7 @@ from xlexport.architectures import Option
 from xlexport.architectures.choices import MEM_LEN, SEGMENT_LEN, collected
 from xlexport.choices import FORMATS, PROTOCOLS, VOCAB_STYLES
 from xlexport.commands.settings import Setting
-from xlruntime.load_options import LoadOptions
+from xlruntime import LoadOptions
 from xltraining.config_fields import options_of
 
 __all__ = [

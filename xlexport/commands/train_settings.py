@@ -95,20 +95,20 @@ def _text(default: Any) -> str:
 
 def headings() -> dict[str, list[str]]:
     """Return names of parameters by heading; settings of one architecture have a heading of their own."""
-    found: dict[str, list[str]] = {
+    sections: dict[str, list[str]] = {
         "Run": ["out_dir", "valid_files", "resume", "quiet", "architecture", "task"],
         "Settings": ["recipe"],
         "Curves": ["plot", "tensorboard"],
         "Device": ["device", "bf16", "compile", "threads"],
     }
-    placed = {name for names in found.values() for name in names}
+    placed = {name for names in sections.values() for name in names}
     for table, options in _TABLES.items():
         for name, option in options.items():
             if len(_OWNERS[name]) == 1 and not option.common:
-                found.setdefault(f"{_MODELS[_OWNERS[name][0]].NAME} only", []).append(name)
+                sections.setdefault(f"{_MODELS[_OWNERS[name][0]].NAME} only", []).append(name)
             elif name not in placed:
-                found.setdefault("Model settings" if table == "model" else "Training", []).append(name)
-    return found
+                sections.setdefault("Model settings" if table == "model" else "Training", []).append(name)
+    return sections
 
 
 def read_recipe(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -204,5 +204,5 @@ def check_effect(architecture: str, model: Mapping[str, Any], training: Mapping[
 
 def _spellings(names: Iterable[str]) -> str:
     parameters = {parameter.name: parameter for parameter in click.get_current_context().command.params}
-    found = [parameters[name] for name in names]
-    return ", ".join(one.setting if isinstance(one, Setting) else one.opts[-1] for one in found)
+    named = [parameters[name] for name in names]
+    return ", ".join(one.setting if isinstance(one, Setting) else one.opts[-1] for one in named)
