@@ -1,6 +1,6 @@
 """Choices that options and the library share. This module imports nothing, so that `--help` stays quick."""
 
-__all__ = ["DTYPES", "FORMATS", "LEVELS", "PROTOCOLS", "RECORD_FORMATS", "UNITS", "VOCAB_STYLES"]
+__all__ = ["DTYPES", "FORMATS", "LEVELS", "PROTOCOLS", "RECORD_FORMATS", "SUBWORDS", "UNITS", "VOCAB_STYLES"]
 
 FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch", "trax", "tensorflow", "state_dict")
 """Formats of checkpoints, as in `xlexport.checkpoints`."""
@@ -17,8 +17,11 @@ PROTOCOLS = ("kimiyoung", "nvidia", "document")
 RECORD_FORMATS = ("jsonl", "csv", "tsv", "parquet")
 """Formats of records that `score` and `compare` write, as in `xlexport.scoring.output_formats`."""
 
-UNITS = ("bytes", "characters", "words", "bpe", "sentencepiece")
-"""Tokens that `prepare` makes by itself, as in `xlexport.prepare.units`."""
+SUBWORDS = ("bpe", "sentencepiece")
+"""Tokens that `prepare` trains."""
+
+UNITS = ("bytes", "characters", "words", *SUBWORDS)
+"""Tokens that `prepare` makes by itself."""
 
 VOCAB_STYLES = ("wikitext", "ptb", "lm1b", "enwik8", "text8", "characters")
-"""Ways to read a vocabulary, as in `xlexport.checkpoints.vocabularies`."""
+"""Ways to read a vocabulary."""

@@ -61,7 +61,7 @@ quiet_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_be_quiet,
-    help="Print neither progress nor notes on stderr, only errors and warnings.",
+    help="Print only errors and warnings on stderr.",
 )
 
 

@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from xlexport.checkpoints.safe_pickle import Record
-from xlexport.checkpoints.vocabularies import STYLES, describe_vocabulary, read_vocabulary, restyled, vocabulary_of
+from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary, restyled, vocabulary_of
+from xlexport.choices import VOCAB_STYLES
 from xlexport.errors import CheckpointError
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
@@ -165,7 +166,7 @@ def test_style_may_be_forced() -> None:
     assert vocabulary_of({"idx2sym": digits}, "it", "ptb").lower_case
     assert vocabulary_of({"idx2sym": digits}, "it", "characters").kind == "characters"
     assert vocabulary_of({"idx2sym": TEXT8}, "it", "characters") == Vocabulary("characters", TEXT8)
-    for style in STYLES:
+    for style in VOCAB_STYLES:
         if style not in ("lm1b", "text8"):
             vocabulary_of({"idx2sym": digits}, "it", style)
     with pytest.raises(CheckpointError, match="it, read as lm1b: line_start is '<S>', which is not a symbol"):

@@ -194,12 +194,3 @@ def test_wrong_settings_are_refused(
     given = [part for one in override for part in ("--set", one)]
     shown = invoke("train", "-o", tmp_path / "run", "--settings", tmp_path / "run.toml", *given)
     assert shown.code == 2 and message in shown.err
-
-
-def test_the_choices_of_options_are_those_of_the_library() -> None:
-    from xlexport.checkpoints.vocabularies import STYLES
-    from xlexport.choices import UNITS, VOCAB_STYLES
-    from xlexport.prepare.units import SUBWORDS
-
-    assert VOCAB_STYLES == STYLES
-    assert ("bytes", "characters", "words", *SUBWORDS) == UNITS

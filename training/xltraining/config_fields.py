@@ -4,7 +4,6 @@ Validation, command-line options, recipes and lists of settings are made of thes
 """
 
 import dataclasses
-import functools
 import math
 import operator
 import sys
@@ -145,8 +144,7 @@ class Option:
         return isinstance(part, str)
 
 
-@functools.cache
-def options_of(kind: type[Any]) -> Mapping[str, Option]:
+def options_of(kind: type[Any]) -> dict[str, Option]:
     """Return the settings of a dataclass by name; kinds, choices and defaults are those of its fields."""
     hints = get_type_hints(kind)
     return {

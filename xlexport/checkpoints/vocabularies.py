@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from xlexport.checkpoints.safe_pickle import PICKLE_LIMITS, read
+from xlexport.choices import VOCAB_STYLES
 from xlexport.errors import CheckpointError
 from xlruntime.errors import VocabularyError
 from xlruntime.limits import Budget, Limits
 from xlruntime.messages import listed
 from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary, VocabularyKind, is_byte
 
-__all__ = ["STYLES", "TEXT_LIMITS", "describe_vocabulary", "read_vocabulary", "restyled", "vocabulary_of"]
+__all__ = ["TEXT_LIMITS", "describe_vocabulary", "read_vocabulary", "restyled", "vocabulary_of"]
 
-STYLES = ("wikitext", "ptb", "lm1b", "enwik8", "text8", "characters")
 UNKNOWN = ("<unk>", "<UNK>")
 EOS = "<eos>"
 SENTENCE = "<S>"  # at both ends of a sentence of the One Billion Word corpus
@@ -46,7 +46,7 @@ def read_vocabulary(path: Path, style: str | None = None, limits: Limits | None 
     The content decides which kind it is. No code in it is run. Only the vocabulary of a pickled corpus is used.
 
     Args:
-        style: one of `STYLES`; None derives the style from the symbols.
+        style: one of `VOCAB_STYLES`; None derives the style from the symbols.
         limits: by default `PICKLE_LIMITS` for a pickle, `TEXT_LIMITS` for a text.
 
     Raises:
@@ -90,7 +90,7 @@ def vocabulary_of(source: Any, where: str, style: str | None = None) -> Vocabula
         source: a `Record` or mapping: `Vocab` of the original code or of NVIDIA's, a corpus with a `Vocab` as `vocab`,
             or the fields of Hugging Face's tokenizer.
         where: its name in messages.
-        style: one of `STYLES`; None derives the style from the object and its symbols.
+        style: one of `VOCAB_STYLES`; None derives the style from the object and its symbols.
 
     Raises:
         CheckpointError: it is not a vocabulary, or has missing or duplicate symbols.
@@ -139,8 +139,8 @@ def _has_get(value: Any) -> bool:
 
 
 def _vocabulary(fields: _Fields, where: str, style: str | None) -> Vocabulary:
-    if style is not None and style not in STYLES:
-        raise CheckpointError(f"vocabulary style {style!r} is unknown.", hint=f"Use one of: {', '.join(STYLES)}.")
+    if style is not None and style not in VOCAB_STYLES:
+        raise CheckpointError(f"vocabulary style {style!r} is unknown.", hint=f"Use one of: {', '.join(VOCAB_STYLES)}.")
     symbols = _symbols(fields, where)
     delimiter = fields.get("delimiter")
     if delimiter not in (None, "", " "):

@@ -78,10 +78,8 @@ recl_options = all_of(
         help="Find RECL, too.  [default: if the longest memory has --start + --step tokens]",
     ),
     click.option("--start", type=int, default=100, show_default=True, help="RECL: the first context length."),
-    click.option(
-        "--step", type=int, default=100, show_default=True, help="RECL: by how many tokens each next context is longer."
-    ),
-    click.option("--longest", type=int, help="RECL: the longest context to try.  [default: the longest of --lengths]"),
+    click.option("--step", type=int, default=100, show_default=True, help="RECL: tokens from one context to the next."),
+    click.option("--longest", type=int, help="RECL: the longest context.  [default: that of --lengths]"),
     click.option(
         "--hard",
         "shares",
@@ -89,14 +87,14 @@ recl_options = all_of(
         metavar="R[,R…]",
         default="0.1,0.5,1",
         show_default=True,
-        help="RECL: which shares of the tokens count: those hardest to predict with the shorter context.",
+        help="RECL: shares of the tokens that count, the hardest to predict.",
     ),
     click.option(
         "--threshold",
         type=float,
         default=0.01,
         show_default=True,
-        help="RECL: relative gain below which longer context no longer helps.",
+        help="RECL: relative gain that still counts.",
     ),
     grouped("recl", ReclChoice),
 )
@@ -114,20 +112,18 @@ recl_options = all_of(
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
 @headed(
     "Measurement",
-    click.option(
-        "--beside", type=PATH, multiple=True, help="Another bundle to compare with; may be given several times."
-    ),
+    click.option("--beside", type=PATH, multiple=True, help="Another bundle; may be given several times."),
     click.option(
         "--lengths",
         type=Integers(some=True, at_least=1),
         metavar="N[,M…]",
-        help="Memory lengths to try.  [default: from a sixteenth of the model's own to twice it, doubled]",
+        help="Memory lengths.  [default: 1/16, 1/8, … 2 times the model's own]",
     ),
     recl_options,
     click.option(
         "--full-context",
         is_flag=True,
-        help="Count only tokens that have at least as many tokens before them as the longest memory.",
+        help="Count only tokens after as many tokens as the longest memory has.",
     ),
 )
 @headed("Input", reading_options, batch_option)
@@ -139,7 +135,7 @@ recl_options = all_of(
         "--plot",
         type=OUTPUT,
         metavar="FILE",
-        help="Draw this .png or .svg file; replace it if it exists (needs matplotlib).",
+        help="Draw this .png or .svg file (needs matplotlib).",
     ),
 )
 @headed("Model settings", any_memory_options)

@@ -44,7 +44,7 @@ __all__ = ["convert"]
 @headed(
     "Output",
     click.option(
-        "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT without its suffix + .bundle]"
+        "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT with the suffix .bundle]"
     ),
     click.option("--force", is_flag=True, help="Replace an existing bundle."),
     click.option("--json", "as_json", is_flag=True, help="Print the parity report as JSON."),
@@ -58,8 +58,7 @@ __all__ = ["convert"]
             type=click.Choice(["float32", *DTYPES]),
             default="float32",
             show_default=True,
-            help="Precision of the bundle. It is converted and verified in float32, then quantized and measured on "
-            "--text.",
+            help="Precision of the bundle, which is first verified in float32.",
         )
     ),
 )

@@ -64,19 +64,16 @@ file_options = all_of(
     click.option(
         "--field",
         metavar="NAME",
-        help="Each row of the files has a document in this field. Files are tables if they end in .csv, .tsv or "
-        ".parquet, and JSON lines otherwise.",
+        help="Each row of .csv, .tsv, .parquet or JSON lines has a document in this field.",
     ),
-    click.option(
-        "--id-field", metavar="NAME", help="With --field: the field that holds a document's name, if there is one."
-    ),
+    click.option("--id-field", metavar="NAME", help="With --field: the field that holds a document's name."),
     click.option(
         "--include",
         multiple=True,
         metavar="PATTERN",
-        help="From folders, take only files with names like this: '*.txt'.",
+        help="From folders, take only files with names such as '*.txt'.",
     ),
-    click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text."),
+    click.option("--ids", is_flag=True, help="The files hold token ids, separated by white space."),
     click.option(
         "--binary",
         cls=Setting,

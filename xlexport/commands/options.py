@@ -16,9 +16,9 @@ import click
 
 from xlexport.architectures import ARCHITECTURES, Option
 from xlexport.architectures.choices import MEM_LEN, SEGMENT_LEN, collected
-from xlexport.choices import FORMATS, PROTOCOLS
+from xlexport.choices import FORMATS, PROTOCOLS, VOCAB_STYLES
 from xlexport.commands.settings import Setting
-from xlruntime.load_options import LoadOptions
+from xlruntime import LoadOptions
 from xltraining.config_fields import options_of
 
 __all__ = [
@@ -170,13 +170,14 @@ def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorat
             raise click.BadParameter(problem, context, parameter)
         return value
 
+    metavars = {"integer": "INTEGER", "number": "NUMBER", "boolean": "true|false"}
     text, flag = option.help if help is None else help, option.name.replace("_", "-")
     if not option.common:
         more = {"cls": Setting, **more}
     if option.common and option.kind == "boolean":
         more, name = {"default": None, **more}, f"--{flag}/--no-{flag}"
     else:
-        more, name = {"type": kinds[option.kind], **more}, f"--{flag}"
+        more, name = {"type": kinds[option.kind], "metavar": metavars.get(option.kind), **more}, f"--{flag}"
     return click.option(name, option.name, help=text, callback=check, **more)
 
 
@@ -208,7 +209,7 @@ _restart = click.option(
     "--restart",
     is_flag=True,
     default=None,
-    help="Reset position and memory when a document exceeds the model's maximum length, instead of failing.",
+    help="Let a document that is too long begin again after the last position, instead of failing.",
 )
 document_options = all_of(evaluation_options, _restart)
 # For the command that tries memory lengths itself.
@@ -240,25 +241,23 @@ conversion_options = all_of(
         type=click.Choice(["onnx", "torchscript", "exported-program"]),
         default="onnx",
         show_default=True,
-        help="Format of the graphs. All but onnx need PyTorch and can run code: open only bundles that you trust.",
+        help="Format of the graphs; all but onnx need PyTorch and can run code.",
     ),
     click.option(
         "--tokenizer",
         metavar="FILE|bytes|none",
-        help="A vocabulary (vocab.txt, cache.pt, vocab.pkl …), tokenizer.json or SentencePiece model; 'bytes'; or "
-        "'none' for token ids only.  [default: the checkpoint's]",
+        help="A vocabulary, tokenizer.json or SentencePiece model.  [default: the checkpoint's]",
     ),
     click.option(
         "--vocab-style",
         metavar="STYLE",
-        help="How text becomes a vocabulary's symbols: wikitext, ptb, lm1b, enwik8, text8 or characters.  "
-        "[default: recognized by the symbols]",
+        help=f"How to read a vocabulary: {', '.join(VOCAB_STYLES)}.  [default: by the symbols]",
     ),
     click.option(
         "--text",
         "verify_text",
         type=click.Path(path_type=Path),
-        help="Text to verify on.  [default: Python's built-in documentation topics]",
+        help="Text to verify on.  [default: Python's documentation topics]",
     ),
     click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify."),
     _of_architectures("conversion_options"),
@@ -286,8 +285,7 @@ checkpoint_options = all_of(
         metavar="FILE|NAME=VALUE",
         multiple=True,
         callback=_read_config,
-        help="What the checkpoint does not hold: a JSON file with hyper-parameters or evaluation settings, or one of "
-        "them, such as num_buckets=64 or max_length=4096 of a Reformer. Repeatable.",
+        help="What the checkpoint does not hold: a JSON file or a value, such as num_buckets=64. Repeatable.",
     ),
 )
 
@@ -314,7 +312,7 @@ runtime_options = all_of(
     click.option(
         "--trust",
         is_flag=True,
-        help="Also run bundles of TorchScript or exported programs, with PyTorch. This runs code in the bundle.",
+        help="Also run bundles of TorchScript or exported programs, whose code runs then.",
     ),
     _as_runtime,
 )
@@ -325,16 +323,16 @@ protocol_options = all_of(
         type=click.Choice(PROTOCOLS),
         default=PROTOCOLS[0],
         show_default=True,
-        help="How to walk the corpus: in streams of equal length; the same after a warm-up; or in one stream.",
+        help="In streams of equal length; the same after a warm-up; or in one stream.",
     ),
     click.option(
         "--batch-size",
         type=click.IntRange(1),
-        help="Number of parallel streams; the score depends on it.  [default: the protocol's own: 10, 16 or 1]",
+        help="Parallel streams; the score depends on it.  [default: by protocol 10, 16 or 1]",
     ),
     click.option(
         "--sentences/--no-sentences",
         default=None,
-        help="Pack sentences into the streams.  [default: as kimiyoung does, if the vocabulary marks them]",
+        help="Pack sentences into the streams.  [default: if the vocabulary marks them]",
     ),
 )

@@ -32,14 +32,14 @@ def precision_options(dtype: Decorator) -> Decorator:
             "--keep-float",
             metavar="NAME",
             multiple=True,
-            help="A weight matrix that stays float32, such as layers.0.qkv; * matches anything. May be repeated.",
+            help="A weight matrix to leave in float32, such as 'head.*'; may be given several times.",
         ),
         click.option(
             "--memory-dtype",
             type=click.Choice(["float32", "float16", "int8"]),
             default="float32",
             show_default=True,
-            help="Precision of carried memories; float16 and int8 need the same --dtype.",
+            help="Precision of carried memories, which is float32 or that of --dtype.",
         ),
     )
 
@@ -77,14 +77,13 @@ def precision_options(dtype: Decorator) -> Decorator:
         "texts",
         type=PATH,
         multiple=True,
-        help="A file like the model's training text, to measure the cost on; may be given several times.  [default: as "
-        "`convert`, Python's built-in documentation topics]",
+        help="A text like the model's training text, to measure on.  [default: Python's documentation topics]",
     ),
     click.option("--ids", "as_ids", is_flag=True, help="The texts hold token ids separated by white space."),
     click.option(
         "--tokens",
         type=click.IntRange(2048),
-        help="Tokens of the text to measure on.  [default: 16,384, or as many as fill the memory twice]",
+        help="Tokens to measure on.  [default: 16,384, or twice the memory]",
     ),
 )
 @headed(

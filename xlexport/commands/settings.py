@@ -25,7 +25,7 @@ class Setting(click.Option):
     """
 
     def __init__(self, *args: Any, table: str = "", **more: Any) -> None:
-        super().__init__(*args, **more, hidden=True)
+        super().__init__(*args, **{**more, "hidden": True})
         self.setting = f"{table}.{self.name}" if table else str(self.name)
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
@@ -63,7 +63,7 @@ def set_options() -> list[click.Parameter]:
             is_eager=True,
             expose_value=False,
             callback=_check_names,
-            help="A setting that --help-settings lists; may be given several times.",
+            help="A setting of --help-settings; may be given several times.",
         ),
         click.Option(
             ["--help-settings"],
@@ -71,7 +71,7 @@ def set_options() -> list[click.Parameter]:
             is_eager=True,
             expose_value=False,
             callback=_show_settings,
-            help="List the settings of --set with types, limits and defaults, and exit.",
+            help="List the settings of --set, and exit.",
         ),
     ]
 

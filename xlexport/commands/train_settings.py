@@ -37,8 +37,8 @@ __all__ = ["MODEL", "TRAINING", "check_effect", "headings", "is_given", "read_re
 _FILES = {"data": "files", "valid": "valid_files"}
 _MODELS = {name: config_class(name) for name in architecture_names()}
 _OFFERED = {name: {o.name: o for o in options_of(kind).values() if o.help} for name, kind in _MODELS.items()}
-MODEL: Mapping[str, Option] = functools.reduce(lambda known, own: known | (own | known), _OFFERED.values())
-TRAINING: Mapping[str, Option] = {option.name: option for option in options_of(TrainingConfig).values() if option.help}
+MODEL: dict[str, Option] = functools.reduce(lambda known, own: known | (own | known), _OFFERED.values())
+TRAINING: dict[str, Option] = {option.name: option for option in options_of(TrainingConfig).values() if option.help}
 _TABLES = {"model": MODEL, "training": TRAINING}
 # The architectures that a setting is for; none: for all.
 _OWNERS = {name: [one for one, own in _OFFERED.items() if name in own] for name in MODEL} | {
@@ -95,20 +95,20 @@ def _text(default: Any) -> str:
 
 def headings() -> dict[str, list[str]]:
     """Return names of parameters by heading; settings of one architecture have a heading of their own."""
-    found: dict[str, list[str]] = {
+    sections: dict[str, list[str]] = {
         "Run": ["out_dir", "valid_files", "resume", "quiet", "architecture", "task"],
         "Settings": ["recipe"],
         "Curves": ["plot", "tensorboard"],
         "Device": ["device", "bf16", "compile", "threads"],
     }
-    placed = {name for names in found.values() for name in names}
+    placed = {name for names in sections.values() for name in names}
     for table, options in _TABLES.items():
         for name, option in options.items():
             if len(_OWNERS[name]) == 1 and not option.common:
-                found.setdefault(f"{_MODELS[_OWNERS[name][0]].NAME} only", []).append(name)
+                sections.setdefault(f"{_MODELS[_OWNERS[name][0]].NAME} only", []).append(name)
             elif name not in placed:
-                found.setdefault("Model settings" if table == "model" else "Training", []).append(name)
-    return found
+                sections.setdefault("Model settings" if table == "model" else "Training", []).append(name)
+    return sections
 
 
 def read_recipe(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -204,5 +204,5 @@ def check_effect(architecture: str, model: Mapping[str, Any], training: Mapping[
 
 def _spellings(names: Iterable[str]) -> str:
     parameters = {parameter.name: parameter for parameter in click.get_current_context().command.params}
-    found = [parameters[name] for name in names]
-    return ", ".join(one.setting if isinstance(one, Setting) else one.opts[-1] for one in found)
+    named = [parameters[name] for name in names]
+    return ", ".join(one.setting if isinstance(one, Setting) else one.opts[-1] for one in named)

@@ -30,10 +30,8 @@ __all__ = ["parity_rows", "verify"]
 @click.argument("checkpoint", type=PATH)
 @headed(
     "Input",
-    click.option("--text", type=PATH, help="Text to compare on.  [default: Python's built-in documentation topics]"),
-    click.option(
-        "--segments", type=click.IntRange(1), help="Number of segments.  [default: until the memory has wrapped twice]"
-    ),
+    click.option("--text", type=PATH, help="Text to compare on.  [default: Python's documentation topics]"),
+    click.option("--segments", type=click.IntRange(1), help="Segments.  [default: until the memory has wrapped twice]"),
 )
 @headed(
     "Output",

@@ -23,9 +23,8 @@ from xlruntime.tokenizers import ByteTokenizer, make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["SUBWORDS", "PreparedTokenizer", "counted", "given", "trained"]
+__all__ = ["PreparedTokenizer", "counted", "given", "trained"]
 
-SUBWORDS = ("bpe", "sentencepiece")
 EOS, UNK = "<eos>", "<unk>"
 NAMES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
 SAMPLE = 1 << 24  # bytes of text, about, on which subwords are trained at most; libraries keep them in memory
@@ -128,7 +127,7 @@ def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> 
     Of long texts every nth line is taken, so that the lines have about `SAMPLE` bytes.
 
     Args:
-        unit: one of `SUBWORDS`.
+        unit: one of `xlexport.choices.SUBWORDS`.
         vocab_size: how many tokens to aim at; at least the 256 bytes.
         folder: where the file is written; it must exist.
 

@@ -19,17 +19,19 @@ class LoadOptions:
     """The options of `load`.
 
     Attributes:
-        device: a missing device is an error; no other device replaces it.
-        ops: `auto`: kernels of the package `xlexport-ops`, if it is installed; `none`: the standard operators in the
-            graphs; or the path of a library, which is code.
-        step_timeout: a step is ended up to a quarter late. A single operator is never interrupted.
+        device: `cpu`, `cuda` or `cuda:1`. A missing device is an error; no other device replaces it.
+        threads: threads of one step; None leaves the choice to ONNX Runtime.
+        ops: kernels for the custom operators of the graphs, on the CPU. `auto`: those of the package `xlexport-ops`, if
+            it is installed; `none`: the standard operators in the graphs; or the path of a library, which is code.
+        step_timeout: seconds after which a step is ended, up to a quarter late; None: no limit. A single operator is
+            never interrupted.
         digest: the SHA-256 of `bundle.json` that the caller expects, 64 lower-case digits; None: any. It covers all
             that a bundle computes.
         check_files: compare every file with its digest. Turn this off only if something else protects the files.
-        strict_device: each graph is checked when it opens. Otherwise the CPU runs nodes without a kernel on the
-            device; `Model.placement` lists them.
-        cuda_graphs: the bundle must have graphs for this (`xlexport convert --set cuda_graphs=true`). Each shape needs
-            its own copy of the weights.
+        strict_device: require that the device computes everything except sizes of tensors; each graph is checked when
+            it opens. Otherwise the CPU runs nodes without a kernel on the device; `Model.placement` lists them.
+        cuda_graphs: capture steps of repeated shapes as CUDA graphs, and replay them. The bundle must have graphs for
+            this (`xlexport convert --set cuda_graphs=true`). Each shape needs its own copy of the weights.
 
     Raises:
         ArgumentError: the digest is not a text.
