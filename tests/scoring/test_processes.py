@@ -156,7 +156,7 @@ def test_a_killed_worker_is_an_error_and_the_run_goes_on(
     score(*options, 1, "-o", whole)
     started = processes._started
 
-    def doomed(task: object) -> processes.Worker:
+    def doomed(task: object) -> processes._Worker:
         worker = started(task)  # type: ignore[arg-type]
         assert worker.process.pid is not None
         os.kill(worker.process.pid, signal.SIGKILL)

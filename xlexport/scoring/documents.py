@@ -141,7 +141,7 @@ def _ids(source: TextSource) -> Iterator[Ids]:
         raw = left + raw
         cut = max(map(raw.rfind, (b" ", b"\n", b"\t", b"\r"))) + 1
         if not cut and len(raw) > CHUNK:
-            raise no_ids(source.name, f"{len(raw):,} bytes without white space")
+            raise _no_ids(source.name, f"{len(raw):,} bytes without white space")
         yield ids_of_words(raw[:cut].split(), source.name)
         left = raw[cut:]
     yield ids_of_words(left.split(), source.name)
@@ -351,11 +351,11 @@ def ids_of_words(words: Sequence[bytes], name: str) -> Ids:
             ids[place] = int(word)
         except (ValueError, OverflowError) as error:
             shown = word[:SHOWN].decode("utf-8", "backslashreplace")
-            raise no_ids(name, repr(shown) + ("…" if len(word) > SHOWN else "")) from error
+            raise _no_ids(name, repr(shown) + ("…" if len(word) > SHOWN else "")) from error
     return ids
 
 
-def no_ids(name: str, found: str) -> TokenError:
+def _no_ids(name: str, found: str) -> TokenError:
     """Return the error for a document that does not hold token ids."""
     return TokenError(
         f"{name}: not token ids separated by white space (found {found}).", hint="Leave out --ids for text."
