@@ -120,7 +120,7 @@ def _ready(workers: list[_Worker], current: int, held: int) -> list[_Worker]:
         for worker in workers
         if worker.chunk is not None and (held < MOST_WAITING or worker.chunk == current)
     }
-    return [heard[found] for found in wait(list(heard)) if isinstance(found, Connection)]
+    return [heard[connection] for connection in wait(list(heard)) if isinstance(connection, Connection)]
 
 
 def _received(worker: _Worker) -> bytes:
