@@ -134,7 +134,7 @@ def attention(
     from xlexport import checkpoints
     from xlexport.analysis.attention import attention_by_distance, head_rows
     from xlexport.architectures import architecture, require_support
-    from xlexport.verification.compare import check_sizes
+    from xlexport.verification.eager import check_sizes
     from xlexport.verification.walked_text import verify_ids
 
     opened = xlruntime.load(bundle, ops="none")  # for its tokenizer and settings; no graph runs

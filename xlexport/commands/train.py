@@ -132,8 +132,7 @@ def train(
     if not resume:
         training_config = TrainingConfig(**training)
         config = model_config(architecture, model, training_config, data)
-    on_step, note_line = training_progress(training_config.steps)
-    with curve_writers(tensorboard) as write_line:
+    with curve_writers(tensorboard) as write_line, training_progress(training_config.steps) as (on_step, show_line):
 
         def on_line(line: Mapping[str, Any]) -> None:
             show_line(line)
