@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.scoring.conftest import Score
+from xlexport.commands import input_options
 from xlexport.commands.input_options import Selection
 from xlexport.scoring.documents import documents, kept
 from xlexport.scoring.inputs import Input, Reading
@@ -149,15 +150,13 @@ def test_word_without_end_is_refused(tmp_path: Path, peak: Callable[[], int]) ->
 
 def test_lines_that_are_held_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the lines that `context` and `plot` hold together."""
-    from xlexport.commands import documents as given
-
     path = tmp_path / "docs.jsonl"
     path.write_text('{"text": "some text"}\n' * 600)
     selection = Selection("text", None, (), False, None)
-    assert len(given.documents_given([path], selection)) == 600
-    monkeypatch.setattr(given, "ALL_LIMITS", Limits(bytes=MIB))
+    assert len(input_options.documents_given([path], selection)) == 600
+    monkeypatch.setattr(input_options, "ALL_LIMITS", Limits(bytes=MIB))
     with pytest.raises(TextError, match="all documents together: reading it would take more than 1,048,576 bytes"):
-        given.documents_given([path], selection)
+        input_options.documents_given([path], selection)
 
 
 def test_corpus_has_a_limit(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

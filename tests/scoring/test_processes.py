@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,14 +126,19 @@ def test_a_long_document_goes_on_in_its_middle(
 
     with monkeypatch.context() as patch:
         patch.setattr(SavedRun, "save", saving)
-        assert score(text, "--per", "word", "--save-every", "0", *way, "-o", output).code == INTERRUPTED
+        assert score(text, "--per", "word", "--set", "save_every=0", *way, "-o", output).code == INTERRUPTED
     assert states[-1].fields["scorer"]["rows"][0]["position"] > 400
-    step, steps = Model.step, []
-    monkeypatch.setattr(Model, "step", lambda *arguments: steps.append(1) or step(*arguments))
+    step, steps = Model.step, itertools.count()
+
+    def counted(*arguments: Any) -> Any:
+        next(steps)
+        return step(*arguments)
+
+    monkeypatch.setattr(Model, "step", counted)
     resumed = score(text, "--per", "word", *way, "-o", output, "--resume").succeeded()
     assert "going on after " in resumed.err
     assert output.read_bytes() == whole.read_bytes()
-    assert len(steps) < 100  # of 130, in segments of eight bytes
+    assert next(steps) < 100  # of 130, in segments of eight bytes
 
 
 @pytest.mark.full
@@ -156,7 +163,7 @@ def test_a_killed_worker_is_an_error_and_the_run_goes_on(
     score(*options, 1, "-o", whole)
     started = processes._started
 
-    def doomed(task: object) -> processes.Worker:
+    def doomed(task: object) -> processes._Worker:
         worker = started(task)  # type: ignore[arg-type]
         assert worker.process.pid is not None
         os.kill(worker.process.pid, signal.SIGKILL)

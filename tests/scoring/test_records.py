@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 
 import xlruntime
-from tests.helpers.paths import GOLDEN
+from tests.helpers.paths import GOLDEN, ROOT
 from tests.scoring.conftest import TEXT, Score
+from xlexport.scoring.records import COLUMNS
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 SUMS = ("tokens", "scored_tokens", "chars", "bytes", "scored_chars", "scored_bytes", "nats", "bits")
@@ -279,3 +281,19 @@ def test_summary_of_ids_is_per_token(score: Score, tmp_path: Path) -> None:
         (tmp_path / name).write_text("1 2 3 4 5 6")
     shown = score(tmp_path / "a", tmp_path / "b", "--ids", "--json", bundle=bundle).succeeded()
     assert "bits per token together" in shown.err.splitlines()[-1]
+
+
+def test_page_says_which_records_have_a_column() -> None:
+    """Compare the matrix of docs/scoring.md with the table of columns, row by row."""
+    page = (ROOT / "docs" / "scoring.md").read_text("utf-8")
+    units = (("document",), ("line",), ("word", "region"), ("token",))
+    shown: dict[str, set[str]] = {}
+    for cells in re.findall(r"^\| (`.+?) \| .+ \| (✓?) ?\| (✓?) ?\| (✓|region|) ?\| (✓?) ?\|$", page, re.M):
+        names = [name for name in re.findall(r"`(\w+)`", cells[0]) if name not in ("document", "top")]
+        levels = {
+            level for mark, group in zip(cells[1:], units, strict=True) for level in group if mark in ("✓", level)
+        }
+        columns = [column for column in COLUMNS if column.name in names]
+        assert {level for column in columns for level in column.levels} == (levels if names else set()), names
+        shown |= dict.fromkeys(names, levels)
+    assert set(shown) == {column.name for column in COLUMNS} - {"settings"}

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reliability.kill_and_resume import Outcome, Runs, write_documents
-from tests.scoring.conftest import Killed, Score, interrupted
+from tests.scoring.conftest import Killed, Score, Scored, interrupted
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.resume import SavedRun, describe_run
 from xlexport.scoring.run_options import RunOptions
@@ -30,6 +31,23 @@ OPTIONS: list[tuple[str, ...]] = [
     ("--per", "line", "--continuous"),
     ("--per", "document", "--batch-size", "4"),
 ]
+
+
+def go_on_to_the_end(score: Score, stop_after: Callable[[int], None], output: Path, *arguments: str | Path) -> Scored:
+    """Stop a run in this process at each of its states in turn, and continue it every time."""
+    partial, state = (output.with_name(f"{output.name}.{name}") for name in ("partial", "partial.state"))
+    stops = 0
+    while not output.exists():
+        stop_after(1 + stops % 3)
+        try:
+            done = score(*arguments, "-o", output, "--set", "save_every=0", "--resume")
+        except Killed:
+            assert partial.exists() and state.exists() and not output.exists()
+            stops += 1
+        assert stops < 100
+    assert stops > 3
+    assert not partial.exists() and not state.exists()
+    return done
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
@@ -46,7 +64,6 @@ def test_stopped_after_any_state(
     at_each_step: None,
     tmp_path: Path,
 ) -> None:
-    """Stop a run in this process at each of its states in turn, and continue it every time."""
     if characters:  # whose offsets differ from those of bytes
         vocabulary = Vocabulary("characters", (*"abcdefghijklmnopqrstuvwxyz _",), unk="_")
         (tmp_path / "vocabulary.json").write_text(vocabulary.to_json(), "utf-8")
@@ -55,19 +72,8 @@ def test_stopped_after_any_state(
     whole, output = tmp_path / f"whole.{ending}", tmp_path / f"out.{ending}"
     totals = score(*given, "-o", whole, *options, bundle=bundle)
     assert totals.code == 1
-    partial, state = tmp_path / f"out.{ending}.partial", tmp_path / f"out.{ending}.partial.state"
-    stops = 0
-    while not output.exists():
-        stop_after(1 + stops % 3)
-        try:
-            done = score(*given, "-o", output, *options, "--set", "save_every=0", "--resume", bundle=bundle)
-        except Killed:
-            assert partial.exists() and state.exists() and not output.exists()
-            stops += 1
-        assert stops < 100
-    assert stops > 5
+    done = go_on_to_the_end(partial(score, bundle=bundle), stop_after, output, *given, *options)
     assert output.read_bytes() == whole.read_bytes()
-    assert not partial.exists() and not state.exists()
     assert done.code == 1
     summary = next(line for line in done.err.splitlines() if line.startswith("5 documents, "))
     expected = next(line for line in totals.err.splitlines() if line.startswith("5 documents, "))
@@ -78,12 +84,18 @@ def test_stopped_after_any_state(
 @pytest.mark.full
 def test_killed_processes(bundle: Path, tmp_path: Path) -> None:
     """Run a few kills of reliability/kill_and_resume.py."""
-    runs = Runs(bundle, tmp_path, 4000, 0.05, ways=("words, three at a time", "tokens"))
+    runs = Runs(
+        bundle,
+        tmp_path,
+        4000,
+        0.05,
+        ways=("words, three at a time", "tokens", "words of a long document, two processes"),
+    )
     outcome, rng = Outcome(), random.Random(0)
     for way in (*runs.ways, *runs.ways):
         runs.kill(way, rng, outcome)
     assert outcome.different == []
-    assert outcome.runs == 4 and outcome.kills > 1
+    assert outcome.runs == 6 and outcome.kills > 1
 
 
 def test_documents_for_killing_are_of_all_kinds(tmp_path: Path) -> None:
@@ -305,3 +317,68 @@ def test_state_does_not_grow_with_the_documents(
     score(path, "--field", "text", "-o", tmp_path / "out.csv", "--per", "word", "--set", "save_every=0").succeeded()
     assert len(sizes) > 100
     assert max(sizes[10:]) <= max(sizes[:10]) + 200  # digits; 50 documents would be thousands
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--per", "document", "--batch-size", "4"),
+        ("--per", "word", "--batch-size", "2"),
+        ("--per", "token", "--continuous"),
+        ("--per", "line", "--continuous", "--set", "separator= – "),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_items_stopped_after_any_state(
+    options: tuple[str, ...],
+    ending: str,
+    score: Score,
+    stop_after: Callable[[int], None],
+    at_each_step: None,
+    tmp_path: Path,
+) -> None:
+    path, whole, output = tmp_path / "items.jsonl", tmp_path / f"whole.{ending}", tmp_path / f"out.{ending}"
+    lengths = ((40, 3), (0, 60), (9, 30), (100, 1), (3, 0), (0, 20), (8, 8))
+    items = [
+        {"n": n, "rest": None if n % 2 else f"x,{n}", "before": "Die Suppe war süß. " * 6, "text": "Es war so. " * 6}
+        for n in range(len(lengths))
+    ]
+    for item, (before, text) in zip(items, lengths, strict=True):
+        item["before"], item["text"] = str(item["before"])[:before], str(item["text"])[:text]
+    path.write_text("".join(json.dumps(item) + "\n" for item in items))
+    given: list[str | Path] = [path, "--field", "text", "--context-field", "before", *options]
+    assert score(*given, "-o", whole).code == 1
+    go_on_to_the_end(score, stop_after, output, *given)
+    assert output.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (("--context-field", "other"), "--context-field was before, now other"),
+        (("--context-field", "before", "--keep", "n"), "--keep was not given, now n"),
+        (
+            ("--context-field", "before", "--set", "separator=x"),
+            "--set separator after contexts was ' ', now 'x'",
+        ),
+        (("--context-field", "before", "--set", "binary=true"), "--set binary was False, now True"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_other_options_of_items_are_refused(
+    changed: tuple[str, ...],
+    reason: str,
+    score: Score,
+    stop_after: Callable[[int], None],
+    at_each_step: None,
+    tmp_path: Path,
+) -> None:
+    path, output = tmp_path / "items.jsonl", tmp_path / "out.jsonl"
+    item = {"n": 1, "before": "Die Suppe", "other": "Suppe", "text": "war süß. " * 9}
+    path.write_text(f"{json.dumps(item)}\n" * 2)
+    given = (path, "-o", output, "--field", "text", "--per", "token")
+    stop_after(2)
+    interrupted(score, *given, "--context-field", "before")
+    assert reason in score(*given, "--resume", *changed).refusal
+    score(*given, "--resume", "--context-field", "before").succeeded()

@@ -146,8 +146,8 @@ class ScoreOptions(Selection):
             ),
             (self.ray is not None and self.path is None, "--ray writes a folder. Give it with -o."),
             *(
-                (self.ray is not None and given, f"{option} does not go together with --ray. Leave it out.")
-                for option, given in (("--strict", self.strict), ("--continuous", self.continuous))
+                (self.ray is not None and value, f"{option} does not go together with --ray. Leave it out.")
+                for option, value in (("--strict", self.strict), ("--continuous", self.continuous))
             ),
         )
 

@@ -73,13 +73,13 @@ class PartActor(_Actor):
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Score the parts in a batch; return their counts."""
-        found: list[Totals] = []
+        sums: list[Totals] = []
         for part in batch["part"]:
             totals = Totals()
             self._write(part, totals)
-            found.append(totals)
+            sums.append(totals)
         names = ("documents", "failed", "tokens", "scored_tokens", "scored_bytes", "bits")
-        return {name: np.array([getattr(totals, name) for totals in found]) for name in names}
+        return {name: np.array([getattr(totals, name) for totals in sums]) for name in names}
 
     def _write(self, part: Part, totals: Totals) -> None:
         work = self._work

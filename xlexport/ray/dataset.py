@@ -57,19 +57,19 @@ def score_dataset(
     require("ray")
     from ray.data import ActorPoolStrategy
 
-    given = options or RunOptions(batch_size="auto")
-    if given.continuous or given.strict:
+    requested = options or RunOptions(batch_size="auto")
+    if requested.continuous or requested.strict:
         raise ArgumentError("continuous and strict are for documents in order, but a dataset has none.")
-    regions = given.per == "region" and given.reading.region_field is None
-    reading = replace(given.reading, field=field, id_field=id_field, keep=keep, regions=regions)
-    chosen = replace(given, kind="jsonl", reading=reading, by_chunks=True)
+    regions = requested.per == "region" and requested.reading.region_field is None
+    reading = replace(requested.reading, field=field, id_field=id_field, keep=keep, regions=regions)
+    run_options = replace(requested, kind="jsonl", reading=reading, by_chunks=True)
     cluster = Cluster(runtime={**(runtime or {}), "threads": threads})
     model = cluster.open(os.path.abspath(bundle))
     evaluation = model.evaluation(**settings)
-    make_scorer(model, evaluation, chosen)
-    columns = columns_of(chosen, evaluation.values)
+    make_scorer(model, evaluation, run_options)
+    columns = columns_of(run_options, evaluation.values)
     model.release()
-    work = Work(os.path.abspath(bundle), cluster.runtime, settings, chosen, columns)
+    work = Work(os.path.abspath(bundle), cluster.runtime, settings, run_options, columns)
     return dataset.map_batches(
         RowActor,
         fn_constructor_args=(work,),

@@ -149,16 +149,16 @@ def _inputs(
     Raises:
         TextError: there are none.
     """
-    found: list[str] = []
-    for given in files:
-        if is_address(given):
-            found += files_at(given, include or (ROWS if reading.field is not None else ()))
+    names: list[str] = []
+    for place in files:
+        if is_address(place):
+            names += files_at(place, include or (ROWS if reading.field is not None else ()))
         else:
-            found += [file.name for file in find_inputs([Path(given)], include, reading, (), tell)]
-    found = [name for name in found if not _anywhere(name).startswith(f"{output.rstrip('/')}/")]
-    if not found:
+            names += [file.name for file in find_inputs([Path(place)], include, reading, (), tell)]
+    names = [name for name in names if not _anywhere(name).startswith(f"{output.rstrip('/')}/")]
+    if not names:
         raise nothing_in(list(files), "files with rows" if reading.field is not None else "files")
-    return [File(name, _anywhere(name), number) for number, name in enumerate(found)]
+    return [File(name, _anywhere(name), number) for number, name in enumerate(names)]
 
 
 def columns_of(options: RunOptions, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -203,12 +203,12 @@ def _begun(
                 f"{output.uri}/{RUN}: damaged ({first_line(error)}).", hint="Begin again with --force."
             ) from error
         inputs = {"inputs": before.pop("inputs", None)}
-        found = changes(before, {name: value for name, value in run.items() if name != "inputs"})
+        differences = changes(before, {name: value for name, value in run.items() if name != "inputs"})
         if inputs["inputs"] != run["inputs"]:
-            found.append("an input has changed")
-        if found:
+            differences.append("an input has changed")
+        if differences:
             raise ResumeError(
-                f"{output.uri}: of another run: {'; '.join(found)}.",
+                f"{output.uri}: of another run: {'; '.join(differences)}.",
                 hint="Give what it began with, or begin again with --force.",
             )
         for match in parts.values():
@@ -247,9 +247,11 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
                     if part.number not in known:
                         yield {"part": [part]}
 
-        given = ray.data.from_items([{"item": item} for item in items], override_num_blocks=min(len(items), 1000))
+        items_of_files = ray.data.from_items(
+            [{"item": item} for item in items], override_num_blocks=min(len(items), 1000)
+        )
         readers = TaskPoolStrategy(size=min(READERS, len(items)))
-        parts = given.map_batches(read, batch_size=1, compute=readers, num_cpus=0)
+        parts = items_of_files.map_batches(read, batch_size=1, compute=readers, num_cpus=0)
         with warnings.catch_warnings():
             # Ray 2.60 has no other name for the last two, and removes them in 2.64. It also warns of idle actors.
             warnings.simplefilter("ignore")

@@ -94,14 +94,14 @@ def chunks_of(part: Part, reading: Reading, keep: bool) -> Iterator[Chunk]:
         keep: whether sources keep the text that was read, for records of lines and words.
     """
     name = part.file.name
-    given = Input(name, None)
+    entry = Input(name, None)
     if part.rows is not None:
-        return documents_of_rows(part.rows, given, reading, keep)
+        return documents_of_rows(part.rows, entry, reading, keep)
     opener = partial(Place(part.file.uri).open, name, reading.binary)
-    return iter([[(given, file_document(name, opener, True, reading, keep))]])
+    return iter([[(entry, file_document(name, opener, True, reading, keep))]])
 
 
-def documents_of_rows(rows: tuple[Row, ...], given: Input, reading: Reading, keep: bool) -> Iterator[Chunk]:
+def documents_of_rows(rows: tuple[Row, ...], entry: Input, reading: Reading, keep: bool) -> Iterator[Chunk]:
     """Yield the documents of rows in chunks; each repeats the columns that `reading.keep` names."""
     columns = CarriedColumns(reading, (), lambda line: None)
-    return chunks((given, document) for document in items(iter(rows), given.name, reading, keep, columns))
+    return chunks((entry, document) for document in items(iter(rows), entry.name, reading, keep, columns))

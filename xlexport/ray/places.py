@@ -70,8 +70,8 @@ class Place:
         """Return the names of the files in this folder, sorted; none if it does not exist."""
         from pyarrow import fs
 
-        found = self.system.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-        return sorted(entry.base_name for entry in found if entry.is_file)
+        entries = self.system.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return sorted(entry.base_name for entry in entries if entry.is_file)
 
     def open(self, name: str, binary: bool) -> BinaryIO:
         """Open the file to read, as `scoring.inputs.open_input` does."""
@@ -134,13 +134,13 @@ def files_at(uri: str, patterns: Sequence[str] = ()) -> list[str]:
         for entry in folder.system.get_file_info(selector)
         if entry.is_file and not entry.base_name.startswith((".", "_"))
     ]
-    taken = [
+    names = [
         name
         for name in sorted(inside)
         if _matches(name.split("/"), parts[named:])
         and (not patterns or any(fnmatch.fnmatch(name.rpartition("/")[2], pattern) for pattern in patterns))
     ]
-    return [folder.at(name).uri for name in taken]
+    return [folder.at(name).uri for name in names]
 
 
 def _parts(uri: str) -> tuple[str, str]:

@@ -148,8 +148,8 @@ class ChunkScorer:
             parts = sorted(itertools.chain.from_iterable(steps), key=lambda part: part.number)
             yield [records.take(part) for part in parts]
         else:
-            for found in steps:
-                yield [records.take(part) for part in found]
+            for parts in steps:
+                yield [records.take(part) for part in parts]
                 if is_due():
                     fields, arrays = scorer_state(scorer)
                     yield ChunkState({"scorer": fields, "records": records.state()}, arrays)

@@ -90,20 +90,20 @@ class Comparison:
         Raises:
             TextError: rows do not match, or a value is not a number; the message has the first such row.
         """
-        found = Summary(self.value)
+        summary = Summary(self.value)
         squares = 0.0
         for record in self.records():
-            found.records += 1
+            summary.records += 1
             one, other, difference = list(record.values())[-3:]
             if difference is None:
                 continue
-            found.compared += 1
-            found.mean_a, _ = added(found.mean_a, 0.0, one, found.compared)
-            found.mean_b, _ = added(found.mean_b, 0.0, other, found.compared)
-            found.mean_difference, squares = added(found.mean_difference, squares, difference, found.compared)
-        if found.compared > 1:
-            found.standard_error = math.sqrt(squares / (found.compared - 1) / found.compared)
-        return found
+            summary.compared += 1
+            summary.mean_a, _ = added(summary.mean_a, 0.0, one, summary.compared)
+            summary.mean_b, _ = added(summary.mean_b, 0.0, other, summary.compared)
+            summary.mean_difference, squares = added(summary.mean_difference, squares, difference, summary.compared)
+        if summary.compared > 1:
+            summary.standard_error = math.sqrt(squares / (summary.compared - 1) / summary.compared)
+        return summary
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield a record for each pair: the columns that are equal, both values, and A − B; None: without a value.

@@ -65,13 +65,13 @@ def documents_by_input(
         TextError: columns have names that records use themselves.
         MissingDependencyError: a Parquet file needs a package that is not installed.
     """
-    for given in inputs:
-        opener = partial(open_input, given, stdin, reading.binary)
+    for file in inputs:
+        opener = partial(open_input, file, stdin, reading.binary)
         if reading.field is None:
-            yield given, file_document(given.name, opener, given.repeatable, reading, keep)
+            yield file, file_document(file.name, opener, file.repeatable, reading, keep)
             continue
-        rows = rows_of(given, TextSource(given.name, opener, given.repeatable), reading)
-        yield from ((given, document) for document in items(rows, given.name, reading, keep, columns))
+        rows = rows_of(file, TextSource(file.name, opener, file.repeatable), reading)
+        yield from ((file, document) for document in items(rows, file.name, reading, keep, columns))
 
 
 def file_document(
@@ -93,9 +93,9 @@ def file_document(
 
 def table(path: Path) -> Callable[[], Iterator[Row]]:
     """Return a function that reads the rows of a table from the first."""
-    given = Input(str(path), path)
-    opener = partial(open_input, given, io.BytesIO())
-    return lambda: rows_of(given, TextSource(given.name, opener, given.repeatable), Reading())
+    file = Input(str(path), path)
+    opener = partial(open_input, file, io.BytesIO())
+    return lambda: rows_of(file, TextSource(file.name, opener, file.repeatable), Reading())
 
 
 def only_document(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO) -> Document:
@@ -104,15 +104,15 @@ def only_document(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO) ->
     Raises:
         TextError: there are several documents, or none.
     """
-    found = list(itertools.islice(documents(inputs, reading, stdin, keep=False), 2))
-    names = ", ".join(given.name for given in inputs[:2])
-    if not found:
+    opened = list(itertools.islice(documents(inputs, reading, stdin, keep=False), 2))
+    names = ", ".join(file.name for file in inputs[:2])
+    if not opened:
         raise nothing_in([names], "lines that are not blank")
-    if len(found) > 1:
+    if len(opened) > 1:
         raise TextError(
             f"{names}: several documents, expected one.", hint="Give one of them; `xlexport score` takes several."
         )
-    return found[0]
+    return opened[0]
 
 
 def kept(document: Document, limits: Limits = KEPT_LIMITS) -> Document:
@@ -141,7 +141,7 @@ def _ids(source: TextSource) -> Iterator[Ids]:
         raw = left + raw
         cut = max(map(raw.rfind, (b" ", b"\n", b"\t", b"\r"))) + 1
         if not cut and len(raw) > CHUNK:
-            raise no_ids(source.name, f"{len(raw):,} bytes without white space")
+            raise _no_ids(source.name, f"{len(raw):,} bytes without white space")
         yield ids_of_words(raw[:cut].split(), source.name)
         left = raw[cut:]
     yield ids_of_words(left.split(), source.name)
@@ -182,8 +182,8 @@ class CarriedColumns:
             further = [column for column in self._others(row) if column not in self._names]
             if further:
                 self._warned.add(file)
-                shown = listed(repr(column[:SHOWN]) for column in further)
-                self._tell(f"{name}: without {shown}, which {self._first} lacks. Choose columns with --keep.")
+                names = listed(repr(column[:SHOWN]) for column in further)
+                self._tell(f"{name}: without {names}, which {self._first} lacks. Choose columns with --keep.")
         columns = {column: _plain(row.get(column)) for column in self._names}
         length = sum(len(value) for value in columns.values() if isinstance(value, str))
         if length > LONGEST_COLUMNS:
@@ -298,8 +298,8 @@ def _content(row: Row, values: Mapping[str, Any], field: str, option: str, ids: 
         return content
     what = "token ids in a list" if ids else "text"
     fields = listed(repr(other[:SHOWN]) for other in values) or "nothing"
-    found = f"{json_kind(content)} there" if field in values else f"only {fields}"
-    raise TextError(f"{name}: expected {what} in field {field!r}, found {found}.", hint=f"Check {option}.")
+    actual = f"{json_kind(content)} there" if field in values else f"only {fields}"
+    raise TextError(f"{name}: expected {what} in field {field!r}, found {actual}.", hint=f"Check {option}.")
 
 
 def _own_name(values: Mapping[str, Any], name: str, reading: Reading) -> str:
@@ -350,13 +350,13 @@ def ids_of_words(words: Sequence[bytes], name: str) -> Ids:
         try:
             ids[place] = int(word)
         except (ValueError, OverflowError) as error:
-            shown = word[:SHOWN].decode("utf-8", "backslashreplace")
-            raise no_ids(name, repr(shown) + ("…" if len(word) > SHOWN else "")) from error
+            beginning = word[:SHOWN].decode("utf-8", "backslashreplace")
+            raise _no_ids(name, repr(beginning) + ("…" if len(word) > SHOWN else "")) from error
     return ids
 
 
-def no_ids(name: str, found: str) -> TokenError:
+def _no_ids(name: str, content: str) -> TokenError:
     """Return the error for a document that does not hold token ids."""
     return TokenError(
-        f"{name}: not token ids separated by white space (found {found}).", hint="Leave out --ids for text."
+        f"{name}: not token ids separated by white space (found {content}).", hint="Leave out --ids for text."
     )

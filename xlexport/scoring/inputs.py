@@ -162,7 +162,7 @@ def find_inputs(
             inputs.append(Input(name, argument))
     if include and not any(os.path.isdir(path) or glob.has_magic(str(path)) for path in arguments):
         tell("--include selects files in folders and patterns; files that are named are all taken")
-    tables = [given.name for given in inputs if given.row_format != "json"]
+    tables = [entry.name for entry in inputs if entry.row_format != "json"]
     if tables and reading.field is None and not reading.ids:
         tell(f"{listed(tables)}: read as text. For a document in each row, name its column with --field.")
     if not inputs:
@@ -190,7 +190,7 @@ def _matching(pattern: str, patterns: Sequence[str], unwanted: set[str], tell: C
         path = Path(match)
         if not folders.isdisjoint(path.parents):
             continue  # '**' matches folders and also their content, which is taken with the folder
-        if any(found.is_symlink() for found in (path, *path.parents) if len(found.parts) > named):
+        if any(part.is_symlink() for part in (path, *path.parents) if len(part.parts) > named):
             links += 1
         elif os.path.isdir(path):
             folders.add(path)
@@ -203,7 +203,7 @@ def _matching(pattern: str, patterns: Sequence[str], unwanted: set[str], tell: C
 
 
 def _in_folder(folder: Path, patterns: Sequence[str], unwanted: set[str], tell: Callable[[str], None]) -> list[Input]:
-    taken: list[Path] = []
+    paths: list[Path] = []
     hidden = others = bundles = links = 0
     closed: list[OSError] = []
     for here, folders, files in os.walk(folder, onerror=closed.append):
@@ -224,32 +224,32 @@ def _in_folder(folder: Path, patterns: Sequence[str], unwanted: set[str], tell: 
             elif patterns and not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
                 others += 1
             else:
-                taken.append(path)
+                paths.append(path)
     counts = (
         *((others, counted(others, "other")), (bundles, counted(bundles, "bundle"))),
         *((links, counted(links, "link")), (hidden, f"{hidden:,} hidden")),
     )
     left_out = " and ".join(what for n, what in counts if n)
-    tell(f"{folder}: {counted(len(taken), 'file')}{_named(patterns)}{f', without {left_out}' if left_out else ''}")
-    taken += [Path(error.filename) for error in closed]  # reading these fails, and `score` reports it
-    return [Input(str(path), path) for path in sorted(taken, key=lambda path: path.parts)]
+    tell(f"{folder}: {counted(len(paths), 'file')}{_named(patterns)}{f', without {left_out}' if left_out else ''}")
+    paths += [Path(error.filename) for error in closed]  # reading these fails, and `score` reports it
+    return [Input(str(path), path) for path in sorted(paths, key=lambda path: path.parts)]
 
 
 def digest_inputs(inputs: Sequence[Input]) -> dict[str, Any]:
     """Return the names and digests of inputs, to recognize the same inputs in a later run."""
     everything = hashlib.sha256()
     files: list[list[str]] = []
-    for given in inputs:
+    for entry in inputs:
         content = hashlib.sha256()
         try:
-            with (given.path or Path(os.devnull)).open("rb") as file:
+            with (entry.path or Path(os.devnull)).open("rb") as file:
                 while raw := file.read(CHUNK):
                     content.update(raw)
-            found = content.hexdigest()
+            digest = content.hexdigest()
         except OSError as error:
-            found = str(error.strerror)
-        everything.update(f"{given.name}\0{found}\0".encode("utf-8", "surrogateescape"))
-        files.append([given.name, found[:16]])
+            digest = str(error.strerror)
+        everything.update(f"{entry.name}\0{digest}\0".encode("utf-8", "surrogateescape"))
+        files.append([entry.name, digest[:16]])
     return {
         "count": len(inputs),
         "sha256": everything.hexdigest(),
@@ -259,7 +259,7 @@ def digest_inputs(inputs: Sequence[Input]) -> dict[str, Any]:
 
 def extent(inputs: Sequence[Input], reading: Reading) -> tuple[int | None, int | None]:
     """Return the number of documents in inputs, and the bytes of their text; None if only reading shows it."""
-    sizes = [given.size for given in inputs]
+    sizes = [entry.size for entry in inputs]
     known = [size for size in sizes if size is not None]
     of_text = len(known) == len(sizes) and not reading.ids  # offsets in a file of ids do not count bytes
     return len(inputs) if reading.field is None else None, sum(known) if of_text else None
@@ -340,7 +340,7 @@ class TextSource(io.RawIOBase):
         self.base = before
 
 
-def open_input(given: Input, stdin: BinaryIO, binary: bool = False) -> BinaryIO:
+def open_input(entry: Input, stdin: BinaryIO, binary: bool = False) -> BinaryIO:
     """Open the bytes of an input, unpacked if its content is gzip data or its name says so.
 
     Args:
@@ -350,15 +350,15 @@ def open_input(given: Input, stdin: BinaryIO, binary: bool = False) -> BinaryIO:
         TextError: its beginning has a zero byte, or the mark of another encoding.
         OSError, EOFError: it cannot be opened, or is broken gzip data.
     """
-    if given.path is None:
+    if entry.path is None:
         file: Any = _Shared(stdin if hasattr(stdin, "peek") else io.BufferedReader(cast(io.RawIOBase, stdin)))
-    elif glob.has_magic(given.name) and not os.path.lexists(given.path):
-        raise FileNotFoundError(f"{given.name}: no file matches. Check the pattern.")
+    elif glob.has_magic(entry.name) and not os.path.lexists(entry.path):
+        raise FileNotFoundError(f"{entry.name}: no file matches. Check the pattern.")
     else:
-        if os.path.isdir(given.path):
-            os.scandir(given.path).close()  # fails without permission to read it
-        file = given.path.open("rb")
-    return unpacked(file, given.name, given.path is not None and given.path.suffix == ".gz", binary)
+        if os.path.isdir(entry.path):
+            os.scandir(entry.path).close()  # fails without permission to read it
+        file = entry.path.open("rb")
+    return unpacked(file, entry.name, entry.path is not None and entry.path.suffix == ".gz", binary)
 
 
 def unpacked(file: Any, name: str, packed: bool, binary: bool) -> BinaryIO:

@@ -30,19 +30,19 @@ PATIENCE = 5.0  # seconds in which a worker must end after it was asked to
 
 
 @dataclass(frozen=True)
-class NoChunk:
+class _NoChunk:
     """The answer to the number of a chunk after the last one."""
 
 
 @dataclass(frozen=True)
-class Failed:
+class _Failed:
     """The answer if a worker cannot go on."""
 
     error: Exception
 
 
 @dataclass
-class Worker:
+class _Worker:
     """A worker process, and the number of the chunk that it scores."""
 
     process: BaseProcess
@@ -60,7 +60,7 @@ def worker_messages(job: Job, processes: int, first: int, state: ChunkState | No
         WorkerError: a worker ended, or was killed.
         Exception: the error of the first chunk that failed.
     """
-    workers: list[Worker] = []
+    workers: list[_Worker] = []
     try:
         for _ in range(processes):
             workers.append(_started(job))
@@ -76,7 +76,7 @@ def worker_messages(job: Job, processes: int, first: int, state: ChunkState | No
             worker.connection.close()
 
 
-def _ordered(workers: list[Worker], first: int, state: ChunkState | None) -> Iterator[Message]:
+def _ordered(workers: list[_Worker], first: int, state: ChunkState | None) -> Iterator[Message]:
     waiting: dict[int, deque[tuple[int, Any]]] = defaultdict(deque)  # sizes and answers, by chunk
     held = 0  # bytes of them
     following = current = first
@@ -90,9 +90,9 @@ def _ordered(workers: list[Worker], first: int, state: ChunkState | None) -> Ite
         while waiting[current]:
             size, answer = waiting[current].popleft()
             held -= size
-            if isinstance(answer, Failed):
+            if isinstance(answer, _Failed):
                 raise answer.error
-            if isinstance(answer, NoChunk):
+            if isinstance(answer, _NoChunk):
                 return
             yield answer
             if answer is None:
@@ -108,22 +108,22 @@ def _ordered(workers: list[Worker], first: int, state: ChunkState | None) -> Ite
                     continue  # records before it are not written yet, and later states follow
                 waiting[worker.chunk].append((len(raw), answer))
                 held += len(raw)
-                exhausted = exhausted or isinstance(answer, NoChunk)
-                if answer is None or isinstance(answer, NoChunk):
+                exhausted = exhausted or isinstance(answer, _NoChunk)
+                if answer is None or isinstance(answer, _NoChunk):
                     worker.chunk = None
 
 
-def _ready(workers: list[Worker], current: int, held: int) -> list[Worker]:
+def _ready(workers: list[_Worker], current: int, held: int) -> list[_Worker]:
     """Wait for messages, and return the workers that have some; beyond the limit only for those of this chunk."""
     heard = {
         worker.connection: worker
         for worker in workers
         if worker.chunk is not None and (held < MOST_WAITING or worker.chunk == current)
     }
-    return [heard[found] for found in wait(list(heard)) if isinstance(found, Connection)]
+    return [heard[connection] for connection in wait(list(heard)) if isinstance(connection, Connection)]
 
 
-def _received(worker: Worker) -> bytes:
+def _received(worker: _Worker) -> bytes:
     try:
         return worker.connection.recv_bytes()
     except (EOFError, OSError):
@@ -143,7 +143,7 @@ def _how(status: int | None) -> str:
         return f"by signal {-status}"
 
 
-def _started(job: Job) -> Worker:
+def _started(job: Job) -> _Worker:
     """Start a process that ignores Ctrl-C from the beginning."""
     context = multiprocessing.get_context("spawn")  # a fork would copy ONNX Runtime's locks without its threads
     mine, theirs = context.Pipe()
@@ -151,7 +151,7 @@ def _started(job: Job) -> Worker:
     with _without_interrupts():
         process.start()
     theirs.close()
-    return Worker(process, mine)
+    return _Worker(process, mine)
 
 
 @contextlib.contextmanager
@@ -179,10 +179,10 @@ def _work(job: Job, connection: Connection) -> None:
         return
     except Exception as error:
         error.add_note(traceback.format_exc())  # for a bug
-        connection.send_bytes(pickle.dumps(Failed(_sendable(error))))
+        connection.send_bytes(pickle.dumps(_Failed(_sendable(error))))
 
 
-def _answers(job: Job, connection: Connection) -> Iterator[Message | NoChunk]:
+def _answers(job: Job, connection: Connection) -> Iterator[Message | _NoChunk]:
     scorer = ChunkScorer(open_bundle(job.bundle, **job.runtime), job.settings, job.options, job.with_speed)
     notes: list[str] = []
     cut = enumerate(chunks(job.documents(io.BytesIO(), notes.append)))
@@ -198,7 +198,7 @@ def _answers(job: Job, connection: Connection) -> Iterator[Message | NoChunk]:
             notes.clear()  # about chunks of other processes
             number, chunk = next(cut, (wanted, None))
         if chunk is None:
-            yield NoChunk()
+            yield _NoChunk()
             continue
         yield from notes
         notes.clear()

@@ -48,47 +48,47 @@ def marked_regions(raw: bytes, name: str) -> tuple[bytes, list[int]]:
     return bytes(text), _edges(bytes(text), begins, name)
 
 
-def regions_of_field(text: str, given: Any, field: str, name: str) -> list[int]:
+def regions_of_field(text: str, value: Any, field: str, name: str) -> list[int]:
     """Return the bytes of a text at which regions begin, except the first, from the value of another field.
 
     Args:
-        given: the text with marks, or numbers of characters in a list or a text.
+        value: the text with marks, or numbers of characters in a list or a text.
 
     Raises:
         TextError: the value is of another kind, or does not fit the text.
     """
     raw = utf8_bytes(text, name)
-    if given is None:
+    if value is None:
         return _edges(raw, [], name)
-    if isinstance(given, str) and MARK.decode() in given:
-        marked, edges = marked_regions(utf8_bytes(given, name), name)
+    if isinstance(value, str) and MARK.decode() in value:
+        marked, edges = marked_regions(utf8_bytes(value, name), name)
         if marked != raw:
             pairs = zip(marked, raw, strict=False)
             at = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(marked), len(raw)))
             raise TextError(f"{name}: field {field!r} without its marks differs from the text at byte {at}.", hint=HINT)
         return edges
-    numbers = _numbers(given)
+    numbers = _numbers(value)
     if (
         numbers is None
         or numbers != sorted(set(numbers))
         or (numbers and not 0 <= numbers[0] <= numbers[-1] < len(text))
     ):
         raise TextError(
-            f"{name}: field {field!r} holds {shown(given)}, expected rising numbers from 0 to {len(text) - 1}.",
+            f"{name}: field {field!r} holds {shown(value)}, expected rising numbers from 0 to {len(text) - 1}.",
             hint=HINT,
         )
     places = np.flatnonzero((np.frombuffer(raw, np.uint8) & 0xC0) != 0x80)  # of the characters
     return _edges(raw, [int(places[number]) for number in numbers if number], name)
 
 
-def _numbers(given: Any) -> list[int] | None:
+def _numbers(value: Any) -> list[int] | None:
     """Return whole numbers from a list or a text; None if the value holds something else."""
-    if isinstance(given, str):
-        words = given.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
+    if isinstance(value, str):
+        words = value.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
         if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
             return None
         return [int(word) for word in words]
-    values = given if isinstance(given, list) else [given]
+    values = value if isinstance(value, list) else [value]
     return list(values) if all(type(value) is int for value in values) else None
 
 

@@ -45,18 +45,18 @@ class Row:
 
 
 def rows_of(
-    given: Input, source: TextSource, reading: Reading, open_table: Callable[[], BinaryIO] | None = None
+    entry: Input, source: TextSource, reading: Reading, open_table: Callable[[], BinaryIO] | None = None
 ) -> Iterator[Row]:
     """Yield the rows of a file, whose format is that of its name.
 
     Args:
         source: the file; open_table: opens a file of Parquet; None: it is opened by its path.
     """
-    kind = given.row_format
+    kind = entry.row_format
     if kind == "json":
         return _json_rows(source, reading)
     if kind == "parquet":
-        return parquet_rows(given, reading, open_table)
+        return parquet_rows(entry, reading, open_table)
     return table_rows(source, reading, "\t" if kind == "tsv" else ",")
 
 
@@ -91,9 +91,9 @@ def _check_header(names: Sequence[str], name: str, reading: Reading, hint: str =
     for option, columns in wanted.items():
         for column in columns:
             if column is not None and column not in names:
-                found = listed(map(shown, filter(None, names))) or "nothing"
+                present = listed(map(shown, filter(None, names))) or "nothing"
                 raise TextError(
-                    f"{name}: no column {shown(column)}, found only {found}.", hint=f"Check {option}.{hint}"
+                    f"{name}: no column {shown(column)}, found only {present}.", hint=f"Check {option}.{hint}"
                 )
 
 
@@ -144,9 +144,9 @@ def _object(line: bytes, name: str, reading: Reading) -> dict[str, Any]:
 def _json_problem(error: ValueError | RecursionError) -> str:
     """Return what is wrong with a line that is not JSON, and where."""
     if isinstance(error, json.JSONDecodeError):
-        found = error.doc[error.pos : error.pos + 20]
+        excerpt = error.doc[error.pos : error.pos + 20]
         what = error.msg[:1].lower() + error.msg[1:].removesuffix(" at").removesuffix(" starting")
-        return f"{what} at character {error.pos + 1}: {found!r}" if found else f"{what} at its end"
+        return f"{what} at character {error.pos + 1}: {excerpt!r}" if excerpt else f"{what} at its end"
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 at byte {error.start + 1}"
     return "nested too deeply" if isinstance(error, RecursionError) else "a number of too many digits"
@@ -258,7 +258,7 @@ class _Lines:
             ) from error
 
 
-def parquet_rows(given: Input, reading: Reading, opener: Callable[[], BinaryIO] | None = None) -> Iterator[Row]:
+def parquet_rows(entry: Input, reading: Reading, opener: Callable[[], BinaryIO] | None = None) -> Iterator[Row]:
     """Yield the rows of a file, numbered from 1.
 
     Args:
@@ -272,19 +272,19 @@ def parquet_rows(given: Input, reading: Reading, opener: Callable[[], BinaryIO] 
         from pyarrow import parquet
     except ImportError as error:
         raise MissingDependencyError(
-            f"{given.name}: Parquet needs the pyarrow package, which is not installed.", hint="pip install pyarrow"
+            f"{entry.name}: Parquet needs the pyarrow package, which is not installed.", hint="pip install pyarrow"
         ) from error
     number = 0
     limits = {"thrift_string_size_limit": LARGEST_FOOTER, "thrift_container_size_limit": LARGEST_FOOTER}
     try:
         # Python opens the file, because its errors name it as all others are named.
         with (
-            (opener or partial(Path(given.path or given.name).open, "rb"))() as raw,
+            (opener or partial(Path(entry.path or entry.name).open, "rb"))() as raw,
             parquet.ParquetFile(raw, **limits) as file,
         ):
-            _check_groups(file.metadata, given.name)
+            _check_groups(file.metadata, entry.name)
             schema = file.schema_arrow
-            _check_header(schema.names, given.name, reading)
+            _check_header(schema.names, entry.name, reading)
             wanted = {
                 reading.field,
                 reading.context_field,
@@ -296,16 +296,16 @@ def parquet_rows(given: Input, reading: Reading, opener: Callable[[], BinaryIO] 
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns, use_threads=False):
                 for place in range(batch.num_rows):
                     number += 1
-                    yield _row(batch, place, f"{given.name}:{number}", reading)
+                    yield _row(batch, place, f"{entry.name}:{number}", reading)
     except TextError as error:
-        yield Row(given.name, error)
+        yield Row(entry.name, error)
     except OSError as error:
         if isinstance(error, pyarrow.ArrowException) or error.errno is None:
-            yield Row(given.name, _unreadable(given.name, number, error))
+            yield Row(entry.name, _unreadable(entry.name, number, error))
         else:
-            yield Row(given.name, error)
+            yield Row(entry.name, error)
     except pyarrow.ArrowException as error:
-        yield Row(given.name, _unreadable(given.name, number, error))
+        yield Row(entry.name, _unreadable(entry.name, number, error))
 
 
 def _check_groups(metadata: Any, name: str) -> None:

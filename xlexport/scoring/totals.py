@@ -93,25 +93,27 @@ def nothing_to_score(score: DocumentScore) -> TextError | None:
 
 def caveats(evaluation: EvaluationSettings, tokenizer: Tokenizer) -> list[str]:
     """Return sentences about what the scores of every document depend on or do not cover."""
-    found = []
+    sentences = []
     if evaluation.segmentation_matters:
-        found.append(f"Without same_length the scores depend on the segment length, which is {evaluation.segment_len}.")
+        sentences.append(
+            f"Without same_length the scores depend on the segment length, which is {evaluation.segment_len}."
+        )
     if tokenizer.merges_newlines:
-        found.append(NEWLINES_MERGED)
-    return found
+        sentences.append(NEWLINES_MERGED)
+    return sentences
 
 
 def losses(score: DocumentScore) -> list[str]:
     """Return sentences about text of a document that its tokens lose, which changes its bits per byte."""
-    found = []
+    sentences = []
     if score.dropped_bytes:
-        found.append(
+        sentences.append(
             f"{score.dropped_bytes:,} bytes have no symbol in the vocabulary (newlines), so they were left out; "
             "ratios cover only the rest, as in published figures."
         )
     if score.unknown_tokens:
-        found.append(
+        sentences.append(
             f"{score.unknown_tokens:,} of {score.tokens:,} tokens replace text that the vocabulary lacks, so "
             "the bits do not encode the text."
         )
-    return found
+    return sentences

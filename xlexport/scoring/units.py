@@ -182,13 +182,13 @@ class UnitSplitter:
     def _edges(self, raw: npt.NDArray[np.uint8], is_space: npt.NDArray[np.bool_], done: int) -> Array:
         """Return the places up to `done` at which units begin in `raw`, without the open unit."""
         if self._by == "region":
-            found = np.array(self._source.edges, np.int64) - self._source.base
+            begins = np.array(self._source.edges, np.int64) - self._source.base
         elif self._by == "word":
-            found = word_edges(is_space, bool(IS_SPACE[self._before]))
+            begins = word_edges(is_space, bool(IS_SPACE[self._before]))
         else:
-            found = np.flatnonzero(np.concatenate([[self._before], raw[:-1]]) == NEWLINE)
-        first, last = np.searchsorted(found, (self._opened - self._source.base + 1, done + 1))
-        return found[first:last]
+            begins = np.flatnonzero(np.concatenate([[self._before], raw[:-1]]) == NEWLINE)
+        first, last = np.searchsorted(begins, (self._opened - self._source.base + 1, done + 1))
+        return begins[first:last]
 
     def _split(self, raw: npt.NDArray[np.uint8], is_space: npt.NDArray[np.bool_], edges: Array) -> list[Unit]:
         """Return the open unit and the units that begin in `raw`, with the counts of that text."""
@@ -256,8 +256,8 @@ class UnitSplitter:
         firsts = np.searchsorted(np.maximum.accumulate(ends), edges, "right").tolist()
         for unit, edge, first in zip(begun, edges.tolist(), firsts, strict=True):
             if unscored <= first < len(starts) and starts[first] >= edge:  # else a token continues over the edge
-                found = float(part.word_ends[first - unscored])
-                unit.begins = found if math.isfinite(found) else None
+                log_prob = float(part.word_ends[first - unscored])
+                unit.begins = log_prob if math.isfinite(log_prob) else None
         chain = units if self._held is None else [self._held, *units]
         for unit, following in itertools.pairwise(chain):
             if unit.corrected is None:

@@ -50,9 +50,9 @@ def rows_of_long(engine: Engine) -> int:
     return 1 if engine.device.kind == "cpu" and engine.threads == 1 else FEWEST_ROWS
 
 
-def formed(found: Sequence[Opened], longest_step: int, threads: int) -> Iterator[list[Opened]]:
+def formed(documents: Sequence[Opened], longest_step: int, threads: int) -> Iterator[list[Opened]]:
     """Yield batches of documents of similar lengths, which are known; the shortest documents come first."""
-    ordered = sorted(found, key=lambda opened: opened.tokens or 0)
+    ordered = sorted(documents, key=lambda opened: opened.tokens or 0)
     begun = 0
     while begun < len(ordered):
         rows = 1

@@ -165,7 +165,7 @@ class Scorer:
 
     def steps(self, documents: Iterable[Document | Source]) -> Iterator[list[TokenScores]]:
         """Yield the scores of all rows of a step together; between two steps, `scorer_state` can save the scorer."""
-        opened = (self.open(number, given) for number, given in enumerate(documents, self.taken))
+        opened = (self.open(number, document) for number, document in enumerate(documents, self.taken))
         if self.batch_size != AUTO:
             yield from self._rolling(opened, self.batch_size)
             return
@@ -173,10 +173,10 @@ class Scorer:
             yield from self._rolling(iter(()), len(self.rows))
         threads = self.engine.threads or 1
         while together := list(itertools.islice(opened, TOGETHER)):
-            known = [given for given in together if given.tokens is not None]
+            known = [document for document in together if document.tokens is not None]
             for batch in formed(known, self._longest_step, threads):
                 yield from self._rolling(iter(batch), len(batch))
-            others = (given for given in together if given.tokens is None)
+            others = (document for document in together if document.tokens is None)
             yield from self._rolling(others, rows_of_long(self.engine))
 
     def open(self, number: int, given: Document | Source) -> Opened:
@@ -197,13 +197,13 @@ class Scorer:
         while True:
             # Fill idle rows; before the first step, also add rows.
             while (None in rows) or (self.memory is None and len(rows) < self._useful(most)):
-                given, late = late or next(waiting, None), None
-                if given is None:
+                opened, late = late or next(waiting, None), None
+                if opened is None:
                     break
-                if self.memory is not None and not self.fitting.takes(given.tokens):
-                    late = given  # it waits until all rows are idle, because the rings have another size
+                if self.memory is not None and not self.fitting.takes(opened.tokens):
+                    late = opened  # it waits until all rows are idle, because the rings have another size
                     break
-                if isinstance(document := self._begin(given), TokenScores):  # nothing to score in it
+                if isinstance(document := self._begin(opened), TokenScores):  # nothing to score in it
                     yield [document]
                 else:
                     self._seat(document)
@@ -244,13 +244,13 @@ class Scorer:
         useful = most_rows(self.engine, longest) if self.rows and self.batch_size != AUTO else None
         return most if useful is None else min(most, useful)
 
-    def _begin(self, given: Opened) -> ActiveDocument | TokenScores:
+    def _begin(self, opened: Opened) -> ActiveDocument | TokenScores:
         """Begin a document; return its end at once if it has nothing to score."""
-        self.taken = given.number + 1
-        reader = given.reader
-        document = ActiveDocument(given.number, given.document.name, 0, 0, reader=reader, tokens=given.tokens)
-        if given.error is not None:
-            return self._failed(document, given.error)
+        self.taken = opened.number + 1
+        reader = opened.reader
+        document = ActiveDocument(opened.number, opened.document.name, 0, 0, reader=reader, tokens=opened.tokens)
+        if opened.error is not None:
+            return self._failed(document, opened.error)
         try:
             longest = self.evaluation.longest_document
             if longest is not None and not self.evaluation.restart and reader.at_hand and reader.has(longest + 1):
@@ -317,7 +317,7 @@ class Scorer:
 
     def _step(self, memory: Memory) -> list[TokenScores]:
         """Run one segment of every row that has a document."""
-        found = list(self._make_room(memory))
+        results = list(self._make_room(memory))
         longest = min(self._longest_step, int(memory.room.min()))  # padding needs positions too
         pieces: dict[int, TokenPiece] = {}
         for row, document in enumerate(self.rows):
@@ -325,9 +325,9 @@ class Scorer:
                 try:
                     pieces[row] = self._take(document, longest)
                 except UNREADABLE as error:
-                    found.append(self._failed(self._leave(row), error))
+                    results.append(self._failed(self._leave(row), error))
         if not pieces:
-            return found
+            return results
         B, S = len(self.rows), max(len(piece) for piece in pieces.values())
         if self.evaluation.bidirectional and longest > S:
             S += 1  # for the document's last token, whose prediction is dropped
@@ -355,10 +355,10 @@ class Scorer:
                 last = None if scores.summary is None else self._word_ends.after(memory, document.held)
                 scores = replace(scores, word_ends=ends[own], last_word_end=last)
             if before < n or scores.summary is not None or scores.error is not None:
-                found.append(scores)
+                results.append(scores)
             if scores.summary is not None or scores.error is not None:
                 self._leave(row)
-        return found
+        return results
 
     def _take(self, document: ActiveDocument, longest: int) -> TokenPiece:
         """Return the targets of the next step, at most `longest`."""
