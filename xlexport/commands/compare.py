@@ -65,12 +65,12 @@ def compare(
         raise click.UsageError("Parquet is a format of files. Give one with -o.")
     if output is None and force:
         raise click.UsageError("--force is about an output file. Give it with -o.")
-    written = kind or ("jsonl" if output is None else format_of_ending(output))
+    output_kind = kind or ("jsonl" if output is None else format_of_ending(output))
     from xlexport.atomic_output import check_file
     from xlexport.scoring.comparison import Comparison
     from xlexport.scoring.documents import table
 
-    if written == "parquet":
+    if output_kind == "parquet":
         require("tables")
     if output is not None:
         check_file(output, force)
@@ -81,9 +81,9 @@ def compare(
         return
     from xlexport.scoring.output_formats import encoder
 
-    lines = map(encoder(written, header=True), comparison.records())
+    lines = map(encoder(output_kind, header=True), comparison.records())
     if output is not None:
-        _write(lines, output, written, force)
+        _write(lines, output, output_kind, force)
     else:
         for line in lines:
             print_text(line.decode("utf-8").removesuffix("\n"))

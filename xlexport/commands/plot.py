@@ -138,13 +138,13 @@ def attention(
     from xlexport.verification.compare import check_sizes
     from xlexport.verification.walked_text import verify_ids
 
-    opened = xlruntime.load(bundle, ops="none")  # for its tokenizer and settings; no graph runs
-    require_support(opened.bundle.architecture, "attention-plot", str(bundle))
-    settings = opened.evaluation(**evaluation)
-    ids = verify_ids(opened.bundle, opened.tokenizer, file)
+    runtime_model = xlruntime.load(bundle, ops="none")  # for its tokenizer and settings; no graph runs
+    require_support(runtime_model.bundle.architecture, "attention-plot", str(bundle))
+    settings = runtime_model.evaluation(**evaluation)
+    ids = verify_ids(runtime_model.bundle, runtime_model.tokenizer, file)
     model = checkpoints.load(checkpoint, format_name, config).build_model()
-    check_sizes(opened, model)
-    model = architecture(opened.bundle.architecture).under_evaluation(model, settings)
+    check_sizes(runtime_model, model)
+    model = architecture(runtime_model.bundle.architecture).under_evaluation(model, settings)
     if position:
         _draw_terms(model, ids, settings.segment_len, tokens, output, as_json)
         return

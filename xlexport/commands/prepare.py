@@ -136,12 +136,12 @@ def _refuse_what_does_not_count(
     if tokenizer is None and vocab_style is not None:
         problems.append("--vocab-style: only with --tokenizer")
     if tokenizer is not None:
-        given = {"--unit": unit, "--vocab-size": vocab_size, "--min-count": min_count, "--lower-case": lower_case}
-        problems += [f"{name}: not with --tokenizer, which decides it" for name, value in given.items() if value]
+        options = {"--unit": unit, "--vocab-size": vocab_size, "--min-count": min_count, "--lower-case": lower_case}
+        problems += [f"{name}: not with --tokenizer, which decides it" for name, value in options.items() if value]
     counted = tokenizer is None and unit in (None, "words", "characters")
     if tokenizer is None and not counted:
-        given = {"--min-count": min_count, "--lower-case": lower_case}
-        problems += [f"{name}: only for words and characters" for name, value in given.items() if value]
+        options = {"--min-count": min_count, "--lower-case": lower_case}
+        problems += [f"{name}: only for words and characters" for name, value in options.items() if value]
     if unit == "bytes" and vocab_size is not None:
         problems.append("--vocab-size: there are 256 bytes")
     if clusters is not None and cutoffs is not None:

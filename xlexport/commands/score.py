@@ -216,7 +216,7 @@ class _Reporter:
 
     def fail(self, document: str, error: Exception) -> None:
         self.clear()
-        found = failure(error) or Failure(f"{document}: {error}", None, type(error).__name__, f"{document}: {error}")
+        found = failure(error) or Failure(f"{document}: {error}", None, type(error).__name__)
         found.show(self._as_json)
 
     def total(self, fields: Mapping[str, Any]) -> None:

@@ -155,8 +155,8 @@ def serve(
             )
             for bundle in bundles
         )
-        shown = f"[{host}]" if ":" in host else host
-        url = f"http://{shown}:{listening.getsockname()[1]}/v1"
+        address = f"[{host}]" if ":" in host else host
+        url = f"http://{address}:{listening.getsockname()[1]}/v1"
         names = [model.name for model in models.all]
         if not keys and not _is_loopback(host):
             tell_problem(f"Warning: everybody who can reach {host} may use this server; set XLEXPORT_API_KEY.")

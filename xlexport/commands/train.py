@@ -294,9 +294,9 @@ def train(
 
     Ctrl-C saves, --resume goes on. `torchrun -m xlexport train …` trains one model in several processes.
     """
-    from xlexport.extras import EXTRAS, require
+    from xlexport.extras import packages_of, require
 
-    require("train", *EXTRAS["images"] if training["task"] == "images" else ())
+    require("train", *packages_of("images") if training["task"] == "images" else ())
     if plot is not None:
         from xlexport.figures import check_picture
 
