@@ -24,11 +24,14 @@ from typing import Any
 import click
 import torch
 
+from benchmarks.sides import PATH
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint
 from xltraining.data.duplication import N_TOKEN, DuplicationTask, duplication_scores, sequence_length
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.train import TrainingRun
 from xltraining.training_config import TrainingConfig
+
+__all__ = ["main"]
 
 RUNS = ("full", "lsh-4", "lsh-2", "lsh-1", "lsh-4-redrawn", "lsh-2-redrawn", "lsh-1-redrawn")
 COLUMNS = ("full", "lsh-8", "lsh-4", "lsh-2", "lsh-1")
@@ -39,9 +42,11 @@ PAPER = {  # per cent, by COLUMNS
     "lsh-1": (0.8, 99.9, 99.6, 94.8, 77.9),
 }
 RESULTS = "results.json"
+CHUNK_LENGTH, BATCH_SIZE = 64, 8
+EXAMPLES = 64  # on which accuracies are measured
 
 
-def config_of(name: str, word_length: int, chunk_length: int) -> ReformerConfig:
+def config_of(name: str, word_length: int) -> ReformerConfig:
     """Return the paper's configuration: one layer, d_model = d_ff = 256, 4 heads, and 2 buckets for each chunk."""
     length = sequence_length(word_length)
     kind, _, rest = name.partition("-")
@@ -53,8 +58,8 @@ def config_of(name: str, word_length: int, chunk_length: int) -> ReformerConfig:
         d_inner=256,
         attn_layers=(kind,),
         n_hashes=int(rest[0]) if rest else 1,
-        n_buckets=(max(2, 2 * length // chunk_length // 2 * 2),),
-        chunk_length=chunk_length,
+        n_buckets=(max(2, 2 * length // CHUNK_LENGTH // 2 * 2),),
+        chunk_length=CHUNK_LENGTH,
         tgt_len=length,
         mem_len=length,
         position="absolute",
@@ -99,9 +104,9 @@ def evaluated_with(checkpoint: Checkpoint, column: str) -> Reformer:
     return other.eval()
 
 
-def evaluate(checkpoint: Checkpoint, task: DuplicationTask, examples: int) -> dict[str, float]:
+def evaluate(checkpoint: Checkpoint, task: DuplicationTask) -> dict[str, float]:
     """Measure accuracy with each attention, in per cent, on examples that no run trains on."""
-    tokens, targets = task.held_out_examples(examples)
+    tokens, targets = task.held_out_examples(EXAMPLES)
     return {
         column: 100 * duplication_scores(evaluated_with(checkpoint, column), tokens, targets)[1] for column in COLUMNS
     }
@@ -113,44 +118,35 @@ def table(results: dict[str, Any]) -> str:
     for name in RUNS:
         if name in results:
             paper = PAPER[name.removesuffix("-redrawn")]
-            found = results[name]["evaluated"]
+            accuracies = results[name]["evaluated"]
             cells = (
-                f"{found[column]:.1f} ({theirs:.1f})".rjust(16) for column, theirs in zip(COLUMNS, paper, strict=True)
+                f"{accuracies[column]:.1f} ({theirs:.1f})".rjust(16)
+                for column, theirs in zip(COLUMNS, paper, strict=True)
             )
             lines.append(f"{name:16}" + "".join(cells) + f"{results[name]['steps']:>9,}")
     return "\n".join(lines)
 
 
-@click.command()
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for runs and results.")
+@click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
+@click.option("--out", required=True, type=PATH, help="Folder for runs and results.")
 @click.option("--word-length", default=255, show_default=True)
-@click.option("--chunk-length", default=64, show_default=True)
-@click.option("--batch-size", default=8, show_default=True)
 @click.option("--steps", default=1500, show_default=True, help="Most updates of a run.")
 @click.option("--seconds", default=300.0, show_default=True, help="Most processor seconds of a run.")
 @click.option("--until", default=0.999, show_default=True, help="Held-out accuracy at which a run ends.")
-@click.option("--learning-rate", default=2e-3, show_default=True)
-@click.option("--examples", default=64, show_default=True, help="Examples on which to measure accuracies.")
 @click.option("--threads", default=1, show_default=True)
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--only", multiple=True, type=click.Choice(RUNS), help="Only this run; may be repeated.")
 @click.option("--table", "table_only", is_flag=True, help="Print the results so far; do not train.")
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def main(
     out: Path,
     word_length: int,
-    chunk_length: int,
-    batch_size: int,
     steps: int,
     seconds: float,
     until: float,
-    learning_rate: float,
-    examples: int,
     threads: int,
     device: str,
     only: tuple[str, ...],
     table_only: bool,
-    as_json: bool,
 ) -> None:
     """Train and evaluate the models, and print the table."""
     torch.set_num_threads(threads)
@@ -158,8 +154,8 @@ def main(
         task="duplication",
         word_length=word_length,
         steps=steps,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
+        batch_size=BATCH_SIZE,
+        learning_rate=2e-3,
         min_lr_ratio=1.0,  # a run may end at any step
         warmup_steps=50,
         seed=1,
@@ -171,13 +167,13 @@ def main(
     file = out / RESULTS
     results = json.loads(file.read_text("utf-8")) if file.exists() else {}
     for name in () if table_only else (only or RUNS):
-        found = train(name, config_of(name, word_length, chunk_length), training, out, until, seconds)
-        found["processor_seconds"] += results.get(name, {}).get("processor_seconds", 0.0)
-        task = DuplicationTask(word_length, batch_size, training.seed)
-        results[name] = {**found, "evaluated": evaluate(load_checkpoint(out / name / "checkpoint.pt"), task, examples)}
+        result = train(name, config_of(name, word_length), training, out, until, seconds)
+        result["processor_seconds"] += results.get(name, {}).get("processor_seconds", 0.0)
+        task = DuplicationTask(word_length, BATCH_SIZE, training.seed)
+        results[name] = {**result, "evaluated": evaluate(load_checkpoint(out / name / "checkpoint.pt"), task)}
         file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         click.echo(table(results), err=True)
-    click.echo(json.dumps(results) if as_json else table(results))
+    click.echo(table(results))
 
 
 if __name__ == "__main__":

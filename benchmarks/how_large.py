@@ -63,9 +63,9 @@ def main(
     price: float,
 ) -> None:
     """Print what a corpus takes."""
-    found = needs(tokens, rate, cores, token_bytes, record_bytes, document_tokens, part_bytes)
-    found["price"] = found["core hours"] * price
-    for name, value in found.items():
+    figures = needs(tokens, rate, cores, token_bytes, record_bytes, document_tokens, part_bytes)
+    figures["price"] = figures["core hours"] * price
+    for name, value in figures.items():
         click.echo(f"{name:<32} {value:>16,.1f}" if value < 1000 else f"{name:<32} {value:>16,.0f}")
 
 

@@ -8,24 +8,27 @@ The bundle reads each image with carried memory, and its score of every byte is 
 
 from __future__ import annotations
 
-import argparse
 import io
 import math
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
 
 import xlruntime
+from benchmarks.sides import PATH
 from xlexport.bench.measuring import Clock, disturbance
 from xlruntime.images import Pixels, image_ids, image_side
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.data.images import random_images
 from xltraining.data.photos import read_photos
 from xltraining.language_model import LanguageModel
+
+__all__ = ["main"]
 
 LARGE = 1e-4  # nats; what `xlexport verify` allows if both have the same buckets
 LossesByByte = npt.NDArray[np.float64]  # (images,bytes), nats
@@ -61,38 +64,41 @@ def bundle_losses(model: xlruntime.Model, images: list[Pixels], batch_size: int)
     return losses
 
 
-def main() -> None:
-    """Score crops and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("photos", type=Path, nargs="+", help="photographs that the model was not trained on")
-    parser.add_argument("--images", type=int, default=16, help="number of crops")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    bundle = xlruntime.load(options.bundle, threads=options.threads)
-    side = image_side(bundle.bundle)
-    images = random_images(read_photos(options.photos, side), side, 0, range(options.images))
-    trained, clocks, losses = build_model(load_checkpoint(options.checkpoint)).eval(), (Clock(), Clock()), []
+@click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
+@click.argument("checkpoint", type=PATH)
+@click.argument("bundle", type=PATH)
+@click.argument("photos", type=PATH, nargs=-1, required=True)
+@click.option("--images", "count", default=16, show_default=True, help="Number of crops.")
+@click.option("--threads", default=1, show_default=True)
+def main(checkpoint: Path, bundle: Path, photos: tuple[Path, ...], count: int, threads: int) -> None:
+    """Score crops of photographs that the model was not trained on, and print a table."""
+    torch.set_num_threads(threads)
+    model = xlruntime.load(bundle, threads=threads)
+    side = image_side(model.bundle)
+    images = random_images(read_photos(photos, side), side, 0, range(count))
+    trained, clocks, losses = build_model(load_checkpoint(checkpoint)).eval(), (Clock(), Clock()), []
     clocks[0].round(lambda: losses.append(model_losses(trained, images)), 1)
-    clocks[1].round(lambda: losses.append(bundle_losses(bundle, images, len(images))), 1)
+    clocks[1].round(lambda: losses.append(bundle_losses(model, images, len(images))), 1)
     of_model, of_bundle = losses
-    count, bit = of_model.size, math.log(2)
-    print(f"{len(images)} crops of {', '.join(file.name for file in options.photos)}, {side} × {side} pixels\n")
-    print("| | bits per byte |\n|---|---|")
-    print("| uniform | 8 |")
-    print(f"| PNG (Pillow, `optimize`) | {file_bits(images, 'PNG', optimize=True):.3f} |")
-    print(f"| lossless WebP (Pillow, `method=6`) | {file_bits(images, 'WEBP', lossless=True, method=6):.3f} |")
-    print(f"| trained model, PyTorch | {of_model.mean() / bit:.6f} |")
-    print(f"| bundle | {of_bundle.mean() / bit:.6f} |")
+    bit = math.log(2)
+    rows = {
+        "uniform": "8",
+        "PNG (Pillow, `optimize`)": f"{file_bits(images, 'PNG', optimize=True):.3f}",
+        "lossless WebP (Pillow, `method=6`)": f"{file_bits(images, 'WEBP', lossless=True, method=6):.3f}",
+        "trained model, PyTorch": f"{of_model.mean() / bit:.6f}",
+        "bundle": f"{of_bundle.mean() / bit:.6f}",
+    }
+    click.echo(f"{len(images)} crops of {', '.join(file.name for file in photos)}, {side} × {side} pixels\n")
+    click.echo("| | bits per byte |\n|---|---|")
+    for name, bits in rows.items():
+        click.echo(f"| {name} | {bits} |")
     differences = np.abs(of_model - of_bundle)
-    print(f"\nlargest difference of a byte's score: {differences.max():.1e} nats")
-    print(f"more than {LARGE} nats: {(differences > LARGE).sum():,} of {count:,} bytes")
-    speeds = [f"{count / clock.quantile(0.5):,.0f} bytes/s" for clock in clocks]
-    print(f"PyTorch {speeds[0]}, bundle {speeds[1]}")
+    click.echo(f"\nlargest difference of a byte's score: {differences.max():.1e} nats")
+    click.echo(f"more than {LARGE} nats: {(differences > LARGE).sum():,} of {of_model.size:,} bytes")
+    speeds = [f"{of_model.size / clock.quantile(0.5):,.0f} bytes/s" for clock in clocks]
+    click.echo(f"PyTorch {speeds[0]}, bundle {speeds[1]}")
     if reason := disturbance(*clocks):
-        print(f"not to be compared: {reason}")
+        click.echo(f"not to be compared: {reason}")
 
 
 if __name__ == "__main__":

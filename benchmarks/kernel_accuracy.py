@@ -24,12 +24,15 @@ import onnx_ir as ir
 import onnxruntime as ort
 import torch
 
+from benchmarks.sides import PATH
 from xlexport import ops
 from xlexport.export.onnx import IR_VERSION, OPSET
 from xlruntime.bundle import Tensor
 from xlruntime.bundle_files import read_bundle
 from xlruntime.load_options import LoadOptions
 from xlruntime.model import Model
+
+__all__ = ["main"]
 
 Array = npt.NDArray[Any]
 FALLBACK, LEVELS = "fallback", ("base", "avx2", "avx512")
@@ -38,9 +41,9 @@ COUNTERS = ("offset", "memory_length", "window")
 
 
 @click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("text", type=click.Path(path_type=Path))
-@click.option("--ops", "library", required=True, type=click.Path(path_type=Path), help="The library of kernels.")
+@click.argument("bundle", type=PATH)
+@click.argument("text", type=PATH)
+@click.option("--ops", "library", required=True, type=PATH, help="The library of kernels.")
 @click.option("--segments", default=300, show_default=True, type=click.IntRange(1))
 def main(bundle: Path, text: Path, library: Path, segments: int) -> None:
     """Walk the text and print a row for the fallback and for each instruction set."""
@@ -55,8 +58,8 @@ def main(bundle: Path, text: Path, library: Path, segments: int) -> None:
         entries = {entry.input: entry for entry in model.bundle.memory}
         for start in range(0, min(segments * S, len(ids) - S), S):
             tokens, targets = ids[None, start : start + S], ids[None, start + 1 : start + S + 1]
-            fed = memory.feeds(model.bundle.graphs["score"], tokens, targets)
-            counters = {name: fed[name] for name in COUNTERS}
+            feeds_of_step = memory.feeds(model.bundle.graphs["score"], tokens, targets)
+            counters = {name: feeds_of_step[name] for name in COUNTERS}
             outputs = model.step("score", memory, tokens, targets)
             for layer, biases in enumerate(weights):
                 # The rings have the new rows already. The operator writes the same ones again.

@@ -7,13 +7,17 @@ WORD is searched for. Needs chromium and chromedriver.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from pathlib import Path
 
+import click
+
 from benchmarks.browser import Browser, missing_browser, open_browser
+from benchmarks.sides import PATH
 from xlexport.bench.measuring import seconds
+
+__all__ = ["main"]
 
 SCROLLED = (60, 240, 2000)  # pixels per frame
 # The median time in ms of 150 frames, each of which scrolls.
@@ -50,31 +54,31 @@ def measure(browser: Browser, page: Path, word: str) -> dict[str, float]:
         browser.point("#modes label:nth-of-type(2)", click=True)
         browser.run("return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
-    found = {"open, s": seconds(lambda: browser.open(page))}
+    times = {"open, s": seconds(lambda: browser.open(page))}
     for pixels in SCROLLED:
-        found[f"a frame, {pixels} pixels, ms"] = browser.run(FRAMES, pixels, 150)
-    found["jump to the middle, s"] = seconds(jump)
-    found["search, s"] = seconds(search)
-    found["colour by word, s"] = seconds(by_word)
+        times[f"a frame, {pixels} pixels, ms"] = browser.run(FRAMES, pixels, 150)
+    times["jump to the middle, s"] = seconds(jump)
+    times["search, s"] = seconds(search)
+    times["colour by word, s"] = seconds(by_word)
     assert not (log := browser.log()), log
-    return found
+    return times
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("page", type=Path)
-    parser.add_argument("word")
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
+@click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
+@click.argument("page", type=PATH)
+@click.argument("word")
+@click.option("--repeats", default=5, show_default=True)
+def main(page: Path, word: str, repeats: int) -> None:
+    """Open the page several times, and print medians."""
     if missing := missing_browser():
-        parser.exit(1, f"{missing}\n")
-    found = []
-    for _ in range(options.repeats):
+        raise click.ClickException(missing)
+    openings = []
+    for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder, open_browser(Path(folder)) as browser:
-            found.append(measure(browser, options.page, options.word))
-    for name in found[0]:
-        values = sorted(one[name] for one in found)
-        print(f"{name:28} {statistics.median(values):8.2f}  ({values[0]:.2f} to {values[-1]:.2f})")
+            openings.append(measure(browser, page, word))
+    for name in openings[0]:
+        values = [times[name] for times in openings]
+        click.echo(f"{name:28} {statistics.median(values):8.2f}  ({min(values):.2f} to {max(values):.2f})")
 
 
 if __name__ == "__main__":

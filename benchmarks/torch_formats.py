@@ -7,59 +7,63 @@ Each row gives the median step with full memory and one thread, and the ratio to
 
 from __future__ import annotations
 
-import argparse
 import tempfile
+from functools import partial
 from pathlib import Path
 
-from xlexport.bench.measuring import Clock, compared
+import click
+
+from benchmarks.sides import PATH
+from xlexport.bench.measuring import Clock, compared, take_turns
 from xlexport.bench.sides import GraphSide, Work
 from xlexport.bundles import open_bundle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
 from xlruntime.bundle import Format
 
+__all__ = ["main"]
+
 FORMATS: tuple[Format, ...] = ("onnx", "torchscript", "exported-program")
+WARM = 3  # TorchScript compiles in its first steps
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--folder", type=Path, help="Folder that keeps bundles for reuse.")
-    parser.add_argument("--segments", default="128,1", help="Tokens of a step, or several numbers.")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
+@click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
+@click.argument("checkpoint", type=PATH)
+@click.option("--folder", type=PATH, help="Folder that keeps bundles for reuse.")
+@click.option("--segments", default="128,1", show_default=True, help="Tokens of a step, or several numbers.")
+@click.option("--rounds", default=15, show_default=True)
+@click.option("--repeats", default=5, show_default=True)
+def main(checkpoint: Path, folder: Path | None, segments: str, rounds: int, repeats: int) -> None:
+    """Convert to each format, and measure steps of each length."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = options.folder or Path(scratch)
+        folder = folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        for to in FORMATS:
-            if not (folder / to).exists():
-                convert(load(options.checkpoint), folder / to, ConversionOptions(to=to, threads=1))
-        for length in map(int, options.segments.split(",")):
-            measure(folder, length, options.rounds, options.repeats)
-        for to in FORMATS:
-            size = sum(file.stat().st_size for file in (folder / to).iterdir())
-            print(f"{to:18} {size:12,} bytes")
+        for name in FORMATS:
+            if not (folder / name).exists():
+                convert(load(checkpoint), folder / name, ConversionOptions(to=name, threads=1))
+        for length in map(int, segments.split(",")):
+            measure(folder, length, rounds, repeats)
+        for name in FORMATS:
+            size = sum(file.stat().st_size for file in (folder / name).iterdir())
+            click.echo(f"{name:18} {size:12,} bytes")
 
 
 def measure(folder: Path, segment_len: int, rounds: int, repeats: int) -> None:
     """Print a row for each format."""
-    sides = {}
-    for to in FORMATS:
-        model = open_bundle(folder / to, trust=True, threads=1)
-        evaluation = model.evaluation(segment_len=segment_len)
-        sides[to] = GraphSide(model, Work("score", evaluation, segment_len, 1))
-        for _ in range(3):  # TorchScript compiles in its first steps
-            sides[to].step()
-    clocks = {to: Clock() for to in FORMATS}
-    for _ in range(rounds):
-        for to, side in sides.items():
-            clocks[to].round(side.step, repeats)
+    clocks, turns = {name: Clock() for name in FORMATS}, []
+    for name, clock in clocks.items():
+        model = open_bundle(folder / name, trust=True, threads=1)
+        side = GraphSide(model, Work("score", model.evaluation(segment_len=segment_len), segment_len, 1))
+        for _ in range(WARM):
+            side.step()
+        turns.append(partial(clock.round, side.step, repeats))
+    take_turns(turns, rounds)
     onnx = clocks["onnx"]
-    for to, clock in clocks.items():
+    for name, clock in clocks.items():
         median = clock.quantile(0.5)
         ratio = compared(f"{median / onnx.quantile(0.5):.2f} times ONNX", onnx, clock)
-        print(f"{segment_len:5} tokens  {to:18} {median * 1e3:8.2f} ms, best {min(clock.runs) * 1e3:8.2f} ms, {ratio}")
+        times = f"{median * 1e3:8.2f} ms, best {min(clock.runs) * 1e3:8.2f} ms"
+        click.echo(f"{segment_len:5} tokens  {name:18} {times}, {ratio}")
 
 
 if __name__ == "__main__":

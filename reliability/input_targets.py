@@ -16,7 +16,7 @@ from reliability.bundle_targets import CLOSE, TEXT, Sample, samples
 from reliability.damage import VALUES, damage_bytes, damage_json
 from reliability.judging import Outcome, judged
 from xlexport.commands import run
-from xlexport.scoring.text_source import LOOKED_AT
+from xlexport.scoring.inputs import LOOKED_AT
 from xlruntime import Model, XlruntimeError, load
 
 __all__ = ["Inputs"]

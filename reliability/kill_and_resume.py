@@ -44,6 +44,9 @@ WAYS: dict[str, tuple[str, ...]] = {
     "words of JSON lines, two at a time": ("scores.jsonl", "--per", "word", "--field", "text", "--batch-size", "2"),
     "short documents, by length": ("scores.jsonl", "--field", "text", "--batch-size", "auto"),
     "short documents, two processes": ("scores.jsonl", "--field", "text", "--processes", "2"),
+    "tokens of a long document": ("scores.jsonl", "--per", "token", "--batch-size", "4"),
+    "words of a long document, by length": ("scores.csv", "--per", "word", "--batch-size", "auto"),
+    "words of a long document, two processes": ("scores.csv", "--per", "word", "--processes", "2"),
     "words of short documents, two processes": ("scores.csv", "--per", "word", "--field", "text", "--processes", "2"),
 }
 
@@ -114,6 +117,8 @@ class Runs:
         self.bundle, self.folder, self.save_every, self.ways = bundle, folder, save_every, tuple(ways)
         self.documents, self.lines = write_documents(folder, size)
         self.short = write_short_documents(folder, short)
+        self.long = folder / "long.txt"
+        self.long.write_bytes(b"".join(path.read_bytes() for path in sorted(self.documents.glob("0*.txt"))))
         self.expected: dict[str, bytes] = {}
         self.seconds: dict[str, float] = {}
         for way in self.ways:
@@ -127,7 +132,9 @@ class Runs:
         """Start a run in a separate process; it saves its state so often that most kills come after one."""
         out.mkdir(exist_ok=True)
         name, *options = WAYS[way]
-        given = self.short if "short" in way else self.lines if "--field" in options else self.documents
+        named = {"short": self.short, "long": self.long}
+        given = next((path for word, path in named.items() if word in way), None)
+        given = given or (self.lines if "--field" in options else self.documents)
         line = [sys.executable, "-m", "xlexport", "score", str(self.bundle), str(given), "-o", str(out / name)]
         line += ["--threads", "1", "--set", f"save_every={self.save_every}", *options, *more]
         if (out / name).exists():

@@ -29,7 +29,12 @@ class Names:
         self.listed: list[str] | None = None
         self.shown: set[str] = set()  # its own public functions and classes
         self.bound: set[str] = set()  # all other names
-        for node in ast.parse(source).body:
+        body = ast.parse(source).body
+        if any(
+            isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in body
+        ):  # imports on first use
+            body = [inner for node in body for inner in (node.body if isinstance(node, ast.If) else [node])]
+        for node in body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 private = node.name.startswith("_") or any(map(registers_command, node.decorator_list))
                 (self.bound if private else self.shown).add(node.name)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xlexport.architectures import Step, architecture, require_support
-from xlexport.architectures.choices import check_choices
-from xlexport.architectures.options import flags
+from xlexport.architectures.choices import check_choices, spellings
 from xlexport.atomic_output import writing
 from xlexport.bundle_readme import bundle_readme
 from xlexport.bundles import (
@@ -230,7 +229,7 @@ def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> Evaluat
     if missing:
         raise ExportError(
             f"{next(iter(source.files), 'the checkpoint')}: does not say with which settings it is evaluated.",
-            hint=f"Give {flags(missing)}.",
+            hint=f"Give {spellings(missing)}.",
         )
     found = architecture(source.architecture)
     rules = found.evaluation(source.config)

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from reliability.gpu.machine import USABLE
-from reliability.gpu.parts import Outcome, Settings
+from reliability.gpu.parts import Outcome, Settings, run_apart
 from reliability.gpu.register import NEEDED, PARTS, TOTAL_SECONDS
-from reliability.gpu.running import run_apart
 from reliability.gpu.table import markdown
 from xlexport import atomic_output
 from xlexport.errors import XlexportError

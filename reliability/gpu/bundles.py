@@ -1,4 +1,4 @@
-"""Make the checkpoints and bundles that the parts use, once in a folder, several at the same time."""
+"""The shapes of which speed is measured, and the checkpoints and bundles that the parts use, made once in a folder."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import code_digest
-
-from benchmarks.sides import ROOT, run_once
+from benchmarks.sides import ROOT, code_digest, run_once
 from reliability.gpu.parts import PartError, Record, Settings
-from reliability.gpu.shapes import SHAPES, TINY_SHAPES, Shape
 from xlexport.sample import sample_checkpoint
 
-__all__ = ["FLOAT16", "TEXT_MODEL", "bundle_of", "checkpoint_of", "make_bundles", "shapes_of"]
+__all__ = ["FLOAT16", "TEXT_MODEL", "Shape", "bundle_of", "checkpoint_of", "make_bundles", "shapes_of"]
 
 TEXT_MODEL = "text"  # the trained sample, because the cost of float16 is measured on real text
 FLOAT16 = {
@@ -25,6 +23,54 @@ FLOAT16 = {
     "float16-memory": "float16",
 }  # its bundles in float16, and the precision of their memories
 GATE_TOKENS = "2048"  # `quantize` measures on the CPU, where float16 is slow; this program measures again on the device
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Transformer-XL with random weights, and one of its steps on full memory.
+
+    Attributes:
+        config: fields of a `TransformerXLConfig` that differ from its defaults.
+        cuda_graphs: whether its bundle has a graph that scores at fixed sizes; this needs a vocabulary without
+        clusters.
+    """
+
+    name: str
+    title: str
+    segment_len: int
+    mem_len: int
+    config: dict[str, Any]
+
+    @property
+    def cuda_graphs(self) -> bool:
+        """Whether a step has fixed sizes, which do not depend on the number of targets in each cluster."""
+        return not self.config.get("cutoffs")
+
+
+_SAMPLE = {
+    **{"n_layer": 6, "n_head": 3, "d_model": 192, "d_head": 64, "d_inner": 768},
+    **{"pre_lnorm": True, "clamp_len": 192, "same_length": True},
+}
+_ENWIK8 = {"n_layer": 12, "n_head": 8, "d_model": 512, "d_head": 64, "d_inner": 2048}
+_WT103 = {"n_layer": 18, "n_head": 16, "d_model": 1024, "d_head": 64, "d_inner": 4096, "n_token": 267_735}
+_SMALL = {"n_layer": 2, "n_head": 2, "d_model": 32, "d_head": 16, "d_inner": 64}
+_SMALL_CLUSTERS = {**_SMALL, "n_token": 100, "cutoffs": (20, 40), "div_val": 2}
+
+SHAPES = (
+    Shape("sample", "the sample's shape, 6 layers of 192", 128, 384, _SAMPLE),
+    Shape("enwik8-12L", "the enwik8 shape, 12 layers of 512", 80, 2100, _ENWIK8),
+    Shape(
+        "wt103",
+        "a WikiText-103 shape, 18 layers of 1,024, 267,735 words in four clusters",
+        128,
+        1600,
+        {**_WT103, "cutoffs": (20_000, 40_000, 200_000), "div_val": 4},
+    ),
+)
+TINY_SHAPES = (
+    Shape("tiny", "tiny", 8, 24, _SMALL),
+    Shape("tiny-clusters", "tiny, three clusters", 8, 24, _SMALL_CLUSTERS),
+)
 
 
 def shapes_of(settings: Settings) -> tuple[Shape, ...]:
@@ -64,7 +110,7 @@ def make_bundles(settings: Settings, record: Record) -> None:
     record({"megabytes": {name: _megabytes(bundle_of(settings, name)) for name in names}})
 
 
-def write_checkpoint(path: str, config: dict[str, Any]) -> None:
+def write_checkpoint(path: Path, config: dict[str, Any]) -> None:
     """Write random weights of this shape; documents begin with memory of zeros, so that it is full from the start."""
     import torch
 

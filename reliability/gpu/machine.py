@@ -7,8 +7,8 @@ import subprocess
 from typing import Any
 
 import numpy as np
-from benchmarks.measuring import machine
 
+from benchmarks.sides import machine
 from reliability.gpu.parts import PartError, Record, Settings
 from tests.helpers.paths import EMPTY, golden_bundle
 from xlruntime import load

@@ -10,7 +10,6 @@ import mmap
 import os
 import re
 import resource
-import shutil
 import signal
 import time
 import traceback
@@ -112,7 +111,7 @@ def start_turn(target: str, folder: Path, findings: Findings, seconds: float) ->
     """Start a turn of this number of seconds in a separate process.
 
     Args:
-        folder: the target's folder; its inputs stay there for the next turn.
+        folder: the target's folder.
         findings: receives the inputs of findings.
     """
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
@@ -136,7 +135,6 @@ def _fuzz(name: str, folder: Path, findings: Findings, deadline: float, corpus: 
 
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
     scratch = folder / "scratch"
-    shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     with _instrumented():  # some readers import more when they are first called
         watched = Watched(name, make_target(name, scratch), findings, shared, deadline)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.helpers.tiers import thinned
 from xlexport.architectures import StepTensor
-from xlexport.architectures.reformer.hashing import hash_buckets
+from xlexport.architectures.reformer.attention import hash_buckets
 from xlexport.export.onnx import export_onnx
 from xlruntime.bundle import MemoryEntry
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xlexport.architectures.reformer.lsh_band import Reach
+from xlexport.architectures.reformer.attention import Reach
 from xlexport.architectures.ring import Ring
 
 H, R, d = 2, 3, 8

@@ -16,8 +16,7 @@ from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
 from tests.helpers.tiers import thinned
 from xlexport.architectures import StepTensor
-from xlexport.architectures.reformer.hashing import hash_buckets
-from xlexport.architectures.reformer.lsh_chunk import ChunkLSH
+from xlexport.architectures.reformer.attention import ChunkLSH, hash_buckets
 from xlexport.export.onnx import export_onnx
 from xlexport.ops import DOMAIN
 from xlruntime.bundle import MemoryEntry

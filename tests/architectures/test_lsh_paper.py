@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.training.test_lsh import in_two_chunks, united
 from xlexport.architectures import StepTensor
-from xlexport.architectures.reformer.lsh_paper import attend_by_paper
+from xlexport.architectures.reformer.attention import attend_by_paper
 from xlexport.export.onnx import export_onnx
 from xlexport.ops import DOMAIN
 from xlruntime.bundle import MemoryEntry

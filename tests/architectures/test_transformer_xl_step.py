@@ -16,7 +16,7 @@ from torch import Tensor
 
 from xlexport.architectures import architecture
 from xlexport.architectures.detail import TOP_K
-from xlexport.architectures.transformer_xl.sliced_attention import SlicedAttention
+from xlexport.architectures.transformer_xl.attention import SlicedAttention
 from xlexport.architectures.transformer_xl.step import TransformerXLStep, project_memory
 from xltraining.transformer_xl import TransformerXL
 

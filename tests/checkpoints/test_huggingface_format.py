@@ -290,7 +290,7 @@ def test_vocabulary_that_would_run_code_is_refused(folder: Path, tmp_path: Path)
         ({"ext_len": 8}, "ext_len 8 feeds"),
         ({"n_layer": 4, "d_model": 14}, "n_layer is 4 by the configuration, 2 by the tensors; d_model is 14"),
         ({"cutoffs": [5, 4], "tie_projs": None}, "cutoffs is [5, 4] by the configuration, [] by the tensors"),
-        ({"untie_r": False, "mem_len": -1}, "mem_len must be 0 or more"),
+        ({"untie_r": False, "mem_len": -1}, "mem_len must be at least 0"),
         ({"layer_norm_epsilon": "x"}, "layer_norm_epsilon must be a finite number"),
         ({"tie_word_embeddings": False}, "crit.out_layers.0.weight is missing"),
     ],

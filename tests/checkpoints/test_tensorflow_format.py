@@ -106,7 +106,7 @@ def test_settings_from_the_user_are_not_asked_for() -> None:
     [
         ({"n_layer": 3, "mem_len": 5}, "so 'n_layer' cannot be given"),
         ({"ext_len": 4}, "ext_len 4"),
-        ({"mem_len": -1, "tgt_len": 0}, "tgt_len must be at least 1, found 0; mem_len must be 0 or more"),
+        ({"mem_len": -1, "tgt_len": 0}, "tgt_len must be at least 1, found 0; mem_len must be at least 0"),
     ],
 )
 def test_invalid_configuration(config: dict[str, Any], what: str) -> None:

@@ -25,8 +25,32 @@ SIDE = 4
 GOLDEN = ROOT / "tests/golden/reformer_band/bundle"
 TRAIN = (
     *("--task", "images", "--image-size", SIDE, "--architecture", "reformer", "--attn-layers", "local,lsh"),
-    *("--d-model", 8, "--n-head", 2, "--d-head", 4, "--d-inner", 8, "--axial-shape", "4,4,3", "--axial-dims", "3,3,2"),
-    *("--tgt-len", 12, "--mem-len", 12, "--chunk-length", 4, "--local-chunk-length", 12, "--n-buckets", 4),
+    *(
+        "--d-model",
+        8,
+        "--n-head",
+        2,
+        "--d-head",
+        4,
+        "--d-inner",
+        8,
+        "--set",
+        "model.axial_shape=4,4,3",
+        "--set",
+        "model.axial_dims=3,3,2",
+    ),
+    *(
+        "--tgt-len",
+        12,
+        "--mem-len",
+        12,
+        "--set",
+        "model.chunk_length=4",
+        "--set",
+        "model.local_chunk_length=12",
+        "--set",
+        "model.n_buckets=4",
+    ),
     *("--steps", 3, "--batch-size", 2, "--threads", 1),
 )
 
@@ -43,8 +67,8 @@ def test_bundle_of_another_kind_is_refused(invoke: Invoke, tmp_path: Path) -> No
 
 
 def test_image_size_is_for_images_only(invoke: Invoke, prose: Path, tmp_path: Path) -> None:
-    shown = invoke("train", prose, "-o", tmp_path / "run", "--image-size", 8)
-    assert shown.code == 2 and "--image-size: only for --task images" in shown.err
+    shown = invoke("train", prose, "-o", tmp_path / "run", "--set", "training.image_size=8")
+    assert shown.code == 2 and "training.image_size: only for --task images" in shown.err
 
 
 @pytest.mark.full

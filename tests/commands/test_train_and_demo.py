@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import signal
@@ -14,17 +13,12 @@ import pytest
 import torch
 
 from xlexport import checkpoints
-from xlexport.architectures import Option
-from xlexport.commands.train import ARCHITECTURE_OPTIONS, TRAINING_OPTIONS
 from xlexport.sample import SAMPLES
 from xlexport.terminal import INTERRUPTED
 from xlruntime.bundle_files import digest_file, read_bundle
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.data.byte_streams import ByteStreams
 from xltraining.data.tokenizer_file import TokenizerFile
-from xltraining.reformer import ReformerConfig
-from xltraining.train import TrainingConfig
-from xltraining.transformer_xl import TransformerXLConfig
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
@@ -33,35 +27,20 @@ if TYPE_CHECKING:
 
 SIZE = (
     *("--n-layer", "1", "--n-head", "2", "--d-model", "8", "--d-head", "5", "--d-inner", "8", "--tgt-len", "6"),
-    *("--mem-len", "10", "--batch-size", "2", "--pre-lnorm", "--first-memory", "zeros", "--no-untie-r"),
+    *(
+        "--mem-len",
+        "10",
+        "--batch-size",
+        "2",
+        "--set",
+        "model.pre_lnorm=true",
+        "--set",
+        "model.first_memory=zeros",
+        "--set",
+        "model.untie_r=false",
+    ),
     *("--warmup-steps", "2", "--log-every", "2", "--seed", "3", "--threads", "1"),
 )
-
-
-@pytest.mark.parametrize(
-    ("options", "config", "left_out"),
-    [
-        (
-            ARCHITECTURE_OPTIONS["transformer_xl"],
-            TransformerXLConfig,
-            {"n_token", "tie_weight", "layer_norm_epsilon", "tie_projs", "proj_same_dim", "window_extra"},
-        ),
-        (
-            ARCHITECTURE_OPTIONS["reformer"],
-            ReformerConfig,
-            {"n_token", "chunks_before", "streams", "layer_norm_epsilon", "scale_scores", "attention_bias"}
-            | {"self_mask", "reads_last"},
-        ),
-        (TRAINING_OPTIONS, TrainingConfig, {"betas"}),
-    ],
-)
-def test_options_are_the_fields_of_the_configuration(
-    options: dict[str, Option], config: type[Any], left_out: set[str]
-) -> None:
-    fields = {field.name: field.default for field in dataclasses.fields(config)}
-    assert options.keys() == fields.keys() - left_out
-    for name, option in options.items():
-        assert option.default == fields[name] or fields[name] is dataclasses.MISSING, name
 
 
 def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
@@ -87,7 +66,17 @@ def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_pa
 
 def test_resume_needs_nothing_repeated_and_may_go_further(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
     once, parts = tmp_path / "once", tmp_path / "parts"
-    command = ("train", prose, "--valid", prose, *SIZE, "--min-lr-ratio", "1", "--warmup-steps", "1")  # a constant rate
+    command = (
+        "train",
+        prose,
+        "--valid",
+        prose,
+        *SIZE,
+        "--set",
+        "training.min_lr_ratio=1",
+        "--warmup-steps",
+        "1",
+    )  # a constant rate
     invoke(*command, "-o", once, "--steps", "6").succeeded()
     invoke(*command, "-o", parts, "--steps", "4").succeeded()
     invoke("train", "-o", parts, "--resume").succeeded()
@@ -106,11 +95,11 @@ def test_resume_without_a_run_says_so(prose: Path, invoke: Invoke, tmp_path: Pat
 
 
 def test_train_a_vocabulary_cut_into_clusters(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
-    clusters = ("--cutoffs", "64,128", "--div-val", "2", "--d-embed", "4")
+    clusters = ("--set", "model.cutoffs=64,128", "--set", "model.div_val=2", "--set", "model.d_embed=4")
     invoke("train", prose, "-o", tmp_path / "run", *SIZE, *clusters, "--steps", "2").succeeded()
     config = checkpoints.load(tmp_path / "run" / "checkpoint.pt").config
     assert {"cutoffs": [64, 128], "div_val": 2, "d_embed": 4}.items() <= config.items()
-    refused = invoke("train", prose, "-o", tmp_path / "other", *SIZE, "--cutoffs", "64,x")
+    refused = invoke("train", prose, "-o", tmp_path / "other", *SIZE, "--set", "model.cutoffs=64,x")
     assert refused.code == 2
     assert "'64,x' is not a list of integers separated by commas" in refused.err
 

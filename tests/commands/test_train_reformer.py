@@ -14,6 +14,7 @@ from xlexport.commands.train import model_config
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.errors import ConfigError
 from xltraining.reformer import Reformer, ReformerConfig
+from xltraining.training_config import TrainingConfig
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
@@ -22,10 +23,21 @@ if TYPE_CHECKING:
 
 SIZE = (
     *("--architecture", "reformer", "--attn-layers", "local, lsh", "--n-head", "2", "--d-model", "8", "--d-head", "4"),
-    *("--d-inner", "8", "--n-buckets", "2,4", "--chunk-length", "4", "--local-chunk-length", "4", "--batch-size", "2"),
+    *(
+        "--d-inner",
+        "8",
+        "--set",
+        "model.n_buckets=2,4",
+        "--set",
+        "model.chunk_length=4",
+        "--set",
+        "model.local_chunk_length=4",
+        "--batch-size",
+        "2",
+    ),
     *("--warmup-steps", "2", "--log-every", "1", "--threads", "1"),
 )
-TEXT_SIZE = (*SIZE, "--tgt-len", "8", "--mem-len", "12", "--axial-shape", "4,8")
+TEXT_SIZE = (*SIZE, "--tgt-len", "8", "--mem-len", "12", "--set", "model.axial_shape=4,8")
 
 
 def log_of(folder: Path) -> list[dict[str, Any]]:
@@ -34,7 +46,18 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
 
 def test_train_a_reformer_and_go_on(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    more = ("--optimizer", "adafactor", "--redraw-hashes", "--hash-seed", "5", "--no-reversible", "--steps", "3")
+    more = (
+        "--optimizer",
+        "adafactor",
+        "--set",
+        "model.redraw_hashes=true",
+        "--set",
+        "model.hash_seed=5",
+        "--set",
+        "training.reversible=false",
+        "--steps",
+        "3",
+    )
     command = ("train", prose, "-o", out, "--valid", prose, *TEXT_SIZE, *more)
     invoke(*command).succeeded()
     assert [line["step"] for line in log_of(out)] == [1, 2, 3]
@@ -64,8 +87,8 @@ def test_train_a_reformer_and_go_on(prose: Path, invoke: Invoke, tmp_path: Path)
 
 def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    task = ("--task", "duplication", "--word-length", "6", "--steps", "2")
-    shown = invoke("train", "-o", out, *SIZE, "--axial-shape", "4,8", *task).succeeded()
+    task = ("--task", "duplication", "--set", "training.word_length=6", "--steps", "2")
+    shown = invoke("train", "-o", out, *SIZE, "--set", "model.axial_shape=4,8", *task).succeeded()
     assert re.search(r"step 2: \d\.\d{4} bits/symbol, held out \d\.\d{4}, \d\.\d% right", shown.err)
     assert log_of(out)[-1].keys() >= {"bits_per_symbol", "valid_bits_per_symbol", "valid_accuracy"}
     config = load_checkpoint(out / "checkpoint.pt").config
@@ -79,13 +102,13 @@ def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
     ("option", "value", "found"),
     [
         ("--attn-layers", "local,separate", "layers with separate queries and keys"),
-        ("--residual", "ordinary", "residual connections of one stream"),
+        ("--set", "model.residual=ordinary", "residual connections of one stream"),
     ],
 )
 def test_models_for_comparisons_are_not_converted(
     prose: Path, invoke: Invoke, tmp_path: Path, option: str, value: str, found: str
 ) -> None:
-    size = ("--d-model", "8", "--n-head", "2", "--d-head", "4", "--tgt-len", "8", "--axial-shape", "4,8")
+    size = ("--d-model", "8", "--n-head", "2", "--d-head", "4", "--tgt-len", "8", "--set", "model.axial_shape=4,8")
     made = ("--architecture", "reformer", *size, option, value, "--steps", "0")
     invoke("train", prose, "-o", tmp_path / "run", *made).succeeded()
     error = invoke("convert", tmp_path / "run" / "checkpoint.pt", "-o", tmp_path / "bundle").error
@@ -97,33 +120,57 @@ def test_models_for_comparisons_are_not_converted(
     ("options", "message"),
     [
         (
-            ("--n-layer", "2", "--clamp-len", "4", *SIZE),
-            "--n-layer, --clamp-len: only for --architecture transformer_xl, not reformer; "
-            "a Reformer's layers are the ones that --attn-layers names.",
+            ("--n-layer", "2", "--set", "model.clamp_len=4", *SIZE),
+            "--n-layer, model.clamp_len: only for --architecture transformer_xl, not reformer; "
+            "a Reformer's layers are the ones that attn_layers names.",
         ),
-        (("--n-hashes", "2"), "--n-hashes: only for --architecture reformer, not transformer_xl."),
-        (("--no-reversible",), "--reversible, --no-reversible: only for --architecture encoder_decoder or reformer."),
-        ((*SIZE, "--position", "rotary", "--axial-shape", "2,2"), "--axial-shape: only for --position axial."),
+        (("--set", "model.n_hashes=2"), "model.n_hashes: only for --architecture reformer, not transformer_xl."),
         (
-            ("--architecture", "reformer", "--attn-layers", "full,local", "--n-hashes", "2", "--no-redraw-hashes"),
-            "--n-hashes, --redraw-hashes: only with lsh layers, but --attn-layers is full,local.",
+            (
+                "--set",
+                "training.reversible=false",
+            ),
+            "training.reversible: only for --architecture reformer or encoder_decoder.",
         ),
         (
-            ("--architecture", "reformer", "--attn-layers", "lsh", "--local-chunk-length", "8"),
-            "--local-chunk-length: only with local layers, but --attn-layers is lsh.",
+            (*SIZE, "--set", "model.position=rotary", "--set", "model.axial_shape=2,2"),
+            "axial_shape: only for position axial.",
         ),
-        (("--swap-layers",), "--swap-layers, --no-swap-layers: only for --architecture reformer."),
-        (("--word-length", "3"), "--word-length: only for --task duplication."),
+        (
+            (
+                "--architecture",
+                "reformer",
+                "--attn-layers",
+                "full,local",
+                "--set",
+                "model.n_hashes=2",
+                "--set",
+                "model.redraw_hashes=false",
+            ),
+            "n_hashes, redraw_hashes: only with lsh layers, but attn_layers is full,local.",
+        ),
+        (
+            ("--architecture", "reformer", "--attn-layers", "lsh", "--set", "model.local_chunk_length=8"),
+            "local_chunk_length: only with local layers, but attn_layers is lsh.",
+        ),
+        (
+            (
+                "--set",
+                "training.swap_layers=true",
+            ),
+            "training.swap_layers: only for --architecture reformer.",
+        ),
+        (("--set", "training.word_length=3"), "training.word_length: only for --task duplication."),
         (
             ("--task", "duplication", "--tgt-len", "3"),
-            "--tgt-len: in the duplication task --word-length decides it.",
+            "--tgt-len: in the duplication task training.word_length decides it.",
         ),
         (
-            (*SIZE, "--axial-shape", "64"),
-            "--axial-shape has 1 and --axial-dims 2 numbers by default: give both, with equally many numbers.",
+            (*SIZE, "--set", "model.axial_shape=64"),
+            "axial_shape has 1 and axial_dims 2 numbers by default: give both, with equally many numbers.",
         ),
-        ((*SIZE, "--axial-shape", "4,8", "--axial-dims", "8"), "--axial-dims 1 numbers: give both"),
-        ((*SIZE, "--n-buckets", "x"), "'x' is not a list of integers separated by commas"),
+        ((*SIZE, "--set", "model.axial_shape=4,8", "--set", "model.axial_dims=8"), "axial_dims 1 numbers: give both"),
+        ((*SIZE, "--set", "model.n_buckets=x"), "'x' is not a list of integers separated by commas"),
     ],
 )
 def test_options_that_would_not_count_are_refused(
@@ -139,8 +186,8 @@ def test_options_that_would_not_count_are_refused(
     ("options", "message"),
     [
         (("--attn-layers", "local,conv"), "attn_layers must be of local, lsh, full, separate, found 'conv'"),
-        (("--n-buckets", "7"), "n_buckets must be even numbers"),
-        (("--axial-shape", "4,9"), "tgt_len 8 must divide max_positions 36, the size of axial_shape 4, 9"),
+        (("--set", "model.n_buckets=7"), "n_buckets must be even numbers"),
+        (("--set", "model.axial_shape=4,9"), "tgt_len 8 must divide max_positions 36, the size of axial_shape 4, 9"),
         (("--task", "duplication"), "Leave out the text files"),
     ],
 )
@@ -153,7 +200,7 @@ def test_a_reformer_that_cannot_be_is_one_error(
 
 
 def test_what_other_options_decide() -> None:
-    bytes_task = {"task": "bytes"}
+    bytes_task = TrainingConfig()
     assert model_config("reformer", {}, bytes_task) == ReformerConfig()
     rotary = model_config("reformer", {"position": "rotary"}, bytes_task)
     assert isinstance(rotary, ReformerConfig)

@@ -7,22 +7,41 @@ import types
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from xlexport.architectures import Option
+from tests.helpers.invoking import Invoke
 from xlexport.commands import train_progress
-from xlexport.commands.train_settings import read_run_settings
+from xlexport.commands.train import train
+from xltraining.checkpoint import load_checkpoint
+from xltraining.config_fields import options_of
+from xltraining.encoder_decoder import EncoderDecoderConfig
+from xltraining.reformer import ReformerConfig
+from xltraining.training_config import TrainingConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
-MODEL = {name: Option(name, "integer", "") for name in ("n_layer", "d_model")}
-TRAINING = {"steps": Option("steps", "integer", ""), "best": Option("best", "boolean", "")}
+
+def test_the_command_line_takes_the_place_of_a_recipe(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(prose.read_bytes() * 9)
+    recipe = tmp_path / "run.toml"
+    recipe.write_text(
+        'data = ["data"]\n[model]\nn_layer = 2\nd_model = 8\nclamp_len = 5\nuntie_r = false\n'
+        "[training]\nsteps = 0\nbest = true\nclip = 2\n"
+    )
+    chosen = ("--n-layer", "1", "--no-best", "--set", "model.clamp_len=6", "--n-head", "2")
+    invoke("train", "-o", tmp_path / "run", "--settings", recipe, *chosen).succeeded()
+    config = load_checkpoint(tmp_path / "run" / "checkpoint.pt").config
+    assert isinstance(config, TransformerXLConfig)
+    assert (config.n_layer, config.d_model, config.clamp_len, config.untie_r) == (1, 8, 6, False)
 
 
-def test_overrides_take_the_place_of_the_values_of_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "run.toml"
-    file.write_text('data = ["data"]\n[model]\nn_layer = 2\nd_model = 64\n[training]\nsteps = 9\n')
-    found = read_run_settings(file, ["model.n_layer=6", "training.best=true"], MODEL, TRAINING)
-    assert (found.data, found.model) == ((tmp_path / "data",), {"n_layer": 6, "d_model": 64})
-    assert found.training == {"steps": 9, "best": True}
+def test_every_setting_is_offered_once() -> None:
+    options = [option for option in train.get_params(click.Context(train)) if isinstance(option, click.Option)]
+    assert len([option for option in options if not option.hidden]) <= 40
+    names = [option.name for option in options]
+    assert len(names) == len(set(names))
+    for kind in (TrainingConfig, TransformerXLConfig, ReformerConfig, EncoderDecoderConfig):
+        assert {option.name for option in options_of(kind).values() if option.help} <= set(names)
 
 
 def test_curves_of_tensorboard_are_the_numbers_of_the_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

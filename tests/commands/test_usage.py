@@ -123,7 +123,7 @@ def test_help_in_a_process_of_its_own(call: Invoke) -> None:
         (["plot", "bits", "bundle", "text", "-o", "x.png/"], "'x.png/' is the name of a folder. Give that of a file."),
         (["context", "bundle", "text", "--plot", "x.png/"], "'x.png/' is the name of a folder. Give that of a file."),
         (["train", "text"], "Missing option '-o' / '--out'"),
-        (["train", "-o", "run", "--first-memory", "full"], "'full' is not one of 'empty', 'zeros'"),
+        (["train", "-o", "run", "--set", "model.first_memory=full"], "'full' is not one of 'empty', 'zeros'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

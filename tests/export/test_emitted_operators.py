@@ -13,7 +13,7 @@ from tests.helpers.bundles import Converted, ConvertedReformer, convert_tiny, co
 from tests.helpers.paths import GOLDEN
 from tests.helpers.tiny import CHUNK
 from xlexport.convert import ConversionOptions
-from xlexport.ops.domain import DOMAIN, VERSION
+from xlexport.ops.operator import DOMAIN, VERSION
 from xlexport.quantize.run import QuantizeOptions, quantize
 from xlruntime import bundle
 from xlruntime.graph_gate import EMITTED, OPERATORS

@@ -126,7 +126,7 @@ def test_prepare_then_train_then_a_checkpoint_with_its_words(invoke: Invoke, pro
 
     settings = tmp_path / "run.toml"
     settings.write_text('data = ["data"]\n[model]\nn_layer = 2\n[training]\nsteps = 9\nbest = true\n')
-    given = ("--settings", settings, "--set", "training.steps=4", "--eval-every", "2", "--plot", tmp_path / "run.svg")
+    given = ("--settings", settings, "--steps", "4", "--eval-every", "2", "--plot", tmp_path / "run.svg")
     invoke("train", "-o", out, *TINY, *given).succeeded()
     source = checkpoints.load(out / "checkpoint.pt")
     assert source.config["cutoffs"] == shown["cutoffs"] and source.config["n_layer"] == 1  # the command line decides
@@ -172,15 +172,18 @@ def test_options_without_effect_are_refused(
 @pytest.mark.parametrize(
     ("content", "override", "message"),
     [
-        ("x = 1", (), "x: unknown"),
-        ("[model]\nn_layer = 'two'", (), "model.n_layer: expected an integer, found 'two'"),
-        ("[training]\noptimizer = 'sgd'", (), "training.optimizer: expected one of adam, adamw"),
-        ("[model]\ncutoffs = [1.5]", (), "model.cutoffs: expected a list of integers"),
+        ("x = 1", (), "x is unknown"),
+        ("[model]\nn_layers = 2", (), "model.n_layers is unknown (did you mean n_layer?)"),
+        ("[model]\nn_layer = 'two'", (), "model.n_layer must be an integer, found 'two'"),
+        ("[model]\nn_layer = true\n[training]\nsteps = 1.5", (), "found True; training.steps must be an integer"),
+        ("[training]\noptimizer = 'sgd'", (), "training.optimizer must be one of adam, adamw"),
+        ("[model]\ncutoffs = [1.5]", (), "model.cutoffs must be a tuple of integers"),
         ("data = 'text'", (), "data: expected a list of texts"),
         ("[model", (), "not TOML"),
-        ("", ("model.width=3",), "model.width: unknown"),
-        ("", ("n_layer",), "--set n_layer: expected model.NAME=VALUE"),
-        ("architecture = 'rnn'", (), "expected one of transformer_xl, encoder_decoder, reformer"),
+        ("", ("model.width=3",), "No such setting 'model.width'."),
+        ("", ("clamp_len=3",), "No such setting 'clamp_len'. Did you mean 'model.clamp_len'?"),
+        ("", ("model.n_layer=3",), "No such setting 'model.n_layer'. It is an option: --n-layer."),
+        ("architecture = 'rnn'", (), "expected one of transformer_xl, reformer, encoder_decoder"),
     ],
     ids=str,
 )

@@ -26,7 +26,7 @@ from xlexport.ray.job import columns_of, most_actors, reach
 from xlexport.ray.parts import File, parts_of
 from xlexport.ray.places import Place, files_at
 from xlexport.scoring.inputs import Reading
-from xlexport.scoring.parquet_output import records_table
+from xlexport.scoring.output_formats import records_table
 from xlexport.scoring.run_options import RunOptions
 from xlruntime import OptionError, TextError, load
 

@@ -15,12 +15,20 @@ import pytest
 from benchmarks.sides import SideError
 from reliability.gpu import __main__ as trial
 from reliability.gpu import in_place, speed
-from reliability.gpu.bundles import TEXT_MODEL, bundle_of, make_bundles
+from reliability.gpu.bundles import TEXT_MODEL, Shape, bundle_of, make_bundles
 from reliability.gpu.in_place import Megabytes
-from reliability.gpu.parts import NEEDS_CUDA, Outcome, Part, PartError, Record, Settings, Status
+from reliability.gpu.parts import (
+    NEEDS_CUDA,
+    Outcome,
+    Part,
+    PartError,
+    Record,
+    Settings,
+    Status,
+    run_apart,
+    run_here,
+)
 from reliability.gpu.register import PARTS, TOTAL_SECONDS
-from reliability.gpu.running import run_apart, run_here
-from reliability.gpu.shapes import Shape
 from reliability.gpu.skipped_tests import judge
 from reliability.gpu.speed import BUNDLE, CAPTURED, COMPILED, EAGER, side_name
 from reliability.gpu.table import markdown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import subprocess
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from reliability.guided.findings import Findings
-from reliability.guided.minimize import minimize
 from reliability.guided.target import judge
 from reliability.guided.targets import CORPUS, TARGETS, make_target, read_corpus
 from reliability.guided.turns import MOST_MEGABYTES, Shared, Watched
@@ -100,20 +98,6 @@ def test_findings_of_an_earlier_search_do_not_count(
     watch(KEY_ERROR)
     assert len(findings.found()) == 1
     assert Findings(tmp_path / "findings", "a later search").found() == []
-
-
-def test_minimizing_keeps_what_reaches_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(TARGETS, "planted", PLANTED)
-    folder = tmp_path / "planted"
-    folder.mkdir()
-    (folder / "repaired").write_bytes(b"XL\x01 a name that a person gave")
-    idle = folder / hashlib.sha1(b"XL\x02.").hexdigest()
-    idle.write_bytes(b"XL\x02.")
-    minimize("planted", [b"XL\x81\x01", b"XL\x81\x01 and more", b"nothing new", KEY_ERROR, *[b"\x80" * 99]], tmp_path)
-    assert sorted(file.read_bytes() for file in folder.iterdir()) == [
-        b"XL\x01 a name that a person gave",
-        b"XL\x81\x01",
-    ]
 
 
 def _search(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:

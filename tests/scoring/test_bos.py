@@ -14,7 +14,7 @@ import pytest
 import xlruntime
 from tests.helpers.paths import golden_bundle
 from tests.scoring.conftest import TEXT, Score
-from xlexport.scoring.bos import bos_token
+from xlexport.scoring.run_options import bos_token
 from xlruntime import OptionError
 from xlruntime.scorer import Scorer
 from xlruntime.tokenizers import ByteTokenizer

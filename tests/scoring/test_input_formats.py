@@ -13,8 +13,7 @@ import pytest
 from tests.scoring.conftest import Score
 from tests.scoring.test_inputs import names
 from xlexport.scoring.documents import documents
-from xlexport.scoring.inputs import Input, Reading
-from xlexport.scoring.text_source import TextSource
+from xlexport.scoring.inputs import Input, Reading, TextSource
 
 
 def test_json_lines(score: Score, tmp_path: Path) -> None:

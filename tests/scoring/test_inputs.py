@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.scoring.conftest import TEXT, Score
-from xlexport.scoring.text_source import TextSource
+from xlexport.scoring.inputs import TextSource
 
 
 def names(score: Score, *arguments: str | Path, stdin: bytes = b"") -> list[str]:
@@ -293,7 +293,7 @@ def test_continuous(score: Score, texts: list[Path]) -> None:
     """Score all texts as one document, with the same scores as the joined text."""
     joined = b"".join(path.read_bytes() for path in texts)
     whole = score("-", "--per", "token", stdin=joined).succeeded().records
-    parts = score(*texts, "--per", "token", "--continuous", "--separator", "").succeeded().records
+    parts = score(*texts, "--per", "token", "--continuous", "--set", "separator=").succeeded().records
     assert [record["id"] for record in parts] == [record["id"] for record in whole]
     for part, record in zip(parts, whole, strict=True):
         assert part["log_prob"] == pytest.approx(record["log_prob"], abs=2e-5)
@@ -305,7 +305,12 @@ def test_continuous(score: Score, texts: list[Path]) -> None:
 
 @pytest.mark.parametrize(
     ("options", "between"),
-    [((), b"\n"), (("--separator", r"\t"), b"\t"), (("--separator", r" \\n "), rb" \n "), (("--separator", ""), b"")],
+    [
+        ((), b"\n"),
+        (("--set", r"separator=\t"), b"\t"),
+        (("--set", r"separator= \\n "), rb" \n "),
+        (("--set", "separator="), b""),
+    ],
     ids=["newline", "tab", "backslash", "none"],
 )
 def test_separator_of_continuous_documents(
@@ -348,8 +353,8 @@ def test_separator_of_continuous_documents(
         (("--id-field", "id"), "--id-field is for JSON lines and tables. Give --field, too."),
         (("--context-field", "c"), "--context-field is for JSON lines and tables. Give --field, too."),
         (("--keep", "a,b"), "--keep is for JSON lines and tables. Give --field, too."),
-        (("--separator", "x"), "--separator is for --continuous and --context-field. Add one of them."),
-        (("--separator", "x", "--ids"), "--separator is text, but the files hold token ids. Leave it out."),
+        (("--set", "separator=x"), "--set separator is for --continuous and --context-field. Add one of them."),
+        (("--set", "separator=x", "--ids"), "--set separator is text, but the files hold token ids. Leave it out."),
         (("--continuous", "--batch-size", "2"), "--continuous scores documents one after another."),
         (("-o", "x.jsonl/"), "'x.jsonl/' is the name of a folder. Give that of a file."),
         (("--mem-len", "0"), "'--mem-len': 0 is not in the range x>=1"),

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from tests.scoring.conftest import Score
-from xlexport.scoring.carried import OWN, own_columns
+from xlexport.choices import LEVELS
+from xlexport.scoring.records import own_columns
+from xlexport.scoring.run_options import Level
 from xlruntime import load
 
 ITEMS = [
@@ -130,8 +132,8 @@ def test_columns_are_those_of_their_own_row(batch_size: str, per: str, score: Sc
     }
 
 
-@pytest.mark.parametrize("per", list(OWN))
-def test_records_have_only_the_names_that_are_reserved(per: str, score: Score, tmp_path: Path) -> None:
+@pytest.mark.parametrize("per", LEVELS)
+def test_records_have_only_the_names_that_are_reserved(per: Level, score: Score, tmp_path: Path) -> None:
     path = write(tmp_path, "i.jsonl", [{"sentence": "one two"}])
     detail: tuple[str, ...] = ("--top", "3") if per == "token" else () if per == "document" else ("--top", "0")
     if per in ("word", "region"):
@@ -164,7 +166,7 @@ def test_columns_with_names_of_the_records_are_refused_at_the_start(
     assert [path.name for path in tmp_path.iterdir()] == [name]
     first, *_ = score(name, "--field", "sentence", "--per", "word", "--keep", "id,list", "--json").succeeded().records
     assert (first["id"], first["list"], first["word"]) == ("1", "a", "one")
-    assert "token" in OWN["token"] and "id" in OWN["token"] and "id" not in OWN["word"]
+    assert own_columns("token", ()) >= {"token", "id"} and "id" not in own_columns("word", ())
 
 
 def test_rows_with_other_columns(score: Score, tmp_path: Path) -> None:
@@ -219,10 +221,10 @@ def test_separator_between_context_and_document(score: Score, tmp_path: Path) ->
         assert record["bytes"] == record["scored_bytes"] == len(sentence)
         return float(record["bits"])
 
-    assert bits("One.", "Two.") == bits("One. ", "Two.") == bits("One.", "Two.", "--separator", " ")
-    assert bits("One.", "Two.", "--separator", r"\n") == bits("One.\n", "Two.", "--separator", "x")
-    assert bits("One.", "Two.", "--separator", "") != bits("One.", "Two.")
-    assert bits("One.", " Two.") == bits("One.", " Two.", "--separator", "") != bits("One. ", " Two.")
+    assert bits("One.", "Two.") == bits("One. ", "Two.") == bits("One.", "Two.", "--set", "separator= ")
+    assert bits("One.", "Two.", "--set", r"separator=\n") == bits("One.\n", "Two.", "--set", "separator=x")
+    assert bits("One.", "Two.", "--set", "separator=") != bits("One.", "Two.")
+    assert bits("One.", " Two.") == bits("One.", " Two.", "--set", "separator=") != bits("One. ", " Two.")
 
 
 def test_ids_in_tables(score: Score, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.pages import python_of
 from tests.scoring.conftest import Score
-from xlexport.scoring.parquet_output import write_parquet
+from xlexport.scoring.output_formats import write_parquet
 
 OPTIONS = {"document": (), "line": ("--top", "0"), "word": ("--bos", " "), "token": ("--top", "2")}
 

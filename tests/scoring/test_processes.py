@@ -14,11 +14,13 @@ import pytest
 
 from tests.scoring.conftest import Score
 from xlexport.scoring import chunks as chunk_module
-from xlexport.scoring import workers
-from xlexport.scoring.chunks import chunks
+from xlexport.scoring import processes
+from xlexport.scoring.chunks import ChunkState, chunks
 from xlexport.scoring.inputs import Input
 from xlexport.scoring.resume import SavedRun
-from xlruntime import Document
+from xlexport.scoring.totals import Totals
+from xlexport.terminal import INTERRUPTED
+from xlruntime import Document, Model
 
 LENGTHS = (1, 30, 2, 7, 300, 90, 64, 65, 0, 128, 5)
 
@@ -96,6 +98,42 @@ def test_a_run_by_chunks_goes_on_to_the_same_bytes(
     assert output.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.parametrize(
+    "way",
+    [
+        ("--batch-size", "auto"),
+        ("--processes", "1", "--batch-size", "1"),
+        pytest.param(("--processes", "2"), marks=pytest.mark.full),
+    ],
+    ids=" ".join,
+)
+def test_a_long_document_goes_on_in_its_middle(
+    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("xlexport.scoring.resume.BUSY", 0)
+    text, whole, output = tmp_path / "text.txt", tmp_path / "whole.csv", tmp_path / "out.csv"
+    text.write_text("It was the best of times. " * 40)
+    score(text, "--per", "word", *way, "-o", whole).succeeded()
+    save, states = SavedRun.save, []
+
+    def saving(self: SavedRun, totals: Totals, number: int, state: ChunkState | None) -> None:
+        save(self, totals, number, state)
+        states.append(state)
+        if len(states) == 60:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SavedRun, "save", saving)
+        assert score(text, "--per", "word", "--save-every", "0", *way, "-o", output).code == INTERRUPTED
+    assert states[-1].fields["scorer"]["rows"][0]["position"] > 400
+    step, steps = Model.step, []
+    monkeypatch.setattr(Model, "step", lambda *arguments: steps.append(1) or step(*arguments))
+    resumed = score(text, "--per", "word", *way, "-o", output, "--resume").succeeded()
+    assert "going on after " in resumed.err
+    assert output.read_bytes() == whole.read_bytes()
+    assert len(steps) < 100  # of 130, in segments of eight bytes
+
+
 @pytest.mark.full
 def test_processes_write_the_same_bytes(score: Score, rows: Path, tmp_path: Path) -> None:
     many = tmp_path / "many.jsonl"
@@ -116,20 +154,20 @@ def test_a_killed_worker_is_an_error_and_the_run_goes_on(
     whole, output = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     options = (rows, "--field", "text", "--processes")
     score(*options, 1, "-o", whole)
-    started = workers._started
+    started = processes._started
 
-    def doomed(task: object) -> workers._Worker:
+    def doomed(task: object) -> processes.Worker:
         worker = started(task)  # type: ignore[arg-type]
         assert worker.process.pid is not None
         os.kill(worker.process.pid, signal.SIGKILL)
         return worker
 
-    monkeypatch.setattr(workers, "_started", doomed)
+    monkeypatch.setattr(processes, "_started", doomed)
     killed = score(*options, 2, "-o", output)
     assert killed.code == 1
     assert "a process that scored documents ended by SIGKILL" in killed.err
     assert not output.exists()
-    monkeypatch.setattr(workers, "_started", started)
+    monkeypatch.setattr(processes, "_started", started)
     score(*options, 2, "-o", output, "--resume")
     assert output.read_bytes() == whole.read_bytes()
 

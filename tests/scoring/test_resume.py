@@ -18,10 +18,8 @@ import pytest
 from reliability.kill_and_resume import Outcome, Runs, write_documents
 from tests.scoring.conftest import Killed, Score, interrupted
 from xlexport.scoring.partial_file import PartialFile
-from xlexport.scoring.resume import SavedFields, SavedRun
-from xlexport.scoring.run import _resuming
-from xlexport.scoring.run_options import RunOptions, describe_run
-from xlexport.scoring.totals import Totals
+from xlexport.scoring.resume import SavedRun, describe_run
+from xlexport.scoring.run_options import RunOptions
 from xlexport.terminal import INTERRUPTED
 from xlruntime import load
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -135,7 +133,8 @@ def test_what_changed_is_refused_with_the_reason(
     assert f"input {texts[2]} has changed" in score(*texts, *resume, "--per", "token").refusal
     texts[2].write_bytes(content)
     assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
-    score(*texts, *resume, "--per", "token").succeeded()
+    resumed = score(*texts, *resume, "--per", "token").succeeded()
+    assert f"{stopped}.partial: going on after 5,629 bytes of output" in resumed.err
 
 
 def test_another_bundle_is_refused(stopped: Path, score: Score, texts: list[Path], bundle: Path) -> None:
@@ -245,14 +244,6 @@ def test_errors_name_the_file_that_was_given(
         monkeypatch.setattr("os.fsync", fail)
     line = score(*texts, "-o", tmp_path / "out.csv", "--set", "save_every=0").refusal
     assert line == f"Error: {tmp_path}/out.csv: Permission denied. Check its permissions."
-
-
-@pytest.mark.parametrize(("done", "what"), [(0, ""), (1, "1 document and "), (2, "2 documents and ")])
-def test_how_far_a_run_was(done: int, what: str, tmp_path: Path) -> None:
-    output = PartialFile(tmp_path / "out.csv")
-    output.state_path.touch()
-    said = _resuming(output, SavedFields({}, 1, {}, None, Totals(documents=done)))
-    assert f"going on after {what}1 byte of output, from a state of 0.0 MB" in said
 
 
 def test_disk_that_is_full(score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

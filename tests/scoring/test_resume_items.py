@@ -17,7 +17,7 @@ from tests.scoring.conftest import Killed, Score, interrupted
         ("--per", "document", "--batch-size", "4"),
         ("--per", "word", "--batch-size", "2"),
         ("--per", "token", "--continuous"),
-        ("--per", "line", "--continuous", "--separator", " – "),
+        ("--per", "line", "--continuous", "--set", "separator= – "),
     ],
     ids=" ".join,
 )
@@ -60,8 +60,8 @@ def test_items_stopped_after_any_state(
         (("--context-field", "other"), "--context-field was before, now other"),
         (("--context-field", "before", "--keep", "n"), "--keep was not given, now n"),
         (
-            ("--context-field", "before", "--separator", "x"),
-            "--separator after contexts was ' ', now 'x'",
+            ("--context-field", "before", "--set", "separator=x"),
+            "--set separator after contexts was ' ', now 'x'",
         ),
         (("--context-field", "before", "--set", "binary=true"), "--set binary was False, now True"),
     ],

@@ -15,13 +15,10 @@ import pytest
 
 from tests.scoring.conftest import Score
 from xlexport.errors import MissingDependencyError
-from xlexport.scoring import parquet_rows as parquet_module
+from xlexport.scoring import rows as rows_module
 from xlexport.scoring.documents import documents
-from xlexport.scoring.inputs import Input, Reading
-from xlexport.scoring.parquet_rows import parquet_rows
-from xlexport.scoring.rows import Row
-from xlexport.scoring.table_rows import table_rows
-from xlexport.scoring.text_source import TextSource
+from xlexport.scoring.inputs import Input, Reading, TextSource
+from xlexport.scoring.rows import Row, parquet_rows, table_rows
 from xlruntime.limits import Limits
 
 FIELD = Reading(field="t")
@@ -243,7 +240,7 @@ def test_parquet_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "it:1: a row of more than 100 bytes. Check the file, or allow longer ones: --set max_document_bytes=N.",
         "it:2",
     ]
-    monkeypatch.setattr(parquet_module, "LARGEST_GROUP", 10)
+    monkeypatch.setattr(rows_module, "LARGEST_GROUP", 10)
     (refused,) = shown(list(parquet_rows(given, FIELD)))
     assert refused.startswith("it: a row group of ") and "expected at most 10." in refused
     wide = parquet(tmp_path / "w.parquet", {f"c{n}": [1] for n in range(1001)})

@@ -212,7 +212,7 @@ def test_checkpoints_of_version_1_have_other_names(tmp_path: Path) -> None:
         ({"cutoffs": (5, 9), "div_val": 4}, "found widths [12, 3, 0]"),
         ({"d_embed": 0}, "found widths [0]"),
         ({"d_embed": True}, "d_embed must be an integer"),
-        ({"window_extra": 2}, "window_extra must be 0 or 1"),
+        ({"window_extra": 2}, "window_extra must be at most 1"),
     ],
     ids=str,
 )

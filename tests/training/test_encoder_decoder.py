@@ -165,7 +165,7 @@ def test_only_an_encoder_decoder_trains_on_pairs() -> None:
 
 
 def test_invalid_configurations_list_every_problem() -> None:
-    with pytest.raises(ConfigError, match=r"tgt_len must be 1 to .*d_model must be even.*dropout must be in"):
+    with pytest.raises(ConfigError, match=r"tgt_len must be at least 1.*dropout must be below 1.*d_model must be even"):
         EncoderDecoderConfig(d_model=7, dropout=1.0, tgt_len=0)
     with pytest.raises(ConfigError, match="n_head must be an integer, found '2'; dropatt must be a finite number"):
         EncoderDecoderConfig(n_head="2", dropatt=float("nan"))  # type: ignore[arg-type]

@@ -104,7 +104,7 @@ def test_configurations_of_encodings(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "checkpoint.pt").config == config
     assert not {"encoding", "max_klen", "variational", "dropinp", "dropemb"} & TransformerXLConfig().to_dict().keys()
     for changes, said in (
-        ({"encoding": "rotary"}, "encoding must be 'relative', 'shaw', 'sinusoidal' or 'learned', found 'rotary'"),
+        ({"encoding": "rotary"}, "encoding must be one of relative, shaw, sinusoidal, learned, found 'rotary'"),
         ({"encoding": "sinusoidal"}, "mem_len must be 0 for encoding sinusoidal, found 128"),
         ({"encoding": "learned", "mem_len": 0, "max_klen": 5}, "max_klen must be at least tgt_len, found 5"),
         ({"max_klen": 5}, "max_klen is for encoding shaw or learned, found relative"),

@@ -36,7 +36,7 @@ def test_invalid_values_are_all_listed() -> None:
         ({"n_head": 2.0}, "n_head must be an integer, found 2.0"),
         ({"n_buckets": 64}, "n_buckets must be a tuple of integers, found 64"),
         ({"n_buckets": [4, True]}, "n_buckets must be a tuple of integers"),
-        ({"attn_layers": "lsh"}, "attn_layers must name at least one layer, found 'lsh'"),
+        ({"attn_layers": "lsh"}, "attn_layers must be a tuple of texts, found 'lsh'"),
         ({"attn_layers": ["lsh", "global"]}, "attn_layers must be of local, lsh, full, separate, found 'global'"),
         ({"redraw_hashes": 1}, "redraw_hashes must be true or false, found 1"),
         ({"self_mask": float("nan")}, "self_mask must be a finite number, found nan"),

@@ -124,7 +124,7 @@ def saved_bytes(forward: Callable[[], Tensor]) -> int:
 
 
 def test_no_activations_wait_for_the_backward_pass() -> None:
-    """Check this for any number of layers; `benchmarks/reversible_memory.py` measures the peak."""
+    """Check this for any number of layers."""
     tokens, sizes = tokens_of(2, 30), {}
     for reversible in (True, False):
         for layers in (2, 8):

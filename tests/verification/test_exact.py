@@ -16,10 +16,9 @@ from onnx import helper, numpy_helper
 
 from tests.helpers.breaking import Arrays, after_step
 from xlexport.architectures.base import Architecture
-from xlexport.architectures.findings import RoundingErrors
 from xlexport.errors import ParityError
 from xlexport.verification import verify
-from xlexport.verification.exact import ratios
+from xlexport.verification.differences import RoundingErrors, ratios
 from xlexport.verification.parity import ParityReport
 from xlruntime import Model
 from xlruntime import load as load_bundle

@@ -137,7 +137,7 @@ def test_document_length_that_is_asked_for(chunk: ConvertedReformer) -> None:
 
 def test_every_graph_is_walked(band: ConvertedReformer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that graphs for few tokens walk with a small and with the full memory, and that their rings wrap twice."""
-    monkeypatch.setattr("xlexport.architectures.reformer.verify_walk.FEW_MEMORY", 10)
+    monkeypatch.setattr("xlexport.verification.walk.FEW_MEMORY", 10)
     walked: dict[str, list[tuple[int, int]]] = {}
     model = band.open()
 

@@ -1,25 +1,31 @@
 """The table of trainable architectures: the name, configuration and model of each.
 
-`register` adds one at run time; no other module of this package names an architecture.
+`register` adds one at run time; no other module of this package names an architecture. Configurations need no torch;
+models are imported on first use.
 """
 
-from collections.abc import Mapping
-from typing import Any, cast
+from __future__ import annotations
 
-from xltraining.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from xltraining.config_fields import ModelConfig
+from xltraining.encoder_decoder.config import EncoderDecoderConfig
 from xltraining.errors import ConfigError
-from xltraining.language_model import LanguageModel, ModelConfig
-from xltraining.layers.swapping import LayerStore
 from xltraining.messages import shown
-from xltraining.reformer import Reformer, ReformerConfig
-from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
+from xltraining.reformer.config import ReformerConfig
+from xltraining.transformer_xl.config import TransformerXLConfig
+
+if TYPE_CHECKING:
+    from xltraining.language_model import LanguageModel
+    from xltraining.layers.swapping import LayerStore
 
 __all__ = [
     "FIRST",
-    "LanguageModel",
-    "ModelConfig",
     "architecture_names",
     "architecture_of",
+    "config_class",
     "config_from",
     "model_class",
     "new_model",
@@ -29,10 +35,16 @@ __all__ = [
 ]
 
 FIRST = "transformer_xl"  # the architecture of checkpoints of versions 1 and 2, which do not name one
-_registered: dict[str, tuple[type[ModelConfig], type[LanguageModel]]] = {
-    FIRST: (TransformerXLConfig, TransformerXL),
-    "reformer": (ReformerConfig, Reformer),
-    "encoder_decoder": (EncoderDecoderConfig, EncoderDecoder),
+
+
+def _model(package: str, name: str) -> Callable[[], type[LanguageModel]]:
+    return lambda: cast("type[LanguageModel]", getattr(import_module(f"xltraining.{package}.model"), name))
+
+
+_registered: dict[str, tuple[type[ModelConfig], Callable[[], type[LanguageModel]]]] = {
+    FIRST: (TransformerXLConfig, _model(FIRST, "TransformerXL")),
+    "reformer": (ReformerConfig, _model("reformer", "Reformer")),
+    "encoder_decoder": (EncoderDecoderConfig, _model("encoder_decoder", "EncoderDecoder")),
 }
 
 
@@ -45,7 +57,7 @@ def register(name: str, config: type[ModelConfig], model: type[LanguageModel]) -
     taken = [other for other, (kind, _) in _registered.items() if other == name or kind is config]
     if taken:
         raise ConfigError(f"architecture {shown(name)}: {taken[0]} is registered already.", "Choose another name.")
-    _registered[name] = (config, model)
+    _registered[name] = (config, lambda: model)
 
 
 def unregister(name: str) -> None:
@@ -77,14 +89,23 @@ def config_from(architecture: object, values: Mapping[str, Any]) -> ModelConfig:
     Raises:
         ConfigError: the architecture is unknown, or values are invalid. The message lists all of them.
     """
+    return config_class(architecture).from_dict(values)
+
+
+def config_class(architecture: object) -> type[ModelConfig]:
+    """Return the class of an architecture's configurations.
+
+    Raises:
+        ConfigError: the architecture is unknown.
+    """
     if not isinstance(architecture, str) or architecture not in _registered:
         raise ConfigError(f"architecture must be one of {', '.join(_registered)}, found {shown(architecture)}.")
-    return _registered[architecture][0].from_dict(values)
+    return _registered[architecture][0]
 
 
 def model_class(config: ModelConfig) -> type[LanguageModel]:
     """Return the class of the models that a configuration describes."""
-    return _registered[architecture_of(config)][1]
+    return _registered[architecture_of(config)][1]()
 
 
 def new_model(config: ModelConfig, store: LayerStore | None = None) -> LanguageModel:

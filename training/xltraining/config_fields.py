@@ -6,6 +6,7 @@ Validation, command-line options, recipes and lists of settings are made of thes
 import dataclasses
 import functools
 import math
+import operator
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -16,11 +17,9 @@ from xltraining.errors import ConfigError
 from xltraining.messages import listed, shown
 
 __all__ = [
+    "ModelConfig",
     "Option",
     "PlainFields",
-    "is_boolean",
-    "is_finite",
-    "is_integer",
     "limit_problems",
     "options_of",
     "setting",
@@ -41,6 +40,13 @@ _EXPECTED: Mapping[Kind, str] = {
     "names": "a tuple of texts",
     "booleans": "a tuple of true and false",
 }
+# The attributes of an option that limit a value.
+_LIMITS: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
+    ("at least", "minimum", operator.lt),
+    ("above", "above", operator.le),
+    ("at most", "maximum", operator.gt),
+    ("below", "below", operator.ge),
+)
 
 
 def setting(default: Any, help: str = "", **metadata: Any) -> Any:
@@ -96,15 +102,9 @@ class Option:
 
     @property
     def limits(self) -> str:
-        """What the value must be, such as "at least 1" or "in [0, 1)"; empty if it may be any of its kind."""
-        low, high = max(self.minimum, self.above), min(self.maximum, self.below)
-        if math.isinf(low) and math.isinf(high):
-            return ""
-        if math.isinf(high):
-            return f"above {low:,}" if self.above == low else f"at least {low:,}"
-        if math.isinf(low):
-            return f"below {high:,}" if self.below == high else f"at most {high:,}"
-        return f"in {'(' if self.above == low else '['}{low:,}, {high:,}{')' if self.below == high else ']'}"
+        """What the value must be, such as "at least 1, below 3"; empty if it may be any of its kind."""
+        limits = [(words, getattr(self, name)) for words, name, _ in _LIMITS]
+        return ", ".join(f"{words} {limit:,}" for words, limit in limits if not math.isinf(limit))
 
     def type_problem(self, value: object, largest: int = sys.maxsize) -> str | None:
         """Return what is wrong with the kind of a value, or with integers far too large; None if nothing is."""
@@ -125,16 +125,15 @@ class Option:
 
     def limit_problem(self, value: Any) -> str | None:
         """Return what is wrong with a value of the right kind, or None."""
-        if value is None or isinstance(value, str):
+        if value is None:
             return None
-        parts = value if isinstance(value, tuple) else (value,)
-        if all(
-            self.minimum <= part <= self.maximum and self.above < part < self.below
-            for part in parts
-            if isinstance(part, int | float)
-        ):
-            return None
-        return f"must be {self.limits}, found {shown(value)}"
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, str):
+                return None
+            for words, name, is_beyond in _LIMITS:
+                if is_beyond(part, getattr(self, name)):
+                    return f"must be {words} {getattr(self, name):,}, found {part:,}"
+        return None
 
     def _is_right(self, part: object) -> bool:
         if self.kind in ("boolean", "booleans"):
@@ -231,16 +230,52 @@ class PlainFields:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def is_boolean(value: object) -> bool:
-    """Return whether `value` is true or false."""
-    return isinstance(value, bool)
+class ModelConfig(PlainFields):
+    """The configuration of a model: a frozen dataclass with at least these fields."""
 
+    LARGEST: ClassVar[int] = 1 << 31  # a file's configuration must not cause sizes beyond torch's limits
+    LARGEST_MATRIX: ClassVar[int] = 1 << 48
+    RUN_SETTINGS: ClassVar[tuple[str, ...]] = ()
+    """Settings of `TrainingConfig` that this architecture heeds and not all others do."""
+    INSTEAD: ClassVar[Mapping[str, str]] = {}
+    """What this architecture has instead of settings of others, as parts of sentences."""
 
-def is_integer(value: object) -> bool:
-    """Return whether `value` is a whole number; true and false are not."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    n_token: int
+    """Size of the vocabulary."""
+    tgt_len: int
+    """Tokens in a training segment."""
 
+    @property
+    def position_limit(self) -> int | None:
+        """Number of positions with an embedding: after so many tokens a document must restart; None: no limit."""
+        return None
 
-def is_finite(value: object) -> bool:
-    """Return whether `value` is a number that a float can hold; true and false are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    @property
+    def position_limit_source(self) -> str:
+        """Origin of the limit, as the end of a message; empty if the limit is a field itself."""
+        return ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether each call reads a whole document, because the model cannot carry memory."""
+        return False
+
+    @classmethod
+    def for_training(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a new model: the chosen ones, and those that follow from them."""
+        return dict(values)
+
+    @classmethod
+    def without_effect(cls, values: Mapping[str, Any]) -> Iterable[str]:
+        """Yield the problems of chosen values that would have no effect on a new model, as parts of sentences."""
+        return ()
+
+    def too_large(self, sizes: Mapping[str, int]) -> Iterable[str]:
+        """Yield the problems of matrices with more numbers than torch allows.
+
+        Args:
+            sizes: numbers in a matrix, by the product that gives them.
+        """
+        for product, size in sizes.items():
+            if size > self.LARGEST_MATRIX:
+                yield f"{product} must be at most {self.LARGEST_MATRIX:,}, found {size:,}"

@@ -1,4 +1,4 @@
-"""The interface of models and configurations of any architecture, for training, evaluation and checkpoints.
+"""The interface of models of any architecture, for training, evaluation and checkpoints.
 
 The defaults of methods that are not abstract suit a model whose memory is a list of tensors.
 """
@@ -11,37 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xltraining.config_fields import PlainFields
+from xltraining.config_fields import ModelConfig
 from xltraining.layers.swapping import LayerStore
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["IGNORED", "LanguageModel", "ModelConfig", "placed", "plain"]
 
 IGNORED = -100  # a target that is not scored: the `ignore_index` of torch's cross_entropy
-
-
-class ModelConfig(PlainFields):
-    """A configuration: a frozen dataclass with at least these fields."""
-
-    n_token: int
-    """Size of the vocabulary."""
-    tgt_len: int
-    """Tokens in a training segment."""
-
-    @property
-    def position_limit(self) -> int | None:
-        """Number of positions with an embedding: after so many tokens a document must restart; None: no limit."""
-        return None
-
-    @property
-    def position_limit_source(self) -> str:
-        """Origin of the limit, as the end of a message; empty if the limit is a field itself."""
-        return ""
-
-    @property
-    def whole(self) -> bool:
-        """Whether each call reads a whole document, because the model cannot carry memory."""
-        return False
 
 
 class LanguageModel(nn.Module, ABC):

@@ -12,9 +12,9 @@ import importlib
 import pkgutil
 
 from xlexport.architectures.base import Architecture
-from xlexport.architectures.options import Option
 from xlexport.architectures.step import Form, Step, StepTensor, traced_outputs
 from xlexport.errors import ExportError
+from xltraining.config_fields import Option
 
 __all__ = [
     "FIRST",
@@ -33,7 +33,7 @@ __all__ = [
     "unregister",
 ]
 
-FIRST = "transformer_xl"  # the architecture that `xlexport train` trains by default
+FIRST = "transformer_xl"  # in lists
 FEATURES = {"attention-plot": "attention by distance", "torchscript": "TorchScript"}  # in messages
 _registered: dict[str, Architecture] = {}
 

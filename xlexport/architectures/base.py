@@ -11,53 +11,25 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
 from xlexport.errors import ExportError
+from xltraining.config_fields import Option
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     from torch import Tensor
     from torch.utils.hooks import RemovableHandle
 
-    from xlexport.architectures.findings import LSHTotals, SegmentDifference
     from xlruntime.bundle import Bundle, Encoder
-    from xlruntime.engine import Engine
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
+    from xlruntime.memory import Memory
+    from xltraining.reformer import LSHTrace
 
-__all__ = ["Architecture", "GraphComparison", "Row", "stream_memory"]
+__all__ = ["Architecture", "Row", "stream_memory"]
 
 Row = tuple[str, str]  # name and value, in a table for people
-
-
-class GraphComparison(Protocol):
-    """A comparison that runs the graphs and the eager model through the same text."""
-
-    def __call__(
-        self,
-        architecture: Architecture,
-        model: Engine,
-        build_eager: Callable[[], Any],
-        ids: npt.NDArray[np.int64],
-        segments: int,
-        evaluation: EvaluationSettings,
-        progress: Callable[[SegmentDifference], None] | None = None,
-    ) -> tuple[list[SegmentDifference], LSHTotals | None]:
-        """Run `ids` through both, up to `segments` segments, and compare them.
-
-        Args:
-            build_eager: returns the trained model in eval mode; may be called more than once.
-            progress: called after every segment.
-
-        Returns:
-            The differences of each segment, and the totals of LSH attention (None without LSH attention).
-
-        Raises:
-            ParityError: the trained model and the bundle differ in architecture or sizes.
-        """
 
 
 class Architecture(ABC):
@@ -71,28 +43,26 @@ class Architecture(ABC):
         title: the name that people read.
         supports: names of features: `attention-plot`, `torchscript`.
         unsupported: for each feature that is not possible, the reason and the alternative.
+        gives_buckets: whether graphs decide by rounding something that the eager model must take from them.
         first_bytes: sizes of vocabularies that a byte tokenizer fits, and the id of byte 0 in each.
         evaluation_options: settings that users of a bundle may choose, besides `segment_len` and `mem_len`.
         conversion_options: choices of a conversion, besides those settings.
         converted_fields: fields of the configuration that a conversion may change.
         evaluation_fields: settings of an evaluation, and the fields of the configuration that hold them.
         fixed_fields: fields that decide how the model is evaluated, but that users cannot choose.
-        training_options: fields of the configuration that `xlexport train` offers; if empty, it cannot train the model.
-        run_options: fields of `TrainingConfig` that only this architecture reads.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     supports: ClassVar[frozenset[str]] = frozenset()
     unsupported: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    gives_buckets: ClassVar[bool] = False
     first_bytes: ClassVar[Mapping[int, int]] = {256: 0}
     evaluation_options: ClassVar[Sequence[Option]] = ()
     conversion_options: ClassVar[Sequence[Option]] = ()
     converted_fields: ClassVar[Sequence[str]] = ()
     evaluation_fields: ClassVar[Mapping[str, str]] = {"segment_len": "tgt_len"}
     fixed_fields: ClassVar[Sequence[str]] = ()
-    training_options: ClassVar[Sequence[Option]] = ()
-    run_options: ClassVar[Sequence[Option]] = ()
 
     # EvaluationSettings and conversion
 
@@ -157,22 +127,46 @@ class Architecture(ABC):
         """Return the values that must be equal so that two models can be compared, by default the configuration."""
         return config
 
-    def own_comparison(self) -> GraphComparison | None:
-        """Return the comparison that `verify` runs with this architecture, or None for the common one.
+    def expected(
+        self, model: Any, tokens: Tensor, memory: Any, buckets: Sequence[Tensor | None] = ()
+    ) -> tuple[Tensor, Any, Sequence[LSHTrace]]:
+        """Run a trained model on a segment.
 
-        The common comparison (`verification/common_walk.py`) compares the log-probabilities and memories of every graph
-        after every segment. It keeps the weights of the graphs and of the eager model in memory at the same time.
+        Args:
+            tokens: (1, S) int64.
+            memory: of the segment before; None begins a document.
+            buckets: of `buckets`, which the model uses instead of its own.
+
+        Returns:
+            Hidden states (1, S, D), the memory after the segment, and the record of each layer's LSH attention.
         """
-        return None
+        hidden, memory = model(tokens, memory)
+        return hidden, memory, ()
+
+    def buckets(
+        self, model: Any, memory: Memory, outputs: Mapping[str, npt.NDArray[Any]], S: int
+    ) -> Sequence[Tensor | None]:
+        """Return the bucket ids that a graph chose for the last S tokens, if the architecture `gives_buckets`.
+
+        Args:
+            memory: of the graph after the step, and its other `outputs`.
+
+        Returns:
+            Ids (1, H, R, S) int64 for each layer with LSH attention, None for each other layer.
+        """
+        return ()
 
     def in_float64(self, model: Any) -> Any | None:
         """Return a copy of a trained model in float64; None if it cannot compute in it, so rounding is not judged."""
         return copy.deepcopy(model).double()
 
-    def project_memory(self, model: Any, memory: Any) -> Iterable[tuple[str, Tensor]]:
+    def project_memory(self, model: Any, memory: Any, newest: int | None = None) -> Iterable[tuple[str, Tensor]]:
         """Return an eager model's memory in the form of the graphs: name of the input, and rows by age or the state.
 
         The default expects that the memory already is a mapping of those names.
+
+        Args:
+            newest: how many of the newest rows are enough; None: all are needed.
         """
         rows: Mapping[str, Tensor] = memory
         return rows.items()
@@ -215,23 +209,6 @@ class Architecture(ABC):
     def checkpoint_rows(self, config: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Row]:
         """Return further rows of `inspect` for a checkpoint, after its configuration and `checkpoint_settings`."""
         return self.describe(config)
-
-    # Training
-
-    def training_problems(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the problems of the options given to `train`, each as part of a sentence.
-
-        An option that would have no effect is a problem.
-        """
-        return []
-
-    def foreign_hint(self, names: Collection[str]) -> str | None:
-        """Return what to use instead of the given options of other architectures, or None."""
-        return None
-
-    def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a configuration from the given options; compute the values that follow from them."""
-        return dict(given)
 
 
 def stream_memory(bundle: Bundle) -> str:

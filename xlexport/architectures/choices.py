@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from xlexport.architectures import architecture, architectures
-from xlexport.architectures.options import Option
 from xlexport.errors import ExportError
+from xltraining.config_fields import Option
 
-__all__ = ["MEM_LEN", "SEGMENT_LEN", "check_choices", "collected"]
+__all__ = ["MEM_LEN", "SEGMENT_LEN", "check_choices", "collected", "spellings"]
 
 SEGMENT_LEN = Option("segment_len", "integer", "Tokens in one step.", minimum=1, common=True)
 MEM_LEN = Option("mem_len", "integer", "Earlier tokens that each layer remembers.", minimum=1, common=True)
@@ -48,8 +48,7 @@ def check_choices(architecture_name: str, config: Mapping[str, Any], choices: Ma
         return
     scopes: dict[str, list[str]] = {}
     for name in given:
-        flag, scope = known.get(name, (f"--set {name}", ""))
-        scopes.setdefault(scope, []).append(flag)
+        scopes.setdefault(known[name][1] if name in known else "", []).append(spellings([name]))
     wrong = ", ".join(_only(flags, scope) for scope, flags in scopes.items())
     them = "them" if len(given) > 1 else "it"
     raise ExportError(f"{wrong}; this model is {found.kind(config, choices)}.", hint=f"Remove {them}.")
@@ -62,12 +61,18 @@ def _only(flags: Sequence[str], scope: str) -> str:
     return f"{named} {'applies' if one else 'apply'} to {scope} only"
 
 
-def _known_options() -> dict[str, tuple[str, str]]:
-    """Return the flag of each option and the models that have it, by the option's name."""
+def spellings(names: Iterable[str]) -> str:
+    """Return how commands spell these options, such as "--mem-len, --set clamp_len", for messages."""
+    known = _known_options()
+    return ", ".join(known[name][0].spelling if name in known else f"--set {name}" for name in names)
+
+
+def _known_options() -> dict[str, tuple[Option, str]]:
+    """Return each option and the models that have it, by the option's name."""
     every = [
         (option, option.scope or f"{one.title} models")
         for one in architectures()
         for option in (*one.conversion_options, *one.evaluation_options)
     ]
     common = ((SEGMENT_LEN, "models that are read in segments"), (MEM_LEN, "models that carry rows of memory"))
-    return {option.name: (option.spelling, scope) for option, scope in (*every, *common)}
+    return {option.name: (option, scope) for option, scope in (*every, *common)}

@@ -82,12 +82,12 @@ class Clock:
         return [float(np.median(part)) for part in self.rounds]
 
 
-def take_turns(sides: Sequence[Callable[[], object]], rounds: int, rates: Callable[[], object]) -> None:
-    """Call each side once in each round, and `rates` before the first round and after each."""
+def take_turns(turns: Sequence[Callable[[], object]], rounds: int, rates: Callable[[], object] = lambda: None) -> None:
+    """Call each function once in each round, and `rates` before the first round and after each."""
     rates()
     for _ in range(rounds):
-        for side in sides:
-            side()
+        for turn in turns:
+            turn()
         rates()
 
 

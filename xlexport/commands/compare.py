@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,9 +80,12 @@ def compare(
     if as_json:
         print_json(summary.to_dict())
         return
-    from xlexport.scoring.output_formats import encoder
+    from xlexport.scoring.output_formats import encoder, header_line
 
-    lines = map(encoder(output_kind, header=True), comparison.records())
+    records = comparison.records()
+    first = next(records)
+    header = header_line(output_kind, first)
+    lines = itertools.chain([header] if header else [], map(encoder(output_kind), itertools.chain([first], records)))
     if output is not None:
         _write(lines, output, output_kind, force)
     else:
@@ -93,7 +97,7 @@ def compare(
 def _write(lines: Iterator[bytes], output: Path, kind: Format, force: bool) -> None:
     """Write records to a file, which appears when it is complete."""
     from xlexport.atomic_output import check_file, file, naming
-    from xlexport.scoring.parquet_output import write_parquet
+    from xlexport.scoring.output_formats import write_parquet
 
     with naming(output), file(output, lambda: check_file(output, force)) as temporary:
         if kind == "parquet":

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.documents import documents_given
-from xlexport.commands.input_options import Selection, reading_options
+from xlexport.commands.input_options import Selection, documents_given, reading_options
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     DOCUMENT,

@@ -1,30 +1,29 @@
-"""Declare the options that say how files become documents."""
+"""Declare the options that say how files become documents, and read them in the same way for all commands."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.options import Names, all_of, grouped
+from xlexport.commands.options import all_of, grouped
 from xlexport.commands.settings import Setting
+from xlexport.terminal import tell
+from xlruntime.limits import Limits
 
 if TYPE_CHECKING:
     from xlexport.scoring.inputs import Reading
+    from xlruntime import Document
 
-__all__ = ["ItemSelection", "Selection", "item_options", "reading_options"]
+__all__ = ["Selection", "documents_given", "file_options", "only_document_given", "reading_options"]
 
-
-class _Escaped(click.ParamType[str]):
-    r"""A text in which `\n`, `\t`, `\r` and `\\` are the characters that they mean elsewhere."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        marks = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
-        return re.sub(r"\\([ntr\\])", lambda match: marks[match[1]], str(value))
+ALL_LIMITS = Limits(operations=1 << 40, seconds=math.inf)  # of all JSON lines that are held in memory
+DOCUMENT_COST, ID_COST = 2000, 40  # bytes of memory for a document, and for a token id in a list
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,49 +60,7 @@ class Selection:
         return dataclasses.replace(reading, line_limits=line, document_limits=document)
 
 
-@dataclasses.dataclass(frozen=True)
-class ItemSelection(Selection):
-    """How files become documents with a context and with columns.
-
-    Raises:
-        click.UsageError: the options do not go together.
-    """
-
-    context_field: str | None = None
-    keep: tuple[str, ...] | None = None
-    separator: str | None = None
-    continuous: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for option, value in (("--context-field", self.context_field), ("--keep", self.keep)):
-            if value is not None and self.field is None:
-                raise click.UsageError(f"{option} is for JSON lines and tables. Give --field, too.")
-        if self.separator is not None and self.ids:
-            raise click.UsageError("--separator is text, but the files hold token ids. Leave it out.")
-        if self.separator is not None and not self.continuous and self.context_field is None:
-            raise click.UsageError("--separator is for --continuous and --context-field. Add one of them.")
-
-    @property
-    def reading(self) -> Reading:
-        """Return the same choices as the library takes them."""
-        reading = super().reading
-        separator = reading.separator if self.separator is None else self.separator
-        return dataclasses.replace(reading, context_field=self.context_field, keep=self.keep, separator=separator)
-
-    @property
-    def between(self) -> str:
-        """The text between documents with --continuous."""
-        return "" if self.ids or not self.continuous else "\n" if self.separator is None else self.separator
-
-
-def _one_context(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str | None:
-    if len(given) > 1:
-        raise click.UsageError("--context-field is given twice, but a document has one context. `report` compares two.")
-    return given[0] if given else None
-
-
-_file_options = all_of(
+file_options = all_of(
     click.option(
         "--field",
         metavar="NAME",
@@ -137,34 +94,42 @@ _file_options = all_of(
     ),
 )
 
-reading_options = all_of(_file_options, grouped("selection", Selection))
+reading_options = all_of(file_options, grouped("selection", Selection))
 
-item_options = all_of(
-    _file_options,
-    click.option(
-        "--context-field",
-        metavar="NAME",
-        multiple=True,
-        callback=_one_context,
-        help="With --field: the field with the text that the model reads before the document. It is not scored.",
-    ),
-    click.option(
-        "--keep",
-        type=Names(),
-        metavar="NAME,NAME",
-        help="With --field: the columns that records repeat; '' for none.  [default: all others of the first row]",
-    ),
-    click.option(
-        "--continuous",
-        is_flag=True,
-        help="Carry memory from each document to the next, in the order given.",
-    ),
-    click.option(
-        "--separator",
-        type=_Escaped(),
-        metavar="TEXT",
-        help=r"Text that the model reads between documents with --continuous, if the first does not end in white "
-        r"space, and between context and document. It is not scored.  [default: '\n'; after a context ' ']",
-    ),
-    grouped("selection", ItemSelection),
-)
+
+def documents_given(files: Sequence[Path], selection: Selection) -> list[Document]:
+    """Return the documents in files, folders, patterns and standard input; only JSON lines are opened already.
+
+    Raises:
+        TextError: no document is found, or lines exceed the limits. OSError: JSON lines cannot be read.
+    """
+    from xlexport.scoring.documents import documents
+    from xlexport.scoring.inputs import find_inputs, nothing_in
+    from xlruntime import TextError
+
+    reading = selection.reading
+    inputs = find_inputs(files, selection.include, reading, [], tell)
+    budget = ALL_LIMITS.budget("all documents together", TextError)
+    opened = []
+    for document in documents(inputs, reading, sys.stdin.buffer, keep=False):
+        source: Any = document.source
+        budget.charge(
+            DOCUMENT_COST + (ID_COST * len(source) if isinstance(source, list) else getattr(source, "held", 0))
+        )
+        opened.append(document)
+    if not opened:
+        raise nothing_in([entry.name for entry in inputs], "lines that are not blank")
+    return opened
+
+
+def only_document_given(file: Path, selection: Selection) -> Document:
+    """Return the only document of a file, a folder, a pattern or standard input, still unopened.
+
+    Raises:
+        TextError: there are several documents, or none. OSError: JSON lines cannot be read.
+    """
+    from xlexport.scoring.documents import only_document
+    from xlexport.scoring.inputs import find_inputs
+
+    reading = selection.reading
+    return only_document(find_inputs([file], selection.include, reading, [], tell), reading, sys.stdin.buffer)

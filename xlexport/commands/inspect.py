@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.architectures import architecture, find
-from xlexport.architectures.options import flags
+from xlexport.architectures.choices import spellings
 from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_bundle, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.long_help import LongCommand, headed
@@ -182,7 +182,7 @@ def _needs(source: SourceCheckpoint, missing: MissingAnswerError | None) -> Iter
     if missing is not None:
         yield f"{(missing.hint or '').removeprefix('Give ').removesuffix('.')}: {_problem(missing)}"
     if source.needs:
-        yield flags(source.needs)
+        yield spellings(source.needs)
     if source.tokenizer is None:
         yield "--tokenizer FILE, or --tokenizer none for token ids only"
 
@@ -217,7 +217,7 @@ def _problem(missing: MissingAnswerError) -> str:
 
 def _setting(name: str, value: Any) -> str:
     if value is None:
-        return f"not in the checkpoint: give --{name.replace('_', '-')}"
+        return f"not in the checkpoint: give {spellings([name])}"
     return str(value).lower()
 
 

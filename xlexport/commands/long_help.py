@@ -76,6 +76,8 @@ class LongCommand(click.Command):
         if settings_of(self):
             self.params += set_options()
             self._headings |= {"overrides": "Settings", "help_settings": "Settings"}
+        for setting in settings_of(self):
+            vars(setting)["heading"] = self.heading_of(setting)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; an unknown option that is a setting now is answered with its name."""

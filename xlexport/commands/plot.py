@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from xlexport.commands.documents import documents_given
-from xlexport.commands.input_options import Selection, reading_options
+from xlexport.commands.input_options import Selection, documents_given, reading_options
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     DOCUMENT,
@@ -135,7 +134,7 @@ def attention(
     from xlexport import checkpoints
     from xlexport.analysis.attention import attention_by_distance, head_rows
     from xlexport.architectures import architecture, require_support
-    from xlexport.verification.compare import check_sizes
+    from xlexport.verification.eager import check_sizes
     from xlexport.verification.walked_text import verify_ids
 
     runtime_model = xlruntime.load(bundle, ops="none")  # for its tokenizer and settings; no graph runs

@@ -224,7 +224,7 @@ def _one_document(
     from xlexport.report.page import read_for_page, write_report
     from xlexport.report.rows import Row
     from xlexport.report.words import WordCollector
-    from xlexport.scoring.caveats import caveats, losses
+    from xlexport.scoring.totals import caveats, losses
 
     document = read_for_page(document)
     collector = None

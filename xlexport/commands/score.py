@@ -1,30 +1,28 @@
-"""The `score` command and its options."""
+"""The `score` command."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from xlexport.commands.input_options import ItemSelection, item_options
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH, all_of, document_options, runtime_options
+from xlexport.commands.options import PATH, document_options, grouped, runtime_options
 from xlexport.commands.score_options import (
-    OutputOptions,
+    ENDINGS,
+    HERE,
     PlaceName,
-    RecordOptions,
-    SharingOptions,
+    ScoreOptions,
+    input_options,
     output_options,
     record_options,
     sharing_options,
 )
-from xlexport.commands.score_ray import score_on_ray
 from xlexport.extras import require
 from xlexport.progress_bar import DocumentsBar
 from xlexport.terminal import (
@@ -47,11 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["score"]
 
-input_options = all_of(
-    item_options,
-    click.option("--strict", is_flag=True, help="Stop at the first document that cannot be scored."),
-)
-
 
 @click.command(
     cls=LongCommand,
@@ -66,21 +59,14 @@ input_options = all_of(
 )
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=PlaceName(path_type=Path, allow_dash=True, readable=False))
+@grouped("options", ScoreOptions)
 @headed("Records", record_options)
 @headed("Output", output_options)
 @headed("Input", input_options)
 @headed("Device", runtime_options, sharing_options)
 @headed("Model settings", document_options)
 def score(
-    bundle: Path,
-    files: tuple[Path | str, ...],
-    record: RecordOptions,
-    writing: OutputOptions,
-    selection: ItemSelection,
-    strict: bool,
-    sharing: SharingOptions,
-    runtime: dict[str, Any],
-    **evaluation: Any,
+    bundle: Path, files: tuple[Path | str, ...], options: ScoreOptions, runtime: dict[str, Any], **evaluation: Any
 ) -> None:
     """Score FILES with BUNDLE, each as one document of any length. Needs no PyTorch.
 
@@ -88,65 +74,48 @@ def score(
     With --field, each row of JSON lines or of a table is a document.
     `score` reports a document that it cannot read and continues with the others; the exit status is then 1.
     """
-    _check_records(record, selection, sharing)
-    if sharing.ray is not None:
-        return score_on_ray(bundle, files, record, writing, selection, strict, sharing, runtime, evaluation)
-    paths = _paths([*files, *([] if writing.output is None else [writing.output])])[: len(files)]
-    output, kind = writing.path, record.format_for(writing.path)
+    if runtime["threads"] is None and (options.processes is not None or options.ray is not None):
+        runtime["threads"] = 1  # of each process
+    if options.ray is not None:
+        _score_on_ray(bundle, files, options, runtime, evaluation)
+        return
+    paths = [_local(file) for file in files]
+    output = None if options.path is None else _local(options.path)
+    kind = options.format_for(output)
     from xlexport.bundles import open_bundle
-    from xlexport.scoring.chunk_run import score_by_chunks
+    from xlexport.scoring.chunks import Job
     from xlexport.scoring.inputs import extent, find_inputs, nothing_in
     from xlexport.scoring.partial_file import PartialFile
-    from xlexport.scoring.run import score_run
-    from xlexport.scoring.run_options import RunOptions
+    from xlexport.scoring.run import score_documents
 
     file = None if output is None else PartialFile(output, _finisher(kind))
     if file is not None:
-        file.check(writing.force, writing.resume)
-        if writing.resume and _is_complete(file):
+        file.check(options.force, options.resume)
+        if options.resume and _is_complete(file):
             return
-    reading = replace(selection.reading, regions=record.level == "region", region_field=record.region_field)
+    run_options = options.run_options(kind)
     written = [] if file is None else [file.path, file.partial, file.state_path]
-    inputs = find_inputs(paths, selection.include, reading, written, tell)
-    _check_inputs(inputs, output, writing.resume, sharing)
-    runtime["threads"] = sharing.threads(runtime["threads"])
+    inputs = find_inputs(paths, options.include, run_options.reading, written, tell)
+    _check_inputs(inputs, output, options)
     model = open_bundle(bundle, **runtime)
-    options = RunOptions(
-        per=record.level,
-        kind=kind,
-        reading=reading,
-        batch_size=sharing.batch(alone=record.boundary == "corrected"),
-        detail=record.top,
-        continuous=selection.continuous,
-        separator=selection.between,
-        strict=strict,
-        bos=record.bos,
-        corrected=record.boundary == "corrected",
-    )
-    reporter = _Reporter(DocumentsBar(*extent(inputs, reading)), record.as_json)
+    settings = model.evaluation(**evaluation)
+    job = Job(bundle, runtime, settings, run_options, inputs, with_speed=file is None, save_every=options.save_every)
+    reporter = _Reporter(DocumentsBar(*extent(inputs, run_options.reading)), options.as_json)
+    records = file or _StandardOutput(reporter, kind)
     try:
-        by_chunks = partial(score_by_chunks, processes=sharing.processes or 1, runtime=runtime)
-        totals = (by_chunks if sharing.by_chunks else score_run)(
-            model,
-            model.evaluation(**evaluation),
-            inputs,
-            options,
-            sys.stdin.buffer,
-            file or _StandardOutput(reporter, kind),
-            reporter,
-            writing.save_every,
-            writing.resume,
+        totals = score_documents(
+            model, job, sys.stdin.buffer, records, reporter, options.processes or 1, options.resume
         )
         if file is not None:
             file.publish() if totals.documents else file.discard()
         if not totals.documents and not totals.failed:
-            raise nothing_in([given.name for given in inputs], "lines that are not blank")
+            raise nothing_in([entry.name for entry in inputs], "lines that are not blank")
     except KeyboardInterrupt:
         if file is None:
             raise Interrupted("interrupted; standard output has what was scored until then.") from None
         if not file.partial.exists():
             raise
-        again = all(given.repeatable for given in inputs)
+        again = all(entry.repeatable for entry in inputs)
         hint = "Go on with --resume." if again else "Its input cannot be read again: begin again with --force."
         raise Interrupted(f"interrupted; {file.partial} has what was scored. {hint}") from None
     finally:
@@ -168,29 +137,26 @@ def _is_complete(file: PartialFile) -> bool:
     return True
 
 
-def _paths(given: Sequence[Path | str]) -> list[Path]:
-    """Return paths; refuse addresses of object stores."""
-    for place in given:
-        if isinstance(place, str) and "://" in place:
-            raise click.UsageError(f"{place}: only --ray reads and writes object stores. Add --ray.")
-        if isinstance(place, str):
-            raise click.UsageError(
-                f"{place!r} is the name of a folder. Give that of a file. Only --ray writes folders."
-            )
-    return [Path(place) for place in given]
+def _local(place: Path | str) -> Path:
+    """Return a path; refuse addresses of object stores and names of folders."""
+    if isinstance(place, Path):
+        return place
+    if "://" in place:
+        raise click.UsageError(f"{place}: only --ray reads and writes object stores. Add --ray.")
+    raise click.UsageError(f"{place!r} is the name of a folder. Give that of a file. Only --ray writes folders.")
 
 
-def _check_records(record: RecordOptions, selection: ItemSelection, sharing: SharingOptions) -> None:
-    """Refuse records that the inputs or the other options do not allow."""
-    if selection.ids and record.level in ("line", "word", "region"):
-        raise click.UsageError(f"--ids has no text to find a {record.level} in. Use --per token or --per document.")
-    if record.region_field is not None and selection.field is None:
-        raise click.UsageError("--region-field is for JSON lines and tables. Give --field, too.")
-    if selection.continuous and sharing.by_chunks:
-        raise click.UsageError("--continuous scores documents one after another. Leave out --processes and auto.")
-    if (selection.continuous or record.boundary == "corrected") and sharing.batch_size not in (None, 1):
-        option = "--continuous" if selection.continuous else "--boundary corrected"
-        raise click.UsageError(f"{option} scores documents one after another. Leave out --batch-size.")
+def _check_inputs(inputs: Sequence[Input], output: Path | None, options: ScoreOptions) -> None:
+    """Refuse inputs that the output would replace, or that cannot be read again."""
+    paths = [entry.path for entry in inputs if entry.path is not None]
+    if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):
+        raise click.UsageError(f"{output} is an input, which the output would replace. Give another.")
+    if all(entry.repeatable for entry in inputs):
+        return
+    if options.resume:
+        raise click.UsageError("--resume reads its inputs again, but standard input and pipes are gone. Give files.")
+    if (options.processes or 1) > 1:
+        raise click.UsageError("--processes reads its inputs several times, but standard input and pipes go by once.")
 
 
 def _finisher(kind: Format) -> Callable[[Path, Path], None] | None:
@@ -198,7 +164,7 @@ def _finisher(kind: Format) -> Callable[[Path, Path], None] | None:
     if kind != "parquet":
         return None
     require("tables")
-    from xlexport.scoring.parquet_output import write_parquet
+    from xlexport.scoring.output_formats import write_parquet
 
     return write_parquet
 
@@ -216,8 +182,8 @@ class _Reporter:
 
     def fail(self, document: str, error: Exception) -> None:
         self.clear()
-        found = failure(error) or Failure(f"{document}: {error}", None, type(error).__name__)
-        found.show(self._as_json)
+        line = f"{document}: {error}"
+        (failure(error) or Failure(line, None, type(error).__name__)).show(self._as_json)
 
     def total(self, fields: Mapping[str, Any]) -> None:
         from xlexport.scoring.output_formats import document_line
@@ -254,12 +220,47 @@ class _StandardOutput:
             self._file.flush()
 
 
-def _check_inputs(inputs: Sequence[Input], output: Path | None, resume: bool, sharing: SharingOptions) -> None:
-    """Refuse inputs that the output would replace, or that cannot be read again."""
-    paths = [given.path for given in inputs if given.path is not None]
-    if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):
-        raise click.UsageError(f"{output} is an input, which the output would replace. Give another.")
-    if resume and not all(given.repeatable for given in inputs):
-        raise click.UsageError("--resume reads its inputs again, but standard input and pipes are gone. Give files.")
-    if (sharing.processes or 1) > 1 and not all(given.repeatable for given in inputs):
-        raise click.UsageError("--processes reads its inputs several times, but standard input and pipes go by once.")
+def _score_on_ray(
+    bundle: Path,
+    files: Sequence[Path | str],
+    options: ScoreOptions,
+    runtime: Mapping[str, Any],
+    evaluation: Mapping[str, Any],
+) -> None:
+    """Score files on a Ray cluster, and print the totals."""
+    context = click.get_current_context()
+    if context.get_parameter_source("save_every") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--set save_every does not go together with --ray. Leave it out.")
+    if "-" in map(str, files):
+        raise click.UsageError("--ray reads files that all machines see, not standard input.")
+    if str(runtime["device"]).startswith("cuda:"):
+        raise click.UsageError(
+            f"--device {runtime['device']}: Ray chooses the GPU of each process. Give --device cuda."
+        )
+    output = str(options.path)
+    kind = options.kind or ("jsonl" if options.as_json else ENDINGS.get(Path(output).suffix, "parquet"))
+    if kind not in ("jsonl", "parquet"):
+        raise click.UsageError(f"--ray writes parquet or jsonl, not {kind}. Choose with --format.")
+    require("ray")
+    from xlexport.ray.job import Cluster, score_files
+
+    try:
+        totals = score_files(
+            bundle,
+            [str(file) for file in files],
+            output,
+            options.run_options("jsonl"),
+            evaluation,
+            Cluster(None if options.ray == HERE else options.ray, options.processes, runtime),
+            include=options.include,
+            kind=kind,
+            resume=options.resume,
+            force=options.force,
+            tell=tell,
+        )
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; {output} has the parts that were done. Go on with --resume.") from None
+    tell(f"{output}: {totals.together()}, {totals.failed:,} without a score")
+    if totals.failed:
+        tell("the column `error` says why")
+        context.exit(1)

@@ -1,32 +1,34 @@
-"""The options of the `score` command, in groups."""
+"""The options of the `score` command."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from xlexport.choices import LEVELS, RECORD_FORMATS
-from xlexport.commands.options import OutputFile, all_of, grouped
+from xlexport.commands.input_options import Selection, file_options
+from xlexport.commands.options import Names, OutputFile, all_of
 from xlexport.commands.settings import Setting
 from xlexport.terminal import quiet_option
 
 if TYPE_CHECKING:
+    from xlexport.scoring.inputs import Reading
     from xlexport.scoring.output_formats import Format
-    from xlexport.scoring.records import Level
+    from xlexport.scoring.run_options import Level, RunOptions
     from xlruntime.scorer import BatchSize
 
 __all__ = [
     "ENDINGS",
     "HERE",
-    "OUTPUT_PLACE",
-    "OutputOptions",
     "PlaceName",
-    "RecordOptions",
-    "SharingOptions",
+    "ScoreOptions",
     "format_of_ending",
+    "input_options",
     "output_options",
     "record_options",
     "sharing_options",
@@ -40,9 +42,183 @@ ENDINGS: dict[str, Format] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-
-
 HERE = "this machine"  # instead of the address of a Ray cluster
+
+
+@dataclass(frozen=True)
+class ScoreOptions(Selection):
+    """The options of `score` except device and evaluation settings; the fields are options of the same names.
+
+    Raises:
+        click.UsageError: they do not go together.
+    """
+
+    context_field: str | None = None
+    keep: tuple[str, ...] | None = None
+    continuous: bool = False
+    separator: str | None = None
+    strict: bool = False
+    per: Level | None = None
+    kind: Literal["jsonl", "csv", "tsv", "parquet"] | None = None
+    as_json: bool = False
+    top: int | None = None
+    region_field: str | None = None
+    boundary: Literal["plain", "corrected"] = "plain"
+    bos: str | None = None
+    output: Path | str | None = None
+    force: bool = False
+    resume: bool = False
+    save_every: float = 10.0
+    batch_size: BatchSize | None = None
+    processes: int | None = None
+    ray: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for applies, problem in self._problems():
+            if applies:
+                raise click.UsageError(problem)
+
+    def _problems(self) -> Sequence[tuple[bool, str]]:
+        """Return combinations of options, each with whether it is given and what is wrong with it."""
+        level, corrected, alone = self.level, self.boundary == "corrected", self.batch_size in (None, 1)
+        return (
+            *(
+                (value is not None and self.field is None, f"{option} is for JSON lines and tables. Give --field, too.")
+                for option, value in (
+                    ("--context-field", self.context_field),
+                    ("--keep", self.keep),
+                    ("--region-field", self.region_field if level == "region" else None),
+                )
+            ),
+            (
+                self.separator is not None and self.ids,
+                "--set separator is text, but the files hold token ids. Leave it out.",
+            ),
+            (
+                self.separator is not None and not self.continuous and self.context_field is None,
+                "--set separator is for --continuous and --context-field. Add one of them.",
+            ),
+            (
+                self.ids and level in ("line", "word", "region"),
+                f"--ids has no text to find a {level} in. Use --per token or --per document.",
+            ),
+            (
+                self.top is not None and level == "document",
+                "--top is for parts of a document. Add --per token, word, region or line.",
+            ),
+            (
+                bool(self.top) and level != "token",
+                f"--top {self.top} is for tokens. Add --per token, or give --top 0.",
+            ),
+            (
+                self.region_field is not None and level != "region",
+                "--region-field is for regions. Add --per region.",
+            ),
+            (
+                corrected and level not in ("word", "region"),
+                "--boundary is for words and regions. Add --per word or --per region.",
+            ),
+            (
+                self.as_json and self.kind not in (None, "jsonl"),
+                f"--json is --format jsonl, but --format is {self.kind}. Give one of them.",
+            ),
+            (
+                self.path is None and (self.force or self.resume),
+                "--resume and --force are about an output file. Give it with -o.",
+            ),
+            (
+                self.force and self.resume,
+                "--resume goes on with what is there, --force begins again. Give one of them.",
+            ),
+            (
+                self.processes is not None and self.batch_size not in (None, "auto", 1),
+                "--processes forms batches itself. Leave out --batch-size, or give auto or 1.",
+            ),
+            (
+                self.continuous and self.by_chunks and self.ray is None,
+                "--continuous scores documents one after another. Leave out --processes and auto.",
+            ),
+            (
+                (self.continuous or corrected) and not alone,
+                f"{'--continuous' if self.continuous else '--boundary corrected'} scores documents one after another. "
+                "Leave out --batch-size.",
+            ),
+            (self.ray is not None and self.path is None, "--ray writes a folder. Give it with -o."),
+            *(
+                (self.ray is not None and given, f"{option} does not go together with --ray. Leave it out.")
+                for option, given in (("--strict", self.strict), ("--continuous", self.continuous))
+            ),
+        )
+
+    @property
+    def level(self) -> Level:
+        """The unit of one record."""
+        return self.per or "document"
+
+    @property
+    def path(self) -> Path | str | None:
+        """The output; None: standard output."""
+        return None if str(self.output) == "-" else self.output
+
+    @property
+    def by_chunks(self) -> bool:
+        """Whether the documents are divided before they are scored."""
+        return self.processes is not None or self.ray is not None or self.batch_size == "auto"
+
+    @property
+    def reading(self) -> Reading:
+        """Return how files become documents, as the library takes it."""
+        reading = super().reading
+        return replace(
+            reading,
+            context_field=self.context_field,
+            keep=self.keep,
+            separator=reading.separator if self.separator is None else self.separator,
+            regions=self.level == "region",
+            region_field=self.region_field,
+        )
+
+    def run_options(self, kind: Format) -> RunOptions:
+        """Return the choices of a run, as the library takes them."""
+        from xlexport.scoring.run_options import RunOptions
+
+        corrected = self.boundary == "corrected"
+        between = "\n" if self.separator is None else self.separator
+        return RunOptions(
+            per=self.level,
+            kind=kind,
+            reading=self.reading,
+            batch_size=self.batch_size or ("auto" if self.by_chunks and not corrected else 1),
+            detail=self.top,
+            continuous=self.continuous,
+            separator=between if self.continuous and not self.ids else "",
+            strict=self.strict,
+            bos=self.bos,
+            corrected=corrected,
+            by_chunks=self.by_chunks,
+        )
+
+    def format_for(self, output: Path | None) -> Format:
+        """Return the format of the records in `output`; None: standard output."""
+        if self.kind == "parquet" and output is None:
+            raise click.UsageError("Parquet is a format of files. Give one with -o.")
+        if self.as_json or self.kind is not None:
+            return self.kind or "jsonl"
+        if output is None:
+            return "text" if self.level == "document" else "jsonl"
+        return format_of_ending(output)
+
+
+def format_of_ending(output: Path) -> Format:
+    """Return the format of records in a file, by the ending of its name.
+
+    Raises:
+        click.UsageError: no format has this ending.
+    """
+    if output.suffix not in ENDINGS:
+        raise click.UsageError(f"{output}: no format of that ending; use {', '.join(ENDINGS)}, or give --format.")
+    return ENDINGS[output.suffix]
 
 
 class PlaceName(click.Path):
@@ -60,89 +236,6 @@ class _OutputPlace(OutputFile):
         return value if "://" in str(value) or str(value).endswith("/") else super().convert(value, param, ctx)
 
 
-OUTPUT_PLACE = _OutputPlace()
-
-
-def format_of_ending(output: Path) -> Format:
-    """Return the format of records in a file, by the ending of its name.
-
-    Raises:
-        click.UsageError: no format has this ending.
-    """
-    if output.suffix not in ENDINGS:
-        raise click.UsageError(f"{output}: no format of that ending; use {', '.join(ENDINGS)}, or give --format.")
-    return ENDINGS[output.suffix]
-
-
-@dataclass(frozen=True)
-class RecordOptions:
-    """The unit of a record and its format; the fields are options of the same names.
-
-    Raises:
-        click.UsageError: they do not go together.
-    """
-
-    per: Level | None
-    kind: Literal["jsonl", "csv", "tsv", "parquet"] | None
-    as_json: bool
-    top: int | None
-    region_field: str | None
-    boundary: Literal["plain", "corrected"]
-    bos: str | None
-
-    def __post_init__(self) -> None:
-        if self.top is not None and self.level == "document":
-            raise click.UsageError("--top is for parts of a document. Add --per token, word, region or line.")
-        if self.top and self.level != "token":
-            raise click.UsageError(f"--top {self.top} is for tokens. Add --per token, or give --top 0.")
-        if self.region_field is not None and self.level != "region":
-            raise click.UsageError("--region-field is for regions. Add --per region.")
-        if self.boundary == "corrected" and self.level not in ("word", "region"):
-            raise click.UsageError("--boundary is for words and regions. Add --per word or --per region.")
-        if self.as_json and self.kind not in (None, "jsonl"):
-            raise click.UsageError(f"--json is --format jsonl, but --format is {self.kind}. Give one of them.")
-
-    @property
-    def level(self) -> Level:
-        """The unit of one record."""
-        return self.per or "document"
-
-    def format_for(self, output: Path | None) -> Format:
-        """Return the format of the records in `output`; None: standard output."""
-        if self.kind == "parquet" and output is None:
-            raise click.UsageError("Parquet is a format of files. Give one with -o.")
-        if self.as_json or self.kind is not None:
-            return self.kind or "jsonl"
-        if output is None:
-            return "text" if self.level == "document" else "jsonl"
-        return format_of_ending(output)
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """Where records are written; the fields are options of the same names.
-
-    Raises:
-        click.UsageError: they do not go together.
-    """
-
-    output: Path | None
-    force: bool
-    resume: bool
-    save_every: float
-
-    def __post_init__(self) -> None:
-        if self.path is None and (self.force or self.resume):
-            raise click.UsageError("--resume and --force are about an output file. Give it with -o.")
-        if self.force and self.resume:
-            raise click.UsageError("--resume goes on with what is there, --force begins again. Give one of them.")
-
-    @property
-    def path(self) -> Path | None:
-        """Return the file to write; None: standard output."""
-        return None if str(self.output) == "-" else self.output
-
-
 class _Batch(click.ParamType[Any]):
     """A number of documents, or `auto`."""
 
@@ -152,39 +245,51 @@ class _Batch(click.ParamType[Any]):
         return value if value in (None, "auto") else click.IntRange(1).convert(value, param, ctx)
 
 
-@dataclass(frozen=True)
-class SharingOptions:
-    """How many documents are scored at a time, and by how many processes; the fields are options of the same names.
+class _Escaped(click.ParamType[str]):
+    r"""A text in which `\n`, `\t`, `\r` and `\\` are the characters that they mean elsewhere."""
 
-    Raises:
-        click.UsageError: they do not go together.
-    """
+    name = "text"
 
-    batch_size: BatchSize | None
-    processes: int | None
-    ray: str | None
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        marks = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
+        return re.sub(r"\\([ntr\\])", lambda match: marks[match[1]], str(value))
 
-    def __post_init__(self) -> None:
-        if self.processes is not None and self.batch_size not in (None, "auto", 1):
-            raise click.UsageError("--processes forms batches itself. Leave out --batch-size, or give auto or 1.")
 
-    @property
-    def by_chunks(self) -> bool:
-        """Whether the documents are divided before they are scored."""
-        return self.processes is not None or self.ray is not None or self.batch_size == "auto"
+def _one_context(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> str | None:
+    if len(names) > 1:
+        raise click.UsageError("--context-field is given twice, but a document has one context. `report` compares two.")
+    return names[0] if names else None
 
-    def threads(self, given: int | None) -> int | None:
-        """Return the threads of a process: those given, or one if there are several processes."""
-        return 1 if given is None and (self.processes is not None or self.ray is not None) else given
 
-    def batch(self, alone: bool) -> BatchSize:
-        """Return the size of batches.
-
-        Args:
-            alone: whether the other options need one document at a time.
-        """
-        return self.batch_size or ("auto" if self.by_chunks and not alone else 1)
-
+input_options = all_of(
+    file_options,
+    click.option(
+        "--context-field",
+        metavar="NAME",
+        multiple=True,
+        callback=_one_context,
+        help="With --field: the field with the text that the model reads before the document. It is not scored.",
+    ),
+    click.option(
+        "--keep",
+        type=Names(),
+        metavar="NAME,NAME",
+        help="With --field: the columns that records repeat; '' for none.  [default: all others of the first row]",
+    ),
+    click.option(
+        "--continuous",
+        is_flag=True,
+        help="Carry memory from each document to the next, in the order given.",
+    ),
+    click.option(
+        "--separator",
+        cls=Setting,
+        type=_Escaped(),
+        help=r"Text between documents with --continuous, and between context and document, unless white space is "
+        r"there. It is read, but not scored.  [default: '\n'; after a context ' ']",
+    ),
+    click.option("--strict", is_flag=True, help="Stop at the first document that cannot be scored."),
+)
 
 record_options = all_of(
     click.option(
@@ -227,12 +332,11 @@ record_options = all_of(
         help="Let the model read this token before each document, so that the first token has a score, too: a name "
         r"such as '<eos>', or a text of one token such as '\n'.",
     ),
-    grouped("record", RecordOptions),
 )
 
 output_options = all_of(
     click.option(
-        "-o", "--output", type=OUTPUT_PLACE, metavar="FILE", help="Write to FILE, which appears when it is complete."
+        "-o", "--output", type=_OutputPlace(), metavar="FILE", help="Write to FILE, which appears when it is complete."
     ),
     click.option("--force", is_flag=True, help="Replace FILE, or the rest of an interrupted run."),
     click.option("--resume", is_flag=True, help="Continue an interrupted run; the output is the same, byte for byte."),
@@ -245,7 +349,6 @@ output_options = all_of(
         help="Seconds between two saved states, from which --resume continues a run with --output.",
     ),
     quiet_option,
-    grouped("writing", OutputOptions),
 )
 
 sharing_options = all_of(
@@ -271,5 +374,4 @@ sharing_options = all_of(
         help="Share the files between the machines of a Ray cluster, or without ADDRESS the CPUs of this one. FILES "
         "and --output, which is a folder, may be addresses such as s3://bucket/texts.",
     ),
-    grouped("sharing", SharingOptions),
 )

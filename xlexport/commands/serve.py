@@ -126,7 +126,7 @@ def serve(
     """
     require("serve")
     from xlexport.bundles import open_bundle
-    from xlexport.scoring.bos import ESCAPES
+    from xlexport.scoring.run_options import ESCAPES
     from xlexport.serve.app import make_app
     from xlexport.serve.limits import ServeLimits
     from xlexport.serve.models import Models, Served

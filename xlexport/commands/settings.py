@@ -88,7 +88,7 @@ def unknown_option(command: click.Command, error: click.NoSuchOption) -> click.U
 
 def _split(override: str) -> tuple[str, str]:
     name, _, text = override.partition("=")
-    return name.strip(), text.strip()
+    return name.strip(), text
 
 
 def _check_names(ctx: click.Context, parameter: click.Parameter, overrides: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,128 +1,208 @@
-"""The settings of a run in a TOML file: `--settings`, and `--set` for single ones.
+"""The settings of a run: options and `--set` of the command line, and recipes in TOML.
 
-data = ["data"]                 # the texts or the prepared data, in relation to the file's folder
-valid = ["valid.txt"]
-architecture = "transformer_xl"
+    data = ["data"]                 # the texts or the prepared data, in relation to the recipe's folder
+    valid = ["valid.txt"]
+    architecture = "transformer_xl"
 
-[model]
-n_layer = 6
+    [model]
+    n_layer = 6
 
-[training]
-steps = 10000
+    [training]
+    steps = 10000
+
+All are fields of `TrainingConfig` and of the configurations of models, and whatever these fields declare.
 """
 
 from __future__ import annotations
 
+import difflib
+import functools
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from xlexport.architectures import Option
+from xlexport.commands.options import Decorator, all_of, declared
+from xlexport.commands.settings import Setting
 from xlruntime.messages import shown
+from xltraining.architectures import FIRST, architecture_names, config_class
+from xltraining.config_fields import Option, options_of
+from xltraining.training_config import TrainingConfig
 
-__all__ = ["RunSettings", "read_run_settings"]
+__all__ = ["MODEL", "TRAINING", "check_effect", "headings", "is_given", "read_recipe", "setting_options"]
 
-_TABLES = ("model", "training")
-_FILES = ("data", "valid")
-_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "integer": ((int,), "an integer"),
-    "number": ((int, float), "a number"),
-    "text": ((str,), "a text"),
-    "choice": ((str,), "a text"),
-    "boolean": ((bool,), "true or false"),
-    "flag": ((bool,), "true or false"),
-    "integers": ((list,), "a list of integers"),
-    "names": ((list,), "a list of texts"),
+_FILES = {"data": "files", "valid": "valid_files"}
+_MODELS = {name: config_class(name) for name in architecture_names()}
+_OFFERED = {name: {o.name: o for o in options_of(kind).values() if o.help} for name, kind in _MODELS.items()}
+MODEL: Mapping[str, Option] = functools.reduce(lambda known, own: known | (own | known), _OFFERED.values())
+TRAINING: Mapping[str, Option] = {option.name: option for option in options_of(TrainingConfig).values() if option.help}
+_TABLES = {"model": MODEL, "training": TRAINING}
+# The architectures that a setting is for; none: for all.
+_OWNERS = {name: [one for one, own in _OFFERED.items() if name in own] for name in MODEL} | {
+    name: [one for one, kind in _MODELS.items() if name in kind.RUN_SETTINGS] for name in TRAINING
 }
 
 
-@dataclass(frozen=True)
-class RunSettings:
-    """What a file and `--set` say of a run; what they leave out is empty."""
+def setting_options() -> Decorator:
+    """Return one decorator for the options of a run: its architecture, its model and its training."""
+    return all_of(
+        click.option(
+            "--architecture",
+            type=click.Choice(list(_MODELS)),
+            default=FIRST,
+            show_default=True,
+            help="Kind of model.",
+        ),
+        *(_declared("model", option, _model_default(option)) for option in MODEL.values()),
+        *(_declared("training", option, _text(option.default), default=option.default) for option in TRAINING.values()),
+    )
 
-    architecture: str | None = None
-    data: tuple[Path, ...] = ()
-    valid: tuple[Path, ...] = ()
-    model: Mapping[str, Any] = field(default_factory=dict)
-    training: Mapping[str, Any] = field(default_factory=dict)
 
-
-def read_run_settings(
-    path: Path | None, overrides: Sequence[str], model: Mapping[str, Option], training: Mapping[str, Option]
-) -> RunSettings:
-    """Read a settings file, and let `NAME=VALUE` overrides take the place of its values.
+def _declared(table: str, option: Option, default_text: str, **more: Any) -> Decorator:
+    """Return the decorator of a setting. Its configuration checks the limits, so that one message lists all problems.
 
     Args:
-        overrides: such as `model.n_layer=6`; a value is written as in TOML, and a text may be without quotes.
-        model: the options of a model by name; training: those of a run.
+        default_text: the default for people.
+    """
+    owners = _OWNERS[option.name]
+    only = f"{owners[0]} only" if len(owners) == 1 and option.common else ""
+    notes = "; ".join(
+        filter(None, (only, default_text and f"default: {default_text}", "" if option.common else option.limits))
+    )
+    text = f"{option.help}  [{notes}]" if notes else option.help
+    unlimited = Option(option.name, option.kind, text, choices=option.choices, common=option.common)
+    return declared(unlimited, **more, **({} if option.common else {"table": table}))
+
+
+def _model_default(option: Option) -> str:
+    """Return the default of a model's setting for people, by architecture if they differ."""
+    defaults = {one: _text(_OFFERED[one][option.name].default) for one in _OWNERS[option.name]}
+    if len(set(defaults.values())) == 1:
+        return next(iter(defaults.values()))
+    return ", ".join(f"{default} ({one})" for one, default in defaults.items())
+
+
+def _text(default: Any) -> str:
+    if default is None or default == ():
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def headings() -> dict[str, list[str]]:
+    """Return names of parameters by heading; settings of one architecture have a heading of their own."""
+    found: dict[str, list[str]] = {
+        "Run": ["out_dir", "valid_files", "resume", "quiet", "architecture", "task"],
+        "Settings": ["recipe"],
+        "Curves": ["plot", "tensorboard"],
+        "Device": ["device", "bf16", "compile", "threads"],
+    }
+    placed = {name for names in found.values() for name in names}
+    for table, options in _TABLES.items():
+        for name, option in options.items():
+            if len(_OWNERS[name]) == 1 and not option.common:
+                found.setdefault(f"{_MODELS[_OWNERS[name][0]].NAME} only", []).append(name)
+            elif name not in placed:
+                found.setdefault("Model settings" if table == "model" else "Training", []).append(name)
+    return found
+
+
+def read_recipe(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    """Let the values of a recipe be the defaults of the command line.
 
     Raises:
         click.UsageError: the file is not readable, or names or values are wrong. The message lists all of them.
     """
-    found = {} if path is None else _read(path)
-    problems: list[str] = []
-    for override in overrides:
-        name, equals, text = override.partition("=")
-        table, dot, key = name.strip().rpartition(".")
-        if not equals or (dot and table not in _TABLES):
-            problems.append(f"--set {override}: expected model.NAME=VALUE or training.NAME=VALUE")
-            continue
-        (found.setdefault(table, {}) if dot else found)[key] = _value(text)
-    problems += [f"{name}: unknown" for name in found if name not in (*_TABLES, *_FILES, "architecture")]
-    for table, options in (("model", model), ("training", training)):
-        values = found.get(table, {})
-        if not isinstance(values, dict):
-            problems.append(f"{table}: expected a table")
-            continue
-        for name, value in values.items():
-            problems += _problems(f"{table}.{name}", value, options.get(name))
-    files = {name: found.get(name, []) for name in _FILES}
-    for name, value in files.items():
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            problems.append(f"{name}: expected a list of texts, found {shown(value)}")
-    architecture = found.get("architecture")
-    if architecture is not None and not isinstance(architecture, str):
-        problems.append(f"architecture: expected a text, found {shown(architecture)}")
-    if problems:
-        raise click.UsageError(f"{'' if path is None else f'{path}: '}{'; '.join(problems)}.")
-    folder = Path() if path is None else path.parent
-    data, valid = (tuple(folder / one for one in files[name]) for name in _FILES)
-    return RunSettings(architecture, data, valid, _tuples(found.get("model", {})), _tuples(found.get("training", {})))
-
-
-def _read(path: Path) -> dict[str, Any]:
+    if path is None:
+        return
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise click.UsageError(f"{path}: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{path}: not TOML ({error}).") from error
+    if problems := [*_problems(recipe)]:
+        raise click.UsageError(f"{path}: {'; '.join(problems)}.")
+    values = {name: value for table in _TABLES for name, value in recipe.get(table, {}).items()}
+    values = {name: _tuple(value) for name, value in values.items()}
+    files = {_FILES[name]: [path.parent / one for one in recipe[name]] for name in _FILES if name in recipe}
+    architecture = {"architecture": recipe["architecture"]} if "architecture" in recipe else {}
+    ctx.default_map = {**(ctx.default_map or {}), **values, **files, **architecture}
 
 
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text.strip()
+def _problems(recipe: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in recipe.items():
+        if name in _TABLES:
+            if not isinstance(value, dict):
+                yield f"{name}: expected a table, found {shown(value)}"
+                continue
+            for setting, chosen in value.items():
+                option = _TABLES[name].get(setting)
+                problem = _unknown(setting, _TABLES[name]) if option is None else option.type_problem(_tuple(chosen))
+                if problem is not None:
+                    yield f"{name}.{setting} {problem}"
+        elif name in _FILES:
+            if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+                yield f"{name}: expected a list of texts, found {shown(value)}"
+        elif name == "architecture":
+            if value not in _MODELS:
+                yield f"architecture: expected one of {', '.join(_MODELS)}, found {shown(value)}"
+        else:
+            yield f"{name} {_unknown(name, (*_TABLES, *_FILES, 'architecture'))}"
 
 
-def _problems(name: str, value: Any, option: Option | None) -> list[str]:
-    if option is None:
-        return [f"{name}: unknown"]
-    types, expected = _KINDS[option.kind]
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        return [f"{name}: expected {expected}, found {shown(value)}"]
-    if option.choices and value not in option.choices:
-        return [f"{name}: expected one of {', '.join(option.choices)}, found {shown(value)}"]
-    inner = {"integers": int, "names": str}.get(option.kind)
-    if isinstance(value, list) and not all(type(one) is inner for one in value):
-        return [f"{name}: expected {expected}, found {shown(value)}"]
-    return []
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
-def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+def _unknown(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"is unknown{f' (did you mean {near[0]}?)' if near else ''}"
+
+
+def is_given(name: str) -> bool:
+    """Return whether the command line or a recipe gives a parameter."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+
+
+def check_effect(architecture: str, model: Mapping[str, Any], training: Mapping[str, Any]) -> None:
+    """Refuse settings that would have no effect on a new run.
+
+    Args:
+        model: the given settings of the model.
+        training: those of the training.
+
+    Raises:
+        click.UsageError: there are some. The message lists all of them.
+    """
+    kind, problems = _MODELS[architecture], []
+    foreign = [name for name in model if architecture not in _OWNERS[name]]
+    if foreign:
+        owners = [one for one in _MODELS if any(one in _OWNERS[name] for name in foreign)]
+        problems.append(f"{_spellings(foreign)}: only for --architecture {' or '.join(owners)}, not {architecture}")
+        problems += [kind.INSTEAD[name] for name in foreign if name in kind.INSTEAD]
+    for name in training:
+        if _OWNERS[name] and architecture not in _OWNERS[name]:
+            problems.append(f"{_spellings([name])}: only for --architecture {' or '.join(_OWNERS[name])}")
+    problems += kind.without_effect(model)
+    task = training.get("task", TrainingConfig.task)
+    problems += [
+        f"{_spellings([name])}: only for --task {TRAINING[name].task}"
+        for name in training
+        if TRAINING[name].task not in ("", task)
+    ]
+    if task == "duplication" and "tgt_len" in model:
+        problems.append("--tgt-len: in the duplication task training.word_length decides it")
+    if problems:
+        raise click.UsageError("; ".join(problems) + ".")
+
+
+def _spellings(names: Iterable[str]) -> str:
+    parameters = {parameter.name: parameter for parameter in click.get_current_context().command.params}
+    found = [parameters[name] for name in names]
+    return ", ".join(one.setting if isinstance(one, Setting) else one.opts[-1] for one in found)

@@ -16,7 +16,7 @@ from lm_eval.api.registry import register_model
 from onnxruntime import get_available_providers
 
 from xlexport.bundles import open_bundle
-from xlexport.scoring.bos import ESCAPES, bos_token
+from xlexport.scoring.run_options import ESCAPES, bos_token
 from xlexport.serve.jobs import Collected, Draw, Work
 from xlexport.serve.models import Served
 from xlexport.serve.scheduler import Scheduler

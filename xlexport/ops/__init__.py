@@ -19,11 +19,11 @@ from onnxscript.values import Op
 
 from xlexport.ops.band_attention import LSHBandAttention, lsh_band_attention
 from xlexport.ops.chunk_attention import LSHChunkAttention, lsh_chunk_attention
-from xlexport.ops.domain import DOMAIN, OPSET, VERSION
 from xlexport.ops.few_attention import LSHFewAttention, lsh_few_attention
 from xlexport.ops.gather import LSHGather, lsh_gather
 from xlexport.ops.local_attention import LocalAttention, local_attention, local_mask
 from xlexport.ops.lsh_attention import LSHAttention, lsh_attention
+from xlexport.ops.operator import DOMAIN, OPSET, VERSION
 from xlexport.ops.relative_attention import RelativeAttention, relative_attention
 from xlexport.ops.relative_attention_int8 import RelativeAttentionInt8, relative_attention_int8
 from xlexport.ops.relative_masks import RelativeMasks

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xlexport.ops import constants
-from xlexport.ops.domain import OPSET
-from xlexport.ops.operator import operator, shapes_of
+from xlexport.ops.operator import OPSET, operator, shapes_of
 
 __all__ = ["LocalAttention", "local_attention", "local_mask"]
 

@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from xlexport.ops import constants
 from xlexport.ops.band_attention import lsh_band_attention
-from xlexport.ops.domain import OPSET
-from xlexport.ops.operator import operator, shapes_of
+from xlexport.ops.operator import OPSET, operator, shapes_of
 from xlexport.ops.sort import LSHSort, lsh_sort
 
 __all__ = ["LSHAttention", "lsh_attention"]

@@ -1,4 +1,6 @@
-"""The decorator of PyTorch's forms: a custom operator, which a TorchScript trace records as its scripted body.
+"""The domain of the custom operators, and the decorator of their PyTorch forms.
+
+The decorator makes a custom operator of a function, which a TorchScript trace records as its scripted body.
 
 A trace records one path. A scripted body keeps loops and sizes, and its file runs in libtorch without this package.
 """
@@ -10,10 +12,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import torch
+from onnxscript.values import Opset
 from torch import library
 
-__all__ = ["operator", "shapes_of"]
+__all__ = ["DOMAIN", "OPSET", "VERSION", "operator", "shapes_of"]
 
+DOMAIN = "ai.xlexport"
+VERSION = 1
+OPSET = Opset(DOMAIN, VERSION)
 NAMESPACE = "xlexport"
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -14,7 +14,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset20 as op
 from torch import Tensor, library
 
-from xlexport.ops.domain import OPSET
+from xlexport.ops.operator import OPSET
 from xlexport.ops.relative_masks import RelativeMasks
 
 __all__ = ["RelativeAttention", "relative_attention"]

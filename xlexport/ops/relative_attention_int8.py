@@ -9,7 +9,7 @@ from onnxscript import FLOAT, INT8, INT64, script
 from onnxscript import opset20 as op
 from torch import Tensor, library
 
-from xlexport.ops.domain import OPSET
+from xlexport.ops.operator import OPSET
 from xlexport.ops.relative_attention import relative_attention
 from xlexport.ops.relative_masks import RelativeMasks
 

@@ -11,7 +11,7 @@ from typing import no_type_check
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset20 as op
 
-from xlexport.ops.domain import OPSET
+from xlexport.ops.operator import OPSET
 
 __all__ = ["RelativeMasks"]
 

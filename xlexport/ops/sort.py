@@ -9,8 +9,7 @@ from onnxscript import INT64, script
 from onnxscript import opset20 as op
 from torch import Tensor
 
-from xlexport.ops.domain import OPSET
-from xlexport.ops.operator import operator, shapes_of
+from xlexport.ops.operator import OPSET, operator, shapes_of
 
 __all__ = ["LSHSort", "lsh_sort"]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from xlexport.errors import QuantizationError
 from xlexport.sample import sample_text, sample_text_name
-from xlexport.scoring.token_ids import ids_of_words
+from xlexport.scoring.documents import ids_of_words
 from xlexport.verification.walked_text import WalkedText, default_text
 from xlruntime.bundle import Tokenizer
 from xlruntime.documents import Tokenizer as TextTokenizer

@@ -14,12 +14,11 @@ import numpy as np
 from xlexport.bundles import open_bundle
 from xlexport.ray.parts import Part, chunks_of, documents_of_rows
 from xlexport.ray.places import Place
-from xlexport.scoring.chunks import Chunk, score_chunk
+from xlexport.scoring.chunks import Chunk, ChunkScorer
 from xlexport.scoring.inputs import Input
-from xlexport.scoring.parquet_output import records_table, write_parquet
+from xlexport.scoring.output_formats import records_table, write_parquet
 from xlexport.scoring.rows import Row
-from xlexport.scoring.run import make_scorer
-from xlexport.scoring.run_options import RunOptions
+from xlexport.scoring.run_options import UNITS, RunOptions
 from xlexport.scoring.totals import Totals
 
 __all__ = ["ERROR", "PartActor", "RowActor", "Work"]
@@ -51,14 +50,14 @@ class _Actor:
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._model = open_bundle(work.bundle, **work.runtime)
-        self._scorer = make_scorer(self._model, self._model.evaluation(**work.settings), work.options)
-        self._keep = work.options.per in ("line", "word", "region")
+        model = open_bundle(work.bundle, **work.runtime)
+        self._scorer = ChunkScorer(model, model.evaluation(**work.settings), work.options, with_speed=False)
+        self._keep = work.options.per in UNITS
 
     def _rows(self, chunks: Iterable[Chunk], totals: Totals) -> Iterator[dict[str, Any]]:
         """Yield the records of documents, and a row with an error for each that has no score."""
         for chunk in chunks:
-            for message in score_chunk(self._model, self._work.options, self._scorer, chunk, with_speed=False):
+            for message in self._scorer.score(chunk):
                 for scored in message if isinstance(message, list) else ():
                     for line in scored.raw.splitlines():
                         yield {**json.loads(line), ERROR: None}

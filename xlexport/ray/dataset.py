@@ -11,8 +11,7 @@ from typing import Any
 from xlexport.extras import require
 from xlexport.ray.actor import RowActor, Work
 from xlexport.ray.job import Cluster, columns_of
-from xlexport.scoring.run import make_scorer
-from xlexport.scoring.run_options import RunOptions
+from xlexport.scoring.run_options import RunOptions, make_scorer
 from xlruntime import ArgumentError
 
 __all__ = ["score_dataset"]

@@ -25,12 +25,11 @@ from xlexport.extras import require
 from xlexport.ray.actor import ERROR, PartActor, Work
 from xlexport.ray.parts import File, parts_of
 from xlexport.ray.places import Place, files_at, is_address
-from xlexport.scoring.carried import kinds_of_columns, own_columns
+from xlexport.scoring.documents import CarriedColumns
 from xlexport.scoring.inputs import ROWS, Reading, find_inputs, nothing_in
-from xlexport.scoring.items import CarriedColumns
-from xlexport.scoring.resume import changes
-from xlexport.scoring.run import make_scorer
-from xlexport.scoring.run_options import RunOptions, describe_run
+from xlexport.scoring.records import kinds_of_columns, own_columns
+from xlexport.scoring.resume import changes, describe_run
+from xlexport.scoring.run_options import RunOptions, make_scorer
 from xlexport.scoring.totals import Totals
 from xlruntime import Model
 from xlruntime.messages import counted, first_line
@@ -164,8 +163,7 @@ def _inputs(
 
 def columns_of(options: RunOptions, settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the columns of all records, each with the kind that it has without values."""
-    carried, detail = options.reading.keep or (), options.detail is not None
-    return {**kinds_of_columns(options.per, settings, carried, detail, options.corrected), ERROR: "text"}
+    return {**kinds_of_columns(options, settings), ERROR: "text"}
 
 
 def _columns(file: File, reading: Reading, options: RunOptions, settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,11 +10,9 @@ from typing import Any
 
 from xlexport.ray.places import Place
 from xlexport.scoring.chunks import Chunk, chunks
-from xlexport.scoring.documents import file_document, rows_of
-from xlexport.scoring.inputs import Input, Reading
-from xlexport.scoring.items import CarriedColumns, items
-from xlexport.scoring.rows import Row
-from xlexport.scoring.text_source import TextSource
+from xlexport.scoring.documents import CarriedColumns, file_document, items
+from xlexport.scoring.inputs import Input, Reading, TextSource
+from xlexport.scoring.rows import Row, rows_of
 from xlruntime import TextError
 
 __all__ = ["File", "Part", "chunks_of", "documents_of_rows", "parts_of"]

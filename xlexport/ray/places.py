@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from xlexport.scoring.text_source import unpacked
+from xlexport.scoring.inputs import unpacked
 from xlruntime import OptionError
 from xlruntime.messages import first_line
 
@@ -74,7 +74,7 @@ class Place:
         return sorted(entry.base_name for entry in found if entry.is_file)
 
     def open(self, name: str, binary: bool) -> BinaryIO:
-        """Open the file to read, as `scoring.text_source.open_input` does."""
+        """Open the file to read, as `scoring.inputs.open_input` does."""
         raw = self.system.open_input_stream(self.path, compression=None)
         return unpacked(io.BufferedReader(raw), name, self.path.endswith(".gz"), binary)
 

@@ -18,7 +18,7 @@ from xlexport.report.packing import pack
 from xlexport.report.page import model_note
 from xlexport.report.rows import Row, as_rows, columns, figures, values
 from xlexport.report.words import MOST_DOCUMENTS, Held, LeftOut, score_words
-from xlexport.scoring.caveats import caveats
+from xlexport.scoring.totals import caveats
 from xlruntime import EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.messages import counted
 

@@ -17,7 +17,7 @@ from xlexport.report.about import bundle_note, ceilings
 from xlexport.report.html_page import LEVELS, page_pieces, page_title
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
-from xlexport.scoring.caveats import caveats, losses
+from xlexport.scoring.totals import caveats, losses
 from xlruntime import Document, DocumentScore, EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.documents import as_ids, check_ids
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.report.page_text import text_of_bytes
-from xlexport.scoring.caveats import nothing_to_score
-from xlexport.scoring.text_source import TextSource
+from xlexport.scoring.inputs import TextSource
+from xlexport.scoring.totals import nothing_to_score
 from xlexport.scoring.units import Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.documents import DOCUMENT_LIMITS, Context, Tokenizer

@@ -1,37 +1,87 @@
-"""Cut the documents of a run into chunks, which processes share, and score one chunk after the other.
+"""Cut the documents of a run into chunks, and score one chunk after the other.
 
-Where chunks begin depends on the documents alone, so any number of processes writes the same bytes.
+Where chunks begin depends on the documents alone, so any number of processes writes the same bytes. A run that is not
+divided has one chunk with all documents.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
 
+import numpy.typing as npt
+
+from xlexport.scoring.documents import CarriedColumns, documents_by_input
 from xlexport.scoring.inputs import Input
-from xlexport.scoring.run_options import RunOptions
-from xlexport.scoring.session import Scored, Writing
-from xlruntime import Document, Model
-from xlruntime.scorer import Scorer
+from xlexport.scoring.records import Records, Scored, own_columns
+from xlexport.scoring.run_options import UNITS, RunOptions, make_scorer
+from xlruntime import Document, EvaluationSettings, Model
+from xlruntime.scorer_state import read_scorer, resume_scorer, scorer_state
 
-__all__ = ["Chunk", "Message", "chunks", "score_chunk"]
+__all__ = ["Chunk", "ChunkScorer", "ChunkState", "Job", "Message", "chunks"]
 
 MOST_DOCUMENTS = 128
 MOST_BYTES = 1 << 16  # of text; a longer document is a chunk of its own
 TOKEN_BYTES = 8  # of a document that is a list of token ids
 
-Chunk = list[tuple[Input, Document]]
-Message = str | list[Scored] | None
-"""A note for people, parts of documents in order, or the end of a chunk."""
+Chunk = Iterable[tuple[Input, Document]]
 
 
-def chunks(given: Iterable[tuple[Input, Document]]) -> Iterator[Chunk]:
-    """Yield consecutive documents together, until they are many or long."""
-    chunk: Chunk = []
+@dataclass(frozen=True)
+class Job:
+    """A run as each of its processes needs it.
+
+    Attributes:
+        bundle: the folder of the bundle; runtime: arguments of `open_bundle`.
+        with_speed: whether documents show tokens_per_second, which differs from run to run.
+        save_every: seconds between two states from which the run can continue.
+    """
+
+    bundle: Path
+    runtime: Mapping[str, Any]
+    settings: EvaluationSettings
+    options: RunOptions
+    inputs: Sequence[Input]
+    with_speed: bool = True
+    save_every: float = 10.0
+
+    def documents(self, stdin: BinaryIO, tell: Callable[[str], None]) -> Iterator[tuple[Input, Document]]:
+        """Yield all documents, each with its input.
+
+        Args:
+            tell: called with lines for people about columns of the input.
+
+        Raises:
+            TextError: columns of the input have names that records use themselves.
+        """
+        reading, per = self.options.reading, self.options.per
+        columns = CarriedColumns(reading, own_columns(per, self.settings.values), tell)
+        return documents_by_input(self.inputs, reading, stdin, per in UNITS, columns)
+
+
+@dataclass(frozen=True)
+class ChunkState:
+    """A chunk between two steps: fields for JSON, and the memory of the documents that are being scored."""
+
+    fields: Mapping[str, Any]
+    arrays: Mapping[str, npt.NDArray[Any]]
+
+
+Message = str | list[Scored] | ChunkState | None
+"""A note for people, parts of documents in order, a state after these parts, or the end of a chunk."""
+
+
+def chunks(documents: Chunk, divided: bool = True) -> Iterator[Chunk]:
+    """Yield consecutive documents together, until they are many or long; if not `divided`, all documents at once."""
+    if not divided:
+        yield documents
+        return
+    chunk: list[tuple[Input, Document]] = []
     total = 0
-    for file, document in given:
+    for file, document in documents:
         size = _size(file, document)
         if chunk and (size is None or total + size > MOST_BYTES):
             yield chunk
@@ -53,42 +103,54 @@ def _size(file: Input, document: Document) -> int | None:
     return getattr(source, "held", 0) or file.size
 
 
-def score_chunk(model: Model, options: RunOptions, scorer: Scorer, chunk: Chunk, with_speed: bool) -> Iterator[Message]:
-    """Score a chunk, and yield parts in the order of the documents.
+class ChunkScorer:
+    """A scorer of chunks, one after another, in this process.
 
     Args:
-        scorer: a scorer that is at no document.
-        with_speed: as for `Writing`.
+        with_speed: whether documents show tokens_per_second, which differs from run to run.
 
     Raises:
-        XlruntimeError, OSError: with `strict`, the error of the first document that fails; otherwise only errors that
-        no document causes.
+        OptionError: the options do not apply to this bundle.
     """
-    writing = Writing(model, options, with_speed)
-    scorer.taken = 0
-    steps = scorer.steps(writing.begun(iter(chunk)))
-    if len(chunk) > 1:  # their parts alternate; such documents are short
-        parts = sorted(itertools.chain.from_iterable(steps), key=lambda part: part.number)
-        yield [_plain(writing.write(part)) for part in parts]
-    else:
-        for found in steps:
-            yield [_plain(writing.write(part)) for part in found]
-    yield None
 
+    def __init__(self, model: Model, settings: EvaluationSettings, options: RunOptions, with_speed: bool) -> None:
+        self._model, self._settings, self._options = model, settings, options
+        self._with_speed = with_speed
+        self._scorer = make_scorer(model, settings, options)
 
-def _plain(scored: Scored) -> Scored:
-    """Return a part without the arrays that only its records need, for other processes."""
-    none = scored.part.index[:0]
-    part = replace(
-        scored.part,
-        index=none,
-        context=none,
-        rank=None,
-        entropy=None,
-        top_ids=None,
-        top_log_probs=None,
-        word_ends=None,
-        last_word_end=None,
-        first=None,
-    )
-    return replace(scored, part=part)
+    def score(
+        self, chunk: Chunk, state: ChunkState | None = None, is_due: Callable[[], bool] = lambda: False
+    ) -> Iterator[Message]:
+        """Score a chunk, and yield its messages.
+
+        Args:
+            state: continue from there; only documents that are not done are scored.
+            is_due: whether to yield a state after a step. Several documents of a divided run have none, because their
+                parts are put in order when all are there.
+
+        Raises:
+            StateError: the state belongs to other documents.
+            XlruntimeError, OSError: with `strict`, the error of the first document that fails; otherwise only errors
+                that no document causes.
+        """
+        scorer, records = self._scorer, Records(self._model.tokenizer, self._options, self._with_speed)
+        scorer.taken = 0
+        if state is None:
+            documents = records.begun(chunk)
+        else:
+            saved = read_scorer(scorer, state.fields["scorer"], state.arrays)
+            records.restore(state.fields["records"])
+            documents = resume_scorer(
+                scorer, saved, state.arrays, records.begun(chunk, saved.taken, saved.active.keys())
+            )
+        steps = scorer.steps(documents)
+        if isinstance(chunk, list) and len(chunk) > 1:  # their parts alternate; such documents are short
+            parts = sorted(itertools.chain.from_iterable(steps), key=lambda part: part.number)
+            yield [records.take(part) for part in parts]
+        else:
+            for found in steps:
+                yield [records.take(part) for part in found]
+                if is_due():
+                    fields, arrays = scorer_state(scorer)
+                    yield ChunkState({"scorer": fields, "records": records.state()}, arrays)
+        yield None

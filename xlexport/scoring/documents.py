@@ -1,4 +1,4 @@
-"""Documents from files of text or token ids, and from rows of JSON lines and tables. A document opens at its turn.
+"""Documents from files of text or token ids, and from rows of tables. A document opens at its turn.
 
 A document that cannot be read fails only then, as part of the scoring, so the caller can continue with the next one.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,32 +16,32 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from xlexport.scoring.inputs import CHUNK, Input, Reading, nothing_in
-from xlexport.scoring.items import CarriedColumns, items
-from xlexport.scoring.json_lines import json_rows
-from xlexport.scoring.parquet_rows import parquet_rows
-from xlexport.scoring.regions import RegionSource
-from xlexport.scoring.rows import Row
-from xlexport.scoring.table_rows import table_rows
-from xlexport.scoring.text_source import TextSource, open_input
-from xlexport.scoring.token_ids import ids_of_words, no_ids
-from xlruntime import Document, TextError
-from xlruntime.documents import Ids
+from xlexport.scoring.inputs import CHUNK, Input, Reading, TextSource, nothing_in, open_input
+from xlexport.scoring.regions import RegionSource, regions_of_field
+from xlexport.scoring.rows import MOST_COLUMNS, Row, json_kind, rows_of
+from xlruntime import Document, TextError, TokenError
+from xlruntime.documents import Context, Ids, utf8_bytes
 from xlruntime.limits import Limits, read_at_most
+from xlruntime.messages import listed
 
 __all__ = [
     "KEPT_LIMITS",
+    "CarriedColumns",
     "documents",
     "documents_by_input",
     "file_document",
+    "ids_of_words",
+    "items",
     "kept",
     "only_document",
-    "rows_of",
     "table",
 ]
 
 KEPT_LIMITS = Limits(bytes=64 << 20)  # for a document that is read more than once; `context` needs 24 times as much
 MARK = b"\xef\xbb\xbf"  # byte-order mark that some editors write before UTF-8
+LONGEST_NAME = 1000  # characters; every record repeats the name of its document
+LONGEST_COLUMNS = 10_000  # characters of a row's columns; every record repeats them
+SHOWN = 40  # characters of a wrong value or name that a message shows
 
 
 def documents(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: bool) -> Iterator[Document]:
@@ -97,22 +98,6 @@ def table(path: Path) -> Callable[[], Iterator[Row]]:
     return lambda: rows_of(given, TextSource(given.name, opener, given.repeatable), Reading())
 
 
-def rows_of(
-    given: Input, source: TextSource, reading: Reading, open_table: Callable[[], BinaryIO] | None = None
-) -> Iterator[Row]:
-    """Yield the rows of a file, whose format is that of its name.
-
-    Args:
-        source: the file; open_table: opens a file of Parquet; None: it is opened by its path.
-    """
-    kind = given.row_format
-    if kind == "json":
-        return json_rows(source, reading)
-    if kind == "parquet":
-        return parquet_rows(given, reading, open_table)
-    return table_rows(source, reading, "\t" if kind == "tsv" else ",")
-
-
 def only_document(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO) -> Document:
     """Return the only document in inputs; it is not opened unless it is a row.
 
@@ -160,3 +145,218 @@ def _ids(source: TextSource) -> Iterator[Ids]:
         yield ids_of_words(raw[:cut].split(), source.name)
         left = raw[cut:]
     yield ids_of_words(left.split(), source.name)
+
+
+class CarriedColumns:
+    """The columns of rows that records repeat: the chosen ones, or all others of the first row.
+
+    Args:
+        own: names of columns that records have anyway.
+        tell: called with a line about each input that has further columns.
+
+    Raises:
+        TextError: a chosen column has the name of one that records have anyway.
+    """
+
+    def __init__(self, reading: Reading, own: Collection[str], tell: Callable[[str], None]) -> None:
+        self._reading, self._own, self._tell = reading, own, tell
+        self._names: list[str] | None = None
+        self._first = ""
+        self._warned: set[str] = set()
+        if reading.keep is not None:
+            self._names = list(dict.fromkeys(reading.keep))
+            self._check(self._names, "--keep")
+
+    def of(self, row: Mapping[str, Any], name: str, file: str) -> dict[str, Any]:
+        """Return the columns of a row.
+
+        Args:
+            name: the name of the row; file: that of its input.
+
+        Raises:
+            TextError: their texts are too long together.
+        """
+        if self._names is None:
+            self._names, self._first = self._others(row), name
+        elif self._reading.keep is None and file not in self._warned:
+            further = [column for column in self._others(row) if column not in self._names]
+            if further:
+                self._warned.add(file)
+                shown = listed(repr(column[:SHOWN]) for column in further)
+                self._tell(f"{name}: without {shown}, which {self._first} lacks. Choose columns with --keep.")
+        columns = {column: _plain(row.get(column)) for column in self._names}
+        length = sum(len(value) for value in columns.values() if isinstance(value, str))
+        if length > LONGEST_COLUMNS:
+            raise TextError(
+                f"{name}: {length:,} characters in the columns that each record repeats, expected at most "
+                f"{LONGEST_COLUMNS:,}.",
+                hint="Choose columns with --keep.",
+            )
+        return columns
+
+    def check(self, row: Mapping[str, Any], name: str) -> None:
+        """Check the names of the first row.
+
+        Raises:
+            TextError: they are the names of columns that records have anyway, or there are too many.
+        """
+        if self._names is None:
+            names = self._others(row)
+            if len(names) > MOST_COLUMNS:
+                raise TextError(
+                    f"{name}: {len(names):,} columns, expected at most {MOST_COLUMNS:,}.",
+                    hint="Choose columns with --keep.",
+                )
+            self._check(names, name)
+
+    def _others(self, row: Mapping[str, Any]) -> list[str]:
+        reading = self._reading
+        used = {reading.field, reading.context_field, reading.id_field, reading.region_field}
+        return [column for column in row if column not in used]
+
+    def _check(self, names: list[str], where: str) -> None:
+        clashing = [name for name in names if name in self._own]
+        if clashing:
+            rest = ",".join(name for name in names if name not in self._own)
+            what = (
+                "a column of the records has this name"
+                if len(clashing) == 1
+                else "columns of the records have these names"
+            )
+            raise TextError(
+                f"{where}: {listed(map(repr, clashing))}: {what}.",
+                hint=f"Rename in the input, or leave out: --keep {rest[:200] if rest else chr(39) * 2}",
+            )
+
+
+def items(
+    rows: Iterator[Row], file: str, reading: Reading, keep: bool, columns: CarriedColumns | None
+) -> Iterator[Document]:
+    """Yield a document for each row. Reading it fails if the row is broken.
+
+    Args:
+        file: the name of the input; keep: whether sources keep what is read.
+
+    Raises:
+        TextError: the columns of the first row have names that records use.
+    """
+    for row in rows:
+        if isinstance(row.values, Exception):
+            yield Document(row.name, _refused(row.values))
+            continue
+        if columns is not None:
+            columns.check(row.values, row.name)
+        try:
+            yield _item(row, row.values, file, reading, keep, columns)
+        except (TextError, TokenError) as error:
+            yield Document(row.name, _refused(error))
+
+
+def _item(
+    row: Row, values: Mapping[str, Any], file: str, reading: Reading, keep: bool, columns: CarriedColumns | None
+) -> Document:
+    content = _content(row, values, str(reading.field), "--field", reading.ids)
+    name = _own_name(values, row.name, reading)
+    context = _context(row, values, content, reading)
+    carried = {} if columns is None else columns.of(values, row.name, file)
+    source: Any = content
+    if isinstance(content, str):
+        opener = partial(_text, content, name)
+        if reading.regions and reading.region_field is None:
+            source = RegionSource(name, opener, True, reading.document_limits, keep)
+        else:
+            source = TextSource(name, opener, True, keep)
+        if reading.region_field is not None:
+            source.edges = regions_of_field(content, values.get(reading.region_field), reading.region_field, row.name)
+        source.held = row.size
+    return Document(name, source, reading.document_limits, context, carried)
+
+
+def _text(text: str, name: str) -> BinaryIO:
+    return io.BytesIO(utf8_bytes(text, name))
+
+
+def _refused(error: Exception) -> BinaryIO:
+    """Return a source that raises an error when it is read."""
+
+    def fail() -> BinaryIO:
+        raise error
+
+    return cast(BinaryIO, TextSource("", fail, at_hand=True))
+
+
+def _content(row: Row, values: Mapping[str, Any], field: str, option: str, ids: bool) -> Any:
+    """Return the text or the token ids of a field.
+
+    Raises:
+        TextError: the field is missing, or holds something else. TokenError: a text does not hold token ids.
+    """
+    content, name = values.get(field), row.name
+    if ids and row.of_text and isinstance(content, str):
+        return ids_of_words(content.encode().split(), name).tolist()
+    if isinstance(content, list if ids else str):
+        return content
+    what = "token ids in a list" if ids else "text"
+    fields = listed(repr(other[:SHOWN]) for other in values) or "nothing"
+    found = f"{json_kind(content)} there" if field in values else f"only {fields}"
+    raise TextError(f"{name}: expected {what} in field {field!r}, found {found}.", hint=f"Check {option}.")
+
+
+def _own_name(values: Mapping[str, Any], name: str, reading: Reading) -> str:
+    """Return the name of a document: the value of `id_field`, or the name of its row."""
+    own = values.get(reading.id_field) if reading.id_field is not None else None
+    if own is None or own == "":
+        return name
+    own_name = str(_plain(own)) if isinstance(own, str) else json.dumps(own, ensure_ascii=False, default=str)
+    if len(own_name) > LONGEST_NAME:
+        raise TextError(
+            f"{name}: a name of {len(own_name):,} characters in field {reading.id_field!r}, expected at most "
+            f"{LONGEST_NAME:,}.",
+            hint="Check --id-field.",
+        )
+    return own_name
+
+
+def _context(row: Row, values: Mapping[str, Any], content: Any, reading: Reading) -> Context | None:
+    """Return what the model reads before the document, with the separator; None if the field is empty."""
+    field = reading.context_field
+    if field is None or (field in values and values[field] in (None, "", [])):
+        return None
+    context = _content(row, values, field, "--context-field", reading.ids)
+    if reading.ids or context[-1].isspace() or content[:1].isspace():
+        return cast(Context, context)
+    return cast(Context, context + reading.separator)
+
+
+def _plain(value: Any) -> str | int | float | bool | None:
+    """Return a value as records hold it: lists, objects, dates and the like as text."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+def ids_of_words(words: Sequence[bytes], name: str) -> Ids:
+    """Return token ids from their decimal numbers.
+
+    Raises:
+        TokenError: a word is not a number, or has more than 64 bits.
+    """
+    ids = np.empty(len(words), np.int64)
+    for place, word in enumerate(words):
+        try:
+            ids[place] = int(word)
+        except (ValueError, OverflowError) as error:
+            shown = word[:SHOWN].decode("utf-8", "backslashreplace")
+            raise no_ids(name, repr(shown) + ("…" if len(word) > SHOWN else "")) from error
+    return ids
+
+
+def no_ids(name: str, found: str) -> TokenError:
+    """Return the error for a document that does not hold token ids."""
+    return TokenError(
+        f"{name}: not token ids separated by white space (found {found}).", hint="Leave out --ids for text."
+    )

@@ -1,21 +1,37 @@
 """Write records as JSON lines, CSV or TSV. They come as columns, many at a time, since every token may have one.
 
-Parquet begins as JSON lines, which `parquet_output` converts when all are there.
+Parquet begins as JSON lines, which become a table with one type for each column when all are there.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from xlruntime.messages import one_line
 
-__all__ = ["Columns", "Encoded", "Format", "document_line", "encoder", "header_line", "json_value"]
+__all__ = [
+    "Columns",
+    "Encoded",
+    "Format",
+    "Kind",
+    "document_line",
+    "encoder",
+    "header_line",
+    "json_value",
+    "records_table",
+    "write_parquet",
+]
 
 Format = Literal["text", "jsonl", "csv", "tsv", "parquet"]
+Kind = Literal["int", "float", "bool", "text"]
+"""The type of a column's values."""
+ROWS = 10_000  # of Parquet that are written at a time
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 Columns = Mapping[str, Any]  # each value is a list, or one value for all records
 
@@ -27,23 +43,19 @@ class Encoded:
     values: list[str]
 
 
-def encoder(kind: Format, header: bool) -> Callable[[Columns], bytes]:
-    """Return a function that encodes columns as bytes. With `header`, the first bytes of CSV hold the column names.
+def encoder(kind: Format) -> Callable[[Columns], bytes]:
+    """Return a function that encodes columns as bytes.
 
     Only documents can have the format `text`: a line for people.
     """
     if kind == "text":
         return lambda columns: f"{one_line(document_line(columns))}\n".encode()
-    if kind in DELIMITERS:
-        return _Csv(header, DELIMITERS[kind]).encode
-    return _json_lines
+    return partial(_csv, DELIMITERS[kind]) if kind in DELIMITERS else _json_lines
 
 
-def header_line(kind: Format, columns: Columns) -> bytes:
+def header_line(kind: Format, names: Iterable[str]) -> bytes:
     """Return the bytes that a file begins with: of CSV, the names of the columns."""
-    if kind not in DELIMITERS:
-        return b""
-    return _Csv(False, DELIMITERS[kind]).encode({name: name for name in columns})
+    return _csv(DELIMITERS[kind], {name: name for name in names}) if kind in DELIMITERS else b""
 
 
 def document_line(fields: Mapping[str, Any]) -> str:
@@ -94,42 +106,34 @@ def _number(value: int) -> str:
     return str(value).lower() if value is True or value is False else str(value)
 
 
-class _Csv:
-    """CSV as in RFC 4180, but lines end with a single newline. None and numbers that are not finite are empty.
+def _csv(delimiter: str, columns: Columns) -> bytes:
+    """Return CSV as in RFC 4180, but lines end with a single newline. None and numbers that are not finite are empty.
 
     TSV has tabs instead of commas, and the same quotes.
 
     The csv module's writer is not used because in some versions of Python it leaves a carriage return unquoted.
     """
+    known: dict[str, str] = {}
+    n = _length(columns)
+    encoded = [
+        [_csv_value(value, delimiter, known) for value in (values if isinstance(values, list) else [values] * n)]
+        for values in columns.values()
+    ]
+    text = "".join(f"{row}\n" for row in map(delimiter.join, zip(*encoded, strict=True)))
+    return text.encode("utf-8", "backslashreplace")
 
-    def __init__(self, header: bool, delimiter: str) -> None:
-        self._header, self._delimiter = header, delimiter
 
-    def encode(self, columns: Columns) -> bytes:
-        known: dict[str, str] = {}
-        n = _length(columns)
-        encoded = [
-            [self._value(value, known) for value in values]
-            if isinstance(values, list)
-            else [self._value(values, known)] * n
-            for values in columns.values()
-        ]
-        names = [[self._value(name, known) for name in columns]] if self._header else []
-        self._header = False
-        text = "".join(f"{row}\n" for row in map(self._delimiter.join, [*names, *zip(*encoded, strict=True)]))
-        return text.encode("utf-8", "backslashreplace")
-
-    def _value(self, value: Any, known: dict[str, str]) -> str:
-        if value is None:
-            return ""
-        if isinstance(value, float):
-            return repr(value) if math.isfinite(value) else ""
-        if isinstance(value, str):
-            if value not in known:
-                special = any(mark in value for mark in (self._delimiter, '"', "\r", "\n"))
-                known[value] = '"{}"'.format(value.replace('"', '""')) if special else value
-            return known[value]
-        return _number(value)
+def _csv_value(value: Any, delimiter: str, known: dict[str, str]) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else ""
+    if isinstance(value, str):
+        if value not in known:
+            special = any(mark in value for mark in (delimiter, '"', "\r", "\n"))
+            known[value] = '"{}"'.format(value.replace('"', '""')) if special else value
+        return known[value]
+    return _number(value)
 
 
 def _length(columns: Columns) -> int:
@@ -137,3 +141,83 @@ def _length(columns: Columns) -> int:
         (len(values.values if isinstance(values, Encoded) else values) for values in columns.values()
          if isinstance(values, list | Encoded)), 1
     )  # fmt: skip
+
+
+def write_parquet(lines: Path, output: Path, known: Mapping[str, str] | None = None) -> None:
+    """Write the objects of a file of JSON lines as the rows of a Parquet file.
+
+    A column has the type of its values. Whole numbers among others become float64; values of several kinds, lists and
+    objects become text. A column without values is float64, as most columns are numbers. The file is read twice.
+
+    Args:
+        known: columns that come first, each with the kind (bool, int, float or text) that it has without values.
+    """
+    import pyarrow.parquet
+
+    kinds = _kinds(_records(lines), known or {})
+    schema = _schema(kinds)
+    with pyarrow.parquet.ParquetWriter(output, schema) as writer:
+        part: list[dict[str, Any]] = []
+        for record in _records(lines):
+            part.append({name: _as_kind(record.get(name), kind) for name, kind in kinds.items()})
+            if len(part) == ROWS:
+                writer.write_table(pyarrow.Table.from_pylist(part, schema))
+                part.clear()
+        writer.write_table(pyarrow.Table.from_pylist(part, schema))
+
+
+def records_table(records: list[dict[str, Any]], known: Mapping[str, str]) -> Any:
+    """Return a table of records, with the columns and types of `write_parquet`."""
+    import pyarrow
+
+    kinds = _kinds(records, known)
+    rows = [{name: _as_kind(record.get(name), kind) for name, kind in kinds.items()} for record in records]
+    return pyarrow.Table.from_pylist(rows, _schema(kinds))
+
+
+def _kinds(records: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> dict[str, str]:
+    """Return the kind of each column."""
+    kinds = dict.fromkeys(known, "null")
+    for record in records:
+        for name, value in record.items():
+            kinds[name] = _joined(kinds.get(name, "null"), _kind(value))
+    return {name: known.get(name, "float") if kind == "null" else kind for name, kind in kinds.items()}
+
+
+def _schema(kinds: Mapping[str, str]) -> Any:
+    import pyarrow
+
+    types = {"bool": pyarrow.bool_(), "int": pyarrow.int64(), "float": pyarrow.float64()}
+    return pyarrow.schema([(name, types.get(kind, pyarrow.string())) for name, kind in kinds.items()])
+
+
+def _records(lines: Path) -> Iterator[dict[str, Any]]:
+    with lines.open("rb") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def _kind(value: Any) -> str:
+    """Return the kind of a JSON value; numbers too large for int64 are text."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int" if -(2**63) <= value < 2**63 else "text"
+    return "float" if isinstance(value, float) else "text"
+
+
+def _joined(one: str, other: str) -> str:
+    """Return the kind of a column that has values of both kinds."""
+    kinds = {one, other} - {"null"}
+    if len(kinds) < 2:
+        return next(iter(kinds), "null")
+    return "float" if kinds == {"int", "float"} else "text"
+
+
+def _as_kind(value: Any, kind: str) -> Any:
+    """Return a value as its column needs it."""
+    if value is None or kind != "text" or isinstance(value, str):
+        return float(value) if kind == "float" and value is not None else value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,148 +1,312 @@
-"""Turn the parts that a scorer yields into records of documents, lines, words, regions or tokens, as columns."""
+"""Records of documents, lines, words, regions or tokens, made of the parts that a scorer yields.
+
+The table COLUMNS says which columns they have, and how each is computed. They come as columns, many records at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from xlexport.scoring.carried import with_columns
-from xlexport.scoring.output_formats import Columns, Encoded, Format, json_value
-from xlexport.scoring.text_source import TextSource
-from xlexport.scoring.units import By, SavedSplitter, Unit, UnitSplitter
+from xlexport.scoring.inputs import Input
+from xlexport.scoring.output_formats import Columns, Encoded, Kind, encoder, json_value
+from xlexport.scoring.run_options import UNITS, Level, RunOptions
+from xlexport.scoring.totals import nothing_to_score
+from xlexport.scoring.units import Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, TokenScores
 from xlruntime.documents import Tokenizer
 from xlruntime.scores import LN2
 
-__all__ = ["Level", "Records", "document_fields", "make_records"]
-
-Level = Literal["document", "line", "word", "region", "token"]
+__all__ = ["COLUMNS", "Column", "Records", "Scored", "document_fields", "kinds_of_columns", "own_columns"]
 
 
-class Records(Protocol):
-    """An object that turns the parts of a scorer into records."""
+@dataclass(frozen=True)
+class Column:
+    """A column of records.
 
-    def begin(self, number: int, document: Document) -> None:
-        """Learn of a document before it is read."""
-
-    def take(self, part: TokenScores) -> list[Columns]:
-        """Return the records that a part completes, in order."""
-
-    def state(self) -> Any:
-        """Return what is not complete yet, for JSON."""
-
-    def restore(self, state: Any) -> None:
-        """Continue from a state. Only after that, `begin` the documents that are not done."""
-
-
-def make_records(
-    level: Level, kind: Format, tokenizer: Tokenizer, detail: bool, with_speed: bool, corrected: bool = False
-) -> Records:
-    """Return an object that makes records of one level.
-
-    Args:
-        kind: the format, on which the columns of alternatives depend.
-        detail: whether tokens show rank, entropy and likeliest tokens, and lines, words and regions their entropies.
-        corrected: whether words and regions also show surprisal with the correction for boundaries.
-        with_speed: whether documents show tokens_per_second, which differs from run to run.
+    Attributes:
+        kind: the type of its values.
+        levels: the units whose records have it.
+        value: computes it from a DocumentScore or a Unit, or for tokens all values from a `_Tokens`; None: it is the
+            attribute of this name.
+        option: the option without which it is absent.
     """
-    if level == "document":
-        return _DocumentRecords(with_speed)
-    if level == "token":
-        return _TokenRecords(tokenizer, kind, detail)
-    return _UnitRecords(level, tokenizer, detail, corrected)
+
+    name: str
+    kind: Kind
+    levels: Sequence[Level]
+    value: Callable[[Any], Any] | None = None
+    option: str = ""
+
+    def of(self, source: Any) -> Any:
+        """Return the value of a DocumentScore or a Unit, or the values of `_Tokens`."""
+        return getattr(source, self.name) if self.value is None else self.value(source)
 
 
-class _DocumentRecords:
-    """Makes one record for each document, in the order of the documents."""
+class _Tokens:
+    """The tokens of a part, with the texts of the tokens that were seen before."""
 
-    def __init__(self, with_speed: bool) -> None:
-        self._with_speed = with_speed
-        self._done: dict[int, dict[str, Any] | None] = {}  # finished documents after an unfinished one; None: it failed
-        self._following = 0
-        self._columns: dict[int, Columns] = {}  # of the input, for documents that are not finished
+    def __init__(self, part: TokenScores, tokenizer: Tokenizer, texts: dict[int, str]) -> None:
+        self.part = part
+        self._tokenizer, self._texts = tokenizer, texts
 
-    def begin(self, number: int, document: Document) -> None:
-        self._columns[number] = document.columns
-
-    def take(self, part: TokenScores) -> list[Columns]:
-        if part.error is not None or part.summary is not None:
-            columns = self._columns.pop(part.number, {})
-            fields = None if part.summary is None else document_fields(part.summary, self._with_speed)
-            self._done[part.number] = None if fields is None else dict(with_columns(fields, columns))
-        ready: list[Columns] = []
-        while self._following in self._done:
-            if (fields := self._done.pop(self._following)) is not None:
-                ready.append(fields)
-            self._following += 1
-        return ready
-
-    def state(self) -> Any:
-        return {"following": self._following, "done": sorted(self._done.items())}
-
-    def restore(self, state: Any) -> None:
-        self._following, self._done = state["following"], dict(state["done"])
-
-
-def document_fields(score: DocumentScore, with_speed: bool) -> dict[str, Any]:
-    """Return a document's record."""
-    fields = score.to_dict()
-    if not with_speed:
-        del fields["tokens_per_second"]
-    return fields
-
-
-class _TokenRecords:
-    """Makes one record for each token."""
-
-    def __init__(self, tokenizer: Tokenizer, kind: str, alternatives: bool) -> None:
-        self._tokenizer = tokenizer
-        self._kind = kind
-        self._alternatives = alternatives
-        self._texts: dict[int, str] = {}
-
-    def begin(self, number: int, document: Document) -> None:
-        """Do nothing."""
-
-    def state(self) -> Any:
-        """Return None, because a token's record is never incomplete."""
-        return None
-
-    def restore(self, state: Any) -> None:
-        """Do nothing."""
-
-    def take(self, part: TokenScores) -> list[Columns]:
-        if not len(part):
-            return []
-        columns: dict[str, Any] = {
-            "document": part.document,
-            "index": part.index.tolist(),
-            "token": self._text(part.tokens.tolist()),
-            "id": part.tokens.tolist(),
-            "start": part.starts.tolist(),
-            "end": part.ends.tolist(),
-            "log_prob": part.log_probs.tolist(),
-            "surprisal_bits": [-log_prob / LN2 for log_prob in part.log_probs.tolist()],
-            "context": part.context.tolist(),
-        }
-        if self._alternatives:
-            assert part.rank is not None and part.entropy is not None
-            columns |= {"rank": part.rank.tolist(), "entropy": part.entropy.tolist(), **self._likeliest(part)}
-        return [columns]
-
-    def _text(self, ids: Sequence[int]) -> list[str]:
+    def text(self, ids: Sequence[int]) -> list[str]:
+        """Return the text of each token."""
         for number in set(ids) - self._texts.keys():
             self._texts[number] = self._tokenizer.decode(np.array([number]))
         return [self._texts[number] for number in ids]
 
-    def _likeliest(self, part: TokenScores) -> dict[str, Any]:
-        assert part.top_ids is not None and part.top_log_probs is not None
-        if not part.top_ids.shape[1]:
+
+def _text(unit: Unit) -> str:
+    """Return the text of a unit, of a line without its newline."""
+    return unit.text.encode("latin-1").decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _bits(nats: float | None) -> float | None:
+    return None if nats is None else nats / LN2
+
+
+def _nats(unit: Unit) -> float | None:
+    return unit.nats if unit.scored_tokens else None
+
+
+def _bits_per_byte(line: Unit) -> float | None:
+    bits = _bits(_nats(line))
+    return None if bits is None or line.scored_bytes <= 0 else bits / line.scored_bytes
+
+
+def _array(name: str, tokens: _Tokens) -> list[Any]:
+    """Return an array of a part as a list."""
+    return list(getattr(tokens.part, name).tolist())
+
+
+def _of_tokens(name: str, kind: Kind, array: str = "", option: str = "") -> Column:
+    return Column(name, kind, ("token",), partial(_array, array or name), option)
+
+
+_DOCUMENT: Sequence[Level] = ("document",)
+_WORDS: Sequence[Level] = ("word", "region")
+_SUMS: Sequence[Level] = ("document", *UNITS)
+
+COLUMNS = (  # after the name of the document and the columns of the input
+    Column("index", "int", _WORDS),
+    _of_tokens("index", "int"),
+    Column("line", "int", ("line",), lambda unit: unit.index + 1),  # as editors number them
+    Column("text", "text", ("line",), _text),
+    Column("word", "text", ("word",), _text),
+    Column("region", "text", ("region",), _text),
+    Column("token", "text", ("token",), lambda tokens: tokens.text(tokens.part.tokens.tolist())),
+    _of_tokens("id", "int", "tokens"),
+    Column("start", "int", UNITS),
+    _of_tokens("start", "int", "starts"),
+    Column("end", "int", UNITS),
+    _of_tokens("end", "int", "ends"),
+    Column("tokens", "int", _SUMS),
+    Column("scored_tokens", "int", _SUMS),
+    Column("unknown_tokens", "int", _DOCUMENT),
+    Column("complete", "bool", UNITS, lambda unit: 0 < unit.scored_tokens == unit.tokens),
+    Column("words", "int", ("document", "line", "region")),
+    Column("chars", "int", _SUMS),
+    Column("bytes", "int", _SUMS),
+    Column("dropped_chars", "int", _DOCUMENT),
+    Column("dropped_bytes", "int", _DOCUMENT),
+    Column("scored_chars", "int", _SUMS),
+    Column("scored_bytes", "int", _SUMS),
+    Column("nats", "float", _DOCUMENT),
+    Column("nats", "float", UNITS, _nats),
+    Column("bits", "float", _DOCUMENT),
+    Column("bits", "float", UNITS, lambda unit: _bits(_nats(unit))),
+    Column("corrected_nats", "float", _WORDS, lambda unit: unit.corrected, "corrected"),
+    Column("corrected_bits", "float", _WORDS, lambda unit: _bits(unit.corrected), "corrected"),
+    Column("bits_per_byte", "float", _DOCUMENT),
+    Column("bits_per_byte", "float", ("line",), _bits_per_byte),
+    Column("bits_per_char", "float", _DOCUMENT),
+    Column("bits_per_token", "float", _DOCUMENT),
+    Column("perplexity", "float", _DOCUMENT),
+    Column("segment_len", "int", _DOCUMENT),
+    Column("settings", "int", _DOCUMENT),  # a column for each setting that the bundle declares
+    Column("tokens_per_second", "float", _DOCUMENT, option="speed"),
+    Column("entropy_first", "float", UNITS, option="detail"),
+    Column("entropy_sum", "float", UNITS, option="detail"),
+    _of_tokens("log_prob", "float", "log_probs"),
+    Column("surprisal_bits", "float", ("token",), lambda tokens: [-p / LN2 for p in tokens.part.log_probs.tolist()]),
+    Column("context", "int", UNITS),
+    _of_tokens("context", "int"),
+    _of_tokens("rank", "int", option="detail"),
+    _of_tokens("entropy", "float", option="detail"),
+)
+TOP = ("top", *(f"top_{k}_{what}" for k in range(1, 11) for what in ("token", "id", "log_prob")))  # alternatives
+
+
+def _columns(level: Level, options: Collection[str]) -> list[Column]:
+    return [column for column in COLUMNS if level in column.levels and (not column.option or column.option in options)]
+
+
+def own_columns(level: Level, settings: Iterable[str]) -> frozenset[str]:
+    """Return the names of columns that records of a level may have themselves, with any options.
+
+    Args:
+        settings: names of the evaluation settings that the bundle declares.
+    """
+    more = settings if level == "document" else TOP if level == "token" else ()
+    names = {column.name for column in _columns(level, ("corrected", "detail", "speed"))}
+    return frozenset({"document", *(names - {"settings"}), *more})
+
+
+def kinds_of_columns(options: RunOptions, settings: Mapping[str, Any]) -> dict[str, Kind]:
+    """Return the columns of all records in their order, each with its kind, without speed and alternatives.
+
+    Args:
+        settings: the evaluation settings by name.
+    """
+    kinds: dict[str, Kind] = {"document": "text", **dict.fromkeys(options.reading.keep or (), "text")}
+    for column in _columns(options.per, _enabled(options)):
+        if column.name == "settings":
+            kinds |= {name: "bool" if isinstance(value, bool) else "int" for name, value in settings.items()}
+        else:
+            kinds[column.name] = column.kind
+    return kinds
+
+
+def _enabled(options: RunOptions, speed: bool = False) -> list[str]:
+    choices = {"detail": options.detail is not None, "corrected": options.corrected, "speed": speed}
+    return [name for name, enabled in choices.items() if enabled]
+
+
+def document_fields(score: DocumentScore, with_speed: bool) -> dict[str, Any]:
+    """Return a document's record."""
+    fields: dict[str, Any] = {"document": score.document}
+    for column in _columns("document", ["speed"] if with_speed else []):
+        fields |= column.of(score) if column.name == "settings" else {column.name: column.of(score)}
+    return fields
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A part of a document with the records that it completes.
+
+    Attributes:
+        raw: the records as bytes; names: their columns, if there are some.
+        file: the name of the document's input, if an input has several documents.
+    """
+
+    part: TokenScores
+    raw: bytes
+    names: tuple[str, ...]
+    file: str | None
+
+
+class Records:
+    """The records of a chunk of documents.
+
+    Args:
+        with_speed: whether documents show tokens_per_second, which differs from run to run.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, options: RunOptions, with_speed: bool) -> None:
+        self._tokenizer, self._options, self._with_speed = tokenizer, options, with_speed
+        self._columns = _columns(options.per, _enabled(options))
+        self._encode = encoder(options.kind)
+        self._texts: dict[int, str] = {}  # of tokens
+        self._inputs: dict[int, tuple[Input, Columns]] = {}  # of unfinished documents
+        self._splitters: dict[int, UnitSplitter] = {}  # of unfinished documents
+        self._saved: dict[str, Any] = {}  # states of splitters whose documents have not been opened again
+        self._following = 0  # the next document that gets a record
+        self._finished: dict[int, dict[str, Any] | None] = {}  # documents after an unfinished one; None: it failed
+
+    def begun(
+        self, documents: Iterable[tuple[Input, Document]], taken: int = 0, active: Collection[int] = ()
+    ) -> Iterator[Document]:
+        """Yield documents, each after the records know it.
+
+        Args:
+            taken: number of documents that were begun in an earlier process; active: the unfinished ones of them.
+        """
+        for number, (file, document) in enumerate(documents):
+            if number >= taken or number in active:
+                self._inputs[number] = file, document.columns
+                if (per := self._options.per) != "document" and per != "token":
+                    source: Any = document.source
+                    splitter = UnitSplitter(per, source, self._tokenizer, document.context is not None)
+                    if str(number) in self._saved:
+                        splitter.restore(self._saved.pop(str(number)))
+                    self._splitters[number] = splitter
+            yield document
+
+    def take(self, scored: TokenScores) -> Scored:
+        """Return a part with its records.
+
+        Raises:
+            XlruntimeError: with `strict`, its document ends without a score.
+        """
+        part = self._judged(scored)
+        file, carried = self._inputs[part.number]
+        ended = part.error is not None or part.summary is not None
+        if ended:
+            del self._inputs[part.number]
+        if self._options.per == "document":
+            records = self._of_documents(part, carried) if ended else []
+        else:
+            own = self._of_tokens(part) if self._options.per == "token" else self._of_units(part)
+            records = [{"document": part.document, **carried, **own}] if own else []
+        raw = b"".join(map(self._encode, records))
+        none = part.index[:0]
+        light = dataclasses.replace(  # other processes need no more
+            part, index=none, context=none, rank=None, entropy=None, top_ids=None, top_log_probs=None, first=None,
+            word_ends=None, last_word_end=None,
+        )  # fmt: skip
+        of_rows = self._options.reading.field is not None
+        return Scored(light, raw, tuple(records[0]) if records else (), file.name if of_rows else None)
+
+    def _judged(self, part: TokenScores) -> TokenScores:
+        """Return a part with an error if its document ends without a score, else the part itself."""
+        error = None if part.summary is None else nothing_to_score(part.summary)
+        if error is None:
+            return part
+        if self._options.strict:
+            raise error
+        return dataclasses.replace(part, summary=None, error=error)
+
+    def _of_documents(self, part: TokenScores, carried: Columns) -> list[dict[str, Any]]:
+        """Return the records of finished documents, in the order of the documents."""
+        fields = None if part.summary is None else document_fields(part.summary, self._with_speed)
+        self._finished[part.number] = fields and {"document": part.document, **carried, **fields}
+        ready = []
+        while self._following in self._finished:
+            if (record := self._finished.pop(self._following)) is not None:
+                ready.append(record)
+            self._following += 1
+        return ready
+
+    def _of_units(self, part: TokenScores) -> dict[str, Any]:
+        """Return the columns of the lines, words or regions that a part completes."""
+        splitter = self._splitters[part.number]
+        units = splitter.take(part) if part.error is None or len(part) else []
+        if part.error is not None:
+            units += splitter.give_up()
+        if part.error is not None or part.summary is not None:
+            del self._splitters[part.number]
+        return {column.name: [column.of(unit) for unit in units] for column in self._columns} if units else {}
+
+    def _of_tokens(self, part: TokenScores) -> dict[str, Any]:
+        """Return the columns of the tokens in a part."""
+        if not len(part):
             return {}
+        tokens = _Tokens(part, self._tokenizer, self._texts)
+        columns = {column.name: column.of(tokens) for column in self._columns}
+        return {**columns, **self._likeliest(tokens)} if self._options.detail else columns
+
+    def _likeliest(self, tokens: _Tokens) -> dict[str, Any]:
+        part = tokens.part
+        assert part.top_ids is not None and part.top_log_probs is not None
         ids, log_probs = part.top_ids.tolist(), part.top_log_probs.tolist()
-        texts = [self._text(row) for row in ids]
-        if self._kind != "jsonl":
+        texts = [tokens.text(row) for row in ids]
+        if self._options.kind != "jsonl":
             columns = {}
             for k in range(part.top_ids.shape[1]):
                 columns[f"top_{k + 1}_token"] = [row[k] for row in texts]
@@ -159,74 +323,12 @@ class _TokenRecords:
         )
         return {"top": Encoded([f"[{row}]" for row in rows])}
 
+    def state(self) -> dict[str, Any]:
+        """Return what is not complete yet, for JSON."""
+        splitters = {str(number): splitter.state() for number, splitter in self._splitters.items()}
+        return {"splitters": splitters, "following": self._following, "finished": sorted(self._finished.items())}
 
-class _UnitRecords:
-    """Makes one record for each line, word or region."""
-
-    def __init__(self, by: By, tokenizer: Tokenizer, detail: bool, corrected: bool) -> None:
-        self._by: By = by
-        self._detail = detail
-        self._corrected = corrected
-        self._tokenizer = tokenizer
-        self._splitters: dict[int, UnitSplitter] = {}
-        self._saved: dict[str, SavedSplitter] = {}  # states of documents that have not been opened again
-
-    def begin(self, number: int, document: Document) -> None:
-        source: Any = document.source
-        assert isinstance(source, TextSource)
-        self._splitters[number] = splitter = UnitSplitter(
-            self._by, source, self._tokenizer, document.context is not None
-        )
-        if str(number) in self._saved:
-            splitter.restore(self._saved.pop(str(number)))
-
-    def take(self, part: TokenScores) -> list[Columns]:
-        splitter = self._splitters[part.number]
-        units = splitter.take(part) if part.error is None or len(part) else []
-        if part.error is not None:
-            units += splitter.give_up()
-        if part.error is not None or part.summary is not None:
-            del self._splitters[part.number]
-        return [self._columns(part.document, units)] if units else []
-
-    def state(self) -> Any:
-        return {str(number): splitter.state() for number, splitter in self._splitters.items()}
-
-    def restore(self, state: Any) -> None:
-        self._saved = {number: SavedSplitter.of(splitter) for number, splitter in state.items()}
-
-    def _columns(self, document: str, units: list[Unit]) -> Columns:
-        by_line = self._by == "line"
-        first = 1 if by_line else 0  # lines are numbered as editors number them
-        named: dict[str, Any] = {
-            "document": document,
-            "line" if by_line else "index": [unit.index + first for unit in units],
-            "text" if by_line else self._by: [_text(unit) for unit in units],
-        }
-        named |= {name: [getattr(unit, name) for unit in units] for name in ("start", "end", "tokens", "scored_tokens")}
-        named["complete"] = [0 < unit.scored_tokens == unit.tokens for unit in units]
-        names = [*([] if self._by == "word" else ["words"]), "chars", "bytes", "scored_chars", "scored_bytes"]
-        named |= {name: [getattr(unit, name) for unit in units] for name in names}
-        nats = [unit.nats if unit.scored_tokens else None for unit in units]
-        named |= {"nats": nats, "bits": _bits(nats)}
-        if self._corrected:
-            corrected = [unit.corrected for unit in units]
-            named |= {"corrected_nats": corrected, "corrected_bits": _bits(corrected)}
-        if by_line:
-            named["bits_per_byte"] = [
-                None if bits is None or unit.scored_bytes <= 0 else bits / unit.scored_bytes
-                for unit, bits in zip(units, named["bits"], strict=True)
-            ]
-        if self._detail:
-            named |= {name: [getattr(unit, name) for unit in units] for name in ("entropy_first", "entropy_sum")}
-        named["context"] = [unit.context for unit in units]
-        return named
-
-
-def _text(unit: Unit) -> str:
-    """Return the text of a unit, of a line without its newline."""
-    return unit.text.encode("latin-1").decode("utf-8", "replace").rstrip("\r\n")
-
-
-def _bits(nats: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None else value / LN2 for value in nats]
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state. Only after that, `begun` may yield the documents that are not done."""
+        self._saved = dict(state["splitters"])
+        self._following, self._finished = state["following"], dict(state["finished"])

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.scoring.text_source import TextSource
+from xlexport.scoring.inputs import TextSource
 from xlruntime import TextError
 from xlruntime.documents import IS_SPACE, SPACES, utf8_bytes
 from xlruntime.limits import Limits, read_at_most

@@ -1,44 +1,62 @@
 """The state from which an interrupted run continues.
 
-FILE.partial.state identifies the run. It says how much of FILE.partial belongs to the state, and holds everything that
-is needed to write the rest byte for byte.
+FILE.partial.state identifies the run. It says how much of FILE.partial belongs to the state, how many chunks are done,
+and holds everything that is needed to write the rest of the chunk in work byte for byte.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import platform
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 
+from xlexport import __version__
 from xlexport.atomic_output import naming
 from xlexport.errors import ResumeError
+from xlexport.scoring.chunks import ChunkState
+from xlexport.scoring.inputs import Input, digest_inputs
 from xlexport.scoring.partial_file import HINT, PartialFile
+from xlexport.scoring.run_options import RunOptions
 from xlexport.scoring.totals import Totals
-from xlruntime import StateError
+from xlruntime import EvaluationSettings, Model
 from xlruntime.messages import named, shown
+from xlruntime.providers import import_onnxruntime
 from xlruntime.state import read_state, write_state
 
-__all__ = ["SavedChunks", "SavedFields", "SavedRun", "changes", "of_a_state", "read_run"]
+__all__ = ["Saved", "SavedRun", "changes", "describe_run"]
 
 KIND = "xlexport score run"
-VERSION = 3
+VERSION = 4
 BUSY = 20  # the run works at least this many times as long as writing a state takes
 
 
-Fields = TypeVar("Fields", "SavedChunks", "SavedFields")
+@dataclass(frozen=True)
+class Saved:
+    """A state of a run.
+
+    Attributes:
+        position: bytes of FILE.partial that belong to it; totals: sums over the finished documents.
+        chunks: number of finished chunks; state: of the next chunk, unless it is at its beginning.
+    """
+
+    position: int
+    totals: Totals
+    chunks: int
+    state: ChunkState | None
 
 
 class SavedRun:
-    """Writes the state of a run from time to time.
+    """The saved states of a run.
 
     Args:
-        run: fields that are equal only for the same run (`changes`).
+        run: fields that are equal only for the same run (`describe_run`).
         every: seconds between two states; more if a state takes long to write.
     """
 
@@ -48,111 +66,112 @@ class SavedRun:
         self._every = every
         self._due = time.monotonic() + every
 
-    @property
-    def due(self) -> bool:
-        """Whether it is time to write the next state."""
+    def is_due(self) -> bool:
+        """Return whether it is time to write the next state."""
         return time.monotonic() >= self._due
 
-    def save(self, fields: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def save(self, totals: Totals, chunks: int, state: ChunkState | None) -> None:
         """Write the output so far, and the state that is needed to continue from there."""
         began = time.monotonic()
         self._output.sync()
-        state = {"run": self._run, "position": self._output.position, **fields}
-        metadata = {"kind": KIND, "version": str(VERSION), "state": json.dumps(state)}
+        fields = {
+            "run": self._run,
+            "position": self._output.position,
+            "totals": asdict(totals),
+            "chunks": chunks,
+            "chunk": None if state is None else state.fields,
+        }
+        metadata = {"kind": KIND, "version": str(VERSION), "state": json.dumps(fields)}
         with naming(self._output.path):
-            write_state(self._output.state_path, metadata, arrays)
+            write_state(self._output.state_path, metadata, {} if state is None else state.arrays)
         ended = time.monotonic()
         self._due = ended + max(self._every, BUSY * (ended - began))
 
+    def read(self) -> Saved | None:
+        """Return the last saved state; None if there is none yet.
 
-@dataclass(frozen=True)
-class SavedChunks:
-    """The fields of a state of a run by chunks (`chunks`), as read from JSON.
+        Raises:
+            ResumeError: the state belongs to another run; the message says what changed.
+            StateError: the state is damaged.
+        """
+        output = self._output
+        if not os.path.lexists(output.state_path) or not output.partial.exists():
+            return None
+        metadata, arrays = read_state(output.state_path, KIND, VERSION, HINT)
+        fields = json.loads(metadata["state"])
+        if differences := changes(fields["run"], self._run):
+            raise ResumeError(
+                f"{output.partial}: of another run: {'; '.join(differences)}.",
+                hint="Give what it began with, or begin again with --force.",
+            )
+        state = None if fields["chunk"] is None else ChunkState(fields["chunk"], arrays)
+        return Saved(fields["position"], Totals(**fields["totals"]), fields["chunks"], state)
 
-    Attributes:
-        run, position, totals: as `SavedFields` has them; chunks: number of chunks that are done.
+
+def describe_run(
+    model: Model, settings: EvaluationSettings, options: RunOptions, inputs: Sequence[Input]
+) -> dict[str, Any]:
+    """Return everything that the bytes of a run's output depend on, except the processor, for JSON.
+
+    This reads the inputs.
     """
-
-    run: Mapping[str, Any]
-    position: int
-    chunks: int
-    totals: Totals
-
-
-@dataclass(frozen=True)
-class SavedFields:
-    """The fields of a state, as read from JSON.
-
-    Attributes:
-        run: fields that identify the run; position: bytes of FILE.partial that belong to the state.
-        scorer: for `read_scorer`; records: for `Records.restore`; totals: sums over the finished documents.
-    """
-
-    run: Mapping[str, Any]
-    position: int
-    scorer: Mapping[str, Any]
-    records: Any
-    totals: Totals
-
-    @property
-    def done(self) -> int:
-        """Number of finished documents, with or without a score."""
-        return self.totals.documents + self.totals.failed
-
-
-def read_run(
-    output: PartialFile, run: Mapping[str, Any], kind: type[Fields]
-) -> tuple[Fields, dict[str, npt.NDArray[Any]]] | None:
-    """Read the last saved state of the same run; None if there is none yet.
-
-    Args:
-        kind: the class of its fields.
-
-    Raises:
-        ResumeError: the state belongs to another run; the message says what changed.
-        StateError: the state is damaged.
-    """
-    if not os.path.lexists(output.state_path) or not output.partial.exists():
-        return None
-    metadata, arrays = read_state(output.state_path, KIND, VERSION, HINT)
-    state = json.loads(metadata["state"])
-    if found := changes(state["run"], run):
-        raise ResumeError(
-            f"{output.partial}: of another run: {'; '.join(found)}.",
-            hint="Give what it began with, or begin again with --force.",
-        )
-    return kind(**{**state, "totals": Totals(**state["totals"])}), arrays
-
-
-@contextlib.contextmanager
-def of_a_state(output: PartialFile) -> Iterator[None]:
-    """Turn an error about a state into one that names its file.
-
-    Raises:
-        ResumeError: names the file.
-    """
-    try:
-        yield
-    except StateError as error:
-        raise ResumeError(f"{output.state_path}: {error.message}", hint=HINT) from error
-    except ValueError as error:
-        raise ResumeError(f"{output.state_path}: not the state of a run ({error}).", hint=HINT) from error
+    reading, tokenizer = options.reading, model.bundle.tokenizer
+    library = {tokenizer.kind} & {"tokenizers", "sentencepiece"}  # kinds with the name of the library that runs them
+    return {
+        "bundle": model.bundle.fingerprint,
+        "tokenizer": {
+            **asdict(tokenizer),
+            "sha256": getattr(model.bundle.files.get(tokenizer.file or ""), "sha256", None),
+        },
+        "settings": {**settings.to_dict(), "first_memory": settings.fresh_memory},
+        "options": {
+            "--per": options.per,
+            "--format": options.kind,
+            "--batch-size": options.batch_size,
+            "documents shared by processes": options.by_chunks,
+            "--top": options.detail,
+            "--continuous": options.continuous,
+            "--bos": options.bos,
+            "--boundary": "corrected" if options.corrected else "plain",
+            "--region-field": reading.region_field,
+            "--set separator": repr(options.separator),
+            "--set separator after contexts": None if reading.context_field is None else repr(reading.separator),
+            "--ids": reading.ids,
+            "--field": reading.field,
+            "--id-field": reading.id_field,
+            "--context-field": reading.context_field,
+            "--keep": None if reading.keep is None else ",".join(reading.keep),
+            "--set binary": reading.binary,
+            "--set max_document_bytes": [reading.line_limits.bytes, reading.document_limits.bytes],
+            "--device": str(model.device),
+            "--threads": model.threads,
+        },
+        "versions": {
+            "xlexport": __version__,
+            "ONNX Runtime": import_onnxruntime().__version__,
+            "NumPy": np.__version__,
+            "kernels": str(model.kernels or "none"),
+            **{name: import_module(name).__version__ for name in library},
+            "machine": platform.machine(),
+        },
+        "inputs": digest_inputs(inputs),
+    }
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return sentences for people about what has changed, also in nested mappings."""
-    found = []
+    differences = []
     for name in {**before, **now}:
         old, new = before.get(name), now.get(name)
         if old == new:
             continue
         if name == "inputs":
-            found.append(_inputs(old, new))
+            differences.append(_inputs(old, new))
         elif isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += changes(old, new)
+            differences += changes(old, new)
         else:
-            found.append(f"{named(name)} was {_stated(old)}, now {_stated(new)}")
-    return found
+            differences.append(f"{named(name)} was {_stated(old)}, now {_stated(new)}")
+    return differences
 
 
 def _inputs(old: Any, new: Any) -> str:

@@ -1,19 +1,30 @@
-"""Rows of JSON lines and tables, before one of their fields becomes a document."""
+"""Rows of JSON lines, tables (CSV, TSV) and Parquet files, before one of their fields becomes a document."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
 
-from xlexport.scoring.inputs import Reading
+from xlexport.errors import MissingDependencyError
+from xlexport.scoring.inputs import Input, Reading, TextSource, bounded_lines
 from xlruntime import TextError
-from xlruntime.limits import Limits
-from xlruntime.messages import listed, shown
+from xlruntime.limits import Limits, parse_json
+from xlruntime.messages import first_line, listed, shown
 
-__all__ = ["MOST_COLUMNS", "Row", "check_header", "too_long"]
+__all__ = ["MOST_COLUMNS", "Row", "json_kind", "parquet_rows", "rows_of", "table_rows"]
 
 MOST_COLUMNS = 1000
+MEMORY_OF_LINE = 16  # bytes of memory for the values of a line, per byte of its limit
+MOST_DELIMITERS = 2_000_000  # in a row with its texts: a cell takes more memory than its bytes
+NO_QUOTE = "Check that quotes are closed, and doubled within a cell."
+ROWS_AT_ONCE = 64
+LARGEST_GROUP = 1 << 30  # bytes of a row group, unpacked
+LARGEST_FOOTER = 64 << 20  # bytes of a text in the description of the file
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,23 @@ class Row:
     of_text: bool = False
 
 
-def too_long(name: str, limits: Limits, what: str) -> TextError:
+def rows_of(
+    given: Input, source: TextSource, reading: Reading, open_table: Callable[[], BinaryIO] | None = None
+) -> Iterator[Row]:
+    """Yield the rows of a file, whose format is that of its name.
+
+    Args:
+        source: the file; open_table: opens a file of Parquet; None: it is opened by its path.
+    """
+    kind = given.row_format
+    if kind == "json":
+        return _json_rows(source, reading)
+    if kind == "parquet":
+        return parquet_rows(given, reading, open_table)
+    return table_rows(source, reading, "\t" if kind == "tsv" else ",")
+
+
+def _too_long(name: str, limits: Limits, what: str) -> TextError:
     """Return the error for a row that exceeds the limit."""
     return TextError(
         f"{name}: a {what} of more than {limits.bytes:,} bytes.",
@@ -41,7 +68,7 @@ def too_long(name: str, limits: Limits, what: str) -> TextError:
     )
 
 
-def check_header(names: Sequence[str], name: str, reading: Reading, hint: str = "") -> None:
+def _check_header(names: Sequence[str], name: str, reading: Reading, hint: str = "") -> None:
     """Check the names of a table's columns.
 
     Raises:
@@ -68,3 +95,245 @@ def check_header(names: Sequence[str], name: str, reading: Reading, hint: str = 
                 raise TextError(
                     f"{name}: no column {shown(column)}, found only {found}.", hint=f"Check {option}.{hint}"
                 )
+
+
+def _json_rows(source: TextSource, reading: Reading) -> Iterator[Row]:
+    """Yield a row for each line that is not blank."""
+    number = 0
+    lines = bounded_lines(source, reading.line_limits.bytes)
+    while True:
+        name = f"{source.name}:{number + 1}"
+        try:
+            line = next(lines, b"")
+        except (TextError, OSError) as error:  # nothing after it can be read
+            yield Row(source.name if number == 0 else name, error)
+            return
+        if line == b"":
+            return
+        number += 1
+        if line is None:
+            yield Row(name, _too_long(name, reading.line_limits, "line"))
+        elif line.strip():
+            try:
+                yield Row(name, _object(line, name, reading), len(line))
+            except TextError as error:
+                yield Row(name, error)
+
+
+def _object(line: bytes, name: str, reading: Reading) -> dict[str, Any]:
+    """Return the object in a line of JSON.
+
+    Raises:
+        TextError: the line is not an object, or exceeds the limits.
+    """
+    limits = replace(reading.line_limits, bytes=MEMORY_OF_LINE * reading.line_limits.bytes)
+    try:
+        value = parse_json(line.strip(), limits.budget(name, TextError))
+    except TextError as error:
+        cause = error.__cause__
+        if not isinstance(cause, ValueError | RecursionError):
+            raise
+        raise TextError(
+            f"{name}: not JSON ({_json_problem(cause)}).", hint="With --field, each line is an object."
+        ) from cause
+    if not isinstance(value, dict):
+        raise TextError(f"{name}: {json_kind(value)}, expected a JSON object with field {reading.field!r}.")
+    return value
+
+
+def _json_problem(error: ValueError | RecursionError) -> str:
+    """Return what is wrong with a line that is not JSON, and where."""
+    if isinstance(error, json.JSONDecodeError):
+        found = error.doc[error.pos : error.pos + 20]
+        what = error.msg[:1].lower() + error.msg[1:].removesuffix(" at").removesuffix(" starting")
+        return f"{what} at character {error.pos + 1}: {found!r}" if found else f"{what} at its end"
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 at byte {error.start + 1}"
+    return "nested too deeply" if isinstance(error, RecursionError) else "a number of too many digits"
+
+
+def json_kind(value: Any) -> str:
+    """Return JSON's name for the type of a value."""
+    kinds = {bool: "true or false", str: "a string", list: "a list", dict: "an object", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+def table_rows(source: TextSource, reading: Reading, delimiter: str) -> Iterator[Row]:
+    """Yield the rows after the first, which names the columns. A column without a name is left out.
+
+    A row is named by its first line, because a quoted cell may have several lines.
+    """
+    lines = _Lines(source, reading, delimiter)
+    csv.field_size_limit(max(csv.field_size_limit(), reading.line_limits.bytes))  # `lines` has the limit that counts
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    names: list[str] | None = None
+    while True:
+        lines.begin_row()
+        try:
+            cells = next(reader, None)
+        except (TextError, OSError) as error:
+            yield Row(lines.name, error)
+            if lines.ended or names is None:
+                return
+            continue
+        except csv.Error as error:
+            yield Row(lines.name, TextError(f"{lines.name}: not a row ({first_line(error)[:100]}).", hint=NO_QUOTE))
+            if names is None:
+                return
+            continue
+        if cells is None:
+            return
+        if not cells:  # a blank line
+            continue
+        if names is None:
+            hint = "" if len(cells) > 1 else " Separate columns by commas, or by tabs in a file that ends in .tsv."
+            try:
+                _check_header(cells, source.name, reading, hint)
+            except TextError as error:
+                yield Row(source.name, error)
+                return
+            names = cells
+        elif len(cells) != len(names):
+            problem = f"{lines.name}: {len(cells):,} cells, expected {len(names):,} as in the first row."
+            yield Row(lines.name, TextError(problem, hint=f"Quote cells that contain {delimiter!r}."))
+        else:
+            values = {name: cell for name, cell in zip(names, cells, strict=True) if name}
+            yield Row(lines.name, values, lines.size, of_text=True)
+
+
+class _Lines:
+    """The lines of a table as text, within the limits of a row.
+
+    Attributes:
+        size: bytes of the row so far; ended: whether nothing more can be read.
+    """
+
+    def __init__(self, source: TextSource, reading: Reading, delimiter: str) -> None:
+        self._source = source
+        self._lines = bounded_lines(source, reading.line_limits.bytes)
+        self._limits: Limits = replace(reading.line_limits, operations=MOST_DELIMITERS)
+        self._delimiter = delimiter.encode()
+        self._number = self._first = 0
+        self.size = 0
+        self.ended = False
+
+    @property
+    def name(self) -> str:
+        """The place of the row."""
+        return f"{self._source.name}:{self._first}" if self._number else self._source.name
+
+    def begin_row(self) -> None:
+        """Begin to count for the next row."""
+        self._first = self._number + 1
+        self.size = 0
+        self._budget = self._limits.budget(f"{self._source.name}:{self._first}", TextError)
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            line = next(self._lines)
+        except (TextError, OSError):
+            self.ended = True
+            raise
+        self._number += 1
+        self.size += len(line or b"")
+        if line is not None and self.size > self._limits.bytes:
+            self.ended = True  # a quote is open, so no later line is known to begin a row
+            raise TextError(
+                f"{self.name}: a row of more than {self._limits.bytes:,} bytes in several lines. The rest is not read.",
+                hint=f"{NO_QUOTE} Or allow longer rows: --set max_document_bytes=N.",
+            )
+        if line is None:
+            raise _too_long(self.name, self._limits, "row")
+        self._budget.charge(0, line.count(self._delimiter))
+        try:
+            return line.decode("utf-8-sig" if self._number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise TextError(
+                f"{self._source.name}:{self._number}: not UTF-8 at byte {error.start + 1} of the line "
+                f"(0x{line[error.start]:02x}).",
+                hint=f"Convert the file, for instance: iconv -f latin1 -t utf-8 {self._source.name}",
+            ) from error
+
+
+def parquet_rows(given: Input, reading: Reading, opener: Callable[[], BinaryIO] | None = None) -> Iterator[Row]:
+    """Yield the rows of a file, numbered from 1.
+
+    Args:
+        opener: opens the file; None: it is opened by its path.
+
+    Raises:
+        MissingDependencyError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{given.name}: Parquet needs the pyarrow package, which is not installed.", hint="pip install pyarrow"
+        ) from error
+    number = 0
+    limits = {"thrift_string_size_limit": LARGEST_FOOTER, "thrift_container_size_limit": LARGEST_FOOTER}
+    try:
+        # Python opens the file, because its errors name it as all others are named.
+        with (
+            (opener or partial(Path(given.path or given.name).open, "rb"))() as raw,
+            parquet.ParquetFile(raw, **limits) as file,
+        ):
+            _check_groups(file.metadata, given.name)
+            schema = file.schema_arrow
+            _check_header(schema.names, given.name, reading)
+            wanted = {
+                reading.field,
+                reading.context_field,
+                reading.id_field,
+                reading.region_field,
+                *(reading.keep or ()),
+            }
+            columns = None if reading.keep is None else [name for name in schema.names if name in wanted]
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns, use_threads=False):
+                for place in range(batch.num_rows):
+                    number += 1
+                    yield _row(batch, place, f"{given.name}:{number}", reading)
+    except TextError as error:
+        yield Row(given.name, error)
+    except OSError as error:
+        if isinstance(error, pyarrow.ArrowException) or error.errno is None:
+            yield Row(given.name, _unreadable(given.name, number, error))
+        else:
+            yield Row(given.name, error)
+    except pyarrow.ArrowException as error:
+        yield Row(given.name, _unreadable(given.name, number, error))
+
+
+def _check_groups(metadata: Any, name: str) -> None:
+    """Refuse a file whose own description exceeds the limits."""
+    if metadata.num_columns > MOST_COLUMNS:
+        raise TextError(f"{name}: {metadata.num_columns:,} columns, expected at most {MOST_COLUMNS:,}.")
+    largest = max((metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)), default=0)
+    if largest > LARGEST_GROUP:
+        raise TextError(
+            f"{name}: a row group of {largest:,} bytes, expected at most {LARGEST_GROUP:,}.",
+            hint="Write the file in smaller row groups, or as JSON lines.",
+        )
+
+
+def _row(batch: Any, place: int, name: str, reading: Reading) -> Row:
+    values = {}
+    size = 0
+    for column, array in zip(batch.schema.names, batch.columns, strict=True):
+        values[column] = value = array[place].as_py()
+        size += len(value) if isinstance(value, str | bytes) else 8
+    if size > reading.line_limits.bytes:
+        return Row(name, _too_long(name, reading.line_limits, "row"))
+    return Row(name, values, size)
+
+
+def _unreadable(name: str, number: int, error: Exception) -> TextError:
+    where = f" after row {number:,}" if number else ""
+    return TextError(
+        f"{name}: not Parquet that can be read{where} ({first_line(error)[:200]}).",
+        hint="Write the file again, or as CSV.",
+    )

@@ -1,116 +1,222 @@
-"""A scoring run: read documents, write records, report, and save a state from time to time."""
+"""A scoring run: documents become records, here or in several processes, and a state is saved from time to time."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import BinaryIO
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, BinaryIO, Protocol
 
-from xlexport.scoring.bos import bos_token
-from xlexport.scoring.carried import own_columns
-from xlexport.scoring.documents import documents_by_input
-from xlexport.scoring.inputs import Input
-from xlexport.scoring.items import CarriedColumns
-from xlexport.scoring.partial_file import PartialFile
-from xlexport.scoring.resume import SavedFields, SavedRun, of_a_state, read_run
-from xlexport.scoring.run_options import Reporter, RunOptions, Sink, describe_run
-from xlexport.scoring.session import Counting, Writing
-from xlexport.scoring.totals import Totals
-from xlruntime import EvaluationSettings, Model
+from xlexport.errors import ResumeError
+from xlexport.scoring.chunks import Chunk, ChunkScorer, ChunkState, Job, Message, chunks
+from xlexport.scoring.output_formats import header_line
+from xlexport.scoring.partial_file import HINT, PartialFile
+from xlexport.scoring.processes import worker_messages
+from xlexport.scoring.records import Scored, document_fields
+from xlexport.scoring.resume import Saved, SavedRun, describe_run
+from xlexport.scoring.run_options import UNITS
+from xlexport.scoring.totals import Totals, caveats, losses
+from xlruntime import DocumentScore, Model, StateError, TokenScores
 from xlruntime.messages import counted
-from xlruntime.scorer import Scorer
-from xlruntime.scorer_state import resume_scorer, scorer_state
-from xlruntime.tokenizers.white_space import starts_word
+from xlruntime.tokenizers import ByteTokenizer
 
-__all__ = ["make_scorer", "score_run"]
+__all__ = ["Output", "Reporter", "score_documents"]
 
-
-def make_scorer(model: Model, settings: EvaluationSettings, options: RunOptions) -> Scorer:
-    """Return the scorer of a run.
-
-    Raises:
-        OptionError: the options do not apply to this bundle.
-    """
-    return Scorer(
-        model,
-        settings,
-        options.batch_size,
-        options.detail,
-        continuous=options.continuous,
-        separator=options.separator,
-        keep_going=not options.strict,
-        bos=None if options.bos is None else bos_token(options.bos, model.tokenizer),
-        starts_word=starts_word(model.tokenizer, model.bundle.vocab_size) if options.corrected else None,
-    )
+MOST_REPORTED_ERRORS = 5  # from one file of rows; further errors are only counted
 
 
-def score_run(
+class Output(Protocol):
+    """Where records go."""
+
+    def write(self, raw: bytes) -> None:
+        """Add records."""
+
+    def flush(self) -> None:
+        """Make everything written so far visible to readers."""
+
+
+class Reporter(Protocol):
+    """An object that shows a person or a program what happens in a run, in addition to its records."""
+
+    def tell(self, line: str) -> None:
+        """Show a line."""
+
+    def fail(self, document: str, error: Exception) -> None:
+        """Show why a document has no score."""
+
+    def total(self, fields: Mapping[str, Any]) -> None:
+        """Show the total of a document, if the records describe its parts."""
+
+    def resumed(self, totals: Totals) -> None:
+        """Count documents that an earlier process scored."""
+
+    def take(self, part: TokenScores) -> None:
+        """Count the tokens that a step scored."""
+
+    def clear(self) -> None:
+        """Remove the progress line from the terminal."""
+
+
+def score_documents(
     model: Model,
-    settings: EvaluationSettings,
-    inputs: Sequence[Input],
-    options: RunOptions,
+    job: Job,
     stdin: BinaryIO,
-    sink: Sink,
+    output: Output,
     reporter: Reporter,
-    save_every: float = 10.0,
+    processes: int = 1,
     resume: bool = False,
 ) -> Totals:
     """Score all documents, and report and count failures.
 
     Args:
-        sink: receives the records. A run into a `PartialFile` can continue later if its inputs can be read again.
-        save_every: seconds between two states of a run that can continue later.
-        resume: continue from the state of `sink`, if there is one.
+        output: receives the records. A run into a `PartialFile` can continue later if its inputs can be read again.
+        processes: number of processes that score. More than one need a divided run, and inputs that can be read again.
+        resume: continue from the state of `output`, if there is one.
 
     Raises:
         ResumeError, StateError: the state belongs to another run, or is damaged.
+        WorkerError: one of several processes ended.
         XlruntimeError, OSError: with `strict`, the error of the first document that fails; otherwise only errors that
         no document causes.
     """
-    scorer = make_scorer(model, settings, options)
-    output = sink if isinstance(sink, PartialFile) else None
-    repeatable = output is not None and all(given.repeatable for given in inputs)
-    run = describe_run(model, settings, options, inputs) if repeatable else {}
-    found = read_run(output, run, SavedFields) if output is not None and resume and repeatable else None
-    begun = found is not None and found[0].position > 0
-    writing = Writing(model, options, with_speed=output is None)
-    counting = Counting(model, settings, options, inputs, sink, reporter, begun)
-    columns = CarriedColumns(options.reading, own_columns(options.per, settings.values), reporter.tell)
-    given = documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word", "region"), columns)
-    first = next(given, None)  # an error about its columns comes before the output is opened
-    given = itertools.chain([] if first is None else [first], given)
-    if output is None or found is None:
-        if output is not None:
-            output.open()
-        waiting = writing.begun(given)
+    options = job.options
+    file = output if isinstance(output, PartialFile) else None
+    saving = None
+    if file is not None and all(entry.repeatable for entry in job.inputs):
+        saving = SavedRun(file, describe_run(model, job.settings, options, job.inputs), job.save_every)
+    scorer = ChunkScorer(model, job.settings, options, job.with_speed)  # errors about options come before any output
+    saved = saving.read() if saving is not None and resume else None
+    documents = job.documents(stdin, reporter.tell)
+    first = next(documents, None)  # so do errors about columns of the input
+    documents = itertools.chain([] if first is None else [first], documents)
+    counting = _Counting(model, job, output, reporter, saved)
+    if file is not None:
+        _open(file, saved, reporter)
+    done, state = (0, None) if saved is None else (saved.chunks, saved.state)
+    if processes > 1:
+        model.release()  # the workers have their own
+        messages = worker_messages(job, processes, done, state)
     else:
-        saved_fields, arrays = found
-        with of_a_state(output):
-            saved = writing.restore(scorer, saved_fields, arrays)
-            counting.restore(saved_fields.totals)
-        output.open(keep=saved_fields.position)
-        reporter.tell(_resuming(output, saved_fields))
-        waiting = resume_scorer(scorer, saved, arrays, writing.begun(given, saved))
-    saving = SavedRun(output, run, save_every) if output is not None and repeatable else None
+        cut = chunks(documents, options.by_chunks)
+        messages = _messages_here(scorer, cut, done, state, _never if saving is None else saving.is_due)
     try:
-        for parts in scorer.steps(waiting):
-            for part in parts:
-                counting.take(writing.write(part))
-            sink.flush()
-            if saving is not None and saving.due:
-                scorer_fields, scorer_arrays = scorer_state(scorer)
-                fields = {"scorer": scorer_fields, "records": writing.state(), "totals": asdict(counting.totals)}
-                saving.save(fields, scorer_arrays)
+        with contextlib.closing(messages):
+            for message in messages:
+                if isinstance(message, str):
+                    reporter.tell(message)
+                elif isinstance(message, list):
+                    for scored in message:
+                        counting.take(scored)
+                    output.flush()
+                else:
+                    done += message is None
+                    if saving is not None and saving.is_due():
+                        saving.save(counting.totals, done, message)
+    except StateError as error:  # only a resumed run has states
+        assert file is not None
+        raise ResumeError(f"{file.state_path}: {error.message}", hint=HINT) from error
     finally:
         reporter.clear()  # a message about an error or Ctrl-C starts on its own line
     return counting.end()
 
 
-def _resuming(output: PartialFile, fields: SavedFields) -> str:
-    size = output.state_path.stat().st_size
-    documents = f"{counted(fields.done, 'document')} and " if fields.done else ""
-    return (
-        f"{output.partial}: going on after {documents}{counted(fields.position, 'byte')} of output, from a state of "
-        f"{size / 1e6:.1f} MB"
-    )
+def _messages_here(
+    scorer: ChunkScorer, cut: Iterable[Chunk], done: int, state: ChunkState | None, is_due: Callable[[], bool]
+) -> Generator[Message]:
+    """Yield the messages of all chunks that are not done, scored in this process."""
+    number = -1
+    for number, chunk in enumerate(cut):
+        if number >= done:
+            yield from scorer.score(chunk, state, is_due)
+            state = None
+    if number + 1 < done:
+        raise ResumeError(f"{done:,} chunks of documents are done, but there are {number + 1:,}.", hint=HINT)
+
+
+def _open(file: PartialFile, saved: Saved | None, reporter: Reporter) -> None:
+    """Open the output after what belongs to a state, and say so."""
+    file.open(keep=None if saved is None else saved.position)
+    if saved is not None:
+        finished = saved.totals.documents + saved.totals.failed
+        documents = f"{counted(finished, 'document')} and " if finished else ""
+        reporter.tell(f"{file.partial}: going on after {documents}{counted(saved.position, 'byte')} of output")
+
+
+def _never() -> bool:
+    return False
+
+
+class _Counting:
+    """Writes records, counts documents, and reports.
+
+    Args:
+        saved: the state of an earlier process.
+    """
+
+    def __init__(self, model: Model, job: Job, output: Output, reporter: Reporter, saved: Saved | None) -> None:
+        self._job, self._tokenizer = job, model.tokenizer
+        self._output, self._reporter = output, reporter
+        self._started, self._tokens = time.monotonic(), 0
+        self._several = len(job.inputs) > 1 or job.options.reading.field is not None
+        self._has_header = self._has_caveats = False
+        self._errors: Counter[str] = Counter()  # by input
+        self.totals = Totals()
+        if saved is not None:
+            self.totals, self._has_header = saved.totals, saved.position > 0
+            reporter.resumed(saved.totals)
+
+    def take(self, scored: Scored) -> None:
+        """Write and count a part."""
+        part = scored.part
+        if scored.raw:
+            header = b"" if self._has_header else header_line(self._job.options.kind, scored.names)
+            self._output.write(header + scored.raw)
+            self._has_header = True
+        if part.error is not None:
+            self._fail(part.document, part.error, scored.file)
+        if part.summary is not None:
+            self._finish(part.summary)
+        self._tokens += len(part)
+        self._reporter.take(part)
+
+    def _fail(self, document: str, error: Exception, file: str | None) -> None:
+        self.totals.failed += 1
+        if file is not None:
+            self._errors[file] += 1
+            if self._errors[file] > MOST_REPORTED_ERRORS:
+                return
+        self._reporter.fail(document, error)
+
+    def _finish(self, score: DocumentScore) -> None:
+        self.totals.add(score)
+        if not self._has_caveats:  # not earlier: if nothing can be scored, only the error matters
+            for caveat in caveats(self._job.settings, self._tokenizer):
+                self._reporter.tell(caveat)
+            self._has_caveats = True
+        if self._job.options.per != "document":
+            self._reporter.total(document_fields(score, with_speed=True))
+        for loss in losses(score):
+            self._reporter.tell(f"{score.document}: {loss}")
+
+    def end(self) -> Totals:
+        """Report the totals, after all documents are done, and return them."""
+        totals, per = self.totals, self._job.options.per
+        for file, errors in self._errors.items():
+            if errors > MOST_REPORTED_ERRORS:
+                self._reporter.tell(f"{file}: … and {counted(errors - MOST_REPORTED_ERRORS, 'more error')}")
+        if totals.documents and (self._several or (isinstance(self._output, PartialFile) and per == "document")):
+            speed = self._tokens / max(time.monotonic() - self._started, 1e-9)  # of this process
+            self._reporter.tell(f"{totals.summary()}, {speed:,.0f} tokens/s")
+        if totals.without_first and per in UNITS:
+            token = r"'\n'" if isinstance(self._tokenizer, ByteTokenizer) else "TOKEN"
+            self._reporter.tell(
+                f"The first {per} of {counted(totals.without_first, 'document')} has no complete score "
+                f"(complete is false), because the model reads no token before it. --bos {token} gives it one."
+            )
+        if totals.failed and self._several:
+            self._reporter.tell(
+                f"{totals.failed:,} of {counted(totals.documents + totals.failed, 'document')} could not be scored"
+            )
+        return totals

@@ -1,26 +1,29 @@
-"""The choices of a scoring run, the interfaces to its caller, and a description by which a later process knows it."""
+"""The choices of a scoring run, and the scorer that follows from them."""
 
 from __future__ import annotations
 
 import dataclasses
-import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from importlib import import_module
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Literal
 
-import numpy as np
-
-from xlexport import __version__
-from xlexport.scoring.inputs import Input, Reading, digest_inputs
+from xlexport.scoring.inputs import Reading
 from xlexport.scoring.output_formats import Format
-from xlexport.scoring.records import Level
-from xlexport.scoring.totals import Totals
-from xlruntime import EvaluationSettings, Model, TokenScores
-from xlruntime.providers import import_onnxruntime
-from xlruntime.scorer import BatchSize
+from xlruntime import EvaluationSettings, Model, OptionError, XlruntimeError
+from xlruntime.documents import Tokenizer
+from xlruntime.messages import named
+from xlruntime.scorer import BatchSize, Scorer
+from xlruntime.tokenizers.white_space import starts_word
 
-__all__ = ["Reporter", "RunOptions", "Sink", "describe_run"]
+__all__ = ["ESCAPES", "UNITS", "Level", "RunOptions", "bos_token", "make_scorer"]
+
+Level = Literal["document", "line", "word", "region", "token"]
+UNITS: tuple[Level, ...] = (
+    "line",
+    "word",
+    "region",
+)  # levels whose records are sums over the tokens of a part of the text
+ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r"}  # which are hard to type in a shell
+USUAL = ("<|endoftext|>", "<eos>", "</s>", "<s>", "<bos>", "[CLS]", "[BOS]")
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class RunOptions:
         detail: number of likeliest tokens in a token's record, with rank and entropy; None: no detail at all.
         bos: name or text of a token that the model reads before each document; None: none.
         corrected: whether words and regions have surprisal with the correction for boundaries, too.
-        by_chunks: whether the run goes on after whole documents, with any number of processes (`chunk_run`).
+        by_chunks: whether documents are divided into chunks, which any number of processes may share.
         strict: whether the first document that fails ends the run.
     """
 
@@ -52,83 +55,50 @@ class RunOptions:
     by_chunks: bool = False
 
 
-class Sink(Protocol):
-    """Where records go."""
+def make_scorer(model: Model, settings: EvaluationSettings, options: RunOptions) -> Scorer:
+    """Return the scorer of a run.
 
-    def write(self, raw: bytes) -> None:
-        """More of them."""
-
-    def flush(self) -> None:
-        """Make everything written so far visible to readers."""
-
-
-class Reporter(Protocol):
-    """An object that shows a person or a program what happens in a run, in addition to its records."""
-
-    def tell(self, line: str) -> None:
-        """Show a line."""
-
-    def fail(self, document: str, error: Exception) -> None:
-        """Show why a document has no score."""
-
-    def total(self, fields: Mapping[str, Any]) -> None:
-        """Show the total of a document, if the records describe its parts."""
-
-    def resumed(self, totals: Totals) -> None:
-        """Count documents that an earlier process scored."""
-
-    def take(self, part: TokenScores) -> None:
-        """Count the tokens that a step scored."""
-
-    def clear(self) -> None:
-        """Remove the progress line from the terminal."""
-
-
-def describe_run(
-    model: Model, settings: EvaluationSettings, options: RunOptions, inputs: Sequence[Input]
-) -> dict[str, Any]:
-    """Return everything that the bytes of a run's output depend on, except the processor, for JSON.
-
-    This reads the inputs.
+    Raises:
+        OptionError: the options do not apply to this bundle.
     """
-    reading, tokenizer = options.reading, model.bundle.tokenizer
-    library = {tokenizer.kind} & {"tokenizers", "sentencepiece"}  # kinds with the name of the library that runs them
-    return {
-        "bundle": model.bundle.fingerprint,
-        "tokenizer": {
-            **asdict(tokenizer),
-            "sha256": getattr(model.bundle.files.get(tokenizer.file or ""), "sha256", None),
-        },
-        "settings": {**settings.to_dict(), "first_memory": settings.fresh_memory},
-        "options": {
-            "--per": options.per,
-            "--format": options.kind,
-            "--batch-size": options.batch_size,
-            "documents shared by processes": options.by_chunks,
-            "--top": options.detail,
-            "--continuous": options.continuous,
-            "--bos": options.bos,
-            "--boundary": "corrected" if options.corrected else "plain",
-            "--region-field": reading.region_field,
-            "--separator": repr(options.separator),
-            "--separator after contexts": None if reading.context_field is None else repr(reading.separator),
-            "--ids": reading.ids,
-            "--field": reading.field,
-            "--id-field": reading.id_field,
-            "--context-field": reading.context_field,
-            "--keep": None if reading.keep is None else ",".join(reading.keep),
-            "--set binary": reading.binary,
-            "--set max_document_bytes": [reading.line_limits.bytes, reading.document_limits.bytes],
-            "--device": str(model.device),
-            "--threads": model.threads,
-        },
-        "versions": {
-            "xlexport": __version__,
-            "ONNX Runtime": import_onnxruntime().__version__,
-            "NumPy": np.__version__,
-            "kernels": str(model.kernels or "none"),
-            **{name: import_module(name).__version__ for name in library},
-            "machine": platform.machine(),
-        },
-        "inputs": digest_inputs(inputs),
-    }
+    return Scorer(
+        model,
+        settings,
+        options.batch_size,
+        options.detail,
+        continuous=options.continuous,
+        separator=options.separator,
+        keep_going=not options.strict,
+        bos=None if options.bos is None else bos_token(options.bos, model.tokenizer),
+        starts_word=starts_word(model.tokenizer, model.bundle.vocab_size) if options.corrected else None,
+    )
+
+
+def bos_token(text: str, tokenizer: Tokenizer) -> int:
+    r"""Return the id of the token that a model reads before a document.
+
+    Args:
+        text: its name in the vocabulary, or a text that is one token. `\n`, `\t` and `\r` are the characters that they
+            mean elsewhere.
+
+    Raises:
+        OptionError: it is not one token; the message has an example of one.
+    """
+    number = tokenizer.id_of(text)
+    if number is not None:
+        return number
+    try:
+        ids = tokenizer.encode_piece(ESCAPES.get(text, text), None).tolist()
+    except XlruntimeError as error:
+        raise _no_token(text, "not a token of this vocabulary", tokenizer) from error
+    if len(ids) != 1:
+        raise _no_token(text, f"{len(ids):,} tokens, expected the name or the text of one", tokenizer)
+    if ids[0] == tokenizer.unk_id:
+        raise _no_token(text, "not a token of this vocabulary", tokenizer)
+    return int(ids[0])
+
+
+def _no_token(text: str, why: str, tokenizer: Tokenizer) -> OptionError:
+    known = next((name for name in USUAL if tokenizer.id_of(name) is not None), None)
+    example = r"--bos '\n'" if known is None else f"--bos {named(known)}"
+    return OptionError(f"--bos {named(text)}: {why}.", hint=f"Give one token, for instance {example}.")

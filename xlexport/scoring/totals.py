@@ -1,14 +1,17 @@
-"""The sums of a scoring run, and its summary."""
+"""The sums of a scoring run, its summary, and caveats about scores."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from xlruntime import DocumentScore
+from xlruntime import DocumentScore, EvaluationSettings, TextError
+from xlruntime.documents import Tokenizer
 from xlruntime.messages import counted
 
-__all__ = ["Totals", "added"]
+__all__ = ["NEWLINES_MERGED", "Totals", "added", "caveats", "losses", "nothing_to_score"]
+
+NEWLINES_MERGED = "The tokenizer reads newlines as spaces, so bits per byte exclude the cost of line breaks."
 
 
 @dataclass
@@ -77,3 +80,38 @@ def added(mean: float, squares: float, value: float, n: int) -> tuple[float, flo
     """Return the mean and the sum of squared deviations after adding the n-th value."""
     before, mean = mean, mean + (value - mean) / n
     return mean, squares + (value - before) * (value - mean)
+
+
+def nothing_to_score(score: DocumentScore) -> TextError | None:
+    """Return the error for a document without a scored token, or None. The first token is never scored."""
+    if score.scored_tokens:
+        return None
+    return TextError(
+        f"{score.document}: {score.tokens} of at least 2 tokens, so nothing to score.", hint="Give a longer text."
+    )
+
+
+def caveats(evaluation: EvaluationSettings, tokenizer: Tokenizer) -> list[str]:
+    """Return sentences about what the scores of every document depend on or do not cover."""
+    found = []
+    if evaluation.segmentation_matters:
+        found.append(f"Without same_length the scores depend on the segment length, which is {evaluation.segment_len}.")
+    if tokenizer.merges_newlines:
+        found.append(NEWLINES_MERGED)
+    return found
+
+
+def losses(score: DocumentScore) -> list[str]:
+    """Return sentences about text of a document that its tokens lose, which changes its bits per byte."""
+    found = []
+    if score.dropped_bytes:
+        found.append(
+            f"{score.dropped_bytes:,} bytes have no symbol in the vocabulary (newlines), so they were left out; "
+            "ratios cover only the rest, as in published figures."
+        )
+    if score.unknown_tokens:
+        found.append(
+            f"{score.unknown_tokens:,} of {score.tokens:,} tokens replace text that the vocabulary lacks, so "
+            "the bits do not encode the text."
+        )
+    return found

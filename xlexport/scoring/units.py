@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.scoring.text_source import TextSource
+from xlexport.scoring.inputs import TextSource
 from xlruntime import TokenScores
 from xlruntime.documents import IS_SPACE, Tokenizer
 from xlruntime.tokenizers import VocabularyTokenizer
@@ -26,7 +26,7 @@ from xlruntime.words import byte_places, counts_bytes, token_anchors, word_edges
 
 By = Literal["line", "word", "region"]
 
-__all__ = ["By", "SavedSplitter", "Unit", "UnitSplitter"]
+__all__ = ["By", "Unit", "UnitSplitter"]
 
 NEWLINE = ord("\n")
 LONGEST_TEXT = 1000  # bytes of a unit that are kept to show it
@@ -99,25 +99,6 @@ class Unit:
             self.corrected = self.nats + self.begins - following
 
 
-@dataclass(frozen=True)
-class SavedSplitter:
-    """The state of a `UnitSplitter`: its own fields, and the `base` of its source."""
-
-    base: int
-    chars: int
-    before: int
-    anchor: int
-    opened: int
-    open: Unit
-    held: Unit | None
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> SavedSplitter:
-        """Return the state that was stored as JSON."""
-        held = fields["held"]
-        return cls(**{**fields, "open": Unit(**fields["open"]), "held": None if held is None else Unit(**held)})
-
-
 class UnitSplitter:
     """Splits one document into lines, words or regions, part by part.
 
@@ -171,16 +152,13 @@ class UnitSplitter:
 
     def state(self) -> dict[str, Any]:
         """Return everything that `restore` needs, for JSON."""
-        saved = SavedSplitter(
-            self._source.base, self._chars, self._before, self._anchor, self._opened, self._open, self._held
-        )
-        return asdict(saved)
+        places = (self._source.base, self._chars, self._before, self._anchor, self._opened)
+        return {"places": places, "open": asdict(self._open), "held": self._held and asdict(self._held)}
 
-    def restore(self, saved: SavedSplitter) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, with a source that has not been read yet."""
-        self._source.base, self._chars, self._before = saved.base, saved.chars, saved.before
-        self._anchor, self._opened = saved.anchor, saved.opened
-        self._open, self._held = saved.open, saved.held
+        self._source.base, self._chars, self._before, self._anchor, self._opened = state["places"]
+        self._open, self._held = Unit(**state["open"]), state["held"] and Unit(**state["held"])
 
     def _text(self, part: TokenScores, ended: bool) -> npt.NDArray[np.uint8]:
         """Return the text from source.base to the end of the tokens, and one more byte that shows if a word ends."""

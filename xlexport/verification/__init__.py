@@ -1,7 +1,7 @@
 """Show that a bundle computes the same results as the trained model, over many segments of carried memory.
 
 Both walk the same text. The eager model has its own memory, the paper's hidden states; the graphs have rings of
-projected keys and values. Each architecture defines what exactly is compared: `Architecture.own_comparison`.
+projected keys and values (`walk.py`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.architectures import architecture
-from xlexport.architectures.findings import SegmentDifference
 from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import ParityError
-from xlexport.verification.common_walk import common_walk
-from xlexport.verification.compare import segments_to_wrap
 from xlexport.verification.parity import ParityReport, make_report
+from xlexport.verification.spans import segments_to_wrap
 from xlexport.verification.tolerances import tolerance_of
+from xlexport.verification.walk import Comparison
 from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
 
@@ -48,14 +47,14 @@ def verify(
     evaluation: EvaluationSettings | None = None,
     progress: Progress = no_progress,
 ) -> ParityReport:
-    """Walk `ids` in both, up to `segments` segments.
+    """Read `ids` with both, up to `segments` segments.
 
     Args:
-        model: the open bundle; its sessions are closed during the walk, and open again later.
+        model: the open bundle; its sessions are closed, and open again later.
         build_eager: returns the trained model in eval mode; may be called more than once.
         ids: token ids of a real text.
         evaluation: segment and memory lengths; None: the bundle's own.
-        progress: called after every segment with the number walked and the largest possible number.
+        progress: called after every segment with their number and the largest possible number.
 
     Raises:
         ParityError: there are fewer than two ids, or the sizes of the trained model and the bundle differ.
@@ -68,12 +67,7 @@ def verify(
     kernels = model.kernels_used("score")
     for purpose in model.bundle.graphs:
         model.release(purpose)
-    found_architecture = architecture(model.bundle.architecture)
-    compare = found_architecture.own_comparison() or common_walk
+    comparison = Comparison(architecture(model.bundle.architecture), model, build_eager, ids, segments, evaluation)
     done = itertools.count(1)
-
-    def walked(segment: SegmentDifference) -> None:
-        progress(next(done), segments)
-
-    found, totals = compare(found_architecture, model, build_eager, ids, segments, evaluation, walked)
-    return make_report(found, evaluation, tolerance_of(model.bundle), totals, kernels)
+    differences, totals = comparison.run(lambda: progress(next(done), segments))
+    return make_report(differences, evaluation, tolerance_of(model.bundle), totals, kernels)

@@ -9,9 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from xlexport.architectures.findings import LSHDifference, LSHTotals, RoundingErrors, SegmentDifference, largest
 from xlexport.errors import ParityError
-from xlexport.verification.exact import all_errors, ratios
+from xlexport.verification.differences import (
+    LSHDifference,
+    LSHTotals,
+    RoundingErrors,
+    SegmentDifference,
+    all_errors,
+    largest,
+    ratios,
+)
 from xlexport.verification.tolerances import Tolerance
 from xlruntime.evaluation import EvaluationSettings
 

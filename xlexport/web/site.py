@@ -12,7 +12,7 @@ import xlruntime
 from xlexport import __version__, atomic_output
 from xlexport.report.about import bundle_note, ceilings
 from xlexport.report.html_page import LEVELS, page_pieces, page_title
-from xlexport.scoring.caveats import caveats
+from xlexport.scoring.totals import caveats
 from xlexport.web.javascript import Package, find_packages
 from xlruntime import BundleDamagedError, BundleFormatError
 from xlruntime.bundle import DIGEST, MANIFEST, Bundle

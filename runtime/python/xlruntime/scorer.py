@@ -6,30 +6,65 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .active_document import ActiveDocument
-from .continuing import check_continuous, check_separator, is_space
 from .documents import Document, Source, TokenPiece, check_length
 from .engine import Engine
-from .errors import OptionError, XlruntimeError
+from .errors import OptionError, TextError, XlruntimeError
 from .evaluation import EvaluationSettings
 from .fitting import AUTO, BatchSize, Fitting, Opened, formed, most_rows, rows_of_long
 from .memory import Memory
-from .scores import DocumentScore, TokenScores, total_score
+from .scores import DocumentScore, Sum, TokenScores, total_score
 from .stream import warn_not_finite
 from .token_reader import TokenReader
 from .word_ends import WordEnds
 
-__all__ = ["BatchSize", "Scorer", "check_detail", "detail_of"]
+__all__ = ["ActiveDocument", "BatchSize", "Progress", "Scorer", "check_detail", "detail_of"]
 
 TOGETHER = 128  # documents of which batches are formed
 UNREADABLE = (XlruntimeError, OSError)  # errors of reading a document
+
+
+@dataclass
+class Progress:
+    """The place in a document that is being scored, and its sum so far; `scorer_state` saves it.
+
+    Attributes:
+        held: the last token read; its successor is the next target.
+        position: index of the next target, among the document's own tokens.
+        context: number of tokens read of what comes before the document.
+        unscored: 0 if the first token has a context.
+    """
+
+    number: int
+    name: str
+    held: int
+    position: int
+    context: int = 0
+    unscored: int = 1
+    log_probs: Sum = field(default_factory=Sum)
+
+
+@dataclass(kw_only=True)
+class ActiveDocument(Progress):
+    """A document on its row of the batch.
+
+    Attributes:
+        tokens: as `Opened` has it.
+        first: the document's first token, until a part has reported it.
+        begun_at: the position at which this process began or resumed it.
+    """
+
+    reader: TokenReader
+    tokens: int | None
+    first: TokenPiece | None = None
+    begun_at: int = 0
+    started: float = field(default_factory=time.perf_counter)
 
 
 class Scorer:
@@ -44,7 +79,8 @@ class Scorer:
 
     Args:
         batch_size: most documents at a time; on a CPU never more than make steps faster. `auto`: batches of similar
-            lengths, formed of the next 128 documents. Parts then come in another order, and nothing can be saved.
+            lengths, formed of the next 128 documents. Parts then come in another order, and only a scorer of a single
+            document can be saved.
         detail: number of likeliest tokens to list, with rank and entropy; None: no such detail.
         continuous: carry memory from document to document, in order, in one row. Only the very first token has no
             context; `index` still counts each document's own tokens.
@@ -84,8 +120,7 @@ class Scorer:
         if detail is not None:
             check_detail(engine, detail)
         if continuous:
-            check_continuous(evaluation, 0 if batch_size == AUTO else batch_size)
-            check_separator(engine, separator)
+            _check_continuous(engine, evaluation, batch_size, separator)
         if bos is not None and not 0 <= bos < engine.bundle.vocab_size:
             raise OptionError(f"bos is {bos}, expected 0 to {engine.bundle.vocab_size - 1}.")
         if starts_word is not None and batch_size != 1:
@@ -134,6 +169,8 @@ class Scorer:
         if self.batch_size != AUTO:
             yield from self._rolling(opened, self.batch_size)
             return
+        if any(row is not None for row in self.rows):  # a resumed scorer
+            yield from self._rolling(iter(()), len(self.rows))
         threads = self.engine.threads or 1
         while together := list(itertools.islice(opened, TOGETHER)):
             known = [given for given in together if given.tokens is not None]
@@ -211,7 +248,7 @@ class Scorer:
         """Begin a document; return its end at once if it has nothing to score."""
         self.taken = given.number + 1
         reader = given.reader
-        document = ActiveDocument(given.number, reader, 0, position=0, tokens=given.tokens)
+        document = ActiveDocument(given.number, given.document.name, 0, 0, reader=reader, tokens=given.tokens)
         if given.error is not None:
             return self._failed(document, given.error)
         try:
@@ -247,7 +284,7 @@ class Scorer:
         """Remember how a document ended, for the next one."""
         if self.continuous:
             self.last = document.held
-            self.spaced = document.reader.ended_in_space or is_space(self.engine, document.held)
+            self.spaced = document.reader.ended_in_space or _is_space(self.engine, document.held)
 
     def _failed(self, document: ActiveDocument, error: Exception) -> TokenScores:
         """Return the last part of an unreadable document."""
@@ -397,6 +434,31 @@ def _name(source: Source, number: int) -> str:
     if isinstance(source, Path):
         return str(source)
     return str(getattr(source, "name", f"document {number + 1}"))
+
+
+def _check_continuous(engine: Engine, evaluation: EvaluationSettings, batch_size: BatchSize, separator: str) -> None:
+    """Raise OptionError if memory cannot be carried from document to document, or a separator has no tokens."""
+    if evaluation.full_document:
+        raise OptionError(
+            "continuous: this model reads each document in one step and carries no memory.", hint="Leave it out."
+        )
+    if batch_size != 1:
+        raise OptionError(f"continuous: documents go one after another, so batch size must be 1, not {batch_size}.")
+    try:
+        if separator:
+            engine.tokenizer.encode_piece(separator, None)
+    except XlruntimeError as error:
+        raise OptionError(
+            f"separator: {error.message}", hint="Give another separator, or an empty one for none."
+        ) from error
+
+
+def _is_space(engine: Engine, token: int) -> bool:
+    """Return whether the text of a token ends in white space, as that of a line's end does."""
+    try:
+        return engine.tokenizer.decode([token])[-1:].isspace()
+    except TextError:  # the library cannot show a token on its own
+        return False
 
 
 def check_detail(engine: Engine, detail: int) -> None:

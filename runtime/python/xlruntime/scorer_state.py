@@ -1,53 +1,37 @@
 """Save a scorer between two steps, and resume it bit-equal to a run that did not stop.
 
-The state has the memory of the batch with its counters, and for each row its document and the position in it. Text is
-not saved: the documents are read again up to these positions.
+The state has the memory of the batch with its counters, and the progress of each row's document. Text is not saved: the
+documents are read again up to these positions.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .active_document import ActiveDocument
 from .documents import Document
 from .errors import StateDamagedError, StateMismatchError, XlruntimeError
 from .json_fields import read_fields
-from .memory import Memory, MemoryPlan
+from .memory import MemoryPlan
 from .messages import listed
-from .scorer import Scorer
-from .scores import Sum
+from .scorer import ActiveDocument, Progress, Scorer
 from .state import array_problems
 
 __all__ = ["SavedScorer", "read_scorer", "resume_scorer", "scorer_state"]
 
 SKIPPED = 1 << 14  # tokens read again at a time
 HINT = "Begin again."
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A row of the batch that has a document, with the fields of `ActiveDocument`."""
-
-    number: int
-    name: str
-    held: int
-    context: int
-    position: int
-    unscored: int
-    log_probs: Sum
+PROGRESS = [entry.name for entry in fields(Progress)]
 
 
 @dataclass(frozen=True)
 class _Counters:
     """The counters of the batch's memory, with the fields of `Memory`."""
 
-    batch_size: int
     capacity: int
     offset: int
     memory_length: tuple[int, ...]
@@ -61,39 +45,25 @@ class SavedScorer:
     taken: int
     last: int | None
     spaced: bool
-    rows: tuple[_Row | None, ...]
+    rows: tuple[Progress | None, ...]
     memory: _Counters | None
 
     @property
-    def active(self) -> dict[int, _Row]:
-        """The rows of unfinished documents, by the numbers of the documents."""
+    def active(self) -> dict[int, Progress]:
+        """The progress of unfinished documents, by their numbers."""
         return {row.number: row for row in self.rows if row is not None}
 
 
 def scorer_state(scorer: Scorer) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """Return fields for JSON, and tensors. Call it only between two steps of `Scorer.steps`."""
     memory = scorer.memory
-    rows = tuple(None if document is None else _row(document) for document in scorer.rows)
-    saved = SavedScorer(scorer.taken, scorer.last, scorer.spaced, rows, None if memory is None else _counters(memory))
-    arrays = {} if memory is None else {entry.input: memory.array(entry) for entry in memory.entries}
-    return dataclasses.asdict(saved), arrays
-
-
-def _row(document: ActiveDocument) -> _Row:
-    return _Row(
-        document.number,
-        document.name,
-        document.held,
-        document.context,
-        document.position,
-        document.unscored,
-        document.log_probs,
-    )
-
-
-def _counters(memory: Memory) -> _Counters:
+    rows = tuple(row and Progress(**{name: getattr(row, name) for name in PROGRESS}) for row in scorer.rows)
+    if memory is None:
+        return asdict(SavedScorer(scorer.taken, scorer.last, scorer.spaced, rows, None)), {}
     length, position = memory.memory_length.tolist(), memory.position.tolist()
-    return _Counters(memory.batch_size, memory.capacity, memory.offset, tuple(length), tuple(position))
+    counters = _Counters(memory.capacity, memory.offset, tuple(length), tuple(position))
+    saved = SavedScorer(scorer.taken, scorer.last, scorer.spaced, rows, counters)
+    return asdict(saved), {entry.input: memory.array(entry) for entry in memory.entries}
 
 
 def read_scorer(scorer: Scorer, fields: object, arrays: Mapping[str, npt.NDArray[Any]]) -> SavedScorer:
@@ -111,9 +81,9 @@ def read_scorer(scorer: Scorer, fields: object, arrays: Mapping[str, npt.NDArray
         raise StateDamagedError(f"not the state of a scorer ({error}).", hint=HINT) from error
     if saved.memory is not None:
         engine, memory = scorer.engine, saved.memory
-        fitted = scorer.fitting.of_capacity(memory.capacity) or scorer.evaluation
-        plan = MemoryPlan(engine.bundle.memory, {}, {}, fitted, memory.capacity, engine.device)
-        if problems := array_problems(arrays, plan, memory.batch_size):
+        settings = scorer.fitting.of_capacity(memory.capacity) or scorer.evaluation
+        plan = MemoryPlan(engine.bundle.memory, {}, {}, settings, memory.capacity, engine.device)
+        if problems := array_problems(arrays, plan, len(memory.position)):
             raise StateDamagedError(f"not the state of such a scorer ({listed(problems)}).", hint=HINT)
     return saved
 
@@ -151,19 +121,18 @@ def resume_scorer(
     if memory is not None:
         fitting = scorer.fitting
         fitting.settings = fitting.of_capacity(memory.capacity) or scorer.evaluation
-        scorer.memory = scorer.engine.new_memory(fitting.settings, memory.batch_size, memory.capacity)
+        scorer.memory = scorer.engine.new_memory(fitting.settings, len(memory.position), memory.capacity)
         scorer.memory.load_rows(arrays, memory.offset, memory.capacity)
         scorer.memory.memory_length = np.array(memory.memory_length, np.int64)
         scorer.memory.position = np.array(memory.position, np.int64)
     return waiting
 
 
-def _reopened(scorer: Scorer, row: _Row, document: Document) -> ActiveDocument:
+def _reopened(scorer: Scorer, row: Progress, document: Document) -> ActiveDocument:
     """Return a document after reading it again up to the saved position."""
     opened = scorer.open(row.number, document)
     reader = opened.reader
-    position, unscored = row.position, row.unscored
-    left, context, last = row.context + position, 0, None
+    left, context, last = row.context + row.position, 0, None
     try:
         if opened.error is not None:
             raise opened.error
@@ -184,14 +153,9 @@ def _reopened(scorer: Scorer, row: _Row, document: Document) -> ActiveDocument:
             f"{document.name}: not the text that was left there.", hint="Give the same documents again."
         )
     return ActiveDocument(
-        row.number,
-        reader,
-        row.held,
-        position,
-        context,
+        **{**{name: getattr(row, name) for name in PROGRESS}, "log_probs": replace(row.log_probs)},
+        reader=reader,
         tokens=opened.tokens,
-        first=last if position == unscored == 1 else None,  # no part has reported it before the first step
-        unscored=unscored,
-        log_probs=dataclasses.replace(row.log_probs),
-        begun_at=position,
+        first=last if row.position == row.unscored == 1 else None,  # no part has reported it before the first step
+        begun_at=row.position,
     )

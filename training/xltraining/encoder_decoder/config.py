@@ -4,10 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xltraining.config_fields import is_finite, is_integer
-from xltraining.errors import ConfigError
-from xltraining.language_model import ModelConfig
-from xltraining.messages import shown
+from xltraining.config_fields import ModelConfig, setting
 
 __all__ = ["END", "FIRST_BYTE", "PAD", "START", "EncoderDecoderConfig"]
 
@@ -16,15 +13,8 @@ PAD = 0
 START = 1
 END = 2
 FIRST_BYTE = 3
-_INTEGERS = (
-    *("n_token", "d_model", "n_head", "d_head", "d_inner"),
-    *("n_encoder_layer", "n_decoder_layer", "source_len", "tgt_len"),
-)
-_NUMBERS = ("dropout", "dropatt", "layer_norm_epsilon")
-# A file's configuration must not cause a long construction of the model, or sizes beyond torch's limits.
+# A file's configuration must not cause a long construction of the model.
 _MOST_LAYERS = 1000
-_LARGEST_SIZE = 1 << 31
-_LARGEST_MATRIX = 1 << 48
 _MOST_POSITIONS = 1 << 20
 
 
@@ -37,66 +27,37 @@ class EncoderDecoderConfig(ModelConfig):
     """
 
     NAME: ClassVar[str] = "encoder-decoder"
+    RUN_SETTINGS: ClassVar[tuple[str, ...]] = ("reversible",)
 
-    n_token: int = 256 + FIRST_BYTE
+    n_token: int = setting(256 + FIRST_BYTE, minimum=FIRST_BYTE + 1)
     """Size of the vocabulary, which sources and targets share: 0 pads, 1 starts a target, 2 ends it."""
-    d_model: int = 192
+    d_model: int = setting(192, "Width of the hidden states.", minimum=1, common=True)
     """Width of each of the two streams."""
-    n_head: int = 4
-    d_head: int = 48
-    d_inner: int = 768
-    """Width inside the feed-forward blocks."""
-    n_encoder_layer: int = 2
-    n_decoder_layer: int = 2
-    source_len: int = 96
-    """Most tokens of a source."""
-    tgt_len: int = 96
-    """Most tokens of a target, with the one that starts or ends it."""
-    dropout: float = 0.1
-    dropatt: float = 0.0
-    """Dropout of attention probabilities."""
-    layer_norm_epsilon: float = 1e-5
-
-    def __post_init__(self) -> None:
-        problems = [*self._type_problems()] or [*self._value_problems()]
-        if problems:
-            raise ConfigError(f"invalid encoder-decoder configuration: {'; '.join(problems)}.")
+    n_head: int = setting(4, "Attention heads.", minimum=1, common=True)
+    d_head: int = setting(48, "Width of a head.", minimum=1, common=True)
+    d_inner: int = setting(768, "Width inside the feed-forward blocks.", minimum=1, common=True)
+    n_encoder_layer: int = setting(2, "Layers of the encoder.", minimum=1, maximum=_MOST_LAYERS, common=True)
+    n_decoder_layer: int = setting(2, "Layers of the decoder.", minimum=1, maximum=_MOST_LAYERS, common=True)
+    source_len: int = setting(96, "Most tokens of a source.", minimum=1, maximum=_MOST_POSITIONS)
+    tgt_len: int = setting(96, "Most tokens of a target.", minimum=1, maximum=_MOST_POSITIONS, common=True)
+    """With the one that starts or ends it."""
+    dropout: float = setting(0.1, "Dropout.", minimum=0, below=1, common=True)
+    dropatt: float = setting(0.0, "Dropout of attention weights.", minimum=0, below=1)
+    layer_norm_epsilon: float = setting(1e-5, above=0)
 
     @property
     def position_limit(self) -> int | None:
         """Number of tokens of a target that the model reads."""
         return self.tgt_len
 
-    def _type_problems(self) -> Iterator[str]:
-        for name in _INTEGERS:
-            if not is_integer(getattr(self, name)):
-                yield f"{name} must be an integer, found {shown(getattr(self, name))}"
-        for name in _NUMBERS:
-            if not is_finite(getattr(self, name)):
-                yield f"{name} must be a finite number, found {shown(getattr(self, name))}"
-
-    def _value_problems(self) -> Iterator[str]:
-        for name in _INTEGERS:
-            least, value = (FIRST_BYTE + 1 if name == "n_token" else 1), getattr(self, name)
-            if not least <= value <= _LARGEST_SIZE:
-                yield f"{name} must be {least} to {_LARGEST_SIZE:,}, found {shown(value)}"
+    def contradictions(self) -> Iterator[str]:
+        """Yield the problems of values that have rules of their own, and of matrices that are too large."""
         if self.d_model % 2:
             yield f"d_model must be even, because positions are sines and cosines, found {self.d_model}"
-        for name in ("source_len", "tgt_len"):
-            if getattr(self, name) > _MOST_POSITIONS:
-                yield f"{name} must be at most {_MOST_POSITIONS:,}, found {getattr(self, name):,}"
-        for name in ("dropout", "dropatt"):
-            if not 0 <= getattr(self, name) < 1:
-                yield f"{name} must be in [0, 1), found {getattr(self, name)}"
-        if self.layer_norm_epsilon <= 0:
-            yield f"layer_norm_epsilon must be above 0, found {self.layer_norm_epsilon}"
-        for name in ("n_encoder_layer", "n_decoder_layer"):
-            if getattr(self, name) > _MOST_LAYERS:
-                yield f"{name} must be at most {_MOST_LAYERS:,}, found {getattr(self, name):,}"
-        for name, size in (
-            ("n_token × d_model", self.n_token * self.d_model),
-            ("n_head × d_head × d_model", self.n_head * self.d_head * self.d_model),
-            ("d_inner × d_model", self.d_inner * self.d_model),
-        ):
-            if size > _LARGEST_MATRIX:
-                yield f"{name} must be at most {_LARGEST_MATRIX:,}, found {size:,}"
+        yield from self.too_large(
+            {
+                "n_token × d_model": self.n_token * self.d_model,
+                "n_head × d_head × d_model": self.n_head * self.d_head * self.d_model,
+                "d_inner × d_model": self.d_inner * self.d_model,
+            }
+        )

@@ -43,7 +43,7 @@ def saved_run(out_dir: Path) -> SavedRun:
     saved = load_checkpoint(checkpoint)
     state = state_of(checkpoint, saved)
     files = {name: tuple(map(Path, paths)) for name, paths in state.get("files", {}).items()}
-    config = TrainingConfig(**state["config"])
+    config = TrainingConfig.from_dict(state["config"])
     return SavedRun(saved.config, config, files.get("train", ()), files.get("valid", ()))
 
 

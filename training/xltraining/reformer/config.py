@@ -1,57 +1,27 @@
 """Configuration of a Reformer, validated as a whole."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from xltraining.config_fields import is_boolean, is_finite, is_integer
-from xltraining.errors import ConfigError
-from xltraining.language_model import ModelConfig
+from xltraining.config_fields import ModelConfig, setting
 from xltraining.messages import shown
 
 __all__ = ["ReformerConfig"]
 
-_AT_LEAST_ONE = (
-    "n_token",
-    "n_head",
-    "d_model",
-    "d_head",
-    "d_inner",
-    "n_hashes",
-    "chunk_length",
-    "local_chunk_length",
-    "tgt_len",
-    "mem_len",
-)
-_INTEGERS = (
-    *_AT_LEAST_ONE,
-    "chunks_before",
-    "local_chunks_before",
-    "max_positions",
-    "hash_seed",
-    "ff_chunk",
-    "full_chunk",
-)
-_TUPLES_OF_INTEGERS = ("n_buckets", "axial_shape", "axial_dims")
-_BOOLEANS = ("reads_last", "scale_scores", "attention_bias", "redraw_hashes")
-_NUMBERS = ("dropout", "dropatt", "layer_norm_epsilon", "self_mask")
-_CHOICES = {
-    "rule": ("band", "paper", "chunk"),
-    "position": ("axial", "axial_sum", "absolute", "sinusoid", "rotary"),
-    "activation": ("relu", "gelu", "gelu_tanh"),
-    "streams": ("concat", "mean"),
-    "residual": ("reversible", "ordinary"),
-}
-_LAYER_TYPES = ("local", "lsh", "full", "separate")
-# A file's configuration must not cause a long construction of the model, or sizes beyond torch's limits.
+_LAYERS = ("local", "lsh", "full", "separate")
+# A file's configuration must not cause a long construction of the model.
 _MOST_LAYERS = 1000
 _MOST_ROUNDS = 10_000  # of hashing, in all layers together
 _MOST_PARTS = 8  # factors of a number of buckets, axes of positions
-_LARGEST_SIZE = 1 << 31
-_LARGEST_MATRIX = 1 << 48
 # Rotations are drawn for files without them, so they take memory: at most a quarter of a gigabyte.
 _MOST_ROTATIONS = 1 << 26
+# Settings of one kind of layer.
+_LAYER_SETTINGS = {
+    "lsh": ("rule", "n_hashes", "n_buckets", "chunk_length", "hash_seed", "redraw_hashes"),
+    "local": ("local_chunk_length", "local_chunks_before"),
+}
 
 
 @dataclass(frozen=True)
@@ -66,71 +36,85 @@ class ReformerConfig(ModelConfig):
 
     NAME: ClassVar[str] = "Reformer"
     LATER: ClassVar[tuple[str, ...]] = ("full_chunk", "residual")
+    RUN_SETTINGS: ClassVar[tuple[str, ...]] = ("reversible", "swap_layers")
+    INSTEAD: ClassVar[Mapping[str, str]] = {"n_layer": "a Reformer's layers are the ones that attn_layers names"}
 
-    n_token: int = 256
+    n_token: int = setting(256, minimum=1)
     """Size of the vocabulary."""
-    d_model: int = 256
+    d_model: int = setting(256, "Width of the hidden states.", minimum=1, common=True)
     """Width of each of the two streams."""
-    n_head: int = 4
-    d_head: int = 64
-    d_inner: int = 1024
-    """Width inside the feed-forward blocks."""
-    attn_layers: tuple[str, ...] = ("local", "lsh", "local", "lsh")
-    """Kind of attention of each layer: `local`, `lsh`, `full` (shared query-key over all of the memory), or `separate`
-    (the same with queries and keys of their own, as in a Transformer; only for comparisons)."""
-    n_hashes: int = 2
-    """Rounds of hashing."""
-    n_buckets: tuple[int, ...] = (32,)
-    """Number of buckets in a round, or its even factors; the first factor is the least significant."""
-    chunk_length: int = 64
+    n_head: int = setting(4, "Attention heads.", minimum=1, common=True)
+    d_head: int = setting(64, "Width of a head.", minimum=1, common=True)
+    d_inner: int = setting(1024, "Width inside the feed-forward blocks.", minimum=1, common=True)
+    attn_layers: tuple[str, ...] = setting(
+        ("local", "lsh", "local", "lsh"),
+        "Attention of each layer: local, lsh, full, or separate.",
+        choices=_LAYERS,
+        longest=_MOST_LAYERS,
+        common=True,
+    )
+    """`full` shares queries and keys over all of the memory; `separate` has both, as a Transformer, to compare."""
+    n_hashes: int = setting(2, "Rounds of hashing.", minimum=1)
+    n_buckets: tuple[int, ...] = setting(
+        (32,), "Buckets of a round, or even factors of their number, such as 64,128.", longest=_MOST_PARTS
+    )
+    """The first factor is the least significant."""
+    chunk_length: int = setting(64, "Most keys that a token sees in a round of hashing.", minimum=1)
     """Rows of a chunk of LSH attention; under rule `band` also W, the most keys that a query sees in a round."""
-    chunks_before: int = 1
-    local_chunk_length: int = 64
-    local_chunks_before: int = 1
-    rule: Literal["band", "paper", "chunk"] = "band"
-    """Which keys LSH attention covers (see `xltraining.reformer.lsh`)."""
-    reads_last: bool = False
+    chunks_before: int = setting(1, minimum=0)
+    local_chunk_length: int = setting(64, "Tokens in a chunk of local attention.", minimum=1)
+    local_chunks_before: int = setting(1, "Chunks that local attention sees besides its own.", minimum=0)
+    rule: Literal["band", "paper", "chunk"] = setting(
+        "band", "Which keys LSH attention covers; under `paper` and `chunk` each segment is a document."
+    )
+    """See `xltraining.reformer.lsh`."""
+    reads_last: bool = setting(False)
     """Rule `chunk`: scoring also feeds a document's last token, and drops the prediction after it (Hugging Face)."""
-    tgt_len: int = 512
-    """Tokens in a training segment, and the default segment length afterwards."""
-    mem_len: int = 512
+    tgt_len: int = setting(512, "Tokens in a segment.", minimum=1, common=True)
+    """Also the default segment length after training."""
+    mem_len: int = setting(512, "Earlier tokens that each layer remembers.", minimum=1, common=True)
     """M, the reach of LSH and full attention; local attention sees its own chunk and the chunks before it."""
-    position: Literal["axial", "axial_sum", "absolute", "sinusoid", "rotary"] = "axial"
-    axial_shape: tuple[int, ...] = (64, 128)
-    """Shape of the table whose cells are the positions, row by row; `max_positions` is its size."""
-    axial_dims: tuple[int, ...] = (64, 192)
-    """Widths of the embeddings of each axis: they add up to `d_model` (`axial`) or are all `d_model` (`axial_sum`)."""
-    max_positions: int = 8192
-    """Positions that have an embedding; 0: no limit (`sinusoid`, `rotary`)."""
-    activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
-    streams: Literal["concat", "mean"] = "concat"
+    position: Literal["axial", "axial_sum", "absolute", "sinusoid", "rotary"] = setting(
+        "axial", "Kind of positions: embeddings by axes, their sum, one embedding each, sinusoids, or rotary."
+    )
+    axial_shape: tuple[int, ...] = setting(
+        (64, 128), "Rows and columns of the table of positions.", longest=_MOST_PARTS
+    )
+    """The cells of the table are the positions, row by row; `max_positions` is its size."""
+    axial_dims: tuple[int, ...] = setting(
+        (64, 192),
+        "Widths of their embeddings, by default a quarter of d_model and the rest.",
+        longest=_MOST_PARTS,
+    )
+    """They add up to `d_model` (`axial`) or are all `d_model` (`axial_sum`)."""
+    max_positions: int = setting(
+        8192, "Positions that have an embedding; with axes the size of their table.", minimum=0
+    )
+    """0: no limit (`sinusoid`, `rotary`)."""
+    activation: Literal["relu", "gelu", "gelu_tanh"] = setting("relu", "Activation in feed-forward blocks.")
+    streams: Literal["concat", "mean"] = setting("concat")
     """How the two streams become the output: concatenated (2 d_model wide), or averaged."""
-    layer_norm_epsilon: float = 1e-5
-    scale_scores: bool = False
+    layer_norm_epsilon: float = setting(1e-5, above=0)
+    scale_scores: bool = setting(False)
     """LSH scores are also divided by sqrt(d_head), not only by the key's norm (reformer-pytorch)."""
-    attention_bias: bool = False
+    attention_bias: bool = setting(False)
     """The output map of attention has a bias (reformer-pytorch)."""
-    self_mask: float = -1e5
+    self_mask: float = setting(-1e5)
     """Rule `chunk`: replaces a query's score with itself."""
-    hash_seed: int = 0
-    """Seed of the rotations, which are drawn layer by layer and round by round."""
-    redraw_hashes: bool = False
-    """Training draws new rotations at each step, as in the paper; evaluation uses the fixed ones."""
-    dropout: float = 0.1
-    dropatt: float = 0.0
-    """Dropout of attention probabilities."""
-    ff_chunk: int = 0
-    """Positions that training feeds to a feed-forward block at a time; 0: all. The results are the same."""
-    full_chunk: int = 0
-    """Queries of `full` and `separate` layers that compute their scores at a time; 0: all. The results are the same.
-    The paper calls this memory-efficient attention: no matrix of all queries and keys is kept."""
-    residual: Literal["reversible", "ordinary"] = "reversible"
-    """Kind of residual connections: two streams, or the one of a Transformer (only for comparisons)."""
-
-    def __post_init__(self) -> None:
-        problems = [*self._type_problems()] or [*self._value_problems()] or [*self._size_problems()]
-        if problems:
-            raise ConfigError(f"invalid Reformer configuration: {'; '.join(problems)}.")
+    hash_seed: int = setting(0, "Seed of the hash rotations.")
+    """They are drawn layer by layer and round by round."""
+    redraw_hashes: bool = setting(False, "Whether each update draws new hash rotations, as in the paper.")
+    """Evaluation uses the fixed ones."""
+    dropout: float = setting(0.1, "Dropout.", minimum=0, below=1, common=True)
+    dropatt: float = setting(0.0, "Dropout of attention weights.", minimum=0, below=1)
+    ff_chunk: int = setting(
+        0, "Positions that a feed-forward block computes at a time, to save memory; 0: all.", minimum=0
+    )
+    full_chunk: int = setting(0, "Queries that full attention computes at a time, to save memory; 0: all.", minimum=0)
+    """The paper calls this memory-efficient attention: no matrix of all queries and keys is kept."""
+    residual: Literal["reversible", "ordinary"] = setting(
+        "reversible", "Residual connections: two streams, or the one of a Transformer, to compare."
+    )
 
     @property
     def position_limit(self) -> int | None:
@@ -180,44 +164,41 @@ class ReformerConfig(ModelConfig):
         lengths = {"lsh": self.chunk_length, "local": self.local_chunk_length}
         return math.lcm(*(lengths[kind] for kind in self.attn_layers if kind in lengths))
 
-    def _type_problems(self) -> Iterator[str]:
-        for name in _INTEGERS:
-            if not is_integer(getattr(self, name)):
-                yield f"{name} must be an integer, found {shown(getattr(self, name))}"
-            elif abs(getattr(self, name)) > _LARGEST_SIZE:
-                yield f"{name} must be at most {_LARGEST_SIZE:,}, found a larger number"
-        for name in _TUPLES_OF_INTEGERS:
-            value = getattr(self, name)
-            if not isinstance(value, tuple) or not all(map(is_integer, value)):
-                yield f"{name} must be a tuple of integers, found {shown(value)}"
-            elif len(value) > _MOST_PARTS or any(part > _LARGEST_SIZE for part in value):
-                yield f"{name} must be at most {_MOST_PARTS} numbers of up to {_LARGEST_SIZE:,}, found {shown(value)}"
-        yield from _layer_problems(self.attn_layers)
-        for name in _BOOLEANS:
-            if not is_boolean(getattr(self, name)):
-                yield f"{name} must be true or false, found {shown(getattr(self, name))}"
-        for name in _NUMBERS:
-            value = getattr(self, name)
-            if not is_finite(value):
-                yield f"{name} must be a finite number, found {shown(value)}"
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                yield f"{name} must be one of {', '.join(choices)}, found {shown(getattr(self, name))}"
+    @classmethod
+    def for_training(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a new model; the kind of positions decides how many there are."""
+        chosen = {"position": cls.position, "axial_shape": cls.axial_shape, "d_model": cls.d_model, **values}
+        if chosen["position"] in ("sinusoid", "rotary"):
+            return {"max_positions": 0, **values}
+        if chosen["position"] == "axial":
+            dims = (chosen["d_model"] // 4, chosen["d_model"] - chosen["d_model"] // 4)
+            return {"max_positions": math.prod(chosen["axial_shape"]), "axial_dims": dims, **values}
+        return dict(values)
 
-    def _value_problems(self) -> Iterator[str]:
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                yield f"{name} must be at least 1, found {getattr(self, name)}"
-        for name in ("chunks_before", "local_chunks_before", "max_positions", "ff_chunk", "full_chunk"):
-            if getattr(self, name) < 0:
-                yield f"{name} must be 0 or more, found {getattr(self, name)}"
-        for name in ("dropout", "dropatt"):
-            if not 0 <= getattr(self, name) < 1:
-                yield f"{name} must be in [0, 1), found {getattr(self, name)}"
-        if self.n_layer > _MOST_LAYERS:
-            yield f"attn_layers must name at most {_MOST_LAYERS:,} layers, found {self.n_layer:,}"
-        if self.layer_norm_epsilon <= 0:
-            yield f"layer_norm_epsilon must be above 0, found {self.layer_norm_epsilon}"
+    @classmethod
+    def without_effect(cls, values: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the problems of chosen values that would have no effect, and of axes that do not match."""
+        layers = values.get("attn_layers", cls.attn_layers)
+        for kind, names in _LAYER_SETTINGS.items():
+            idle = [name for name in names if name in values]
+            if idle and kind not in layers and set(_LAYERS).issuperset(layers):  # an unknown kind is reported elsewhere
+                yield f"{', '.join(idle)}: only with {kind} layers, but attn_layers is {','.join(layers)}"
+        axes = [name for name in ("axial_dims", "axial_shape") if name in values]
+        if axes and values.get("position", cls.position) != "axial":
+            yield f"{', '.join(axes)}: only for position axial"
+        elif axes:
+            rows, widths = len(values.get("axial_shape", (0, 0))), len(values.get("axial_dims", (0, 0)))
+            if rows != widths:
+                default = "" if len(axes) == 2 else " by default"
+                yield (
+                    f"axial_shape has {rows} and axial_dims {widths} numbers{default}: give both, with equally many "
+                    "numbers"
+                )
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield the problems of values that do not go together, or have rules of their own."""
+        if not self.attn_layers:
+            yield "attn_layers must name at least one layer, found ()"
         if not self.n_buckets or any(count < 2 or count % 2 for count in self.n_buckets):
             found = shown(self.n_buckets)
             yield f"n_buckets must be even numbers (a bucket is a direction or its opposite), found {found}"
@@ -251,32 +232,24 @@ class ReformerConfig(ModelConfig):
                 f"{self.local_chunk_length} (local)"
             )
 
-    def _size_problems(self) -> Iterator[str]:
+    def excesses(self) -> Iterator[str]:
+        """Yield the problems of sizes that follow from several fields."""
         if self.n_layer * self.n_hashes > _MOST_ROUNDS:
             yield f"n_hashes × layers must be at most {_MOST_ROUNDS:,}, found {self.n_layer * self.n_hashes:,}"
         heads = self.n_head * self.d_head
-        for name, rows, columns in (
-            ("n_token × 2 d_model", self.n_token, 2 * self.d_model),
-            ("n_head × d_head × d_model", heads, self.d_model),
-            ("d_inner × d_model", self.d_inner, self.d_model),
-            ("max_positions × d_model", self.max_positions, self.d_model if self.position == "absolute" else 1),
-        ):
-            if rows * columns > _LARGEST_MATRIX:
-                yield f"{name} must be at most {_LARGEST_MATRIX:,}, found {rows * columns:,}"
+        yield from self.too_large(
+            {
+                "n_token × 2 d_model": self.n_token * 2 * self.d_model,
+                "n_head × d_head × d_model": heads * self.d_model,
+                "d_inner × d_model": self.d_inner * self.d_model,
+                "max_positions × d_model": self.max_positions * (self.d_model if self.position == "absolute" else 1),
+            }
+        )
         rotations = heads * self.n_hashes * self.rotation_columns * self.attn_layers.count("lsh")
         if rotations > _MOST_ROTATIONS:
             yield (
                 "n_head × d_head × n_hashes × n_buckets / 2 × layers (numbers of the rotations) must be at most "
                 f"{_MOST_ROTATIONS:,}, found {rotations:,}"
             )
-        if self.buckets > _LARGEST_SIZE:  # memories hold bucket ids as int32, and sort keys are ids times rows in int64
-            yield f"the product of n_buckets must be at most {_LARGEST_SIZE:,}, found {self.buckets:,}"
-
-
-def _layer_problems(layers: object) -> Iterator[str]:
-    if not isinstance(layers, tuple) or not layers:
-        yield f"attn_layers must name at least one layer, found {shown(layers)}"
-    else:
-        unknown = sorted({shown(kind) for kind in layers if kind not in _LAYER_TYPES})
-        if unknown:
-            yield f"attn_layers must be of {', '.join(_LAYER_TYPES)}, found {', '.join(unknown[:5])}"
+        if self.buckets > self.LARGEST:  # memories hold bucket ids as int32, and sort keys are ids times rows in int64
+            yield f"the product of n_buckets must be at most {self.LARGEST:,}, found {self.buckets:,}"

@@ -5,24 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from xltraining.config_fields import is_boolean, is_finite, is_integer
-from xltraining.errors import ConfigError
-from xltraining.language_model import ModelConfig
+from xltraining.config_fields import ModelConfig, setting
 from xltraining.messages import shown
 
 __all__ = ["TransformerXLConfig"]
 
-_AT_LEAST_ONE = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "tgt_len")
-_INTEGERS = (*_AT_LEAST_ONE, "mem_len", "clamp_len", "div_val", "window_extra")
-_BOOLEANS = ("same_length", "untie_r", "pre_lnorm", "tie_weight", "proj_same_dim", "variational")
-_PROBABILITIES = ("dropout", "dropatt", "dropinp", "dropemb")
 _ABSOLUTE = ("sinusoidal", "learned")
-_CHOICES = {"first_memory": ("empty", "zeros"), "encoding": ("relative", "shaw", *_ABSOLUTE)}
-# A file's configuration must not cause a long construction of the model, or sizes beyond torch's limits.
-_MOST_LAYERS = 1000
-_LARGEST_SIZE = 1 << 31
-_LARGEST_MATRIX = 1 << 48
-_MOST_CUTOFFS = 100
 
 
 @dataclass(frozen=True)
@@ -35,123 +23,68 @@ class TransformerXLConfig(ModelConfig):
 
     NAME: ClassVar[str] = "Transformer-XL"
     LATER: ClassVar[tuple[str, ...]] = ("encoding", "max_klen", "variational", "dropinp", "dropemb")
+    RUN_SETTINGS: ClassVar[tuple[str, ...]] = ("auxiliary",)
 
-    n_token: int = 256
+    n_token: int = setting(256, minimum=1)
     """Size of the vocabulary."""
-    n_layer: int = 6
-    n_head: int = 8
-    d_model: int = 256
-    """Width of the hidden states; even, because the sinusoids come in pairs."""
-    d_head: int = 32
-    d_inner: int = 1024
-    """Width inside the feed-forward blocks."""
-    tgt_len: int = 128
-    """Tokens in a training segment, and the default segment length afterwards."""
-    mem_len: int = 128
-    """Number of hidden states that each layer keeps from earlier segments."""
-    clamp_len: int = -1
-    """Largest distance: larger ones are treated as this one; not positive: no clamping."""
-    same_length: bool = False
-    """Every token attends to the same number of keys (see `window`)."""
-    untie_r: bool = True
-    """Each layer has its own content and position bias (u and v of the paper)."""
-    pre_lnorm: bool = False
-    """Layer normalisation before each block instead of after it."""
-    tie_weight: bool = True
+    n_layer: int = setting(6, "Layers.", minimum=1, maximum=1000, common=True)  # more would take long to build
+    n_head: int = setting(8, "Attention heads.", minimum=1, common=True)
+    d_model: int = setting(256, "Width of the hidden states.", minimum=1, common=True)
+    """Even, because the sinusoids come in pairs."""
+    d_head: int = setting(32, "Width of a head.", minimum=1, common=True)
+    d_inner: int = setting(1024, "Width inside the feed-forward blocks.", minimum=1, common=True)
+    tgt_len: int = setting(128, "Tokens in a segment.", minimum=1, common=True)
+    """Also the default segment length after training."""
+    mem_len: int = setting(128, "Earlier tokens that each layer remembers.", minimum=0, common=True)
+    clamp_len: int = setting(-1, "Largest distinct distance in tokens; -1: no limit.")
+    """Larger distances are treated as this one; not positive: no clamping."""
+    same_length: bool = setting(False, "Whether every token sees the same number of others.")
+    """See `window`."""
+    untie_r: bool = setting(True, "Whether each layer has its own u and v.")
+    """The content and position biases of the paper."""
+    pre_lnorm: bool = setting(False, "Whether layers normalise their inputs instead of their outputs.")
+    tie_weight: bool = setting(True)
     """The output layer uses the embedding tables."""
-    d_embed: int | None = None
-    """Width of the embeddings (with `div_val` above 1, of the first cluster's embeddings); None: `d_model`."""
-    cutoffs: tuple[int, ...] = ()
-    """Token ids that cut the vocabulary into clusters of ever rarer tokens (Grave et al. 2017); empty: one cluster."""
-    div_val: int = 1
+    d_embed: int | None = setting(None, "Width of the embeddings.  [default: that of the hidden states]")
+    """With `div_val` above 1, of the first cluster's embeddings; None: `d_model`."""
+    cutoffs: tuple[int, ...] = setting(
+        (), "Token ids at which a new cluster begins, such as 128,192.  [default: one cluster]", longest=100
+    )
+    """They cut the vocabulary into clusters of ever rarer tokens (Grave et al. 2017); empty: one cluster."""
+    div_val: int = setting(1, "Divisor of the embedding width from each cluster to the next.", minimum=1)
     """The embeddings of cluster i are `d_embed // div_val**i` wide (Baevski and Auli 2019)."""
-    tie_projs: tuple[bool, ...] = ()
+    tie_projs: tuple[bool, ...] = setting(())
     """For each cluster, whether the output layer uses the embedding's projection. Empty: for no cluster."""
-    proj_same_dim: bool = True
+    proj_same_dim: bool = setting(True)
     """With `div_val` above 1, also clusters as wide as the model have a projection."""
-    dropout: float = 0.1
-    dropatt: float = 0.0
-    """Dropout of attention probabilities."""
-    layer_norm_epsilon: float = 1e-5
-    first_memory: Literal["empty", "zeros"] = "empty"
-    """Memory at the start of a document: empty, or `mem_len` zero rows that queries attend to."""
-    window_extra: int = 0
+    dropout: float = setting(0.1, "Dropout.", minimum=0, below=1, common=True)
+    dropatt: float = setting(0.0, "Dropout of attention weights.", minimum=0, below=1)
+    layer_norm_epsilon: float = setting(1e-5, above=0)
+    first_memory: Literal["empty", "zeros"] = setting("empty", "Memory at the start of a document.")
+    """Empty, or `mem_len` zero rows that queries attend to."""
+    window_extra: int = setting(0, minimum=0, maximum=1)
     """1: with `same_length` a token sees `mem_len + 1` keys, as NVIDIA's and the TensorFlow code do."""
-    encoding: Literal["relative", "shaw", "sinusoidal", "learned"] = "relative"
-    """Encoding of positions (`xltraining.transformer_xl.encodings`): `attn_type` 0 to 3 of the authors' code.
+    encoding: Literal["relative", "shaw", "sinusoidal", "learned"] = setting(
+        "relative", "Encoding of positions: attn_type 0, 1, 2 or 3 of the authors' code."
+    )
+    """Each is a module of `xltraining.transformer_xl.encodings`.
 
     `sinusoidal` and `learned` are absolute: documents are read in parts of `tgt_len` tokens, without recurrence.
     """
-    max_klen: int | None = None
-    """Number of distances (`shaw`) or places (`learned`) with an embedding; None: `tgt_len` + `mem_len`."""
-    variational: bool = False
-    """Dropout masks stay the same for a whole segment (`LockedDropout`)."""
-    dropinp: float | None = None
-    """Dropout of the first layer's inputs; None: `dropout`."""
-    dropemb: float = 0.0
-    """Dropout of words (`WordDropout`)."""
+    max_klen: int | None = setting(None, "Distances or places with a learned embedding.  [default: segment and memory]")
+    """For `shaw` distances, for `learned` places; None: `tgt_len` + `mem_len`."""
+    variational: bool = setting(False, "Whether dropout masks stay the same for a whole segment.")
+    dropinp: float | None = setting(
+        None, "Dropout of the first layer's inputs.  [default: that of dropout]", minimum=0, below=1
+    )
+    dropemb: float = setting(0.0, "Dropout of words: all of a dropped word's embeddings are zero.", minimum=0, below=1)
 
-    def __post_init__(self) -> None:
-        problems = [*self._type_problems()] or [*self._value_problems()]
-        if problems:
-            raise ConfigError(f"invalid Transformer-XL configuration: {'; '.join(problems)}.")
-
-    def _type_problems(self) -> list[str]:
-        problems = []
-        for name in _INTEGERS:
-            if not is_integer(getattr(self, name)):
-                problems.append(f"{name} must be an integer, found {shown(getattr(self, name))}")
-        for name in ("d_embed", "max_klen"):
-            if getattr(self, name) is not None and not is_integer(getattr(self, name)):
-                problems.append(f"{name} must be an integer or None, found {shown(getattr(self, name))}")
-        for name, kind, right in (("cutoffs", "integers", is_integer), ("tie_projs", "true and false", is_boolean)):
-            value = getattr(self, name)
-            if not isinstance(value, tuple) or not all(map(right, value)):
-                problems.append(f"{name} must be a tuple of {kind}, found {shown(value)}")
-        for name in _BOOLEANS:
-            if not is_boolean(getattr(self, name)):
-                problems.append(f"{name} must be true or false, found {shown(getattr(self, name))}")
-        for name in (*_PROBABILITIES, "layer_norm_epsilon"):
-            value = getattr(self, name)
-            if not is_finite(value) and (name, value) != ("dropinp", None):
-                problems.append(f"{name} must be a finite number, found {shown(value)}")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                *but_last, last = map(repr, choices)
-                problems.append(f"{name} must be {', '.join(but_last)} or {last}, found {shown(getattr(self, name))}")
-        return problems
-
-    def _value_problems(self) -> list[str]:
-        problems = [
-            f"{name} must be at least 1, found {shown(getattr(self, name))}"
-            for name in _AT_LEAST_ONE
-            if getattr(self, name) < 1
-        ]
-        problems += [
-            f"{name} must be in [0, 1), found {getattr(self, name)}"
-            for name in _PROBABILITIES
-            if not 0 <= (getattr(self, name) or 0) < 1
-        ]
-        too_large = [name for name in (*_INTEGERS, "d_embed", "max_klen") if (getattr(self, name) or 0) > _LARGEST_SIZE]
-        problems += [f"{name} must be at most {_LARGEST_SIZE:,}, found a larger number" for name in too_large]
-        if _MOST_LAYERS < self.n_layer <= _LARGEST_SIZE:
-            problems.append(f"n_layer must be at most {_MOST_LAYERS:,}, found {self.n_layer:,}")
-        if len(self.cutoffs) > _MOST_CUTOFFS:
-            problems.append(f"cutoffs must be at most {_MOST_CUTOFFS}, found {len(self.cutoffs):,}")
+    def contradictions(self) -> Iterator[str]:
+        """Yield the problems of values that do not go together, or have rules of their own."""
         if self.d_model % 2:
-            problems.append(f"d_model must be even (half sines, half cosines), found {self.d_model}")
-        if self.mem_len < 0:
-            problems.append(f"mem_len must be 0 or more, found {shown(self.mem_len)}")
+            yield f"d_model must be even (half sines, half cosines), found {self.d_model}"
         if self.same_length and self.mem_len == 0:
-            problems.append("same_length needs mem_len of at least 1: a token would attend to nothing")
-        if self.layer_norm_epsilon <= 0:
-            problems.append(f"layer_norm_epsilon must be above 0, found {self.layer_norm_epsilon}")
-        if self.window_extra not in (0, 1):
-            problems.append(f"window_extra must be 0 or 1, found {shown(self.window_extra)}")
-        problems += self._encoding_problems()
-        return problems or [*self._matrix_problems()] or self._cluster_problems()
-
-    def _encoding_problems(self) -> Iterator[str]:
+            yield "same_length needs mem_len of at least 1: a token would attend to nothing"
         if self.max_klen is not None and self.max_klen < (self.tgt_len if self.encoding == "learned" else 1):
             least = "tgt_len" if self.encoding == "learned" else "1"
             yield f"max_klen must be at least {least}, found {self.max_klen}"
@@ -167,36 +100,29 @@ class TransformerXLConfig(ModelConfig):
         if self.is_absolute and self.first_memory == "zeros":
             yield f"first_memory must be 'empty' for encoding {self.encoding}, which has no memory"
 
-    def _matrix_problems(self) -> Iterator[str]:
+    def excesses(self) -> Iterator[str]:
+        """Yield the problems of matrices that are too large, and of clusters that do not fit the vocabulary."""
         d_embed = self.d_model if self.d_embed is None else self.d_embed
         heads = self.n_head * self.d_head
-        for name, rows, columns in (
-            ("n_token × d_embed", self.n_token, d_embed),
-            ("d_model × d_embed", self.d_model, d_embed),
-            ("3 × n_head × d_head × d_model", 3 * heads, self.d_model),
-            ("d_inner × d_model", self.d_inner, self.d_model),
-            ("max_klen × n_head × d_head", self.n_embedded, heads),
-            ("max_klen × d_model", self.n_embedded, self.d_model),
-        ):
-            if rows * columns > _LARGEST_MATRIX:
-                yield f"{name} must be at most {_LARGEST_MATRIX:,}, found {rows * columns:,}"
-
-    def _cluster_problems(self) -> list[str]:
-        problems = []
-        edges = (0, *self.cutoffs, self.n_token)
-        if any(left >= right for left, right in itertools.pairwise(edges)):
-            found = shown(list(self.cutoffs))
-            problems.append(f"cutoffs must rise between 0 and n_token {self.n_token}, found {found}")
-        if self.div_val < 1:
-            problems.append(f"div_val must be at least 1, found {shown(self.div_val)}")
-        elif min(self.cluster_widths) < 1:
-            found = shown(list(self.cluster_widths))
-            problems.append(f"d_embed and div_val must give every cluster a width of at least 1, found widths {found}")
+        yield from self.too_large(
+            {
+                "n_token × d_embed": self.n_token * d_embed,
+                "d_model × d_embed": self.d_model * d_embed,
+                "3 × n_head × d_head × d_model": 3 * heads * self.d_model,
+                "d_inner × d_model": self.d_inner * self.d_model,
+                "max_klen × n_head × d_head": self.n_embedded * heads,
+                "max_klen × d_model": self.n_embedded * self.d_model,
+            }
+        )
+        if any(left >= right for left, right in self.cluster_bounds):
+            yield f"cutoffs must rise between 0 and n_token {self.n_token}, found {shown(list(self.cutoffs))}"
+        if min(self.cluster_widths) < 1:
+            widths = shown(list(self.cluster_widths))
+            yield f"d_embed and div_val must give every cluster a width of at least 1, found widths {widths}"
         if len(self.tie_projs) not in (0, len(self.cutoffs) + 1):
-            problems.append(
+            yield (
                 f"tie_projs must have a value for each of {len(self.cutoffs) + 1} clusters, found {len(self.tie_projs)}"
             )
-        return problems
 
     @property
     def is_absolute(self) -> bool:

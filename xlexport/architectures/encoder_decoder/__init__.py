@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.base import Architecture, GraphComparison, Row
-from xlexport.architectures.encoder_decoder.training import RUN_OPTIONS, TRAINING_OPTIONS
+from xlexport.architectures.base import Architecture, Row
 from xlexport.architectures.step import Step
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ class EncoderDecoderArchitecture(Architecture):
     name = "encoder_decoder"
     title = "encoder-decoder"
     first_bytes: ClassVar[Mapping[int, int]] = {259: 3}  # ids 0 to 2 pad, start and end texts
-    training_options = TRAINING_OPTIONS
-    run_options = RUN_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare that a target is read in one step, unless it is generated, and how long it is."""
@@ -55,16 +53,14 @@ class EncoderDecoderArchitecture(Architecture):
         """Return no options: a target is read up to its longest length."""
         return ()
 
-    def own_comparison(self) -> GraphComparison:
-        """Return the walk of pairs of texts."""
-        from xlexport.architectures.encoder_decoder.verify_walk import walk_pairs
-
-        return walk_pairs
-
-    def project_memory(self, model: EncoderDecoder, memory: DecoderMemory) -> Iterable[tuple[str, Tensor]]:
+    def project_memory(
+        self, model: EncoderDecoder, memory: DecoderMemory, newest: int | None = None
+    ) -> Iterable[tuple[str, Tensor]]:
         """Return the keys and values of normalised hidden states."""
         from xlexport.architectures.encoder_decoder.step import project_memory
 
+        if newest is not None:
+            memory = replace(memory, layers=[rows[:, max(0, rows.shape[1] - newest) :] for rows in memory.layers])
         return project_memory(model, memory)
 
     def summary(self, config: Mapping[str, Any]) -> str:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.base import Architecture, GraphComparison, Row, stream_memory
-from xlexport.architectures.options import Option
-from xlexport.architectures.reformer.training import (
-    RUN_OPTIONS,
-    TRAINING_OPTIONS,
-    training_config,
-    training_problems,
-)
+from xlexport.architectures.base import Architecture, Row, stream_memory
 from xlexport.architectures.step import Step
 from xlexport.errors import ExportError
+from xltraining.config_fields import Option
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from torch import Tensor
 
     from xlruntime.bundle import Bundle
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
-    from xltraining.reformer import Reformer, ReformerMemory
+    from xlruntime.memory import Memory
+    from xltraining.reformer import LSHTrace, Reformer, ReformerMemory
 
 __all__ = ["ARCHITECTURE", "ReformerArchitecture"]
 
@@ -48,6 +44,7 @@ class ReformerArchitecture(Architecture):
             "Use a Transformer-XL.",
         ),
     }
+    gives_buckets = True
     # In a vocabulary of 258 tokens, id 0 is padding and id 1 is unused (google/reformer-enwik8).
     first_bytes: ClassVar[Mapping[int, int]] = {256: 0, 258: 2}
     evaluation_options = (
@@ -72,8 +69,6 @@ class ReformerArchitecture(Architecture):
     )
     converted_fields = ("rule", "n_hashes", "reads_last")  # older checkpoints lack the last one
     evaluation_fields: ClassVar[Mapping[str, str]] = {"segment_len": "tgt_len", "mem_len": "mem_len"}
-    training_options = TRAINING_OPTIONS
-    run_options = RUN_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare the rounds of hashing, and under rule `band` the memory length.
@@ -194,16 +189,51 @@ class ReformerArchitecture(Architecture):
         """Return the sizes that must be equal."""
         return {name: config.get(name) for name in SIZES}
 
-    def own_comparison(self) -> GraphComparison:
-        """Return the walk side by side, in which the eager model uses the buckets that the graphs chose."""
-        from xlexport.architectures.reformer.verify_walk import walk_reformer
+    def expected(
+        self, model: Reformer, tokens: Tensor, memory: ReformerMemory | None, buckets: Sequence[Tensor | None] = ()
+    ) -> tuple[Tensor, ReformerMemory, Sequence[LSHTrace]]:
+        """Run a trained model on a segment, with the buckets that a graph chose, if any."""
+        if not buckets:
+            return *model(tokens, memory), ()
+        trace: list[LSHTrace] = []
+        hidden, after = model(tokens, memory, buckets=list(buckets), trace=trace)
+        return hidden, after, trace
 
-        return walk_reformer
+    def buckets(
+        self, model: Reformer, memory: Memory, outputs: Mapping[str, npt.NDArray[Any]], S: int
+    ) -> Sequence[Tensor | None]:
+        """Return the bucket ids of the last S tokens, in the rounds that count."""
+        import torch
 
-    def project_memory(self, model: Reformer, memory: ReformerMemory) -> Iterable[tuple[str, Tensor]]:
+        entries = {entry.input: entry for entry in memory.entries}
+        slots = [(memory.offset - S + step) % memory.capacity for step in range(S)]
+        buckets: list[Tensor | None] = []
+        for layer, kind in enumerate(model.config.attn_layers):
+            if kind != "lsh":
+                buckets.append(None)
+                continue
+            if model.config.whole:
+                ids = outputs[f"bucket_{layer}"]
+            else:
+                ids = memory.array(entries[f"memory_bucket_{layer}"])[..., slots]
+            buckets.append(torch.from_numpy(ids[:, :, : model.config.n_hashes].astype("int64")))
+        return buckets
+
+    def project_memory(
+        self, model: Reformer, memory: ReformerMemory, newest: int | None = None
+    ) -> Iterable[tuple[str, Tensor]]:
         """Return the keys and values of normalised hidden states, and the bucket ids."""
         from xlexport.architectures.reformer.step import project_memory
 
+        if newest is not None:
+            layers = [
+                (
+                    rows[:, max(0, rows.shape[1] - newest) :],
+                    None if ids is None else ids[..., max(0, ids.shape[3] - newest) :],
+                )
+                for rows, ids in memory.layers
+            ]
+            memory = replace(memory, layers=layers)
         return project_memory(model, memory)
 
     def summary(self, config: Mapping[str, Any]) -> str:
@@ -243,18 +273,6 @@ class ReformerArchitecture(Architecture):
             rows.append(("overflow, by LSH layer", ", ".join(f"{fraction:.2%}" for fraction in overflow)))
         return rows
 
-    def training_problems(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the problems of the options given to `train`."""
-        return training_problems(given)
-
-    def foreign_hint(self, names: Collection[str]) -> str | None:
-        """Return how to choose a Reformer's layers, if --n-layer was given."""
-        return "a Reformer's layers are the ones that --attn-layers names" if "n_layer" in names else None
-
-    def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a configuration from the given options."""
-        return training_config(given)
-
 
 def _require_step_graphs(config: Mapping[str, Any]) -> None:
     """Raise an error for a model that only serves as a comparison in training."""
@@ -264,7 +282,7 @@ def _require_step_graphs(config: Mapping[str, Any]) -> None:
     if found:
         raise ExportError(
             f"the Reformer has {found}, which are for comparisons in training and have no step graphs.",
-            hint="Train with --residual reversible and with layers of local, lsh and full.",
+            hint="Train with residual reversible and with layers of local, lsh and full.",
         )
 
 

@@ -3,27 +3,31 @@
 It computes the same results as `xltraining.reformer`, with a layout that makes carried memory cheap. LSH and full
 attention keep rings of unit-length keys, values and bucket ids; local attention keeps the last chunks. Every step is
 computed in two forms of one rule: by sorting and chunks for long segments, and by TopK of matching buckets for a few
-tokens (see `lsh_band`). Under the rules `paper` and `chunk` a step is a whole document, and no memory is carried
-(see `lsh_paper` and `lsh_chunk`).
+tokens. Under the rules `paper` and `chunk` a step is a whole document, and no memory is carried.
 
 Source: Kitaev et al. 2020, section 2 and appendix A (LSH attention), section 3 (reversible layers, here run forwards).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from xlexport.architectures.detail import describe, described
-from xlexport.architectures.reformer.hashing import hash_buckets
-from xlexport.architectures.reformer.layers import AttentionStep, FeedForwardStep, attend_fully
-from xlexport.architectures.reformer.local import LocalReach
-from xlexport.architectures.reformer.lsh_band import Reach
-from xlexport.architectures.reformer.lsh_paper import attend_by_paper
+from xlexport.architectures.reformer.attention import (
+    KEY_EPSILON,
+    ChunkLSH,
+    LocalReach,
+    Reach,
+    attend_by_paper,
+    attend_fully,
+    hash_buckets,
+)
 from xlexport.architectures.ring import Ring
 from xlexport.architectures.step import (
     Form,
@@ -37,9 +41,84 @@ from xlruntime.bundle import Feed, Layout, MemoryEntry
 from xltraining.reformer import Reformer, ReformerMemory
 from xltraining.reformer.model import ReversibleLayer
 
-__all__ = ["FEW", "ReformerStep", "project_memory"]
+__all__ = ["FEW", "AttentionStep", "FeedForwardStep", "ReformerStep", "project_memory"]
 
 FEW = Form("few", max_segment=16)
+
+
+class AttentionStep(nn.Module):
+    """The modules of a layer's attention; the layer's kind decides which of them exist."""
+
+    norm: nn.LayerNorm
+    query: nn.Linear
+    key: nn.Linear
+    query_key: nn.Linear
+    value: nn.Linear
+    output: nn.Linear
+    rotations: Tensor
+    whole: ChunkLSH
+
+    def __init__(self, model: Reformer, index: int) -> None:
+        super().__init__()
+        config = model.config
+        attention: Any = model.layers[index].attention
+        self.kind = config.attn_layers[index]
+        self.index, self.n_head, self.d_head = index, config.n_head, config.d_head
+        self.norm, self.value, self.output = attention.norm, attention.value, attention.output
+        if self.kind == "local":
+            self.query, self.key = attention.query, attention.key
+        else:
+            self.query_key = attention.query_key
+        if self.kind == "lsh":
+            self.register_buffer("rotations", attention.rotations.detach())
+            self.whole = ChunkLSH(config)
+        self.local_scale = 1.0 / math.sqrt(config.d_head)
+        self.shared_scale = math.sqrt(config.d_head) * (self.local_scale if config.scale_scores else 1.0)
+
+    def heads(self, rows: Tensor, weight: nn.Module) -> Tensor:
+        """Apply a linear map to `rows` (B, S, D) and split the result into heads (B, H, S, d_head)."""
+        B, S, _ = rows.shape
+        projected: Tensor = weight(rows)
+        return projected.view(B, S, self.n_head, self.d_head).transpose(1, 2)
+
+    def turned(self, vectors: Tensor, turns: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Turn each pair of neighbours in `vectors` (B, H, S, d_head) as `ReformerStep.turns` says."""
+        if turns is None:
+            return vectors
+        sin, cos = turns
+        even, odd = vectors[..., 0::2], vectors[..., 1::2]
+        return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(3)
+
+    def shared(self, query_key: Tensor) -> tuple[Tensor, Tensor]:
+        """Return unit-length keys (B, H, S, d_head) and the factors (B, H, S, 1) with query = factor · key."""
+        root = (query_key.square().mean(dim=3, keepdim=True) + KEY_EPSILON).sqrt()
+        return query_key / (root * math.sqrt(self.d_head)), root * self.shared_scale
+
+    def join(self, attended: Tensor) -> Tensor:
+        """Join the heads of `attended` (B, H, S, d_head) and apply the output map: (B, S, D)."""
+        B, H, S, d = attended.shape
+        joined: Tensor = self.output(attended.transpose(1, 2).reshape(B, S, H * d))  # (B, S, H·d_head)
+        return joined
+
+
+class FeedForwardStep(nn.Module):
+    """One feed-forward block with its normalisation."""
+
+    norm: nn.LayerNorm
+    inner: nn.Linear
+    outer: nn.Linear
+
+    def __init__(self, model: Reformer, index: int) -> None:
+        super().__init__()
+        block: Any = model.layers[index].feed_forward
+        self.norm, self.inner, self.outer = block.norm, block.inner, block.outer
+        self.activation = model.config.activation
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the block's output (B, S, D) for `rows` (B, S, D)."""
+        inner: Tensor = self.inner(self.norm(rows))
+        result: Tensor = self.outer(_activate(inner, self.activation))
+        return result
 
 
 class ReformerStep(nn.Module):
@@ -313,7 +392,8 @@ def project_memory(model: Reformer, memory: ReformerMemory) -> Iterator[tuple[st
     step = ReformerStep(model)
     for layer, (normed, buckets) in zip(step._attention, memory.layers, strict=True):
         M = normed.shape[1]
-        turns = step.turns(torch.arange(memory.position - M, memory.position).expand(normed.shape[:2]))
+        places = torch.arange(memory.position - M, memory.position).expand(normed.shape[:2])
+        turns = step.turns(places) if M else None  # nothing to turn
         if layer.kind == "local":
             key = layer.turned(layer.heads(normed, layer.key), turns)
         else:
@@ -322,3 +402,10 @@ def project_memory(model: Reformer, memory: ReformerMemory) -> Iterator[tuple[st
         yield f"memory_value_{layer.index}", layer.heads(normed, layer.value)
         if buckets is not None:
             yield f"memory_bucket_{layer.index}", buckets
+
+
+def _activate(rows: Tensor, name: str) -> Tensor:
+    """Apply the activation function with this name."""
+    if name == "relu":
+        return rows.relu()
+    return nn.functional.gelu(rows, approximate="tanh" if name == "gelu_tanh" else "none")

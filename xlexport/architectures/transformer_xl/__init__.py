@@ -6,10 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.base import Architecture, GraphComparison, Row, stream_memory
-from xlexport.architectures.options import Option
+from xlexport.architectures.base import Architecture, Row, stream_memory
 from xlexport.architectures.step import Step
-from xlexport.architectures.transformer_xl.training import RUN_OPTIONS, TRAINING_OPTIONS
+from xltraining.config_fields import Option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,8 +54,6 @@ class TransformerXLArchitecture(Architecture):
         "same_length": "same_length",
     }
     fixed_fields = ("first_memory", "window_extra")
-    training_options = TRAINING_OPTIONS
-    run_options = RUN_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare memory length and clamp length, and whether every token sees the same number of others.
@@ -93,7 +90,7 @@ class TransformerXLArchitecture(Architecture):
 
     def build_step(self, model: TransformerXL, choices: Mapping[str, Any]) -> Step:
         """Return the step module; with `cuda_graphs` it also has graphs of fixed shapes."""
-        from xlexport.architectures.transformer_xl.steps import make_step
+        from xlexport.architectures.transformer_xl.step import make_step
 
         return make_step(model, bool(choices.get("cuda_graphs")))
 
@@ -118,18 +115,16 @@ class TransformerXLArchitecture(Architecture):
         """Return the sizes that must be equal."""
         return {"encoding": "relative"} | {name: config[name] for name in SIZES if name in config}
 
-    def own_comparison(self) -> GraphComparison:
-        """Return the walk block by block, which never holds the weights of graphs and eager model together."""
-        from xlexport.architectures.transformer_xl.verify_walk import walk_transformer_xl
-
-        return walk_transformer_xl
-
-    def project_memory(self, model: TransformerXL, memory: list[Tensor]) -> Iterable[tuple[str, Tensor]]:
+    def project_memory(
+        self, model: TransformerXL, memory: list[Tensor], newest: int | None = None
+    ) -> Iterable[tuple[str, Tensor]]:
         """Return the keys and values of hidden states, as the rings hold them."""
         from xlexport.architectures.transformer_xl.step import project_memory
 
         if model.config.is_absolute:  # after a part's last token, its first one is never read again
             memory = [rows[:, max(0, rows.shape[1] - model.config.tgt_len + 1) :] for rows in memory]
+        if newest is not None:
+            memory = [rows[:, max(0, rows.shape[1] - newest) :] for rows in memory]
         return project_memory(model, memory)
 
     def observe_attention(self, model: TransformerXL, add: Callable[[int, Tensor], None]) -> list[RemovableHandle]:

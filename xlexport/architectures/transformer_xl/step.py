@@ -1,7 +1,7 @@
 """The eager twin of the Transformer-XL step graph: flat tensors in, flat tensors out.
 
-It computes the same results as `xltraining.transformer_xl` with encoding `relative`, in a layout that makes carried
-memory cheap. `shaw_step` and `absolute_step` derive the other encodings.
+It computes the same results as `xltraining.transformer_xl`, in a layout that makes carried memory cheap. With encoding
+`relative`:
 
 * memory holds projected keys and values, so no hidden state is projected twice;
 * memory is a ring, written at slot `offset` modulo its capacity C, in place if input and output share a buffer;
@@ -33,22 +33,40 @@ from xlexport.architectures.step import (
     example_of,
     traced_outputs,
 )
-from xlexport.architectures.transformer_xl.gathered_attention import GatheredAttention
-from xlexport.architectures.transformer_xl.sliced_attention import SlicedAttention, size_of
-from xlexport.architectures.transformer_xl.slot_attention import SlotAttention, StepInputs
+from xlexport.architectures.transformer_xl.attention import (
+    BiasedAttention,
+    GatheredAttention,
+    OperatorAttention,
+    PartAttention,
+    SlicedAttention,
+    SlotAttention,
+    StepInputs,
+    size_of,
+)
 from xlruntime.bundle import Feed, MemoryEntry
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 from xltraining.transformer_xl.encodings.absolute import AttentionByContent
 from xltraining.transformer_xl.encodings.by_distance import AttentionByDistance
+from xltraining.transformer_xl.encodings.learned import LearnedAttention
 from xltraining.transformer_xl.encodings.relative import RelativeAttention
+from xltraining.transformer_xl.encodings.shaw import ShawAttention
+from xltraining.transformer_xl.encodings.sinusoidal import SinusoidalAttention
 
 if TYPE_CHECKING:
-    from xlexport.architectures.transformer_xl.operator_attention import OperatorAttention
     from xltraining.transformer_xl import TransformerXLConfig
     from xltraining.transformer_xl.encodings.attention import Attention
-    from xltraining.transformer_xl.encodings.shaw import ShawAttention
 
-__all__ = ["StepLayer", "TransformerXLStep", "project_memory"]
+__all__ = [
+    "STEPS",
+    "AbsoluteLayer",
+    "AbsoluteStep",
+    "ShawLayer",
+    "ShawStep",
+    "StepLayer",
+    "TransformerXLStep",
+    "make_step",
+    "project_memory",
+]
 
 FIXED = "fixed"  # form in which all shapes follow from the inputs' shapes, as CUDA graphs require
 
@@ -263,8 +281,6 @@ class TransformerXLStep(nn.Module):
         if fixed:
             return GatheredAttention
         if torch.onnx.is_in_onnx_export():
-            from xlexport.architectures.transformer_xl.operator_attention import OperatorAttention
-
             return OperatorAttention
         return SlicedAttention
 
@@ -333,6 +349,172 @@ class TransformerXLStep(nn.Module):
         """Release all weights, including the trained model's; neither can run afterwards."""
         for parameter in self.parameters():
             parameter.data = torch.empty(0)
+
+
+class ShawLayer(StepLayer):
+    """One decoder layer with encoding `shaw`: positional keys are learned and have a bias.
+
+    A bias of a distance is one more row of its key, which every query multiplies with the same number. So the keys of
+    `positions` have d_head + 1 rows.
+    """
+
+    def _take(self, attention: Attention, config: TransformerXLConfig) -> None:
+        assert isinstance(attention, ShawAttention)
+        self._take_projections(attention, config)
+        # Queries are scaled already, biases are not.
+        self.position_bias = nn.Parameter(torch.full((config.n_head, 1, 1), self.scale))
+        self.distance_key, self.distance_bias = attention.distance_key, attention.distance_bias
+        self.distances = len(self.distance_key)
+
+    def keys(self) -> Tensor:
+        """Return the keys of all distances with their biases, (max_klen, H, d_head + 1), largest distance first."""
+        return torch.cat([self.distance_key, self.distance_bias.unsqueeze(2)], dim=2)
+
+
+class ShawStep(TransformerXLStep):
+    """The step of a model with encoding `shaw`. Only ordinary operators are used."""
+
+    layer_class = ShawLayer
+
+    def _add_constants(self) -> None:
+        """Add nothing: keys are learned."""
+
+    def _attention_class(self, fixed: bool) -> Callable[[StepInputs], SlotAttention]:
+        return BiasedAttention
+
+    @property
+    def _position_shape(self) -> tuple[int | str, ...]:
+        return (self.config.n_head, self.config.d_head + 1, "near + 1")
+
+    def positions(self, capacity: Tensor, mem_len: Tensor, clamp_len: Tensor) -> list[Tensor]:
+        """Return positional keys for distances below `near`, minus the key of the largest distance.
+
+        The model distinguishes at most `max_klen` distances, or `clamp_len` if that is fewer. Arguments and results are
+        those of `TransformerXLStep.positions`.
+        """
+        n = cast(ShawLayer, self.layers[0]).distances
+        last = torch.where(clamp_len > 0, clamp_len.clamp(max=n), n) - 1
+        near = torch.minimum(capacity, last + capacity - mem_len)
+        count = size_of(near, smallest=1)
+        distance = torch.arange(count, -1, -1)  # the first entry becomes the zero column
+        row = n - 1 - torch.minimum(distance, last)
+        found = []
+        for layer in self.layers:
+            assert isinstance(layer, ShawLayer)
+            keys = layer.keys().index_select(0, row)  # (1 + near, H, d_head + 1)
+            keys = torch.where((distance < near).view(-1, 1, 1), keys - keys[1], 0.0)
+            found.append(keys.permute(1, 2, 0).contiguous())
+        return found
+
+
+class AbsoluteLayer(StepLayer):
+    """One decoder layer with absolute places, which it adds to its input if `encodings` is a table."""
+
+    encodings: Tensor | None
+
+    def _take(self, attention: Attention, config: TransformerXLConfig) -> None:
+        assert isinstance(attention, AttentionByContent)
+        self.n_head, self.d_head = config.n_head, config.d_head
+        self.query = nn.Linear(config.d_model, config.n_head * config.d_head, bias=False)
+        self.query.weight = nn.Parameter(attention.query.weight.detach() * self.scale)
+        self.key_value = attention.key_value
+        assert isinstance(attention, SinusoidalAttention | LearnedAttention)
+        table = attention.encodings()
+        self.register_buffer("encodings", None if table is None else table.detach().clone())  # (tgt_len, D)
+
+    def placed(self, hidden: Tensor, places: Tensor) -> Tensor:
+        """Return the layer's input (B, S, D) with its places (B, S)."""
+        return hidden if self.encodings is None else hidden + F.embedding(places, self.encodings)
+
+    def run(
+        self, hidden: Tensor, memory_key: Tensor, memory_value: Tensor, attention: PartAttention
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the next hidden states from `hidden` (B, S, D), with places, and the layer's two rings."""
+        B, S, _ = hidden.shape
+        normed = self.attention_norm(hidden) if self.pre_lnorm else hidden
+        query, key, value = (
+            part.view(B, S, self.n_head, self.d_head).transpose(1, 2)  # (B, H, S, d_head)
+            for part in (self.query(hidden), *self.key_value(normed).chunk(2, dim=-1))
+        )
+        attended, memory_key, memory_value = attention.attend(query, key, value, memory_key, memory_value)
+        return self.after_attention(hidden, attended), memory_key, memory_value
+
+
+class AbsoluteStep(TransformerXLStep):
+    """The step of a model with absolute places (encodings `sinusoidal` and `learned`).
+
+    A document is read in parts of `tgt_len` tokens, after each of which the runtime begins again (`max_positions`). The
+    input `position` counts the tokens read of a part, and is the place of the step's first token. Rings hold the part's
+    earlier keys and values, so a part may be read in steps of any length. Only ordinary operators are used.
+    """
+
+    layer_class = AbsoluteLayer
+
+    def _add_constants(self) -> None:
+        """Add nothing: every layer has its table."""
+
+    @property
+    def inputs(self) -> tuple[StepTensor, ...]:
+        """The inputs of `forward`, in order: see `TransformerXLStep.inputs`, and `position`."""
+        return (
+            StepTensor("targets", "int64", ("batch", "segment"), Feed("targets")),
+            StepTensor(
+                "tokens", "int64", ("batch", "segment"), Feed("tokens")
+            ),  # the last with the segment's length, for tracing
+            StepTensor("offset", "int64", (1,), Feed("offset", ring="capacity")),
+            StepTensor("memory_length", "int64", ("batch",), Feed("length", ring="capacity")),
+            StepTensor("position", "int64", ("batch",), Feed("position")),
+            *carried_inputs(self.memory),
+        )
+
+    @property
+    def purposes(self) -> dict[str, tuple[StepTensor, ...]]:
+        """The graphs of `TransformerXLStep`, except `positions`: places have no constants that depend on settings."""
+        return {purpose: outputs for purpose, outputs in super().purposes.items() if purpose != "positions"}
+
+    def example(self) -> tuple[Tensor, ...]:
+        """Return example inputs to trace with. No free axis has size 1, because tracing would fix it."""
+        return example_of(self, {"batch": 2, "segment": 5, "capacity": 19}, {})
+
+    def _constants(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {}
+
+    def _run_layers(self, given: Mapping[str, Tensor], fixed: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run all layers; return the last hidden states (B, S, D) and the written rings by output name."""
+        tokens, made = given["tokens"], {}
+        S, limit = tokens.shape[1], self.config.tgt_len
+        attention = PartAttention(tokens, given["memory_key_0"], given["offset"], given["memory_length"])
+        # Padding may follow a part's last token.
+        places = (given["position"].unsqueeze(1) + torch.arange(S)).clamp(max=limit - 1)  # (B, S)
+        hidden = self.word_emb(tokens) * self.embedding_scale
+        for index, module in enumerate(self.layers):
+            layer, key, value = cast(AbsoluteLayer, module), f"memory_key_{index}", f"memory_value_{index}"
+            hidden = layer.placed(hidden, places)
+            hidden, made[f"new_{key}"], made[f"new_{value}"] = layer.run(hidden, given[key], given[value], attention)
+        return hidden, made
+
+    def first_rows(self) -> Mapping[str, Tensor]:
+        """Return an empty mapping, because a part starts with no memory."""
+        return {}
+
+    def discard(self) -> None:
+        """Release all weights, including the trained model's; neither can run afterwards."""
+        super().discard()
+        for buffer in self.buffers():
+            buffer.data = torch.empty(0)
+
+
+STEPS: dict[str, type[TransformerXLStep]] = {
+    "relative": TransformerXLStep,
+    "shaw": ShawStep,
+    "sinusoidal": AbsoluteStep,
+    "learned": AbsoluteStep,
+}
+
+
+def make_step(model: TransformerXL, cuda_graphs: bool = False) -> TransformerXLStep:
+    """Return the step module of a trained model; `cuda_graphs`: also in the form that CUDA graphs need."""
+    return STEPS[model.config.encoding](model, cuda_graphs)
 
 
 def project_memory(model: TransformerXL, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:

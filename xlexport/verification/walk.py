@@ -1,0 +1,362 @@
+"""The walk through a text: graphs and eager model read it segment by segment, and are compared after each.
+
+The score graph reads the whole text. The others read its beginning, until their rings have wrapped. After every segment
+the results and the new rows of all memories are compared, at the end of every document the whole memories.
+
+The eager model reads a block of segments ahead of the graphs, which then read it one after the other. So the weights of
+graphs and eager model are never in memory at the same time. There are two reasons to run them side by side instead:
+
+* A hash is not continuous. If two directions are almost equally large, rounding decides the bucket of a token, and the
+  bucket decides which keys the token sees. One such flip changes scores visibly although nothing is wrong. So the eager
+  model takes the buckets that the graph chose (`Architecture.buckets`), and results must agree as for any other model.
+  A separate check requires that the eager model's own choice was almost as good. Reading the text once more without the
+  graph's buckets measures the effect of flips on the score.
+* Graphs for a few tokens read the text in their own steps: with a small memory from the beginning, until their rings
+  have wrapped, and one segment with the full memory that the score graph has filled.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import ctypes
+import dataclasses
+import functools
+import gc
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.verification.differences import (
+    LSHDifference,
+    LSHTotals,
+    SegmentDifference,
+    compare_hashing,
+    compare_other,
+    compare_score,
+    largest,
+    memory_difference,
+)
+from xlexport.verification.eager import BEST, LARGEST_TABLE, Answer, Eager, ExactModel
+from xlexport.verification.spans import Ids, Span, cut_text, segments_of, segments_to_wrap
+from xlruntime.engine import Engine
+from xlruntime.evaluation import EvaluationSettings
+from xlruntime.translator import Translator
+
+if TYPE_CHECKING:
+    from xlexport.architectures import Architecture
+
+__all__ = ["Comparison"]
+
+LARGEST_BLOCK = 1 << 28  # bytes of results and memory rows that are kept while the eager model is ahead of the graphs
+OTHERS = 20  # segments that graphs other than `score` read
+OTHERS_TOKENS = 8192  # or fewer segments, if they have this many tokens, but enough to wrap the rings
+FEW_MEMORY = 256  # rows of memory of the graphs for a few tokens; small, so that it fills and wraps soon
+
+
+class Comparison:
+    """The graphs of a bundle and the eager model on one text.
+
+    Args:
+        build_eager: returns the trained model in eval mode; called for each block of segments.
+        ids: the text, of which up to `segments` segments, documents, or pairs of texts are read.
+
+    Raises:
+        ParityError: the trained model and the bundle differ in architecture or sizes.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        model: Engine,
+        build_eager: Callable[[], Any],
+        ids: Ids,
+        segments: int,
+        evaluation: EvaluationSettings,
+    ) -> None:
+        self.model, self.evaluation = model, evaluation
+        self.open_eager = lambda: Eager(architecture, model, build_eager(), evaluation)
+        graphs = model.bundle.graphs
+        self.few = {name: graph.max_segment for name, graph in graphs.items() if graph.max_segment is not None}
+        self.eager = self.open_eager() if self.few or architecture.gives_buckets else None  # None: it reads ahead
+        exact = None if self.eager is None else ExactModel(self.eager, model)
+        self.score = _GraphReader(model, "score", evaluation, self.eager, exact)
+        self.others = [
+            _GraphReader(model, name, evaluation, self.eager)
+            for name, graph in graphs.items()
+            if name not in ("score", *self.few) and graph.outputs.keys() & {"log_prob", "logits"}
+        ]
+        self.spans = cut_text(ids, segments, model, evaluation)
+        self.n_others = len(self.spans)  # spans that the other graphs read
+        if not evaluation.full_document and self.spans[0].source is None:
+            least = min(OTHERS, OTHERS_TOKENS // evaluation.segment_len)
+            self.n_others = min(self.n_others, max(least, segments_to_wrap(evaluation)))
+        self.n_block = 1 if self.eager is not None else _block_length(model, evaluation)
+        self.differences: list[SegmentDifference] = []
+        self.flips = 0  # of buckets, in the score graph
+        self._memories: tuple[Any, Any] = None, None  # of the eager model that reads ahead, in float32 and float64
+
+    def run(self, progress: Callable[[], None]) -> tuple[list[SegmentDifference], LSHTotals | None]:
+        """Compare on the whole text; call `progress` after every segment.
+
+        Returns:
+            The differences of each segment, and the totals of LSH attention (None without LSH attention).
+        """
+        for start in range(0, len(self.spans), self.n_block):
+            block = range(start, min(start + self.n_block, len(self.spans)))
+            answers = self._read_ahead(block) if self.eager is None else {}
+            for number in block:
+                self._compare_score(number, answers.get(number))
+                if self.spans[number].source is None or self.spans[number].ends:
+                    progress()
+            self._close(self.score)
+            for reader in self.others:
+                for number in block[: max(0, self.n_others - start)]:
+                    step = reader.step(self.spans[number], self._is_whole(number), answers.get(number))
+                    self._add(number, step)
+                self._close(reader)
+        if self.few:
+            self._compare_few_with_small_memory()
+        for purpose in self.model.bundle.graphs:
+            self.model.release(purpose)
+        return self.differences, self._totals()
+
+    def _read_ahead(self, block: range) -> dict[int, Answer]:
+        """Return the eager model's answers for a block of spans; afterwards no model is in memory."""
+        eager = self.open_eager()
+        memory, exact_memory = self._memories
+        answers: dict[int, Answer] = {}
+        for number in block:
+            whole = self._is_whole(number) or number == block[-1]
+            answers[number], memory = eager.read(self.spans[number], memory, whole)
+            if number % 4 == 3:  # freed memory adds up; returning it after every segment would be slower
+                _trim()
+        exact = ExactModel(eager, self.model, exact_memory)
+        del eager
+        answers = {number: exact.add(answer, self.spans[number]) for number, answer in answers.items()}
+        self._memories = memory, exact.memory
+        del exact
+        gc.collect()  # the checkpoint's reader may be in a reference cycle that keeps the tensors
+        _trim()
+        return answers
+
+    def _is_whole(self, number: int) -> bool:
+        """Return whether whole memories are compared after a span."""
+        return self.spans[number].ends or number + 1 == self.n_others
+
+    def _compare_score(self, number: int, answer: Answer | None) -> None:
+        """Run the score graph on a span, and begin its differences."""
+        span = self.spans[number]
+        early = self._few_with_full_memory(span) if number == self._first_with_full_memory else []
+        step = self.score.step(span, self._is_whole(number), answer)
+        _, _, outputs = step.parts[0]
+        segment = compare_score(number, step.answer.expected, outputs["log_prob"][0])
+        self.differences.append(dataclasses.replace(segment, max_abs_memory_diff=step.memory, lsh=step.lsh))
+        self.flips += 0 if step.lsh is None else step.lsh.bucket_flips
+        for other in early:
+            self._add(number, other)
+        if self.eager is not None:
+            _trim()
+
+    def _add(self, number: int, step: _Step) -> None:
+        """Add the differences of a graph other than `score` to those of a span."""
+        segment = self.differences[number]
+        segment = dataclasses.replace(segment, max_abs_memory_diff=largest(segment.max_abs_memory_diff, step.memory))
+        if segment.lsh is not None and step.lsh is not None:
+            other = dataclasses.replace(step.lsh, overflow=None)  # already counted
+            segment = dataclasses.replace(segment, lsh=segment.lsh + other)
+        for start, stop, outputs in step.parts:
+            segment = compare_other(segment, step.answer.expected.part(start, stop), outputs)
+        self.differences[number] = segment
+
+    def _close(self, reader: _GraphReader) -> None:
+        """Close a graph after its block, unless the eager model is in memory anyway."""
+        if self.eager is None:
+            self.model.release(reader.purpose)
+            _trim()
+
+    @functools.cached_property
+    def _first_with_full_memory(self) -> int | None:
+        """The earliest span with the fullest memory before it, after the ring has wrapped if possible.
+
+        None if no graph is for a few tokens, or if these graphs fill the whole memory from the beginning.
+        """
+        if not self.few or self.evaluation.most_rows <= FEW_MEMORY:
+            return None
+        wrapped = segments_to_wrap(self.evaluation) - 1
+
+        def order(number: int) -> tuple[int, int, int]:
+            rows = min(self.spans[number].position, self.evaluation.most_rows)
+            return rows, min(number, wrapped), -number
+
+        return max(range(len(self.spans)), key=order)
+
+    def _few_with_full_memory(self, span: Span) -> list[_Step]:
+        """Run the graphs for a few tokens on copies of the memory that the score graph has filled."""
+        steps: list[_Step] = []
+        for purpose, most in self.few.items():
+            reader = self.score.fork(purpose)
+            steps += [reader.step(part) for part in span.parts((most, 1))]
+            self.model.release(purpose)
+        return steps
+
+    def _compare_few_with_small_memory(self) -> None:
+        """Run the graphs for a few tokens from the beginning, twice round the rings of a small memory."""
+        assert self.eager is not None
+        settings = self.evaluation
+        if "mem_len" in settings.values:
+            settings = settings.changed(mem_len=min(settings.most_rows, FEW_MEMORY))
+        eager = self.eager.under(settings)
+        readers = [_GraphReader(self.model, purpose, settings, eager) for purpose in self.few]
+        ids = np.concatenate([*(span.tokens[0] for span in self.spans), self.spans[-1].targets[0, -1:]])
+        ids = ids[: 2 * max(reader.memory.capacity for reader in readers) + 1]
+        most = min(self.few.values())
+        starts = [span.start for span in self.spans]
+        for document in segments_of(ids, len(ids), settings.max_positions):
+            for part in document.parts(itertools.cycle((most, 1, most // 2 + 1))):
+                number = bisect.bisect_right(starts, part.start) - 1
+                for reader in readers:
+                    self._add(number, reader.step(part, part.ends))
+
+    def _totals(self) -> LSHTotals | None:
+        """Return the totals of LSH attention, for which the eager model reads the text again with its own buckets."""
+        if self.eager is None or self.differences[-1].lsh is None:
+            return None
+        config, bits_per_token = self.eager.model.config, 0.0
+        if self.flips:
+            effect = self.eager.nats(self.spans) - sum(segment.eager_nats for segment in self.differences)
+            bits_per_token = effect / sum(segment.tokens for segment in self.differences) / math.log(2)
+        return LSHTotals(config.n_head * config.n_hashes, bits_per_token)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The results of a graph and of the eager model for one span.
+
+    Attributes:
+        parts: first and last place of each part in which the graph read the span, and its outputs.
+        memory: largest difference of the memories.
+        lsh: None if no layer has LSH attention.
+    """
+
+    answer: Answer
+    parts: list[tuple[int, int, dict[str, npt.NDArray[Any]]]]
+    memory: float
+    lsh: LSHDifference | None
+
+
+class _GraphReader:
+    """One graph that reads a text with carried memory.
+
+    Args:
+        eager: the eager model that runs side by side, with a memory of its own for this graph; None: it reads ahead.
+        exact: its float64 copy, for the graph whose rounding is judged.
+    """
+
+    def __init__(
+        self,
+        model: Engine,
+        purpose: str,
+        evaluation: EvaluationSettings,
+        eager: Eager | None,
+        exact: ExactModel | None = None,
+    ) -> None:
+        self.model, self.purpose, self.evaluation = model, purpose, evaluation
+        self.eager, self.exact = eager, exact
+        most = model.bundle.graphs[purpose].max_segment
+        self.memory = model.new_memory(evaluation, capacity=None if most is None else evaluation.capacity(most))
+        self.eager_memory: Any = None
+
+    def fork(self, purpose: str) -> _GraphReader:
+        """Return a reader with another graph, on copies of these memories."""
+        other = _GraphReader(self.model, purpose, self.evaluation, self.eager)
+        other.memory = self.memory.take([0])
+        other.eager_memory = self.eager_memory
+        return other
+
+    def step(self, span: Span, whole: bool = False, answer: Answer | None = None) -> _Step:
+        """Run the graph on a span, and compare its memory with the eager model's.
+
+        Args:
+            whole: whether to compare whole memories, not only the newest rows.
+            answer: the eager model's results, if it has read ahead.
+        """
+        first = self._begin(span, answer) if span.position == 0 else 0.0
+        parts = list(self._run(span))
+        if answer is None:
+            answer = self._ask(span, whole, parts[-1][2])
+        overflow = [outputs["overflow"] for _, _, outputs in parts if "overflow" in outputs]
+        lsh = compare_hashing(answer.trace, np.concatenate(overflow, axis=1) if overflow else None)
+        memory = largest(first, memory_difference(self.memory, answer.rows))
+        if answer.memory is not None:
+            memory = largest(memory, memory_difference(self.memory, answer.memory))
+        return _Step(answer, parts, memory, lsh)
+
+    def _begin(self, span: Span, answer: Answer | None) -> float:
+        """Begin a document; return the largest difference of the first memory."""
+        if span.source is not None:
+            assert isinstance(self.model, Translator)
+            self.memory = self.model.new_targets([span.source])
+        elif self.memory.offset:
+            self.memory.restart(0)
+        if answer is not None:
+            return memory_difference(self.memory, answer.first_rows)
+        assert self.eager is not None
+        return memory_difference(self.memory, self.eager.first_rows())
+
+    def _run(self, span: Span) -> Iterator[tuple[int, int, dict[str, npt.NDArray[Any]]]]:
+        """Run a span in steps of few tokens, because the graph's tables could be larger than the model.
+
+        The memory's length grows within the span instead of stopping at the most rows, so every query reaches as far
+        back as in one step. The ring has room for this: it overwrites no row that the span still needs.
+
+        Yields:
+            First and last place of each part, and the graph's outputs.
+        """
+        S = size = span.tokens.shape[1]
+        if self.purpose != "score" and not self.evaluation.full_document:
+            size = max(1, LARGEST_TABLE // self.model.bundle.vocab_size)
+        length = self.memory.memory_length.copy()
+        for start in range(0, S, size):
+            stop = min(S, start + size)
+            if start > 0:
+                self.memory.memory_length = length + start
+            yield start, stop, self._outputs(span.tokens[:, start:stop], span.targets[:, start:stop])
+        if size < S:
+            self.memory.memory_length = np.minimum(length + S, self.evaluation.most_rows)
+
+    def _outputs(self, tokens: Ids, targets: Ids) -> dict[str, npt.NDArray[Any]]:
+        S = tokens.shape[1]
+        if self.model.graph_for(self.purpose, S) == self.purpose:
+            return self.model.step(self.purpose, self.memory, tokens, targets)
+        # `Model.step` would prefer the graph for a few tokens.
+        session = self.model.session(self.purpose)
+        outputs = session.step(self.memory.feeds(session.graph, tokens, targets), self.memory)
+        self.memory.advance(S)
+        return outputs
+
+    def _ask(self, span: Span, whole: bool, outputs: Mapping[str, npt.NDArray[Any]]) -> Answer:
+        """Run the eager model with the buckets that the graph chose."""
+        assert self.eager is not None
+        architecture, S = self.eager.architecture, span.tokens.shape[1]
+        buckets = architecture.buckets(self.eager.model, self.memory, outputs, S)
+        answer, self.eager_memory = self.eager.read(span, self.eager_memory, whole, buckets)
+        return answer if self.exact is None else self.exact.add(answer, span, buckets)
+
+
+def _block_length(model: Engine, evaluation: EvaluationSettings) -> int:
+    """Return how many segments the eager model reads ahead: as many as memory allows, and enough to fill a ring."""
+    row = sum(math.prod(axis for axis in entry.shape if isinstance(axis, int)) for entry in model.bundle.memory)
+    kept = 4 * (evaluation.segment_len * (row + 3 * BEST) + model.bundle.vocab_size)  # bytes of an answer
+    return max(segments_to_wrap(evaluation), LARGEST_BLOCK // kept)
+
+
+def _trim() -> None:
+    """Return freed memory to the system, which glibc does not do by itself."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
