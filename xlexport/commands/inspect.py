@@ -70,7 +70,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         *(quantization_rows(quantized) if (quantized := bundle.provenance.get("quantization")) else []),
         ("tokenizer", _tokenizer(bundle, folder)),
         *_config_rows(bundle.config),
-        *([] if (found := find(bundle.architecture)) is None else found.bundle_rows(bundle, folder)),
+        *([] if (support := find(bundle.architecture)) is None else support.bundle_rows(bundle, folder)),
         ("graphs", f"{', '.join(bundle.graphs)} ({', '.join(sorted({g.format for g in bundle.graphs.values()}))})"),
         ("converted from", ", ".join(bundle.provenance["sources"])),
         *(("note", note) for note in bundle.provenance.get("notes", [])),
@@ -160,9 +160,9 @@ def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None
     Args:
         missing: the setting for which the source has placeholders.
     """
-    found = architecture(source.architecture)
+    support = architecture(source.architecture)
     config = {**source.config, **dict.fromkeys(missing.fields if missing else (), "?")}
-    settings, fields = found.checkpoint_settings(config, source.needs), found.evaluation_fields
+    settings, fields = support.checkpoint_settings(config, source.needs), support.evaluation_fields
     hyper_parameters = {name: value for name, value in config.items() if name not in fields.values()}
     return [
         ("checkpoint", f"{source.format}, {source.architecture}"),
@@ -170,10 +170,10 @@ def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None
         ("parameters", f"{source.parameters:,}"),
         ("vocabulary", _vocabulary(source.tokenizer, config["n_token"])),
         *((name, _setting(name, settings[name])) for name in fields),
-        *found.checkpoint_rows(config, settings),
+        *support.checkpoint_rows(config, settings),
         *((path.name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for path, digest in source.files.items()),
         *(("note", note) for note in source.notes),
-        *(("needs", needed) for needed in _needs(source, missing)),
+        *(("needs", option) for option in _needs(source, missing)),
     ]
 
 
@@ -293,10 +293,10 @@ def inspect(
 
     if is_bundle(path):
         manifest = read_bundle(path)
-        found, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
+        content, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
         if device is not None:
             model = open_bundle(path, translators=True, device=device, ops=ops, check_files=False)
-            found["placement"], found["kernels"] = placed = placement_of(model)
+            content["placement"], content["kernels"] = placed = placement_of(model)
             rows += placement_rows(*placed)
     elif device is not None:
         raise click.UsageError("--device is for bundles: a checkpoint does not run.")
@@ -305,8 +305,8 @@ def inspect(
             source, missing = checkpoints.load(path, format_name, config), None
         except MissingAnswerError as error:
             source, missing = checkpoints.load(path, format_name, {**(config or {}), **error.placeholders}), error
-        found, rows = checkpoint_object(source, missing), checkpoint_rows(source, missing)
+        content, rows = checkpoint_object(source, missing), checkpoint_rows(source, missing)
     if as_json:
-        print_json(found)
+        print_json(content)
     else:
         print_table(rows)

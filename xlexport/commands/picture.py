@@ -77,11 +77,11 @@ def picture(
     originals = _photographs(photos, side)
     prefixes: list[Pixels | None] = [original[: round(side * keep)] for original in originals]
     prefixes = prefixes or [None]
-    done = itertools.count(1)
+    counter = itertools.count(1)
     total = count * sum(3 * side * (side - (0 if part is None else len(part))) for part in prefixes)
     with progress_bar("drawing") as show:
         drawings = [
-            [draw_image(model, part, each, lambda: show(next(done), total), **evaluation) for each in sampling]
+            [draw_image(model, part, each, lambda: show(next(counter), total), **evaluation) for each in sampling]
             for part in prefixes
         ]
     rows = [
