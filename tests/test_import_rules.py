@@ -85,7 +85,7 @@ def test_help_of_every_command_is_light() -> None:
         "    assert result.exit_code == 0, result.output\n"
     )
     assert "xlexport" in loaded
-    assert not loaded & (HEAVY | {"onnxruntime"})
+    assert not loaded & (HEAVY | {"onnxruntime", "tqdm"})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@
     ├── OutputFolderError (FileNotFoundError)               the folder to write the output into does not exist
     └── MissingDependencyError (ImportError)                an extra that is not installed
 
-Every message is one line: what is wrong, where, what was expected and what was found. How to repair it is a field.
+Every message is one line: what is wrong, where, what was expected and what was found. The hint is a field.
 """
 
 from collections.abc import Mapping

@@ -1,58 +1,55 @@
-"""The optional parts of an installation: which packages each command needs beyond the base install."""
+"""The optional parts of an installation: the packages that each extra of pyproject.toml adds to the base install."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
+from importlib import metadata
 
 from xlexport.errors import MissingDependencyError
 
-__all__ = ["DISTRIBUTIONS", "EXTRAS", "install_command", "missing_modules", "require"]
-
-EXTRAS: Mapping[str, tuple[str, ...]] = {
-    "convert": ("torch", "onnx", "onnx_ir", "onnxscript", "google_crc32c"),
-    "train": ("torch",),
-    "text": ("sentencepiece", "tokenizers"),
-    "tables": ("pyarrow",),
-    "plot": ("matplotlib",),
-    "images": ("PIL",),
-    "ray": ("fsspec", "pandas", "pyarrow", "ray"),
-    "tensorboard": ("tensorboard",),
-    "serve": ("prometheus_client", "pydantic", "starlette", "uvicorn"),
-    "lm-eval": ("aiohttp", "lm_eval", "requests", "tenacity"),
-}
-"""Extra -> the modules that it installs; the names are those of pyproject.toml."""
-
-DISTRIBUTIONS: Mapping[str, str] = {
-    "PIL": "pillow",
-    "google_crc32c": "google-crc32c",
-    "lm_eval": "lm-eval",
-    "onnx_ir": "onnx-ir",
-    "prometheus_client": "prometheus-client",
-}
-"""Module -> its name on the package index, if the names differ."""
+__all__ = ["install_command", "is_installed", "missing_packages", "packages_of", "require"]
 
 
-def missing_modules(extra: str) -> list[str]:
-    """Return the modules of `extra` that are not installed, without importing any."""
-    return [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
+def packages_of(extra: str) -> list[str]:
+    """Return the packages of an extra, from the metadata of the installed xlexport; none if it is not installed."""
+    try:
+        requirements = metadata.requires("xlexport") or []
+    except metadata.PackageNotFoundError:  # a copy of the sources on Python's path
+        return []
+    matches = (re.match(rf"([\w.-]+).*\bextra == ['\"]{extra}['\"]", line) for line in requirements)
+    return [match[1] for match in matches if match]
 
 
-def install_command(modules: Iterable[str]) -> str:
+def is_installed(package: str) -> bool:
+    """Return whether a package is installed, without importing it."""
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Return the packages of `extra` that are not installed."""
+    return [name for name in packages_of(extra) if not is_installed(name)]
+
+
+def install_command(packages: Iterable[str]) -> str:
     """Return the command that installs packages; xlexport itself is on no package index."""
-    return f"pip install {' '.join(DISTRIBUTIONS.get(name, name) for name in modules)}"
+    return f"pip install {' '.join(packages)}"
 
 
 def require(extra: str, *further: str) -> None:
     """Check that an extra is installed before its packages are imported.
 
     Args:
-        further: other modules that are needed, too.
+        further: other packages that are needed, too.
 
     Raises:
-        MissingDependencyError: it is not; lists all modules that are missing.
+        MissingDependencyError: it is not; lists all packages that are missing.
     """
-    missing = [*missing_modules(extra), *(name for name in further if importlib.util.find_spec(name) is None)]
+    missing = [*missing_packages(extra), *(name for name in further if not is_installed(name))]
     if missing:
         raise MissingDependencyError(
             f"{', '.join(missing)} not installed, needed here.",

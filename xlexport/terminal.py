@@ -184,20 +184,18 @@ class Failure:
     Attributes:
         error: what is wrong, and where; hint: what to do about it, or None.
         type: the class of the error.
-        text: error and hint in one line.
     """
 
     error: str
     hint: str | None
     type: str
-    text: str
 
     def show(self, as_json: bool) -> None:
         """Print it on standard error: a line for a person, or one JSON object."""
         if as_json:
             print_json({"error": self.error, "hint": self.hint, "type": self.type}, err=True)
         else:
-            tell_problem(f"Error: {self.text}")
+            tell_problem(" ".join(filter(None, (f"Error: {self.error}", self.hint))))
 
 
 def failure(error: Exception) -> Failure | None:
@@ -208,15 +206,13 @@ def failure(error: Exception) -> Failure | None:
 
     kind = type(error).__name__
     if isinstance(error, XlexportError | XlruntimeError | XltrainingError):
-        return Failure(error.message, error.hint, kind, str(error))
+        return Failure(error.message, error.hint, kind)
     if isinstance(error, OSError):
-        what, hint = _system(error)
-    elif isinstance(error, MemoryError):
-        what = "out of memory."
+        return Failure(*_system(error), kind)
+    if isinstance(error, MemoryError):
         hint = "Use a smaller --batch-size, --segment-len or --mem-len, or a larger machine."
-    else:
-        return None
-    return Failure(what, hint, kind, " ".join(filter(None, (what, hint))))
+        return Failure("out of memory.", hint, kind)
+    return None
 
 
 def _system(error: OSError) -> tuple[str, str | None]:

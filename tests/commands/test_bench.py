@@ -297,9 +297,9 @@ def test_plots_that_are_refused_before_anything_runs(
     several = ("bench", tmp_path / "no.bundle", "--segment-len", "1,2")
     assert "a plot is a .png or .svg file" in invoke(*several, "--plot", tmp_path / "sweep.gif").error
     assert "one combination is not enough" in invoke(*several[:3], "1,1", "--plot", tmp_path / "sweep.png").error
-    monkeypatch.setattr("xlexport.extras.EXTRAS", {"convert": (), "plot": ("no_such_module",)})
+    monkeypatch.setattr("xlexport.extras.packages_of", lambda extra: ["no-such-package"] if extra == "plot" else [])
     error = invoke(*several, "--plot", tmp_path / "sweep.png").error
-    assert "no_such_module not installed, needed here. Install it: pip install no_such_module." in error
+    assert "no-such-package not installed, needed here. Install it: pip install no-such-package." in error
     monkeypatch.undo()
     pytest.importorskip("matplotlib")
     assert "no such folder to write sweep.png into" in invoke(*several, "--plot", tmp_path / "no" / "sweep.png").error

@@ -60,7 +60,7 @@ def test_runtime_too_old_for_the_graphs_is_found(monkeypatch: pytest.MonkeyPatch
 
 def test_absent_extra_is_information_with_the_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        xlexport.commands.doctor, "missing_modules", lambda extra: ["onnx"] if extra == "convert" else []
+        xlexport.commands.doctor, "missing_packages", lambda extra: ["onnx"] if extra == "convert" else []
     )
     checks = by_name(run_checks())
     assert checks["train"].ok is True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import signal
 import socket
@@ -17,9 +16,9 @@ import pytest
 
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
-from xlexport.extras import missing_modules
+from xlexport.extras import missing_packages
 
-needs_server = pytest.mark.skipif(bool(missing_modules("serve")), reason="the extra serve is not installed")
+needs_server = pytest.mark.skipif(bool(missing_packages("serve")), reason="the extra serve is not installed")
 
 
 def post(url: str, body: Any, key: str) -> Any:
@@ -102,8 +101,5 @@ def test_what_cannot_be_served(invoke: Invoke, tmp_path: Path) -> None:
 
 
 def test_missing_packages_are_named(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name, *more: None if name == "uvicorn" else real(name, *more)
-    )
+    monkeypatch.setattr("xlexport.extras.is_installed", lambda name: name != "uvicorn")
     assert "uvicorn" in invoke("serve", golden_bundle(EMPTY)).error

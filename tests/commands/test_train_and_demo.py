@@ -231,9 +231,7 @@ def test_demo_of_a_vocabulary_shows_its_tokens(
 
 
 def test_demo_of_a_vocabulary_names_the_package_it_needs(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "xlexport.extras.importlib.util.find_spec", lambda name: None if name == "tokenizers" else object()
-    )
+    monkeypatch.setattr("xlexport.extras.is_installed", lambda name: name != "tokenizers")
     error = invoke("demo", "--sample", "bpe").error
     assert error == "Error: tokenizers not installed, needed here. Install it: pip install tokenizers."
 

@@ -83,9 +83,9 @@ def test_columns_have_one_type(tmp_path: Path) -> None:
 
 
 def test_parquet_needs_its_package(score: Score, texts: list[Path], tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("xlexport.extras.EXTRAS", {"tables": ("no_such_module",)})
+    monkeypatch.setattr("xlexport.extras.packages_of", lambda extra: ["no-such-package"])
     shown = score(texts[0], "-o", tmp_path / "x.parquet")
-    assert shown.code == 1 and "no_such_module not installed" in shown.err
+    assert shown.code == 1 and "no-such-package not installed" in shown.err
     assert not list(tmp_path.glob("x.*"))
 
 

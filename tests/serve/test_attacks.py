@@ -16,12 +16,12 @@ from socket import create_connection, socket
 import pytest
 
 from tests.helpers.paths import EMPTY, golden_bundle
-from xlexport.extras import missing_modules
+from xlexport.extras import missing_packages
 
 pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(sys.platform != "linux", reason="the limits of another process are Linux's"),
-    pytest.mark.skipif(bool(missing_modules("serve")), reason="the extra serve is not installed"),
+    pytest.mark.skipif(bool(missing_packages("serve")), reason="the extra serve is not installed"),
 ]
 
 DESCRIPTORS = 300  # of the server's process, so at most 172 connections

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlexport.extras import missing_modules
+from xlexport.extras import missing_packages
 
-pytestmark = pytest.mark.skipif(bool(missing_modules("serve")), reason="the extra serve is not installed")
+pytestmark = pytest.mark.skipif(bool(missing_packages("serve")), reason="the extra serve is not installed")
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats()
 TEXTS = st.text() | st.text('\\",:[]{} \n1')

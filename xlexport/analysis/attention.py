@@ -6,7 +6,7 @@ computes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from xltraining.language_model import LanguageModel
 
-__all__ = ["AttentionReport", "attention_by_distance", "head_rows", "require_attention"]
+__all__ = ["AttentionReport", "attention_by_distance", "head_rows", "observe_segments", "require_attention"]
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,34 @@ def attention_by_distance(
     Raises:
         XlexportError: there are too few tokens.
     """
+    S, M = segment_len, model.config.mem_len
+    sums = np.zeros((model.config.n_layer, model.config.n_head, model.config.position_limit or M + S))
+
+    def add(layer: int, weights: Tensor) -> None:
+        sums[layer, :, : weights.shape[-1]] += _by_distance(weights)
+
+    queries = observe_segments(model, ids, S, tokens, lambda: _observe(model, add), progress)
+    window = sums.shape[2] if model.config.window is None else model.config.window
+    return AttentionReport(queries, S, M, sums[:, :, :window] / queries)
+
+
+def observe_segments(
+    model: LanguageModel,
+    ids: npt.NDArray[np.int64],
+    segment_len: int,
+    tokens: int | None,
+    add_hooks: Callable[[], Sequence[RemovableHandle]],
+    progress: Progress = no_progress,
+) -> int:
+    """Walk `ids` as one document with carried memory, and return the number of tokens in observed segments.
+
+    Args:
+        add_hooks: adds hooks to the model; called before each segment after the memory is full.
+        tokens, progress: as for `attention_by_distance`.
+
+    Raises:
+        XlexportError: there are too few tokens.
+    """
     import torch
 
     S, M = segment_len, model.config.mem_len
@@ -124,26 +152,19 @@ def attention_by_distance(
             hint="Give a longer text, or a smaller --mem-len.",
         )
     stop = len(ids) if tokens is None else min(len(ids), warmup + tokens)
-    sums = np.zeros((model.config.n_layer, model.config.n_head, model.config.position_limit or M + S))
-
-    def add(layer: int, weights: Tensor) -> None:
-        sums[layer, :, : weights.shape[-1]] += _by_distance(weights)
-
     with torch.inference_mode():
         memory: Any = None
         for start in range(0, stop, S):
             segment = torch.from_numpy(ids[None, start : min(start + S, stop)])
             memory = model.memory_before(memory, segment.shape[1])
-            hooks = _observe(model, add) if start >= warmup else []
+            hooks = add_hooks() if start >= warmup else []
             try:
                 _, memory = model(segment, memory)
             finally:
                 for hook in hooks:
                     hook.remove()
             progress(start + segment.shape[1], stop)
-    counted = stop - warmup
-    window = sums.shape[2] if model.config.window is None else model.config.window
-    return AttentionReport(counted, S, M, sums[:, :, :window] / counted)
+    return stop - warmup
 
 
 def require_attention(name: str, where: str) -> None:

@@ -11,19 +11,19 @@ Term (c), u . k_j, does not depend on the distance. All are scaled by 1/sqrt(d_h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.analysis.attention import observe_segments
 from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import XlexportError
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.utils.hooks import RemovableHandle
 
     from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
     from xltraining.transformer_xl.encodings.relative import RelativeAttention
@@ -76,37 +76,19 @@ def attention_terms(
     Raises:
         XlexportError: the model has another encoding of positions, or there are too few tokens.
     """
-    import torch
-
-    config, S = model.config, segment_len
+    config, S, M = model.config, segment_len, model.config.mem_len
     if config.encoding != "relative":
         raise XlexportError(
             f"the terms of scores are those of encoding relative, but the model has {config.encoding}.",
             hint="Leave --position out.",
         )
-    M = config.mem_len
-    warmup = -(-M // S) * S
-    if len(ids) <= warmup:
-        raise XlexportError(
-            f"the text has {len(ids):,} tokens, but the memory is full only after {warmup:,}.",
-            hint="Give a longer text, or a smaller --mem-len.",
-        )
-    stop = len(ids) if tokens is None else min(len(ids), warmup + tokens)
     sums = {term: np.zeros((config.n_layer, config.n_head, M + 1)) for term in TERMS}
-    with torch.inference_mode():
-        memory: Any = None
-        for start in range(0, stop, S):
-            segment = torch.from_numpy(ids[None, start : min(start + S, stop)])
-            with _observed(model, sums) if start >= warmup else ExitStack():
-                _, memory = model(segment, memory)
-            progress(start + segment.shape[1], stop)
-    counted = stop - warmup
-    return AttentionTerms(counted, S, M, {term: values / counted for term, values in sums.items()})
+    queries = observe_segments(model, ids, S, tokens, lambda: _add_hooks(model, sums), progress)
+    return AttentionTerms(queries, S, M, {term: values / queries for term, values in sums.items()})
 
 
-@contextmanager
-def _observed(model: TransformerXL, sums: dict[str, npt.NDArray[np.float64]]) -> Iterator[None]:
-    """Add the terms of every segment that the model runs to `sums`."""
+def _add_hooks(model: TransformerXL, sums: dict[str, npt.NDArray[np.float64]]) -> list[RemovableHandle]:
+    """Let the model add the terms of its next segments to `sums`, until the hooks are removed."""
 
     def add(layer: int, attention: RelativeAttention, inputs: tuple[Tensor, ...]) -> None:
         hidden, memory, shared = inputs[:3]
@@ -118,12 +100,7 @@ def _observed(model: TransformerXL, sums: dict[str, npt.NDArray[np.float64]]) ->
         return lambda module, inputs: add(number, module, inputs)
 
     layers = [cast("TransformerXLLayer", layer) for layer in model.layers]
-    hooks = [layer.attention.register_forward_pre_hook(hook(number)) for number, layer in enumerate(layers)]
-    try:
-        yield
-    finally:
-        for one in hooks:
-            one.remove()
+    return [layer.attention.register_forward_pre_hook(hook(number)) for number, layer in enumerate(layers)]
 
 
 def _terms(attention: RelativeAttention, hidden: Tensor, memory: Tensor, shared: Tensor) -> dict[str, Tensor]:

@@ -252,8 +252,8 @@ def measure_context(
     def losses(mem_len: int) -> list[npt.NDArray[np.float32]]:
         all_losses = []
         for model, text, scores in zip(models, texts, scores_by_model, strict=True):
-            measured, scores[mem_len] = _score(model, text, mem_len, counted, batch_size, scored, evaluation)
-            all_losses.append(measured)
+            nats, scores[mem_len] = _score(model, text, mem_len, counted, batch_size, scored, evaluation)
+            all_losses.append(nats)
         return all_losses
 
     passes_over = f"{most} pass{'es' if most > 1 else ''} over {texts[0].tokens:,} tokens"
@@ -311,7 +311,7 @@ def _score(
     mem_len: int,
     counted: npt.NDArray[np.bool_],
     batch_size: int,
-    scored: Callable[[int], None],
+    count_tokens: Callable[[int], None],
     evaluation: dict[str, Any],
 ) -> tuple[npt.NDArray[np.float32], LengthScore]:
     """Return the losses (n,) in nats of the tokens that count, document by document, and their summary."""
@@ -321,7 +321,7 @@ def _score(
     for part in model.score_tokens(text.documents, batch_size=batch_size, mem_len=mem_len, **evaluation):
         losses[part.number].append(-part.log_probs)
         contexts[part.number].append(part.context)
-        scored(len(part))
+        count_tokens(len(part))
     elapsed = time.perf_counter() - started
     nats = np.concatenate([array for arrays in losses for array in arrays])
     if not np.isfinite(nats).all():

@@ -241,8 +241,8 @@ def sizes_of(tensors: Mapping[str, Any], div_val: object = None) -> dict[str, An
     """
 
     def shape(name: str, rank: int) -> tuple[int, ...] | None:
-        found = tuple(getattr(tensors.get(name), "shape", ()))
-        return found if len(found) == rank and 0 not in found else None  # an empty tensor can claim any sizes
+        axes = tuple(getattr(tensors.get(name), "shape", ()))
+        return axes if len(axes) == rank and 0 not in axes else None  # an empty tensor can claim any sizes
 
     sizes: dict[str, Any] = {}
     layers = {int(match[1]) for name in tensors if (match := re.match(r"layers\.(\d{1,6})\.", name))}
@@ -312,7 +312,7 @@ def _same(one: object, other: object) -> bool:
 
 def contradictions(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str]:
     """Return the settings in which the source contradicts its tensors, one sentence each."""
-    found = [
+    problems = [
         f"{name} is {_value(settings[name])} by the configuration, {_value(value)} by the tensors"
         for name, value in sizes.items()
         if settings.get(name, value) != value
@@ -320,9 +320,9 @@ def contradictions(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> lis
     if "cutoffs" in settings and "cutoffs" not in sizes and "n_cutoffs" in sizes:
         number = len(settings["cutoffs"]) if isinstance(settings["cutoffs"], tuple) else -1
         if number != sizes["n_cutoffs"]:
-            stated = _value(settings["cutoffs"])
-            found.append(f"cutoffs is {stated} by the configuration, of length {sizes['n_cutoffs']} by the tensors")
-    return found
+            text = _value(settings["cutoffs"])
+            problems.append(f"cutoffs is {text} by the configuration, of length {sizes['n_cutoffs']} by the tensors")
+    return problems
 
 
 def _value(value: object) -> str:
@@ -343,8 +343,8 @@ def require_supported(
     Raises:
         CheckpointError: the message lists all unsupported settings, with the reasons.
     """
-    found = set(names)
-    attn_type, ext_len = settings.get("attn_type", 0) or _attention_type(found), settings.get("ext_len", 0)
+    tensor_names = set(names)
+    attn_type, ext_len = settings.get("attn_type", 0) or _attention_type(tensor_names), settings.get("ext_len", 0)
     problems = []
     if type(attn_type) is not int or attn_type not in attn_types:
         what = ATTENTION_TYPES.get(attn_type, "unknown here") if isinstance(attn_type, int) else "not a number"
@@ -360,7 +360,7 @@ def require_supported(
             "that is neither predicted nor in memory, but a step graph predicts all that it is fed"
         )
     sample_softmax = settings.get("sample_softmax", -1)
-    if "out_layer.weight" in found or not isinstance(sample_softmax, int) or sample_softmax > 0:
+    if "out_layer.weight" in tensor_names or not isinstance(sample_softmax, int) or sample_softmax > 0:
         problems.append(
             f"sample_softmax {_value(sample_softmax)} is an output layer that is trained on samples of the "
             "vocabulary, which no published model uses and no oracle covers"
@@ -472,10 +472,10 @@ def torch_source(
         )
     settings = plain_cutoffs({name: _plain(value) for name, value in settings.items() if value is not None})
     sizes = sizes_of(tensors, settings.get("div_val"))
-    found = contradictions(settings, sizes)
-    if found:
+    problems = contradictions(settings, sizes)
+    if problems:
         raise CheckpointError(
-            f"{path}: {problems_listed(found)}.", hint="Give the configuration that it was trained with."
+            f"{path}: {problems_listed(problems)}.", hint="Give the configuration that it was trained with."
         )
     values = {
         "untie_r": "r_w_bias" not in tensors or attn_type != 0,
@@ -492,8 +492,8 @@ def torch_source(
             {name: value for name, value in values.items() if name not in NOT_FIELDS}
         )
     except (ConfigError, TypeError) as error:
-        said = str(error).removesuffix(".")
-        raise CheckpointError(f"{path}: {said}.", hint="Give the configuration that it was trained with.") from error
+        reason = str(error).removesuffix(".")
+        raise CheckpointError(f"{path}: {reason}.", hint="Give the configuration that it was trained with.") from error
     state_dict = canonical_tensors(
         path, config, tensors, reversed_clusters=code_base.reversed_clusters, tables_are_cut=tables_are_cut
     )

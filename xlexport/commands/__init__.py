@@ -102,14 +102,13 @@ def run(arguments: Sequence[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
         if as_json:
-            text = error.format_message()
-            Failure(text, None, type(error).__name__, text).show(as_json)
+            Failure(error.format_message(), None, type(error).__name__).show(as_json)
         else:
             tell_usage(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        what, hint = "interrupted; no unfinished output was left.", "Run the command again."
-        Failure(what, hint, "KeyboardInterrupt", f"{what} {hint}").show(as_json)
+        message = "interrupted; no unfinished output was left."
+        Failure(message, "Run the command again.", "KeyboardInterrupt").show(as_json)
         return INTERRUPTED
     except Exception as error:
         expected = failure(error)

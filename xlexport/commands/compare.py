@@ -66,12 +66,12 @@ def compare(
         raise click.UsageError("Parquet is a format of files. Give one with -o.")
     if output is None and force:
         raise click.UsageError("--force is about an output file. Give it with -o.")
-    written = kind or ("jsonl" if output is None else format_of_ending(output))
+    output_kind = kind or ("jsonl" if output is None else format_of_ending(output))
     from xlexport.atomic_output import check_file
     from xlexport.scoring.comparison import Comparison
     from xlexport.scoring.documents import table
 
-    if written == "parquet":
+    if output_kind == "parquet":
         require("tables")
     if output is not None:
         check_file(output, force)
@@ -84,10 +84,10 @@ def compare(
 
     records = comparison.records()
     first = next(records)
-    header = header_line(written, first)
-    lines = itertools.chain([header] if header else [], map(encoder(written), itertools.chain([first], records)))
+    header = header_line(output_kind, first)
+    lines = itertools.chain([header] if header else [], map(encoder(output_kind), itertools.chain([first], records)))
     if output is not None:
-        _write(lines, output, written, force)
+        _write(lines, output, output_kind, force)
     else:
         for line in lines:
             print_text(line.decode("utf-8").removesuffix("\n"))

@@ -90,8 +90,8 @@ def convert(
         check_output(output, force)
     with progress_bar(f"reading {checkpoint}") as progress:
         source = checkpoints.load(checkpoint, format_name, config)
-        chosen = ConversionOptions.of(**options)
-        report = write_bundle(source, output, chosen, force=force, tell=progress.tell, progress=progress)
+        conversion = ConversionOptions.of(**options)
+        report = write_bundle(source, output, conversion, force=force, tell=progress.tell, progress=progress)
     bundle = read_bundle(output, check_files=False)
     quantized, text = bundle.provenance.get("quantization"), bundle.provenance["verified_on"]
     if as_json:
@@ -105,10 +105,10 @@ def convert(
             }
         )
     else:
-        given = "" if options["verify_text"] is not None else "; give --text for yours"
+        advice = "" if options["verify_text"] is not None else "; give --text for yours"
         print_table(
             [
-                ("verified on", f"{text}{given}"),
+                ("verified on", f"{text}{advice}"),
                 *parity_rows(report),
                 *(quantization_rows(quantized) if quantized else []),
             ]

@@ -15,7 +15,7 @@ import numpy as np
 
 from xlexport import __version__
 from xlexport.errors import XlexportError
-from xlexport.extras import DISTRIBUTIONS, EXTRAS, install_command, missing_modules
+from xlexport.extras import install_command, is_installed, missing_packages, packages_of
 from xlexport.sample import sample_checkpoint
 from xlexport.terminal import print_json, print_table
 from xlruntime import BundleError, Device, ProviderError, XlruntimeError
@@ -67,14 +67,14 @@ def run_checks() -> list[Check]:
     checks = [_python(), _numpy(), _onnxruntime()]
     if checks[-1].ok:
         checks += [_session(Device("cpu")), _cuda(), _kernels()]
-    checks += [_extra(name) for name in EXTRAS]
+    checks += [_extra(name) for name in PURPOSES]
     return [*checks, _sample(), _cores(), _memory(), _instruction_sets()]
 
 
 def _python() -> Check:
-    found = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
+    version = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
     good = sys.version_info >= OLDEST_PYTHON
-    return Check("python", good, found, None if good else "Install Python 3.11 or newer.")
+    return Check("python", good, version, None if good else "Install Python 3.11 or newer.")
 
 
 def _numpy() -> Check:
@@ -142,19 +142,12 @@ def _kernels() -> Check:
 
 
 def _extra(extra: str) -> Check:
-    missing = missing_modules(extra)
-    found = [f"{name} {_version(name)}" for name in EXTRAS[extra] if name not in missing]
-    detail = f"for {PURPOSES[extra]}: {', '.join(found) or 'nothing installed'}"
+    missing = missing_packages(extra)
+    packages = [f"{name} {importlib.metadata.version(name)}" for name in packages_of(extra) if is_installed(name)]
+    detail = f"for {PURPOSES[extra]}: {', '.join(packages) or 'nothing installed'}"
     if not missing:
         return Check(extra, True, detail)
     return Check(extra, None, f"{detail}; missing {', '.join(missing)}", install_command(missing))
-
-
-def _version(module: str) -> str:
-    try:
-        return importlib.metadata.version(DISTRIBUTIONS.get(module, module))
-    except importlib.metadata.PackageNotFoundError:
-        return "of unknown version"
 
 
 def _sample() -> Check:
@@ -197,8 +190,8 @@ def _instruction_sets() -> Check:
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):  # x86, ARM
             flags = set(value.split())
-            found = [flag for flag in INSTRUCTION_SETS if flag in flags]
-            return Check("instruction sets", True, f"{platform.machine()}: {' '.join(found) or 'none of note'}")
+            usable = [flag for flag in INSTRUCTION_SETS if flag in flags]
+            return Check("instruction sets", True, f"{platform.machine()}: {' '.join(usable) or 'none of note'}")
     return Check("instruction sets", None, f"{platform.machine()}: unknown on this system")
 
 

@@ -67,11 +67,11 @@ def evaluate(
     if (warning := short_streams(streams)) is not None:
         tell_problem(f"Warning: {warning}")
     with progress_bar("evaluating") as progress:
-        found = walk(model, streams, progress)
+        score = walk(model, streams, progress)
     if as_json:
-        print_json(found.to_dict())
+        print_json(score.to_dict())
     else:
-        print_table(corpus_rows(found))
+        print_table(corpus_rows(score))
 
 
 def short_streams(streams: Streams) -> str | None:
@@ -91,7 +91,7 @@ def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
     """Return the rows of a CorpusScore for people; rows that do not apply are left out."""
     unit = score.unit
     text = f", {score.bytes:,} bytes" if score.bytes and unit != "byte" else ""
-    chosen = "".join(f", {name} {json.dumps(value)}" for name, value in score.settings.items())
+    settings = "".join(f", {name} {json.dumps(value)}" for name, value in score.settings.items())
     warmup = f", {score.warmup_segments} segments of warm-up" if score.warmup_segments else ""
     rows = [
         ("corpus", f"{score.corpus}: {score.tokens:,} {unit}s{text}"),
@@ -106,7 +106,7 @@ def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
         ),
         (
             "settings",
-            f"segment_len {score.segment_len:,}{chosen}, first memory {score.first_memory}"
+            f"segment_len {score.segment_len:,}{settings}, first memory {score.first_memory}"
             f"{', restart at the last position' if score.restart else ''}",
         ),
         (f"nats per {unit}", f"{score.nats_per_token:.4f}"),

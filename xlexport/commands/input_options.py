@@ -107,16 +107,16 @@ def documents_given(files: Sequence[Path], selection: Selection) -> list[Documen
     reading = selection.reading
     inputs = find_inputs(files, selection.include, reading, [], tell)
     budget = ALL_LIMITS.budget("all documents together", TextError)
-    opened = []
+    collection = []
     for document in documents(inputs, reading, sys.stdin.buffer, keep=False):
         source: Any = document.source
         budget.charge(
             DOCUMENT_COST + (ID_COST * len(source) if isinstance(source, list) else getattr(source, "held", 0))
         )
-        opened.append(document)
-    if not opened:
+        collection.append(document)
+    if not collection:
         raise nothing_in([entry.name for entry in inputs], "lines that are not blank")
-    return opened
+    return collection
 
 
 def only_document_given(file: Path, selection: Selection) -> Document:

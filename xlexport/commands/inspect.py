@@ -173,7 +173,7 @@ def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None
         *description.checkpoint(config, settings),
         *((path.name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for path, digest in source.files.items()),
         *(("note", note) for note in source.notes),
-        *(("needs", needed) for needed in _needs(source, missing)),
+        *(("needs", option) for option in _needs(source, missing)),
     ]
 
 
@@ -293,10 +293,10 @@ def inspect(
 
     if is_bundle(path):
         manifest = read_bundle(path)
-        description, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
+        content, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
         if device is not None:
             model = open_bundle(path, translators=True, device=device, ops=ops, check_files=False)
-            description["placement"], description["kernels"] = placed = placement_of(model)
+            content["placement"], content["kernels"] = placed = placement_of(model)
             rows += placement_rows(*placed)
     elif device is not None:
         raise click.UsageError("--device is for bundles: a checkpoint does not run.")
@@ -305,8 +305,8 @@ def inspect(
             source, missing = checkpoints.load(path, format_name, config), None
         except MissingAnswerError as error:
             source, missing = checkpoints.load(path, format_name, {**(config or {}), **error.placeholders}), error
-        description, rows = checkpoint_object(source, missing), checkpoint_rows(source, missing)
+        content, rows = checkpoint_object(source, missing), checkpoint_rows(source, missing)
     if as_json:
-        print_json(description)
+        print_json(content)
     else:
         print_table(rows)

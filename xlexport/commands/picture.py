@@ -75,17 +75,18 @@ def picture(
     model = open_bundle(bundle, **runtime)
     side = image_side(model.bundle)
     originals = _photographs(photos, side)
-    kept: list[Pixels | None] = [original[: round(side * keep)] for original in originals]
-    kept = kept or [None]
-    done = itertools.count(1)
-    total = count * sum(3 * side * (side - (0 if part is None else len(part))) for part in kept)
+    prefixes: list[Pixels | None] = [original[: round(side * keep)] for original in originals]
+    prefixes = prefixes or [None]
+    counter = itertools.count(1)
+    total = count * sum(3 * side * (side - (0 if part is None else len(part))) for part in prefixes)
     with progress_bar("drawing") as show:
-        drawn = [
-            [draw_image(model, part, each, lambda: show(next(done), total), **evaluation) for each in sampling]
-            for part in kept
+        drawings = [
+            [draw_image(model, part, each, lambda: show(next(counter), total), **evaluation) for each in sampling]
+            for part in prefixes
         ]
     rows = [
-        [*_shown(original, part), *images] for original, part, images in itertools.zip_longest(originals, kept, drawn)
+        [*_shown(original, part), *images]
+        for original, part, images in itertools.zip_longest(originals, prefixes, drawings)
     ]
     with atomic_output.file(output) as temporary, atomic_output.writing(output):
         temporary.write_bytes(png(side_by_side(rows, scale)))
@@ -104,10 +105,10 @@ def _photographs(files: Sequence[Path], side: int) -> list[Pixels]:
     return [central_crop(photo, side) for photo in read_photos(files, side)]
 
 
-def _shown(original: Pixels | None, kept: Pixels | None) -> list[Pixels]:
+def _shown(original: Pixels | None, prefix: Pixels | None) -> list[Pixels]:
     """Return a photograph, and what is kept of it on grey."""
-    if original is None or kept is None:
+    if original is None or prefix is None:
         return []
     masked = original.copy()
-    masked[len(kept) :] = _GREY
+    masked[len(prefix) :] = _GREY
     return [original, masked]

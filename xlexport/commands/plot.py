@@ -137,13 +137,13 @@ def attention(
     from xlexport.verification.eager import check_sizes
     from xlexport.verification.walked_text import verify_ids
 
-    opened = xlruntime.load(bundle, ops="none")  # for its tokenizer and settings; no graph runs
-    require_attention(opened.bundle.architecture, str(bundle))
-    settings = opened.evaluation(**evaluation)
-    ids = verify_ids(opened.bundle, opened.tokenizer, file)
+    runtime_model = xlruntime.load(bundle, ops="none")  # for its tokenizer and settings; no graph runs
+    require_attention(runtime_model.bundle.architecture, str(bundle))
+    settings = runtime_model.evaluation(**evaluation)
+    ids = verify_ids(runtime_model.bundle, runtime_model.tokenizer, file)
     model = checkpoints.load(checkpoint, format_name, config).build_model()
-    check_sizes(opened, model)
-    model = architecture(opened.bundle.architecture).configured(model, opened.bundle.config, settings)
+    check_sizes(runtime_model, model)
+    model = architecture(runtime_model.bundle.architecture).configured(model, runtime_model.bundle.config, settings)
     if position:
         _draw_terms(model, ids, settings.segment_len, tokens, output, as_json)
         return

@@ -123,10 +123,13 @@ def quantize(
 
 def quantization_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the rows of a QuantizationReport's fields for people."""
-    kept, texts = report["kept"], ", ".join(str(file["name"]) for file in report["text"])
+    reasons, texts = report["kept"], ", ".join(str(file["name"]) for file in report["text"])
     return [
-        ("quantized", f"{report['products'] - len(kept)} of {report['products']} weight matrices to {report['dtype']}"),
-        *((f"float32: {name}", why) for name, why in kept.items()),
+        (
+            "quantized",
+            f"{report['products'] - len(reasons)} of {report['products']} weight matrices to {report['dtype']}",
+        ),
+        *((f"float32: {name}", why) for name, why in reasons.items()),
         ("memories", report["memory_dtype"] + (f": {report['memory_kept']}" if report["memory_kept"] else "")),
         ("measured on", f"{report['tokens']:,} tokens of {texts}"),
         (

@@ -32,17 +32,17 @@ TOP = 5
 MOST_SHOWN = 5  # documents that are left out and named on standard error
 
 
-def _page(context: click.Context, parameter: click.Parameter, given: str | None) -> Path | None:
+def _page(context: click.Context, parameter: click.Parameter, text: str | None) -> Path | None:
     """Return the page that -o names, if its ending is one that browsers and servers know as a page."""
-    if given is None:
+    if text is None:
         return None
-    if given == "-":
+    if text == "-":
         raise click.UsageError("A page is not written to standard output: name a file that ends in .html with -o.")
-    if given.endswith(("/", os.sep)) or Path(given).is_dir():
-        raise click.UsageError(f"{given}: a folder. Name the page in it, too: -o {Path(given, 'page.html')}")
-    if Path(given).suffix.lower() not in ENDINGS:
-        raise click.UsageError(f"{given}: a page is HTML, so its name has to end in .html or .htm.")
-    return Path(given)
+    if text.endswith(("/", os.sep)) or Path(text).is_dir():
+        raise click.UsageError(f"{text}: a folder. Name the page in it, too: -o {Path(text, 'page.html')}")
+    if Path(text).suffix.lower() not in ENDINGS:
+        raise click.UsageError(f"{text}: a page is HTML, so its name has to end in .html or .htm.")
+    return Path(text)
 
 
 @dataclass(frozen=True)
@@ -173,18 +173,18 @@ def report(
     from xlexport.scoring.documents import documents
     from xlexport.scoring.inputs import find_inputs, nothing_in
 
-    written = [output, *([] if page.picture is None else [page.picture])]
-    inputs = find_inputs(files, selection.include, selection.reading, written, tell)
+    outputs = [output, *([] if page.picture is None else [page.picture])]
+    inputs = find_inputs(files, selection.include, selection.reading, outputs, tell)
     _check_outputs(page, output, inputs)
-    if len(page.context_fields) > 1 and not all(found.repeatable for found in inputs):
+    if len(page.context_fields) > 1 and not all(entry.repeatable for entry in inputs):
         raise click.UsageError(
             "Two contexts read their input twice, but standard input and pipes are gone. Give files."
         )
     readings = [dataclasses.replace(selection.reading, context_field=name) for name in page.context_fields or (None,)]
-    given = zip(*(documents(inputs, reading, sys.stdin.buffer, keep=False) for reading in readings), strict=True)
-    first = list(itertools.islice(given, 2))
+    groups = zip(*(documents(inputs, reading, sys.stdin.buffer, keep=False) for reading in readings), strict=True)
+    first = list(itertools.islice(groups, 2))
     if not first:
-        raise nothing_in([found.name for found in inputs], "lines that are not blank")
+        raise nothing_in([entry.name for entry in inputs], "lines that are not blank")
     if len(first) == 1 and page.other is None and not page.context_fields:
         ((document,),) = first
         if selection.field is None and inputs[0].path is not None:
@@ -197,7 +197,7 @@ def report(
         raise click.UsageError("--top is for the tokens of a single document. This page shows words: leave it out.")
     bundles = [bundle] if page.other is None else [bundle, page.other]
     models = [open_bundle(path, **runtime) for path in bundles]
-    _several(models, bundles, itertools.chain(first, given), inputs, page, output, evaluation)
+    _several(models, bundles, itertools.chain(first, groups), inputs, page, output, evaluation)
 
 
 def _check_outputs(page: PageOptions, output: Path, inputs: Sequence[Input]) -> None:
@@ -205,15 +205,15 @@ def _check_outputs(page: PageOptions, output: Path, inputs: Sequence[Input]) -> 
     from xlexport.atomic_output import check_file
     from xlexport.figures import check_picture
 
-    read = [os.path.realpath(given.path) for given in inputs if given.path is not None]
-    written = [output] if page.picture is None else [output, page.picture]
-    for path in written:
-        if os.path.realpath(path) in read:
+    sources = [os.path.realpath(entry.path) for entry in inputs if entry.path is not None]
+    outputs = [output] if page.picture is None else [output, page.picture]
+    for path in outputs:
+        if os.path.realpath(path) in sources:
             raise click.UsageError(f"{path} is a file to report on, which the output would replace. Give another one.")
     if page.picture is not None:
         check_picture(page.picture)
-    if not read or any(map(os.path.exists, read)):
-        for path in written:
+    if not sources or any(map(os.path.exists, sources)):
+        for path in outputs:
             check_file(path, page.force)
 
 
@@ -244,10 +244,10 @@ def _one_document(
             watch=(lambda part: None) if collector is None else collector.take,
             **evaluation,
         )
-    for said in caveats(model.evaluation(**evaluation), model.tokenizer):
-        tell(said)
-    for said in losses(score):
-        tell(f"{score.document}: {said}")
+    for sentence in caveats(model.evaluation(**evaluation), model.tokenizer):
+        tell(sentence)
+    for sentence in losses(score):
+        tell(f"{score.document}: {sentence}")
     tell(f"wrote {output}: {score.tokens:,} tokens, {_size(output)}")
     if collector is not None:
         row = Row(document.name, (collector.words(),), None)
@@ -257,7 +257,7 @@ def _one_document(
 def _several(
     models: Sequence[Model],
     bundles: Sequence[Path],
-    given: Iterable[tuple[Document, ...]],
+    groups: Iterable[tuple[Document, ...]],
     inputs: Sequence[Input],
     page: PageOptions,
     output: Path,
@@ -268,30 +268,32 @@ def _several(
     from xlexport.report.words import Held, hold
     from xlruntime.messages import counted
 
-    held, further = hold(given)
+    documents, further = hold(groups)
     contexts = [f"context: {name}" for name in page.context_fields] or [""]
     sides = [
         Side(", ".join(filter(None, (name, context))), model, model.evaluation(**evaluation))
         for name, model in zip(_names(bundles), models, strict=True)
         for context in contexts
     ]
-    kept = [document for document in held if isinstance(document, Held)]
-    bar = DocumentsBar(len(kept) * len(sides), sum(len(document.raw) for document in kept) * len(sides))
+    readable = [document for document in documents if isinstance(document, Held)]
+    bar = DocumentsBar(len(readable) * len(sides), sum(len(document.raw) for document in readable) * len(sides))
     try:
-        found = score_sides(held, further, sides, bar.take)
+        list_report = score_sides(documents, further, sides, bar.take)
     finally:
         bar.clear()
     title = page.title_for(inputs)
-    write_list(found, output, title=title, force=page.force)
-    for left in found.left_out[:MOST_SHOWN]:
-        tell(f"{left.name}: left out: {left.why}")
-    for said in found.remarks:
-        tell(said)
-    words = sum(len(row.sides[0].starts) for row in found.scored)
-    what = f"{counted(len(found.scored), 'document')}, {counted(words, 'word')}"
+    write_list(list_report, output, title=title, force=page.force)
+    for omission in list_report.left_out[:MOST_SHOWN]:
+        tell(f"{omission.name}: left out: {omission.why}")
+    for sentence in list_report.remarks:
+        tell(sentence)
+    words = sum(len(row.sides[0].starts) for row in list_report.scored)
+    what = f"{counted(len(list_report.scored), 'document')}, {counted(words, 'word')}"
     tell(f"wrote {output}: {what}, {_size(output)}")
-    _draw(page, found.scored, [f"{letter}: {side.name}" for letter, side in zip("AB", sides, strict=False)], title)
-    if any(left.failed for left in found.left_out):
+    _draw(
+        page, list_report.scored, [f"{letter}: {side.name}" for letter, side in zip("AB", sides, strict=False)], title
+    )
+    if any(omission.failed for omission in list_report.left_out):
         click.get_current_context().exit(1)
 
 
@@ -314,6 +316,6 @@ def _draw(page: PageOptions, rows: Sequence[Row], sides: Sequence[str], title: s
         return
     from xlexport.report.picture import draw_words
 
-    for said in draw_words(rows, sides, title, page.picture):
-        tell(said)
+    for sentence in draw_words(rows, sides, title, page.picture):
+        tell(sentence)
     tell(f"wrote {page.picture}")

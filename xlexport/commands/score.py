@@ -183,7 +183,7 @@ class _Reporter:
     def fail(self, document: str, error: Exception) -> None:
         self.clear()
         line = f"{document}: {error}"
-        (failure(error) or Failure(line, None, type(error).__name__, line)).show(self._as_json)
+        (failure(error) or Failure(line, None, type(error).__name__)).show(self._as_json)
 
     def total(self, fields: Mapping[str, Any]) -> None:
         from xlexport.scoring.output_formats import document_line

@@ -133,7 +133,7 @@ def serve(
     from xlexport.serve.scheduler import Scheduler
     from xlexport.serve.server import Server, bound, log_to
 
-    given: dict[str, Any] = {
+    choices: dict[str, Any] = {
         "requests": max_requests,
         "tokens": max_tokens,
         "new_tokens": max_new_tokens,
@@ -144,7 +144,7 @@ def serve(
         "session_bytes": session_memory if session_memory is None else session_memory * 1_000_000,
         "session_seconds": session_ttl,
     }
-    limits = dataclasses.replace(ServeLimits(), **{name: value for name, value in given.items() if value is not None})
+    limits = dataclasses.replace(ServeLimits(), **{name: value for name, value in choices.items() if value is not None})
     text = None if prefix is None else ESCAPES.get(prefix, prefix)
     with bound(host, port) as listening:
         models = Models(
@@ -155,8 +155,8 @@ def serve(
             )
             for bundle in bundles
         )
-        shown = f"[{host}]" if ":" in host else host
-        url = f"http://{shown}:{listening.getsockname()[1]}/v1"
+        address = f"[{host}]" if ":" in host else host
+        url = f"http://{address}:{listening.getsockname()[1]}/v1"
         names = [model.name for model in models.all]
         if not keys and not _is_loopback(host):
             tell_problem(f"Warning: everybody who can reach {host} may use this server; set XLEXPORT_API_KEY.")

@@ -107,9 +107,9 @@ def train(
     training = {name: values[name] for name in TRAINING if is_given(name)}
     if not resume:
         check_effect(architecture, model, training)
-    from xlexport.extras import EXTRAS, require
+    from xlexport.extras import packages_of, require
 
-    require("train", *EXTRAS["images"] if values["task"] == "images" else ())
+    require("train", *packages_of("images") if values["task"] == "images" else ())
     if plot is not None:
         from xlexport.figures import check_picture
 

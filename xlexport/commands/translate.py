@@ -56,8 +56,8 @@ def translate(
     translator = xlruntime.load_translator(bundle, device=device, threads=threads, step_timeout=step_timeout)
     with click.open_file(str(file), "rb") as lines:
         sources = (line.rstrip(b"\r\n") for line in lines)
-        for found in translator.translate(sources, options=options, batch_size=batch_size):
+        for translation in translator.translate(sources, options=options, batch_size=batch_size):
             if as_json:
-                print_json(asdict(found))
+                print_json(asdict(translation))
             else:
-                print_text(" ".join(found.text.splitlines()))
+                print_text(" ".join(translation.text.splitlines()))

@@ -69,8 +69,8 @@ def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore) -> None:
         names = f"{product.name}.int8", f"{product.name}.step"
         integers, step = store.values(graph, names, lambda: quantize_columns(product.read()))
         weight = ir.node("DequantizeLinear", [integers, step], {"axis": 1})
-        made = ir.node("MatMul", [x, weight.outputs[0]])
-        return [*nodes, weight, made, ir.node("Mul", [made.outputs[0], largest])]
+        product_node = ir.node("MatMul", [x, weight.outputs[0]])
+        return [*nodes, weight, product_node, ir.node("Mul", [product_node.outputs[0], largest])]
 
     replace_products(model, keep, store, build)
 

@@ -143,8 +143,8 @@ def quantize_into(
     if options.dtype == "float16":
         tell("float16 is for CUDA; on a CPU it gives correct results, but slowly")
     parts = [*names, RINGS] if options.memory_dtype == "int8" else names
-    asked = _asked_for(parts, options.keep_float)
-    reasons = {name: "asked for" for name in parts if name in asked}
+    by_user = _asked_for(parts, options.keep_float)
+    reasons = {name: "asked for" for name in parts if name in by_user}
     if RINGS in parts and (problem := ring_problem(exact.folder, exact.bundle)):
         reasons[RINGS] = problem
     attempt = _Attempts(exact, folder, options, text, parts, tell)

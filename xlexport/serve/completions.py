@@ -104,12 +104,12 @@ class Completions:
 class _Answer:
     """The answer to one request, while its jobs run and after."""
 
-    def __init__(self, body: CompletionBody, model: Served, prompts: list[Prompted], choices: int, drawn: int) -> None:
+    def __init__(self, body: CompletionBody, model: Served, prompts: list[Prompted], choices: int, n_new: int) -> None:
         self.body = body
         self.model = model
         self.prompts = prompts
         self.choices = choices
-        self.drawn = drawn
+        self.drawn = n_new
         self.head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",

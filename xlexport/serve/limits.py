@@ -46,15 +46,15 @@ class ServeLimits:
     session_bytes: int = 1_000_000_000
     session_seconds: float = 3_600.0
 
-    def check_tokens(self, read: int, drawn: int, choices: int = 1) -> None:
+    def check_tokens(self, n_prompt: int, n_new: int, choices: int = 1) -> None:
         """Refuse a request that asks for too much.
 
         Raises:
             ApiError: with the limit.
         """
         for count, most, what, param in (
-            (read, self.tokens, "tokens to read", "prompt"),
-            (drawn, self.new_tokens, "tokens to draw", "max_tokens"),
+            (n_prompt, self.tokens, "tokens to read", "prompt"),
+            (n_new, self.new_tokens, "tokens to draw", "max_tokens"),
             (choices, self.choices, "continuations", "n"),
         ):
             if count > most:

@@ -57,5 +57,5 @@ def folder(target: Path) -> Iterator[Path]:
 def _settle(path: Path, mode: int) -> None:
     """Write a file to the disk with the mode of new files: some libraries write for the owner only."""
     path.chmod(mode)
-    with path.open("rb") as written:
-        os.fsync(written.fileno())
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())

@@ -209,21 +209,21 @@ def _buckets(
     notes: list[str],
 ) -> tuple[int, ...] | None:
     """Return the factors of the number of buckets, or None if no layer hashes or something is wrong."""
-    chosen, length, wrong = bucket_choices(choices)
+    choice, length, wrong = bucket_choices(choices)
     number, layers = content.get("num_buckets"), values["attn_layers"]
     problems += wrong
     if not isinstance(layers, tuple) or "lsh" not in layers:
-        if chosen or length:
+        if choice or length:
             problems.append("no layer hashes: leave out num_buckets and max_length of --config")
         return None
     if number is not None:
         factors = _plain(number) if isinstance(number, list) else (number,)
-        if length is not None or chosen not in (None, factors):
+        if length is not None or choice not in (None, factors):
             where = f"num_buckets is {shown(number)} in {CONFIG}"
             problems.append(f"{where}: leave out num_buckets and max_length of --config")
         return factors
     if length is None or wrong:
-        return chosen
+        return choice
     return _buckets_for(length, values, content.get("max_position_embeddings", 4096), problems, notes)
 
 

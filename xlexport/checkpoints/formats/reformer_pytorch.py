@@ -325,10 +325,10 @@ def _buckets(
     arguments: Mapping[str, Any], positions: int, problems: list[str]
 ) -> tuple[tuple[int, ...] | None, list[str]]:
     """Return the factors of the number of buckets (a document's length / `bucket_size`), and a note on that."""
-    chosen, length, wrong = bucket_choices(arguments)
+    factors, length, wrong = bucket_choices(arguments)
     problems += wrong
-    if arguments.get("use_full_attn") or chosen is not None or wrong:
-        return chosen, []
+    if arguments.get("use_full_attn") or factors is not None or wrong:
+        return factors, []
     chunk, length = arguments.get("bucket_size"), length or arguments.get("max_seq_len") or positions
     if not length:
         problems.append(

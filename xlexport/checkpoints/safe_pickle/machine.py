@@ -143,12 +143,12 @@ class Machine:
 
     def _carry_out(self, data: mmap.mmap, end: int) -> Any:
         """Carry out the operations up to STOP, and return what that finds on the stack."""
-        left = 0
+        budgeted = 0
         while True:
-            if not left:
+            if not budgeted:
                 self.budget.charge(operations=BLOCK)
-                left = BLOCK
-            left -= 1
+                budgeted = BLOCK
+            budgeted -= 1
             code = data.read_byte()
             if code not in OPERATIONS:
                 raise BadFileError(f"its pickle has an operation at byte {data.tell() - 1:,} that no checkpoint needs")
@@ -163,8 +163,8 @@ class Machine:
             value = handle(self, argument, items)
             if value is not NOTHING:
                 self.stack.append(value)
-            if self.budget.bytes < (taken := STACK_PLACE * (len(self.stack) + 2 * len(self.marks))):
-                self.charge(taken)
+            if self.budget.bytes < (size := STACK_PLACE * (len(self.stack) + 2 * len(self.marks))):
+                self.charge(size)
 
     def _take(self, count: int, is_marked: bool) -> list[Any]:
         """Take the values since the last mark from the stack if `is_marked`, and `count` before those."""
@@ -322,9 +322,9 @@ HANDLERS: dict[tuple[str, ...], Handler | None] = {  # all other operations are 
 
 def _takes(operation: pickletools.OpcodeInfo) -> tuple[int, bool]:
     """Return how many values an operation takes from the stack, and whether those since the last mark before them."""
-    taken = operation.stack_before
-    is_marked = pickletools.markobject in taken
-    return taken.index(pickletools.markobject) if is_marked else len(taken), is_marked
+    operands = operation.stack_before
+    is_marked = pickletools.markobject in operands
+    return operands.index(pickletools.markobject) if is_marked else len(operands), is_marked
 
 
 OPERATIONS = {

@@ -73,11 +73,11 @@ def _bytes(machine: Any, text: Any = b"", encoding: Any = "latin1") -> Any:
     return machine.value(text.encode("latin-1") if type(text) is str else text)
 
 
-def _reconstructed(_machine: Any, made: Any, _base: Any, state: Any = None) -> Record:
+def _reconstructed(_machine: Any, kind: Any, _base: Any, state: Any = None) -> Record:
     """Make the record of any object as protocols 0 and 1 write it."""
-    if not isinstance(made, Record):
+    if not isinstance(kind, Record):
         raise TypeError("not a class")
-    return Record(made.name, () if state is None else (state,))
+    return Record(kind.name, () if state is None else (state,))
 
 
 def _numpy_number(_machine: Any, dtype: Any, data: Any) -> Any:
