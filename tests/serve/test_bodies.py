@@ -32,8 +32,8 @@ def counted(value: Any) -> tuple[int, int]:
 @settings(deadline=None)
 @given(VALUES, st.sampled_from([None, 1]), st.booleans())
 def test_values_are_counted(value: Any, indent: int | None, ascii_only: bool) -> None:
-    from xlexport.serve.answers import ApiError
     from xlexport.serve.bodies import FIELDS, count_numbers
+    from xlexport.serve.errors import ApiError
     from xlexport.serve.limits import ServeLimits
 
     raw = bytearray(json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))

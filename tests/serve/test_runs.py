@@ -7,92 +7,152 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from xlexport.serve.answers import ApiError
-from xlexport.serve.jobs import Draw
-from xlexport.serve.results import draw_log
-from xlexport.serve.runs import UNREAD, Choice, News, Outcome
-from xlexport.serve.texts import Growing
+from tests.helpers.paths import EMPTY, golden_bundle
+from xlexport.extras import missing_packages
+from xlexport.serve.jobs import Choice, Delta, Job
+from xlexport.serve.texts import GrowingText
+from xlruntime import Sampling, load
 from xlruntime.tokenizers import ByteTokenizer
 
+pytestmark = pytest.mark.skipif(bool(missing_packages("serve")), reason="the extra serve is not installed")
+
 LIKELIEST = 5
+LOGITS = np.random.default_rng(0).normal(size=(64, 256)).astype(np.float32)
 
 
-def drawn(number: int) -> Draw:
-    """Return a token with likeliest ones; all numbers are objects of their own, as in a server.
-
-    The tuples are made from lists: Python keeps up to 2,000 freed ones made from generators.
-    """
-    ids = tuple([1000 + number + rank for rank in range(LIKELIEST)])
-    return Draw(97 + number % 26, -1.0 - number, ids, tuple([-2.0 - number - rank for rank in range(LIKELIEST)]))
+def draw(choice: Choice, number: int, token: int | None = None) -> bool:
+    """Add a token with likeliest ones."""
+    return choice.add(97 + number % 26 if token is None else token, LOGITS[number % 64], LIKELIEST)
 
 
-def with_news(body: Callable[[Outcome, News], Coroutine[Any, Any, None]]) -> None:
+def log_softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    scores = logits.astype(np.float64)
+    return np.asarray(scores - np.log(np.exp(scores).sum()))
+
+
+class Held:
+    """A scheduler whose jobs a test runs."""
+
+    def submit(self, job: Job) -> None:
+        pass
+
+
+def with_stream(body: Callable[[Job, Any], Coroutine[Any, Any, None]], tokenizer: ByteTokenizer | None = None) -> None:
+    from xlexport.serve.runs import Run
+
     async def run() -> None:
-        news = News()
-        await body(Outcome(0, [Choice(Growing(ByteTokenizer(), [], []), keep=False)], news), news)
+        request = Run(Held(), 60)  # type: ignore[arg-type]
+        text = GrowingText(tokenizer or ByteTokenizer(), [], [])
+        job = Job(np.array([1]), max_tokens=10**9, choices=[Choice(Sampling(0), text, request.on_news)])
+        request.add(job)
+        await body(job, request.news())
 
     asyncio.run(run())
 
 
+async def next_of(news: Any) -> Delta:
+    index, delta = await anext(news)
+    assert index == 0 and isinstance(delta, Delta)
+    return delta
+
+
 def test_stream_that_nobody_reads_holds_no_object_for_a_token() -> None:
-    async def body(outcome: Outcome, news: News) -> None:
-        outcome.drew(0, drawn(0))
+    from xlexport.serve.logprobs import draw_log
+    from xlexport.serve.runs import UNREAD
+
+    async def body(job: Job, news: Any) -> None:
+        (choice,) = job.choices
+        draw(choice, 0)
         before = sys.getallocatedblocks()
         for number in range(1, UNREAD):
-            assert not outcome.drew(0, drawn(number))
+            assert not draw(choice, number)
         assert sys.getallocatedblocks() - before < UNREAD // 10
-        (delta,) = await news.take()
-        assert len(delta.text) == len(delta.draws) == outcome.choices[0].drawn == UNREAD
+        delta = await next_of(news)
+        assert len(delta.text) == len(delta.draws) == choice.drawn == UNREAD
         log = draw_log(delta.draws, LIKELIEST)
         for number in (0, 1, UNREAD - 1):
-            expected = drawn(number)
-            assert (log.tokens[number], log.log_probs[number]) == (expected.token, expected.log_prob)
-            assert tuple(log.top_ids[number]) == expected.top_ids
-            assert tuple(log.top_log_probs[number]) == expected.top_log_probs
+            token, expected = 97 + number % 26, log_softmax(LOGITS[number % 64])
+            assert log.tokens[number] == token
+            assert log.log_probs[number] == pytest.approx(expected[token], rel=1e-12)
+            assert log.top_ids[number].tolist() == np.argsort(-expected)[:LIKELIEST].tolist()
+            assert log.top_log_probs[number] == pytest.approx(np.sort(expected)[: -LIKELIEST - 1 : -1], rel=1e-12)
 
-    with_news(body)
+    with_stream(body)
 
 
 def test_stream_that_was_read_holds_nothing() -> None:
-    async def body(outcome: Outcome, news: News) -> None:
-        outcome.drew(0, drawn(0))
-        await news.take()
+    async def body(job: Job, news: Any) -> None:
+        (choice,) = job.choices
+        draw(choice, 0)
+        await next_of(news)
         before = sys.getallocatedblocks()
         for number in range(1, 3_000):
-            outcome.drew(0, drawn(number))
-            (delta,) = await news.take()
-            await asyncio.sleep(0)
-            assert len(delta.draws) == 1
+            draw(choice, number)
+            assert len((await next_of(news)).draws) == 1
         assert sys.getallocatedblocks() - before < 300
-        assert not len(outcome.choices[0].draws) and not outcome.choices[0].texts
 
-    with_news(body)
+    with_stream(body)
 
 
 def test_news_before_an_error_are_not_lost() -> None:
-    async def body(outcome: Outcome, news: News) -> None:
-        enough = [outcome.drew(0, drawn(number)) for number in range(UNREAD + 1)]
-        assert enough == [*[False] * UNREAD, True]
-        outcome.finished([])
-        (delta,) = await news.take()
+    from xlexport.serve.errors import ApiError
+    from xlexport.serve.runs import UNREAD
+
+    async def body(job: Job, news: Any) -> None:
+        (choice,) = job.choices
+        for number in range(UNREAD):
+            assert not draw(choice, number)
+        with pytest.raises(ApiError, match=r"not read 4,096 tokens") as caught:
+            draw(choice, UNREAD)
+        job.fail(caught.value)
+        job.finish()
+        delta = await next_of(news)
         assert len(delta.draws) == UNREAD + 1 and not delta.last
         with pytest.raises(ApiError, match=r"not read 4,096 tokens"):
-            await news.take()
-        await asyncio.sleep(0)
-        assert isinstance(outcome.ended.exception(), ApiError)
+            await next_of(news)
 
-    with_news(body)
+    with_stream(body)
 
 
 def test_tokens_without_text_do_not_wait_for_a_reader() -> None:
-    async def body(outcome: Outcome, news: News) -> None:
-        outcome.choices[0].growing = Growing(ByteTokenizer(1), [], [])  # id 0 is not a byte
-        for _ in range(UNREAD + 10):
-            assert not outcome.drew(0, Draw(0))
-        outcome.finished([])
-        (delta,) = await news.take()
+    from xlexport.serve.runs import UNREAD
+
+    async def body(job: Job, news: Any) -> None:
+        for number in range(UNREAD + 10):
+            assert not draw(job.choices[0], number, token=0)
+        job.finish()
+        delta = await next_of(news)
         assert delta.last and len(delta.draws) == UNREAD + 10
 
-    with_news(body)
+    with_stream(body, ByteTokenizer(1))  # id 0 is not a byte
+
+
+def test_end_of_a_request_cancels_its_jobs() -> None:
+    from xlexport.serve.runs import Run
+    from xlexport.serve.scheduler import Scheduler
+
+    scheduler = Scheduler(load(golden_bundle(EMPTY), threads=1))
+    first, second = (Job(np.array([1]), max_tokens=10**9, choices=[choice]) for choice in map(endless, range(2)))
+
+    async def run() -> None:
+        request = Run(scheduler, 0.05)
+        request.add(first)
+        with pytest.raises(Exception, match=r"longer than 0\.05 seconds"):
+            await request.wait()
+        assert first.cancelled()
+        request = Run(scheduler, 60)
+        request.add(second)
+        request.close()
+        assert second.cancelled()
+
+    asyncio.run(run())
+    scheduler.close()
+    assert scheduler.counts.cancelled == 2
+
+
+def endless(number: int) -> Choice:
+    return Choice(Sampling(0), GrowingText(ByteTokenizer(), [], []))

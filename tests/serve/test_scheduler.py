@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,11 @@ import pytest
 
 from tests.helpers.paths import BAND, CHUNK, EMPTY, golden_bundle
 from tests.helpers.tiers import thinned
-from xlexport.serve.jobs import Collected, Draw, Place, Work
+from xlexport.serve.jobs import Choice, Draws, Job
 from xlexport.serve.scheduler import Scheduler
+from xlexport.serve.texts import GrowingText
 from xlruntime import Model, OptionError, Sampling, TextError, TokenError, XlruntimeError, load
+from xlruntime.tokenizers import ByteTokenizer
 
 SLOTS = 2e-5  # nats: sums over other slots of a ring, in 32 bits
 ROUNDING = 2e-5  # nats: between two graphs, and between sums in 32 and in 64 bits
@@ -37,17 +39,34 @@ def scored(model: Model, ids: npt.NDArray[np.int64]) -> tuple[list[float], list[
     return log_probs.tolist(), np.concatenate(ranks).tolist(), np.concatenate(likeliest).tolist()
 
 
-class Held(Collected):
-    """A listener that lets a test act while the job runs."""
+def choice(sampling: Sampling) -> Choice:
+    return Choice(sampling, GrowingText(ByteTokenizer(), [], []))
+
+
+def submitted(scheduler: Scheduler, ids: npt.NDArray[np.int64], *samplings: Sampling, **work: Any) -> Job:
+    job = Job(ids, choices=[choice(sampling) for sampling in samplings], **work)
+    scheduler.submit(job)
+    return job
+
+
+def drawn(job: Job) -> list[Draws]:
+    """Return the tokens of each continuation, after the end of the job."""
+    job.result(60)
+    deltas = [one.take() for one in job.choices]
+    return [delta.draws for delta in deltas if delta is not None]
+
+
+class Held(Choice):
+    """A continuation that lets a test act while the job runs."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(Sampling(0), GrowingText(ByteTokenizer(), [], []))
         self.begun, self.go_on = threading.Event(), threading.Event()
 
-    def drew(self, choice: int, draw: Draw) -> bool:
+    def add(self, token: int, logits: npt.NDArray[np.float32], top: int | None = None) -> bool:
         self.begun.set()
         self.go_on.wait(60)
-        return super().drew(choice, draw)
+        return super().add(token, logits, top)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -58,24 +77,22 @@ def test_documents_against_streams(name: str, shared: bool) -> None:
     scheduler = Scheduler(model, most=4, shared_steps=shared)
     lengths = [1, 2, 3, 7, 8, 9, 10, 31, 50, 17, 5, 25]
     documents = [some_ids(model, n, seed) for seed, n in enumerate(lengths)]
-    listeners = [Collected() for _ in documents]
-    for number, (ids, listener) in enumerate(zip(documents, listeners, strict=True)):
-        scheduler.submit(Work(ids, keep=number % 2 == 0), listener)
-    for ids, listener in zip(documents, listeners, strict=True):
+    jobs = [submitted(scheduler, ids, keep=number % 2 == 0) for number, ids in enumerate(documents)]
+    places = [job.result(60) for job in jobs]
+    for ids, job in zip(documents, jobs, strict=True):
         expected = model.stream().feed(ids)
-        np.testing.assert_allclose(listener.wait().log_probs, expected.log_probs, rtol=0, atol=rounding)
-        assert np.concatenate([expected.context[:0], *(part.context for part in listener.parts)]).tolist() == (
+        np.testing.assert_allclose(job.log_probs, expected.log_probs, rtol=0, atol=rounding)
+        assert np.concatenate([expected.context[:0], *(part.context for part in job.parts)]).tolist() == (
             expected.context.tolist()
         )
     goes_on = some_ids(model, 11, 99)
-    later = [Collected() for _ in documents]
-    for listener, more in zip(listeners, later, strict=True):
-        scheduler.submit(Work(goes_on, start=(*listener.places, None)[0]), more)
-    for ids, listener, more in zip(documents, listeners, later, strict=True):
+    later = [submitted(scheduler, goes_on, start=(*place, None)[0]) for place in places]
+    for ids, place, more in zip(documents, places, later, strict=True):
         alone = model.stream()
-        if listener.places:
+        if place:
             alone.feed(ids)
-        np.testing.assert_allclose(more.wait().log_probs, alone.feed(goes_on).log_probs, rtol=0, atol=rounding)
+        more.result(60)
+        np.testing.assert_allclose(more.log_probs, alone.feed(goes_on).log_probs, rtol=0, atol=rounding)
     scheduler.close()
     counts = scheduler.counts
     assert counts.jobs == counts.finished == 2 * len(documents)
@@ -89,19 +106,15 @@ def test_continuations_against_generate(name: str) -> None:
     scheduler = Scheduler(model, most=2)
     prompts = [some_ids(model, n, seed) for seed, n in enumerate([1, 13, 8, 30])]
     samplings = (Sampling(0), Sampling(0.7, top_k=5, seed=3), Sampling(seed=4))
-    listeners = [Collected(len(samplings)) for _ in prompts]
-    for ids, listener in zip(prompts, listeners, strict=True):
-        scheduler.submit(Work(ids, top=3, max_tokens=12, samplings=samplings), listener)
-    for ids, listener in zip(prompts, listeners, strict=True):
-        listener.wait()
-        for sampling, draws in zip(samplings, listener.draws, strict=True):
-            tokens = [draw.token for draw in draws]
+    jobs = [submitted(scheduler, ids, *samplings, top=3, max_tokens=12) for ids in prompts]
+    for ids, job in zip(prompts, jobs, strict=True):
+        for sampling, draws in zip(samplings, drawn(job), strict=True):
+            tokens = draws.tokens.tolist()
             assert tokens == list(model.generate(ids, max_tokens=12, sampling=sampling))
             if name == EMPTY:  # elsewhere scores depend on the cuts, or on what follows
                 log_probs, _, likeliest = scored(model, np.concatenate([ids, tokens]))
-                found = np.array([draw.log_prob for draw in draws])
-                np.testing.assert_allclose(found, np.array(log_probs[len(ids) - 1 :]), rtol=0, atol=ROUNDING)
-                assert [draw.top_ids[0] for draw in draws] == likeliest[len(ids) - 1 :]
+                np.testing.assert_allclose(draws.log_probs, log_probs[len(ids) - 1 :], rtol=0, atol=ROUNDING)
+                assert draws.top_ids[::3].tolist() == likeliest[len(ids) - 1 :]
     scheduler.close()
     assert scheduler.counts.drawn == 12 * 3 * 4
 
@@ -109,16 +122,19 @@ def test_continuations_against_generate(name: str) -> None:
 def test_answers_do_not_depend_on_other_requests() -> None:
     scheduler = Scheduler(opened(EMPTY), most=4)
     documents = [some_ids(opened(EMPTY), n, n) for n in (70, 47, 30, 13, 9, 2, 1)]
-    works = [Work(ids, top=2, max_tokens=40, samplings=(Sampling(0), Sampling(seed=3))) for ids in documents]
-    alone, together = ([Collected(2) for _ in works] for _ in range(2))
-    for work, listener in zip(works, alone, strict=True):
-        scheduler.submit(work, listener)
-        listener.wait()
-    for work, listener in zip(works, together, strict=True):
-        scheduler.submit(work, listener)
+
+    def begun(ids: npt.NDArray[np.int64]) -> Job:
+        return submitted(scheduler, ids, Sampling(0), Sampling(seed=3), top=2, max_tokens=40)
+
+    alone = []
+    for ids in documents:
+        alone.append(begun(ids))
+        alone[-1].result(60)
+    together = [begun(ids) for ids in documents]
     for one, other in zip(alone, together, strict=True):
-        np.testing.assert_array_equal(one.log_probs, other.wait().log_probs)
-        assert one.draws == other.draws
+        for draws, others in zip(drawn(one), drawn(other), strict=True):
+            assert vars(draws) == vars(others)
+        np.testing.assert_array_equal(one.log_probs, other.log_probs)
     scheduler.close()
 
 
@@ -126,13 +142,13 @@ def test_shared_steps_are_fewer() -> None:
     model, steps = opened(EMPTY), []
     for shared in (False, True):
         scheduler = Scheduler(model, most=4, shared_steps=shared)
-        first, listeners = Held(), [Collected() for _ in range(3)]
-        for n, listener in enumerate([first, *listeners]):
-            scheduler.submit(Work(some_ids(model, n + 1, n), max_tokens=40, samplings=(Sampling(0),)), listener)
+        first, jobs = Held(), []
+        for n, one in enumerate([first, *(choice(Sampling(0)) for _ in range(3))]):
+            jobs.append(Job(some_ids(model, n + 1, n), max_tokens=40, choices=[one]))
+            scheduler.submit(jobs[-1])
             first.begun.wait(60)  # and stays there until all have been submitted
         first.go_on.set()
-        found = [[draw.token for draw in listener.wait().draws[0]] for listener in [first, *listeners]]
-        assert found == [
+        assert [drawn(job)[0].tokens.tolist() for job in jobs] == [
             list(model.generate(some_ids(model, n + 1, n), max_tokens=40, sampling=Sampling(0))) for n in range(4)
         ]
         scheduler.close()
@@ -143,21 +159,19 @@ def test_shared_steps_are_fewer() -> None:
 def test_place_is_shared_and_never_changes() -> None:
     model = opened(EMPTY)
     scheduler = Scheduler(model)
-    first = Collected()
-    scheduler.submit(Work(some_ids(model, 20, 1), keep=True), first)
-    (place,) = first.wait().places
+    (place,) = submitted(scheduler, some_ids(model, 20, 1), keep=True).result(60)
     more = some_ids(model, 9, 2)
     stream = model.stream()
     stream.feed(some_ids(model, 20, 1))
     expected = stream.feed(more).log_probs
     tokens = list(stream.generate(max_tokens=5, sampling=Sampling(0)))
     for _ in range(2):
-        fed, drawn = Collected(), Collected()
-        scheduler.submit(Work(more, start=place, keep=True), fed)
-        scheduler.submit(Work(more, start=place, max_tokens=5, samplings=(Sampling(0),), keep=True), drawn)
-        np.testing.assert_array_equal(fed.wait().log_probs, expected)
-        assert [draw.token for draw in drawn.wait().draws[0]] == tokens
-        (end,) = drawn.places
+        fed = submitted(scheduler, more, start=place, keep=True)
+        continued = submitted(scheduler, more, Sampling(0), start=place, max_tokens=5, keep=True)
+        fed.result(60)
+        np.testing.assert_array_equal(fed.log_probs, expected)
+        assert drawn(continued)[0].tokens.tolist() == tokens
+        (end,) = continued.result()
         assert (end.position, end.pending) == (34, tokens[-1])
     scheduler.close()
 
@@ -166,10 +180,10 @@ def test_detail_of_some_rows_does_not_change_others() -> None:
     model = opened(EMPTY)
     scheduler = Scheduler(model)
     ids = some_ids(model, 30, 5)
-    plain, detailed = Collected(), Collected()
-    scheduler.submit(Work(ids), plain)
-    scheduler.submit(Work(ids, top=2), detailed)
-    np.testing.assert_allclose(plain.wait().log_probs, detailed.wait().log_probs, rtol=0, atol=ROUNDING)
+    plain, detailed = submitted(scheduler, ids), submitted(scheduler, ids, top=2)
+    for job in (plain, detailed):
+        job.result(60)
+    np.testing.assert_allclose(plain.log_probs, detailed.log_probs, rtol=0, atol=ROUNDING)
     assert plain.parts[0].rank is None
     ranks = [part.rank for part in detailed.parts if part.rank is not None]
     assert np.concatenate(ranks).tolist() == scored(model, ids)[1]
@@ -179,26 +193,46 @@ def test_detail_of_some_rows_does_not_change_others() -> None:
 def test_cancelled_job_ends_and_others_go_on() -> None:
     model = opened(EMPTY)
     scheduler = Scheduler(model, most=2)
-    held, other = Held(), Collected()
-    work = Work(some_ids(model, 5, 1), max_tokens=10**9, samplings=(Sampling(0),))
-    job = scheduler.submit(work, held)
+    held = Held()
+    job = Job(some_ids(model, 5, 1), max_tokens=10**9, choices=[held])
+    scheduler.submit(job)
     assert held.begun.wait(60)
-    scheduler.submit(Work(some_ids(model, 30, 2)), other)
-    scheduler.cancel(job)
+    other = submitted(scheduler, some_ids(model, 30, 2))
+    job.cancel()
     held.go_on.set()
-    assert len(other.wait().log_probs) == 29
+    other.result(60)
+    assert len(other.log_probs) == 29
     scheduler.close()
     assert (scheduler.counts.cancelled, scheduler.counts.finished, scheduler.counts.failed) == (1, 1, 0)
-    assert not job.over
 
 
-def test_listener_ends_a_continuation() -> None:
+def test_stop_ends_a_continuation() -> None:
     model = opened(EMPTY)
     scheduler = Scheduler(model)
-    listener = Collected(stop_at=lambda tokens: len(tokens) == 3)
-    scheduler.submit(Work(some_ids(model, 5, 1), max_tokens=10, samplings=(Sampling(0),)), listener)
-    assert len(listener.wait().draws[0]) == 3
+    tokens = list(model.generate(some_ids(model, 5, 1), max_tokens=3, sampling=Sampling(0)))
+    text = GrowingText(ByteTokenizer(), [], [ByteTokenizer().decode(tokens)])
+    job = Job(some_ids(model, 5, 1), max_tokens=10, choices=[Choice(Sampling(0), text)])
+    scheduler.submit(job)
+    assert drawn(job)[0].tokens.tolist() == tokens
+    assert job.choices[0].reason == "stop"
     scheduler.close()
+
+
+def test_error_of_a_receiver_ends_its_job_only() -> None:
+    def refuse(waiting: int) -> None:
+        raise TextError("nobody reads.")
+
+    model = opened(EMPTY)
+    scheduler = Scheduler(model, shared_steps=True)
+    ids = some_ids(model, 5, 1)
+    unread = Job(ids, max_tokens=9, choices=[Choice(Sampling(0), GrowingText(ByteTokenizer(), [], []), refuse)])
+    scheduler.submit(unread)
+    other = submitted(scheduler, ids, Sampling(0), max_tokens=9)
+    with pytest.raises(TextError, match="nobody reads"):
+        unread.result(60)
+    assert drawn(other)[0].tokens.tolist() == list(model.generate(ids, max_tokens=9, sampling=Sampling(0)))
+    scheduler.close()
+    assert (scheduler.counts.failed, scheduler.counts.finished) == (1, 1)
 
 
 def test_failed_step_fails_its_jobs_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,12 +248,11 @@ def test_failed_step_fails_its_jobs_only(monkeypatch: pytest.MonkeyPatch) -> Non
         return step(purpose, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(model, "step", fail_once)
-    failing, later = Collected(), Collected()
-    scheduler.submit(Work(ids), failing)
     with pytest.raises(XlruntimeError, match="a broken step"):
-        failing.wait()
-    scheduler.submit(Work(ids), later)
-    np.testing.assert_array_equal(later.wait().log_probs, model.stream().feed(ids).log_probs)
+        submitted(scheduler, ids).result(60)
+    later = submitted(scheduler, ids)
+    later.result(60)
+    np.testing.assert_array_equal(later.log_probs, model.stream().feed(ids).log_probs)
     scheduler.close()
     assert (scheduler.counts.failed, scheduler.counts.finished) == (1, 1)
 
@@ -236,38 +269,33 @@ def test_scores_that_are_not_finite_fail_one_job(monkeypatch: pytest.MonkeyPatch
         return outputs
 
     monkeypatch.setattr(model, "step", poisoned)
-    failing, other = Collected(), Collected()
-    scheduler.submit(Work(bad), failing)
-    scheduler.submit(Work(good), other)
+    failing, other = submitted(scheduler, bad), submitted(scheduler, good)
     with pytest.raises(XlruntimeError, match="not finite near token 1"):
-        failing.wait()
-    assert len(other.wait().log_probs) == 29
+        failing.result(60)
+    other.result(60)
+    assert len(other.log_probs) == 29
     scheduler.close()
 
 
 def test_refusals() -> None:
     model = opened(EMPTY)
     scheduler = Scheduler(model)
-
-    def refused(work: Work) -> None:
-        scheduler.submit(work, Collected())
-
     with pytest.raises(TextError, match="nothing to continue"):
-        refused(Work(np.zeros(0, np.int64)))
+        submitted(scheduler, np.zeros(0, np.int64))
     with pytest.raises(TokenError, match="token 1 has id 256"):
-        refused(Work(np.array([0, 256])))
+        submitted(scheduler, np.array([0, 256]))
     with pytest.raises(OptionError, match="detail is 99"):
-        refused(Work(np.array([0]), top=99))
+        submitted(scheduler, np.array([0]), top=99)
     with pytest.raises(OptionError, match="batch size is 0"):
         Scheduler(model, most=0)
     scheduler.close()
     with pytest.raises(XlruntimeError, match="shutting down"):
-        refused(Work(np.array([0])))
+        submitted(scheduler, np.array([0]))
     whole = Scheduler(opened(CHUNK))
     with pytest.raises(OptionError, match="no sessions"):
-        whole.submit(Work(np.array([0]), keep=True), Collected())
+        submitted(whole, np.array([0]), keep=True)
     with pytest.raises(TextError, match="at most"):
-        whole.submit(Work(np.zeros(90, np.int64), max_tokens=10), Collected())
+        submitted(whole, np.zeros(90, np.int64), max_tokens=10)
     whole.close()
 
 
@@ -275,27 +303,24 @@ def test_close_fails_what_is_under_way() -> None:
     model = opened(EMPTY)
     scheduler = Scheduler(model)
     held = Held()
-    scheduler.submit(Work(some_ids(model, 5, 1), max_tokens=10**9, samplings=(Sampling(0),)), held)
+    job = Job(some_ids(model, 5, 1), max_tokens=10**9, choices=[held])
+    scheduler.submit(job)
     assert held.begun.wait(60)
     closing = threading.Thread(target=scheduler.close)
     closing.start()
     held.go_on.set()
     with pytest.raises(XlruntimeError, match="shutting down"):
-        held.wait()
+        job.result(60)
     closing.join(60)
     assert not closing.is_alive()
-
-
-def places(found: Sequence[Place]) -> list[int]:
-    return [place.position for place in found]
 
 
 def test_each_continuation_has_its_own_place() -> None:
     model = opened(EMPTY)
     scheduler = Scheduler(model)
-    listener = Collected(3)
     samplings = (Sampling(0), Sampling(seed=1), Sampling(seed=2))
-    scheduler.submit(Work(some_ids(model, 6, 1), max_tokens=4, samplings=samplings, keep=True), listener)
-    assert places(listener.wait().places) == [10, 10, 10]
-    assert [place.pending for place in listener.places] == [draws[-1].token for draws in listener.draws]
+    job = submitted(scheduler, some_ids(model, 6, 1), *samplings, max_tokens=4, keep=True)
+    places = job.result(60)
+    assert [place.position for place in places] == [10, 10, 10]
+    assert [place.pending for place in places] == [draws.tokens[-1] for draws in drawn(job)]
     scheduler.close()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.paths import CHUNK, golden_bundle
-from xlexport.serve.texts import Growing, TokenTexts
+from xlexport.serve.texts import GrowingText, TokenTexts
 from xlruntime import load
 from xlruntime.tokenizers import ByteTokenizer
 
 
 def grown(text: bytes, *stops: str, before: bytes = b"") -> tuple[list[str], str, bool]:
     """Return the texts of each byte, the rest, and whether a stop was found."""
-    growing = Growing(ByteTokenizer(), list(before), stops)
+    growing = GrowingText(ByteTokenizer(), list(before), stops)
     found = [growing.add(token) for token in text]
     return found, growing.end(), growing.stopped
 
@@ -49,7 +49,7 @@ def test_text_ends_before_the_first_stop(text: bytes, stops: tuple[str, ...], ex
 
 
 def test_tokens_after_a_stop_have_no_effect() -> None:
-    growing = Growing(ByteTokenizer(), [], ["b"])
+    growing = GrowingText(ByteTokenizer(), [], ["b"])
     assert [growing.add(token) for token in b"abcab"] == ["a", "", "", "", ""]
 
 

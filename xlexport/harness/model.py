@@ -7,7 +7,7 @@ from its beginning to its end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import lm_eval.models
 import numpy as np
@@ -17,41 +17,20 @@ from onnxruntime import get_available_providers
 
 from xlexport.bundles import open_bundle
 from xlexport.scoring.run_options import ESCAPES, bos_token
-from xlexport.serve.jobs import Collected, Draw, Work
+from xlexport.serve.jobs import Choice, Job
 from xlexport.serve.models import Served
 from xlexport.serve.scheduler import Scheduler
-from xlexport.serve.texts import Growing
+from xlexport.serve.texts import GrowingText
 from xlruntime import OptionError, Sampling
 from xlruntime.messages import shown
 
-__all__ = ["Continuation", "XlexportLM"]
+__all__ = ["XlexportLM"]
 
 assert lm_eval.models  # the harness registers its own models only if it has none yet
-L = TypeVar("L", bound=Collected)
 AUTO_ROWS = 8
 DEFAULT_DEVICE = "cuda:0"  # of the harness's command line
 NEW_TOKENS = 256
 UNUSED = ("do_sample", "until", "max_gen_toks", "max_tokens", "max_new_tokens")  # read apart from the rules of drawing
-
-
-class Continuation(Collected):
-    """A listener that keeps the text of a continuation up to a stop."""
-
-    def __init__(self, growing: Growing) -> None:
-        """Start without text."""
-        super().__init__()
-        self._growing = growing
-        self._texts: list[str] = []
-
-    def drew(self, choice: int, draw: Draw) -> bool:
-        """Keep the token's text; return whether a stop was found."""
-        self._texts.append(self._growing.add(draw.token))
-        return self._growing.stopped
-
-    @property
-    def text(self) -> str:
-        """The whole text, after the end of the job."""
-        return "".join([*self._texts, self._growing.end()])
 
 
 @register_model("xlexport")
@@ -132,10 +111,10 @@ class XlexportLM(TemplateLM):  # the harness has no types
         """Return the log-likelihood of each document, read from its beginning to its end with carried memory."""
         before = [] if self._bos is None else [self._bos]
         ids = (np.array([*before, *self._served.encode(request.args[0], whole=True)]) for request in requests)
-        jobs = [self._submit(Work(tokens), Collected()) if len(tokens) else None for tokens in ids]
+        jobs = [self._submitted(Job(tokens)) if len(tokens) else None for tokens in ids]
         sums = []
         for request, job in zip(requests, jobs, strict=True):
-            sums.append(0.0 if job is None else float(job.wait().log_probs.sum(dtype=np.float64)))
+            sums.append(0.0 if job is None else _sum(job))
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, sums[-1])
         return sums
 
@@ -144,16 +123,14 @@ class XlexportLM(TemplateLM):  # the harness has no types
     ) -> list[tuple[float, bool]]:
         """Return log-likelihoods of continuations, and whether each is what the model would draw at temperature 0."""
         pairs = list(requests)
-        jobs = [
-            self._submit(Work(np.array([*context, *tokens], np.int64), top=1), Collected())
-            for _, context, tokens in pairs
-        ]
+        jobs = [self._submitted(Job(np.array([*context, *tokens], np.int64), top=1)) for _, context, tokens in pairs]
         answers = []
         for (pair, context, _), job in zip(pairs, jobs, strict=True):
             own = slice(len(context) - 1, None)
-            ranks = [part.rank for part in job.wait().parts if part.rank is not None]
+            total = _sum(job, own)
+            ranks = [part.rank for part in job.parts if part.rank is not None]
             greedy = bool((np.concatenate([np.zeros(0, np.int64), *ranks])[own] == 1).all())
-            answers.append((float(job.log_probs[own].sum(dtype=np.float64)), greedy))
+            answers.append((total, greedy))
             self.cache_hook.add_partial("loglikelihood", pair, answers[-1])
         return answers
 
@@ -162,24 +139,31 @@ class XlexportLM(TemplateLM):  # the harness has no types
         jobs = [self._continue(*request.args) for request in requests]
         texts = []
         for request, job in zip(requests, jobs, strict=True):
-            job.wait()
-            texts.append(job.text)
+            job.result()
+            delta = job.choices[0].take()
+            assert delta is not None  # the choice has ended
+            texts.append(delta.text)
             self.cache_hook.add_partial("generate_until", request.args, texts[-1])
         return texts
 
-    def _continue(self, context: str, options: dict[str, Any]) -> Continuation:
+    def _continue(self, context: str, options: dict[str, Any]) -> Job:
         ids = self._served.encode(context) if context else np.array([self.prefix_token_id], np.int64)
         until = options.get("until") or []
         tokens = next((options[name] for name in UNUSED[2:] if options.get(name) is not None), self._max_gen_toks)
-        growing = Growing(
-            self._served.tokenizer, ids.tolist()[-64:], [until] if isinstance(until, str) else until, context
-        )
-        work = Work(ids, scores=False, max_tokens=int(tokens), samplings=(_sampling(options),))
-        return self._submit(work, Continuation(growing))
+        stops = [until] if isinstance(until, str) else until
+        text = GrowingText(self._served.tokenizer, ids.tolist()[-64:], stops, context)
+        choice = Choice(_sampling(options), text)
+        return self._submitted(Job(ids, scores=False, max_tokens=int(tokens), choices=[choice]))
 
-    def _submit(self, work: Work, listener: L) -> L:
-        self._scheduler.submit(work, listener)
-        return listener
+    def _submitted(self, job: Job) -> Job:
+        self._scheduler.submit(job)
+        return job
+
+
+def _sum(job: Job, own: slice = slice(None)) -> float:
+    """Return the log-likelihood of the tokens of a job, or of some of them, after its end."""
+    job.result()
+    return float(job.log_probs[own].sum(dtype=np.float64))
 
 
 def _sampling(options: dict[str, Any]) -> Sampling:

@@ -1,34 +1,47 @@
-"""The application: routes, and what is opened and closed with the server."""
+"""The application: its routes, what surrounds every request, and what is opened and closed with the server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import hmac
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
-from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from xlexport.serve.answers import ApiError
-from xlexport.serve.bodies import encoded, read_json, share_of
+from xlexport.serve.bodies import SHARE, DetokenizeBody, Gone, TokenizeBody, encoded, read_json, share_of
 from xlexport.serve.completions import Completions
-from xlexport.serve.frame import Frame
+from xlexport.serve.errors import ApiError, answer_of, error_body
+from xlexport.serve.jobs import ClosedError
 from xlexport.serve.limits import Admission, ServeLimits
 from xlexport.serve.metrics import CONTENT_TYPE, Metrics
 from xlexport.serve.models import Models
-from xlexport.serve.schemas import DetokenizeBody, TokenizeBody
-from xlexport.serve.session_routes import SessionRoutes
-from xlexport.serve.store import SessionStore
+from xlexport.serve.sessions import SessionRoutes, SessionStore
 from xlruntime.documents import check_ids
+from xlruntime.messages import named
 
 __all__ = ["make_app"]
 
 SWEEP_SECONDS = 5.0  # between two looks for sessions that have expired
+OPEN = ("/health",)  # routes that need no key
+ALWAYS = (*OPEN, "/metrics")  # routes that are answered while the server is full
+LARGE = 1 << 16  # bytes of a last part of an answer until whose end its memory counts
+OTHER = "other"  # the route that logs and metrics show for a path that is none
+WENT_AWAY = 499  # the status that logs and metrics show for a client that went away
+
+access = logging.getLogger("xlexport.serve.access")
+logger = logging.getLogger(__name__)
 
 
 def make_app(
@@ -44,10 +57,10 @@ def make_app(
     store, admission = SessionStore(limits), Admission(limits.requests, limits.request_bytes)
     metrics = Metrics(models, admission, store)
     completions, sessions = Completions(models, limits, metrics), SessionRoutes(models, limits, store)
-    plain = _Plain(models, limits, metrics)
+    plain = _ModelRoutes(models, limits, metrics)
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: object) -> AsyncIterator[None]:
         sweeping = asyncio.create_task(_sweep(store))
         try:
             yield
@@ -77,22 +90,12 @@ def make_app(
         Route(f"{one}/state", sessions.save),
     ]
     names = {route.endpoint: route.path for route in routes}
-    return Frame(_Routes(routes, lifespan), limits, keys, hosts, admission, metrics, names)
-
-
-class _Routes(Starlette):
-    """Starlette's routing without its handling of errors, which the frame has."""
-
-    def __init__(self, routes: Sequence[Route], lifespan: Any) -> None:
-        super().__init__(routes=routes, lifespan=lifespan)
-
-    def build_middleware_stack(self) -> ASGIApp:
-        return self.router
+    return _Frame(Router(routes, lifespan=lifespan), limits, keys, hosts, admission, metrics, names)
 
 
 @dataclass(frozen=True)
-class _Plain:
-    """The routes that need no job."""
+class _ModelRoutes:
+    """The routes of the server and its bundles, which need no job."""
 
     models: Models
     limits: ServeLimits
@@ -132,6 +135,139 @@ class _Plain:
         ids = model.ids(body.tokens)
         check_ids(ids, model.scheduler.engine.bundle.vocab_size, "tokens")
         return JSONResponse({"prompt": await asyncio.to_thread(model.tokenizer.decode, ids)})
+
+
+class _Frame:
+    """What surrounds every request: key or host, the limit of requests, errors as answers, the log and the metrics."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: ServeLimits,
+        keys: Sequence[str],
+        hosts: Sequence[str],
+        admission: Admission,
+        metrics: Metrics,
+        names: Mapping[Any, str],
+    ) -> None:
+        """Surround `app`; without `keys` everybody may use it who names one of `hosts`, `localhost` or an IP address.
+
+        `names` has the route of each endpoint.
+        """
+        self._app = app
+        self._names = names
+        self._limits = limits
+        self._keys = [key.encode() for key in keys]
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+        self._admission = admission
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        scope["app"] = self  # Starlette's routes then raise errors, and leave the answers to this class
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status, nbytes = time.perf_counter(), 0, 0
+
+        async def counting(message: Message) -> None:
+            nonlocal status, nbytes
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                nbytes += len(message.get("body", b""))
+            try:
+                async with asyncio.timeout(self._limits.transfer_seconds):
+                    if len(message.get("body", b"")) > LARGE and not message.get("more_body"):
+                        await send({**message, "more_body": True})
+                        message = {"type": message["type"]}  # uvicorn sends it after the client has read the first
+                    await send(message)
+            except TimeoutError as error:
+                raise Gone from error
+
+        async def answer_instead(answer: ApiError) -> None:
+            if not status:
+                await JSONResponse(error_body(answer), answer.status, answer.headers)(scope, receive, counting)
+
+        try:
+            try:
+                await self._answer(scope, receive, counting)
+            except asyncio.CancelledError:  # the server ends before the request did
+                await answer_instead(answer_of(ClosedError()))
+            except Gone:
+                raise
+            except Exception as error:
+                answer = _answer(error)
+                if answer.status >= 500:
+                    logger.error("%s %s", scope["method"], _logged(scope["path"]), exc_info=error)
+                await answer_instead(answer.with_traceback(None))  # its frames hold the body
+        except Gone:
+            status = WENT_AWAY
+        finally:
+            seconds = time.perf_counter() - began
+            route = self._names.get(scope.get("endpoint"), OTHER)
+            self._metrics.requests.labels(route, str(status or WENT_AWAY)).inc()
+            self._metrics.seconds.labels(route).observe(seconds)
+            client = scope.get("client") or ("-",)
+            access.info(
+                "%s %s %s %d %d B %.1f ms",
+                *(
+                    client[0],
+                    scope["method"],
+                    _logged(scope["path"]) if route == OTHER else route,
+                    status or WENT_AWAY,
+                    nbytes,
+                    1000 * seconds,
+                ),
+            )
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if self._keys and path not in OPEN and not self._has_key(scope):
+            raise ApiError(
+                401, "the API key is missing or wrong; expected Authorization: Bearer KEY.", "invalid_api_key"
+            )
+        if not self._keys and path not in OPEN:
+            self._check_host(scope)
+        if path in ALWAYS:
+            await self._app(scope, receive, send)
+        else:
+            with self._admission.place() as scope[SHARE]:
+                await self._app(scope, receive, send)
+
+    def _check_host(self, scope: Scope) -> None:
+        """Refuse a foreign name: with one that leads here, a page of its site could read what only this machine may."""
+        host = _header(scope, b"host").decode("latin-1")
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            if host and name not in self._hosts:
+                ip_address(name)
+        except ValueError:
+            hint = "use localhost or an IP address, or protect the server with a key"
+            message = f"{named(host)} is not known as a name of this server; {hint}."
+            raise ApiError(421, message, "unknown_host") from None
+
+    def _has_key(self, scope: Scope) -> bool:
+        authorization = _header(scope, b"authorization")
+        kind, _, key = authorization.partition(b" ")
+        # Every key is compared, in a time that does not depend on where they differ.
+        return (kind.lower() == b"bearer") & any([hmac.compare_digest(key, own_key) for own_key in self._keys])
+
+
+def _header(scope: Scope, key: bytes) -> bytes:
+    return next((bytes(value) for name, value in scope["headers"] if name == key), b"")
+
+
+def _answer(error: Exception) -> ApiError:
+    if isinstance(error, HTTPException):
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        return ApiError(error.status_code, f"{error.detail}.", code)
+    return answer_of(error)
+
+
+def _logged(path: str) -> str:
+    """Return what the log shows of a path: not the name of a session, which is as good as a key."""
+    return named(re.sub("sess-[0-9a-f]{32}", "{session}", path))
 
 
 async def _sweep(store: SessionStore) -> None:

@@ -1,27 +1,31 @@
-"""The work that a scheduler does for one request, and what it reports while it does it."""
+"""The work that a scheduler does for one request, with its results."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.serve.texts import GrowingText
 from xlruntime import Memory, Sampling, XlruntimeError
 
-__all__ = ["ClosedError", "Collected", "Draw", "Draws", "Job", "Listener", "Part", "Place", "Work", "likeliest"]
+__all__ = ["Choice", "ClosedError", "Delta", "Draws", "Job", "Part", "Place"]
 
 
 class ClosedError(XlruntimeError):
-    """The server takes no jobs any more."""
+    """The server accepts no more jobs."""
 
     def __init__(self) -> None:
-        """Say so."""
+        """Make the error."""
         super().__init__("the server is shutting down.", hint="Try again later.")
 
 
@@ -41,41 +45,13 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a request asks of the model: read tokens, then draw continuations.
-
-    Attributes:
-        ids: (n,) tokens to read.
-        start: the place to go on from; None: the tokens begin a document.
-        top: number of likeliest tokens to report for each token read or drawn; None: no score of drawn tokens either.
-        scores: whether the scores of the tokens read are wanted.
-        max_tokens: number of tokens to draw for each continuation.
-        samplings: the rule of drawing, one for each continuation.
-        keep: whether to report the places where reading or drawing ended.
-    """
-
-    ids: npt.NDArray[np.int64]
-    start: Place | None = None
-    top: int | None = None
-    scores: bool = True
-    max_tokens: int = 0
-    samplings: tuple[Sampling, ...] = ()
-    keep: bool = False
-
-    @property
-    def continues(self) -> bool:
-        """Whether the memory is needed after the last token has been read."""
-        return self.keep or self.max_tokens > 0
-
-
-@dataclass(frozen=True)
 class Part:
     """Scores of consecutive tokens that were read.
 
     Attributes:
         log_probs: (n,) natural logarithms of the tokens' probabilities; context: (n,) tokens that each prediction saw.
         rank: (n,) rank of each token, 1 for the likeliest; top_ids, top_log_probs: (n, k) the likeliest tokens. These
-            three are None unless the work asks for at least one of them.
+            three are None unless the job asks for at least one of them.
     """
 
     log_probs: npt.NDArray[np.float32]
@@ -85,21 +61,11 @@ class Part:
     top_log_probs: npt.NDArray[np.float64] | None = None
 
 
-@dataclass(frozen=True)
-class Draw:
-    """One drawn token, with the natural logarithm of its probability at temperature 1, and the k likeliest tokens."""
-
-    token: int
-    log_prob: float | None = None
-    top_ids: tuple[int, ...] = ()
-    top_log_probs: tuple[float, ...] = ()
-
-
 class Draws:
-    """Drawn tokens in arrays, which take a tenth of the memory of one `Draw` for each.
+    """Drawn tokens in arrays, which take a tenth of the memory of Python objects.
 
     Attributes:
-        tokens: their ids; log_probs: as in `Draw`, NaN for None.
+        tokens: their ids; log_probs: natural logarithms of their probabilities at temperature 1, NaN if not asked for.
         top_ids, top_log_probs: the likeliest tokens of all draws, one draw after the other.
     """
 
@@ -113,114 +79,163 @@ class Draws:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def add(self, draw: Draw) -> None:
-        """Add a token."""
-        self.tokens.append(draw.token)
-        self.log_probs.append(math.nan if draw.log_prob is None else draw.log_prob)
-        self.top_ids.extend(draw.top_ids)
-        self.top_log_probs.extend(draw.top_log_probs)
+    def extend(self, other: Draws) -> None:
+        """Add the tokens of others."""
+        self.tokens.extend(other.tokens)
+        self.log_probs.extend(other.log_probs)
+        self.top_ids.extend(other.top_ids)
+        self.top_log_probs.extend(other.top_log_probs)
+
+    def add(self, token: int, logits: npt.NDArray[np.float32], top: int | None) -> None:
+        """Add a token drawn from logits (n_token,), with the `top` likeliest ones; None: without probabilities."""
+        self.tokens.append(token)
+        if top is None:
+            self.log_probs.append(math.nan)
+            return
+        scores = logits.astype(np.float64)
+        scores -= scores.max()
+        scores -= np.log(np.exp(scores).sum())
+        k = min(top, len(scores))
+        ids = np.argpartition(scores, len(scores) - k)[len(scores) - k :] if k else np.zeros(0, np.int64)
+        ids = ids[np.argsort(-scores[ids], kind="stable")]
+        self.log_probs.append(float(scores[token]))
+        self.top_ids.extend(ids.tolist())
+        self.top_log_probs.extend(scores[ids].tolist())
 
 
-class Listener(Protocol):
-    """The receiver of a job's results. The scheduler's thread calls it, so no method may wait."""
+class Delta(NamedTuple):
+    """News of a continuation: text that is certain, the tokens since the last news, and whether it ended."""
 
-    def scored(self, part: Part) -> None:
-        """Take the scores of the next tokens."""
-
-    def drew(self, choice: int, draw: Draw) -> bool:
-        """Take the next token of a continuation; return whether this continuation ends here."""
-
-    def finished(self, places: Sequence[Place]) -> None:
-        """Take the end of the job, with the places that the work asked to keep: one for each continuation."""
-
-    def failed(self, error: Exception) -> None:
-        """Take the error that ended the job."""
+    text: str
+    draws: Draws
+    last: bool
 
 
-@dataclass(eq=False)
-class Job:
-    """Some work with its listener.
+class Choice:
+    """One continuation. The scheduler's thread adds tokens; another thread takes them, in the end or as they come.
+
+    What waits to be taken is in a few buffers, however many tokens it is. So a client that reads nothing costs little.
 
     Attributes:
-        cancelled: set by the caller, from any thread, to end the job before its next step.
-        over: whether the listener has heard of the end; failed: whether that was an error.
+        drawn: number of tokens; reason: why it ended.
+        place: where it ended, if the job keeps places.
     """
 
-    work: Work
-    listener: Listener
-    cancelled: bool = False
-    over: bool = False
-    failed: bool = False
+    def __init__(self, sampling: Sampling, text: GrowingText, on_news: Callable[[int], object] | None = None) -> None:
+        """Start without tokens.
 
-    def finish(self, places: Sequence[Place] = ()) -> None:
-        """Report the end, once."""
-        if not self.over:
-            self.over = True
-            self.listener.finished(places)
-
-    def fail(self, error: Exception) -> None:
-        """Report an error as the end, once."""
-        if not self.over:
-            self.over = self.failed = True
-            self.listener.failed(error)
-
-
-class Collected:
-    """A listener that keeps everything, for callers in threads that wait for the end."""
-
-    def __init__(self, choices: int = 1, stop_at: Any = None) -> None:
-        """Start with nothing. `stop_at` takes the tokens of a continuation and returns whether it ends there."""
-        self.parts: list[Part] = []
-        self.draws: list[list[Draw]] = [[] for _ in range(choices)]
-        self.places: Sequence[Place] = ()
-        self._stop_at = stop_at
-        self._error: Exception | None = None
-        self._done = threading.Event()
-
-    def scored(self, part: Part) -> None:
-        """Keep the scores."""
-        self.parts.append(part)
-
-    def drew(self, choice: int, draw: Draw) -> bool:
-        """Keep the token."""
-        self.draws[choice].append(draw)
-        return self._stop_at is not None and self._stop_at([draw.token for draw in self.draws[choice]])
-
-    def finished(self, places: Sequence[Place]) -> None:
-        """Keep the places, and wake the caller."""
-        self.places = places
-        self._done.set()
-
-    def failed(self, error: Exception) -> None:
-        """Keep the error, and wake the caller."""
-        self._error = error
-        self._done.set()
-
-    def wait(self) -> Collected:
-        """Wait for the end of the job.
-
-        Raises:
-            Exception: the error that ended the job.
+        Args:
+            on_news: called after each token while text waits to be taken, with the number of these tokens. An error
+                that it raises ends the job.
         """
-        self._done.wait()
-        if self._error is not None:
-            raise self._error
-        return self
+        self.sampling = sampling
+        self.drawn = 0
+        self.reason: Literal["stop", "length"] = "length"
+        self.place: Place | None = None
+        self._growing = text
+        self._on_news = on_news
+        self._lock = threading.Lock()
+        self._text, self._draws = io.StringIO(), Draws()
+        self._waiting = 0
+        self._ended = False
+
+    def add(self, token: int, logits: npt.NDArray[np.float32], top: int | None = None) -> bool:
+        """Add a token, as `Draws.add` does; return whether a stop was found."""
+        text = self._growing.add(token)
+        with self._lock:
+            self.drawn += 1
+            self._draws.add(token, logits, top)
+            self._text.write(text)
+            self._waiting += self._text.tell() > 0
+            waiting = self._waiting
+        if waiting and self._on_news is not None:
+            self._on_news(waiting)
+        return self._growing.stopped
+
+    def end(self) -> None:
+        """Complete the text."""
+        with self._lock:
+            self._text.write(self._growing.end())
+            self.reason = "stop" if self._growing.stopped else "length"
+            self._ended = True
+
+    def take(self) -> Delta | None:
+        """Return what was added since the last call; None: there is no text, and more may come."""
+        with self._lock:
+            if not (self._text.tell() or self._ended):
+                return None
+            delta = Delta(self._text.getvalue(), self._draws, self._ended)
+            self._text, self._draws, self._waiting = io.StringIO(), Draws(), 0
+        return delta
+
+
+class Job(Future[tuple[Place, ...]]):
+    """What a request asks of the model: read tokens, then draw continuations. `cancel` ends it before its next step.
+
+    As a future, it resolves to the places that it was asked to keep: one for each continuation, or where reading ended.
+
+    Attributes:
+        parts: scores of the tokens read so far.
+    """
+
+    def __init__(
+        self,
+        ids: npt.NDArray[np.int64],
+        start: Place | None = None,
+        *,
+        top: int | None = None,
+        scores: bool = True,
+        max_tokens: int = 0,
+        choices: Sequence[Choice] = (),
+        keep: bool = False,
+    ) -> None:
+        """Describe the work.
+
+        Args:
+            ids: (n,) tokens to read.
+            start: the place to go on from; None: the tokens begin a document.
+            top: number of likeliest tokens to report for each token read or drawn; None: no score of drawn tokens.
+            scores: whether the scores of the tokens read are wanted.
+            max_tokens: number of tokens to draw for each of the `choices`.
+            keep: whether to keep the places where reading or drawing ended.
+        """
+        super().__init__()
+        self.ids = ids
+        self.start = start
+        self.top = top
+        self.scores = scores
+        self.max_tokens = max_tokens
+        self.choices = choices
+        self.keep = keep
+        self.parts: list[Part] = []
+        self._drawing = len(choices)
+
+    @property
+    def continues(self) -> bool:
+        """Whether the memory is needed after the last token has been read."""
+        return self.keep or self.max_tokens > 0
 
     @property
     def log_probs(self) -> npt.NDArray[np.float32]:
         """The scores of all tokens read (n,)."""
         return np.concatenate([np.zeros(0, np.float32), *(part.log_probs for part in self.parts)])
 
+    def end_choice(self, choice: Choice, place: Place | None) -> None:
+        """Note that a continuation has ended; with the last one, the job ends."""
+        choice.place = place
+        self._drawing -= 1
+        if not self._drawing:
+            self.finish([choice.place for choice in self.choices if choice.place is not None])
 
-def likeliest(logits: npt.NDArray[np.float32], token: int, top: int | None) -> Draw:
-    """Return a drawn token with the logarithms of probabilities of logits (n_token,); `top` None: only the token."""
-    if top is None:
-        return Draw(token)
-    scores = logits.astype(np.float64)
-    scores -= scores.max()
-    scores -= np.log(np.exp(scores).sum())
-    k = min(top, len(scores))
-    ids = np.argpartition(scores, len(scores) - k)[len(scores) - k :] if k else np.zeros(0, np.int64)
-    ids = ids[np.argsort(-scores[ids], kind="stable")]
-    return Draw(token, float(scores[token]), tuple(ids.tolist()), tuple(scores[ids].tolist()))
+    def finish(self, places: Sequence[Place] = ()) -> None:
+        """End the job, unless it has ended."""
+        if not self.done():
+            for choice in self.choices:
+                choice.end()
+            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+                self.set_result(tuple(places))
+
+    def fail(self, error: Exception) -> None:
+        """End the job with an error, unless it has ended."""
+        with contextlib.suppress(InvalidStateError):
+            self.set_exception(error)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from xlexport.serve.answers import ApiError, busy
+from xlexport.serve.errors import ApiError, busy
 
 __all__ = ["Admission", "ServeLimits", "Share"]
 

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from xlexport.serve.limits import Admission
 from xlexport.serve.models import Models
-from xlexport.serve.store import SessionStore
+from xlexport.serve.sessions import SessionStore
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.serve.answers import ApiError
+from xlexport.serve.errors import ApiError
 from xlexport.serve.scheduler import Scheduler
 from xlexport.serve.texts import TokenTexts
 from xlruntime import OptionError, XlruntimeError
 from xlruntime.documents import Tokenizer, as_ids, encode
-from xlruntime.messages import counted, listed, named
+from xlruntime.messages import listed, named
 from xlruntime.tokenizers import ByteTokenizer, VocabularyTokenizer
 
 __all__ = ["Models", "Served"]
@@ -82,6 +82,10 @@ class Served:
         """Return the token ids (n,) of a prompt, given as text or ids."""
         return self.encode(source, whole, previous) if isinstance(source, str) else as_ids(source, "the prompt")
 
+    def top(self, logprobs: int | None) -> int | None:
+        """Return how many of the `logprobs` likeliest tokens there are."""
+        return None if logprobs is None else min(logprobs, self.scheduler.engine.bundle.vocab_size)
+
     def describe(self) -> dict[str, Any]:
         """Return what `/v1/models` lists."""
         bundle = self.scheduler.engine.bundle
@@ -134,9 +138,6 @@ class Models:
         """End all jobs."""
         for model in self.all:
             model.scheduler.close()
-
-    def __repr__(self) -> str:
-        return f"Models({counted(len(self.all), 'bundle')})"
 
 
 def _is_token(tokenizer: Tokenizer, text: str) -> bool:

@@ -1,12 +1,7 @@
 """Run the jobs of all requests for one bundle in one thread, in rounds of steps.
 
-    Scheduler
-    ├── Reading     jobs whose tokens are read, a segment at a time
-    ├── Drawing     continuations, a token at a time
-    └── Whole       instead of both, for a bundle that reads each document in one step
-
-A round is one step of each document, or one that all of them share (`batches`). So others wait for a segment of a long
-document, not for all of it.
+A round is one step of each document that is read, and of each continuation that is drawn (`stages`), or one that all
+of them share (`batches`). So others wait for a segment of a long document, not for all of it.
 """
 
 from __future__ import annotations
@@ -16,11 +11,9 @@ import threading
 from collections import deque
 from typing import Any
 
-from xlexport.serve.counts import Counts
-from xlexport.serve.drawing import Drawing
-from xlexport.serve.jobs import ClosedError, Job, Listener, Work
-from xlexport.serve.reading import Reading
-from xlexport.serve.whole import Whole
+from xlexport.serve.batches import Counts
+from xlexport.serve.jobs import ClosedError, Job
+from xlexport.serve.stages import Drawing, FullDocuments, Reading
 from xlruntime import Model, OptionError, TextError
 from xlruntime.documents import check_ids, check_length
 from xlruntime.scorer import check_detail
@@ -50,28 +43,31 @@ class Scheduler:
         self.engine = engine
         self.evaluation = engine.evaluation(**settings)
         self.counts = Counts()
-        self._most = most
         self._lock = threading.Condition()
         self._arrived: deque[Job] = deque()
         self._running: set[Job] = set()
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._whole = Whole(engine, self.evaluation, self.counts) if self.evaluation.full_document else None
-        if self._whole is None:
-            shared = shared_steps or engine.device.kind != "cpu"
-            self._reading = Reading(engine, self.evaluation, most, self.counts, shared)
-            self._drawing = Drawing(engine, self.evaluation, most, self.counts, shared)
+        shared = shared_steps or engine.device.kind != "cpu"
+        self._first: Reading | FullDocuments
+        self._stages: list[Reading | Drawing | FullDocuments]
+        if self.evaluation.full_document:
+            self._first = FullDocuments(engine, self.evaluation, self.counts)
+            self._stages = [self._first]
+        else:
+            drawing = Drawing(engine, self.evaluation, self.counts, most, shared)
+            self._first = Reading(engine, self.evaluation, self.counts, most, shared, drawing)
+            self._stages = [self._first, drawing]
 
-    def submit(self, work: Work, listener: Listener) -> Job:
-        """Take a job; its results go to `listener`, called by the scheduler's thread.
+    def submit(self, job: Job) -> None:
+        """Take a job. The scheduler's thread sets its results.
 
         Raises:
             TextError: there is nothing to continue, or the document could get longer than the model can read.
             TokenError, OptionError: ids, or the number of likeliest tokens, are out of range.
             ClosedError: the scheduler was closed.
         """
-        self._check(work)
-        job = Job(work, listener)
+        self._check(job)
         with self._lock:
             if self._closed:
                 raise ClosedError()
@@ -80,13 +76,6 @@ class Scheduler:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
                 self._thread.start()
-            self._lock.notify()
-        return job
-
-    def cancel(self, job: Job) -> None:
-        """End a job before its next step; its listener hears nothing any more."""
-        with self._lock:
-            job.cancelled = True
             self._lock.notify()
 
     @property
@@ -104,21 +93,21 @@ class Scheduler:
         if thread is not None:
             thread.join()
 
-    def _check(self, work: Work) -> None:
-        check_ids(work.ids, self.engine.bundle.vocab_size, "the prompt")
-        if work.top:
-            check_detail(self.engine, work.top)
-        if work.start is None and not len(work.ids):
+    def _check(self, job: Job) -> None:
+        check_ids(job.ids, self.engine.bundle.vocab_size, "the prompt")
+        if job.top:
+            check_detail(self.engine, job.top)
+        if job.start is None and not len(job.ids):
             raise TextError("nothing to continue: the prompt has no tokens.", hint="Give a prompt.")
-        if work.max_tokens:
+        if job.max_tokens:
             self.engine.session("generate")
-        if (work.keep or work.start is not None) and self.evaluation.full_document:
+        if (job.keep or job.start is not None) and self.evaluation.full_document:
             raise OptionError(
                 "this model reads each document in one step and carries no memory, so it has no sessions."
             )
         # As in `Stream.feed`: a token that was held counts, too.
-        before = 0 if work.start is None else int(work.start.memory.position[0]) + 1
-        check_length(before + len(work.ids) + work.max_tokens, self.evaluation, "the document")
+        before = 0 if job.start is None else int(job.start.memory.position[0]) + 1
+        check_length(before + len(job.ids) + job.max_tokens, self.evaluation, "the document")
 
     def _run(self) -> None:
         while self._collect():
@@ -132,47 +121,33 @@ class Scheduler:
     def _collect(self) -> bool:
         """Wait for work and take new jobs; return False if the scheduler was closed."""
         with self._lock:
-            while not self._closed and not self._arrived and self._idle:
+            while not self._closed and not self._arrived and all(stage.idle for stage in self._stages):
                 self._lock.wait()
             arrived = list(self._arrived)
             self._arrived.clear()
             self._running.update(arrived)
             closed = self._closed
         for job in arrived:
-            (self._reading if self._whole is None else self._whole).add(job)
+            self._first.add(job)
         return not closed
-
-    @property
-    def _idle(self) -> bool:
-        if self._whole is not None:
-            return self._whole.idle
-        return self._reading.idle and self._drawing.idle and not self._reading.done
 
     def _round(self) -> None:
         """Run one step of everything that is under way."""
-        if self._whole is not None:
-            self._whole.drop()
-            if not self._whole.idle:
-                self._whole.step()
-        else:
-            self._reading.drop()
-            self._drawing.drop()
-            if len(self._drawing.batches.waiting) <= self._most:  # a continuation that waits holds memory
-                self._reading.step()
-            for reader, memory in self._reading.done:
-                self._drawing.add(reader, memory)
-            self._reading.done.clear()
-            self._drawing.step()
+        for stage in self._stages:
+            stage.drop()
+        for stage in self._stages:
+            stage.step()
         self._count_ended()
 
     def _count_ended(self) -> None:
-        ended = [job for job in self._running if job.over or job.cancelled]
+        ended = [job for job in self._running if job.done()]
         for job in ended:
-            if job.over:
-                self.counts.finished += not job.failed
-                self.counts.failed += job.failed
-            else:
+            if job.cancelled():
                 self.counts.cancelled += 1
+            elif job.exception() is not None:
+                self.counts.failed += 1
+            else:
+                self.counts.finished += 1
         with self._lock:
             self._running.difference_update(ended)
 

@@ -8,7 +8,7 @@ from xlruntime import TextError
 from xlruntime.documents import Tokenizer
 from xlruntime.tokenizers import ByteTokenizer
 
-__all__ = ["Growing", "TokenTexts"]
+__all__ = ["GrowingText", "TokenTexts"]
 
 BEFORE = 8  # tokens before new ones that decide how these look: white space between words
 PIECES = 64  # tokens after which a character that is not complete never will be
@@ -52,7 +52,7 @@ class TokenTexts:
         ]
 
 
-class Growing:
+class GrowingText:
     """The text of a continuation, which ends before the first stop in it.
 
     Attributes:

@@ -12,16 +12,10 @@ __all__ = ["JSON", "ApiError", "answer_of", "busy", "error_body"]
 
 JSON = "application/json"
 KINDS = {
-    400: "invalid_request_error",
     401: "authentication_error",
-    403: "permission_error",
     404: "not_found_error",
-    405: "invalid_request_error",
     408: "timeout_error",
     409: "conflict_error",
-    413: "invalid_request_error",
-    415: "invalid_request_error",
-    421: "invalid_request_error",
     429: "rate_limit_error",
     503: "unavailable_error",
 }
@@ -60,7 +54,7 @@ class ApiError(Exception):
 
 def error_body(error: ApiError) -> dict[str, Any]:
     """Return the body of an answer."""
-    kind = KINDS.get(error.status, "server_error")
+    kind = KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
 
 

@@ -1,4 +1,4 @@
-"""Write the results of completions as JSON, piece by piece: one of millions of tokens is never held as one text."""
+"""Write tokens with their scores as JSON, piece by piece: an answer of millions of tokens is never held as one text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from xlexport.serve.jobs import Draws, Part
 from xlexport.serve.texts import TokenTexts
 
-__all__ = ["Log", "answer_pieces", "draw_log", "read_log", "sizes"]
+__all__ = ["Log", "answer_pieces", "draw_log", "read_log"]
 
 PIECE = 4096  # tokens that are written at a time
 
@@ -34,15 +34,16 @@ class Log:
     top_ids: npt.NDArray[np.int64]
     top_log_probs: npt.NDArray[np.float64]
 
-    def then(self, other: Log) -> Log:
-        """Return both, one after the other."""
-        return Log(*(np.concatenate([mine, more]) for mine, more in zip(self._arrays, other._arrays, strict=True)))
+    @classmethod
+    def joined(cls, logs: Sequence[Log]) -> Log:
+        """Return at least one log, one after the other."""
+        return cls(*map(np.concatenate, zip(*(log._arrays for log in logs), strict=True)))
 
     @property
     def _arrays(self) -> tuple[npt.NDArray[Any], ...]:
         return self.tokens, self.log_probs, self.top_ids, self.top_log_probs
 
-    def pieces(self, texts: TokenTexts, first_offset: int = 0) -> Iterator[str]:
+    def pieces(self, texts: TokenTexts) -> Iterator[str]:
         """Yield the JSON object piece by piece."""
         n = len(self.tokens)
         yield '{"tokens":['
@@ -56,13 +57,17 @@ class Log:
             rows = zip(*(array[at : at + PIECE].tolist() for array in self._arrays), strict=True)
             yield _listed([_top(texts, *row) for row in rows], at)
         yield '],"text_offset":['
-        offset = first_offset
+        offset = 0
         for at in range(0, n, PIECE):
-            lengths = [sizes(texts[token]) for token in self.tokens[at : at + PIECE].tolist()]
+            lengths = [_size(texts[token]) for token in self.tokens[at : at + PIECE].tolist()]
             ends = offset + np.cumsum(lengths)
             yield _listed([offset, *ends[:-1].tolist()], at)
             offset = int(ends[-1])
         yield "]}"
+
+    def to_dict(self, texts: TokenTexts) -> dict[str, Any]:
+        """Return the JSON object of a log that is not long."""
+        return dict(json.loads("".join(self.pieces(texts))))
 
 
 def read_log(first: int | None, ids: npt.NDArray[np.int64], parts: Sequence[Part], top: int) -> Log:
@@ -83,7 +88,8 @@ def read_log(first: int | None, ids: npt.NDArray[np.int64], parts: Sequence[Part
     )
     if first is None:
         return log
-    return Log(np.array([first]), np.array([np.nan]), np.zeros((1, top), np.int64), np.zeros((1, top))).then(log)
+    unscored = Log(np.array([first]), np.array([np.nan]), np.zeros((1, top), np.int64), np.zeros((1, top)))
+    return Log.joined([unscored, log])
 
 
 def draw_log(draws: Draws, top: int) -> Log:
@@ -95,11 +101,6 @@ def draw_log(draws: Draws, top: int) -> Log:
         np.array(draws.top_ids, np.int64).reshape(n, top),
         np.array(draws.top_log_probs, np.float64).reshape(n, top),
     )
-
-
-def sizes(text: str) -> int:
-    """Return the characters for which a token counts in offsets: none if it is only a part of one."""
-    return 0 if text.startswith(("bytes:", "token_id:")) and len(text) > 6 else len(text)
 
 
 def answer_pieces(
@@ -118,6 +119,11 @@ def answer_pieces(
             yield from log.pieces(texts)
         yield "}"
     yield f'],"usage":{json.dumps(usage)}}}'
+
+
+def _size(text: str) -> int:
+    """Return the characters for which a token counts in offsets: none if it is only a part of one."""
+    return 0 if text.startswith(("bytes:", "token_id:")) and len(text) > 6 else len(text)
 
 
 def _top(

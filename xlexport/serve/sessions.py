@@ -1,0 +1,398 @@
+"""Answer `/v1/sessions`: documents that grow, with the memory of the model kept between requests until they expire."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from xlexport.serve.bodies import (
+    ContinueBody,
+    CreateBody,
+    FeedBody,
+    ScoreBody,
+    encoded,
+    read_body,
+    read_json,
+    share_of,
+    unless_gone,
+)
+from xlexport.serve.errors import ApiError, busy
+from xlexport.serve.jobs import Choice, Draws, Job, Part, Place
+from xlexport.serve.limits import ServeLimits
+from xlexport.serve.logprobs import draw_log, read_log
+from xlexport.serve.models import Models, Served
+from xlexport.serve.runs import EventStream, Run
+from xlexport.serve.texts import GrowingText
+from xlruntime import Stream
+from xlruntime.scores import LN2
+
+__all__ = ["Session", "SessionRoutes", "SessionStore"]
+
+STATE = "application/octet-stream"
+HEADERS = 1 << 20  # bytes of a saved state besides its tensors
+
+
+@dataclass(eq=False)
+class Session:
+    """One document that grows.
+
+    Attributes:
+        id: its name, which nobody can guess; model: its bundle.
+        place: where it is; None: nothing was read.
+        created: in seconds since 1970; ttl: seconds after which an idle session is deleted; used: when it was used.
+        busy: whether a request is changing it.
+    """
+
+    id: str
+    model: Served
+    nbytes: int
+    ttl: float
+    created: int
+    used: float
+    place: Place | None = None
+    busy: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        """Return what an answer shows of it."""
+        return {
+            "id": self.id,
+            "object": "session",
+            "model": self.model.name,
+            "created": self.created,
+            "tokens": 0 if self.place is None else self.place.position,
+            "bytes": self.nbytes,
+            "ttl_seconds": self.ttl,
+        }
+
+
+class SessionStore:
+    """All sessions. Only the thread of the server's loop uses it."""
+
+    def __init__(self, limits: ServeLimits) -> None:
+        """Start without sessions."""
+        self._limits = limits
+        self._sessions: dict[str, Session] = {}
+        self._sizes: dict[str, int] = {}  # bytes of a session, by bundle
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all sessions in bytes. Each counts in full, though forks share theirs until they go on."""
+        return sum(session.nbytes for session in self._sessions.values())
+
+    def all(self) -> list[Session]:
+        """Return the sessions that have not expired, the oldest first."""
+        self.expire()
+        return list(self._sessions.values())
+
+    def create(self, model: Served, ttl: float | None = None, place: Place | None = None) -> Session:
+        """Begin a session.
+
+        Raises:
+            ApiError: one more does not fit, or the bundle cannot carry memory.
+        """
+        if model.scheduler.evaluation.full_document:
+            message = f"{model.name} reads each document in one step and carries no memory, so it has no sessions."
+            raise ApiError(400, message, "no_sessions", "model")
+        self.expire()
+        size = self.size(model)
+        if len(self) >= self._limits.sessions:
+            raise busy(f"{len(self):,} sessions are open, as many as are possible.", self._wait())
+        if self.nbytes + size > self._limits.session_bytes:
+            usage = f"{len(self):,} sessions hold {self.nbytes:,} of {self._limits.session_bytes:,} bytes"
+            raise busy(f"{usage}, and one more takes {size:,}.", self._wait())
+        lasts = self._limits.session_seconds if ttl is None else min(ttl, self._limits.session_seconds)
+        session = Session(
+            f"sess-{secrets.token_hex(16)}", model, size, lasts, int(time.time()), time.monotonic(), place
+        )
+        self._sessions[session.id] = session
+        return session
+
+    def get(self, name: str) -> Session:
+        """Return a session.
+
+        Raises:
+            ApiError: there is none of this name, or it has expired.
+        """
+        self.expire()
+        session = self._sessions.get(name)
+        if session is None:
+            raise ApiError(404, "no such session: it was deleted, or it expired.", "session_not_found")
+        session.used = time.monotonic()
+        return session
+
+    @contextlib.contextmanager
+    def changing(self, name: str) -> Iterator[Session]:
+        """Lend a session to one request that changes it; it does not expire meanwhile.
+
+        Raises:
+            ApiError: as `get`, or another request is changing it.
+        """
+        session = self.get(name)
+        if session.busy:
+            raise ApiError(409, "another request is changing this session.", "session_busy", retry_after=1)
+        session.busy = True
+        try:
+            yield session
+        finally:
+            session.busy = False
+            session.used = time.monotonic()
+
+    def delete(self, name: str) -> None:
+        """End a session. A request that is changing it goes on, for nothing.
+
+        Raises:
+            ApiError: as `get`.
+        """
+        del self._sessions[self.get(name).id]
+
+    def expire(self) -> None:
+        """Delete the sessions that have been idle for too long."""
+        now = time.monotonic()
+        for session in list(self._sessions.values()):
+            if not session.busy and now - session.used > session.ttl:
+                del self._sessions[session.id]
+
+    def size(self, model: Served) -> int:
+        """Return the bytes of a session of this bundle."""
+        if model.name not in self._sizes:
+            scheduler = model.scheduler
+            self._sizes[model.name] = scheduler.engine.new_memory(scheduler.evaluation).nbytes
+        return self._sizes[model.name]
+
+    def _wait(self) -> int:
+        """Return the seconds until the next session may expire, at least 1."""
+        now = time.monotonic()
+        return max(1, round(min((session.used + session.ttl - now for session in self._sessions.values()), default=1)))
+
+
+@dataclass(frozen=True)
+class SessionRoutes:
+    """The routes of sessions."""
+
+    models: Models
+    limits: ServeLimits
+    store: SessionStore
+
+    async def create(self, request: Request) -> Response:
+        """Begin a session."""
+        body = await read_json(CreateBody, request, self.limits)
+        return JSONResponse(self.store.create(self.models.find(body.model), body.ttl_seconds).describe(), 201)
+
+    async def all(self, request: Request) -> Response:
+        """List the sessions."""
+        return JSONResponse({"object": "list", "data": [session.describe() for session in self.store.all()]})
+
+    async def show(self, request: Request) -> Response:
+        """Describe a session."""
+        return JSONResponse(self.store.get(_name(request)).describe())
+
+    async def delete(self, request: Request) -> Response:
+        """End a session."""
+        self.store.delete(_name(request))
+        return JSONResponse({"id": _name(request), "object": "session", "deleted": True})
+
+    async def fork(self, request: Request) -> Response:
+        """Begin another session at the same place of the same document."""
+        session = self.store.get(_name(request))
+        return JSONResponse(self.store.create(session.model, session.ttl, session.place).describe(), 201)
+
+    async def feed(self, request: Request) -> Response:
+        """Add a piece to the document, and answer with its scores. After an error, the session is unchanged."""
+        body = await read_json(FeedBody, request, self.limits)
+        with self.store.changing(_name(request)) as session:
+            before = session.place
+            (ids,) = await self._tokens(request, session, [body.input])
+            parts: Sequence[Part] = ()
+            if len(ids):
+                self.limits.check_tokens(len(ids), 0)
+                share_of(request).take_scores(len(ids), body.logprobs)
+                with self._run(session) as run:
+                    job = run.add(Job(ids, before, top=session.model.top(body.logprobs), keep=True))
+                    await unless_gone(request, run.wait())
+                (session.place,), parts = job.result(), job.parts
+            return await _json({**_scores(session.model, before, ids, parts, body.logprobs), **_of(session)})
+
+    async def score(self, request: Request) -> Response:
+        """Score one continuation or several, without changing the session."""
+        body = await read_json(ScoreBody, request, self.limits)
+        session = self.store.get(_name(request))
+        model, place = session.model, session.place
+        several = isinstance(body.input, list) and bool(body.input) and not isinstance(body.input[0], int)
+        inputs: Sequence[Any] = body.input if several else [body.input]
+        if len(inputs) > self.limits.prompts:
+            message = f"input: {len(inputs):,} continuations, at most {self.limits.prompts:,} are possible."
+            raise ApiError(400, message, "invalid_value", "input")
+        pieces = await self._tokens(request, session, inputs)
+        self.limits.check_tokens(sum(map(len, pieces)), 0)
+        share_of(request).take_scores(sum(map(len, pieces)), body.logprobs)
+        jobs = [Job(ids, place, top=model.top(body.logprobs)) for ids in pieces]
+        with self._run(session) as run:
+            for job in jobs:
+                if len(job.ids):
+                    run.add(job)
+            await unless_gone(request, run.wait())
+        scores = [_scores(model, place, job.ids, job.parts, body.logprobs) for job in jobs]
+        return await _json(
+            {**_of(session), "object": "list", "data": scores} if several else {**scores[0], **_of(session)}
+        )
+
+    async def generate(self, request: Request) -> Response:
+        """Continue the document; what is drawn belongs to it."""
+        body = await read_json(ContinueBody, request, self.limits)
+        with contextlib.ExitStack() as stack:
+            session = stack.enter_context(self.store.changing(_name(request)))
+            (ids,) = await self._tokens(request, session, [body.prompt or []])
+            self.limits.check_tokens(len(ids), body.n_new)
+            share_of(request).take_scores(len(ids) + body.n_new, body.logprobs)
+            before = [] if session.place is None else [session.place.pending]
+            text = GrowingText(session.model.tokenizer, [*before, *ids[-64:].tolist()][-64:], body.stops)
+            run = stack.enter_context(self._run(session))
+            job = Job(
+                ids,
+                session.place,
+                top=session.model.top(body.logprobs),
+                scores=False,
+                max_tokens=body.n_new,
+                choices=[Choice(body.sampling(), text, run.on_news if body.stream else None)],
+                keep=True,
+            )
+            run.add(job)
+            if body.stream:
+                return EventStream(_events(session, run, job), stack.pop_all().close)
+            await unless_gone(request, run.wait())
+            (session.place,) = job.result()
+            (choice,) = job.choices
+            delta = choice.take()
+            assert delta is not None  # the choice has ended
+            return await _json(_continuation(session, job, delta.text, delta.draws))
+
+    async def save(self, request: Request) -> Response:
+        """Answer with the session's state, as `Stream.save` writes it."""
+        session = self.store.get(_name(request))
+        raw = await asyncio.to_thread(_saved, session.model, session.place)
+        return Response(raw, media_type=STATE)
+
+    async def restore(self, request: Request) -> Response:
+        """Begin a session from a saved state."""
+        model = self.models.find(request.query_params.get("model"))
+        if model.scheduler.evaluation.full_document:
+            self.store.create(model)  # raises, with the reason
+        raw = await read_body(request, self.limits, STATE, self.store.size(model) + HEADERS)
+        place = await asyncio.to_thread(_restored, model, raw)
+        return JSONResponse(self.store.create(model, None, place).describe(), 201)
+
+    async def _tokens(
+        self, request: Request, session: Session, sources: Sequence[str | list[int]]
+    ) -> list[npt.NDArray[np.int64]]:
+        """Return the token ids (n,) of pieces that may come next."""
+        previous = None if session.place is None else session.place.pending
+        return await encoded(request, self.limits, session.model, sources, previous=previous)
+
+    def _run(self, session: Session) -> contextlib.closing[Run]:
+        return contextlib.closing(Run(session.model.scheduler, self.limits.request_seconds))
+
+
+async def _events(session: Session, run: Run, job: Job) -> AsyncIterator[dict[str, Any]]:
+    """Yield the events of a continuation; the last one describes the session."""
+    texts, draws = [], Draws()
+    async for _, delta in run.news():
+        texts.append(delta.text)
+        draws.extend(delta.draws)
+        if delta.text:
+            yield {"object": "session.delta", "text": delta.text}
+    await run.wait()
+    (session.place,) = job.result()
+    yield _continuation(session, job, "".join(texts), draws)
+
+
+def _continuation(session: Session, job: Job, text: str, draws: Draws) -> dict[str, Any]:
+    """Return what an answer shows of a continuation that has ended."""
+    log = None if job.top is None else draw_log(draws, job.top).to_dict(session.model.texts)
+    return {
+        "object": "session.continuation",
+        "text": text,
+        "token_ids": draws.tokens.tolist(),
+        "logprobs": log,
+        "finish_reason": job.choices[0].reason,
+        **_of(session),
+    }
+
+
+def _scores(
+    model: Served, before: Place | None, ids: npt.NDArray[np.int64], parts: Sequence[Part], logprobs: int | None
+) -> dict[str, Any]:
+    """Return the scores of a piece; the first token of a document has none."""
+    first = int(ids[0]) if before is None and len(ids) else None
+    log = read_log(first, ids if first is None else ids[1:], parts, model.top(logprobs) or 0)
+    log_probs = log.log_probs[0 if first is None else 1 :]
+    context = np.concatenate([np.zeros(0 if first is None else 1, np.int64), *(part.context for part in parts)])
+    scores = {
+        "object": "session.scores",
+        "index": 0 if before is None else before.position,
+        "token_ids": log.tokens.tolist(),
+        "token_logprobs": [*([] if first is None else [None]), *log_probs.tolist()],
+        "context": context.tolist(),
+        "scored_tokens": len(log_probs),
+        "bits": float(0.0 - log_probs.sum() / LN2),
+    }
+    if logprobs is not None:
+        scores["logprobs"] = log.to_dict(model.texts)
+    return scores
+
+
+def _name(request: Request) -> str:
+    return str(request.path_params["session"])
+
+
+def _of(session: Session) -> dict[str, Any]:
+    return {"session": session.describe()}
+
+
+async def _json(value: dict[str, Any]) -> Response:
+    """Return an answer that may be large."""
+    return Response(await asyncio.to_thread(json.dumps, value), media_type="application/json")
+
+
+def _saved(model: Served, place: Place | None) -> bytes:
+    """Return the state of a place in the format of streams."""
+    stream = Stream(model.scheduler.engine, model.scheduler.evaluation)
+    if place is not None:
+        stream.memory, stream.pending, stream.position = place.memory, place.pending, place.position
+    with tempfile.TemporaryDirectory(prefix="xlexport_serve_") as folder:
+        file = Path(folder) / "session.xls"
+        stream.save(file)
+        return file.read_bytes()
+
+
+def _restored(model: Served, raw: bytes | bytearray) -> Place | None:
+    """Return the place of a saved state.
+
+    Raises:
+        StateError: it is damaged, or of another bundle.
+        ApiError: it was saved under other settings.
+    """
+    scheduler = model.scheduler
+    with tempfile.TemporaryDirectory(prefix="xlexport_serve_") as folder:
+        file = Path(folder) / "the state"
+        file.write_bytes(raw)
+        stream = scheduler.engine.restore(file, capacity=scheduler.evaluation.capacity())
+    if stream.evaluation != scheduler.evaluation:
+        settings, expected = stream.evaluation.to_dict(), scheduler.evaluation.to_dict()
+        raise ApiError(400, f"the state was saved with {settings}, expected {expected}.", "state_mismatch")
+    return None if stream.pending is None else Place(stream.memory, stream.pending, stream.position)

@@ -1,0 +1,273 @@
+"""The stages of a job, each a step at a time: tokens are read, then continuations are drawn.
+
+Each document is cut as `Stream.feed` cuts it. Its neighbours do not matter: without `same_length`, scores depend on the
+cuts. So a row whose last piece is shorter than the step is padded. If its memory is needed afterwards, the padding is
+taken back, which only rings can do. Other memories run such a piece in a step of their own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.serve.batches import Batch, Counts, Stage, Tenant
+from xlexport.serve.jobs import Choice, Job, Part, Place
+from xlruntime import EvaluationSettings, Memory, Model, Random, Sampling, XlruntimeError
+from xlruntime.documents import check_length
+from xlruntime.scorer import Scorer, detail_of
+
+__all__ = ["Drawer", "Drawing", "FullDocuments", "Reader", "Reading"]
+
+
+@dataclass(eq=False)
+class Drawer(Tenant):
+    """A continuation that is being drawn, with its own random numbers."""
+
+    choice: Choice
+    rng: Random
+
+
+class Drawing(Stage[Drawer]):
+    """Continuations, a token at a time."""
+
+    turn = 64
+
+    def add(self, job: Job, pending: int, position: int, memory: Memory | None) -> None:
+        """Take the continuations of a job that has been read up to a place."""
+        for choice in job.choices:
+            self.waiting.append(Drawer(job, pending, position, memory, choice, choice.sampling.rng()))
+
+    def run(self, batch: Batch[Drawer]) -> None:
+        """Draw one token for every row."""
+        for row, _ in batch.active:
+            _make_room(batch.memory, row, self.evaluation)
+        memory, active = batch.before_step(1), batch.active
+        tokens = np.zeros((memory.batch_size, 1), np.int64)
+        for row, drawer in active:
+            tokens[row, 0] = drawer.pending
+        logits = self.engine.step("generate", memory, tokens, tokens)["logits"]  # any targets
+        self.counts.step(memory.batch_size, len(active))
+        for row, drawer in active:
+            if not np.isfinite(logits[row]).all():
+                batch.discard(row)
+                drawer.job.fail(_not_finite(drawer.position))
+            elif self._draw(drawer, logits[row]):
+                place = Place(memory.row(row), drawer.pending, drawer.position) if drawer.job.keep else None
+                batch.free(row)
+                drawer.job.end_choice(drawer.choice, place)
+
+    def _draw(self, drawer: Drawer, logits: npt.NDArray[np.float32]) -> bool:
+        """Draw the next token; return whether the continuation ends."""
+        drawer.pending = drawer.choice.sampling.draw(logits, drawer.rng)
+        drawer.position += 1
+        self.counts.drawn += 1
+        try:
+            stopped = drawer.choice.add(drawer.pending, logits, drawer.job.top)
+        except Exception as error:  # of this continuation only: its text, or a client that does not read it
+            drawer.job.fail(error)
+            return True
+        return stopped or drawer.choice.drawn == drawer.job.max_tokens
+
+
+@dataclass(eq=False)
+class Reader(Tenant):
+    """A job whose tokens are being read.
+
+    Attributes:
+        targets: (n,) the tokens that have no score yet; `pending` is the token before them.
+        length: tokens of its next step.
+    """
+
+    targets: npt.NDArray[np.int64]
+    length: int = field(default=0, init=False)
+
+
+class Reading(Stage[Reader]):
+    """Jobs whose tokens are read, a segment at a time. `drawing` takes the ones that go on."""
+
+    turn = 8
+
+    def __init__(
+        self,
+        engine: Model,
+        evaluation: EvaluationSettings,
+        counts: Counts,
+        most: int,
+        shared: bool,
+        drawing: Drawing,
+    ) -> None:
+        super().__init__(engine, evaluation, counts, most, shared)
+        self._drawing = drawing
+        lengths = [engine.longest_step(purpose, evaluation.segment_len) for purpose in ("score", "detail")]
+        self._longest = min(evaluation.segment_len, *lengths)
+        self._can_go_back = all(entry.layout == "ring" for entry in engine.bundle.memory)
+
+    def add(self, job: Job) -> None:
+        """Take a job; there must be a token before those that get scores."""
+        start, ids = job.start, job.ids
+        if start is None:
+            reader = Reader(job, int(ids[0]), 1, None, ids[1:])
+        else:
+            reader = Reader(job, start.pending, start.position, start.memory, ids)
+        if len(reader.targets):
+            self.waiting.append(reader)
+        else:
+            self._end(reader, reader.memory)
+
+    def step(self) -> None:
+        """Run a step of each batch, unless many continuations wait: each of them holds memory."""
+        if len(self._drawing.waiting) <= self.most:
+            super().step()
+
+    def run(self, batch: Batch[Reader]) -> None:
+        """Read the next piece of every row."""
+        for row, reader in batch.active:
+            _make_room(batch.memory, row, self.evaluation)
+            limits = self._longest, batch.memory.max_segment, int(batch.memory.room[row])
+            reader.length = min(len(reader.targets), *limits)
+        S = max(reader.length for _, reader in batch.active)
+        for row, reader in batch.active:
+            if reader.length < S and not self._can_pad(batch.memory, row, reader, S):
+                self._run_alone(batch.leave(row))
+        memory, active = batch.before_step(S), batch.active
+        tokens, targets = np.zeros((memory.batch_size, S), np.int64), np.zeros((memory.batch_size, S), np.int64)
+        for row, reader in active:
+            n = reader.length
+            tokens[row, 0], tokens[row, 1:n] = reader.pending, reader.targets[: n - 1]
+            targets[row, :n] = reader.targets[:n]
+        context = memory.context(S)
+        purpose = "detail" if any(reader.job.top and reader.job.scores for _, reader in active) else "score"
+        outputs = self.engine.step(purpose, memory, tokens, targets)
+        self.counts.step(memory.batch_size, len(active))
+        for row, reader in active:
+            n, job = reader.length, reader.job
+            if not np.isfinite(outputs["log_prob"][row]).all():
+                batch.discard(row)
+                job.fail(_not_finite(reader.position))
+                continue
+            if job.scores:
+                detail = detail_of(outputs, row, slice(0, n), job.top) if job.top else {}
+                detail.pop("entropy", None)
+                job.parts.append(Part(outputs["log_prob"][row, :n].copy(), context[row, :n].copy(), **detail))
+            self.counts.read += n
+            reader.pending, reader.position = int(reader.targets[n - 1]), reader.position + n
+            reader.targets = reader.targets[n:]
+            if not len(reader.targets):
+                self._end(reader, memory.row(row, S - n) if job.continues else None)
+                batch.free(row)
+
+    def _run_alone(self, reader: Reader) -> None:
+        """Run the next piece in a step of its own; if there are more, they wait for a row before all others."""
+        batch: Batch[Reader] = Batch(self.engine, self.evaluation, 1)
+        try:
+            batch.join(reader)
+            self.run(batch)
+        except Exception as error:
+            reader.job.fail(error)
+        else:
+            for row, _ in batch.active:
+                self.waiting.appendleft(batch.leave(row))
+
+    def _can_pad(self, memory: Memory, row: int, reader: Reader, segment_len: int) -> bool:
+        if reader.length < len(reader.targets) or memory.room[row] < segment_len:
+            return False
+        return self._can_go_back or not reader.job.continues
+
+    def _end(self, reader: Reader, memory: Memory | None) -> None:
+        job = reader.job
+        if job.max_tokens:
+            self._drawing.add(job, reader.pending, reader.position, memory)
+        elif job.keep:
+            state = self.engine.new_memory(self.evaluation) if memory is None else memory
+            job.finish([Place(state, reader.pending, reader.position)])
+        else:
+            job.finish()
+
+
+@dataclass(frozen=True)
+class _Watched(Sampling):
+    """A rule of drawing that remembers the logits of the last draw."""
+
+    logits: list[npt.NDArray[np.float32]] = field(default_factory=list)
+
+    def draw(self, logits: npt.NDArray[np.float32], rng: Random) -> int:
+        """Draw one token id from logits (n_token,)."""
+        self.logits[:] = [logits]
+        return super().draw(logits, rng)
+
+
+class FullDocuments:
+    """Jobs on a bundle that reads each document in one step. They take turns: each runs one step."""
+
+    def __init__(self, engine: Model, evaluation: EvaluationSettings, counts: Counts) -> None:
+        """Start without jobs."""
+        self.engine = engine
+        self.evaluation = evaluation
+        self.counts = counts
+        self._jobs: deque[tuple[Job, Iterator[None]]] = deque()
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self._jobs
+
+    def add(self, job: Job) -> None:
+        """Take a job."""
+        self._jobs.append((job, self._run(job)))
+
+    def drop(self) -> None:
+        """Forget the jobs that have ended."""
+        self._jobs = deque((job, steps) for job, steps in self._jobs if not job.done())
+
+    def step(self) -> None:
+        """Run the next step of the job whose turn it is."""
+        if not self._jobs:
+            return
+        job, steps = self._jobs.popleft()
+        try:
+            next(steps)
+        except StopIteration:
+            job.finish()
+        except Exception as error:
+            job.fail(error)
+        else:
+            self.counts.step(1, 1)
+            self._jobs.append((job, steps))
+
+    def _run(self, job: Job) -> Iterator[None]:
+        """Run a job, and pause after each step."""
+        if job.scores and len(job.ids) > 1:
+            for part in Scorer(self.engine, self.evaluation, detail=job.top or None).tokens([job.ids]):
+                if not np.isfinite(part.log_probs).all():
+                    raise _not_finite(1)
+                self.counts.read += len(part)
+                job.parts.append(Part(part.log_probs, part.context, part.rank, part.top_ids, part.top_log_probs))
+                yield
+        for choice in job.choices if job.max_tokens else ():
+            rule = choice.sampling
+            watched = _Watched(rule.temperature, rule.top_k, rule.top_p, rule.seed)
+            for token in self.engine.generate(
+                job.ids, max_tokens=job.max_tokens, sampling=watched, **self.evaluation.to_dict()
+            ):
+                self.counts.drawn += 1
+                if choice.add(token, watched.logits[0], job.top):
+                    break
+                yield
+
+
+def _make_room(memory: Memory, row: int, evaluation: EvaluationSettings) -> None:
+    """Begin a document without positions left again, if it may."""
+    if not memory.room[row]:
+        check_length(int(memory.position[row]) + 2, evaluation, "the document")
+        memory.restart(row)
+
+
+def _not_finite(position: int) -> XlruntimeError:
+    """Return the error for a document on which the model fails."""
+    return XlruntimeError(
+        f"the model gave scores that are not finite near token {position:,}.", hint="Give another text."
+    )
