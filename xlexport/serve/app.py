@@ -14,13 +14,12 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from xlexport.serve.bodies import SHARE, DetokenizeBody, Gone, TokenizeBody, encoded, read_json, share_of
+from xlexport.serve.bodies import SHARE, DetokenizeBody, Gone, TokenizeBody, encode_texts, read_json, share_of
 from xlexport.serve.completions import Completions
 from xlexport.serve.errors import ApiError, answer_of, error_body
 from xlexport.serve.jobs import ClosedError
@@ -124,7 +123,7 @@ class _ModelRoutes:
     async def tokenize(self, request: Request) -> Response:
         body = await read_json(TokenizeBody, request, self.limits)
         model = self.models.find(body.model or self.models.all[0].name)
-        (ids,) = await encoded(request, self.limits, model, [body.prompt])
+        (ids,) = await encode_texts(request, self.limits, model, [body.prompt])
         share_of(request).take_scores(len(ids), None)
         longest = model.scheduler.evaluation.longest_document
         return JSONResponse({"count": len(ids), "max_model_len": longest, "tokens": ids.tolist()})
@@ -197,29 +196,22 @@ class _Frame:
             except Gone:
                 raise
             except Exception as error:
-                answer = _answer(error)
+                answer = answer_of(error)
                 if answer.status >= 500:
-                    logger.error("%s %s", scope["method"], _logged(scope["path"]), exc_info=error)
+                    logger.error("%s %s", scope["method"], _loggable(scope["path"]), exc_info=error)
                 await answer_instead(answer.with_traceback(None))  # its frames hold the body
         except Gone:
             status = WENT_AWAY
         finally:
             seconds = time.perf_counter() - began
+            status = status or WENT_AWAY
             route = self._names.get(scope.get("endpoint"), OTHER)
-            self._metrics.requests.labels(route, str(status or WENT_AWAY)).inc()
+            self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(seconds)
-            client = scope.get("client") or ("-",)
-            access.info(
-                "%s %s %s %d %d B %.1f ms",
-                *(
-                    client[0],
-                    scope["method"],
-                    _logged(scope["path"]) if route == OTHER else route,
-                    status or WENT_AWAY,
-                    nbytes,
-                    1000 * seconds,
-                ),
-            )
+            client, _ = scope.get("client") or ("-", 0)
+            path = _loggable(scope["path"]) if route == OTHER else route
+            request = client, scope["method"], path, status, nbytes, 1000 * seconds
+            access.info("%s %s %s %d %d B %.1f ms", *request)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -258,14 +250,7 @@ def _header(scope: Scope, key: bytes) -> bytes:
     return next((bytes(value) for name, value in scope["headers"] if name == key), b"")
 
 
-def _answer(error: Exception) -> ApiError:
-    if isinstance(error, HTTPException):
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-        return ApiError(error.status_code, f"{error.detail}.", code)
-    return answer_of(error)
-
-
-def _logged(path: str) -> str:
+def _loggable(path: str) -> str:
     """Return what the log shows of a path: not the name of a session, which is as good as a key."""
     return named(re.sub("sess-[0-9a-f]{32}", "{session}", path))
 

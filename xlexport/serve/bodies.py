@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Annotated, Any, TypeVar, TypeVarTuple
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,7 @@ __all__ = [
     "StreamOptions",
     "TokenizeBody",
     "count_numbers",
-    "encoded",
-    "parsed",
+    "encode_texts",
     "read_body",
     "read_json",
     "share_of",
@@ -44,7 +43,6 @@ __all__ = [
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
-Ts = TypeVarTuple("Ts")
 SHARE = "xlexport.share"  # where the scope of a request has its `Share`
 LARGE = 20_000  # bytes of a body, characters or tokens that another thread works on
 # Each match begins one value of a JSON text: a text or name, a list or an object (group 1), or a number. The pattern
@@ -205,19 +203,68 @@ async def read_body(request: Request, limits: ServeLimits, kind: str = JSON, mos
     return body
 
 
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, f"the body is larger than {most:,} bytes.", "body_too_large")
+
+
 async def read_json(kind: type[B], request: Request, limits: ServeLimits) -> B:
     """Return the fields of a request's body. What parsing takes is bounded and counted before.
 
     Raises:
-        ApiError, Gone: as `read_body` and `parsed`, or the body has too many values.
+        ApiError, Gone: as `read_body`, or the body is not JSON, has too many values, or wrong fields; lists the first.
     """
     raw = await read_body(request, limits)
-    numbers = await _aside(len(raw), count_numbers, raw, limits)
+    numbers = await _aside(len(raw), lambda: count_numbers(raw, limits))
     share_of(request).take(PARSED_BYTES * len(raw) + NUMBER_BYTES * numbers)
-    return await _aside(len(raw), parsed, kind, raw)
+    return await _aside(len(raw), lambda: _parse(kind, raw))
 
 
-async def encoded(
+def count_numbers(raw: bytearray, limits: ServeLimits) -> int:
+    """Return the number of numbers, true, false and null in a JSON text.
+
+    Raises:
+        ApiError: there are too many of them, or of other values. Each takes up to a kilobyte while a body is checked.
+    """
+    numbers, others, most = 0, 0, limits.prompts + FIELDS
+    for value in VALUE.finditer(raw):
+        if value.lastindex is None:
+            numbers += 1
+        else:
+            others += 1
+        if others > most:
+            message = f"more than {most:,} texts, names, lists and objects, of which {limits.prompts:,} may be prompts."
+            raise ApiError(413, f"the body has {message}", "body_too_large")
+        if numbers > limits.numbers:
+            message = f"more than {limits.numbers:,} numbers; give a text, or feed a session piece by piece."
+            raise ApiError(413, f"the body has {message}", "body_too_large")
+    return numbers
+
+
+def _parse(kind: type[B], raw: bytes | bytearray) -> B:
+    """Return the body of a request.
+
+    Raises:
+        ApiError: it is not JSON, or a field is missing, unknown or wrong; lists the first problems.
+    """
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False, include_context=False)
+        raise ApiError(400, *_describe(problems)) from None
+
+
+def _describe(problems: list[Any]) -> tuple[str, str, str | None]:
+    """Return message, code and field of the problems that pydantic found."""
+    if problems[0]["type"] == "json_invalid":
+        return f"the body is not JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}.", "invalid_json", None
+    fields = [named(str(problem["loc"][0])[:40]) if problem["loc"] else "body" for problem in problems]
+    lines = dict.fromkeys(f"{field}: {problem['msg']}" for field, problem in zip(fields, problems, strict=True))
+    text = "; ".join(list(lines)[:SHOWN])
+    more = f" and {len(lines) - SHOWN} more problems" if len(lines) > SHOWN else ""
+    return f"{text}{more}.", "invalid_value", fields[0]
+
+
+async def encode_texts(
     request: Request,
     limits: ServeLimits,
     model: Served,
@@ -244,79 +291,30 @@ def share_of(request: Request) -> Share:
     return share
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`; cancel it if the client goes away. The body must have been read.
+async def unless_gone(request: Request, work: Coroutine[Any, Any, None]) -> None:
+    """Wait for `work`; cancel it if the client goes away. The body must have been read.
 
     Raises:
         Gone: the client went away.
     """
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_gone(request))
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(_gone(request))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise Gone
+        if not working.done():
+            raise Gone
+        working.result()
     finally:
-        for task in (working, watching):
-            task.cancel()
+        working.cancel()
+        watching.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-async def _aside(size: int, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+async def _aside(size: int, function: Callable[[], T]) -> T:
     """Call a function, in another thread if its input is large."""
-    return await asyncio.to_thread(function, *arguments) if size > LARGE else function(*arguments)
-
-
-def count_numbers(raw: bytearray, limits: ServeLimits) -> int:
-    """Return the number of numbers, true, false and null in a JSON text.
-
-    Raises:
-        ApiError: there are too many of them, or of other values. Each takes up to a kilobyte while a body is checked.
-    """
-    numbers, others, most = 0, 0, limits.prompts + FIELDS
-    for value in VALUE.finditer(raw):
-        if value.lastindex is None:
-            numbers += 1
-        else:
-            others += 1
-        if others > most:
-            message = f"more than {most:,} texts, names, lists and objects, of which {limits.prompts:,} may be prompts."
-            raise ApiError(413, f"the body has {message}", "body_too_large")
-        if numbers > limits.numbers:
-            message = f"more than {limits.numbers:,} numbers; give a text, or feed a session piece by piece."
-            raise ApiError(413, f"the body has {message}", "body_too_large")
-    return numbers
+    return await asyncio.to_thread(function) if size > LARGE else function()
 
 
 async def _gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _too_large(most: int) -> ApiError:
-    return ApiError(413, f"the body is larger than {most:,} bytes.", "body_too_large")
-
-
-def parsed(kind: type[B], raw: bytes | bytearray) -> B:
-    """Return the body of a request.
-
-    Raises:
-        ApiError: it is not JSON, or a field is missing, unknown or wrong; lists the first problems.
-    """
-    try:
-        return kind.model_validate_json(raw)
-    except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False, include_context=False)
-        raise ApiError(400, *_described(problems)) from None
-
-
-def _described(problems: list[Any]) -> tuple[str, str, str | None]:
-    """Return message, code and field of the problems that pydantic found."""
-    if problems[0]["type"] == "json_invalid":
-        return f"the body is not JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}.", "invalid_json", None
-    fields = [named(str(problem["loc"][0])[:40]) if problem["loc"] else "body" for problem in problems]
-    lines = dict.fromkeys(f"{field}: {problem['msg']}" for field, problem in zip(fields, problems, strict=True))
-    text = "; ".join(list(lines)[:SHOWN])
-    more = f" and {len(lines) - SHOWN} more problems" if len(lines) > SHOWN else ""
-    return f"{text}{more}.", "invalid_value", fields[0]

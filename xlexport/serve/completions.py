@@ -14,7 +14,7 @@ import numpy.typing as npt
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from xlexport.serve.bodies import CompletionBody, encoded, read_json, share_of, unless_gone
+from xlexport.serve.bodies import CompletionBody, encode_texts, read_json, share_of, unless_gone
 from xlexport.serve.errors import JSON, ApiError
 from xlexport.serve.jobs import Choice, Delta, Job
 from xlexport.serve.limits import ServeLimits
@@ -73,7 +73,7 @@ class Completions:
         if len(entries) > self.limits.prompts:
             message = f"prompt: {len(entries):,} prompts, at most {self.limits.prompts:,} are possible."
             raise ApiError(400, message, "invalid_value", "prompt")
-        ids = await encoded(request, self.limits, model, entries, whole=bool(body.echo) and not body.n_new)
+        ids = await encode_texts(request, self.limits, model, entries, whole=bool(body.echo) and not body.n_new)
         texts = [entry if isinstance(entry, str) else None for entry in entries]
         return [_Prompt(*prompt) for prompt in zip(texts, ids, strict=True)]
 

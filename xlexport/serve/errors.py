@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+from starlette.exceptions import HTTPException
 
 from xlexport.serve.jobs import ClosedError
 from xlruntime.errors import HintedError, StepTimeoutError, XlruntimeError
@@ -62,6 +63,9 @@ def answer_of(error: Exception) -> ApiError:
     """Return the answer to an error of any kind. An unexpected one is not described: its text is for the log."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, HTTPException):  # of Starlette's routes
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        return ApiError(error.status_code, f"{error.detail}.", code)
     if isinstance(error, ClosedError | StepTimeoutError):
         code = "shutting_down" if isinstance(error, ClosedError) else error.code
         return ApiError(503, str(error), code, retry_after=1)
@@ -69,8 +73,6 @@ def answer_of(error: Exception) -> ApiError:
         return ApiError(400, str(error), getattr(error, "code", "invalid_value"))
     if isinstance(error, XlruntimeError):
         return ApiError(500, str(error), error.code, retry_after=1)
-    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
-        return ApiError(400, "the body is not JSON.", "invalid_json")
     return ApiError(500, "an error of the server; its log has the details.", "internal_error")
 
 

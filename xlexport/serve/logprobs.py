@@ -48,20 +48,20 @@ class Log:
         n = len(self.tokens)
         yield '{"tokens":['
         for at in range(0, n, PIECE):
-            yield _listed([texts[token] for token in self.tokens[at : at + PIECE].tolist()], at)
+            yield _entries([texts[token] for token in self.tokens[at : at + PIECE].tolist()], at)
         yield '],"token_logprobs":['
         for at in range(0, n, PIECE):
-            yield _listed(list(map(_number, self.log_probs[at : at + PIECE].tolist())), at)
+            yield _entries(list(map(_number, self.log_probs[at : at + PIECE].tolist())), at)
         yield '],"top_logprobs":['
         for at in range(0, n, PIECE):
             rows = zip(*(array[at : at + PIECE].tolist() for array in self._arrays), strict=True)
-            yield _listed([_top(texts, *row) for row in rows], at)
+            yield _entries([_top(texts, *row) for row in rows], at)
         yield '],"text_offset":['
         offset = 0
         for at in range(0, n, PIECE):
             lengths = [_size(texts[token]) for token in self.tokens[at : at + PIECE].tolist()]
             ends = offset + np.cumsum(lengths)
-            yield _listed([offset, *ends[:-1].tolist()], at)
+            yield _entries([offset, *ends[:-1].tolist()], at)
             offset = int(ends[-1])
         yield "]}"
 
@@ -143,6 +143,6 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _listed(values: list[Any], at: int) -> str:
+def _entries(values: list[Any], at: int) -> str:
     """Return the JSON of some entries of a list that is written piece by piece."""
     return ("," if at and values else "") + json.dumps(values)[1:-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -86,10 +87,14 @@ class Served:
         """Return how many of the `logprobs` likeliest tokens there are."""
         return None if logprobs is None else min(logprobs, self.scheduler.engine.bundle.vocab_size)
 
+    @functools.cached_property
+    def session_bytes(self) -> int:
+        """Memory of a session in bytes."""
+        return self.scheduler.engine.new_memory(self.scheduler.evaluation).nbytes
+
     def describe(self) -> dict[str, Any]:
         """Return what `/v1/models` lists."""
         bundle = self.scheduler.engine.bundle
-        longest = self.scheduler.evaluation.longest_document
         return {
             "id": self.name,
             "object": "model",
@@ -98,7 +103,7 @@ class Served:
             "architecture": bundle.architecture,
             "precision": bundle.precision,
             "vocab_size": bundle.vocab_size,
-            "max_model_len": longest,
+            "max_model_len": self.scheduler.evaluation.longest_document,
             "sessions": not self.scheduler.evaluation.full_document,
             "settings": self.scheduler.evaluation.to_dict(),
         }

@@ -23,7 +23,7 @@ from xlexport.serve.bodies import (
     CreateBody,
     FeedBody,
     ScoreBody,
-    encoded,
+    encode_texts,
     read_body,
     read_json,
     share_of,
@@ -58,7 +58,6 @@ class Session:
 
     id: str
     model: Served
-    nbytes: int
     ttl: float
     created: int
     used: float
@@ -73,7 +72,7 @@ class Session:
             "model": self.model.name,
             "created": self.created,
             "tokens": 0 if self.place is None else self.place.position,
-            "bytes": self.nbytes,
+            "bytes": self.model.session_bytes,
             "ttl_seconds": self.ttl,
         }
 
@@ -85,7 +84,6 @@ class SessionStore:
         """Start without sessions."""
         self._limits = limits
         self._sessions: dict[str, Session] = {}
-        self._sizes: dict[str, int] = {}  # bytes of a session, by bundle
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -93,7 +91,7 @@ class SessionStore:
     @property
     def nbytes(self) -> int:
         """Memory of all sessions in bytes. Each counts in full, though forks share theirs until they go on."""
-        return sum(session.nbytes for session in self._sessions.values())
+        return sum(session.model.session_bytes for session in self._sessions.values())
 
     def all(self) -> list[Session]:
         """Return the sessions that have not expired, the oldest first."""
@@ -110,16 +108,14 @@ class SessionStore:
             message = f"{model.name} reads each document in one step and carries no memory, so it has no sessions."
             raise ApiError(400, message, "no_sessions", "model")
         self.expire()
-        size = self.size(model)
+        size = model.session_bytes
         if len(self) >= self._limits.sessions:
             raise busy(f"{len(self):,} sessions are open, as many as are possible.", self._wait())
         if self.nbytes + size > self._limits.session_bytes:
             usage = f"{len(self):,} sessions hold {self.nbytes:,} of {self._limits.session_bytes:,} bytes"
             raise busy(f"{usage}, and one more takes {size:,}.", self._wait())
         lasts = self._limits.session_seconds if ttl is None else min(ttl, self._limits.session_seconds)
-        session = Session(
-            f"sess-{secrets.token_hex(16)}", model, size, lasts, int(time.time()), time.monotonic(), place
-        )
+        session = Session(f"sess-{secrets.token_hex(16)}", model, lasts, int(time.time()), time.monotonic(), place)
         self._sessions[session.id] = session
         return session
 
@@ -167,13 +163,6 @@ class SessionStore:
         for session in list(self._sessions.values()):
             if not session.busy and now - session.used > session.ttl:
                 del self._sessions[session.id]
-
-    def size(self, model: Served) -> int:
-        """Return the bytes of a session of this bundle."""
-        if model.name not in self._sizes:
-            scheduler = model.scheduler
-            self._sizes[model.name] = scheduler.engine.new_memory(scheduler.evaluation).nbytes
-        return self._sizes[model.name]
 
     def _wait(self) -> int:
         """Return the seconds until the next session may expire, at least 1."""
@@ -285,7 +274,7 @@ class SessionRoutes:
     async def save(self, request: Request) -> Response:
         """Answer with the session's state, as `Stream.save` writes it."""
         session = self.store.get(_name(request))
-        raw = await asyncio.to_thread(_saved, session.model, session.place)
+        raw = await asyncio.to_thread(_save, session.model, session.place)
         return Response(raw, media_type=STATE)
 
     async def restore(self, request: Request) -> Response:
@@ -293,8 +282,8 @@ class SessionRoutes:
         model = self.models.find(request.query_params.get("model"))
         if model.scheduler.evaluation.full_document:
             self.store.create(model)  # raises, with the reason
-        raw = await read_body(request, self.limits, STATE, self.store.size(model) + HEADERS)
-        place = await asyncio.to_thread(_restored, model, raw)
+        raw = await read_body(request, self.limits, STATE, model.session_bytes + HEADERS)
+        place = await asyncio.to_thread(_restore, model, raw)
         return JSONResponse(self.store.create(model, None, place).describe(), 201)
 
     async def _tokens(
@@ -302,7 +291,7 @@ class SessionRoutes:
     ) -> list[npt.NDArray[np.int64]]:
         """Return the token ids (n,) of pieces that may come next."""
         previous = None if session.place is None else session.place.pending
-        return await encoded(request, self.limits, session.model, sources, previous=previous)
+        return await encode_texts(request, self.limits, session.model, sources, previous=previous)
 
     def _run(self, session: Session) -> contextlib.closing[Run]:
         return contextlib.closing(Run(session.model.scheduler, self.limits.request_seconds))
@@ -369,7 +358,7 @@ async def _json(value: dict[str, Any]) -> Response:
     return Response(await asyncio.to_thread(json.dumps, value), media_type="application/json")
 
 
-def _saved(model: Served, place: Place | None) -> bytes:
+def _save(model: Served, place: Place | None) -> bytes:
     """Return the state of a place in the format of streams."""
     stream = Stream(model.scheduler.engine, model.scheduler.evaluation)
     if place is not None:
@@ -380,7 +369,7 @@ def _saved(model: Served, place: Place | None) -> bytes:
         return file.read_bytes()
 
 
-def _restored(model: Served, raw: bytes | bytearray) -> Place | None:
+def _restore(model: Served, raw: bytes | bytearray) -> Place | None:
     """Return the place of a saved state.
 
     Raises:
