@@ -13,7 +13,7 @@ from reliability.judging import Outcome
 from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
 from xlexport.serve.app import make_app
 from xlexport.serve.limits import ServeLimits
-from xlexport.serve.models import Models, Served
+from xlexport.serve.models import Models, ServedModel
 from xlexport.serve.scheduler import Scheduler
 from xlruntime import load
 
@@ -57,7 +57,7 @@ class Requests:
 
     def __init__(self, folder: Path) -> None:
         self._models = Models(
-            Served.of(name, Scheduler(load(golden_bundle(name), threads=1), 4)) for name in (EMPTY, CHUNK)
+            ServedModel.of(name, Scheduler(load(golden_bundle(name), threads=1), 4)) for name in (EMPTY, CHUNK)
         )
         self._app = make_app(self._models, LIMITS)
         self._loop = asyncio.new_event_loop()

@@ -56,9 +56,9 @@ def test_server_answers_until_a_signal(number: signal.Signals, environment: dict
 
 @needs_server
 def test_answers_are_sent_at_once() -> None:
-    from xlexport.serve.server import bound
+    from xlexport.serve.server import listening_socket
 
-    with bound("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+    with listening_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         connection, _ = listening.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

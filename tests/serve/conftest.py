@@ -32,12 +32,12 @@ def _served(
 
     from xlexport.serve.app import make_app
     from xlexport.serve.limits import ServeLimits
-    from xlexport.serve.models import Models, Served
+    from xlexport.serve.models import Models, ServedModel
     from xlexport.serve.scheduler import Scheduler
-    from xlexport.serve.server import Server, bound
+    from xlexport.serve.server import Server, listening_socket
 
-    served = [Served.of(name, Scheduler(load(golden_bundle(name), threads=1), most)) for name in names]
-    listening, started = bound("127.0.0.1", 0), threading.Event()
+    served = [ServedModel.of(name, Scheduler(load(golden_bundle(name), threads=1), most)) for name in names]
+    listening, started = listening_socket("127.0.0.1", 0), threading.Event()
     bounds = ServeLimits(**limits)
     server = Server(make_app(Models(served), bounds, keys, hosts), bounds, 5, started.set, lambda: None)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -129,9 +129,9 @@ def serve(
     from xlexport.scoring.run_options import ESCAPES
     from xlexport.serve.app import make_app
     from xlexport.serve.limits import ServeLimits
-    from xlexport.serve.models import Models, Served
+    from xlexport.serve.models import Models, ServedModel
     from xlexport.serve.scheduler import Scheduler
-    from xlexport.serve.server import Server, bound, log_to
+    from xlexport.serve.server import Server, listening_socket, log_to
 
     choices: dict[str, Any] = {
         "requests": max_requests,
@@ -146,9 +146,9 @@ def serve(
     }
     limits = dataclasses.replace(ServeLimits(), **{name: value for name, value in choices.items() if value is not None})
     text = None if prefix is None else ESCAPES.get(prefix, prefix)
-    with bound(host, port) as listening:
+    with listening_socket(host, port) as listening:
         models = Models(
-            Served.of(
+            ServedModel.of(
                 _name_of(bundle),
                 Scheduler(open_bundle(bundle, **runtime), batch_size, shared_steps=shared_steps, **evaluation),
                 text,

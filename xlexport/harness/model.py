@@ -18,7 +18,7 @@ from onnxruntime import get_available_providers
 from xlexport.bundles import open_bundle
 from xlexport.scoring.run_options import ESCAPES, bos_token
 from xlexport.serve.jobs import Choice, Job
-from xlexport.serve.models import Served
+from xlexport.serve.models import ServedModel
 from xlexport.serve.scheduler import Scheduler
 from xlexport.serve.texts import GrowingText
 from xlruntime import OptionError, Sampling
@@ -72,7 +72,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
             device = "cpu"
         model = open_bundle(bundle, device=device, threads=threads, ops=ops, step_timeout=step_timeout)
         self._scheduler = Scheduler(model, rows, **settings)
-        self._served = Served.of(str(bundle), self._scheduler)
+        self._served = ServedModel.of(str(bundle), self._scheduler)
         self._max_gen_toks = max_gen_toks
         self._bos: int | None = None
         if bos is None and self._served.prefix is not None:

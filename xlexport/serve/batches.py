@@ -24,7 +24,7 @@ PARKED = 4  # times as many as have rows: tenants that may wait with a memory of
 
 @dataclass
 class Counts:
-    """The counters of one scheduler, which its thread writes and others read.
+    """The counters of one scheduler.
 
     Attributes:
         jobs: jobs submitted; finished, failed, cancelled: jobs that ended, by how they ended.

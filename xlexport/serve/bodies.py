@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from xlexport.serve.errors import JSON, ApiError
 from xlexport.serve.limits import ServeLimits, Share
-from xlexport.serve.models import Served
+from xlexport.serve.models import ServedModel
 from xlruntime import Sampling
 from xlruntime.messages import named
 from xlruntime.tokenizers import ByteTokenizer
@@ -267,12 +267,12 @@ def _describe(problems: list[Any]) -> tuple[str, str, str | None]:
 async def encode_texts(
     request: Request,
     limits: ServeLimits,
-    model: Served,
+    model: ServedModel,
     sources: Sequence[str | list[int]],
     whole: bool = False,
     previous: int | None = None,
 ) -> list[npt.NDArray[np.int64]]:
-    """Return the token ids of texts, or of lists of them, as `Served.ids` does; memory is counted meanwhile.
+    """Return the token ids of texts, or of lists of them, as `ServedModel.ids` does; memory is counted meanwhile.
 
     Raises:
         ApiError: it takes too much memory, or the texts have too many bytes for a bundle whose tokens are bytes.

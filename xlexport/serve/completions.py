@@ -20,7 +20,7 @@ from xlexport.serve.jobs import Choice, Delta, Job
 from xlexport.serve.limits import ServeLimits
 from xlexport.serve.logprobs import Log, answer_pieces, draw_log, read_log
 from xlexport.serve.metrics import Metrics
-from xlexport.serve.models import Models, Served
+from xlexport.serve.models import Models, ServedModel
 from xlexport.serve.runs import EventStream, Run
 from xlexport.serve.texts import GrowingText
 
@@ -64,7 +64,7 @@ class Completions:
             await unless_gone(request, run.wait())
             return answer.response()
 
-    async def _prompts(self, request: Request, body: CompletionBody, model: Served) -> list[_Prompt]:
+    async def _prompts(self, request: Request, body: CompletionBody, model: ServedModel) -> list[_Prompt]:
         entries: Sequence[Any] = body.prompt if isinstance(body.prompt, list) else [body.prompt]
         if entries and isinstance(entries[0], int):
             entries = [entries]
@@ -92,7 +92,7 @@ class Completions:
 class _Answer:
     """The answer to one request, while its jobs run and after."""
 
-    def __init__(self, body: CompletionBody, model: Served, prompts: list[_Prompt], run: Run) -> None:
+    def __init__(self, body: CompletionBody, model: ServedModel, prompts: list[_Prompt], run: Run) -> None:
         """Submit a job for each prompt."""
         self.body = body
         self.head = {

@@ -19,7 +19,7 @@ from xlruntime.documents import Tokenizer, as_ids, encode
 from xlruntime.messages import listed, named
 from xlruntime.tokenizers import ByteTokenizer, VocabularyTokenizer
 
-__all__ = ["Models", "Served"]
+__all__ = ["Models", "ServedModel"]
 
 # Memory for a byte of text while it becomes tokens, measured; the libraries' own depends on the text.
 ENCODING_BYTES: dict[type, int] = {ByteTokenizer: 10, VocabularyTokenizer: 130}
@@ -28,7 +28,7 @@ PREFIXES = ("\n", "<|endoftext|>", "<eos>", "</s>", "<s>")  # tokens that may co
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """One open bundle.
 
     Attributes:
@@ -45,7 +45,7 @@ class Served:
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    def of(cls, name: str, scheduler: Scheduler, prefix: str | None = None) -> Served:
+    def of(cls, name: str, scheduler: Scheduler, prefix: str | None = None) -> ServedModel:
         """Return a bundle ready to be served.
 
         Raises:
@@ -112,7 +112,7 @@ class Served:
 class Models:
     """The bundles of a server, by name."""
 
-    def __init__(self, served: Iterable[Served]) -> None:
+    def __init__(self, served: Iterable[ServedModel]) -> None:
         """Take at least one bundle.
 
         Raises:
@@ -124,7 +124,7 @@ class Models:
             names = ", ".join(named(model.name) for model in self.all)
             raise OptionError(f"two bundles have the same name: {names}.", hint="Rename a folder.")
 
-    def find(self, name: str | None) -> Served:
+    def find(self, name: str | None) -> ServedModel:
         """Return the bundle of a request; without a name, the only one.
 
         Raises:

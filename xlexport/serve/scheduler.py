@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from typing import Any
 
 from xlexport.serve.batches import Counts
@@ -44,8 +43,8 @@ class Scheduler:
         self.evaluation = engine.evaluation(**settings)
         self.counts = Counts()
         self._lock = threading.Condition()
-        self._arrived: deque[Job] = deque()
-        self._running: set[Job] = set()
+        self._arrived: list[Job] = []
+        self._unfinished: set[Job] = set()
         self._closed = False
         self._thread: threading.Thread | None = None
         shared = shared_steps or engine.device.kind != "cpu"
@@ -71,8 +70,10 @@ class Scheduler:
         with self._lock:
             if self._closed:
                 raise ClosedError()
-            self._arrived.append(job)
             self.counts.jobs += 1
+            self._arrived.append(job)
+            self._unfinished.add(job)
+            job.add_done_callback(lambda _: self._count(job))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
                 self._thread.start()
@@ -81,8 +82,7 @@ class Scheduler:
     @property
     def load(self) -> int:
         """Number of jobs that have not ended."""
-        with self._lock:
-            return len(self._arrived) + len(self._running)
+        return len(self._unfinished)
 
     def close(self) -> None:
         """End all jobs with an error, and the thread. A second call has no effect."""
@@ -123,9 +123,7 @@ class Scheduler:
         with self._lock:
             while not self._closed and not self._arrived and all(stage.idle for stage in self._stages):
                 self._lock.wait()
-            arrived = list(self._arrived)
-            self._arrived.clear()
-            self._running.update(arrived)
+            arrived, self._arrived = self._arrived, []
             closed = self._closed
         for job in arrived:
             self._first.add(job)
@@ -137,25 +135,20 @@ class Scheduler:
             stage.drop()
         for stage in self._stages:
             stage.step()
-        self._count_ended()
 
-    def _count_ended(self) -> None:
-        ended = [job for job in self._running if job.done()]
-        for job in ended:
+    def _fail_all(self, error: Exception) -> None:
+        with self._lock:
+            jobs = list(self._unfinished)
+        for job in jobs:
+            job.fail(error)
+
+    def _count(self, job: Job) -> None:
+        """Count a job that has ended; called by the thread that ended it."""
+        with self._lock:
+            self._unfinished.discard(job)
             if job.cancelled():
                 self.counts.cancelled += 1
             elif job.exception() is not None:
                 self.counts.failed += 1
             else:
                 self.counts.finished += 1
-        with self._lock:
-            self._running.difference_update(ended)
-
-    def _fail_all(self, error: Exception) -> None:
-        with self._lock:
-            jobs = [*self._arrived, *self._running]
-            self._running.update(self._arrived)
-            self._arrived.clear()
-        for job in jobs:
-            job.fail(error)
-        self._count_ended()

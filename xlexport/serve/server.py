@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from xlexport.serve.limits import ServeLimits
 from xlruntime import OptionError
 
-__all__ = ["Server", "bound", "log_to"]
+__all__ = ["Server", "listening_socket", "log_to"]
 
 TICK = 0.1  # seconds between two looks for a second signal
 LOGS = ("xlexport.serve", "uvicorn")
@@ -185,7 +185,7 @@ def _most(limit: int) -> int:
     return limit if most == resource.RLIM_INFINITY else max(1, min(limit, most - SPARE))
 
 
-def bound(host: str, port: int) -> socket.socket:
+def listening_socket(host: str, port: int) -> socket.socket:
     """Return a socket that listens, so that a port that is taken is found before anything is opened.
 
     Raises:

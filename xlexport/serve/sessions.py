@@ -33,7 +33,7 @@ from xlexport.serve.errors import ApiError, busy
 from xlexport.serve.jobs import Choice, Draws, Job, Part, Place
 from xlexport.serve.limits import ServeLimits
 from xlexport.serve.logprobs import draw_log, read_log
-from xlexport.serve.models import Models, Served
+from xlexport.serve.models import Models, ServedModel
 from xlexport.serve.runs import EventStream, Run
 from xlexport.serve.texts import GrowingText
 from xlruntime import Stream
@@ -57,7 +57,7 @@ class Session:
     """
 
     id: str
-    model: Served
+    model: ServedModel
     ttl: float
     created: int
     used: float
@@ -98,7 +98,7 @@ class SessionStore:
         self.expire()
         return list(self._sessions.values())
 
-    def create(self, model: Served, ttl: float | None = None, place: Place | None = None) -> Session:
+    def create(self, model: ServedModel, ttl: float | None = None, place: Place | None = None) -> Session:
         """Begin a session.
 
         Raises:
@@ -324,7 +324,7 @@ def _continuation(session: Session, job: Job, text: str, draws: Draws) -> dict[s
 
 
 def _scores(
-    model: Served, before: Place | None, ids: npt.NDArray[np.int64], parts: Sequence[Part], logprobs: int | None
+    model: ServedModel, before: Place | None, ids: npt.NDArray[np.int64], parts: Sequence[Part], logprobs: int | None
 ) -> dict[str, Any]:
     """Return the scores of a piece; the first token of a document has none."""
     first = int(ids[0]) if before is None and len(ids) else None
@@ -358,7 +358,7 @@ async def _json(value: dict[str, Any]) -> Response:
     return Response(await asyncio.to_thread(json.dumps, value), media_type="application/json")
 
 
-def _save(model: Served, place: Place | None) -> bytes:
+def _save(model: ServedModel, place: Place | None) -> bytes:
     """Return the state of a place in the format of streams."""
     stream = Stream(model.scheduler.engine, model.scheduler.evaluation)
     if place is not None:
@@ -369,7 +369,7 @@ def _save(model: Served, place: Place | None) -> bytes:
         return file.read_bytes()
 
 
-def _restore(model: Served, raw: bytes | bytearray) -> Place | None:
+def _restore(model: ServedModel, raw: bytes | bytearray) -> Place | None:
     """Return the place of a saved state.
 
     Raises:
