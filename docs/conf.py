@@ -72,7 +72,24 @@ def read_markdown_code(app: Any, what: str, name: str, thing: Any, options: Any,
     lines[:] = MARKDOWN_CODE.sub(lambda code: f"``{code[1]}``" + ("\\ " if code[2] else ""), text).splitlines()
 
 
+def list_commands(app: Any, docname: str, source: list[str]) -> None:
+    """Add the help and the settings of all commands to their page."""
+    if docname != "docs/reference/commands":
+        return
+    from click.testing import CliRunner
+
+    from xlexport.commands import COMMANDS, cli
+
+    for name in COMMANDS:
+        source[0] += f"\n## `{name}`\n"
+        for flag in ("--help", "--help-settings"):
+            shown = CliRunner(env={"COLUMNS": "100"}).invoke(cli, [name, flag])
+            if shown.exit_code == 0:  # some commands have no settings
+                source[0] += f"\n```\n$ xlexport {name} {flag}\n{shown.output}```\n"
+
+
 def setup(app: Any) -> None:
-    """Connect both functions."""
+    """Connect these functions."""
+    app.connect("source-read", list_commands)
     app.connect("source-read", link_folders_to_their_page)
     app.connect("autodoc-process-docstring", read_markdown_code, priority=400)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 
-from xlexport.bundles import REPORT_FILE
 from xlexport.model_description import model_description
-from xlexport.quantize.report import QuantizationReport
 from xlexport.verification.parity import ParityReport
 from xlruntime.bundle import Bundle
 from xlruntime.evaluation import EvaluationSettings
 
-__all__ = ["bundle_readme", "defaults", "quantized_readme"]
+__all__ = ["bundle_readme", "defaults", "how_to_score"]
 
 
 def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
@@ -25,7 +23,7 @@ def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
 {model_description(bundle.architecture).summary(bundle.config)}, vocabulary {bundle.vocab_size:,},
 tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 
-{_how_to_score(bundle)}
+{how_to_score(bundle)}
 `bundle.json` lists the inputs and outputs of every graph. {defaults(bundle.settings)}
 
 {_verified(report)}
@@ -34,27 +32,8 @@ tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 """
 
 
-def quantized_readme(bundle: Bundle, report: QuantizationReport) -> str:
-    """Return the README of a bundle that was quantized and compared with the float32 bundle."""
-    sources = ", ".join(f"`{name}`" for name in bundle.provenance["sources"])
-    kept = "".join(f"- `{name}`: {why}\n" for name, why in report.kept.items())
-    stayed = f"\nWeight matrices that stayed float32:\n\n{kept}" if kept else ""
-    device = "For CUDA: on a CPU the scores are right but slow.\n\n" if report.dtype == "float16" else ""
-    text = ", ".join(f"{file['name']} (SHA-256 `{file['sha256']}`)" for file in report.text)
-    return f"""# A {bundle.architecture} bundle of xlexport, quantized
-
-Precision {bundle.precision}, memories {report.memory_dtype}; {report.products - len(report.kept)} of {report.products}
-weight matrices quantized. Converted from {sources}; `parity.json` compares the float32 graphs with that model.
-
-{device}{_how_to_score(bundle)}
-
-Against the float32 graphs, {report.tokens:,} tokens of {text}:
-{report.delta_bits_per_token:+.4f} bits per token (limit {report.max_delta_bits:g}) of {report.bits_per_token:.4f}; \
-largest difference of a log-probability {report.max_abs_log_prob_diff:.2g} nats. All figures: `{REPORT_FILE}`.
-{stayed}"""
-
-
-def _how_to_score(bundle: Bundle) -> str:
+def how_to_score(bundle: Bundle) -> str:
+    """Return the sentences about what runs a bundle, and how to score a document."""
     kind = bundle.graphs["score"].format
     if kind == "onnx":
         return (

@@ -136,7 +136,7 @@ def test_settings_that_the_user_must_give_are_reported(
     monkeypatch.setattr(checkpoints, "load", lambda *arguments: needing)
     rows = dict(inspect(path).rows)
     assert rows["segment_len"] == "not in the checkpoint: give --segment-len"
-    assert rows["same_length"] == "not in the checkpoint: give --set same_length=true"
+    assert rows["same_length"] == "not in the checkpoint: give --set same_length"
     assert rows["keys that a token sees"].startswith("mem_len with same_length, else all")
     found = json.loads(inspect(path, "--json").out)
     assert found["evaluation"]["segment_len"] is None

@@ -79,7 +79,7 @@ def test_settings_that_are_given_are_not_those_of_training(path: Path) -> None:
     save(make_oracle(), path)
     (note,) = load(path, config={"mem_len": 5, "clamp_len": 3, "ext_len": 0}).notes
     assert note.startswith("tgt_len 6 and same_length false are those of training; ")
-    assert note.endswith(": give --segment-len and --set same_length=true.")
+    assert note.endswith(": give --segment-len and --set same_length.")
     given = {"mem_len": 5, "clamp_len": 3, "tgt_len": 4}
     (note,) = load(path, config=given).notes
     assert note.startswith("same_length false is that of training; ")

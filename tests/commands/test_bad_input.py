@@ -72,10 +72,7 @@ CHECKPOINTS = [
     (text, "not a PyTorch checkpoint. Give a checkpoint of a known format"),
     (hostile, "holds Python objects that could run code"),
     (hostile_pickle, "holds Python objects that could run code"),
-    (
-        of_another_kind,
-        "no Transformer-XL or Reformer weights in it (tensors: model.weight). Give a checkpoint",
-    ),
+    (of_another_kind, "no Transformer-XL or Reformer weights in it (tensors: model.weight). Give a checkpoint"),
 ]
 
 
@@ -245,7 +242,7 @@ def test_bundle_that_is_none(
 def test_documents_that_are_missing_leave_the_others(
     bundle: Path, prose: Path, invoke: Callable[..., Any], tmp_path: Path
 ) -> None:
-    shown = invoke("score", bundle, tmp_path / "absent", prose, tmp_path / "too", "--set", "same_length=true")
+    shown = invoke("score", bundle, tmp_path / "absent", prose, tmp_path / "too", "--set=same_length=true")
     assert shown.code == 1
     assert shown.out.startswith(f"{prose}: 79 tokens, ") and len(shown.out.splitlines()) == 1
     first, second, total, failed = shown.err.splitlines()

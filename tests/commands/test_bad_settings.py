@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     [
         (("--mem-len", "99999999999999999999"), "mem_len is 99999999999999999999, expected 1 to"),
         (("--segment-len", "99999999999999999999"), "segment_len is 99999999999999999999, expected 1 to"),
-        (("--set", "clamp_len=99999999999999999999"), "clamp_len is 99999999999999999999, expected 1 to"),
+        (("--set=clamp_len=99999999999999999999",), "clamp_len is 99999999999999999999, expected 1 to"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -50,7 +50,7 @@ def test_more_memory_than_there_is(
 ) -> None:
     """Limit the process to 4 GB, so that the test does not use all memory of the machine."""
     # `generate` makes all rings at once; those of `score` grow with the document.
-    line = command("generate", bundle, "It", "--mem-len", "20000000", "--set", "same_length=true", "--threads", "1")
+    line = command("generate", bundle, "It", "--mem-len", "20000000", "--set=same_length=true", "--threads", "1")
     limited = ["bash", "-c", 'ulimit -v 4000000 && exec "$@"', "bash", *line]
     done = subprocess.run(limited, capture_output=True, text=True, env=environment, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (1, "")

@@ -199,7 +199,7 @@ def test_impossible_combinations_are_refused_together_before_any_is_measured(inv
     assert "segment_len is 201, but the model reads at most 200 tokens of a document" in error
     assert error.endswith("Nothing was measured.")
     assert "mem_len: not among the settings" in invoke("bench", CHUNK, *QUICK, "--mem-len", "3").error
-    assert "n_hashes is 9, expected 1 to 3" in invoke("bench", BAND, *QUICK, "--set", "n_hashes=9").error
+    assert "n_hashes is 9, expected 1 to 3" in invoke("bench", BAND, *QUICK, "--set=n_hashes=9").error
 
 
 @pytest.mark.parametrize(

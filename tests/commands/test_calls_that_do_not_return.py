@@ -122,9 +122,9 @@ def test_second_signal(second: signal.Signals, process: subprocess.Popen[str]) -
 
 def test_step_timeout(bundle: Path, tmp_path: Path, invoke: Callable[..., Finished]) -> None:
     (tmp_path / "text").write_bytes(b"a\xff")
-    shown = invoke("score", bundle, tmp_path / "text", "--set", "step_timeout=0.1", "--threads", "1")
+    shown = invoke("score", bundle, tmp_path / "text", "--set=step_timeout=0.1", "--threads", "1")
     assert shown.code == 1
     assert f"{bundle / 'score.onnx'}: a step took longer than step_timeout, 0.1 seconds." in shown.err
     assert "Traceback" not in shown.err
     (tmp_path / "text").write_bytes(b"ab")
-    invoke("score", bundle, tmp_path / "text", "--set", "step_timeout=100", "--threads", "1").succeeded()
+    invoke("score", bundle, tmp_path / "text", "--set=step_timeout=100", "--threads", "1").succeeded()

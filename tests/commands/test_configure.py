@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_copy_scores_as_the_bundle_does_with_these_settings(
     bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
-    chosen = ("--segment-len", "5", "--mem-len", "11", "--set", "clamp_len=7", "--set", "same_length=true")
+    chosen = ("--segment-len", "5", "--mem-len", "11", "--set=clamp_len=7", "--set=same_length=true")
     invoke("configure", bundle, "-o", tmp_path / "other", *chosen).succeeded()
     before, after = read_bundle(bundle), read_bundle(tmp_path / "other")
     values = {"segment_len": 5, "restart": False, "mem_len": 11, "clamp_len": 7, "same_length": True}
@@ -56,12 +56,8 @@ def test_descriptions_may_be_missing(own_bundle: Path, invoke: Invoke, tmp_path:
     [
         (2, (), "nothing to change. Give at least one of the model settings."),
         (2, ("--mem-len", "0"), "Invalid value for '--mem-len'"),
-        (2, ("--set", "clamp_len=0"), "0 is neither -1 (no clamp) nor at least 1."),
-        (
-            1,
-            ("--set", "n_hashes=2"),
-            "n_hashes: not among the settings of this bundle (segment_len, mem_len, clamp_",
-        ),
+        (2, ("--set=clamp_len=0",), "0 is neither -1 (no clamp) nor at least 1."),
+        (1, ("--set=n_hashes=2",), "n_hashes: not among the settings of this bundle (segment_len, mem_len, clamp_"),
         (1, ("--restart",), "restart is chosen, but documents may be of any length, so nothing ever restarts."),
     ],
 )

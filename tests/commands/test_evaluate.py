@@ -96,8 +96,7 @@ def test_evaluate_under_other_settings(bundle: Path, corpus: Path, invoke: Invok
         "6",
         "--mem-len",
         "9",
-        "--set",
-        "same_length=true",
+        "--set=same_length=true",
     )
     found = invoke("evaluate", bundle, corpus, "--json", "--threads", "1", *options).succeeded().object
     assert (found["batch_size"], found["warmup_segments"], found["trimmed_tokens"]) == (7, 2, 4)

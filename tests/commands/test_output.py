@@ -115,7 +115,7 @@ def test_score_as_json(bundle: Path, prose: Path, invoke: Invoke) -> None:
 
 
 def test_score_for_people(bundle: Path, prose: Path, invoke: Invoke) -> None:
-    shown = invoke("score", bundle, prose, "--set", "same_length=true").succeeded()
+    shown = invoke("score", bundle, prose, "--set=same_length=true").succeeded()
     assert shown.out.startswith(f"{prose}: 80 tokens, ")
     bits = score_of(bundle, PROSE.encode(), same_length=True).bits_per_byte
     assert f"{bits:.4f} bits per byte" in shown.out
@@ -124,7 +124,7 @@ def test_score_for_people(bundle: Path, prose: Path, invoke: Invoke) -> None:
 
 def test_score_under_other_settings(bundle: Path, prose: Path, invoke: Invoke) -> None:
     settings = {"segment_len": 5, "mem_len": 9, "clamp_len": 6}
-    options = ("--segment-len", "5", "--mem-len", "9", "--set", "clamp_len=6")
+    options = ("--segment-len", "5", "--mem-len", "9", "--set=clamp_len=6")
     found = invoke("score", bundle, prose, "--json", *options).succeeded().object
     assert (found["segment_len"], found["mem_len"]) == (5, 9)
     assert found["nats"] == pytest.approx(score_of(bundle, PROSE.encode(), **settings).nats)
@@ -150,7 +150,7 @@ def test_score_of_each_token(bundle: Path, prose: Path, invoke: Invoke) -> None:
 
 
 def test_totals_leave_standard_output_to_the_tokens(bundle: Path, prose: Path, invoke: Invoke) -> None:
-    shown = invoke("score", bundle, prose, "--per", "token", "--json", "--set", "same_length=true").succeeded()
+    shown = invoke("score", bundle, prose, "--per", "token", "--json", "--set=same_length=true").succeeded()
     assert [list(found) for found in shown.objects] == [TOKEN_FIELDS] * 79
     assert shown.err.startswith('{"document"') and len(shown.err.splitlines()) == 1
 
@@ -186,9 +186,7 @@ def test_token_ids(bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path) ->
 
 
 def test_text_of_any_bytes(bundle: Path, invoke: Invoke) -> None:
-    shown = invoke(
-        "score", bundle, "-", "--per", "token", "--set", "binary=true", stdin=bytes(range(256)) * 2
-    ).succeeded()
+    shown = invoke("score", bundle, "-", "--per", "token", "--set=binary=true", stdin=bytes(range(256)) * 2).succeeded()
     assert [found["id"] for found in shown.objects] == (list(range(256)) * 2)[1:]
     assert shown.objects[199]["token"] == "\ufffd"  # a byte that is not a whole character
 
@@ -207,7 +205,7 @@ def test_verify_as_json(bundle: Path, checkpoint: Path, invoke: Invoke) -> None:
 
 
 def test_verify_for_people(bundle: Path, checkpoint: Path, prose: Path, invoke: Invoke) -> None:
-    settings = ("--text", prose, "--mem-len", "11", "--segment-len", "7", "--set", "same_length=true")
+    settings = ("--text", prose, "--mem-len", "11", "--segment-len", "7", "--set=same_length=true")
     shown = invoke("verify", bundle, checkpoint, *settings).succeeded()
     assert "12 of 7 tokens, memory 11" in shown.out  # the text is no longer
     assert shown.out.splitlines()[-1].split() == ["equal", "yes"]
@@ -249,7 +247,7 @@ def test_convert_writes_beside_the_checkpoint_and_replaces_by_force(
     shown = invoke("convert", own, "--segments", "2").succeeded()
     assert read_bundle(tmp_path / "model.v2.bundle").settings["clamp_len"] == -1
     assert shown.out.splitlines()[-1].split() == ["equal", "yes"]
-    invoke("convert", own, "--segments", "2", "--force", "--set", "clamp_len=5").succeeded()
+    invoke("convert", own, "--segments", "2", "--force", "--set=clamp_len=5").succeeded()
     assert read_bundle(tmp_path / "model.v2.bundle").settings["clamp_len"] == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.v2.bundle", "model.v2.pt"]
 

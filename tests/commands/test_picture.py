@@ -34,22 +34,17 @@ TRAIN = (
         4,
         "--d-inner",
         8,
-        "--set",
-        "model.axial_shape=4,4,3",
-        "--set",
-        "model.axial_dims=3,3,2",
+        "--set=model.axial_shape=4,4,3",
+        "--set=model.axial_dims=3,3,2",
     ),
     *(
         "--tgt-len",
         12,
         "--mem-len",
         12,
-        "--set",
-        "model.chunk_length=4",
-        "--set",
-        "model.local_chunk_length=12",
-        "--set",
-        "model.n_buckets=4",
+        "--set=model.chunk_length=4",
+        "--set=model.local_chunk_length=12",
+        "--set=model.n_buckets=4",
     ),
     *("--steps", 3, "--batch-size", 2, "--threads", 1),
 )
@@ -67,7 +62,7 @@ def test_bundle_of_another_kind_is_refused(invoke: Invoke, tmp_path: Path) -> No
 
 
 def test_image_size_is_for_images_only(invoke: Invoke, prose: Path, tmp_path: Path) -> None:
-    shown = invoke("train", prose, "-o", tmp_path / "run", "--set", "training.image_size=8")
+    shown = invoke("train", prose, "-o", tmp_path / "run", "--set=training.image_size=8")
     assert shown.code == 2 and "training.image_size: only for --task images" in shown.err
 
 

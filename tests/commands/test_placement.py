@@ -69,8 +69,8 @@ def test_strict_device_reaches_the_runtime(
     monkeypatch.setattr("xlexport.bench.load", load)
     others: dict[str, list[Path | str]] = {"verify": [checkpoint], "bench": [], "generate": ["text"]}
     second = others.get(command, [prose])
-    line = [command, bundle, *second, "--device", "cuda:1", "--threads", "2", "--set", "ops=none"]
-    line += [*(["--set", "strict_device=true"] if strict else [])]
+    line = [command, bundle, *second, "--device", "cuda:1", "--threads", "2", "--set=ops=none"]
+    line += [*(["--set=strict_device=true"] if strict else [])]
     assert invoke(*line).error == "Error: device cuda:1: asked for."
     assert asked == [{"device": "cuda:1", "ops": "none", "strict_device": strict, "cuda_graphs": False, "threads": 2}]
 

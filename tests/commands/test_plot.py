@@ -151,8 +151,7 @@ def test_attention_as_numbers(bundle: Path, checkpoint: Path, invoke: Invoke) ->
         "40",
         "--mem-len",
         "6",
-        "--set",
-        "same_length=true",
+        "--set=same_length=true",
         "--json",
     )
     found = invoke(*line).succeeded().object

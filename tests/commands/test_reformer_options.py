@@ -36,7 +36,7 @@ def long(tmp_path: Path) -> Path:
 
 def test_rounds_of_hashing_are_chosen_when_scoring(invoke: Invoke, band: Path, long: Path) -> None:
     command = ("score", band, long, "--restart", "--json")
-    found = {rounds: invoke(*command, "--set", f"n_hashes={rounds}").succeeded().object for rounds in (1, 2, 3)}
+    found = {rounds: invoke(*command, f"--set=n_hashes={rounds}").succeeded().object for rounds in (1, 2, 3)}
     own = invoke(*command).succeeded().object
     assert [score["n_hashes"] for score in found.values()] == [1, 2, 3]
     assert len({score["nats"] for score in found.values()}) == 3
@@ -46,9 +46,9 @@ def test_rounds_of_hashing_are_chosen_when_scoring(invoke: Invoke, band: Path, l
 
 
 def test_rounds_that_there_are_not_are_refused(invoke: Invoke, band: Path, bundle: Path, long: Path) -> None:
-    error = invoke("score", band, long, "--set", "n_hashes=4").error
+    error = invoke("score", band, long, "--set=n_hashes=4").error
     assert "n_hashes is 4, expected 1 to 3 (rounds of hashing" in error
-    error = invoke("score", bundle, long, "--set", "n_hashes=1").error
+    error = invoke("score", bundle, long, "--set=n_hashes=1").error
     assert "n_hashes: not among the settings of this bundle" in error
 
 
@@ -68,9 +68,9 @@ def test_restart_where_nothing_ever_ends_is_refused(invoke: Invoke, bundle: Path
 
 def test_corpus_is_evaluated_with_restarts(invoke: Invoke, band: Path, long: Path) -> None:
     assert "streams of 477 tokens" in invoke("evaluate", band, long, "--protocol", "document").error
-    found = invoke("evaluate", band, long, "--protocol", "document", "--restart", "--set", "n_hashes=2", "--json")
+    found = invoke("evaluate", band, long, "--protocol", "document", "--restart", "--set=n_hashes=2", "--json")
     score = found.succeeded().object
-    expected = invoke("score", band, long, "--restart", "--set", "n_hashes=2", "--json").succeeded().object
+    expected = invoke("score", band, long, "--restart", "--set=n_hashes=2", "--json").succeeded().object
     assert score["nats"] == pytest.approx(expected["nats"], abs=1e-2)  # other segments: rounding of 476 tokens
     assert (score["n_hashes"], score["restart"]) == (2, True)
     shown = invoke("evaluate", band, long, "--protocol", "document", "--restart").succeeded().out
@@ -91,8 +91,7 @@ def test_continuation_restarts(invoke: Invoke, band: Path) -> None:
             "-n",
             "40",
             "--restart",
-            "--set",
-            f"n_hashes={rounds}",
+            f"--set=n_hashes={rounds}",
             "--temperature",
             "0",
             "--json",

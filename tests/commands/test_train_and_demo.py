@@ -32,12 +32,9 @@ SIZE = (
         "10",
         "--batch-size",
         "2",
-        "--set",
-        "model.pre_lnorm=true",
-        "--set",
-        "model.first_memory=zeros",
-        "--set",
-        "model.untie_r=false",
+        "--set=model.pre_lnorm=true",
+        "--set=model.first_memory=zeros",
+        "--set=model.untie_r=false",
     ),
     *("--warmup-steps", "2", "--log-every", "2", "--seed", "3", "--threads", "1"),
 )
@@ -72,8 +69,7 @@ def test_resume_needs_nothing_repeated_and_may_go_further(prose: Path, invoke: I
         "--valid",
         prose,
         *SIZE,
-        "--set",
-        "training.min_lr_ratio=1",
+        "--set=training.min_lr_ratio=1",
         "--warmup-steps",
         "1",
     )  # a constant rate
@@ -95,11 +91,11 @@ def test_resume_without_a_run_says_so(prose: Path, invoke: Invoke, tmp_path: Pat
 
 
 def test_train_a_vocabulary_cut_into_clusters(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
-    clusters = ("--set", "model.cutoffs=64,128", "--set", "model.div_val=2", "--set", "model.d_embed=4")
+    clusters = ("--set=model.cutoffs=64,128", "--set=model.div_val=2", "--set=model.d_embed=4")
     invoke("train", prose, "-o", tmp_path / "run", *SIZE, *clusters, "--steps", "2").succeeded()
     config = checkpoints.load(tmp_path / "run" / "checkpoint.pt").config
     assert {"cutoffs": [64, 128], "div_val": 2, "d_embed": 4}.items() <= config.items()
-    refused = invoke("train", prose, "-o", tmp_path / "other", *SIZE, "--set", "model.cutoffs=64,x")
+    refused = invoke("train", prose, "-o", tmp_path / "other", *SIZE, "--set=model.cutoffs=64,x")
     assert refused.code == 2
     assert "'64,x' is not a list of integers separated by commas" in refused.err
 

@@ -26,18 +26,15 @@ SIZE = (
     *(
         "--d-inner",
         "8",
-        "--set",
-        "model.n_buckets=2,4",
-        "--set",
-        "model.chunk_length=4",
-        "--set",
-        "model.local_chunk_length=4",
+        "--set=model.n_buckets=2,4",
+        "--set=model.chunk_length=4",
+        "--set=model.local_chunk_length=4",
         "--batch-size",
         "2",
     ),
     *("--warmup-steps", "2", "--log-every", "1", "--threads", "1"),
 )
-TEXT_SIZE = (*SIZE, "--tgt-len", "8", "--mem-len", "12", "--set", "model.axial_shape=4,8")
+TEXT_SIZE = (*SIZE, "--tgt-len", "8", "--mem-len", "12", "--set=model.axial_shape=4,8")
 
 
 def log_of(folder: Path) -> list[dict[str, Any]]:
@@ -49,12 +46,9 @@ def test_train_a_reformer_and_go_on(prose: Path, invoke: Invoke, tmp_path: Path)
     more = (
         "--optimizer",
         "adafactor",
-        "--set",
-        "model.redraw_hashes=true",
-        "--set",
-        "model.hash_seed=5",
-        "--set",
-        "training.reversible=false",
+        "--set=model.redraw_hashes=true",
+        "--set=model.hash_seed=5",
+        "--set=training.reversible=false",
         "--steps",
         "3",
     )
@@ -87,8 +81,8 @@ def test_train_a_reformer_and_go_on(prose: Path, invoke: Invoke, tmp_path: Path)
 
 def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    task = ("--task", "duplication", "--set", "training.word_length=6", "--steps", "2")
-    shown = invoke("train", "-o", out, *SIZE, "--set", "model.axial_shape=4,8", *task).succeeded()
+    task = ("--task", "duplication", "--set=training.word_length=6", "--steps", "2")
+    shown = invoke("train", "-o", out, *SIZE, "--set=model.axial_shape=4,8", *task).succeeded()
     assert re.search(r"step 2: \d\.\d{4} bits/symbol, held out \d\.\d{4}, \d\.\d% right", shown.err)
     assert log_of(out)[-1].keys() >= {"bits_per_symbol", "valid_bits_per_symbol", "valid_accuracy"}
     config = load_checkpoint(out / "checkpoint.pt").config
@@ -108,7 +102,7 @@ def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
 def test_models_for_comparisons_are_not_converted(
     prose: Path, invoke: Invoke, tmp_path: Path, option: str, value: str, found: str
 ) -> None:
-    size = ("--d-model", "8", "--n-head", "2", "--d-head", "4", "--tgt-len", "8", "--set", "model.axial_shape=4,8")
+    size = ("--d-model", "8", "--n-head", "2", "--d-head", "4", "--tgt-len", "8", "--set=model.axial_shape=4,8")
     made = ("--architecture", "reformer", *size, option, value, "--steps", "0")
     invoke("train", prose, "-o", tmp_path / "run", *made).succeeded()
     error = invoke("convert", tmp_path / "run" / "checkpoint.pt", "-o", tmp_path / "bundle").error
@@ -120,20 +114,17 @@ def test_models_for_comparisons_are_not_converted(
     ("options", "message"),
     [
         (
-            ("--n-layer", "2", "--set", "model.clamp_len=4", *SIZE),
+            ("--n-layer", "2", "--set=model.clamp_len=4", *SIZE),
             "--n-layer, model.clamp_len: only for --architecture transformer_xl, not reformer; "
             "a Reformer's layers are the ones that attn_layers names.",
         ),
-        (("--set", "model.n_hashes=2"), "model.n_hashes: only for --architecture reformer, not transformer_xl."),
+        (("--set=model.n_hashes=2",), "model.n_hashes: only for --architecture reformer, not transformer_xl."),
         (
-            (
-                "--set",
-                "training.reversible=false",
-            ),
+            ("--set=training.reversible=false",),
             "training.reversible: only for --architecture reformer or encoder_decoder.",
         ),
         (
-            (*SIZE, "--set", "model.position=rotary", "--set", "model.axial_shape=2,2"),
+            (*SIZE, "--set=model.position=rotary", "--set=model.axial_shape=2,2"),
             "axial_shape: only for position axial.",
         ),
         (
@@ -142,35 +133,27 @@ def test_models_for_comparisons_are_not_converted(
                 "reformer",
                 "--attn-layers",
                 "full,local",
-                "--set",
-                "model.n_hashes=2",
-                "--set",
-                "model.redraw_hashes=false",
+                "--set=model.n_hashes=2",
+                "--set=model.redraw_hashes=false",
             ),
             "n_hashes, redraw_hashes: only with lsh layers, but attn_layers is full,local.",
         ),
         (
-            ("--architecture", "reformer", "--attn-layers", "lsh", "--set", "model.local_chunk_length=8"),
+            ("--architecture", "reformer", "--attn-layers", "lsh", "--set=model.local_chunk_length=8"),
             "local_chunk_length: only with local layers, but attn_layers is lsh.",
         ),
-        (
-            (
-                "--set",
-                "training.swap_layers=true",
-            ),
-            "training.swap_layers: only for --architecture reformer.",
-        ),
-        (("--set", "training.word_length=3"), "training.word_length: only for --task duplication."),
+        (("--set=training.swap_layers=true",), "training.swap_layers: only for --architecture reformer."),
+        (("--set=training.word_length=3",), "training.word_length: only for --task duplication."),
         (
             ("--task", "duplication", "--tgt-len", "3"),
             "--tgt-len: in the duplication task training.word_length decides it.",
         ),
         (
-            (*SIZE, "--set", "model.axial_shape=64"),
+            (*SIZE, "--set=model.axial_shape=64"),
             "axial_shape has 1 and axial_dims 2 numbers by default: give both, with equally many numbers.",
         ),
-        ((*SIZE, "--set", "model.axial_shape=4,8", "--set", "model.axial_dims=8"), "axial_dims 1 numbers: give both"),
-        ((*SIZE, "--set", "model.n_buckets=x"), "'x' is not a list of integers separated by commas"),
+        ((*SIZE, "--set=model.axial_shape=4,8", "--set=model.axial_dims=8"), "axial_dims 1 numbers: give both"),
+        ((*SIZE, "--set=model.n_buckets=x"), "'x' is not a list of integers separated by commas"),
     ],
 )
 def test_options_that_would_not_count_are_refused(
@@ -186,8 +169,8 @@ def test_options_that_would_not_count_are_refused(
     ("options", "message"),
     [
         (("--attn-layers", "local,conv"), "attn_layers must be of local, lsh, full, separate, found 'conv'"),
-        (("--set", "model.n_buckets=7"), "n_buckets must be even numbers"),
-        (("--set", "model.axial_shape=4,9"), "tgt_len 8 must divide max_positions 36, the size of axial_shape 4, 9"),
+        (("--set=model.n_buckets=7",), "n_buckets must be even numbers"),
+        (("--set=model.axial_shape=4,9",), "tgt_len 8 must divide max_positions 36, the size of axial_shape 4, 9"),
         (("--task", "duplication"), "Leave out the text files"),
     ],
 )

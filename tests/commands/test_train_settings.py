@@ -28,7 +28,7 @@ def test_the_command_line_takes_the_place_of_a_recipe(prose: Path, invoke: Invok
         'data = ["data"]\n[model]\nn_layer = 2\nd_model = 8\nclamp_len = 5\nuntie_r = false\n'
         "[training]\nsteps = 0\nbest = true\nclip = 2\n"
     )
-    chosen = ("--n-layer", "1", "--no-best", "--set", "model.clamp_len=6", "--n-head", "2")
+    chosen = ("--n-layer", "1", "--no-best", "--set=model.clamp_len=6", "--n-head", "2")
     invoke("train", "-o", tmp_path / "run", "--settings", recipe, *chosen).succeeded()
     config = load_checkpoint(tmp_path / "run" / "checkpoint.pt").config
     assert isinstance(config, TransformerXLConfig)

@@ -108,7 +108,7 @@ def test_help_in_a_process_of_its_own(call: Invoke) -> None:
         (["evaluate", "bundle", "text", "--mem-len", "0"], "Invalid value for '--mem-len': 0 is not in the range x>=1"),
         (["verify", "bundle", "checkpoint", "--segment-len", "-1"], "'--segment-len': -1 is not in the range x>=1"),
         (
-            ["convert", "checkpoint", "--set", "clamp_len=0"],
+            ["convert", "checkpoint", "--set=clamp_len=0"],
             "'--set clamp_len': 0 is neither -1 (no clamp) nor at least 1",
         ),
         (["generate", "bundle"], "Give either PROMPT or --file"),
@@ -123,7 +123,7 @@ def test_help_in_a_process_of_its_own(call: Invoke) -> None:
         (["plot", "bits", "bundle", "text", "-o", "x.png/"], "'x.png/' is the name of a folder. Give that of a file."),
         (["context", "bundle", "text", "--plot", "x.png/"], "'x.png/' is the name of a folder. Give that of a file."),
         (["train", "text"], "Missing option '-o' / '--out'"),
-        (["train", "-o", "run", "--set", "model.first_memory=full"], "'full' is not one of 'empty', 'zeros'"),
+        (["train", "-o", "run", "--set=model.first_memory=full"], "'full' is not one of 'empty', 'zeros'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

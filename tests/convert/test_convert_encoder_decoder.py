@@ -49,9 +49,9 @@ def test_bundle_equals_the_trained_model_over_carried_steps(
         verify(bundle, lambda: changed, ids, segments=9).require_passed()
 
 
-@pytest.mark.parametrize("options", [{"to": "exported-program"}, {"dtype": "weight-int8"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"to": "exported-program"}, {"to": "torchscript"}, {"dtype": "weight-int8"}], ids=str
+)
 def test_formats_that_it_does_not_have_are_refused(checkpoint: Path, options: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="not possible for an encoder-decoder"):
         convert(load(checkpoint), tmp_path / "bundle", ConversionOptions.of(**options))
-    with pytest.raises(ExportError, match="TorchScript is not possible"):
-        convert(load(checkpoint), tmp_path / "bundle", ConversionOptions(to="torchscript"))

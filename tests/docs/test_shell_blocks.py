@@ -78,7 +78,7 @@ NOT_RUN = {
     ("docs/cuda.md", "pip install '.[gpu,convert,train,dev]'"): "needs a GPU",
     (
         "docs/api.md",
-        "pip install '.[cpu]'    # in a clone of the repository: numpy, ONNX Runtime, safetensors; no PyTorch, no ONNX",
+        "pip install '.[cpu]'    # in a clone: numpy, ONNX Runtime, safetensors, tqdm; no PyTorch, no ONNX",
     ): (INSTALLS),
     (
         "docs/how_large.md",

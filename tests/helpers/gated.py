@@ -14,7 +14,8 @@ from xlexport.architectures.detail import TOP_K, describe
 from xlexport.architectures.step import StepTensor, carried_inputs
 from xlruntime.bundle import Feed, MemoryEntry
 from xlruntime.evaluation import EvaluationRules
-from xltraining.language_model import LanguageModel, ModelConfig
+from xltraining.config_fields import ModelConfig
+from xltraining.language_model import LanguageModel
 
 __all__ = ["ARCHITECTURE", "Gated", "GatedArchitecture", "GatedConfig"]
 

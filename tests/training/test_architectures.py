@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from xltraining.architectures import architecture_names, architecture_of, config_from, new_model, register, unregister
 from xltraining.checkpoint import build_model, load_checkpoint, save_checkpoint
+from xltraining.config_fields import ModelConfig
 from xltraining.errors import CheckpointError, ConfigError
-from xltraining.language_model import LanguageModel, ModelConfig
+from xltraining.language_model import LanguageModel
 from xltraining.train import TrainingConfig, train
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 

@@ -29,9 +29,10 @@ from xltraining.architectures import (
     new_model,
     shared_names,
 )
+from xltraining.config_fields import ModelConfig
 from xltraining.data.tokenizer_file import TokenizerFile, tokenizer_from_plain, tokenizer_to_plain
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
-from xltraining.language_model import LanguageModel, ModelConfig
+from xltraining.language_model import LanguageModel
 from xltraining.layers.swapping import ReleasingFile
 from xltraining.messages import first_line, listed, shown
 

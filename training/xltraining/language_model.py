@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xltraining.config_fields import ModelConfig
 from xltraining.layers.swapping import LayerStore
 from xltraining.training_config import TrainingConfig
 
-__all__ = ["IGNORED", "LanguageModel", "ModelConfig", "placed", "plain"]
+__all__ = ["IGNORED", "LanguageModel", "placed", "plain"]
 
 IGNORED = -100  # a target that is not scored: the `ignore_index` of torch's cross_entropy
 

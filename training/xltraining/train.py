@@ -23,11 +23,11 @@ import torch
 
 from xltraining.architectures import new_model
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
+from xltraining.config_fields import ModelConfig
 from xltraining.data.tasks import Task, check_task, make_task
 from xltraining.data.token_shards import is_prepared
 from xltraining.data.tokenizer_file import TokenizerFile
 from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, TrainingDivergedError
-from xltraining.language_model import ModelConfig
 from xltraining.layers.swapping import LayerStore
 from xltraining.loop.log import Log
 from xltraining.loop.processes import Processes, joined

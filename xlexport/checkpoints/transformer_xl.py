@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from xlexport.architectures.choices import spellings
 from xlexport.checkpoints.source import Note, SourceCheckpoint, float_kinds, float_notes, model_source
 from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping, problems_listed, same
 from xlexport.errors import CheckpointError
@@ -91,12 +92,8 @@ CLUSTER_NAMES = {  # {} is the cluster's number; several names: code bases name 
 }
 CLUSTER_ROWS = {"head.cluster_weight": "crit.cluster_weight", "head.cluster_bias": "crit.cluster_bias"}
 SIZES = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "d_embed")
-OPTIONS = {
-    "tgt_len": "--segment-len",
-    "mem_len": "--mem-len",
-    "clamp_len": "--set clamp_len=N",
-    "same_length": "--set same_length=true",
-}  # of convert, score and evaluate
+# Options of convert, score and evaluate, by the fields of the configuration.
+OPTIONS = {"tgt_len": "segment_len", "mem_len": "mem_len", "clamp_len": "clamp_len", "same_length": "same_length"}
 CHOICES = ("cutoffs", "div_val", "tie_weight", "tie_projs", "pre_lnorm", "untie_r", "layer_norm_epsilon")
 WITHOUT_EFFECT = ("dropout", "dropatt")  # on a trained model
 EVALUATION_SETTINGS = ("tgt_len", "mem_len", "ext_len", "clamp_len", "same_length")
@@ -423,9 +420,9 @@ def training_notes(settings: Mapping[str, Any], config: Mapping[str, Any] | None
         return []
     values = _and([f"{name} {str(settings[name]).lower()}" for name in names])
     are = "are those" if len(names) > 1 else "is that"
-    given = _and([OPTIONS[name] for name in names])
-    options = [OPTIONS[name].removeprefix("--").replace("-", "_") for name in names]
-    return [Note(f"{values} {are} of training; published scores use others: give {given}.", options)]
+    options = [OPTIONS[name] for name in names]
+    spelled = _and([spellings([option]) for option in options])
+    return [Note(f"{values} {are} of training; published scores use others: give {spelled}.", options)]
 
 
 def _and(parts: list[str]) -> str:

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from xlexport.choices import DTYPES
+from xlexport.choices import DTYPES, VOCAB_STYLES
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     PATH,
     checkpoint_options,
-    conversion_options,
     conversion_settings,
+    threads_option,
 )
 from xlexport.commands.quantize import precision_options, quantization_rows
 from xlexport.commands.verify import parity_rows
@@ -33,12 +33,6 @@ __all__ = ["convert"]
         ),
         ("xlexport convert checkpoint.pt -o small --dtype weight-int8 --text valid.txt", "Also quantize it."),
     ),
-    headings={
-        "Output": ["to"],
-        "Verification": ["verify_text", "verify_segments"],
-        "Tokenizer": ["tokenizer", "vocab_style"],
-        "Device": ["threads"],
-    },
 )
 @click.argument("checkpoint", type=PATH)
 @headed(
@@ -49,6 +43,13 @@ __all__ = ["convert"]
     click.option("--force", is_flag=True, help="Replace an existing bundle."),
     click.option("--json", "as_json", is_flag=True, help="Print the parity report as JSON."),
     quiet_option,
+    click.option(
+        "--to",
+        type=click.Choice(["onnx", "torchscript", "exported-program"]),
+        default="onnx",
+        show_default=True,
+        help="Format of the graphs; all but onnx need PyTorch and can run code.",
+    ),
 )
 @headed(
     "Precision",
@@ -62,7 +63,27 @@ __all__ = ["convert"]
         )
     ),
 )
-@headed("Model settings", conversion_options)
+@headed(
+    "Tokenizer",
+    click.option(
+        "--tokenizer",
+        metavar="FILE|bytes|none",
+        help="A vocabulary, tokenizer.json or SentencePiece model.  [default: the checkpoint's]",
+    ),
+    click.option(
+        "--vocab-style",
+        metavar="STYLE",
+        help=f"How to read a vocabulary: {', '.join(VOCAB_STYLES)}.  [default: by the symbols]",
+    ),
+)
+@headed(
+    "Verification",
+    click.option(
+        "--text", "verify_text", type=PATH, help="Text to verify on.  [default: Python's documentation topics]"
+    ),
+    click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify."),
+)
+@headed("Device", threads_option)
 @headed("Checkpoint", checkpoint_options)
 @headed("Model settings", conversion_settings)
 def convert(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -49,7 +49,7 @@ def headed(heading: str, *options: Decorator) -> Decorator:
         decorated = all_of(*options)(function)
         for parameter in getattr(decorated, "__click_params__", ()):
             if not any(parameter is other for other in before):
-                vars(parameter)["heading"] = heading
+                vars(parameter).setdefault("heading", heading)
         return decorated
 
     return decorate
@@ -60,24 +60,18 @@ class LongCommand(click.Command):
 
     Args:
         examples: command lines, each with what it does.
-        headings: names of parameters by heading, for options that belong elsewhere than the rest of their group.
     """
 
     def __init__(
         self,
         *args: Any,
         examples: Sequence[tuple[str, str]] = (),
-        headings: Mapping[str, Sequence[str]] | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
         self.examples = examples
-        self._headings = {name: heading for heading, names in (headings or {}).items() for name in names}
         if settings_of(self):
             self.params += set_options()
-            self._headings |= {"overrides": "Settings", "help_settings": "Settings"}
-        for setting in settings_of(self):
-            vars(setting)["heading"] = self.heading_of(setting)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; an unknown option that is a setting now is answered with its name."""
@@ -107,4 +101,4 @@ class LongCommand(click.Command):
 
     def heading_of(self, parameter: click.Parameter) -> str:
         """Return the heading under which help shows an option."""
-        return self._headings.get(str(parameter.name)) or vars(parameter).get("heading", OTHER)
+        return str(vars(parameter).get("heading", OTHER))

@@ -16,7 +16,7 @@ import click
 
 from xlexport.architectures import ARCHITECTURES, Option
 from xlexport.architectures.choices import MEM_LEN, SEGMENT_LEN, collected
-from xlexport.choices import FORMATS, PROTOCOLS, VOCAB_STYLES
+from xlexport.choices import FORMATS, PROTOCOLS
 from xlexport.commands.settings import Setting
 from xlruntime import LoadOptions
 from xltraining.config_fields import options_of
@@ -34,7 +34,6 @@ __all__ = [
     "attention_options",
     "batch_option",
     "checkpoint_options",
-    "conversion_options",
     "conversion_settings",
     "declared",
     "device_option",
@@ -235,43 +234,13 @@ sampling_options = all_of(
     click.option("--seed", type=int, help="Seed of the random draws."),
 )
 
-conversion_options = all_of(
-    click.option(
-        "--to",
-        type=click.Choice(["onnx", "torchscript", "exported-program"]),
-        default="onnx",
-        show_default=True,
-        help="Format of the graphs; all but onnx need PyTorch and can run code.",
-    ),
-    click.option(
-        "--tokenizer",
-        metavar="FILE|bytes|none",
-        help="A vocabulary, tokenizer.json or SentencePiece model.  [default: the checkpoint's]",
-    ),
-    click.option(
-        "--vocab-style",
-        metavar="STYLE",
-        help=f"How to read a vocabulary: {', '.join(VOCAB_STYLES)}.  [default: by the symbols]",
-    ),
-    click.option(
-        "--text",
-        "verify_text",
-        type=click.Path(path_type=Path),
-        help="Text to verify on.  [default: Python's documentation topics]",
-    ),
-    click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify."),
-    _of_architectures("conversion_options"),
-    threads_option,
-)
-
-
-# Evaluation settings that `convert` offers; a conversion option of the same name takes precedence.
+# The choices of a conversion; its options take precedence over evaluation settings of the same names.
 conversion_settings = all_of(
+    _of_architectures("conversion_options"),
     _segment_len,
     _mem_len,
     _of_architectures("evaluation_options", without={option.name for option in collected("conversion_options")}),
 )
-
 
 checkpoint_options = all_of(
     click.option(

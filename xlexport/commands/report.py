@@ -95,14 +95,23 @@ class PageOptions:
 
 
 page_options = all_of(
-    click.option(
-        "-o",
-        "--output",
-        callback=_page,
-        metavar="PAGE",
-        help="HTML file to write.  [default: for one FILE its name without the suffix + .html]",
+    headed(
+        "Output",
+        click.option(
+            "-o",
+            "--output",
+            callback=_page,
+            metavar="PAGE",
+            help="HTML file to write.  [default: for one FILE its name without the suffix + .html]",
+        ),
+        click.option("--force", is_flag=True, help="Replace an existing file."),
+        click.option(
+            "--picture",
+            type=PATH,
+            metavar="FILE",
+            help="Also draw surprisal by word in a .svg or .png file, for a paper. Needs matplotlib.",
+        ),
     ),
-    click.option("--force", is_flag=True, help="Replace an existing file."),
     click.option(
         "--top",
         type=click.IntRange(0, 10),
@@ -124,12 +133,6 @@ page_options = all_of(
         help="With --field: the field with the text before each document, which has no score. Give it twice to compare "
         "two contexts, as sides A and B.",
     ),
-    click.option(
-        "--picture",
-        type=PATH,
-        metavar="FILE",
-        help="Also draw surprisal by word in a .svg or .png file, for a paper. Needs matplotlib.",
-    ),
     grouped("page", PageOptions),
 )
 
@@ -144,7 +147,6 @@ page_options = all_of(
             "Two bundles, their difference, and a picture.",
         ),
     ),
-    headings={"Output": ("output", "force", "picture")},
 )
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)

@@ -55,7 +55,7 @@ def settings_of(command: click.Command) -> list[Setting]:
 
 def set_options() -> list[click.Parameter]:
     """Return the options `--set` and `--help-settings`, for a command that has settings."""
-    return [
+    options = [
         click.Option(
             ["--set", "overrides"],
             multiple=True,
@@ -74,6 +74,9 @@ def set_options() -> list[click.Parameter]:
             help="List the settings of --set, and exit.",
         ),
     ]
+    for option in options:
+        vars(option)["heading"] = "Settings"
+    return [*options]
 
 
 def unknown_option(command: click.Command, error: click.NoSuchOption) -> click.UsageError:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.long_help import LongCommand
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH
 from xlexport.commands.train_settings import (
     MODEL,
     TRAINING,
     check_effect,
-    headings,
     is_given,
     read_recipe,
     setting_options,
@@ -67,27 +66,35 @@ def model_config(
             "Prepared data, a recipe.",
         ),
     ),
-    headings=headings(),
 )
 @click.argument("files", nargs=-1, type=PATH)
-@click.option(
-    "-o", "--out", "--output", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl."
+@headed(
+    "Run",
+    click.option(
+        "-o", "--out", "--output", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl."
+    ),
+    click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times."),
+    click.option("--resume", is_flag=True, help="Go on with the run in --out; more --steps lead it further."),
+    quiet_option,
 )
-@click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times.")
-@click.option("--resume", is_flag=True, help="Go on with the run in --out; more --steps lead it further.")
-@click.option("--plot", type=OUTPUT, metavar="FILE", help="Draw the curves of the run into a .png or .svg at its end.")
-@click.option("--tensorboard", type=PATH, metavar="FOLDER", help="Write the curves for TensorBoard, too.")
-@click.option(
-    "--settings",
-    "recipe",
-    type=PATH,
-    metavar="FILE",
-    is_eager=True,
-    expose_value=False,
-    callback=read_recipe,
-    help="A recipe in TOML; the command line takes the place of its settings.",
+@headed(
+    "Curves",
+    click.option("--plot", type=OUTPUT, metavar="FILE", help="Draw the curves into a .png or .svg at the end."),
+    click.option("--tensorboard", type=PATH, metavar="FOLDER", help="Write the curves for TensorBoard, too."),
 )
-@quiet_option
+@headed(
+    "Settings",
+    click.option(
+        "--settings",
+        "recipe",
+        type=PATH,
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=read_recipe,
+        help="A recipe in TOML; the command line takes the place of its settings.",
+    ),
+)
 @setting_options()
 def train(
     files: tuple[Path, ...],

@@ -25,6 +25,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from xlexport.commands.long_help import headed
 from xlexport.commands.options import Decorator, all_of, declared
 from xlexport.commands.settings import Setting
 from xlruntime.messages import shown
@@ -32,13 +33,14 @@ from xltraining.architectures import FIRST, architecture_names, config_class
 from xltraining.config_fields import Option, options_of
 from xltraining.training_config import TrainingConfig
 
-__all__ = ["MODEL", "TRAINING", "check_effect", "headings", "is_given", "read_recipe", "setting_options"]
+__all__ = ["MODEL", "TRAINING", "check_effect", "is_given", "read_recipe", "setting_options"]
 
 _FILES = {"data": "files", "valid": "valid_files"}
 _MODELS = {name: config_class(name) for name in architecture_names()}
 _OFFERED = {name: {o.name: o for o in options_of(kind).values() if o.help} for name, kind in _MODELS.items()}
 MODEL: dict[str, Option] = functools.reduce(lambda known, own: known | (own | known), _OFFERED.values())
 TRAINING: dict[str, Option] = {option.name: option for option in options_of(TrainingConfig).values() if option.help}
+_HEADINGS = {"task": "Run", **dict.fromkeys(("device", "bf16", "compile", "threads"), "Device")}
 _TABLES = {"model": MODEL, "training": TRAINING}
 # The architectures that a setting is for; none: for all.
 _OWNERS = {name: [one for one, own in _OFFERED.items() if name in own] for name in MODEL} | {
@@ -49,12 +51,15 @@ _OWNERS = {name: [one for one, own in _OFFERED.items() if name in own] for name 
 def setting_options() -> Decorator:
     """Return one decorator for the options of a run: its architecture, its model and its training."""
     return all_of(
-        click.option(
-            "--architecture",
-            type=click.Choice(list(_MODELS)),
-            default=FIRST,
-            show_default=True,
-            help="Kind of model.",
+        headed(
+            "Run",
+            click.option(
+                "--architecture",
+                type=click.Choice(list(_MODELS)),
+                default=FIRST,
+                show_default=True,
+                help="Kind of model.",
+            ),
         ),
         *(_declared("model", option, _model_default(option)) for option in MODEL.values()),
         *(_declared("training", option, _text(option.default), default=option.default) for option in TRAINING.values()),
@@ -74,7 +79,7 @@ def _declared(table: str, option: Option, default_text: str, **more: Any) -> Dec
     )
     text = f"{option.help}  [{notes}]" if notes else option.help
     unlimited = Option(option.name, option.kind, text, choices=option.choices, common=option.common)
-    return declared(unlimited, **more, **({} if option.common else {"table": table}))
+    return headed(_heading(table, option), declared(unlimited, **more, **({} if option.common else {"table": table})))
 
 
 def _model_default(option: Option) -> str:
@@ -93,22 +98,12 @@ def _text(default: Any) -> str:
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
 
-def headings() -> dict[str, list[str]]:
-    """Return names of parameters by heading; settings of one architecture have a heading of their own."""
-    sections: dict[str, list[str]] = {
-        "Run": ["out_dir", "valid_files", "resume", "quiet", "architecture", "task"],
-        "Settings": ["recipe"],
-        "Curves": ["plot", "tensorboard"],
-        "Device": ["device", "bf16", "compile", "threads"],
-    }
-    placed = {name for names in sections.values() for name in names}
-    for table, options in _TABLES.items():
-        for name, option in options.items():
-            if len(_OWNERS[name]) == 1 and not option.common:
-                sections.setdefault(f"{_MODELS[_OWNERS[name][0]].NAME} only", []).append(name)
-            elif name not in placed:
-                sections.setdefault("Model settings" if table == "model" else "Training", []).append(name)
-    return sections
+def _heading(table: str, option: Option) -> str:
+    """Return the heading of a setting; those of one architecture that are not common have one of their own."""
+    owners = _OWNERS[option.name]
+    if len(owners) == 1 and not option.common:
+        return f"{_MODELS[owners[0]].NAME} only"
+    return _HEADINGS.get(option.name, "Model settings" if table == "model" else "Training")
 
 
 def read_recipe(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:

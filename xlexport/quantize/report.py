@@ -1,4 +1,4 @@
-"""The report of a quantization: the products kept in float32, and the cost in bits."""
+"""The report of a quantization, with its cost in bits, and the README of the quantized bundle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["QuantizationReport"]
+from xlexport.bundle_readme import how_to_score
+from xlexport.bundles import REPORT_FILE
+from xlruntime.bundle import Bundle
+
+__all__ = ["QuantizationReport", "quantized_readme"]
 
 
 @dataclass(frozen=True)
@@ -34,3 +38,23 @@ class QuantizationReport:
     def to_dict(self) -> dict[str, Any]:
         """Return all fields for JSON."""
         return dataclasses.asdict(self)
+
+
+def quantized_readme(bundle: Bundle, report: QuantizationReport) -> str:
+    """Return the README of a bundle that was quantized and compared with the float32 bundle."""
+    sources = ", ".join(f"`{name}`" for name in bundle.provenance["sources"])
+    kept = "".join(f"- `{name}`: {why}\n" for name, why in report.kept.items())
+    stayed = f"\nWeight matrices that stayed float32:\n\n{kept}" if kept else ""
+    device = "For CUDA: on a CPU the scores are right but slow.\n\n" if report.dtype == "float16" else ""
+    text = ", ".join(f"{file['name']} (SHA-256 `{file['sha256']}`)" for file in report.text)
+    return f"""# A {bundle.architecture} bundle of xlexport, quantized
+
+Precision {bundle.precision}, memories {report.memory_dtype}; {report.products - len(report.kept)} of {report.products}
+weight matrices quantized. Converted from {sources}; `parity.json` compares the float32 graphs with that model.
+
+{device}{how_to_score(bundle)}
+
+Against the float32 graphs, {report.tokens:,} tokens of {text}:
+{report.delta_bits_per_token:+.4f} bits per token (limit {report.max_delta_bits:g}) of {report.bits_per_token:.4f}; \
+largest difference of a log-probability {report.max_abs_log_prob_diff:.2g} nats. All figures: `{REPORT_FILE}`.
+{stayed}"""

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from xlexport import __version__
-from xlexport.bundle_readme import quantized_readme
 from xlexport.bundles import PARITY_FILE, REPORT_FILE, WEIGHTS_FILE, check_output, digests, publishing, write_manifest
 from xlexport.errors import QuantizationError
 from xlexport.quantize.gate import LogProbs, compare, documents, log_probs, products_to_keep
@@ -28,7 +27,7 @@ from xlexport.quantize.gate_text import GateText, check_texts, gate_text
 from xlexport.quantize.graphs import product_names, write_graphs
 from xlexport.quantize.int8_rings import RINGS, ring_problem
 from xlexport.quantize.precisions import PRECISIONS, Precision
-from xlexport.quantize.report import QuantizationReport
+from xlexport.quantize.report import QuantizationReport, quantized_readme
 from xlruntime.bundle import FIRST_MEMORY_FILE, Tokenizer
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Ids

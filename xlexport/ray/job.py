@@ -23,8 +23,8 @@ from xlexport.bundles import open_bundle
 from xlexport.errors import OutputExistsError, ResumeError, WorkerError
 from xlexport.extras import require
 from xlexport.ray.actor import ERROR, PartActor, Work
-from xlexport.ray.parts import File, parts_of
-from xlexport.ray.places import Place, files_at, is_address
+from xlexport.ray.parts import parts_of
+from xlexport.ray.places import File, Place, files_at, is_address
 from xlexport.scoring.documents import CarriedColumns
 from xlexport.scoring.inputs import ROWS, Reading, find_inputs, nothing_in
 from xlexport.scoring.records import kinds_of_columns, own_columns

@@ -5,50 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from xlexport.ray.places import Place
+from xlexport.ray.places import File, Place
 from xlexport.scoring.chunks import Chunk, chunks
 from xlexport.scoring.documents import CarriedColumns, file_document, items
-from xlexport.scoring.inputs import Input, Reading, TextSource
-from xlexport.scoring.rows import Row, rows_of
-from xlruntime import TextError
+from xlexport.scoring.inputs import Input, Reading
+from xlexport.scoring.rows import Row
 
-__all__ = ["File", "Part", "chunks_of", "documents_of_rows", "parts_of"]
+__all__ = ["Part", "chunks_of", "documents_of_rows", "parts_of"]
 
 MOST_ROWS = 4096  # of a part
-
-
-@dataclass(frozen=True)
-class File:
-    """A file of a run.
-
-    Attributes:
-        name: as it was given; uri: an address, or an absolute path that all machines see.
-        number: of the file in the run.
-    """
-
-    name: str
-    uri: str
-    number: int
-
-    def identity(self) -> list[Any]:
-        """Return what distinguishes the file from a later version of it.
-
-        Raises:
-            TextError: it does not exist.
-        """
-        status = Place(self.uri).status
-        if status.type.name == "NotFound":
-            raise TextError(f"{self.name}: no such file.", hint="Check the path; all machines must see it.")
-        return [self.uri, status.size, str(status.mtime)]
-
-    def rows(self, reading: Reading) -> Iterator[Row]:
-        """Yield the rows of the file, by the ending of its name."""
-        place = Place(self.uri)
-        source = TextSource(self.name, partial(place.open, self.name, reading.binary), at_hand=True)
-        return rows_of(Input(self.name, Path(place.path)), source, reading, place.open_table)
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,17 @@ import glob
 import io
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from xlexport.scoring.inputs import unpacked
-from xlruntime import OptionError
+from xlexport.scoring.inputs import Input, Reading, TextSource, unpacked
+from xlexport.scoring.rows import Row, rows_of
+from xlruntime import OptionError, TextError
 from xlruntime.messages import first_line
 
-__all__ = ["Place", "files_at", "is_address"]
+__all__ = ["File", "Place", "files_at", "is_address"]
 
 COPIED = 1 << 20
 STORES = 16  # file systems that stay open
@@ -110,6 +112,37 @@ class Place:
     def make_folder(self) -> None:
         """Make the folder, if the file system has folders."""
         self.system.create_dir(self.path, recursive=True)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a run.
+
+    Attributes:
+        name: as it was given; uri: an address, or an absolute path that all machines see.
+        number: of the file in the run.
+    """
+
+    name: str
+    uri: str
+    number: int
+
+    def identity(self) -> list[Any]:
+        """Return what distinguishes the file from a later version of it.
+
+        Raises:
+            TextError: it does not exist.
+        """
+        status = Place(self.uri).status
+        if status.type.name == "NotFound":
+            raise TextError(f"{self.name}: no such file.", hint="Check the path; all machines must see it.")
+        return [self.uri, status.size, str(status.mtime)]
+
+    def rows(self, reading: Reading) -> Iterator[Row]:
+        """Yield the rows of the file, by the ending of its name."""
+        place = Place(self.uri)
+        source = TextSource(self.name, functools.partial(place.open, self.name, reading.binary), at_hand=True)
+        return rows_of(Input(self.name, Path(place.path)), source, reading, place.open_table)
 
 
 def files_at(uri: str, patterns: Sequence[str] = ()) -> list[str]:

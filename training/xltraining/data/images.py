@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from xltraining.config_fields import ModelConfig
 from xltraining.data.photos import Photo, photos_sha256, random_crop
 from xltraining.evaluation import evaluate
-from xltraining.language_model import LanguageModel, ModelConfig
+from xltraining.language_model import LanguageModel
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["ImageTask", "image_bytes", "image_document", "image_problems", "random_images"]

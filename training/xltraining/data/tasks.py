@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from xltraining.config_fields import ModelConfig
 from xltraining.data.byte_streams import ByteStreams, read_bytes
 from xltraining.data.duplication import N_TOKEN, DuplicationTask, sequence_length
 from xltraining.data.images import ImageTask, image_problems
@@ -18,7 +19,7 @@ from xltraining.data.tokenizer_file import TokenizerFile
 from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.errors import ConfigError, DataError
 from xltraining.evaluation import evaluate
-from xltraining.language_model import LanguageModel, ModelConfig
+from xltraining.language_model import LanguageModel
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["Task", "TextTask", "check_task", "make_task"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from xltraining.architectures import architecture_of
 from xltraining.checkpoint import Checkpoint, load_checkpoint
+from xltraining.config_fields import ModelConfig
 from xltraining.errors import CheckpointError
-from xltraining.language_model import ModelConfig
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["CHECKPOINT_NAME", "SavedRun", "check_same_run", "saved_run", "state_of"]
