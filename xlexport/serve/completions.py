@@ -29,12 +29,7 @@ __all__ = ["Completions"]
 LARGE = 20_000  # tokens of an answer that is sent piece by piece
 
 
-@dataclass(frozen=True)
-class _Prompt:
-    """A prompt: its text if it was given as text, and its tokens."""
-
-    text: str | None
-    ids: npt.NDArray[np.int64]
+_Prompt = tuple[str | None, npt.NDArray[np.int64]]  # its text if it was given as text, and its tokens
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class Completions:
         _check_defaults(body)
         n = body.n or 1
         prompts = await self._prompts(request, body, model)
-        n_prompt = sum(len(prompt.ids) for prompt in prompts)
+        n_prompt = sum(len(ids) for _, ids in prompts)
         self.limits.check_tokens(n_prompt, body.n_new, n)
         share_of(request).take_scores(n_prompt + body.n_new * n * len(prompts), body.logprobs)
         with ExitStack() as stack:
@@ -75,7 +70,7 @@ class Completions:
             raise ApiError(400, message, "invalid_value", "prompt")
         ids = await encode_texts(request, self.limits, model, entries, whole=bool(body.echo) and not body.n_new)
         texts = [entry if isinstance(entry, str) else None for entry in entries]
-        return [_Prompt(*prompt) for prompt in zip(texts, ids, strict=True)]
+        return list(zip(texts, ids, strict=True))
 
     async def _events(self, answer: _Answer, run: Run, began: float) -> AsyncIterator[dict[str, Any]]:
         """Yield the objects of a stream."""
@@ -103,16 +98,16 @@ class _Answer:
         }
         self._model = model
         self._top = model.top(body.logprobs)
-        self._n_prompt = sum(len(prompt.ids) for prompt in prompts)
-        self._choices: list[tuple[_Prompt, Job, Choice]] = []
+        self._n_prompt = sum(len(ids) for _, ids in prompts)
+        self._choices: list[tuple[str | None, Job, Choice]] = []  # each with the text of its prompt
         self._begun: set[int] = set()  # choices whose prompt has been shown
         samplings = [body.sampling(number) for number in range(body.n or 1)]
         on_news = run.on_news if body.stream else None
-        for prompt in prompts:
-            before = prompt.ids[-64:].tolist()
-            texts = [GrowingText(model.tokenizer, before, body.stops, prompt.text or "") for _ in samplings]
+        for prompt, ids in prompts:
+            before = ids[-64:].tolist()
+            texts = [GrowingText(model.tokenizer, before, body.stops, prompt or "") for _ in samplings]
             job = Job(
-                prompt.ids,
+                ids,
                 top=self._top,
                 scores=bool(body.echo) and body.logprobs is not None,
                 max_tokens=body.n_new,
@@ -155,10 +150,9 @@ class _Answer:
         text, log = delta.text, None if self._top is None else draw_log(delta.draws, self._top)
         if self.body.echo and index not in self._begun:
             self._begun.add(index)
-            echo = self._model.tokenizer.decode(prompt.ids) if prompt.text is None else prompt.text
-            text = echo + text
+            text = (self._model.tokenizer.decode(job.ids) if prompt is None else prompt) + text
             if log is not None and self._top is not None:
-                log = Log.joined([read_log(int(prompt.ids[0]), prompt.ids[1:], job.parts, self._top), log])
+                log = Log.joined([read_log(int(job.ids[0]), job.ids[1:], job.parts, self._top), log])
         return {"index": index, "text": text, "finish_reason": choice.reason if delta.last else None}, log
 
 
