@@ -52,8 +52,7 @@ def submitted(scheduler: Scheduler, ids: npt.NDArray[np.int64], *samplings: Samp
 def drawn(job: Job) -> list[Draws]:
     """Return the tokens of each continuation, after the end of the job."""
     job.result(60)
-    deltas = [one.take() for one in job.choices]
-    return [delta.draws for delta in deltas if delta is not None]
+    return [one.take().draws for one in job.choices]
 
 
 class Held(Choice):

@@ -120,9 +120,7 @@ class _Answer:
         """Return the answer that holds everything."""
         choices, n_tokens = [], 0
         for index, (_, _, choice) in enumerate(self._choices):
-            delta = choice.take()
-            assert delta is not None  # the choice has ended
-            fields, log = self._choice(index, delta)
+            fields, log = self._choice(index, choice.take())
             n_tokens += 0 if log is None else len(log.tokens)
             choices.append((fields, log))
         pieces = answer_pieces(self.head, choices, self._model.texts, self.usage)

@@ -159,11 +159,15 @@ class Choice:
             self.reason = "stop" if self._growing.stopped else "length"
             self._ended = True
 
-    def take(self) -> Delta | None:
-        """Return what was added since the last call; None: there is no text, and more may come."""
+    @property
+    def has_news(self) -> bool:
+        """Whether there is text to take, or the continuation has ended."""
         with self._lock:
-            if not (self._text.tell() or self._ended):
-                return None
+            return self._ended or self._text.tell() > 0
+
+    def take(self) -> Delta:
+        """Return what was added since the last call."""
+        with self._lock:
             delta = Delta(self._text.getvalue(), self._draws, self._ended)
             self._text, self._draws, self._waiting = io.StringIO(), Draws(), 0
         return delta

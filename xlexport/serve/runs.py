@@ -83,7 +83,8 @@ class Run:
             self._news.clear()
             ended = [job for job in self.jobs if job.done()]
             for index, choice in list(unfinished.items()):
-                if (delta := choice.take()) is not None:
+                if choice.has_news:
+                    delta = choice.take()
                     if delta.last:
                         del unfinished[index]
                     yield index, delta

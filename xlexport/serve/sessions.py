@@ -268,7 +268,6 @@ class SessionRoutes:
             (session.place,) = job.result()
             (choice,) = job.choices
             delta = choice.take()
-            assert delta is not None  # the choice has ended
             return await _json(_continuation(session, job, delta.text, delta.draws))
 
     async def save(self, request: Request) -> Response:
