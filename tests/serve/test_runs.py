@@ -118,6 +118,25 @@ def test_news_before_an_error_are_not_lost() -> None:
     with_stream(body)
 
 
+def test_each_continuation_ends_once() -> None:
+    from xlexport.serve.runs import Run
+
+    async def run() -> None:
+        request = Run(Held(), 5)  # type: ignore[arg-type]
+        texts = [GrowingText(ByteTokenizer(), [], []) for _ in range(3)]
+        jobs = [Job(np.array([1]), choices=[Choice(Sampling(0), text, request.on_news)]) for text in texts]
+        for job in jobs:
+            request.add(job)
+        for job in jobs:
+            draw(job.choices[0], 0)
+            draw(job.choices[0], 1)
+            job.finish()
+        news = [(place, delta.text, delta.last) async for place, delta in request.news()]
+        assert news == [(place, "ab", True) for place in range(3)]
+
+    asyncio.run(run())
+
+
 def test_tokens_without_text_do_not_wait_for_a_reader() -> None:
     from xlexport.serve.runs import UNREAD
 

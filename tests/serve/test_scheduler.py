@@ -218,7 +218,7 @@ def test_stop_ends_a_continuation() -> None:
 
 
 def test_error_of_a_receiver_ends_its_job_only() -> None:
-    def refuse(waiting: int) -> None:
+    def refuse(choice: Choice, waiting: int) -> None:
         raise TextError("nobody reads.")
 
     model = opened(EMPTY)

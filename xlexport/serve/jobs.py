@@ -121,12 +121,14 @@ class Choice:
         place: where it ended, if the job keeps places.
     """
 
-    def __init__(self, sampling: Sampling, text: GrowingText, on_news: Callable[[int], object] | None = None) -> None:
+    def __init__(
+        self, sampling: Sampling, text: GrowingText, on_news: Callable[[Choice, int], object] | None = None
+    ) -> None:
         """Start without tokens.
 
         Args:
-            on_news: called after each token while text waits to be taken, with the number of these tokens. An error
-                that it raises ends the job.
+            on_news: called with this object after each token while text waits to be taken, and with the number of
+                these tokens. An error that it raises ends the job.
         """
         self.sampling = sampling
         self.drawn = 0
@@ -149,7 +151,7 @@ class Choice:
             self._waiting += self._text.tell() > 0
             waiting = self._waiting
         if waiting and self._on_news is not None:
-            self._on_news(waiting)
+            self._on_news(self, waiting)
         return self._growing.stopped
 
     def end(self) -> None:

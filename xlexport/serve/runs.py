@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from xlexport.serve.errors import ApiError, answer_of, error_body
-from xlexport.serve.jobs import Delta, Job
+from xlexport.serve.jobs import Choice, Delta, Job
 from xlexport.serve.scheduler import Scheduler
 
 __all__ = ["UNREAD", "EventStream", "Run"]
@@ -30,7 +30,7 @@ class Run:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._until = self._loop.time() + seconds
-        self._news = asyncio.Event()
+        self._news: asyncio.Queue[Choice | Job] = asyncio.Queue()  # choices with text to take, jobs that ended
 
     def add(self, job: Job) -> Job:
         """Submit a job, and return it.
@@ -40,7 +40,7 @@ class Run:
         """
         self._scheduler.submit(job)
         self.jobs.append(job)
-        job.add_done_callback(lambda _: self._wake())
+        job.add_done_callback(lambda _: self._post(job))
         return job
 
     def close(self) -> None:
@@ -48,14 +48,14 @@ class Run:
         for job in self.jobs:
             job.cancel()
 
-    def on_news(self, waiting: int) -> None:
-        """Hear that tokens of a continuation wait to be taken; the scheduler's thread calls it.
+    def on_news(self, choice: Choice, waiting: int) -> None:
+        """Note that so many tokens of a continuation wait to be taken; the scheduler's thread calls it.
 
         Raises:
             ApiError: the client does not read them.
         """
         if waiting == 1:
-            self._wake()
+            self._post(choice)
         if waiting > UNREAD:
             raise ApiError(408, f"the client has not read {UNREAD:,} tokens.", "slow_reader")
 
@@ -76,24 +76,24 @@ class Run:
             ApiError: they take too long.
             Exception: the first error of a job.
         """
-        unfinished = dict(enumerate(choice for job in self.jobs for choice in job.choices))
+        unfinished = {
+            choice: place for place, choice in enumerate(choice for job in self.jobs for choice in job.choices)
+        }
         while unfinished:
             async with self._deadline():
-                await self._news.wait()
-            self._news.clear()
-            ended = [job for job in self.jobs if job.done()]
-            for index, choice in list(unfinished.items()):
-                if choice.has_news:
-                    delta = choice.take()
+                source = await self._news.get()
+            for choice in source.choices if isinstance(source, Job) else [source]:
+                if choice in unfinished and choice.has_news:
+                    delta, place = choice.take(), unfinished[choice]
                     if delta.last:
-                        del unfinished[index]
-                    yield index, delta
-            for job in ended:
-                job.result()
+                        del unfinished[choice]
+                    yield place, delta
+            if isinstance(source, Job):
+                source.result()
 
-    def _wake(self) -> None:
+    def _post(self, source: Choice | Job) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed, so nobody waits
-            self._loop.call_soon_threadsafe(self._news.set)
+            self._loop.call_soon_threadsafe(self._news.put_nowait, source)
 
     @contextlib.asynccontextmanager
     async def _deadline(self) -> AsyncIterator[None]:
