@@ -204,19 +204,19 @@ class TorchSession:
         """Run a step like `GraphSession.step`, but with new memories."""
         import torch
 
-        given = {entry.input: torch.from_numpy(memory.array(entry)) for entry in memory.entries}
-        made = self._run({**memory.constants, **_tensors(feeds), **given})
+        memory_inputs = {entry.input: torch.from_numpy(memory.array(entry)) for entry in memory.entries}
+        outputs = self._run({**memory.constants, **_tensors(feeds), **memory_inputs})
         for entry in memory.entries:
-            memory.put(entry, made.pop(entry.output).numpy())
-        return {name: value.numpy() for name, value in made.items()}
+            memory.put(entry, outputs.pop(entry.output).numpy())
+        return {name: value.numpy() for name, value in outputs.items()}
 
-    def _run(self, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         import torch
 
         with torch.inference_mode():
             try:
-                made = self._call(**{name: value for name, value in given.items() if name in self.graph.inputs})
-                return {name: made[name] for name in self._outputs}
+                outputs = self._call(**{name: value for name, value in inputs.items() if name in self.graph.inputs})
+                return {name: outputs[name] for name in self._outputs}
             except (RuntimeError, KeyError) as error:
                 reason = first_line(error)
                 if "allocate" in reason:

@@ -34,8 +34,8 @@ def _factors(input: Tensor, p: float) -> Tensor:
     seed = int(torch.randint(1 << 62, ()).item())
     count = input.numel()
     words = np.random.SFC64(seed).random_raw(-(-count // 4)).view(np.uint16)[:count]
-    kept = (words >= dropped).astype(np.float64 if input.dtype == torch.float64 else np.float32)
-    return torch.from_numpy(kept).view(input.shape).mul_(_LEVELS / (_LEVELS - dropped))
+    mask = (words >= dropped).astype(np.float64 if input.dtype == torch.float64 else np.float32)
+    return torch.from_numpy(mask).view(input.shape).mul_(_LEVELS / (_LEVELS - dropped))
 
 
 def use_fast_dropout(model: nn.Module) -> None:

@@ -238,10 +238,10 @@ class _TextEncoder:
         return numbers
 
     def _refuse(self, missing: dict[str, int]) -> None:
-        found = listed(f"{shown(symbol)} in line {line:,}" for symbol, line in missing.items())
+        symbols = listed(f"{shown(symbol)} in line {line:,}" for symbol, line in missing.items())
         raise TokenError(
-            f"{self._name}: {found} not in the vocabulary of {len(self._vocabulary):,} {self._vocabulary.kind}, which "
-            "has no token for unknown text.",
+            f"{self._name}: {symbols} not in the vocabulary of {len(self._vocabulary):,} {self._vocabulary.kind}, "
+            "which has no token for unknown text.",
             hint="Prepare the text as the training text was, or replace them.",
         )
 
