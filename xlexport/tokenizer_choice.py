@@ -60,7 +60,7 @@ def choose_tokenizer(
     Args:
         chosen: `bytes` (the architecture says which id byte 0 has), `none`, or a file: a vocabulary, a tokenizer.json
             or a SentencePiece model; None: the checkpoint's own.
-            vocab_style: how to read a vocabulary, one of `STYLES`; None: recognized by its symbols.
+        vocab_style: how to read a vocabulary, one of `STYLES`; None: recognized by its symbols.
 
     Raises:
         ExportError: the checkpoint has no tokenizer, it does not fit the model, or the file is missing.

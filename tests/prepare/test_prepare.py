@@ -177,7 +177,7 @@ def test_options_without_effect_are_refused(
         ("[model]\nn_layer = 'two'", (), "model.n_layer must be an integer, found 'two'"),
         ("[model]\nn_layer = true\n[training]\nsteps = 1.5", (), "found True; training.steps must be an integer"),
         ("[training]\noptimizer = 'sgd'", (), "training.optimizer must be one of adam, adamw"),
-        ("[model]\ncutoffs = [1.5]", (), "model.cutoffs must be a tuple of integers"),
+        ("[model]\ncutoffs = [1.5]", (), "model.cutoffs must be a list of integers, found [1.5]"),
         ("data = 'text'", (), "data: expected a list of texts"),
         ("[model", (), "not TOML"),
         ("", ("model.width=3",), "No such setting 'model.width'."),

@@ -111,7 +111,7 @@ def test_rounds_that_were_not_exported_are_refused(band_model: Model, bytes_mode
         band_model.stream(n_hashes=4)
     assert str(caught.value) == (
         f"{band_model.folder}: evaluation settings: n_hashes is 4, expected 1 to 3 (rounds of hashing, at most those "
-        "that were exported (convert --n-hashes))."
+        "that were exported (convert --set n_hashes))."
     )
     with pytest.raises(OptionError, match="n_hashes is 0, expected 1 to 3"):
         band_model.stream(n_hashes=0)

@@ -1,6 +1,10 @@
+from dataclasses import dataclass
+from typing import Literal
+
 import pytest
 import torch
 
+from xltraining.config_fields import options_of, setting
 from xltraining.errors import ConfigError
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
@@ -72,3 +76,14 @@ def test_same_length_without_memory_is_refused() -> None:
 def test_window_counts_the_query_itself() -> None:
     assert TransformerXLConfig(mem_len=5, same_length=True).window == 5
     assert TransformerXLConfig(mem_len=5, same_length=False).window is None
+
+
+@dataclass(frozen=True)
+class _Shape:
+    colour: Literal["red", "blue"] | None = setting(None, "Of the surface.")
+
+
+def test_setting_may_be_an_optional_choice() -> None:
+    option = options_of(_Shape)["colour"]
+    assert (option.kind, option.choices, option.optional) == ("choice", ("red", "blue"), True)
+    assert option.type_problem(None) is None and option.type_problem("green") is not None

@@ -157,6 +157,22 @@ def test_every_graph_is_walked(band: ConvertedReformer, monkeypatch: pytest.Monk
         assert [S for S, mem_len in walked[purpose] if mem_len == 24] == [8]
 
 
+def test_error_of_a_few_tokens_on_the_full_memory_is_found(
+    band: ConvertedReformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xlexport.verification.walk.FEW_MEMORY", 10)
+
+    def worsen(memory: Memory, outputs: Arrays, S: int) -> None:
+        if memory.evaluation.most_rows == 24:
+            outputs["log_prob"] -= 0.5
+
+    model = band.open()
+    on_step(model, "score_few", worsen)
+    report = check(band, model)
+    assert not report.passed
+    assert report.max_abs_log_prob_diff == pytest.approx(0.5, abs=1e-4)
+
+
 # The report.
 
 

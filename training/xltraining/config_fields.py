@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from xltraining.errors import ConfigError
 from xltraining.messages import listed, shown
@@ -156,7 +156,7 @@ def options_of(kind: type[Any]) -> dict[str, Option]:
 
 
 def _option(name: str, hint: Any, default: Any, metadata: Mapping[str, Any]) -> Option:
-    parts = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)  # the first kind counts
     plain, optional = next(part for part in parts if part is not types.NoneType), types.NoneType in parts
     if get_origin(plain) is Literal:
         metadata = {"choices": get_args(plain), **metadata}

@@ -61,7 +61,7 @@ class ReclChoice:
     threshold: float
 
     @property
-    def wanted(self) -> ReclOptions | None:
+    def options(self) -> ReclOptions | None:
         """Return the same choice as the library takes it, or None without RECL."""
         from xlexport.analysis.context import ReclOptions
 
@@ -166,7 +166,7 @@ def context(
         from xlexport.figures import check_picture
 
         check_picture(plot)
-    n_gains = recl.wanted
+    search = recl.options
     documents = documents_given(files, selection)
     models = [open_bundle(folder, **runtime) for folder in (bundle, *beside)]
     lengths = lengths or default_lengths(models)
@@ -176,13 +176,13 @@ def context(
     shortest = recl.start + recl.step
     if carried and recl.with_recl is None and recl.longest is None and max(lengths) < shortest:
         tell(f"without RECL: no memory has --start + --step = {shortest} tokens, the longest has {max(lengths)}")
-        n_gains = None
+        search = None
     with progress_bar("scoring") as progress:
         report = measure_context(
             models,
             documents,
             lengths=lengths,
-            recl=n_gains,
+            recl=search,
             full_context=full_context,
             batch_size=batch_size,
             progress=progress,

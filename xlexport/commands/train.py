@@ -30,12 +30,13 @@ __all__ = ["model_config", "train"]
 
 
 def model_config(
-    architecture: str, given: Mapping[str, Any], training: TrainingConfig, data: PreparedData | None = None
+    architecture: str, chosen: Mapping[str, Any], training: TrainingConfig, data: PreparedData | None = None
 ) -> ModelConfig:
-    """Return the model's configuration from the settings given; fields that depend on others are computed.
+    """Return the configuration of a new model; fields that depend on others are computed.
 
     Args:
-        data: prepared data, which decides the size of the vocabulary, and the clusters unless they are given.
+        chosen: the user's settings of the model.
+        data: prepared data, which decides the size of the vocabulary, and the clusters unless the user chose them.
 
     Raises:
         ConfigError: the settings contradict each other.
@@ -45,7 +46,7 @@ def model_config(
     from xltraining.data.duplication import N_TOKEN, sequence_length
 
     kind = config_class(architecture)
-    values = kind.for_training(given)
+    values = kind.for_training(chosen)
     if training.task == "duplication":
         length = sequence_length(training.word_length)
         values |= {"n_token": N_TOKEN, "tgt_len": length, "mem_len": values.get("mem_len", length)}

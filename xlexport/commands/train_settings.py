@@ -137,7 +137,7 @@ def _problems(recipe: Mapping[str, Any]) -> Iterator[str]:
                 continue
             for setting, chosen in value.items():
                 option = _TABLES[name].get(setting)
-                problem = _unknown(setting, _TABLES[name]) if option is None else option.type_problem(_tuple(chosen))
+                problem = _unknown(setting, _TABLES[name]) if option is None else _type_problem(option, chosen)
                 if problem is not None:
                     yield f"{name}.{setting} {problem}"
         elif name in _FILES:
@@ -148,6 +148,14 @@ def _problems(recipe: Mapping[str, Any]) -> Iterator[str]:
                 yield f"architecture: expected one of {', '.join(_MODELS)}, found {shown(value)}"
         else:
             yield f"{name} {_unknown(name, (*_TABLES, *_FILES, 'architecture'))}"
+
+
+def _type_problem(option: Option, value: Any) -> str | None:
+    """Return what is wrong with the kind of a value, which in TOML is a list where Python has a tuple."""
+    problem = option.type_problem(_tuple(value))
+    if problem is None or not problem.startswith("must be a tuple"):
+        return problem
+    return f"{problem.partition(', found')[0].replace('a tuple', 'a list')}, found {shown(value)}"
 
 
 def _tuple(value: Any) -> Any:

@@ -37,7 +37,7 @@ __all__ = [
 ROW_LAYOUTS = frozenset({"ring", "window"})  # of memories that hold rows by age; others hold a state
 
 
-def largest(*differences: npt.ArrayLike | None) -> float:
+def largest(*differences: npt.ArrayLike) -> float:
     """Return the largest absolute value, or NaN if any value is NaN, so that NaN never counts as small."""
     return float(np.max([np.abs(np.asarray(difference)).max(initial=0.0) for difference in differences]))
 

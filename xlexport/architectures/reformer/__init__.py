@@ -73,7 +73,7 @@ class ReformerArchitecture(Architecture):
             rounds = config["n_hashes"]
             settings["n_hashes"] = Setting(
                 rounds,
-                "rounds of hashing, at most those that were exported (convert --n-hashes)",
+                "rounds of hashing, at most those that were exported (convert --set n_hashes)",
                 minimum=rounds if full_document else 1,
                 maximum=rounds,
             )
