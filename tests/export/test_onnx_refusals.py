@@ -19,6 +19,7 @@ from xlexport.errors import ExportError
 from xlexport.export.exported_program import export_programs
 from xlexport.export.onnx import _check_saved, export_onnx
 from xlexport.export.torchscript import export_torchscript
+from xlexport.export.tracing import USE_ONNX, tracing
 from xlruntime.bundle import Feed, Graph, MemoryEntry, Tensor
 
 if TYPE_CHECKING:
@@ -161,3 +162,14 @@ def test_step_that_torch_cannot_export(export: Callable[[Step, Path], object], h
         export(Branching(), tmp_path)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is not None
+
+
+def test_interrupt_that_torch_makes_an_error_stays_an_interrupt() -> None:
+    def interrupted() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise RuntimeError("the compiler failed") from error
+
+    with pytest.raises(KeyboardInterrupt), tracing("export the step", USE_ONNX):
+        interrupted()

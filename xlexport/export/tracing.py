@@ -44,7 +44,16 @@ def tracing(what: str, hint: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
+            if _is_interrupt(error):
+                raise KeyboardInterrupt from error
             raise ExportError(f"torch {torch.__version__} could not {what} ({first_line(error)}).", hint) from error
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C caused an error: torch turns an interrupt at some places into an exception of its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 @contextlib.contextmanager
