@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ import pytest
 
 from tests.scoring.conftest import Score
 from xlexport.scoring import chunks as chunk_module
-from xlexport.scoring import processes
-from xlexport.scoring.chunks import ChunkState, chunks
+from xlexport.scoring import processes, run
+from xlexport.scoring.chunks import ChunkState, Job, Message, chunks
 from xlexport.scoring.inputs import Input
 from xlexport.scoring.resume import SavedRun
 from xlexport.scoring.totals import Totals
@@ -139,6 +141,22 @@ def test_a_long_document_goes_on_in_its_middle(
     assert "going on after " in resumed.err
     assert output.read_bytes() == whole.read_bytes()
     assert next(steps) < 100  # of 130, in segments of eight bytes
+
+
+def test_processes_compute_states_only_for_a_file(
+    score: Score, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[Job] = []
+
+    def messages(job: Job, *_: object) -> Generator[Message]:
+        jobs.append(job)
+        yield from ()
+
+    monkeypatch.setattr(run, "worker_messages", messages)
+    options = (rows, "--field", "text", "--processes", 2)
+    score(*options)
+    score(*options, "-o", tmp_path / "out.jsonl")
+    assert [job.save_every for job in jobs] == [math.inf, 10.0]
 
 
 @pytest.mark.full

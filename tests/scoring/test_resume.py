@@ -229,6 +229,16 @@ def test_what_cannot_be_read_again_cannot_be_resumed(score: Score, tmp_path: Pat
     assert shown.code == 2 and "standard input and pipes are gone. Give files." in " ".join(shown.err.split())
 
 
+def test_wrong_options_are_refused_before_inputs_are_read(
+    score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("inputs are read to recognize them later, which may take minutes")
+
+    monkeypatch.setattr("xlexport.scoring.run.describe_run", read)
+    assert "--bos" in score(*texts, "--bos", "no token", "-o", tmp_path / "out.csv").refusal
+
+
 def test_nothing_scored_leaves_no_file(score: Score, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     shown = score(tmp_path / "empty", "-o", tmp_path / "out.csv")

@@ -37,7 +37,7 @@ class Job:
     Attributes:
         bundle: the folder of the bundle; runtime: arguments of `open_bundle`.
         with_speed: whether documents show tokens_per_second, which differs from run to run.
-        save_every: seconds between two states from which the run can continue.
+        save_every: seconds between two states from which the run can continue; infinite: it saves none.
     """
 
     bundle: Path
@@ -119,14 +119,14 @@ class ChunkScorer:
         self._scorer = make_scorer(model, settings, options)
 
     def score(
-        self, chunk: Chunk, state: ChunkState | None = None, is_due: Callable[[], bool] = lambda: False
+        self, chunk: Chunk, state: ChunkState | None = None, is_due: Callable[[], bool] | None = None
     ) -> Iterator[Message]:
         """Score a chunk, and yield its messages.
 
         Args:
             state: continue from there; only documents that are not done are scored.
-            is_due: whether to yield a state after a step. Several documents of a divided run have none, because their
-                parts are put in order when all are there.
+            is_due: returns whether to yield a state after a step; None: never. Several documents of a divided run have
+                none, because their parts are put in order when all are there.
 
         Raises:
             StateError: the state belongs to other documents.
@@ -150,7 +150,7 @@ class ChunkScorer:
         else:
             for parts in steps:
                 yield [records.take(part) for part in parts]
-                if is_due():
+                if is_due is not None and is_due():
                     fields, arrays = scorer_state(scorer)
                     yield ChunkState({"scorer": fields, "records": records.state()}, arrays)
         yield None

@@ -179,7 +179,7 @@ def _work(job: Job, connection: Connection) -> None:
         return
     except Exception as error:
         error.add_note(traceback.format_exc())  # for a bug
-        connection.send_bytes(pickle.dumps(_Failed(_sendable(error))))
+        connection.send_bytes(pickle.dumps(_Failed(_sendable_error(error))))
 
 
 def _answers(job: Job, connection: Connection) -> Iterator[Message | _NoChunk]:
@@ -203,17 +203,22 @@ def _answers(job: Job, connection: Connection) -> Iterator[Message | _NoChunk]:
         yield from notes
         notes.clear()
         for message in scorer.score(chunk, state, is_due):
-            yield [_with_sendable_error(scored) for scored in message] if isinstance(message, list) else message
+            yield list(map(_sendable, message)) if isinstance(message, list) else message
             if isinstance(message, ChunkState):
                 saved_at = time.monotonic()
 
 
-def _with_sendable_error(scored: Scored) -> Scored:
-    error = scored.part.error
-    return scored if error is None else replace(scored, part=replace(scored.part, error=_sendable(error)))
+def _sendable(scored: Scored) -> Scored:
+    """Return what the first process needs, without arrays that only records needed."""
+    part, none = scored.part, scored.part.index[:0]
+    light = replace(
+        part, index=none, context=none, rank=None, entropy=None, top_ids=None, top_log_probs=None, first=None,
+        word_ends=None, last_word_end=None, error=part.error and _sendable_error(part.error),
+    )  # fmt: skip
+    return replace(scored, part=light)
 
 
-def _sendable(error: Exception) -> Exception:
+def _sendable_error(error: Exception) -> Exception:
     """Return an error that another process can load."""
     try:
         pickle.loads(pickle.dumps(error))

@@ -255,13 +255,8 @@ class Records:
             own = self._of_tokens(part) if self._options.per == "token" else self._of_units(part)
             records = [{"document": part.document, **carried, **own}] if own else []
         raw = b"".join(map(self._encode, records))
-        none = part.index[:0]
-        light = dataclasses.replace(  # other processes need no more
-            part, index=none, context=none, rank=None, entropy=None, top_ids=None, top_log_probs=None, first=None,
-            word_ends=None, last_word_end=None,
-        )  # fmt: skip
         of_rows = self._options.reading.field is not None
-        return Scored(light, raw, tuple(records[0]) if records else (), file.name if of_rows else None)
+        return Scored(part, raw, tuple(records[0]) if records else (), file.name if of_rows else None)
 
     def _judged(self, part: TokenScores) -> TokenScores:
         """Return a part with an error if its document ends without a score, else the part itself."""

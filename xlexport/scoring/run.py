@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, BinaryIO, Protocol
 
 from xlexport.errors import ResumeError
@@ -83,13 +85,13 @@ def score_documents(
     """
     options = job.options
     file = output if isinstance(output, PartialFile) else None
+    scorer = ChunkScorer(model, job.settings, options, job.with_speed)  # errors about options come before any work
     saving = None
     if file is not None and all(entry.repeatable for entry in job.inputs):
         saving = SavedRun(file, describe_run(model, job.settings, options, job.inputs), job.save_every)
-    scorer = ChunkScorer(model, job.settings, options, job.with_speed)  # errors about options come before any output
     saved = saving.read() if saving is not None and resume else None
     documents = job.documents(stdin, reporter.tell)
-    first = next(documents, None)  # so do errors about columns of the input
+    first = next(documents, None)  # errors about columns of the input come before any output
     documents = itertools.chain([] if first is None else [first], documents)
     counting = _Counting(model, job, output, reporter, saved)
     if file is not None:
@@ -97,10 +99,11 @@ def score_documents(
     done, state = (0, None) if saved is None else (saved.chunks, saved.state)
     if processes > 1:
         model.release()  # the workers have their own
-        messages = worker_messages(job, processes, done, state)
+        every = math.inf if saving is None else job.save_every
+        messages = worker_messages(replace(job, save_every=every), processes, done, state)
     else:
         cut = chunks(documents, options.by_chunks)
-        messages = _messages_here(scorer, cut, done, state, _never if saving is None else saving.is_due)
+        messages = _messages_here(scorer, cut, done, state, saving)
     try:
         with contextlib.closing(messages):
             for message in messages:
@@ -123,13 +126,13 @@ def score_documents(
 
 
 def _messages_here(
-    scorer: ChunkScorer, cut: Iterable[Chunk], done: int, state: ChunkState | None, is_due: Callable[[], bool]
+    scorer: ChunkScorer, cut: Iterable[Chunk], done: int, state: ChunkState | None, saving: SavedRun | None
 ) -> Generator[Message]:
     """Yield the messages of all chunks that are not done, scored in this process."""
     number = -1
     for number, chunk in enumerate(cut):
         if number >= done:
-            yield from scorer.score(chunk, state, is_due)
+            yield from scorer.score(chunk, state, None if saving is None else saving.is_due)
             state = None
     if number + 1 < done:
         raise ResumeError(f"{done:,} chunks of documents are done, but there are {number + 1:,}.", hint=HINT)
@@ -142,10 +145,6 @@ def _open(file: PartialFile, saved: Saved | None, reporter: Reporter) -> None:
         finished = saved.totals.documents + saved.totals.failed
         documents = f"{counted(finished, 'document')} and " if finished else ""
         reporter.tell(f"{file.partial}: going on after {documents}{counted(saved.position, 'byte')} of output")
-
-
-def _never() -> bool:
-    return False
 
 
 class _Counting:
