@@ -25,6 +25,11 @@ def test_healthy_installation() -> None:
     assert all(check.hint for check in checks.values() if check.ok is False)
 
 
+def test_extras_of_sources_that_are_not_installed_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xlexport.commands.doctor, "packages_of", lambda extra: [])
+    assert {by_name(run_checks())[extra].ok for extra in ("convert", "serve", "ray")} == {None}
+
+
 def test_tiny_model_has_the_versions_of_a_bundle(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     from xlexport.export.onnx import IR_VERSION, OPSET

@@ -142,6 +142,8 @@ def _kernels() -> Check:
 
 
 def _extra(extra: str) -> Check:
+    if not packages_of(extra):
+        return Check(extra, None, f"for {PURPOSES[extra]}: unknown, because xlexport itself is not installed")
     missing = missing_packages(extra)
     packages = [f"{name} {importlib.metadata.version(name)}" for name in packages_of(extra) if is_installed(name)]
     detail = f"for {PURPOSES[extra]}: {', '.join(packages) or 'nothing installed'}"

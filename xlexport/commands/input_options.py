@@ -78,6 +78,7 @@ file_options = all_of(
         "--binary",
         cls=Setting,
         type=click.BOOL,
+        metavar="true|false",
         default=False,
         show_default=True,
         help="Whether to read also files that are not text: with zero bytes, or marked as UTF-16.",

@@ -93,7 +93,8 @@ class LongCommand(click.Command):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                sections.setdefault(self.heading_of(parameter), []).append(record)
+                names = record[0].removesuffix(" RANGE")  # click's word for a number with limits, which help shows
+                sections.setdefault(self.heading_of(parameter), []).append((names, record[1]))
         for heading, records in sections.items():
             if records:
                 with formatter.section(heading):

@@ -344,6 +344,7 @@ output_options = all_of(
         "--save-every",
         cls=Setting,
         type=click.FloatRange(0),
+        metavar="NUMBER",
         default=10.0,
         show_default=True,
         help="Seconds between two saved states, from which --resume continues a run with --output.",

@@ -45,7 +45,7 @@ class Setting(click.Option):
         self.hidden = False
         record = self.get_help_record(ctx)
         self.hidden = True
-        return f"{self.setting}={self.make_metavar(ctx)}", record[1] if record else ""
+        return f"{self.setting}={self.make_metavar(ctx).removesuffix(' RANGE')}", record[1] if record else ""
 
 
 def settings_of(command: click.Command) -> list[Setting]:
