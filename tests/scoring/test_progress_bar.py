@@ -280,13 +280,14 @@ def test_totals_go_on_from_their_state(total: DocumentScore) -> None:
     assert f"3.4375 bits per byte together, 3.4375 ± {error:.4f} a document" in whole.summary()
 
 
-def on_terminal(bundle: Path, text: Path, output: Path, stop: bool) -> tuple[int, str]:
-    """Return the exit status of scoring a text twice into a file, and the terminal's output; `stop`: press Ctrl-C."""
+def on_terminal(bundle: Path, text: Path, output: Path | None, stop: bool) -> tuple[int, str]:
+    """Return the exit status of scoring a text twice, and the output of a terminal; `stop`: press Ctrl-C."""
     master, terminal = pty.openpty()
-    line = [sys.executable, "-m", "xlexport", "score", str(bundle), str(text), str(text), "--segment-len", "64", "-o"]
+    line = [sys.executable, "-m", "xlexport", "score", str(bundle), str(text), str(text), "--segment-len", "64"]
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited: tests may themselves run in the background
     try:
-        process = subprocess.Popen([*line, str(output)], stdout=subprocess.DEVNULL, stderr=terminal)
+        options = [] if output is None else ["-o", str(output)]
+        process = subprocess.Popen([*line, *options], stdout=terminal, stderr=terminal)
     finally:
         signal.signal(signal.SIGINT, before)
     os.close(terminal)
@@ -311,6 +312,16 @@ def test_bar_on_a_real_terminal(bundle: Path, tmp_path: Path) -> None:
     assert code == 0
     assert any("of 2 documents" in picture and "tokens/s" in picture for picture in pictures)
     assert "bits per byte together" in shown.rstrip().splitlines()[-1]
+
+
+def test_bar_stays_until_there_are_records(bundle: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 1_000)
+    code, shown = on_terminal(bundle, text, None, stop=False)
+    assert code == 0
+    assert "bits per byte together" in shown.rstrip().splitlines()[-1]
+    steps = 2 * len(text.read_bytes()) // 64
+    assert sum(not picture.strip() for picture in shown.split("\r")) < steps / 10  # an empty one clears the bar
 
 
 def test_message_about_ctrl_c_starts_a_line(bundle: Path, tmp_path: Path) -> None:

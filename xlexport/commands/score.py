@@ -101,7 +101,7 @@ def score(
     settings = model.evaluation(**evaluation)
     job = Job(bundle, runtime, settings, run_options, inputs, with_speed=file is None, save_every=options.save_every)
     reporter = _Reporter(DocumentsBar(*extent(inputs, run_options.reading)), options.as_json)
-    records = file or _StandardOutput(reporter, kind)
+    records = file or _StandardOutput(kind)
     try:
         totals = score_documents(
             model, job, sys.stdin.buffer, records, reporter, options.processes or 1, options.resume
@@ -177,18 +177,15 @@ class _Reporter:
         self.take, self.clear = bar.take, bar.clear
 
     def tell(self, line: str) -> None:
-        self.clear()
         tell(line)
 
     def fail(self, document: str, error: Exception) -> None:
-        self.clear()
         line = f"{document}: {error}"
         (failure(error) or Failure(line, None, type(error).__name__)).show(self._as_json)
 
     def total(self, fields: Mapping[str, Any]) -> None:
         from xlexport.scoring.output_formats import document_line
 
-        self.clear()
         if is_quiet():
             return
         if self._as_json:
@@ -201,23 +198,18 @@ class _Reporter:
 
 
 class _StandardOutput:
-    """Records on standard output, written step by step; on a terminal only what it can show."""
+    """Records on standard output, shown at once; on a terminal only what it can show."""
 
-    def __init__(self, reporter: _Reporter, kind: Format) -> None:
-        self._file = sys.stdout.buffer
-        self._clear = reporter.clear if sys.stdout.isatty() else None
+    def __init__(self, kind: Format) -> None:
+        self._is_terminal = sys.stdout.isatty()
         self._escaped = escaped_json if kind == "jsonl" else many_lines
 
     def write(self, raw: bytes) -> None:
-        if self._clear is not None:
-            self._clear()
+        if self._is_terminal:
             raw = self._escaped(raw.decode("utf-8")).encode("utf-8")
         with standard_output():
-            self._file.write(raw)
-
-    def flush(self) -> None:
-        with standard_output():
-            self._file.flush()
+            sys.stdout.buffer.write(raw)
+            sys.stdout.buffer.flush()
 
 
 def _score_on_ray(

@@ -89,9 +89,6 @@ class PartialFile:
         with naming(self.path):
             self._file.write(raw)
 
-    def flush(self) -> None:
-        """Do nothing, because nobody reads an incomplete file."""
-
     def sync(self) -> None:
         """Make sure that everything written is on the disk."""
         with naming(self.path):

@@ -35,9 +35,6 @@ class Output(Protocol):
     def write(self, raw: bytes) -> None:
         """Add records."""
 
-    def flush(self) -> None:
-        """Make everything written so far visible to readers."""
-
 
 class Reporter(Protocol):
     """An object that shows a person or a program what happens in a run, in addition to its records."""
@@ -112,7 +109,6 @@ def score_documents(
                 elif isinstance(message, list):
                     for scored in message:
                         counting.take(scored)
-                    output.flush()
                 else:
                     done += message is None
                     if saving is not None and saving.is_due():
