@@ -49,12 +49,12 @@ class ProgressBar:
 
     Args:
         label: the name of the first stage.
-        shown: whether to show anything.
+        visible: whether to show anything.
         options: of `tqdm`.
     """
 
-    def __init__(self, label: str, shown: bool = True, **options: Any) -> None:
-        self._shown, self._lock = shown and not is_quiet(), threading.Lock()
+    def __init__(self, label: str, visible: bool = True, **options: Any) -> None:
+        self._visible, self._lock = visible and not is_quiet(), threading.Lock()
         self._open(label, **options)
 
     def _open(self, label: str, **options: Any) -> None:
@@ -66,11 +66,11 @@ class ProgressBar:
         if self._redraws:
             output = {"file": sys.stderr, "mininterval": BAR_EVERY, **_width()}
         else:
-            every = _line_every() if self._shown else math.inf
+            every = _line_every() if self._visible else math.inf
             output = {"file": _Lines(), "mininterval": every, "delay": every or 1e-9}
         self._bar = tqdm(
             desc=one_line(label),
-            disable=not self._shown,
+            disable=not self._visible,
             bar_format=self._format(options.get("total")),
             leave=False,
             position=0,  # the line itself, even if another bar was left open
@@ -120,13 +120,13 @@ class ProgressBar:
 
 
 @contextlib.contextmanager
-def progress_bar(label: str, shown: bool = True) -> Iterator[ProgressBar]:
+def progress_bar(label: str, visible: bool = True) -> Iterator[ProgressBar]:
     """Yield the progress of long work, and remove its bar in the end; a thread updates its time.
 
     Args:
-        label, shown: as for `ProgressBar`.
+        label, visible: as for `ProgressBar`.
     """
-    bar, ended = ProgressBar(label, shown), threading.Event()
+    bar, ended = ProgressBar(label, visible), threading.Event()
 
     def glance() -> None:
         while not ended.wait(GLANCE):

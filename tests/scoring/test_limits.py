@@ -19,7 +19,7 @@ import pytest
 from tests.scoring.conftest import Score
 from xlexport.commands import input_options
 from xlexport.commands.input_options import Selection
-from xlexport.scoring.documents import documents, kept
+from xlexport.scoring.documents import documents, rereadable
 from xlexport.scoring.inputs import Input, Reading
 from xlruntime import Document, TextError
 from xlruntime.documents import TextCounts
@@ -108,7 +108,7 @@ def test_document_that_is_kept_is_read_up_to_the_limit(ids: bool, tmp_path: Path
     tracemalloc.reset_peak()
     (document,) = found(path, Reading(ids=ids))
     with pytest.raises(TextError, match="packed: reading it would take more than 2,097,152 bytes of memory"):
-        kept(document, Limits(bytes=2 * MIB))
+        rereadable(document, Limits(bytes=2 * MIB))
     assert peak() < 64 * MIB  # a MiB of ids as words takes 20
 
 
@@ -153,10 +153,10 @@ def test_lines_that_are_held_together_have_a_limit(tmp_path: Path, monkeypatch: 
     path = tmp_path / "docs.jsonl"
     path.write_text('{"text": "some text"}\n' * 600)
     selection = Selection("text", None, (), False, None)
-    assert len(input_options.documents_given([path], selection)) == 600
+    assert len(input_options.find_documents([path], selection)) == 600
     monkeypatch.setattr(input_options, "ALL_LIMITS", Limits(bytes=MIB))
     with pytest.raises(TextError, match="all documents together: reading it would take more than 1,048,576 bytes"):
-        input_options.documents_given([path], selection)
+        input_options.find_documents([path], selection)
 
 
 def test_corpus_has_a_limit(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from xlexport.analysis.recl import THRESHOLD, Recl, find_recl
 from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import XlexportError
-from xlexport.scoring.documents import kept
+from xlexport.scoring.documents import rereadable
 from xlruntime import Document, Model, TextError
 from xlruntime.documents import TextCounts
 from xlruntime.errors import OptionError
@@ -229,7 +229,7 @@ def measure_context(
     for model in models:
         for mem_len in curve:
             model.evaluation(mem_len=mem_len, **evaluation)
-    documents = [kept(document) for document in documents]
+    documents = [rereadable(document) for document in documents]
     texts = [read_text(model, documents) for model in models]
     _check_same_tokens(models, texts)
     counted = texts[0].index >= max(longest, *curve) if full_context else np.ones(len(texts[0].index), bool)

@@ -212,8 +212,8 @@ def _operator(
         session = open_session(path, device, threads)
     binding = session.io_binding()
     # Bound values, and on the CPU their arrays, must stay alive until the run ends.
-    kept = [*arrays, np.zeros(shape, np.float32)]
-    values = [device_value(array, device) for array in kept]
+    tensors = [*arrays, np.zeros(shape, np.float32)]
+    values = [device_value(array, device) for array in tensors]
     for entry, bound in zip(inputs, values, strict=False):
         binding.bind_ortvalue_input(entry.name, bound)
     binding.bind_ortvalue_output("y", values[-1])
@@ -221,6 +221,6 @@ def _operator(
     def run() -> object:
         session.run_with_iobinding(binding)
         binding.synchronize_outputs()
-        return kept, values
+        return tensors, values
 
     return run

@@ -113,12 +113,12 @@ def weight_bytes(path: Path, tokens: int, unused_clusters: frozenset[int] = froz
             continue  # shapes, indices and other constants of the graph
         cluster = re.search(r"head\.clusters\.(\d+)\.", name)
         unused = cluster is not None and int(cluster[1]) in unused_clusters
-        taken = [use.node.op_type.startswith("Gather") and use.idx != 1 for use in value.uses()]
+        gathers = [use.node.op_type.startswith("Gather") and use.idx != 1 for use in value.uses()]
         rows = math.ceil(tensor.nbytes / tensor.shape.numpy()[0]) * tokens
         if unused:
-            total += min(tensor.nbytes, rows) if any(taken) else 0
+            total += min(tensor.nbytes, rows) if any(gathers) else 0
         else:
-            total += min(tensor.nbytes, rows) if all(taken) else tensor.nbytes
+            total += min(tensor.nbytes, rows) if all(gathers) else tensor.nbytes
     return total
 
 

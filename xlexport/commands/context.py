@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.input_options import Selection, documents_given, reading_options
+from xlexport.commands.input_options import Selection, find_documents, reading_options
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     DOCUMENT,
@@ -167,7 +167,7 @@ def context(
 
         check_picture(plot)
     search = recl.options
-    documents = documents_given(files, selection)
+    documents = find_documents(files, selection)
     models = [open_bundle(folder, **runtime) for folder in (bundle, *beside)]
     lengths = lengths or default_lengths(models)
     carried = not any(

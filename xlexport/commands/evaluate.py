@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.input_options import Selection, only_document_given, reading_options
+from xlexport.commands.input_options import Selection, find_document, reading_options
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     DOCUMENT,
@@ -60,7 +60,7 @@ def evaluate(
     from xlexport.bundles import open_bundle
     from xlruntime.protocols import arrange, read_corpus, walk
 
-    document = only_document_given(corpus, selection)
+    document = find_document(corpus, selection)
     model = open_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     streams = arrange(read_corpus(model, document), settings, protocol, batch_size, sentences)

@@ -54,11 +54,11 @@ def generate(
         raise click.UsageError("Give either PROMPT or --file.")
     import xlruntime
     from xlexport.bundles import open_bundle
-    from xlexport.scoring.documents import KEPT_LIMITS
+    from xlexport.scoring.documents import REREAD_LIMITS
     from xlruntime.limits import read_at_most
 
     if prompt_file is not None:
-        text = read_at_most(prompt_file, KEPT_LIMITS.budget("the prompt", xlruntime.TextError))
+        text = read_at_most(prompt_file, REREAD_LIMITS.budget("the prompt", xlruntime.TextError))
     else:
         text = str(prompt).encode("utf-8", "surrogateescape")
     sampling = xlruntime.Sampling(temperature, top_k, top_p, seed)

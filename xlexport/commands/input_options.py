@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xlexport.scoring.inputs import Reading
     from xlruntime import Document
 
-__all__ = ["Selection", "documents_given", "file_options", "only_document_given", "reading_options"]
+__all__ = ["Selection", "file_options", "find_document", "find_documents", "reading_options"]
 
 ALL_LIMITS = Limits(operations=1 << 40, seconds=math.inf)  # of all JSON lines that are held in memory
 DOCUMENT_COST, ID_COST = 2000, 40  # bytes of memory for a document, and for a token id in a list
@@ -95,7 +95,7 @@ file_options = all_of(
 reading_options = all_of(file_options, grouped("selection", Selection))
 
 
-def documents_given(files: Sequence[Path], selection: Selection) -> list[Document]:
+def find_documents(files: Sequence[Path], selection: Selection) -> list[Document]:
     """Return the documents in files, folders, patterns and standard input; only JSON lines are opened already.
 
     Raises:
@@ -120,7 +120,7 @@ def documents_given(files: Sequence[Path], selection: Selection) -> list[Documen
     return collection
 
 
-def only_document_given(file: Path, selection: Selection) -> Document:
+def find_document(file: Path, selection: Selection) -> Document:
     """Return the only document of a file, a folder, a pattern or standard input, still unopened.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from xlexport.commands.input_options import Selection, documents_given, reading_options
+from xlexport.commands.input_options import Selection, find_documents, reading_options
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     DOCUMENT,
@@ -74,7 +74,7 @@ def bits(
     from xlexport.analysis.bits_along import bits_along, unit_along
     from xlexport.bundles import open_bundle
 
-    documents = documents_given(files, selection)
+    documents = find_documents(files, selection)
     model = open_bundle(bundle, **runtime)
     with progress_bar("scoring") as progress:
         curves = bits_along(

@@ -156,7 +156,7 @@ def _check_inputs(inputs: Sequence[Input], output: Path | None, options: ScoreOp
     if options.resume:
         raise click.UsageError("--resume reads its inputs again, but standard input and pipes are gone. Give files.")
     if (options.processes or 1) > 1:
-        raise click.UsageError("--processes reads its inputs several times, but standard input and pipes go by once.")
+        raise click.UsageError("--processes reads its inputs several times. Give files, not standard input or a pipe.")
 
 
 def _finisher(kind: Format) -> Callable[[Path, Path], None] | None:

@@ -19,7 +19,7 @@ Line = Mapping[str, Any]
 @contextlib.contextmanager
 def training_progress(steps: int) -> Iterator[tuple[Callable[[int], None], Callable[[Line], None]]]:
     """Yield a callback for each update and one for each line of the log; only the first of several processes shows."""
-    with progress_bar("training", shown=_is_first()) as progress:
+    with progress_bar("training", visible=_is_first()) as progress:
         done = 0
 
         def on_step(step: int) -> None:

@@ -115,15 +115,15 @@ def score_files(
     bundle = os.path.abspath(bundle)
     runtime = {**cluster.runtime, "threads": cluster.threads}
     model = replace(cluster, runtime=runtime).open(bundle)
-    chosen = model.evaluation(**settings)
+    evaluation = model.evaluation(**settings)
     if reading.field is not None and reading.keep is None:
-        reading = replace(reading, keep=_columns(inputs[0], reading, options, chosen.values))
+        reading = replace(reading, keep=_columns(inputs[0], reading, options, evaluation.values))
     options = replace(options, kind="jsonl", reading=reading, by_chunks=True)
-    make_scorer(model, chosen, options)  # an error about the options comes before any work
-    run = {**describe_run(model, chosen, options, []), "part bytes": part_bytes, "format": kind}
+    make_scorer(model, evaluation, options)  # an error about the options comes before any work
+    run = {**describe_run(model, evaluation, options, []), "part bytes": part_bytes, "format": kind}
     run["options"]["--device"] = cluster.device
     run["inputs"] = [file.identity() for file in inputs]
-    columns = columns_of(options, chosen.values)
+    columns = columns_of(options, evaluation.values)
     model.release()
     done = _begun(Place(output), json.loads(json.dumps(run)), resume, force, tell)
     items = [{"file": file, "done": done[file.number]} for file in inputs]
@@ -322,14 +322,14 @@ def _start(cluster: Cluster) -> None:
 def _no_standard_error() -> Iterator[None]:
     """Let nothing of this process, not even libraries in C++, write to standard error."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    standard_error = os.dup(2)
     try:
         with open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(standard_error, 2)
+        os.close(standard_error)
 
 
 def most_actors(nodes: Sequence[Mapping[str, Any]], threads: int, gpus: int) -> int:
@@ -344,8 +344,8 @@ def most_actors(nodes: Sequence[Mapping[str, Any]], threads: int, gpus: int) -> 
         fitting = int(resources.get("CPU", 0)) // threads
         total += min(fitting, int(resources.get("GPU", 0))) if gpus else fitting
     if not total:
-        wanted = f"{counted(threads, 'CPU')}{' and a GPU' if gpus else ''}"
-        raise WorkerError(f"no machine of the cluster has {wanted}.", hint="Give fewer --threads, or another device.")
+        needs = f"{counted(threads, 'CPU')}{' and a GPU' if gpus else ''}"
+        raise WorkerError(f"no machine of the cluster has {needs}.", hint="Give fewer --threads, or another device.")
     return total
 
 

@@ -25,19 +25,19 @@ from xlruntime.limits import Limits, read_at_most
 from xlruntime.messages import listed
 
 __all__ = [
-    "KEPT_LIMITS",
+    "REREAD_LIMITS",
     "CarriedColumns",
     "documents",
     "documents_by_input",
     "file_document",
     "ids_of_words",
     "items",
-    "kept",
     "only_document",
+    "rereadable",
     "table",
 ]
 
-KEPT_LIMITS = Limits(bytes=64 << 20)  # for a document that is read more than once; `context` needs 24 times as much
+REREAD_LIMITS = Limits(bytes=64 << 20)  # for a document that is read more than once; `context` needs 24 times as much
 MARK = b"\xef\xbb\xbf"  # byte-order mark that some editors write before UTF-8
 LONGEST_NAME = 1000  # characters; every record repeats the name of its document
 LONGEST_COLUMNS = 10_000  # characters of a row's columns; every record repeats them
@@ -115,7 +115,7 @@ def only_document(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO) ->
     return opened[0]
 
 
-def kept(document: Document, limits: Limits = KEPT_LIMITS) -> Document:
+def rereadable(document: Document, limits: Limits = REREAD_LIMITS) -> Document:
     """Return a document that can be read several times; if its source can be read only once, it is read now.
 
     Raises:

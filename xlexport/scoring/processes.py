@@ -192,11 +192,11 @@ def _answers(job: Job, connection: Connection) -> Iterator[Message | _NoChunk]:
         return time.monotonic() >= saved_at + job.save_every
 
     while True:
-        wanted, state = connection.recv()
+        target, state = connection.recv()
         number, chunk = -1, None
-        while number < wanted:
+        while number < target:
             notes.clear()  # about chunks of other processes
-            number, chunk = next(cut, (wanted, None))
+            number, chunk = next(cut, (target, None))
         if chunk is None:
             yield _NoChunk()
             continue
