@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 SIDE = 4
 GOLDEN = ROOT / "tests/golden/reformer_band/bundle"
 TRAIN = (
-    *("--task", "images", f"--set=training.image_size={SIDE}", "--architecture", "reformer", "--attn-layers", "local,lsh"),
+    *("--task", "images", f"--set=training.image_size={SIDE}"),
+    *("--architecture", "reformer", "--attn-layers", "local,lsh"),
     *(
         "--d-model",
         8,
