@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reliability.kernels import LIMIT, Compared, compare_bundle, difference_of, main
 from tests.helpers.bundles import Converted, ConvertedReformer
 from tests.helpers.paths import golden_bundle
+from tests.reliability.kernels import LIMIT, Compared, compare_bundle, difference_of, main
 from xlruntime import load
 from xlruntime.devices import Device
 from xlruntime.kernels import Kernels, find_kernels
@@ -81,6 +81,6 @@ def test_results_that_differ_are_noticed(
     arguments = [str(golden_bundle("relative_attention")), "--ops", str(kernel_library), "--tokens", "40"]
     assert main(arguments) == 0
     assert "FAIL" not in capsys.readouterr().out
-    monkeypatch.setattr("reliability.kernels.LIMIT", LIMIT / 1e4)
+    monkeypatch.setattr("tests.reliability.kernels.LIMIT", LIMIT / 1e4)
     assert main(arguments) == 1
     assert "FAIL" in capsys.readouterr().out

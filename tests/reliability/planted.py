@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from reliability.guided.target import Target
+from tests.reliability.guided.target import Target
 
 __all__ = ["HARM", "Planted"]
 

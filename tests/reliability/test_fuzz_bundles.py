@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reliability.bundle_targets import BundleBytes, ManifestFields, ResealedFiles
-from reliability.damage import damage_bytes, damage_json
-from reliability.judging import Target, judged
-from reliability.state_targets import StateBytes, StateFields
-from reliability.tokenizer_targets import Tokenizers
+from tests.reliability.bundle_targets import BundleBytes, ManifestFields, ResealedFiles
+from tests.reliability.damage import damage_bytes, damage_json
+from tests.reliability.judging import Target, judged
+from tests.reliability.state_targets import StateBytes, StateFields
+from tests.reliability.tokenizer_targets import Tokenizers
 from tests.runtime.conftest import EMPTY, open_golden
 from xlruntime import BundleError, TokenError, XlruntimeError
 from xlruntime.bundle import Bundle

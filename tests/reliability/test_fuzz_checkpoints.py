@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reliability.checkpoint_targets import Checkpoints
-from reliability.input_targets import Inputs
+from tests.reliability.checkpoint_targets import Checkpoints
+from tests.reliability.input_targets import Inputs
 
 pytestmark = pytest.mark.full
 

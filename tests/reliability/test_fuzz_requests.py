@@ -17,7 +17,7 @@ CASES = 120
 def target(tmp_path: Path) -> Iterator[Any]:
     for name in ("prometheus_client", "pydantic", "starlette"):
         pytest.importorskip(name, reason="the extra serve is not installed")
-    from reliability.request_targets import Requests
+    from tests.reliability.request_targets import Requests
 
     with contextlib.closing(Requests(tmp_path)) as made:
         yield made

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from reliability.guided.findings import Findings
-from reliability.guided.target import judge
-from reliability.guided.targets import CORPUS, TARGETS, make_target, read_corpus
-from reliability.guided.turns import MOST_MEGABYTES, Shared, Watched
 from tests.helpers.paths import ROOT
+from tests.reliability.guided.findings import Findings
+from tests.reliability.guided.target import judge
+from tests.reliability.guided.targets import CORPUS, TARGETS, make_target, read_corpus
+from tests.reliability.guided.turns import MOST_MEGABYTES, Shared, Watched
 from tests.reliability.planted import Planted
 
 MOST_BYTES = 1_000_000
@@ -25,7 +25,7 @@ PLANTED = ("tests.reliability.planted", "Planted")
 KEY_ERROR, CONTROLS = b"XL\x05!?", b"XL\x05\x1b"
 NEEDS_ATHERIS = pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed")
 SEARCH = (
-    f"from reliability.guided import __main__, targets; targets.TARGETS['planted'] = {PLANTED}; "
+    f"from tests.reliability.guided import __main__, targets; targets.TARGETS['planted'] = {PLANTED}; "
     f"targets.PACKAGES += {PLANTED[:1]}; __main__.main()"
 )
 
@@ -53,8 +53,8 @@ def test_corpus_is_small_and_of_the_targets() -> None:
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Watched, Findings, dict[str, float]]:
     """Return a watched target with planted bugs, its findings, and the cost of inputs."""
     taken = {"seconds": 0.0, "megabytes": 100.0}
-    monkeypatch.setattr("reliability.guided.turns._most_megabytes", lambda: taken["megabytes"])
-    monkeypatch.setattr("reliability.guided.turns._megabytes", lambda: 100.0)
+    monkeypatch.setattr("tests.reliability.guided.turns._most_megabytes", lambda: taken["megabytes"])
+    monkeypatch.setattr("tests.reliability.guided.turns._megabytes", lambda: 100.0)
     monkeypatch.setattr(time, "process_time", lambda: taken["seconds"])
     findings = Findings(tmp_path / "findings", "this search")
     return Watched("planted", Planted(tmp_path), findings, Shared(), time.monotonic() + 600), findings, taken
@@ -127,7 +127,7 @@ def test_search_finds_what_is_planted(tmp_path: Path) -> None:
     assert result.returncode == 1, result.stderr
     kept = [file.read_bytes() for file in tmp_path.glob("planted-wrong-error-*") if not file.suffix]
     assert len(kept) == 1 and b"!?" in kept[0]
-    assert "python -m reliability.guided --repeat planted " in result.stdout
+    assert "python -m tests.reliability.guided --repeat planted " in result.stdout
 
 
 @NEEDS_ATHERIS
@@ -149,7 +149,7 @@ def test_search_outlives_what_ends_its_process(harm: str, kind: str, tmp_path: P
     (kept / "harm").write_bytes(b"XL\1" + harm.encode())
     corpus = f"turns.CORPUS = {str(tmp_path / 'corpus')!r}"
     result = _search(
-        f"from reliability.guided import turns; turns.HANG_SECONDS = 1; {corpus}; {SEARCH}",
+        f"from tests.reliability.guided import turns; turns.HANG_SECONDS = 1; {corpus}; {SEARCH}",
         "--targets",
         "planted",
         "--seconds",

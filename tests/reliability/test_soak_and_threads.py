@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reliability.soak import soak
-from reliability.threads import run_threads
+from tests.reliability.soak import soak
+from tests.reliability.threads import run_threads
 
 pytestmark = pytest.mark.full
 

@@ -1,0 +1,113 @@
+"""Check everything that needs a GPU, in less than ten minutes.
+
+    python -m tests.gpu --json gpu.json --markdown gpu.md
+    python -m tests.gpu --part speed --folder kept      one part; bundles are kept for the next time
+    python -m tests.gpu --device cpu --tiny             a rehearsal
+
+Every part runs in a separate process with a time limit. If one fails, it is reported and the others continue. On a CPU
+the same code runs without time limits. Parts that only a GPU can pass are then `skipped: needs CUDA`. The exit
+status is 0 if no part failed and at least one passed, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.machine import USABLE
+from tests.gpu.parts import Outcome, Settings, run_apart
+from tests.gpu.register import NEEDED, PARTS, TOTAL_SECONDS
+from tests.gpu.table import markdown
+from xlexport import atomic_output
+from xlexport.errors import XlexportError
+from xlruntime import OptionError
+from xlruntime.devices import parse_device
+
+__all__ = ["chosen_parts", "main", "succeeded", "try_parts"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the requested parts and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", action="append", choices=list(PARTS), help="run only this part; may be repeated")
+    parser.add_argument("--device", default="cuda:0", help="cuda, cuda:N, or cpu for a rehearsal (default: cuda:0)")
+    parser.add_argument("--tiny", action="store_true", help="use small sizes, to try the program")
+    parser.add_argument("--folder", type=Path, help="folder in which checkpoints and bundles are kept and reused")
+    parser.add_argument("--json", type=Path, dest="file", help="file for all figures")
+    parser.add_argument("--markdown", type=Path, help="file for the tables")
+    options = parser.parse_args(arguments)
+    try:
+        device = str(parse_device(options.device))
+        for path in (options.file, options.markdown):
+            if path is not None:
+                atomic_output.check_file(path, force=True)
+    except (OptionError, XlexportError) as error:
+        parser.error(str(error))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = (options.folder or Path(scratch)).resolve()
+        settings = Settings(device, options.tiny, str(folder))
+        outcomes = try_parts(chosen_parts(options.part), settings, options.file)
+    tables = markdown(outcomes, device, options.tiny)
+    print(tables, end="")
+    if options.markdown is not None:
+        _write(options.markdown, tables)
+    return 0 if succeeded(outcomes) else 1
+
+
+def chosen_parts(names: Sequence[str] | None) -> list[str]:
+    """Return the parts to run, in order, each after the parts that it needs."""
+    asked = set(names or PARTS)
+    asked |= {needed for name in asked for needed in NEEDED.get(name, ())}
+    return [name for name in PARTS if name in asked]
+
+
+def try_parts(names: Sequence[str], settings: Settings, file: Path | None) -> list[Outcome]:
+    """Run the parts one after another; after each part, `file` holds all figures so far."""
+    started, outcomes = time.monotonic(), list[Outcome]()
+    for name in names:
+        part = PARTS[name]
+        left = TOTAL_SECONDS - (time.monotonic() - started)
+        print(f"{name}: {part.title}", file=sys.stderr, flush=True)
+        if reason := _cannot_run(outcomes, left if settings.on_cuda else None):
+            outcome = Outcome(name, "failed", reason=reason)
+        else:
+            most = left if name == names[-1] else min(part.seconds, left)
+            outcome = run_apart(part, settings, most if settings.on_cuda else None)
+        outcomes.append(outcome)
+        print(outcome, file=sys.stderr, flush=True)
+        if file is not None:
+            content: dict[str, Any] = {"device": settings.device, "tiny": settings.tiny}
+            _write(file, json.dumps({**content, "parts": [each.to_dict() for each in outcomes]}, indent=1) + "\n")
+    return outcomes
+
+
+def _cannot_run(before: Sequence[Outcome], left: float | None) -> str:
+    """Return why starting another part is useless, or an empty string."""
+    if left is not None and left < 1:
+        return "no time was left"
+    if any(outcome.figures.get(USABLE) is False for outcome in before):
+        return "ONNX Runtime cannot use the device"
+    return ""
+
+
+def succeeded(outcomes: Sequence[Outcome]) -> bool:
+    """Return whether no part failed and at least one was not skipped."""
+    statuses = {outcome.status for outcome in outcomes}
+    return "failed" not in statuses and "passed" in statuses
+
+
+def _write(path: Path, content: str) -> None:
+    with atomic_output.file(path) as new:
+        new.write_text(content, "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
