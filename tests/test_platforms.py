@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.platforms import __main__ as command
-from tests.conformance.platforms.programs import alike
+from tests.conformance.platforms.comparisons import alike, crossings
 from tests.conformance.platforms.runners import Broken, Missing, Outcome, Program, Runner, play
-from tests.conformance.platforms.states import crossings
 from tests.conformance.platforms.workshop import Workshop
 from tests.helpers.paths import ROOT
 
@@ -105,7 +104,7 @@ def test_states_that_were_not_saved_are_noticed(monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "cases" / "state_a.json").write_text(json.dumps({"actions": [{"keep": "a_fresh"}, {"keep": "a_half"}]}))
     (tmp_path / "kit.json").write_text(json.dumps({"cases": ["state_a"]}))
     monkeypatch.setattr(Workshop, "kit", lambda self: tmp_path)
-    monkeypatch.setattr("tests.conformance.platforms.linux.python_program", lambda *_: runner(f"1 of 1 {LAST}")())
+    monkeypatch.setattr("tests.conformance.platforms.rows.python_program", lambda *_: runner(f"1 of 1 {LAST}")())
     workshop = Workshop(tmp_path, offline=True)
     workshop.built = tmp_path / "built"
     row = next(row for row in crossings(workshop) if row.platform.startswith("state of Python on this"))

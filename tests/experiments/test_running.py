@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from experiments import reformer_figure3, reformer_scales, running
+from experiments import reformer, running
+from experiments.__main__ import main
 from xltraining.train import train
 
 Run = Callable[..., Result]
@@ -20,13 +21,13 @@ Run = Callable[..., Result]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that runs one model of Figure 3 for a few updates, or other ones for further options."""
-    micro = replace(reformer_scales.SCALES["tiny"], steps=6, tgt_len=16, seeds=1, batch_size=2)
-    monkeypatch.setitem(reformer_scales.SCALES, "tiny", micro)
+    micro = replace(reformer.SCALES["tiny"], steps=6, tgt_len=16, seeds=1, batch_size=2)
+    monkeypatch.setitem(reformer.SCALES, "tiny", micro)
     (tmp_path / "text").write_bytes(b"One sentence. Another one! " * 10)
 
     def invoked(*options: str) -> Result:
         arguments = ["--out", str(tmp_path / "runs"), "--text", str(tmp_path / "text"), "--only", "shared ordinary"]
-        return CliRunner().invoke(reformer_figure3.main, [*arguments, *options])
+        return CliRunner().invoke(main, ["reformer_figure3", *arguments, *options])
 
     return invoked
 
@@ -65,8 +66,8 @@ def test_an_interrupted_run_goes_on(run: Run, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.full
 def test_a_model_of_other_settings_is_not_taken(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run().stdout == run().stdout
-    other = replace(reformer_scales.SCALES["tiny"], steps=5)
-    monkeypatch.setitem(reformer_scales.SCALES, "tiny", other)
+    other = replace(reformer.SCALES["tiny"], steps=5)
+    monkeypatch.setitem(reformer.SCALES, "tiny", other)
     refused = run()
     assert refused.exit_code == 2
     assert "trained with other settings; choose another --out" in " ".join(refused.stderr.split())

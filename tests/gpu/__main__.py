@@ -20,16 +20,42 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.machine import USABLE
-from tests.gpu.parts import Outcome, Settings, run_apart
-from tests.gpu.register import NEEDED, PARTS, TOTAL_SECONDS
+from tests.gpu.bundles import make_bundles
+from tests.gpu.checks import (
+    USABLE,
+    captured_against_plain,
+    describe_machine,
+    float16_against_float32,
+    many_segments_in_place,
+    run_skipped_tests,
+    strictly_placed,
+)
+from tests.gpu.parts import Outcome, Part, Settings, run_apart
+from tests.gpu.speed import measure_speed
 from tests.gpu.table import markdown
 from xlexport import atomic_output
 from xlexport.errors import XlexportError
 from xlruntime import OptionError
 from xlruntime.devices import parse_device
 
-__all__ = ["chosen_parts", "main", "succeeded", "try_parts"]
+__all__ = ["PARTS", "TOTAL_SECONDS", "chosen_parts", "main", "succeeded", "try_parts"]
+
+TOTAL_SECONDS = 595  # for all parts; the last part gets the remaining time
+PARTS = {
+    part.name: part
+    for part in (
+        Part("machine", "GPU, driver and libraries; PyTorch and ONNX Runtime in one process", 30, describe_machine),
+        Part("bundles", "checkpoints and bundles for the other parts", 165, make_bundles),
+        Part("tests", "all tests that a missing GPU skips", 100, run_skipped_tests, needs_cuda=True),
+        Part("in_place", "rings written in place over many segments, memory flat", 80, many_segments_in_place),
+        Part("placement", "strict_device", 30, strictly_placed, needs_cuda=True),
+        Part("capture", "CUDA graphs against plain runs", 30, captured_against_plain, needs_cuda=True),
+        Part("float16", "float16 against float32, in bits", 30, float16_against_float32),
+        Part("speed", "the bundle, PyTorch eager and torch.compile", 130, measure_speed),
+    )
+}
+# Parts that always run first, because the tables of speed name the machine.
+NEEDED = {"speed": ("machine", "bundles"), **{name: ("bundles",) for name in ("placement", "capture", "float16")}}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

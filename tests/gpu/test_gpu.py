@@ -14,9 +14,10 @@ import pytest
 
 from benchmarks.sides import SideError
 from tests.gpu import __main__ as trial
-from tests.gpu import in_place, speed
+from tests.gpu import checks, speed
+from tests.gpu.__main__ import PARTS, TOTAL_SECONDS
 from tests.gpu.bundles import TEXT_MODEL, Shape, bundle_of, make_bundles
-from tests.gpu.in_place import Megabytes
+from tests.gpu.checks import judge
 from tests.gpu.parts import (
     NEEDS_CUDA,
     Outcome,
@@ -28,8 +29,6 @@ from tests.gpu.parts import (
     run_apart,
     run_here,
 )
-from tests.gpu.register import PARTS, TOTAL_SECONDS
-from tests.gpu.skipped_tests import judge
 from tests.gpu.speed import BUNDLE, CAPTURED, COMPILED, EAGER, side_name
 from tests.gpu.table import markdown
 from tests.helpers.paths import ROOT
@@ -123,18 +122,18 @@ def test_nothing_is_tried_on_a_device_that_cannot_be_used(monkeypatch: pytest.Mo
 def test_segments_in_place(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     if settings.on_cuda:
         pretend_cuda(monkeypatch)
-        monkeypatch.setattr(in_place, "megabytes", lambda settings: Megabytes(100.0, 50.0))
-    monkeypatch.setattr(in_place, "TINY_SEGMENTS", 30)
+        monkeypatch.setattr(checks, "megabytes", lambda settings: (100.0, 50.0))
+    monkeypatch.setattr(checks, "TINY_SEGMENTS", 30)
     found = run_here(PARTS["in_place"], settings)
     assert (found.status, found.reason) == ("passed", "")
     assert found.figures["segments"] == 30
 
 
 def test_rings_that_are_copied_and_memory_that_grows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_place, "TINY_SEGMENTS", 30)
+    monkeypatch.setattr(checks, "TINY_SEGMENTS", 30)
     used = iter(range(0, 10_000, 4))
     with monkeypatch.context() as patch:
-        patch.setattr(in_place, "megabytes", lambda settings: Megabytes(100.0, next(used)))
+        patch.setattr(checks, "megabytes", lambda settings: (100.0, next(used)))
         found = run_here(PARTS["in_place"], REHEARSAL)
     assert found.reason == "memory grew by 36.0 MB after the first tenth of 30 segments"
 

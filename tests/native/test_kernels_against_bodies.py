@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.bundles import Converted, ConvertedReformer
 from tests.helpers.paths import golden_bundle
-from tests.reliability.kernels import LIMIT, Compared, compare_bundle, difference_of, main
+from tests.reliability.kernels import LIMIT, Compared, compare_bundle, main
 from xlruntime import load
 from xlruntime.devices import Device
 from xlruntime.kernels import Kernels, find_kernels
@@ -65,13 +65,13 @@ def test_rows_with_a_flipped_bucket_are_counted_apart() -> None:
     memories[0].array(name)[1].flat[0] += 1
     made[0] = {**made[0], "log_prob": made[0]["log_prob"] + np.array([[2e-6], [0.5]], np.float32)}
     found = Compared("it", "score")
-    found.add(difference_of(model, made, memories, 8))
+    found.add(model, made, memories, 8)
     assert found.flips == 1 and found.buckets > 8
     assert found.flipped == pytest.approx(0.5) and 1e-6 < found.log_prob < 3e-6
     found.ran["LSHAttention"] = 1
     assert found.passed
     np.testing.assert_array_equal(memories[0].array(name), memories[1].array(name))
-    found.add(difference_of(model, made, memories, 8))  # the same scores, but no bucket is to blame
+    found.add(model, made, memories, 8)  # the same scores, but no bucket is to blame
     assert found.flips == 1 and not found.passed
 
 

@@ -1,166 +1,219 @@
-"""Damage checkpoints of every format that can be read."""
+"""Targets: pickles, archives of `torch.save`, TensorFlow's tables, safetensors, vocabularies."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import random
-import re
-import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import math
+import pickle
+import warnings
+import zipfile
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from unittest import mock
 
+import numpy as np
+import safetensors.torch
 import torch
 
-from tests.checkpoints import (
-    test_huggingface_format,
-    test_kimiyoung_format,
-    test_nvidia_format,
-    test_reformer_pytorch_format,
-)
-from tests.checkpoints.authors_models import VARIANTS, authors_tensors, make_oracle
+from tests.checkpoints import tensor_bundle_writer as writer
 from tests.helpers.paths import ROOT
-from tests.oracles.reformer_configurations import ReformerCase
-from tests.oracles.reformers import HuggingFaceReformer
-from tests.reliability.damage import damage_bytes, damage_json
-from tests.reliability.judging import Outcome, judged
-from xlexport.checkpoints import load
-from xlexport.errors import XlexportError
-from xltraining.checkpoint import save_checkpoint
-from xltraining.reformer import Reformer, ReformerConfig
+from tests.reliability.target import InputFile, Target
+from xlexport.checkpoints import safe_pickle, tensorflow_bundle
+from xlexport.checkpoints.files import read_tensors, safetensors_names
+from xlexport.checkpoints.tensorflow_bundle import open_tensor_bundle
+from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary
+from xlexport.errors import CheckpointError
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["Checkpoints"]
+__all__ = ["Pickle", "Safetensors", "TensorFlowTable", "TorchArchive", "TorchLegacy", "TorchPickle", "VocabularyFile"]
 
+NAMES = (
+    *(b"collections\nOrderedDict\n", b"torch._utils\n_rebuild_tensor_v2\n", b"torch\nFloatStorage\n", b"os\nsystem\n"),
+    *(b"storage", b"cpu", b"\x8c\x05torch", b"\x93", b"R", b"Q", b"\x95"),
+)
+MAGIC = pickle.dumps(0x1950A86A20F9469CFC6C, 2)
+STORAGE = bytes(range(64))
 TENSORFLOW = ROOT / "tests" / "checkpoints" / "data" / "tensorflow"
-LENGTHS = ("tgt_len", "mem_len", "clamp_len", "same_length", "pre_lnorm")
-REFORMER = ReformerConfig(d_model=16, n_head=2, d_head=4, d_inner=20, attn_layers=("lsh", "local"), axial_dims=(4, 12))
-Tensors = dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Sample:
-    """An undamaged checkpoint.
+class _RunsCode:
+    """An object that a pickle must never create: reading it would call `print`."""
 
-    Attributes:
-        path: the argument of `load`; folder: the folder whose files are damaged.
-        checks: whether the format has checksums that are compared, so that all damage must be found.
-    """
-
-    path: Path
-    folder: Path
-    config: Mapping[str, Any] | None
-    checks: bool
-    content: Mapping[str, bytes]
-    expected: Tensors
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("this was run",)
 
 
-def _sample(path: Path, config: Mapping[str, Any] | None = None, checks: bool = False) -> Sample:
-    folder = path if path.is_dir() else path.parent
-    content = {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
-    return Sample(path, folder, config, checks, content, load(path, config=config).build_model().state_dict())
+class _Plain:
+    """An object with attributes, which the reader turns into a record."""
+
+    def __init__(self) -> None:
+        self.sizes, self.name = [1, 2], "plain"
 
 
-def _samples(folder: Path) -> dict[str, Sample]:
-    """Return a checkpoint of every format and container."""
-
-    def place(name: str) -> Path:
-        (folder / name).mkdir(parents=True)
-        return folder / name
-
-    plain, cut = make_oracle(), make_oracle(**VARIANTS["div_val"])
-    known = {name: plain.config.to_dict()[name] for name in LENGTHS}
-    torch.manual_seed(0)
-    reformer = Reformer(REFORMER).eval()
-    made = {
-        "kimiyoung": _sample(test_kimiyoung_format.save(cut, place("kimiyoung") / "model.pt")),
-        "kimiyoung-legacy": _sample(test_kimiyoung_format.save(plain, place("legacy") / "model.pt", archive=False)),
-        "nvidia": _sample(test_nvidia_format.save(cut, place("nvidia") / "checkpoint.pt")),
-        "huggingface": _sample(
-            test_huggingface_format.save(test_huggingface_format.huggingface_oracle(), place("huggingface") / "x")
-        ),
-        "huggingface-bin": _sample(
-            test_huggingface_format.save(
-                test_huggingface_format.huggingface_oracle(**VARIANTS["cutoffs"]), place("bin") / "x", safetensors=False
-            )
-        ),
-        "huggingface-reformer": _sample(
-            HuggingFaceReformer(
-                ReformerCase("small", {"attn_layers": ["local", "lsh"], "num_buckets": [4, 6], "num_hashes": 2}, ())
-            ).save(place("huggingface-reformer") / "x")
-        ),
-    }
-    file = place("reformer-pytorch") / "model.pt"
-    test_reformer_pytorch_format.saved(test_reformer_pytorch_format.make(), file)
-    made["reformer-pytorch"] = _sample(file, test_reformer_pytorch_format.TOLD)
-    file = place("state-dict") / "model.pt"
-    torch.save(authors_tensors(plain), file)
-    made["state-dict"] = _sample(file, known)
-    for name in ("checkpoint.pt", "checkpoint"):
-        file = place(f"xltraining-{name}") / name
-        save_checkpoint(file, REFORMER, reformer.state_dict())
-        made[f"xltraining-{name}"] = _sample(file)
-        file = place(f"xltraining-xl-{name}") / name
-        save_checkpoint(file, cut.config, cut.state_dict())
-        made[f"xltraining-xl-{name}"] = _sample(file)
-    for name in ("plain", "adaptive"):
-        shutil.copytree(TENSORFLOW / name, folder / f"tensorflow-{name}")
-        settings = {"tgt_len": 5, "mem_len": 6, "clamp_len": 7, "same_length": True}
-        made[f"tensorflow-{name}"] = _sample(folder / f"tensorflow-{name}", settings, checks=True)
-    return made
+def _values() -> Iterator[Any]:
+    shared = ["again"]
+    yield from (None, True, 7, -(2**70), 1.5, "text", b"bytes", [1, [2, (3, {"a": shared, "b": shared})]])
+    yield {"idx2sym": ["a", "b"], "sym2idx": OrderedDict(a=0, b=1), "counter": Counter("abca"), 3: {1, 2}}
+    yield {"epoch": np.float64(1.5), "array": np.arange(3), "frozen": frozenset({"x"}), "raw": bytearray(b"ab")}
+    yield _Plain()
+    yield _RunsCode()
 
 
-class Checkpoints:
-    """Checkpoints with damaged, exchanged or missing files, or with other values in their configurations.
+def _tensors() -> Iterator[Any]:
+    weight = torch.arange(16, dtype=torch.float32).reshape(2, 8)
+    yield {"weight": weight, "same": weight.t(), "whole": weight.int(), "none": None}
+    yield OrderedDict(parameter=torch.nn.Parameter(weight), empty=torch.empty(0, 3))
+    yield {"format": "xltraining", "version": 3, "state_dict": {"a.b": weight[0, 1:]}, "strings": ["x"]}
+    yield [_Plain(), _RunsCode()]
 
-    A format without checksums cannot show damage in its weights. Then another model of the same shape is allowed.
-    """
+
+def _saved(value: Any, archive: bool) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file, _use_new_zipfile_serialization=archive)
+    return file.getvalue()
+
+
+class Pickle(Target):
+    """A plain pickle, read as a checkpoint and for its names and texts only."""
+
+    errors = (CheckpointError,)
+    words: ClassVar[tuple[bytes, ...]] = NAMES
 
     def __init__(self, folder: Path) -> None:
-        torch.set_num_threads(1)
-        import transformers
+        warnings.simplefilter("ignore")
+        self._file = InputFile(folder / "file.pt")
 
-        transformers.logging.set_verbosity_error()
-        self._samples = _samples(folder / "samples")
-        self._copy = folder / "copy"
+    def seeds(self) -> Iterable[bytes]:
+        yield from (pickle.dumps(value, protocol) for value in _values() for protocol in (0, 1, 2, 4))
 
-    def case(self, number: int) -> Outcome:
-        rng = random.Random(f"checkpoint {number}")
-        kind = rng.choice(sorted(self._samples))
-        sample = self._samples[kind]
-        shutil.rmtree(self._copy, ignore_errors=True)
-        self._copy.mkdir()
-        content = dict(sample.content)
-        names = [name for name in content if name != "expected.npz"]
-        name, other = rng.choice(names), rng.choice(names)
-        if rng.random() < 0.04:
-            content[name], content[other] = content[other], content[name]
-        elif rng.random() < 0.03:
-            del content[name]
-        elif name.endswith(".json") and rng.random() < 0.2:
-            content[name] = _with_larger_number(content[name], rng)
-        elif name.endswith(".json") and rng.random() < 0.8:
-            content[name] = damage_json(json.loads(content[name]), rng).encode("utf-8", "surrogatepass")
-        else:
-            content[name] = damage_bytes(content[name], rng, content[other])
-        for file, raw in content.items():
-            (self._copy / file).write_bytes(raw)
-        path = self._copy if sample.path.is_dir() else self._copy / sample.path.name
-        changed_settings = name.endswith(".json") and content.get(name) != sample.content[name]
-        outcome = judged(
-            lambda: load(path, config=sample.config).build_model().state_dict(),
-            (XlexportError,),
-            lambda tensors: _same(tensors, sample.expected) and not changed_settings,
-            may_differ=not sample.checks or changed_settings,
-        )
-        return replace(outcome, said=outcome.said or f"{kind}, {name}")
+    def content(self, raw: bytes) -> bytes:
+        """Return the content of a file for an input."""
+        return raw
+
+    def read(self, raw: bytes) -> object:
+        path = self._file.write(self.content(raw))
+        with contextlib.suppress(CheckpointError):
+            safe_pickle.summarize(path)
+        value = safe_pickle.read(path)
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        return [part.flatten()[-1].item() for part in parts if isinstance(part, torch.Tensor) and part.numel()]
 
 
-def _with_larger_number(content: bytes, rng: random.Random) -> bytes:
-    """Return a JSON text with one larger number: a size in the configuration that no tensor has."""
-    start, end = rng.choice([match.span() for match in re.finditer(rb"(?<![\w.-])\d+(?![\w.])", content)] or [(0, 0)])
-    return content[:end] + b"0" * rng.choice((1, 3, 6, 9, 4000)) * (end > start) + content[end:]
+class TorchPickle(Pickle):
+    """The pickle in an otherwise sound archive with the storages 0 and 1."""
+
+    def seeds(self) -> Iterable[bytes]:
+        for value in _tensors():
+            with zipfile.ZipFile(io.BytesIO(_saved(value, archive=True))) as archive:
+                yield archive.read("archive/data.pkl")
+
+    def content(self, raw: bytes) -> bytes:
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, member in (("data.pkl", raw), ("byteorder", b"little"), ("data/0", STORAGE), ("data/1", STORAGE)):
+                archive.writestr(zipfile.ZipInfo(f"archive/{name}"), member)
+        return file.getvalue()
 
 
-def _same(found: Tensors, expected: Tensors) -> bool:
-    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+class TorchArchive(Pickle):
+    """An archive of `torch.save`: members, directory, checksums."""
+
+    words = (*NAMES, b"PK\3\4", b"PK\1\2", b"PK\5\6", b"PK\6\6", b"PK\6\7", b"archive/data.pkl", b"archive/data/0")
+
+    def seeds(self) -> Iterable[bytes]:
+        yield from (_saved(value, archive=True) for value in _tensors())
+        for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            content = io.BytesIO()
+            with zipfile.ZipFile(content, "w", method) as archive:
+                archive.writestr("a/data.pkl", pickle.dumps({"x": 1}, 2))
+                archive.writestr("a/constants.pkl", b"N.")
+            yield content.getvalue()
+
+
+class TorchLegacy(Pickle):
+    """The content after the magic number of an older file: several pickles, and the numbers."""
+
+    def seeds(self) -> Iterable[bytes]:
+        yield from (_saved(value, archive=False).removeprefix(MAGIC) for value in _tensors())
+
+    def content(self, raw: bytes) -> bytes:
+        return MAGIC + raw
+
+
+class TensorFlowTable(Target):
+    """The index of a checkpoint with checksums that are always right; the data file is all zeros."""
+
+    errors = (CheckpointError,)
+    words = (tensorflow_bundle.TABLE_MAGIC, b"transformer/", b"/Adam", b"\x08\x01\x12", b"\x1a\x02\x08\x01")
+
+    def __init__(self, folder: Path) -> None:
+        self._prefix = folder / "model.ckpt"
+        self._file = InputFile(folder / "model.ckpt.index")
+        (folder / "model.ckpt.data-00000-of-00001").write_bytes(bytes(1 << 14))
+
+    def seeds(self) -> Iterable[bytes]:
+        shapes, records, offset = {b"a/b": (2, 3), b"a/bc": (3,), b"d": ()}, [(b"", writer.header())], 0
+        for name, shape in shapes.items():
+            size = 4 * math.prod(shape)
+            records.append((name, writer.entry(shape, offset=offset, crc=writer.masked_crc32c(bytes(size)))))
+            offset += size
+        yield from (writer.table(records, per_block) for per_block in (1, 9))
+        yield writer.table([(b"", writer.header(2, 1))])
+        yield (TENSORFLOW / "plain" / "model.ckpt-12.index").read_bytes()
+
+    def read(self, raw: bytes) -> object:
+        self._file.write(raw)
+        with mock.patch.object(tensorflow_bundle, "_masked_crc", lambda data: mock.ANY):
+            bundle = open_tensor_bundle(self._prefix)
+            return [bundle.read(name) for name in list(bundle.entries)[:3]]
+
+
+class Safetensors(Target):
+    """A safetensors file of weights."""
+
+    errors = (CheckpointError,)
+    words = tuple(b'"dtype": "shape": "data_offsets": "__metadata__": "F32" "BF16" "F8_E4M3" "I64"'.split())
+
+    def __init__(self, folder: Path) -> None:
+        self._file = InputFile(folder / "model.safetensors")
+
+    def seeds(self) -> Iterable[bytes]:
+        weight = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+        tensors = {"a": weight, "b": weight.bfloat16(), "c": weight.bool(), "d": torch.empty(0, 2)}
+        yield safetensors.torch.save(tensors, {"format": "pt"})
+        kinds = ("F4", "F6_E2M3", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F16", "F64", "C64", "I8", "U16", "U64")
+        for kind in kinds:
+            header = json.dumps({"x": {"dtype": kind, "shape": [2], "data_offsets": [0, 2]}}).encode()
+            yield len(header).to_bytes(8, "little") + header + bytes(2)
+
+    def read(self, raw: bytes) -> object:
+        path = self._file.write(raw)
+        safetensors_names(path)
+        return {name: (tensor.dtype, tensor.shape) for name, tensor in read_tensors(path).items()}
+
+
+class VocabularyFile(Target):
+    """A file that comes with a checkpoint: `vocab.txt`, `cache.pt`, `vocab.pkl` or `vocabulary.json`."""
+
+    errors = (CheckpointError,)
+    words = tuple(b"<unk> <eos> <S> <UNK> idx2sym sym2idx unk_idx lower_case delimiter special".split())
+
+    def __init__(self, folder: Path) -> None:
+        self._file = InputFile(folder / "vocabulary")
+
+    def seeds(self) -> Iterable[bytes]:
+        yield from (b"<unk>\n<eos>\nthe 120\nof 90\n", b"<S> 3\n<UNK> 0\na 1\n", b"_ 3\na\nb\n")
+        yield b"\xef\xbb\xbf10 5\r\n32 4\r\n"
+        words = ["was", "the", "best"]
+        fields = {"idx2sym": ["<unk>", "<eos>", *words], "lower_case": True, "unk_idx": 0, "special": ["<eos>"]}
+        table = {"sym2idx": OrderedDict((word, place) for place, word in enumerate(words)), "delimiter": ""}
+        for value in (fields, table, {**fields, **table}, {"vocab": fields}, ["a"]):
+            yield pickle.dumps(value, 2)
+        yield Vocabulary("characters", ("<unk>", "a", "_"), unk="<unk>", space="_").to_json().encode()
+
+    def read(self, raw: bytes) -> object:
+        return describe_vocabulary(read_vocabulary(self._file.write(raw)))
