@@ -16,8 +16,8 @@ from typing import NoReturn
 from filelock import FileLock
 
 from . import rows
-from .comparisons import crossings, programs
 from .runners import Attempt, Broken, Missing, Outcome, Runner, play
+from .states import crossings
 from .workshop import Workshop
 
 __all__ = ["PLATFORMS", "main"]
@@ -35,7 +35,6 @@ PLATFORMS: dict[str, tuple[str, Rows]] = {
     "numpy": ("the oldest and the newest NumPy: Python", rows.numpy_versions),
     "node": ("Node 20, 22 and 24", rows.node_versions),
     "python": ("newer Pythons", rows.python_versions),
-    "programs": ("the documented C, C++ and Rust programs on aarch64 and Windows", programs),
     "states": ("states saved on one platform, and continued on another", crossings),
 }
 HEAD = ("platform", "runtime", "kernels", "cases passed", "largest difference", "low precision", "seconds")

@@ -19,15 +19,12 @@ from .workshop import ROOT, Workshop, pinned
 
 __all__ = [
     "ARM",
-    "COMPILERS",
     "HOST",
     "NODES",
     "WINDOWS",
     "aarch64",
-    "aarch64_program",
     "aarch64_python",
     "host",
-    "host_program",
     "macos",
     "node_versions",
     "numpy_versions",
@@ -42,6 +39,7 @@ __all__ = [
 
 HOST = f"{platform.machine()} host"
 PACKAGES = ("onnxruntime", "numpy", "safetensors", "tokenizers", "sentencepiece")
+CONFORMANCE = "xlconformance"
 KERNELS = f"linux-{platform.machine()}"
 MANYLINUX = tuple(f"manylinux_2_{number}_x86_64" for number in (28, 27, 17))
 NODES = ("20.20.2", "22.23.3", "24.21.0")
@@ -73,15 +71,10 @@ def c_runner(place: str, kernels: str, make: Callable[[], Program]) -> list[Runn
     return [Runner(place, "C", kernels, make), Runner(place, "C", "none", without)]
 
 
-def built_alone(name: str) -> str:
-    """Return the target of CMake for a program: the runner needs no other, examples need the shared library."""
-    return name if name == "xlconformance" else "all"
-
-
-def host_program(workshop: Workshop, name: str) -> Program:
-    """Return a program of the C library, compiled for this machine."""
+def host_program(workshop: Workshop) -> Program:
+    """Return the C runner, compiled for this machine."""
     library = library_of(Path(onnxruntime.__file__).parents[1])
-    return Program((workshop.programs(None, only=built_alone(name)) / name,), {"XLRUNTIME_ONNXRUNTIME": str(library)})
+    return Program((workshop.programs(None, only=CONFORMANCE) / CONFORMANCE,), {"XLRUNTIME_ONNXRUNTIME": str(library)})
 
 
 def host(workshop: Workshop) -> list[Runner]:
@@ -101,7 +94,7 @@ def host(workshop: Workshop) -> list[Runner]:
     return [
         Runner(HOST, "Python", "xlexport-ops", lambda: python_program([sys.executable], workshop.kernels(KERNELS))),
         Runner(HOST, "Python", "none", lambda: python_program([sys.executable], "none")),
-        *c_runner(HOST, "", lambda: host_program(workshop, "xlconformance")),
+        *c_runner(HOST, "", lambda: host_program(workshop)),
         Runner(HOST, "Node", "", node),
         browser("chromium", "chromium", "chromium"),
         browser("firefox", "firefox-esr", "firefox-esr"),
@@ -210,7 +203,7 @@ def x86(processor: str, instructions: str, kernels: str, workshop: Workshop) -> 
         return [workshop.tool("qemu-x86_64", "qemu-user"), "-cpu", processor]
 
     def c_program() -> Program:
-        program = host_program(workshop, "xlconformance")
+        program = host_program(workshop)
         return Program((*emulated(), *program.command), program.environment)
 
     def python(ops: str | Path) -> Program:
@@ -228,7 +221,7 @@ def aarch64(workshop: Workshop) -> list[Runner]:
     return [
         Runner(ARM, "Python", "base", lambda: aarch64_python(workshop, workshop.kernels("linux-aarch64"))),
         Runner(ARM, "Python", "none", lambda: aarch64_python(workshop, "none")),
-        *c_runner(ARM, "base", lambda: aarch64_program(workshop, "xlconformance")),
+        *c_runner(ARM, "base", lambda: aarch64_program(workshop)),
     ]
 
 
@@ -238,11 +231,11 @@ def aarch64_python(workshop: Workshop, ops: str | Path) -> Program:
     return python_program([*emulator, root / "usr" / "bin" / "python3.11"], ops, [_packages(workshop)])
 
 
-def aarch64_program(workshop: Workshop, name: str) -> Program:
-    """Return a program of the C library for 64-bit ARM."""
+def aarch64_program(workshop: Workshop) -> Program:
+    """Return the C runner for 64-bit ARM."""
     emulator, _ = _emulator(workshop)
-    built = workshop.programs("aarch64-linux-gnu", processor="aarch64", only=built_alone(name))
-    return Program((*emulator, built / name), {"XLRUNTIME_ONNXRUNTIME": str(library_of(_packages(workshop)))})
+    built = workshop.programs("aarch64-linux-gnu", processor="aarch64", only=CONFORMANCE)
+    return Program((*emulator, built / CONFORMANCE), {"XLRUNTIME_ONNXRUNTIME": str(library_of(_packages(workshop)))})
 
 
 def _emulator(workshop: Workshop) -> tuple[list[str | Path], Path]:
@@ -270,19 +263,19 @@ def windows(workshop: Workshop) -> list[Runner]:
     """Return C, compiled with MinGW and with zig, and Node."""
     rows = []
     for compiler in COMPILERS:
-        for row in c_runner(WINDOWS, "", partial(windows_c, workshop, "xlconformance", compiler)):
+        for row in c_runner(WINDOWS, "", partial(windows_c, workshop, compiler)):
             rows.append(replace(row, platform=f"{WINDOWS}, {compiler}"))
     return [*rows, *(Runner(WINDOWS, f"Node {node}", "", partial(windows_node, workshop, node)) for node in NODES)]
 
 
-def windows_c(workshop: Workshop, program: str, compiler: str = "MinGW") -> Program:
-    """Return a program of the C library for Windows."""
+def windows_c(workshop: Workshop, compiler: str = "MinGW") -> Program:
+    """Return the C runner for Windows."""
     wine = _wine(workshop)
-    built = workshop.programs(COMPILERS[compiler], "Windows", "AMD64", built_alone(program))
+    built = workshop.programs(COMPILERS[compiler], "Windows", "AMD64", CONFORMANCE)
     packages = workshop.wheels(["win_amd64"], "3.11", pinned("onnxruntime"))
     library = packages / "onnxruntime" / "capi" / "onnxruntime.dll"
     environment = {**wine.environment, "XLRUNTIME_ONNXRUNTIME": wine.path(library)}
-    return Program((*wine.command, built / f"{program}.exe"), environment, wine.path)
+    return Program((*wine.command, built / f"{CONFORMANCE}.exe"), environment, wine.path)
 
 
 def windows_node(workshop: Workshop, node: str) -> Program:
