@@ -156,11 +156,11 @@ def compare(
 
 def _curves(experiment: Experiment, variants: Sequence[Variant]) -> dict[str, list[Point]]:
     """Return bits of the training text by number of updates, as means of the seeds, by name of the model."""
-    found = {}
+    curves = {}
     for one in variants:
         seeds = [experiment.curve(one, seed) for seed in range(experiment.seeds)]
-        found[one.name] = [point(same[0][0], [bits for _, bits in same]) for same in zip(*seeds, strict=True)]
-    return found
+        curves[one.name] = [point(same[0][0], [bits for _, bits in same]) for same in zip(*seeds, strict=True)]
+    return curves
 
 
 @experiment_options(SCALES, config_of)
@@ -185,22 +185,22 @@ def figure4(experiment: Experiment) -> None:
     check_picture(picture)
     chosen = experiment.chosen(VARIANTS["reformer_figure4"])
     experiment.run(chosen)
-    kept, rows = {}, []
+    scores_by_model, rows = {}, []
     scores: dict[str, list[float]] = {}
     lines: dict[str, list[Point]] = {}
     for one in chosen:
-        found = {
+        bits_by_rounds = {
             f"LSH-{rounds}" if rounds else "full": [
                 bits(experiment, with_attention(experiment.trained(one, seed), rounds))
                 for seed in range(experiment.seeds)
             ]
             for rounds in (*ROUNDS, None)
         }
-        kept[one.name] = found
-        rows.append((one.name, *map(mean_and_error, found.values())))
-        scores |= {f"{one.name} by {attention}": seeds for attention, seeds in found.items()}
-        lines[f"trained with {one.name}"] = [point(rounds, found[f"LSH-{rounds}"]) for rounds in ROUNDS]
-    experiment.keep("reformer_figure4", kept)
+        scores_by_model[one.name] = bits_by_rounds
+        rows.append((one.name, *map(mean_and_error, bits_by_rounds.values())))
+        scores |= {f"{one.name} by {attention}": seeds for attention, seeds in bits_by_rounds.items()}
+        lines[f"trained with {one.name}"] = [point(rounds, bits_by_rounds[f"LSH-{rounds}"]) for rounds in ROUNDS]
+    experiment.keep("reformer_figure4", scores_by_model)
     print_rows(("trained with", *(f"LSH-{rounds}" for rounds in ROUNDS), "full"), rows)
     print_orderings(ORDERINGS["reformer_figure4"], scores)
     draw(picture, lines, "rounds of hashing at evaluation", "bits of held-out text")
@@ -270,7 +270,7 @@ def figure5_speed(out: Path, tokens: int, shortest: int, repeats: int, threads: 
     picture = out / "reformer_figure5_speed.png"
     check_picture(picture)
     lengths = [shortest << power for power in range((tokens // shortest).bit_length())]
-    found: dict[str, list[Point]] = {}
+    milliseconds: dict[str, list[Point]] = {}
     for length in lengths:
         times: dict[str, list[float]] = {}
         for turn in range(repeats + 1):
@@ -280,13 +280,13 @@ def figure5_speed(out: Path, tokens: int, shortest: int, repeats: int, threads: 
                 if turn:
                     times.setdefault(name, []).append(spent)
         for name, each in times.items():
-            found.setdefault(name, []).append((length, 1000 * statistics.median(each)))
+            milliseconds.setdefault(name, []).append((length, 1000 * statistics.median(each)))
     (out / "reformer_figure5_speed.json").write_text(
-        json.dumps({"tokens": tokens, "ms": found}, indent=1) + "\n", "utf-8"
+        json.dumps({"tokens": tokens, "ms": milliseconds}, indent=1) + "\n", "utf-8"
     )
-    rows = [(name, *(f"{ms:.0f}" for _, ms in points)) for name, points in found.items()]
+    rows = [(name, *(f"{ms:.0f}" for _, ms in points)) for name, points in milliseconds.items()]
     print_rows((f"ms for {tokens:,} tokens", *map(str, lengths)), rows)
-    draw(picture, found, "length", f"ms for {tokens:,} tokens", log="xy")
+    draw(picture, milliseconds, "length", f"ms for {tokens:,} tokens", log="xy")
 
 
 COMMANDS = {

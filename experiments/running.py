@@ -222,9 +222,9 @@ class Experiment:
             return False
         run = saved_run(out)
         # A model may be evaluated on another device than it was trained on.
-        found = replace(run.training_config, device=self.device).to_dict()
+        training = replace(run.training_config, device=self.device).to_dict()
         expected = training_of(variant, self.scale, seed, self.device).to_dict()
-        if (run.model_config, found) != (self.config(variant), expected):
+        if (run.model_config, training) != (self.config(variant), expected):
             raise click.UsageError(f"{out}: this model was trained with other settings; choose another --out.")
         return True
 

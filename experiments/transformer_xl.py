@@ -153,16 +153,16 @@ def table5(experiment: Experiment) -> None:
     chosen = experiment.chosen(VARIANTS["table5"])
     experiment.run(chosen)
     length = experiment.scale.tgt_len
-    kept: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = {}
     rows = []
     for variant in chosen:
         for name, averaged in ((variant.name, False), (AVERAGED.format(variant.name), True)):
             models = [experiment.model(variant, seed, averaged) for seed in range(experiment.seeds)]
-            kept[name] = [bits_at_length(model, experiment.held_out, length, recurrence=True) for model in models]
-            rows.append((name, *PAPER_5.get(name, (None, None)), mean_and_error(kept[name])))
-    experiment.keep("table5", kept)
+            scores[name] = [bits_at_length(model, experiment.held_out, length, recurrence=True) for model in models]
+            rows.append((name, *PAPER_5.get(name, (None, None)), mean_and_error(scores[name])))
+    experiment.keep("table5", scores)
     print_rows(("model", "paper: valid", "test", "bits"), rows)
-    print_orderings(ORDERINGS["table5"], kept)
+    print_orderings(ORDERINGS["table5"], scores)
 
 
 def by_length(experiment: Experiment, variant: Variant, model: TransformerXL) -> dict[int, float]:
@@ -186,19 +186,19 @@ def compare(experiment: Experiment, name: str) -> None:
     """
     chosen = experiment.chosen(VARIANTS[name])
     experiment.run(chosen)
-    rows, kept, scores = [], {}, {}
+    rows, models, scores = [], {}, {}
     for variant in chosen:
-        found = [by_length(experiment, variant, experiment.model(variant, seed)) for seed in range(experiment.seeds)]
-        init = [one[round(experiment.scale.tgt_len * variant.length)] for one in found]
-        best = [min(one.values()) for one in found]
-        means = {length: sum(one[length] for one in found) / len(found) for length in found[0]}
+        bits = [by_length(experiment, variant, experiment.model(variant, seed)) for seed in range(experiment.seeds)]
+        init = [one[round(experiment.scale.tgt_len * variant.length)] for one in bits]
+        best = [min(one.values()) for one in bits]
+        means = {length: sum(one[length] for one in bits) / len(bits) for length in bits[0]}
         shortest = min(length for length, mean in means.items() if mean <= min(means.values()) + 1e-3)
         scores[variant.name] = best
-        kept[variant.name] = {"paper": variant.paper, "bits": found}
+        models[variant.name] = {"paper": variant.paper, "bits": bits}
         sign = "yes" if variant.recurrence else "no"
         figures = mean_and_error(init), mean_and_error(best), shortest
         rows.append((sign, variant.encoding, variant.loss, *variant.paper, *figures))
-    experiment.keep(name, kept)
+    experiment.keep(name, models)
     heading = ("recurrence", "encoding", "loss", "paper: init", "best", "length", "bits: init", "best", "length")
     print_rows(heading, rows)
     print_orderings(ORDERINGS[name], scores)
@@ -216,9 +216,9 @@ def table6(experiment: Experiment) -> None:
 def shuffled_sentences(text: bytes) -> bytes:
     """Return the sentences of a text, each on its line, in an order that is always the same."""
     sentences = [" ".join(part.split()) for part in re.split(r"(?<=[.!?])\s+", text.decode("utf-8", "replace"))]
-    kept = [sentence for sentence in sentences if sentence]
-    random.Random(0).shuffle(kept)
-    return "".join(f"{sentence}\n" for sentence in kept).encode()
+    lines = [sentence for sentence in sentences if sentence]
+    random.Random(0).shuffle(lines)
+    return "".join(f"{sentence}\n" for sentence in lines).encode()
 
 
 @experiment_options(SCALES, model_of, shuffled_sentences)
@@ -246,13 +246,13 @@ def last_token_nats(model: TransformerXL, text: Tensor, context: int, longest: i
     limit = model.config.position_limit
     context = context if limit is None else min(context, limit)
     places = np.linspace(longest, len(text) - 1, min(TOKENS, len(text) - longest), dtype=np.int64)
-    found = []
+    nats = []
     for part in torch.from_numpy(places).split(ROWS):
         rows = torch.stack([text[place - context : place + 1].long() for place in part.tolist()])
         rows = rows.to(next(model.parameters()).device)
         hidden, _ = model(rows[:, :-1])
-        found.append(-model.log_probs(hidden[:, -1:], rows[:, -1:])[:, 0].double().cpu())
-    return torch.cat(found).numpy()
+        nats.append(-model.log_probs(hidden[:, -1:], rows[:, -1:])[:, 0].double().cpu())
+    return torch.cat(nats).numpy()
 
 
 def _losses(models: list[TransformerXL], text: Tensor, longest: int, context: int) -> list[npt.NDArray[np.float64]]:
@@ -269,7 +269,7 @@ def table8(experiment: Experiment) -> None:
     experiment.run(group)
     step = max(1, experiment.scale.tgt_len // 4)
     longest = round(experiment.scale.tgt_len * max(experiment.scale.lengths))
-    kept = {}
+    recl_by_model = {}
     results: list[list[int]] = [[0, 0, 0] for _ in group]
     for seed in range(experiment.seeds):
         models = [experiment.model(variant, seed) for variant in group]
@@ -280,13 +280,13 @@ def table8(experiment: Experiment) -> None:
             longest=longest,
             shares=SHARES,
         )
-        for row, found in enumerate(recl):
-            results[row] = [before + one.at_least for before, one in zip(results[row], found, strict=True)]
-            kept[f"{group[row].name}-{seed}"] = [one.at_least for one in found]
-    experiment.keep("table8", {"shares": SHARES, "paper": PAPER_8, "recl": kept})
+        for row, lengths in enumerate(recl):
+            results[row] = [before + one.at_least for before, one in zip(results[row], lengths, strict=True)]
+            recl_by_model[f"{group[row].name}-{seed}"] = [one.at_least for one in lengths]
+    experiment.keep("table8", {"shares": SHARES, "paper": PAPER_8, "recl": recl_by_model})
     rows = [
-        (variant.name, *PAPER_8[variant.name], *(f"{total / experiment.seeds:.0f}" for total in found))
-        for variant, found in zip(group, results, strict=True)
+        (variant.name, *PAPER_8[variant.name], *(f"{total / experiment.seeds:.0f}" for total in lengths))
+        for variant, lengths in zip(group, results, strict=True)
     ]
     shares = tuple(f"r = {share}" for share in SHARES)
     print_rows(("model", *(f"paper: {shares[0]}", *shares[1:]), *(f"ours: {shares[0]}", *shares[1:])), rows)

@@ -80,10 +80,6 @@ NOT_RUN = {
         "docs/api.md",
         "pip install '.[cpu]'    # in a clone: numpy, ONNX Runtime, safetensors, tqdm; no PyTorch, no ONNX",
     ): (INSTALLS),
-    (
-        "docs/how_large.md",
-        "$ python -m benchmarks.how_large --rate 9394 --tokens 1e12 --cores 1000",
-    ): "runs in the repository: tests/test_how_large.py compares it",
     ("docs/duplication.md", "python -m experiments reformer_table2 --out RUNS"): "trains for hours",
     (
         "docs/duplication.md",

@@ -122,11 +122,11 @@ def run_skipped_tests(settings: Settings, record: Record) -> None:
     """
     if not settings.on_cuda:
         command = [*PYTEST, "--collect-only", "-n0"]
-        found = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-        count = sum("::" in line for line in found.stdout.splitlines())
+        collection = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+        count = sum("::" in line for line in collection.stdout.splitlines())
         record({"collected": count})
-        if found.returncode or not count:
-            raise PartError(f"pytest collected {count} tests and ended with status {found.returncode}")
+        if collection.returncode or not count:
+            raise PartError(f"pytest collected {count} tests and ended with status {collection.returncode}")
         return
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, "results.xml")
@@ -149,8 +149,8 @@ def judge(results: str, record: Record) -> None:
     if not cases:
         raise PartError("pytest ran no test")
     if bad:
-        shown = ", ".join(bad[:5]) + (", …" if len(bad) > 5 else "")
-        raise PartError(f"{len(bad)} of {len(cases)} tests did not pass: {shown}")
+        names = ", ".join(bad[:5]) + (", …" if len(bad) > 5 else "")
+        raise PartError(f"{len(bad)} of {len(cases)} tests did not pass: {names}")
 
 
 def many_segments_in_place(settings: Settings, record: Record) -> None:
@@ -200,8 +200,8 @@ def strictly_placed(settings: Settings, record: Record) -> None:
         PartError: a graph was refused; the message names the bundles.
     """
     bundles = {path.parent.name: path for path in sorted(GOLDEN.glob("*/bundle"))}
-    made = (*(shape.name for shape in shapes_of(settings)), TEXT_MODEL, *FLOAT16)
-    bundles |= {name: bundle_of(settings, name) for name in made}
+    names = (*(shape.name for shape in shapes_of(settings)), TEXT_MODEL, *FLOAT16)
+    bundles |= {name: bundle_of(settings, name) for name in names}
     elsewhere: dict[str, dict[str, Any]] = {}
     refused: dict[str, str] = {}
     for name, folder in bundles.items():

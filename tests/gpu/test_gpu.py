@@ -15,7 +15,7 @@ import pytest
 from benchmarks.sides import SideError
 from tests.gpu import __main__ as trial
 from tests.gpu import checks, speed
-from tests.gpu.__main__ import PARTS, TOTAL_SECONDS
+from tests.gpu.__main__ import PARTS
 from tests.gpu.bundles import TEXT_MODEL, Shape, bundle_of, make_bundles
 from tests.gpu.checks import judge
 from tests.gpu.parts import (
@@ -30,7 +30,6 @@ from tests.gpu.parts import (
     run_here,
 )
 from tests.gpu.speed import BUNDLE, CAPTURED, COMPILED, EAGER, side_name
-from tests.gpu.table import markdown
 from tests.helpers.paths import ROOT
 from tests.helpers.pretended_cuda import pretend_cuda
 from xlruntime.cuda_graphs import FixedSession
@@ -44,10 +43,6 @@ ABSENT = Settings("cuda:99", True, "")
 
 def part_that(run: Callable[[Settings, Record], None], needs_cuda: bool = False) -> Part:
     return Part("made_up", "", 5, run, needs_cuda)
-
-
-def test_all_parts_together_end_within_ten_minutes() -> None:
-    assert sum(part.seconds for part in PARTS.values()) <= TOTAL_SECONDS < 600
 
 
 def test_parts_come_with_what_they_need_in_their_order() -> None:
@@ -72,19 +67,6 @@ def test_part_that_fails_says_why_and_keeps_its_figures(capsys: pytest.CaptureFi
         found = run_here(part_that(fails, needs_cuda), REHEARSAL)
         assert (found.status, found.reason, found.figures) == ("failed", "ValueError: too long", {"steps": 3})
     assert "Traceback" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("statuses", "expected"),
-    [
-        (["passed", "skipped"], True),
-        (["passed", "failed"], False),
-        (["skipped"], False),
-        ([], False),
-    ],
-)
-def test_success_is_no_failure_and_something_that_passed(statuses: list[Any], expected: bool) -> None:
-    assert trial.succeeded([Outcome("x", status) for status in statuses]) is expected
 
 
 def test_device_that_is_absent_fails_in_a_process_of_its_own() -> None:
@@ -162,29 +144,6 @@ def test_every_test_that_skips_without_cuda_has_the_marker() -> None:
     files = [file for file in (ROOT / "tests").rglob("test_*.py") if file != here and skips.search(file.read_text())]
     assert len(files) >= 3
     assert [file.name for file in files if "pytest.mark.cuda" not in file.read_text()] == []
-
-
-def test_tables_show_medians_and_what_became_of_each_part() -> None:
-    def row(milliseconds: float) -> dict[str, Any]:
-        return {"median": milliseconds / 1e3, "tokens": 80}
-
-    sides = {"bundle, batch 1": row(2.0), "PyTorch eager, batch 1": row(9.0), "bundle, batch 8": row(4.0)}
-    shape = {"title": "A shape", "segment_len": 80, "mem_len": 2100, "sides": sides}
-    outcomes = [
-        Outcome(
-            "machine", "passed", 3.2, figures={"gpu": "a GPU", "versions": {"torch": "2.13"}, "date": "2026-11-22T"}
-        ),
-        Outcome("tests", "failed", 60, "1 of 3 tests did not pass: a|b"),
-        Outcome("speed", "passed", 100, figures={"shapes": {"x": shape}}),
-    ]
-    text = markdown(outcomes, "cuda:0", tiny=False)
-    assert "cuda:0; device a GPU; PyTorch 2.13; date 2026-11-22\n" in text
-    assert (
-        "| 80 / 2,100 | 1 | 2.00 | 40,000 |  | 9.00 (4.50 ×) |  |\n| 80 / 2,100 | 8 | 4.00 | 20,000 |  |  |  |" in text
-    )
-    assert "| tests | failed: 1 of 3 tests did not pass: a/b | 60 |" in text
-    assert "rehearsal" not in text
-    assert markdown(outcomes, "cpu", tiny=True).startswith("**A rehearsal in tiny sizes on cpu: no figures of a GPU.**")
 
 
 def test_sides_that_fail_or_compute_something_else_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,20 +87,20 @@ class Compared:
     def add(self, model: Model, outputs: Sequence[Outputs], memories: Sequence[Memory], length: int) -> None:
         """Add the differences of a step. If buckets flipped, continue both walks with the memory of the bodies."""
         pairs = {entry.input: [memory.array(entry) for memory in memories] for entry in model.bundle.memory}
-        flips, kept = np.zeros(ROWS, np.int64), [np.zeros(ROWS)]
+        flips, memory = np.zeros(ROWS, np.int64), [np.zeros(ROWS)]
         for name, (one, other) in pairs.items():
             if "bucket" in name:
                 flips += (one != other).sum(axis=tuple(range(1, one.ndim)))
                 self.buckets += one[..., :1].size * length  # the last axis has the tokens
             else:
-                kept.append(np.abs(one.astype(np.float64) - other).reshape(ROWS, -1).max(axis=1, initial=0))
+                memory.append(np.abs(one.astype(np.float64) - other).reshape(ROWS, -1).max(axis=1, initial=0))
         if flips.any():
             for one, other in pairs.values():
                 one[...] = other
         differences, same = _log_probs(outputs), flips == 0
         self.steps += 1
         self.flips += int(flips.sum())
-        self.memory = float(np.maximum(self.memory, np.max(kept, axis=0)[same].max(initial=0)))  # NaN stays
+        self.memory = float(np.maximum(self.memory, np.max(memory, axis=0)[same].max(initial=0)))  # NaN stays
         self.log_prob = float(np.maximum(self.log_prob, differences[same].max(initial=0)))
         self.flipped = float(np.maximum(self.flipped, differences[~same].max(initial=0)))
 

@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,18 +56,15 @@ class Outcome:
 
     Attributes:
         runs: number of compared runs; kills: number of kills of all runs.
-        before_saving: kills before the first state; at_states: sizes of the states at the other kills.
+        at_states: sizes of the states at the kills that came after one.
         positions: fraction of the output that existed at each of these kills.
-        killed: number of kills by what was killed.
         different: runs whose output differed from the undisturbed run's.
     """
 
     runs: int = 0
     kills: int = 0
-    before_saving: int = 0
     at_states: list[int] = field(default_factory=list)
     positions: list[float] = field(default_factory=list)
-    killed: Counter[str] = field(default_factory=Counter)
     different: list[str] = field(default_factory=list)
 
 
@@ -133,9 +129,9 @@ class Runs:
         out.mkdir(exist_ok=True)
         name, *options = WAYS[way]
         named = {"short": self.short, "long": self.long}
-        given = next((path for word, path in named.items() if word in way), None)
-        given = given or (self.lines if "--field" in options else self.documents)
-        line = [sys.executable, "-m", "xlexport", "score", str(self.bundle), str(given), "-o", str(out / name)]
+        source = next((path for word, path in named.items() if word in way), None)
+        source = source or (self.lines if "--field" in options else self.documents)
+        line = [sys.executable, "-m", "xlexport", "score", str(self.bundle), str(source), "-o", str(out / name)]
         line += ["--threads", "1", "--set", f"save_every={self.save_every}", *options, *more]
         if (out / name).exists():
             line.append("--force")
@@ -157,7 +153,7 @@ class Runs:
                         self.seconds[way] = min(self.seconds[way], time.monotonic() - began)
                     ended = True
                     break
-                outcome.killed[_kill(process, rng)] += 1
+                _kill(process, rng)
                 if not _end(process):
                     outcome.different.append(f"{way}: a process of a run that was killed did not end")
                 killed += 1
@@ -166,8 +162,6 @@ class Runs:
                 if state.exists() and partial.exists():
                     outcome.at_states.append(state.stat().st_size)
                     outcome.positions.append(partial.stat().st_size / len(self.expected[way]))
-                elif not (out / name).exists():
-                    outcome.before_saving += 1
             if not ended:
                 process = self.start(way, out, *_again(way, killed, rng))
             _, err = process.communicate()
@@ -186,20 +180,18 @@ def _again(way: str, killed: int, rng: random.Random) -> list[str]:
     return ["--resume", *(["--processes", str(rng.randint(1, 3))] if "processes" in way else [])]
 
 
-def _kill(process: subprocess.Popen[bytes], rng: random.Random) -> str:
-    """Kill a run or a process of it, or interrupt them all, as Ctrl-C does; return what was killed."""
+def _kill(process: subprocess.Popen[bytes], rng: random.Random) -> None:
+    """Kill a run or a process of it, or interrupt them all, as Ctrl-C does."""
     kind = rng.choice(("run", "run", "worker", "Ctrl-C"))
     with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # it ended by itself
         if kind == "Ctrl-C":
             os.killpg(process.pid, signal.SIGINT)
-            return kind
+            return
         children = psutil.Process(process.pid).children() if kind == "worker" else []
-        workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
-        if workers:
+        if workers := [child for child in children if "spawn_main" in " ".join(child.cmdline())]:
             rng.choice(workers).kill()
-            return kind
+            return
     process.kill()
-    return "run"
 
 
 def _end(process: subprocess.Popen[bytes]) -> bool:
@@ -207,11 +199,9 @@ def _end(process: subprocess.Popen[bytes]) -> bool:
     until = time.monotonic() + PATIENCE
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=PATIENCE)
-    while left := _left(process.pid):
+    while _left(process.pid):
         if time.monotonic() > until:
-            for other in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(other, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return False
         time.sleep(0.02)
@@ -220,15 +210,16 @@ def _end(process: subprocess.Popen[bytes]) -> bool:
 
 def _left(group: int) -> list[int]:
     """Return the processes of a group that are there."""
-    found: list[int] = []
+    left: list[int] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-    return found
+                left.append(process.pid)
+    return left
 
 
 def main() -> None:
+    """Kill runs until the number of points is reached, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--points", type=int, default=50)
@@ -242,19 +233,15 @@ def main() -> None:
     ways = [way for way in WAYS if options.way in way] or parser.error(f"--way: none of {', '.join(WAYS)}")
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(options.bundle, Path(folder), options.bytes, options.save_every, ways, options.documents)
-        print({way: f"{len(runs.expected[way]):,} bytes in {runs.seconds[way]:.1f} s" for way in runs.ways}, flush=True)
         while outcome.kills < options.points:
-            runs.kill(runs.ways[outcome.runs % len(runs.ways)], rng, outcome)
-            print(f"\r{outcome.kills} kills, {outcome.runs} runs", end="", file=sys.stderr, flush=True)
-    print(f"\nkills                 {outcome.kills}, {outcome.before_saving} of them before the first state")
-    print(f"killed                {', '.join(f'{what} {count}' for what, count in outcome.killed.items())}")
-    print(f"runs compared         {outcome.runs}")
+            way = runs.ways[outcome.runs % len(runs.ways)]
+            runs.kill(way, rng, outcome)
+            print(f"{outcome.kills} kills, {outcome.runs} runs, {len(outcome.different)} different: {way}", flush=True)
+    print(f"{outcome.kills - len(outcome.at_states)} kills were before the first state")
     if outcome.at_states:
         print(f"output at the others  {min(outcome.positions):.0%} to {max(outcome.positions):.0%} of the whole")
         print(f"state                 {min(outcome.at_states):,} to {max(outcome.at_states):,} bytes")
-    print(f"different             {len(outcome.different)}")
-    for line in outcome.different:
-        print(line)
+    print(f"{len(outcome.different)} different", *outcome.different, sep="\n")
     sys.exit(bool(outcome.different))
 
 

@@ -66,10 +66,10 @@ Tensors = dict[str, torch.Tensor]
 T = TypeVar("T")
 
 
-def equal(found: Arrays, expected: Arrays) -> bool:
+def equal(arrays: Arrays, expected: Arrays) -> bool:
     """Return whether results are those of the undamaged input."""
-    return len(found) == len(expected) and all(
-        a.shape == b.shape and bool((abs(a - b) <= CLOSE).all()) for a, b in zip(found, expected, strict=True)
+    return len(arrays) == len(expected) and all(
+        a.shape == b.shape and bool((abs(a - b) <= CLOSE).all()) for a, b in zip(arrays, expected, strict=True)
     )
 
 
@@ -102,13 +102,13 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     files = {"vocabulary.json": vocabulary.to_json().encode(), "tokenizer.model": sentencepiece(29, TEXT)}
     files["tokenizer.json"] = next(iter(TokenizerJson(folder).seeds()))
     kinds = {"vocabulary.json": "vocabulary", "tokenizer.json": "tokenizers", "tokenizer.model": "sentencepiece"}
-    made = {name: golden_bundle(name) for name in (EMPTY, ZEROS)}
+    bundles = {name: golden_bundle(name) for name in (EMPTY, ZEROS)}
     for name, content in files.items():
         (folder / name).write_bytes(content)
-        made[name] = with_tokenizer(
+        bundles[name] = with_tokenizer(
             golden_bundle("pre_lnorm_empty"), folder / kinds[name], folder / name, kind=kinds[name]
         )
-    return made
+    return bundles
 
 
 @cache
@@ -162,8 +162,8 @@ def test_damaged_bundle_is_refused_or_right(data: st.DataObject, bundles: dict[s
     source = data.draw(st.sampled_from(sorted(bundles.values())))
     _, files = data.draw(damaged_files(files_of(source)))
     copy = write(tmp_path / "copy", files)
-    found = unless_refused(lambda: results(copy), XlruntimeError)
-    assert found is None or equal(found, undamaged(source))
+    scores = unless_refused(lambda: results(copy), XlruntimeError)
+    assert scores is None or equal(scores, undamaged(source))
 
 
 @STEADY
@@ -176,10 +176,10 @@ def test_changed_manifest_is_refused_or_said(data: st.DataObject, bundles: dict[
     copy = write(tmp_path / "copy", files_of(source))
     seal(copy, text)
     unless_refused(lambda: bundle_rows(read_bundle(copy), copy), XlruntimeError)
-    if (found := unless_refused(lambda: results(copy), XlruntimeError)) is not None:
+    if (scores := unless_refused(lambda: results(copy), XlruntimeError)) is not None:
         after = json.loads(text)
         changed = {name for name in {*before, *after} if before.get(name, ...) != after.get(name, ...)}
-        assert changed & COMPUTING or equal(found, undamaged(source))
+        assert changed & COMPUTING or equal(scores, undamaged(source))
 
 
 @STEADY
@@ -231,8 +231,8 @@ def test_damaged_stream_is_refused_or_right(
     model, file, expected = saved
     (tmp_path / "damaged").write_bytes(data.draw(damaged(file.read_bytes())))
 
-    found = unless_refused(lambda: continued(model, tmp_path / "damaged"), XlruntimeError)
-    assert found is None or equal([found], expected)
+    scores = unless_refused(lambda: continued(model, tmp_path / "damaged"), XlruntimeError)
+    assert scores is None or equal([scores], expected)
 
 
 @STEADY
@@ -331,11 +331,11 @@ def test_damaged_checkpoint_is_refused_or_right(data: st.DataObject, checkpoints
     sample = data.draw(st.sampled_from(checkpoints))
     name, files = data.draw(damaged_files(sample.files))
     copy = write(tmp_path / "copy", files)
-    found = unless_refused(lambda: sample.read(copy), XlexportError)
-    if found is not None and sample.checks and not name.endswith(".json"):
+    tensors = unless_refused(lambda: sample.read(copy), XlexportError)
+    if tensors is not None and sample.checks and not name.endswith(".json"):
         expected = sample.read(sample.path)
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[key], expected[key]) for key in expected)
+        assert tensors.keys() == expected.keys()
+        assert all(torch.equal(tensors[key], expected[key]) for key in expected)
 
 
 LINES = st.lists(

@@ -22,11 +22,11 @@ TOKENS = 190  # of a document: the Reformer reads 200
 
 
 def test_long_stream_keeps_counting_and_scoring(tmp_path: Path) -> None:
-    found = soak(20_000, tmp_path)
+    result = soak(20_000, tmp_path)
     # The same sums of at most 26 terms in another order: 2e-6 seen.
-    assert found.difference < 2e-5
-    assert found.large_difference < 2e-5
-    assert found.resident[-1] - found.resident[0] < 10  # megabytes
+    assert result.difference < 2e-5
+    assert result.large_difference < 2e-5
+    assert result.resident[-1] - result.resident[0] < 10  # megabytes
 
 
 def walk(model: Model, seed: int) -> npt.NDArray[Any]:

@@ -109,9 +109,9 @@ def test_without_atheris_the_command_says_so(tmp_path: Path) -> None:
 
 @NEEDS_ATHERIS
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "found"), [("planted", True), ("regions", False)])
-def test_search_finds_what_is_planted_and_nothing_else(name: str, found: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "findings"), [("planted", True), ("regions", False)])
+def test_search_finds_what_is_planted_and_nothing_else(name: str, findings: bool, tmp_path: Path) -> None:
     result = search(tmp_path, name, "--seconds", "6")
-    assert result.returncode == found, result.stdout + result.stderr
-    kept = [file.read_bytes() for file in (tmp_path / "findings").iterdir()]
-    assert len(kept) == found and all(b"!?" in raw or b"\x1b" in raw for raw in kept)
+    assert result.returncode == findings, result.stdout + result.stderr
+    inputs = [file.read_bytes() for file in (tmp_path / "findings").iterdir()]
+    assert len(inputs) == findings and all(b"!?" in raw or b"\x1b" in raw for raw in inputs)
