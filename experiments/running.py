@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import statistics
-import tempfile
-import time
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +15,7 @@ from typing import Any, Literal
 import click
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from xlexport.errors import XlexportError
 from xlexport.figures import plain, save_picture
@@ -51,7 +50,6 @@ __all__ = [
 ]
 
 STREAMS = 8
-PROBE = 4  # updates that an estimate measures; the first is not counted
 INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
 
 Encoding = Literal["relative", "shaw", "sinusoidal", "learned"]
@@ -157,21 +155,17 @@ class Experiment:
         return [variant for variant in variants if not self.only or variant.name in self.only]
 
     def run(self, variants: Sequence[Variant]) -> None:
-        """Say how long the models take that are not trained yet, and train them.
+        """Train the models that are not trained yet, with a bar that shows the time left.
 
         Raises:
             click.UsageError: a model in the folder was trained with other settings.
         """
         missing = [(v, seed) for seed in range(self.seeds) for v in variants if not self._is_trained(v, seed)]
-        if not missing:
-            return
-        of_update = {variant: self._seconds_of_update(variant) for variant in dict(missing)}
-        seconds = sum(of_update[variant] for variant, _ in missing) * self.scale.steps
-        models = "1 model" if len(missing) == 1 else f"{len(missing)} models"
-        click.echo(f"{models} of {self.scale.steps:,} updates: about {_duration(seconds)} here", err=True)
-        for number, (variant, seed) in enumerate(missing, start=1):
-            click.echo(f"[{number}/{len(missing)}] {variant.name}, seed {seed}", err=True)
-            self.trained(variant, seed)
+        with tqdm(total=len(missing) * self.scale.steps, unit="update", disable=None if missing else True) as bar:
+            for number, (variant, seed) in enumerate(missing):
+                bar.write(f"[{number + 1}/{len(missing)}] {variant.name}, seed {seed}", sys.stderr)
+                before = number * self.scale.steps
+                self.trained(variant, seed, on_step=lambda step, before=before: bar.update(before + step - bar.n))  # type: ignore[misc]
 
     def model(self, variant: Variant, seed: int, averaged: bool = True) -> TransformerXL:
         """Return a trained Transformer-XL, as `trained` does."""
@@ -179,18 +173,21 @@ class Experiment:
         assert isinstance(model, TransformerXL)
         return model
 
-    def trained(self, variant: Variant, seed: int, averaged: bool = True) -> LanguageModel:
+    def trained(
+        self, variant: Variant, seed: int, averaged: bool = True, on_step: Callable[[int], object] = lambda step: None
+    ) -> LanguageModel:
         """Return a trained model in eval mode; train it first, or further, if it is not finished.
 
         Args:
             averaged: whether a model whose weights were averaged has the average, or else its last weights.
+            on_step: is called with the number of each update.
         """
         out = self._out(variant, seed)
         if not self._is_trained(variant, seed):
             config = training_of(variant, self.scale, seed, self.device)
             resume = (out / "checkpoint.pt").exists()
             result = train(self.config(variant), config, self.files, (), out, resume=resume,
-                           report=lambda line: None)  # fmt: skip
+                           report=lambda line: None, on_step=on_step)  # fmt: skip
             if result.interrupted:
                 raise KeyboardInterrupt
             (out / "finished").touch()
@@ -227,20 +224,6 @@ class Experiment:
         if (run.model_config, training) != (self.config(variant), expected):
             raise click.UsageError(f"{out}: this model was trained with other settings; choose another --out.")
         return True
-
-    def _seconds_of_update(self, variant: Variant) -> float:
-        config = replace(training_of(variant, self.scale, 0, self.device), steps=PROBE)
-        times: list[float] = []
-        probe = Path(tempfile.mkdtemp(dir=self.folder))
-        try:
-            result = train(self.config(variant), config, self.files, (), probe / "probe",
-                           report=lambda line: None,
-                           on_step=lambda step: times.append(time.perf_counter()))  # fmt: skip
-            if result.interrupted:
-                raise KeyboardInterrupt
-        finally:
-            shutil.rmtree(probe)
-        return (times[-1] - times[0]) / (PROBE - 1)
 
 
 @torch.no_grad()
@@ -456,9 +439,3 @@ def _divided(text: bytes, scale: Scale, folder: Path) -> tuple[tuple[Path, ...],
 
 def _names(variants: Sequence[Variant]) -> str:
     return ", ".join(variant.name for variant in variants)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

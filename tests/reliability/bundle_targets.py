@@ -218,7 +218,7 @@ class SentencePiece(_TokenizerFile):
             yield sentencepiece(size, model_type=kind, normalization_rule_name=normalizer)
 
 
-def sentencepiece(size: int, text: str = TEXT, **options: str) -> bytes:
+def sentencepiece(size: int, text: str = TEXT, **options: Any) -> bytes:
     """Return a model of at most `size` pieces."""
     from sentencepiece import SentencePieceTrainer
 

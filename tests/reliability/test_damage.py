@@ -35,7 +35,7 @@ from tests.helpers.paths import EMPTY, ROOT, ZEROS, golden_bundle
 from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer
 from tests.reliability.bundle_targets import TokenizerJson, sentencepiece
-from tests.reliability.damage import ANY_JSON, STEADY, VALUES, damaged, damaged_array, damaged_json
+from tests.reliability.damage import STEADY, VALUES, damaged, damaged_array, damaged_json
 from tests.reliability.target import check_message
 from tests.runtime.conftest import open_golden
 from xlexport.checkpoints import load as load_checkpoint
@@ -44,9 +44,8 @@ from xlexport.commands.inspect import bundle_rows
 from xlexport.errors import XlexportError
 from xlexport.scoring.inputs import LOOKED_AT
 from xlruntime import Model, TokenError, XlruntimeError, load
-from xlruntime.bundle import MANIFEST, Bundle
+from xlruntime.bundle import MANIFEST
 from xlruntime.bundle_files import digest_file, read_bundle
-from xlruntime.errors import BundleError
 from xlruntime.sampling import Sampling
 from xlruntime.state import write_state
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -406,14 +405,6 @@ def text_of(line: bytes) -> list[int]:
         return list(value["text"].encode("utf-8")) if isinstance(value["text"], str) else []
     except (ValueError, RecursionError, KeyError, TypeError, IndexError):
         return []
-
-
-@STEADY
-@given(ANY_JSON)
-def test_any_json_is_no_manifest(value: object) -> None:
-    with pytest.raises(BundleError) as caught:
-        Bundle.from_json(json.dumps(value), "it")
-    check_message(caught.value)
 
 
 @STEADY
