@@ -23,18 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from benchmarks.sides import (
-    PATH,
-    ROOT,
-    Pieces,
-    Ready,
-    Side,
-    SideError,
-    Sides,
-    add_to_json,
-    measure,
-    print_table,
-)
+from benchmarks.sides import PATH, ROOT, Pieces, Ready, Side, SideError, Sides, add_to_json, measure, print_table
 
 __all__ = ["Child", "main"]
 

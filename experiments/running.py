@@ -359,9 +359,7 @@ class ExperimentCommand(click.Command):
 
 
 def experiment_options(
-    scales: Mapping[str, Scale],
-    config_of: ConfigOf,
-    change: Callable[[bytes], bytes] = lambda text: text,
+    scales: Mapping[str, Scale], config_of: ConfigOf, change: Callable[[bytes], bytes] = lambda text: text
 ) -> Callable[[Callable[[Experiment], None]], click.Command]:
     """Make a command of a function that takes an experiment.
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.platforms import __main__ as command
+from tests.conformance.platforms.rows import crossings
 from tests.conformance.platforms.runners import Broken, Missing, Outcome, Program, Runner, play
-from tests.conformance.platforms.states import crossings
 from tests.conformance.platforms.workshop import Workshop
 from tests.helpers.paths import ROOT
 

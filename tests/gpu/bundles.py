@@ -118,17 +118,18 @@ def write_checkpoint(path: Path, config: dict[str, Any]) -> None:
     from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
     torch.manual_seed(0)
-    cutoffs = tuple(config.get("cutoffs", ()))
-    chosen = TransformerXLConfig(**{**config, "cutoffs": cutoffs, "dropout": 0.0, "first_memory": "zeros"})
-    save_checkpoint(
-        path, chosen, TransformerXL(chosen).state_dict(), tokenizer="bytes" if chosen.n_token == 256 else None
-    )
+    sizes = TransformerXLConfig(**{**config, "dropout": 0.0, "first_memory": "zeros"})
+    tokenizer = "bytes" if sizes.n_token == 256 else None
+    save_checkpoint(path, sizes, TransformerXL(sizes).state_dict(), tokenizer=tokenizer)
 
 
 def _make_shape(settings: Settings, shape: Shape) -> None:
-    checkpoint = _make_checkpoint(settings, shape)
+    """Verify only two segments, because the parts compare all their scores with PyTorch."""
+    checkpoint = checkpoint_of(settings, shape)
+    if not checkpoint.exists():
+        run_once(write_checkpoint, checkpoint, {**shape.config, "tgt_len": shape.segment_len, "mem_len": shape.mem_len})
     options = ["--set", "cuda_graphs=true"] if shape.cuda_graphs else ["--tokenizer", "none"]
-    _convert(checkpoint, bundle_of(settings, shape.name), options)
+    _run("convert", checkpoint, bundle_of(settings, shape.name), ["--segments", "2", *options])
 
 
 def _make_text_models(settings: Settings) -> None:
@@ -136,35 +137,17 @@ def _make_text_models(settings: Settings) -> None:
     if settings.tiny:
         _make_shape(settings, TINY_SHAPES[0])
     else:
-        _convert(sample_checkpoint(), text, ["--set", "cuda_graphs=true"])
+        _run("convert", sample_checkpoint(), text, ["--segments", "2", "--set", "cuda_graphs=true"])
     for name, memory_dtype in FLOAT16.items():
         options = ["--dtype", "float16", "--memory-dtype", memory_dtype, "--tokens", GATE_TOKENS]
         _run("quantize", text, bundle_of(settings, name), options)
 
 
-def _make_checkpoint(settings: Settings, shape: Shape) -> Path:
-    path = checkpoint_of(settings, shape)
-    if not path.exists():
-        run_once(write_checkpoint, path, {**shape.config, "tgt_len": shape.segment_len, "mem_len": shape.mem_len})
-    return path
-
-
-def _convert(checkpoint: Path, bundle: Path, options: Sequence[str]) -> None:
-    """Convert a checkpoint and verify only two segments, because the parts compare all their scores with PyTorch."""
-    _run("convert", checkpoint, bundle, ["--segments", "2", *options])
-
-
 def _run(command: str, source: Path, output: Path, options: Sequence[str]) -> None:
     if output.exists():
         return
-    process = subprocess.run(
-        [sys.executable, "-m", "xlexport", command, str(source), "-o", str(output), *options],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    line = [sys.executable, "-m", "xlexport", command, str(source), "-o", str(output), *options]
+    process = subprocess.run(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if process.returncode:
         last = (process.stderr.strip().splitlines() or ["no message"])[-1]
         raise PartError(f"{command} of {source} ended with status {process.returncode}: {last}")

@@ -141,10 +141,7 @@ def _measure_shape(settings: Settings, shape: Shape) -> tuple[dict[str, Any], di
     """Return the figures of the sides that were ready, and the reasons why the others were not."""
     threads = os.cpu_count() or 1
     batches = TINY_BATCHES if settings.tiny else BATCHES
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        ThreadPoolExecutor(min(READY_AT_ONCE, max(2, threads // 2))) as pool,
-    ):
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(min(READY_AT_ONCE, max(2, threads // 2))) as pool:
         starting = {
             side_name(side, batch_size): pool.submit(_start, settings, shape, side, batch_size, scratch)
             for batch_size in batches

@@ -18,17 +18,7 @@ from tests.gpu import checks, speed
 from tests.gpu.__main__ import PARTS
 from tests.gpu.bundles import TEXT_MODEL, Shape, bundle_of, make_bundles
 from tests.gpu.checks import judge
-from tests.gpu.parts import (
-    NEEDS_CUDA,
-    Outcome,
-    Part,
-    PartError,
-    Record,
-    Settings,
-    Status,
-    run_apart,
-    run_here,
-)
+from tests.gpu.parts import NEEDS_CUDA, Outcome, Part, PartError, Record, Settings, Status, run_apart, run_here
 from tests.gpu.speed import BUNDLE, CAPTURED, COMPILED, EAGER, side_name
 from tests.helpers.paths import ROOT
 from tests.helpers.pretended_cuda import pretend_cuda

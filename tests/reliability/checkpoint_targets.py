@@ -1,10 +1,9 @@
-"""Targets: pickles, archives of `torch.save`, TensorFlow's tables, safetensors, vocabularies."""
+"""Targets: pickles, archives of `torch.save`, TensorFlow's tables, vocabularies."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import math
 import pickle
 import warnings
@@ -16,20 +15,18 @@ from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
-import safetensors.torch
 import torch
 
 from tests.checkpoints import tensor_bundle_writer as writer
 from tests.helpers.paths import ROOT
 from tests.reliability.target import InputFile, Target
 from xlexport.checkpoints import safe_pickle, tensorflow_bundle
-from xlexport.checkpoints.files import read_tensors, safetensors_names
 from xlexport.checkpoints.tensorflow_bundle import open_tensor_bundle
 from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary
 from xlexport.errors import CheckpointError
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["Pickle", "Safetensors", "TensorFlowTable", "TorchArchive", "TorchLegacy", "TorchPickle", "VocabularyFile"]
+__all__ = ["Pickle", "TensorFlowTable", "TorchArchive", "TorchLegacy", "TorchPickle", "VocabularyFile"]
 
 NAMES = (
     *(b"collections\nOrderedDict\n", b"torch._utils\n_rebuild_tensor_v2\n", b"torch\nFloatStorage\n", b"os\nsystem\n"),
@@ -170,30 +167,6 @@ class TensorFlowTable(Target):
         with mock.patch.object(tensorflow_bundle, "_masked_crc", lambda data: mock.ANY):
             bundle = open_tensor_bundle(self._prefix)
             return [bundle.read(name) for name in list(bundle.entries)[:3]]
-
-
-class Safetensors(Target):
-    """A safetensors file of weights."""
-
-    errors = (CheckpointError,)
-    words = tuple(b'"dtype": "shape": "data_offsets": "__metadata__": "F32" "BF16" "F8_E4M3" "I64"'.split())
-
-    def __init__(self, folder: Path) -> None:
-        self._file = InputFile(folder / "model.safetensors")
-
-    def seeds(self) -> Iterable[bytes]:
-        weight = torch.arange(6, dtype=torch.float32).reshape(2, 3)
-        tensors = {"a": weight, "b": weight.bfloat16(), "c": weight.bool(), "d": torch.empty(0, 2)}
-        yield safetensors.torch.save(tensors, {"format": "pt"})
-        kinds = ("F4", "F6_E2M3", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F16", "F64", "C64", "I8", "U16", "U64")
-        for kind in kinds:
-            header = json.dumps({"x": {"dtype": kind, "shape": [2], "data_offsets": [0, 2]}}).encode()
-            yield len(header).to_bytes(8, "little") + header + bytes(2)
-
-    def read(self, raw: bytes) -> object:
-        path = self._file.write(raw)
-        safetensors_names(path)
-        return {name: (tensor.dtype, tensor.shape) for name, tensor in read_tensors(path).items()}
 
 
 class VocabularyFile(Target):

@@ -1,4 +1,4 @@
-"""Targets: tables, regions and texts as `xlexport score` reads them, against a plainer way of reading."""
+"""Targets: tables and texts as `xlexport score` reads them, against a plainer way of reading."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import BinaryIO, ClassVar, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["Regions", "Table", "Utf8", "Words"]
+__all__ = ["Table", "Utf8", "Words"]
 
 TEXTS = ("", "plain text\nof two lines", "naïve 日本 \U0001f642\r\n\r\n e\u0301 \u2028 end", "\ufefflone \x00 nul")
 STEP = 1 << 12  # tokens requested at once
@@ -32,55 +32,14 @@ MARK = b"\xef\xbb\xbf"
 Documents = list[list[int] | None]  # the tokens of each document; None: it is refused
 
 
-class _File(Target):
-    """A file of documents; each is read to its end or refused."""
+class Table(Target):
+    """A table of comma-separated values, each row with a text; it is read to its end or refused."""
 
     errors = (TextError, TokenError)
-    reading = Reading(binary=True)
-    suffix = ""
-    words: ClassVar[tuple[bytes, ...]] = (b"\n", b"\r\n", MARK, b"\xff")
+    words = (b"\n", b"\r\n", MARK, b"\xff", b'"', b'""', b",", b"\r", b"text", b'"\n"', b'",', b'\n,"')
 
     def __init__(self, folder: Path) -> None:
-        self._file = InputFile(folder / f"documents{self.suffix}")
-
-    def plain(self, raw: bytes) -> Documents:
-        """Return the documents of an unpacked file in the plainest way.
-
-        Raises:
-            ValueError: the file is refused.
-        """
-        raise NotImplementedError
-
-    def read(self, raw: bytes) -> object:
-        path, tokenizer = self._file.write(raw), ByteTokenizer()
-        result: Documents = []
-        for document in documents([Input(str(path), path)], self.reading, io.BytesIO(), keep=False):
-            ids: list[int] = []
-            try:
-                reader = TokenReader(document, tokenizer, 256)
-                while len(piece := reader.take(STEP)):
-                    ids += piece.ids.tolist()
-            except self.errors:
-                result.append(None)
-            else:
-                result.append(ids)
-        if result != (expected := self._expected(raw)):
-            raise BrokenPromiseError(f"found {str(result)[:200]}, expected {str(expected)[:200]}")
-        return result
-
-    def _expected(self, raw: bytes) -> Documents:
-        try:
-            return self.plain(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-        except (ValueError, OSError, EOFError, zlib.error):
-            return [None]
-
-
-class Table(_File):
-    """A table of comma-separated values, each row with a text."""
-
-    suffix = ".csv"
-    reading = Reading(field="text", binary=True)
-    words = (*_File.words, b'"', b'""', b",", b"\r", b"text", b'"\n"', b'",', b'\n,"')
+        self._file = InputFile(folder / "documents.csv")
 
     def seeds(self) -> Iterable[bytes]:
         for text in TEXTS:
@@ -91,47 +50,52 @@ class Table(_File):
         yield b"text,text\n1,2\n"
         yield gzip.compress(b"text\npacked\n", mtime=0)
 
-    def plain(self, raw: bytes) -> Documents:
-        lines = re.findall(rb"[^\n]*\n|[^\n]+", raw)
-        decoded = map(lambda number: lines[number].decode("utf-8" if number else "utf-8-sig"), range(len(lines)))
-        reader = csv.reader(decoded, strict=True)
-        names: list[str] = []
+    def read(self, raw: bytes) -> object:
+        path, tokenizer = self._file.write(raw), ByteTokenizer()
+        reading = Reading(field="text", binary=True)
         result: Documents = []
-        while True:
+        for document in documents([Input(str(path), path)], reading, io.BytesIO(), keep=False):
+            ids: list[int] = []
             try:
-                cells = next(reader)
-            except StopIteration:
-                return result
-            except (csv.Error, UnicodeDecodeError):
+                reader = TokenReader(document, tokenizer, 256)
+                while len(piece := reader.take(STEP)):
+                    ids += piece.ids.tolist()
+            except self.errors:
                 result.append(None)
-                if not names:
-                    return result
-                continue
-            if cells and not names:
-                names = cells
-                if names.count("text") != 1 or any(name and names.count(name) > 1 for name in names):
-                    return [None]
-            elif cells:
-                result.append(list(cells[names.index("text")].encode()) if len(cells) == len(names) else None)
+            else:
+                result.append(ids)
+        try:
+            expected = plain_rows(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        except (OSError, EOFError, zlib.error):
+            expected = [None]
+        if result != expected:
+            raise BrokenPromiseError(f"found {str(result)[:200]}, expected {str(expected)[:200]}")
+        return result
 
 
-class Regions(_File):
-    """A text with marks between regions, which are removed."""
-
-    reading = Reading(regions=True, binary=True)
-    words = (*_File.words, b"|", b" | ", b"||", b"|\n", b"\t|", b"\xc3\xa9")
-
-    def seeds(self) -> Iterable[bytes]:
-        yield from (b"The horse | raced |past\n", b"|one|", b" | a |\n", b"a||b", b"| |", b"un|kind", b"", b"no mark")
-
-    def plain(self, raw: bytes) -> Documents:
-        regions = raw.split(b"|")
-        for end in (0, -1):
-            if len(regions) > 1 and not regions[end].strip():
-                del regions[end]
-        if len(regions) > 1 and not all(region.strip() for region in regions):
-            return [None]
-        return [list(re.sub(rb"(?<=[ \t\n\r\v\f])\|+[ \t\n\r\v\f]*", b"", raw).replace(b"|", b""))]
+def plain_rows(raw: bytes) -> Documents:
+    """Return the text of each row in the plainest way."""
+    lines = re.findall(rb"[^\n]*\n|[^\n]+", raw)
+    decoded = map(lambda number: lines[number].decode("utf-8" if number else "utf-8-sig"), range(len(lines)))
+    reader = csv.reader(decoded, strict=True)
+    names: list[str] = []
+    result: Documents = []
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return result
+        except (csv.Error, UnicodeDecodeError):
+            result.append(None)
+            if not names:
+                return result
+            continue
+        if cells and not names:
+            names = cells
+            if names.count("text") != 1 or any(name and names.count(name) > 1 for name in names):
+                return [None]
+        elif cells:
+            result.append(list(cells[names.index("text")].encode()) if len(cells) == len(names) else None)
 
 
 class _Cut:
@@ -182,7 +146,20 @@ class Words(Target):
 
     errors = (TextError, TokenError)
     longest = 512
-    words = (*_File.words, b" ", b"\r", b"the", b"\xc2\xa0", b"\xe2\x80\xa8", b"\xc4\xb0", b"\x1c", b"\x85")
+    words = (
+        b"\n",
+        b"\r\n",
+        MARK,
+        b"\xff",
+        b" ",
+        b"\r",
+        b"the",
+        b"\xc2\xa0",
+        b"\xe2\x80\xa8",
+        b"\xc4\xb0",
+        b"\x1c",
+        b"\x85",
+    )
 
     def __init__(self, folder: Path) -> None:
         letters, space = tuple("abcdehoftuw\u0130"), {"space": "_"}

@@ -21,7 +21,6 @@ TARGETS: Mapping[str, type[Target]] = {
     "torch-archive": checkpoint_targets.TorchArchive,
     "torch-legacy": checkpoint_targets.TorchLegacy,
     "tensorflow-table": checkpoint_targets.TensorFlowTable,
-    "safetensors": checkpoint_targets.Safetensors,
     "vocabulary": checkpoint_targets.VocabularyFile,
     "vocabulary-json": bundle_targets.VocabularyJson,
     "tokenizer-json": bundle_targets.TokenizerJson,
@@ -30,7 +29,6 @@ TARGETS: Mapping[str, type[Target]] = {
     "graph": bundle_targets.GraphFile,
     "stream-fields": bundle_targets.StreamFields,
     "table": document_targets.Table,
-    "regions": document_targets.Regions,
     "utf-8": document_targets.Utf8,
     "words": document_targets.Words,
 }

@@ -109,7 +109,7 @@ def test_without_atheris_the_command_says_so(tmp_path: Path) -> None:
 
 @NEEDS_ATHERIS
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "findings"), [("planted", True), ("regions", False)])
+@pytest.mark.parametrize(("name", "findings"), [("planted", True), ("words", False)])
 def test_search_finds_what_is_planted_and_nothing_else(name: str, findings: bool, tmp_path: Path) -> None:
     result = search(tmp_path, name, "--seconds", "6")
     assert result.returncode == findings, result.stdout + result.stderr

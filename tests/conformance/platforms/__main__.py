@@ -17,7 +17,6 @@ from filelock import FileLock
 
 from . import rows
 from .runners import Attempt, Broken, Missing, Outcome, Runner, play
-from .states import crossings
 from .workshop import Workshop
 
 __all__ = ["PLATFORMS", "main"]
@@ -35,7 +34,7 @@ PLATFORMS: dict[str, tuple[str, Rows]] = {
     "numpy": ("the oldest and the newest NumPy: Python", rows.numpy_versions),
     "node": ("Node 20, 22 and 24", rows.node_versions),
     "python": ("newer Pythons", rows.python_versions),
-    "states": ("states saved on one platform, and continued on another", crossings),
+    "states": ("states saved on one platform, and continued on another", rows.crossings),
 }
 HEAD = ("platform", "runtime", "kernels", "cases passed", "largest difference", "low precision", "seconds")
 

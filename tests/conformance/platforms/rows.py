@@ -1,12 +1,18 @@
-"""The rows of the table: runners on this processor, on others by qemu, on Windows by wine; macOS is only compiled."""
+"""The rows of the table: runners on this processor, on others by qemu, on Windows by wine; macOS is only compiled.
+
+The last rows continue states that another platform has saved.
+"""
 
 from __future__ import annotations
 
+import itertools
+import json
 import platform
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,32 +20,26 @@ from pathlib import Path
 
 import onnxruntime
 
-from .runners import Attempt, Missing, Outcome, Program, Runner, run_program
+from .runners import Attempt, Missing, Outcome, Program, Runner, play, run_program
 from .workshop import ROOT, Workshop, pinned
 
 __all__ = [
-    "ARM",
-    "HOST",
-    "NODES",
-    "WINDOWS",
     "aarch64",
-    "aarch64_python",
+    "crossings",
     "host",
     "macos",
     "node_versions",
     "numpy_versions",
     "onnxruntime_versions",
-    "python_program",
     "python_versions",
     "windows",
-    "windows_c",
-    "windows_node",
     "x86",
 ]
 
 HOST = f"{platform.machine()} host"
 PACKAGES = ("onnxruntime", "numpy", "safetensors", "tokenizers", "sentencepiece")
 CONFORMANCE = "xlconformance"
+CASES = "state_"
 KERNELS = f"linux-{platform.machine()}"
 MANYLINUX = tuple(f"manylinux_2_{number}_x86_64" for number in (28, 27, 17))
 NODES = ("20.20.2", "22.23.3", "24.21.0")
@@ -315,3 +315,42 @@ def macos(workshop: Workshop) -> list[Attempt]:
         Attempt(f"macOS {processor}", "C", "compiled", lambda processor=processor: compile_for(processor))  # type: ignore[misc]
         for processor in TARGETS
     ]
+
+
+def crossings(workshop: Workshop) -> list[Attempt]:
+    """Return an attempt for each ordered pair of platforms."""
+    places = {
+        "Python on this machine": Runner(HOST, "Python", "", lambda: python_program([sys.executable], "none")),
+        "Python on aarch64": Runner(ARM, "Python", "", lambda: aarch64_python(workshop, "none")),
+        "Node on Windows": Runner(WINDOWS, "Node", "", partial(windows_node, workshop, NODES[0])),
+        "C on Windows": Runner(WINDOWS, "C", "", partial(windows_c, workshop)),
+    }
+    saved: dict[str, Outcome] = {}
+    lock = threading.Lock()
+
+    def cross(source: str, target: Runner) -> Outcome:
+        folder = workshop.built / "states" / source
+        with lock:
+            if source not in saved:
+                saved[source] = _save(places[source], workshop.kit, folder)
+        if not saved[source].passed:
+            return saved[source]
+        return play(target, workshop.kit, CASES, ("--states", folder))
+
+    return [
+        Attempt(f"state of {source}, continued by {target}", target, "", partial(cross, source, runner))
+        for source, (target, runner) in itertools.product(places, places.items())
+        if source != target
+    ]
+
+
+def _save(runner: Runner, kit: Callable[[], Path], folder: Path) -> Outcome:
+    """Save the states of all streams of the kit to a folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    outcome = play(runner, kit, CASES, ("--keep", folder))
+    cases = [json.loads(file.read_text("utf-8")) for file in (kit() / "cases").glob(f"{CASES}*.json")]
+    expected = {action["keep"] for case in cases for action in case["actions"] if "keep" in action}
+    if outcome.passed and not expected <= {file.stem for file in folder.iterdir()}:
+        return Outcome(False, "not all states were saved")  # those of the kit would take their place
+    return outcome
