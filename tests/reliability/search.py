@@ -5,15 +5,16 @@
     python -m tests.reliability.search pickle -- -seed=1           further options of libFuzzer: -help=1 lists them
     python -m tests.reliability.search pickle --read FILE          one input and its result; needs no atheris
 
-An input may give a result or an error of ours. Anything else ends the search of its target, and libFuzzer writes the
-input into the folder `findings`: another error, a message that a terminal cannot show, more than 2 seconds of processor
-time, more than 256 MB, a process that ends, or no result after 30 seconds.
+An input may give a result or an error of ours. Anything else ends the search of its target, and the input is kept in
+the folder `findings`: another error, a message that a terminal cannot show, more than 2 seconds of processor time, more
+than 256 MB, a process that ends, or no result after 30 seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import importlib.util
 import io
 import os
@@ -21,7 +22,10 @@ import resource
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+
+from tests.reliability.target import InputFile, Target, judge
 
 __all__ = ["main"]
 
@@ -54,55 +58,57 @@ def main() -> None:
 
         counted = atheris.instrument_imports(include=PACKAGES)
     with counted, contextlib.redirect_stderr(io.StringIO()):
-        targets = importlib.import_module(MODULE).TARGETS
+        targets: Mapping[str, type[Target]] = importlib.import_module(MODULE).TARGETS
     if unknown := {*options.targets} - {*targets}:
         parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(targets)}")
     names = options.targets or [*targets]
     if options.read is not None:
         for name in names:
-            print(f"{name}: {read(name, options.read)}")
+            print(f"{name}: {read(targets[name], options.read)}")
         return
     FINDINGS.mkdir(exist_ok=True)
-    harmed = [name for name in names if search(name, options.seconds / len(names), flags.split())]
+    harmed = [name for name in names if search(name, targets[name], options.seconds / len(names), flags.split())]
     print(f"{len(names)} targets, findings in {len(harmed)}" + "".join(f"\n  {name}" for name in harmed))
     sys.exit(bool(harmed))
 
 
-def read(name: str, file: Path) -> str:
+def read(target: type[Target], file: Path) -> str:
     """Read one input, and return what became of it."""
-    from tests.reliability.target import judge
-    from tests.reliability.targets import TARGETS
-
     with tempfile.TemporaryDirectory() as folder:
-        return "refused" if judge(TARGETS[name](Path(folder)), file.read_bytes()) else "read"
+        return "refused" if judge(target(Path(folder)), file.read_bytes()) else "read"
 
 
-def search(name: str, seconds: float, flags: list[str]) -> int:
+def search(name: str, kind: type[Target], seconds: float, flags: list[str]) -> int:
     """Search a target in a process of its own, and return its status: 0 if nothing was found."""
     print(f"{name}: {seconds:.0f} s", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         process = os.fork()
         if process == 0:
             try:
-                _search(name, Path(folder), seconds, flags)
+                _search(name, kind, Path(folder), seconds, flags)
             except BaseException:
                 traceback.print_exc()
             os._exit(70)
-        return os.waitpid(process, 0)[1]
+        status, last = os.waitpid(process, 0)[1], Path(folder) / "last"
+        if status and last.exists():
+            raw = last.read_bytes()
+            finding = FINDINGS / f"{name}-{hashlib.sha1(raw).hexdigest()[:12]}"
+            finding.write_bytes(raw)
+            print(f"harmful: python -m tests.reliability.search {name} --read {finding}", flush=True)
+        return status
 
 
-def _search(name: str, folder: Path, seconds: float, flags: list[str]) -> None:
+def _search(name: str, kind: type[Target], folder: Path, seconds: float, flags: list[str]) -> None:
     """Let libFuzzer give inputs to a target until the time is over, and end the process."""
     import atheris
 
-    from tests.reliability.target import judge
-    from tests.reliability.targets import TARGETS, corpus
+    from tests.reliability.targets import corpus
 
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
     for part in ("scratch", "inputs"):
         (folder / part).mkdir()
     with atheris.instrument_imports(include=PACKAGES):  # some readers import more when they are first called
-        target = TARGETS[name](folder / "scratch")
+        target = kind(folder / "scratch")
         inputs = [*target.seeds(), *corpus(name).values()]
         with contextlib.suppress(*target.errors):
             target.read(inputs[0])  # loads libraries, which later inputs do not pay for
@@ -111,8 +117,14 @@ def _search(name: str, folder: Path, seconds: float, flags: list[str]) -> None:
     words = ['"' + "".join(rf"\x{byte:02x}" for byte in word) + '"' for word in target.words]
     (folder / "words").write_text("\n".join(["# words", *words]) + "\n")
     own = [f"-max_total_time={max(1, round(seconds))}", f"-max_len={target.longest}", f"-dict={folder / 'words'}",
-           f"-artifact_prefix={FINDINGS / name}-", *FLAGS]  # fmt: skip
-    atheris.Setup(["search", *own, *flags, str(folder / "inputs")], lambda raw: judge(target, raw) and None)
+           f"-artifact_prefix={folder}/", *FLAGS]  # fmt: skip
+    last = InputFile(folder / "last")
+
+    def read_one(raw: bytes) -> None:
+        last.write(raw)  # it stays if the process ends in any way
+        judge(target, raw)
+
+    atheris.Setup(["search", *own, *flags, str(folder / "inputs")], read_one)
     atheris.Fuzz()
 
 

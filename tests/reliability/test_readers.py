@@ -19,16 +19,17 @@ from tests.helpers.paths import ROOT
 from tests.reliability import target as promises
 from tests.reliability.damage import STEADY, damaged, damaged_json
 from tests.reliability.target import BrokenPromiseError, Target, judge
-from tests.reliability.targets import TARGETS, corpus
+from tests.reliability.targets import TARGETS as READERS
+from tests.reliability.targets import corpus
 
 NEEDS_ATHERIS = pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed")
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", READERS)
 def test_seeds_and_kept_inputs_are_refused_or_read(name: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other tests check the output of commands
-        target = TARGETS[name](tmp_path)
+        target = READERS[name](tmp_path)
         first, *others = target.seeds()
         target.read(first)
         for raw in (*others, *corpus(name).values()):
@@ -36,9 +37,9 @@ def test_seeds_and_kept_inputs_are_refused_or_read(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", READERS)
 def test_damaged_input_is_refused_or_read(name: str, tmp_path: Path) -> None:
-    target = TARGETS[name](tmp_path)
+    target = READERS[name](tmp_path)
     first, *others = target.seeds()
     target.read(first)
     whole = [first, *(raw for raw in others if len(raw) < 1 << 16)]
@@ -67,12 +68,12 @@ class Planted(Target):
         if raw[:2] != b"XL":
             raise ValueError("not a header")
         if raw[3:5] == b"!?":
-            return {}[raw[2]]
+            return {}[raw[2]]  # the planted error
         if raw[3:4] == b"\x1b":
             raise ValueError("control characters: \x1b[2J")
         if raw[3:] == b"memory":
             return len(bytearray(300 << 20))
-        return sum(range(10**6)) if raw[3:] == b"time" else raw[2]
+        return sum(range(10**6)) if raw[3:] == b"time" else raw
 
 
 @pytest.mark.parametrize(
@@ -92,10 +93,13 @@ def test_harm_is_noticed(raw: bytes, error: type[Exception], message: str, monke
         judge(Planted(Path()), raw)
 
 
-def search(folder: Path, *arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the search with the planted target, and return what it printed."""
-    code = f"{before}; from tests.reliability import search, targets, test_readers; "
-    code += "targets.TARGETS['planted'] = test_readers.Planted; search.PACKAGES += ['tests.reliability.test_readers']; "
+TARGETS = {"planted": Planted, "words": READERS["words"]}  # for the search of the following tests
+
+
+def search(folder: Path, *arguments: str, before: str = "pass") -> subprocess.CompletedProcess[str]:
+    """Run the search with the targets of this module, and return what it printed."""
+    code = f"{before}; from tests.reliability import search; search.MODULE = 'tests.reliability.test_readers'; "
+    code += "search.PACKAGES += [search.MODULE]; "
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-c", code + "search.main()", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -113,5 +117,9 @@ def test_without_atheris_the_command_says_so(tmp_path: Path) -> None:
 def test_search_finds_what_is_planted_and_nothing_else(name: str, findings: bool, tmp_path: Path) -> None:
     result = search(tmp_path, name, "--seconds", "6")
     assert result.returncode == findings, result.stdout + result.stderr
-    inputs = [file.read_bytes() for file in (tmp_path / "findings").iterdir()]
-    assert len(inputs) == findings and all(b"!?" in raw or b"\x1b" in raw for raw in inputs)
+    kept = list((tmp_path / "findings").iterdir())
+    assert len(kept) == findings
+    for file in kept:
+        assert f"--read {file.relative_to(tmp_path)}" in result.stdout
+        with pytest.raises((KeyError, BrokenPromiseError)):
+            judge(Planted(tmp_path), file.read_bytes())
