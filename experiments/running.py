@@ -174,7 +174,7 @@ class Experiment:
         return model
 
     def trained(
-        self, variant: Variant, seed: int, averaged: bool = True, on_step: Callable[[int], object] = lambda step: None
+        self, variant: Variant, seed: int, averaged: bool = True, on_step: Callable[[int], None] = lambda step: None
     ) -> LanguageModel:
         """Return a trained model in eval mode; train it first, or further, if it is not finished.
 

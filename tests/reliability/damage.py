@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-__all__ = ["ANY_JSON", "STEADY", "VALUES", "damaged", "damaged_array", "damaged_json"]
+__all__ = ["STEADY", "THOROUGH", "VALUES", "damaged", "damaged_array", "damaged_json"]
 
 EXAMPLES = os.environ.get("XLEXPORT_TEST_EXAMPLES")
 # The same 50 cases every time, even on a slow machine, or as many others as the variable says.
@@ -20,6 +20,7 @@ STEADY = settings(
     max_examples=int(EXAMPLES or 50), derandomize=not EXAMPLES, database=None, deadline=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
+THOROUGH = settings(STEADY, max_examples=4 * STEADY.max_examples)  # for what has many kinds of inputs
 DEPTHS = (100, 950, 5000, 200_000)  # levels of nesting; Python stops at a thousand
 DEEP = "DEEP"  # placeholder for deeply nested text
 TWICE = "TWICE"  # name of an entry that is repeated under the name of another entry

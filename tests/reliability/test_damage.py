@@ -35,7 +35,7 @@ from tests.helpers.paths import EMPTY, ROOT, ZEROS, golden_bundle
 from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer
 from tests.reliability.bundle_targets import TokenizerJson, sentencepiece
-from tests.reliability.damage import STEADY, VALUES, damaged, damaged_array, damaged_json
+from tests.reliability.damage import STEADY, THOROUGH, VALUES, damaged, damaged_array, damaged_json
 from tests.reliability.target import check_message
 from tests.runtime.conftest import open_golden
 from xlexport.checkpoints import load as load_checkpoint
@@ -323,7 +323,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
     return samples
 
 
-@STEADY
+@THOROUGH
 @given(data=st.data())
 def test_damaged_checkpoint_is_refused_or_right(data: st.DataObject, checkpoints: list[Sample], tmp_path: Path) -> None:
     """Without checksums, damage in weights gives another model of the same shape."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
-from tests.reliability.damage import STEADY, VALUES, damaged, damaged_json
+from tests.reliability.damage import THOROUGH, VALUES, damaged, damaged_json
 from xlexport.serve.app import make_app
 from xlexport.serve.limits import ServeLimits
 from xlexport.serve.models import Models, ServedModel
@@ -148,7 +148,7 @@ def check(application: Application, request: Request, gone: bool = False, length
         json.loads(body)
 
 
-@STEADY
+@THOROUGH
 @given(data=st.data())
 def test_every_request_is_answered(data: st.DataObject, application: Application) -> None:
     gone, length = data.draw(st.integers(0, 30)) == 7, data.draw(st.sampled_from([None] * 19 + ["-1", "1e9", "9" * 30]))
