@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlruntime import Document, Model, TokenError, VocabularyError, load
-from xlruntime.documents import continuation
+from xlruntime import Document, GrowingText, Model, TokenError, VocabularyError, load
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
@@ -105,25 +104,23 @@ def test_prompt_stays_open(open_with: OpenWith) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "ids", "text"),
+    ("vocabulary", "prompt", "ids", "text"),
     [
-        ("the sea", [1, 2], " the sea"),
-        ("the sea ", [1, 2], "the sea"),
-        ("the sea\n", [1, 2], "the sea"),
-        ("the sea", [0, 1], "\nthe"),
-        ("THE deep", [1, 0], " the\n"),
-        ("the", [], ""),
+        (WIKI, "the sea", [1, 2], " the sea"),
+        (WIKI, "the sea ", [1, 2], "the sea"),
+        (WIKI, "the sea\n", [1, 2], "the sea"),
+        (WIKI, "the sea", [0, 1], "\nthe"),
+        (WIKI, "THE deep", [1, 0], " the\n"),
+        (WIKI, "the", [], ""),
+        (TEXT8, "to ", [0, 2], " b"),
+        (TEXT8, "to", [0, 2], " b"),
+        (TEXT8, "To", [0, 2], " b"),
     ],
 )
-def test_continuation_reads_on(prompt: str, ids: list[int], text: str) -> None:
-    tokenizer = VocabularyTokenizer(WIKI)
-    assert continuation(tokenizer, prompt, tokenizer.encode_piece(prompt, None), np.array(ids, np.int64)) == text
-
-
-def test_continuation_of_characters_keeps_their_spaces() -> None:
-    tokenizer = VocabularyTokenizer(TEXT8)
-    for prompt, expected in (("to ", " b"), ("to", " b"), ("To", " b")):
-        assert continuation(tokenizer, prompt, tokenizer.encode_piece(prompt, None), np.array([0, 2])) == expected
+def test_continuation_reads_on(vocabulary: Vocabulary, prompt: str, ids: list[int], text: str) -> None:
+    tokenizer = VocabularyTokenizer(vocabulary)
+    growing = GrowingText(tokenizer, tokenizer.encode_piece(prompt, None), prompt=prompt)
+    assert "".join([*map(growing.add, ids), growing.end()]) == text
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"{}", b'{"format": "xlexport vocabulary", "kind": "words"}'])

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.helpers.paths import EMPTY, golden_bundle
+from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
 from xlexport.extras import missing_packages
 from xlexport.serve.jobs import Choice, Delta, Job
-from xlexport.serve.texts import GrowingText
-from xlruntime import Sampling, load
+from xlexport.serve.logprobs import TokenTexts
+from xlruntime import GrowingText, Sampling, load
 from xlruntime.tokenizers import ByteTokenizer
 
 pytestmark = pytest.mark.skipif(bool(missing_packages("serve")), reason="the extra serve is not installed")
@@ -175,3 +175,11 @@ def test_end_of_a_request_cancels_its_jobs() -> None:
 
 def endless(number: int) -> Choice:
     return Choice(Sampling(0), GrowingText(ByteTokenizer(), [], []))
+
+
+def test_texts_of_tokens_differ() -> None:
+    texts = TokenTexts(ByteTokenizer())
+    assert [texts[token] for token in (97, 10, 0xE4, 0xFF)] == ["a", "\n", "bytes:\\xe4", "bytes:\\xff"]
+    assert len(set(texts.keys(list(range(256))))) == 256
+    ids = TokenTexts(load(golden_bundle(CHUNK), threads=1).tokenizer)
+    assert ids.keys([3, 14]) == ["3", "14"]

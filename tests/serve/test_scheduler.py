@@ -13,8 +13,7 @@ from tests.helpers.paths import BAND, CHUNK, EMPTY, golden_bundle
 from tests.helpers.tiers import thinned
 from xlexport.serve.jobs import Choice, Draws, Job
 from xlexport.serve.scheduler import Scheduler
-from xlexport.serve.texts import GrowingText
-from xlruntime import Model, OptionError, Sampling, TextError, TokenError, XlruntimeError, load
+from xlruntime import GrowingText, Model, OptionError, Sampling, TextError, TokenError, XlruntimeError, load
 from xlruntime.tokenizers import ByteTokenizer
 
 SLOTS = 2e-5  # nats: sums over other slots of a ring, in 32 bits

@@ -20,8 +20,7 @@ from xlexport.scoring.run_options import ESCAPES, bos_token
 from xlexport.serve.jobs import Choice, Job
 from xlexport.serve.models import ServedModel
 from xlexport.serve.scheduler import Scheduler
-from xlexport.serve.texts import GrowingText
-from xlruntime import OptionError, Sampling
+from xlruntime import GrowingText, OptionError, Sampling
 from xlruntime.messages import shown
 
 __all__ = ["XlexportLM"]
@@ -149,7 +148,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
         until = options.get("until") or []
         tokens = next((options[name] for name in UNUSED[2:] if options.get(name) is not None), self._max_gen_toks)
         stops = [until] if isinstance(until, str) else until
-        text = GrowingText(self._served.tokenizer, ids.tolist()[-64:], stops, context)
+        text = GrowingText(self._served.tokenizer, ids, stops, context)
         choice = Choice(_sampling(options), text)
         return self._submitted(Job(ids, scores=False, max_tokens=int(tokens), choices=[choice]))
 

@@ -8,7 +8,7 @@ taken back, which only rings can do. Other memories run such a piece in a step o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,10 +25,11 @@ __all__ = ["Drawer", "Drawing", "FullDocuments", "Reader", "Reading"]
 
 @dataclass(eq=False)
 class Drawer(Tenant):
-    """A continuation that is being drawn, with its own random numbers."""
+    """A continuation that is being drawn, with its own random numbers and its newest tokens."""
 
     choice: Choice
     rng: Random
+    recent: deque[int]
 
 
 class Drawing(Stage[Drawer]):
@@ -38,8 +39,10 @@ class Drawing(Stage[Drawer]):
 
     def add(self, job: Job, pending: int, position: int, memory: Memory | None) -> None:
         """Take the continuations of a job that has been read up to a place."""
+        before = job.before
         for choice in job.choices:
-            self.waiting.append(Drawer(job, pending, position, memory, choice, choice.sampling.rng()))
+            rule = choice.sampling
+            self.waiting.append(Drawer(job, pending, position, memory, choice, rule.rng(), rule.recent(before)))
 
     def run(self, batch: Batch[Drawer]) -> None:
         """Draw one token for every row."""
@@ -62,7 +65,8 @@ class Drawing(Stage[Drawer]):
 
     def _draw(self, drawer: Drawer, logits: npt.NDArray[np.float32]) -> bool:
         """Draw the next token; return whether the continuation ends."""
-        drawer.pending = drawer.choice.sampling.draw(logits, drawer.rng)
+        drawer.pending = drawer.choice.sampling.draw(logits, drawer.rng, drawer.recent)
+        drawer.recent.append(drawer.pending)
         drawer.position += 1
         self.counts.drawn += 1
         try:
@@ -194,10 +198,10 @@ class _Watched(Sampling):
 
     logits: list[npt.NDArray[np.float32]] = field(default_factory=list)
 
-    def draw(self, logits: npt.NDArray[np.float32], rng: Random) -> int:
-        """Draw one token id from logits (n_token,)."""
+    def draw(self, logits: npt.NDArray[np.float32], rng: Random, recent: Sequence[int] = ()) -> int:
+        """Draw one token id from logits (n_token,), after `recent` tokens."""
         self.logits[:] = [logits]
-        return super().draw(logits, rng)
+        return super().draw(logits, rng, recent)
 
 
 class FullDocuments:
@@ -248,8 +252,7 @@ class FullDocuments:
                 job.parts.append(Part(part.log_probs, part.context, part.rank, part.top_ids, part.top_log_probs))
                 yield
         for choice in job.choices if job.max_tokens else ():
-            rule = choice.sampling
-            watched = _Watched(rule.temperature, rule.top_k, rule.top_p, rule.seed)
+            watched = _Watched(**vars(choice.sampling))
             for token in self.engine.generate(
                 job.ids, max_tokens=job.max_tokens, sampling=watched, **self.evaluation.to_dict()
             ):

@@ -40,7 +40,7 @@ from .evaluation import EvaluationSettings
 from .load_options import LoadOptions
 from .memory import Memory
 from .model import Model, load
-from .sampling import Random, Sampling
+from .sampling import GrowingText, Random, Sampling
 from .scores import DocumentScore, TokenScores
 from .stream import NonFiniteScoreWarning, Scores, Stream
 from .translator import Translation, Translator, load_translator
@@ -59,6 +59,7 @@ __all__ = [
     "Document",
     "DocumentScore",
     "EvaluationSettings",
+    "GrowingText",
     "LoadOptions",
     "Memory",
     "Model",

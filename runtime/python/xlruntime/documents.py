@@ -33,7 +33,6 @@ __all__ = [
     "as_ids",
     "check_ids",
     "check_length",
-    "continuation",
     "encode",
     "pieces",
     "text_pieces",
@@ -302,19 +301,6 @@ def text_pieces(file: BinaryIO, name: str, counts: TextCounts) -> Iterator[str]:
     except UnicodeDecodeError as error:  # its bytes begin with the rest of earlier pieces, and end here
         at = counts.bytes - len(error.object) + error.start
         raise _not_utf8(name, at, error.object[error.start]) from error
-
-
-def continuation(tokenizer: Tokenizer, prompt: str, before: Ids, ids: Ids) -> str:
-    """Return the text of `ids` after a prompt, so that prompt and result read as one text.
-
-    Args:
-        before: (m,) ids of the prompt; ids: (n,) ids after the prompt.
-    """
-    known, whole = tokenizer.decode(before), tokenizer.decode(np.concatenate([before, ids]))
-    text = whole.removeprefix(known) if whole.startswith(known) else tokenizer.decode(ids)
-    if prompt[-1:].isspace() and not known[-1:].isspace():  # tokens do not show which white space the prompt ended with
-        text = text.removeprefix(" ")
-    return text
 
 
 def _not_utf8(name: str, at: int, byte: int) -> TextError:
