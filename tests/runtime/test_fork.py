@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -80,22 +78,6 @@ def test_fork_in_the_middle_of_a_generation(streaming: Model) -> None:
     assert len(begun) + len(rest) == 20
 
 
-def test_forks_in_many_threads_equal_each_alone(streaming: Model, random_ids: RandomIds) -> None:
-    stream = streaming.stream()
-    stream.feed(random_ids(70))
-    continuations = [random_ids(30 + 7 * number, seed=number) for number in range(THREADS)]
-    expected = [stream.fork().feed(ids).log_probs for ids in continuations]
-    forks, together = [stream.fork() for _ in continuations], threading.Barrier(THREADS)
-
-    def go_on(number: int) -> npt.NDArray[np.float32]:
-        together.wait(timeout=60)
-        return forks[number].feed(continuations[number]).log_probs
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        for found, wanted in zip(pool.map(go_on, range(THREADS)), expected, strict=True):
-            np.testing.assert_array_equal(found, wanted)
-
-
 @pytest.mark.parametrize("fed", FED)
 def test_continuations_score_as_if_fed_and_change_nothing(fed: int, streaming: Model, random_ids: RandomIds) -> None:
     ids = random_ids(fed + 40)
@@ -120,18 +102,6 @@ def test_continuations_under_every_variant(length: int, variant: Model, random_i
         continuation = random_ids(length, seed=end, vocab_size=vocab_size)
         same(stream.score_continuation(continuation), alone.fork().feed(continuation))
     same(stream.feed(ids[100:]), alone.feed(ids[100:]))
-
-
-def test_reranking_equals_scoring_each_candidate_from_scratch(
-    model: Model, random_ids: RandomIds, close: Callable[..., None]
-) -> None:
-    context = random_ids(300)
-    candidates = [random_ids(length, seed=length) for length in range(1, 40, 3)]
-    stream = model.stream()
-    stream.feed(context)
-    for candidate in candidates:
-        expected = model.stream().feed(np.concatenate([context, candidate])).log_probs[-len(candidate) :]
-        close(stream.score_continuation(candidate).log_probs, expected, within=1e-5)  # other segments, so other sums
 
 
 def test_short_continuation_does_not_copy_a_ring(

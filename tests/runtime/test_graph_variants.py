@@ -104,34 +104,3 @@ def test_fewer_rounds_of_hashing_score_otherwise(
     greedy = Sampling(temperature=0)
     drawn = [list(band_model.generate(ids[:50], max_tokens=60, sampling=greedy, n_hashes=n)) for n in (1, 3, None)]
     assert drawn[0] != drawn[1] == drawn[2]
-
-
-def test_rounds_that_were_not_exported_are_refused(band_model: Model, bytes_model: Model) -> None:
-    with pytest.raises(OptionError) as caught:
-        band_model.stream(n_hashes=4)
-    assert str(caught.value) == (
-        f"{band_model.folder}: evaluation settings: n_hashes is 4, expected 1 to 3 (rounds of hashing, at most those "
-        "that were exported (convert --set n_hashes))."
-    )
-    with pytest.raises(OptionError, match="n_hashes is 0, expected 1 to 3"):
-        band_model.stream(n_hashes=0)
-    with pytest.raises(OptionError, match="n_hashes: not among the settings of this bundle"):
-        bytes_model.stream(n_hashes=1)
-
-
-def test_settings_that_the_graphs_do_not_have_are_refused(band_model: Model, bytes_model: Model) -> None:
-    with pytest.raises(OptionError, match=r"clamp_len, same_length: not among the settings of this bundle \(seg"):
-        band_model.stream(clamp_len=3, same_length=False)
-    with pytest.raises(OptionError, match="restart is chosen, but documents may be of any length"):
-        bytes_model.stream(restart=True)
-    assert bytes_model.evaluation(restart=False) == bytes_model.bundle.settings
-
-
-def test_restored_stream_keeps_its_rounds(band_model: Model, random_ids: Callable[..., Any], tmp_path: Any) -> None:
-    ids = random_ids(150, vocab_size=258)
-    stream = band_model.stream(n_hashes=1, mem_len=30)
-    stream.feed(ids[:70])
-    stream.save(tmp_path / "state")
-    restored = band_model.restore(tmp_path / "state")
-    assert restored.evaluation == stream.evaluation
-    np.testing.assert_array_equal(restored.feed(ids[70:]).log_probs, stream.feed(ids[70:]).log_probs)

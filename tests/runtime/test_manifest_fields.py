@@ -156,6 +156,8 @@ CASES: list[tuple[Change, str]] = [
     (document(bidirectional=True), "bidirectional is true, but a document is not one step"),
     (setting("mem_len", value=True, minimum=None), "mem_len is not a number"),
     (setting("mem_len", value=0), "its value is 0, expected 1 to"),
+    (setting("mem_len", value=5, maximum=4), "its value is 5, expected 1 to 4"),
+    (setting("mem_len", maximum=2**40), "its range reaches beyond"),
     (setting("mem_len", minimum=[]), "minimum is a list, expected a whole number or null"),
     (setting("mem_len", value="12"), "value is '12', expected a whole number or true or false"),
     (lambda m: m["settings"].update(restart=m["settings"]["mem_len"]), "'restart' is the runtime's own"),

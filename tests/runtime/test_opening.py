@@ -53,11 +53,6 @@ def test_nothing_is_shown_unless_an_application_asks(asked: bool, bytes_model: M
     assert ("INFO:xlruntime.engine:" in done.stderr) if asked else done.stderr == ""
 
 
-def test_library_leaves_handlers_to_the_application() -> None:
-    kinds = [type(handler) for handler in logging.getLogger("xlruntime").handlers]
-    assert logging.NullHandler in kinds and logging.getLogger("xlruntime").level == logging.NOTSET
-
-
 def test_graphs_are_closed_at_the_end_of_a_block(bytes_model: Model, caplog: pytest.LogCaptureFixture) -> None:
     def opened() -> list[str]:
         """Return the graphs that were opened since the last call."""
@@ -108,11 +103,6 @@ def test_options_of_load_out_of_range_are_refused(options: dict[str, Any], said:
 def test_digest_that_is_no_text_is_refused(bytes_model: Model) -> None:
     with pytest.raises(xlruntime.ArgumentError, match="digest is 5, expected a text or None"):
         xlruntime.load(bytes_model.folder, digest=5)  # type: ignore[arg-type]
-
-
-def test_unknown_option_of_load_is_an_error_of_python(bytes_model: Model) -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'thread'"):
-        xlruntime.load(bytes_model.folder, thread=1)  # type: ignore[call-arg]  # mypy sees it, too
 
 
 def test_keywords_of_load_are_its_options() -> None:

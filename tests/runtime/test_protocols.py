@@ -84,11 +84,6 @@ def test_nvidia_streams_begin_with_the_end_of_the_one_before(mem_len: int) -> No
     assert (found.warmup, found.unpredicted, found.trimmed) == (8, 2, 1)
 
 
-def test_nvidia_warmup_may_be_a_whole_stream() -> None:
-    found = arrange(numbered(16), settings(), "nvidia", batch_size=2)
-    assert found.tokens[0].tolist() == [*range(8, 16), *range(7)]
-
-
 def test_sentences_follow_one_another_in_each_row() -> None:
     """Fill rows with sentences in turn, segment by segment; the second row of the third batch lacks one token."""
     found = arrange(of_sentences(), settings(segment_len=3), batch_size=2)

@@ -70,25 +70,6 @@ def test_buffers_change_places(band_model: Model, filled: Memory) -> None:
             assert filled.target(entry) is filled.values[entry.input]
 
 
-@pytest.mark.parametrize("purpose", ["score", "generate", "detail"])
-@pytest.mark.parametrize("segment_len", [1, 8])
-def test_unbound_graph_is_a_pure_function(
-    purpose: str, segment_len: int, band_model: Model, filled: Memory, random_ids: Callable[..., Any]
-) -> None:
-    tokens, targets = random_ids(4 * segment_len, seed=1, vocab_size=258).reshape(2, 2, segment_len)
-    session = band_model.session(band_model.graph_for(purpose, segment_len))
-    feeds: Arrays = {**filled.feeds(session.graph, tokens, targets), **contents(filled)}
-    before = {name: array.copy() for name, array in feeds.items()}
-    outputs = session.run(feeds)
-    for key, array in feeds.items():
-        np.testing.assert_array_equal(array, before[key])
-    bound = band_model.step(purpose, filled, tokens, targets)
-    carried = {entry.output: filled.array(entry) for entry in filled.entries}
-    assert set(outputs) == set(bound) | set(carried)
-    for key, array in {**bound, **carried}.items():
-        np.testing.assert_array_equal(outputs[key], array)
-
-
 def test_rows_by_age_are_those_of_the_document(filled: Memory) -> None:
     for entry in filled.entries:
         array, axis = filled.array(entry), entry.row_axis or 0
@@ -100,14 +81,6 @@ def test_rows_by_age_are_those_of_the_document(filled: Memory) -> None:
             newest = array[row].take(last, axis=axis - 1)
             np.testing.assert_array_equal(rows.take(-1, axis=axis - 1), newest)
     assert {entry.dtype for entry in filled.entries} == {"float32", "int32"}
-
-
-def test_bucket_ids_begin_at_zero_and_stay_whole_numbers(band_model: Model, filled: Memory) -> None:
-    (ids,) = [entry for entry in filled.entries if entry.dtype == "int32"]
-    fresh = band_model.new_memory(band_model.bundle.settings)
-    assert fresh.array(ids).dtype == np.int32
-    assert not fresh.array(ids).any()
-    assert set(np.unique(filled.array(ids))) == {0, 1, 2, 3}
 
 
 def test_taken_rows_are_copies(band_model: Model, filled: Memory) -> None:

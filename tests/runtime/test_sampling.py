@@ -192,12 +192,6 @@ def test_seed_makes_draws_repeatable(model: Model) -> None:
     assert draw(None) != draw(None)
 
 
-def test_top_k_and_top_p_of_one_token_are_greedy(model: Model) -> None:
-    expected = list(model.generate(b"prompt", max_tokens=30, sampling=GREEDY))
-    for sampling in (Sampling(top_k=1), Sampling(top_p=1e-9), Sampling(temperature=1e-300)):
-        assert list(model.generate(b"prompt", max_tokens=30, sampling=sampling)) == expected
-
-
 def test_feed_goes_on_after_generated_tokens(
     model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
 ) -> None:
@@ -238,12 +232,6 @@ def test_no_tokens_are_drawn_but_the_prompt_is_read(
     stream = model.stream()
     assert list(stream.generate(ids[:30], max_tokens=0)) == []
     close(stream.feed(ids[30:]).log_probs, model.stream().feed(ids).log_probs[-10:])
-
-
-def test_single_token_can_be_continued(no_text_model: Model) -> None:
-    drawn = list(no_text_model.generate(np.array([5]), max_tokens=30, sampling=Sampling(seed=1)))
-    assert len(drawn) == 30
-    assert all(0 <= token < 29 for token in drawn)
 
 
 @pytest.mark.parametrize("prompt", [b"", "", [], None])

@@ -35,15 +35,6 @@ def test_segmentation_does_not_matter_with_same_length(
     np.testing.assert_array_equal(found.context, expected.context)
 
 
-def test_segmentation_does_not_matter_to_the_scorer(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
-    ids = random_ids(700)
-    whole, pieces = (next(model.score([ids], segment_len=segment_len)) for segment_len in (500, 9))
-    close(whole.bits / 699, pieces.bits / 699)
-    assert (whole.segment_len, pieces.segment_len) == (500, 9)
-
-
 def test_segment_len_is_exact_without_same_length(
     no_text_model: Model, random_ids: Callable[..., Any], steps: list[tuple[str, int]]
 ) -> None:
@@ -89,18 +80,6 @@ def test_step_refuses_a_segment_that_does_not_fit(segment_len: int, model: Model
     assert memory.offset == 0
     for entry in memory.entries:
         np.testing.assert_array_equal(memory.array(entry), before[entry.input])
-
-
-def test_segments_have_at_most_the_requested_length(
-    model: Model, random_ids: Callable[..., Any], steps: list[tuple[str, int]]
-) -> None:
-    model.stream(segment_len=4, capacity=50).feed(random_ids(11))
-    assert steps == [("score", 4), ("score", 4), ("score", 2)]
-
-
-def test_ring_too_small_for_any_segment_is_refused(model: Model) -> None:
-    with pytest.raises(OptionError, match="a capacity of 12 slots is too small for a segment: 12 rows are kept"):
-        model.stream(capacity=12)
 
 
 def test_ring_that_would_cut_segments_is_refused_without_same_length(no_text_model: Model) -> None:

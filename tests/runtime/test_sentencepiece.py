@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlruntime import Model, TextError, VocabularyError, XlruntimeError, load
+from xlruntime import Model, VocabularyError, XlruntimeError, load
 from xlruntime.documents import TextCounts
 from xlruntime.tokenizers.libraries import SentencePieceTokenizer
 from xlruntime.tokenizers.white_space import starts_word
@@ -83,12 +83,6 @@ def test_unknown_pieces_are_counted(model: Model) -> None:
     assert (score.bytes, score.dropped_bytes) == (len("the 日 cat 本".encode()), 0)
 
 
-def test_generated_text_goes_on_with_the_prompt(model: Model) -> None:
-    stream = model.stream()
-    drawn = list(stream.generate("the cat", max_tokens=3))
-    assert len(drawn) == 3
-
-
 @needs_wt103
 def test_model_of_wikitext_103() -> None:
     """Check a real model with NFKC normalisation: offsets refer to the original text."""
@@ -103,11 +97,6 @@ def test_model_of_wikitext_103() -> None:
     assert any(text.strip() == "\ufb01ne" for text in covered)
     assert (counts.first_token_chars, counts.first_token_bytes) == (4, 6)
     assert tokenizer.decode(piece.ids[:2]) == "The caf\u00e9"
-
-
-def test_text_that_is_not_utf8_names_the_byte(model: Model) -> None:
-    with pytest.raises(TextError, match="the text: not UTF-8 at byte 4"):
-        model.stream().feed(b"the \xff")
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not a model", b"\n\x0e\n\x05<unk>"])

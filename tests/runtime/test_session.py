@@ -38,23 +38,6 @@ def contents(memory: Memory) -> Arrays:
     return {entry.input: memory.array(entry).copy() for entry in memory.entries}
 
 
-@pytest.mark.parametrize("S", [1, 4, 7])
-def test_step_writes_its_slots_and_no_others(S: int, variant: Model, filled: Memory) -> None:
-    before, offset = contents(filled), filled.offset
-    buffers = {entry.input: filled.array(entry) for entry in filled.entries}
-    places = {name: (array.ctypes.data, filled.values[name].data_ptr()) for name, array in buffers.items()}
-    variant.step("score", filled, np.ones((3, S), np.int64), np.ones((3, S), np.int64))
-    slots = sorted((offset + step) % 19 for step in range(S))
-    for entry in filled.entries:
-        array = filled.array(entry)
-        assert array is buffers[entry.input]
-        assert places[entry.input] == (array.ctypes.data,) * 2 == (filled.values[entry.input].data_ptr(),) * 2
-        changed = np.moveaxis(array != before[entry.input], row_axis(entry), 0).reshape(19, -1)
-        assert np.flatnonzero(changed.any(axis=1)).tolist() == slots
-        assert changed[slots].mean() > 0.99
-    assert filled.offset == offset + S
-
-
 @pytest.mark.parametrize("purpose", ["score", "generate", "detail"])
 def test_unbound_graph_is_a_pure_function(
     purpose: str, variant: Model, filled: Memory, random_ids: Callable[..., Any]
@@ -78,14 +61,6 @@ def test_unbound_graph_is_a_pure_function(
         np.testing.assert_array_equal(outputs[name], again[name])
 
 
-def test_positional_keys_are_never_written(variant: Model, filled: Memory) -> None:
-    before = {name: value.numpy().copy() for name, value in filled.constants.items()}
-    assert len(before) == variant.bundle.config["n_layer"]
-    variant.step("score", filled, np.ones((3, 7), np.int64), np.ones((3, 7), np.int64))
-    for name, value in filled.constants.items():
-        np.testing.assert_array_equal(value.numpy(), before[name])
-
-
 def test_rows_by_age_are_the_last_ones_written(variant: Model, filled: Memory) -> None:
     mem_len = variant.bundle.settings["mem_len"]
     for entry in filled.entries:
@@ -96,29 +71,6 @@ def test_rows_by_age_are_the_last_ones_written(variant: Model, filled: Memory) -
         np.testing.assert_array_equal(rows.take(-1, axis=row_axis(entry) - 1), wanted)
     restarted = variant.bundle.evaluation.fresh_memory == "empty"
     assert filled.by_age(filled.entries[0], 1).shape[1] == (5 if restarted else mem_len)
-
-
-def test_taken_rows_are_copies(variant: Model, filled: Memory) -> None:
-    before = contents(filled)
-    taken = filled.take([1, 2])
-    assert (taken.batch_size, taken.offset, taken.capacity) == (2, filled.offset, filled.capacity)
-    assert taken.memory_length.tolist() == filled.memory_length[[1, 2]].tolist()
-    assert taken.position.tolist() == filled.position[[1, 2]].tolist() == [5, 31]
-    for entry in filled.entries:
-        np.testing.assert_array_equal(taken.array(entry), before[entry.input][[1, 2]])
-    variant.step("score", taken, np.ones((2, 3), np.int64), np.ones((2, 3), np.int64))
-    for entry in filled.entries:
-        np.testing.assert_array_equal(filled.array(entry), before[entry.input])
-
-
-def test_session_reports_its_properties(variant: Model) -> None:
-    session = variant.session("score")
-    assert session is variant.session("score")
-    assert session.providers == ["CPUExecutionProvider"]
-    graphs = variant.bundle.graphs
-    assert session.graph == graphs["score"]
-    assert {"tokens", "targets", "offset", "memory_length", "window"} <= graphs["score"].inputs.keys()
-    assert "targets" not in graphs["generate"].inputs
 
 
 def test_session_that_was_released_opens_again(variant: Model, random_ids: Callable[..., Any]) -> None:

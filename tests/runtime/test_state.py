@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -48,11 +47,6 @@ def test_digest_is_that_of_the_specification(tmp_path: Path) -> None:
     lines = "a=b\nkind=it\nversion=1\nz=1\né=\n".encode()
     assert header["__metadata__"]["digest"] == hashlib.sha256(lines + raw[8 + size :]).hexdigest()
     assert (header["a"]["data_offsets"], header["b"]["data_offsets"]) == ([0, 16], [16, 40])
-
-
-def test_no_tensors(tmp_path: Path) -> None:
-    write_state(tmp_path / "it.state", IT, {})
-    assert read_state(tmp_path / "it.state", "it", 1, "") == (IT, {})
 
 
 def test_tensors_are_aligned(tmp_path: Path) -> None:
@@ -142,22 +136,3 @@ def test_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "it.state")
     with pytest.raises(StateError, match="not a file"):
         read_state(tmp_path / "it.state", "it", 1, "")
-
-
-def test_modes_follow_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        write_state(tmp_path / "it.state", IT, {})
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "it.state").stat().st_mode) == 0o640
-
-
-def test_links_at_the_path_of_a_state_are_not_followed(tmp_path: Path) -> None:
-    victim, file = tmp_path / "victim", tmp_path / "it.state"
-    victim.write_text("mine")
-    file.symlink_to(victim)
-    write_state(file, IT, {})
-    assert victim.read_text() == "mine"
-    assert not file.is_symlink()
-    read_state(file, "it", 1, "")

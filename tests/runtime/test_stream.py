@@ -31,16 +31,6 @@ def test_feeds_of_random_sizes_equal_one_feed(
     assert stream.position == len(ids)
 
 
-def test_feeds_of_one_token_equal_one_feed(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
-    ids = random_ids(60)
-    stream = model.stream()
-    parts = [stream.feed([int(token)]) for token in ids]
-    assert [len(part) for part in parts] == [0] + [1] * 59
-    close(joined(parts, "log_probs"), model.stream().feed(ids).log_probs)
-
-
 def test_last_token_is_held_until_its_target_comes(bytes_model: Model) -> None:
     stream = bytes_model.stream()
     assert len(stream.feed(b"a")) == 0
@@ -106,16 +96,3 @@ def test_context_counts_the_tokens_that_were_seen(
     np.testing.assert_array_equal(with_same_length, np.minimum(grows, 12))
     without = no_text_model.stream().feed(random_ids(60, vocab_size=29)).context
     np.testing.assert_array_equal(without, np.minimum(np.arange(59) // 10 * 10, 12) + np.arange(59) % 10 + 1)
-
-
-def test_scores_depend_on_their_context(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
-    """Change a token: scores differ within one window, and not beyond one window per layer."""
-    ids = random_ids(60)
-    changed = ids.copy()
-    changed[20] = (changed[20] + 1) % 256
-    before, after = (bytes_model.stream().feed(document) for document in (ids, changed))
-    differs = before.log_probs != after.log_probs
-    n_layer, window = bytes_model.bundle.config["n_layer"], 12
-    assert not differs[before.index < 20].any()
-    assert differs[(before.index > 20) & (before.index <= 20 + window)].all()
-    assert not differs[before.index > 20 + n_layer * (window - 1) + 1].any()

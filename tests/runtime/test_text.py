@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlruntime import BundleError, Document, Model, TextError, TokenError
+from xlruntime import Document, Model, TextError, TokenError
 from xlruntime import documents as text
-from xlruntime.bundle import Tokenizer as TokenizerEntry
 from xlruntime.documents import TextCounts
 from xlruntime.token_reader import TokenReader
-from xlruntime.tokenizers import ByteTokenizer, NoTokenizer, make_tokenizer
+from xlruntime.tokenizers import ByteTokenizer, NoTokenizer
 
 TEXT = "  Zwölf Boxkämpfer – 日本語 \t\n\x0b\x0cjagen\r\n🙂\xa0x  "
 
@@ -53,16 +52,6 @@ def test_reader_returns_the_requested_number() -> None:
     np.testing.assert_array_equal(np.concatenate([piece.starts for piece in taken]), np.arange(200))
     np.testing.assert_array_equal(np.concatenate([piece.ends for piece in taken]), np.arange(1, 201))
     assert tokens.at_end
-
-
-def test_reader_knows_the_end_before_it_is_asked_for_more() -> None:
-    tokens = reader(b"abc")
-    assert not tokens.at_end
-    tokens.take(2)
-    assert not tokens.at_end
-    tokens.take(1)
-    assert tokens.at_end
-    assert reader(b"").at_end
 
 
 def test_reader_goes_on_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +138,3 @@ def test_file_opened_as_text_is_refused(bytes_model: Model, tmp_path: Path) -> N
     path.write_text("some text", "utf-8")
     with path.open(encoding="utf-8") as file, pytest.raises(TextError, match=r"it\.txt: a file opened as text.*'rb'"):
         list(bytes_model.score([file]))  # type: ignore[list-item]  # on purpose
-
-
-def test_unknown_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="unknown tokenizer 'words'; expected 'bytes', 'none', or 'vocabulary'"):
-        make_tokenizer(TokenizerEntry("words", "words.txt"), tmp_path)  # type: ignore[arg-type]  # on purpose

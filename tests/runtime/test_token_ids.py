@@ -22,6 +22,7 @@ NOT_IDS = [
     (np.zeros((0, 3), np.int64), r"along one axis, found int64 of shape \(0, 3\)"),
     (np.array(7), r"along one axis, found int64 of shape \(\)"),
     ([True, False], r"whole numbers along one axis, found bool"),
+    ([1, True], r"whole numbers along one axis, found true or false among them"),
     (["a", "b"], r"whole numbers along one axis, found <U1"),
     ([2**70], r"whole numbers along one axis, found object"),
     ([[1], [2, 3]], r"whole numbers along one axis, found uneven lists"),

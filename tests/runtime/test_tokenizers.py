@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from xlruntime import Document, Model, TextError, TokenError, VocabularyError, XlruntimeError, load
-from xlruntime.documents import TextCounts
 from xlruntime.tokenizers.libraries import TokenizersTokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -92,13 +91,6 @@ def test_text_that_is_not_utf8_names_the_byte(text_model: Model, tmp_path: Path)
         text_model.stream().feed(b"\xff")
 
 
-def test_half_a_surrogate_pair_is_refused(text_model: Model) -> None:
-    with pytest.raises(TextError, match=r"the text: .*surrogate"):
-        text_model.stream().feed("the \ud800")
-    with pytest.raises(TextError, match=r"mine: .*surrogate"):
-        list(text_model.score([Document("mine", "the \ud800")]))
-
-
 def test_ids_beyond_the_model_are_refused(bundle_with: Callable[[str, Path], Path], tmp_path: Path) -> None:
     """Use a tokenizer with more tokens than the model, which `convert` would refuse."""
     words = {f"w{number}": number for number in range(40)}
@@ -108,16 +100,6 @@ def test_ids_beyond_the_model_are_refused(bundle_with: Callable[[str, Path], Pat
     model = load(bundle_with("tokenizers", tmp_path / "large.json"), threads=1)
     with pytest.raises(TokenError, match="mine: token 2 has id 29, expected 0 to 28"):
         list(model.score([Document("mine", "w1 w28 w29")]))
-
-
-def test_document_is_read_as_one_piece(tokenizer_file: Path, tmp_path: Path) -> None:
-    counts = TextCounts()
-    text = tmp_path / "it.txt"
-    text.write_text("the sea was the sea", "utf-8")
-    with text.open("rb") as file:
-        (piece,) = TokenizersTokenizer(tokenizer_file).read(file, "it", counts)
-    assert piece.ids.tolist() == [1, 2, 3, 1, 2]
-    assert (counts.first_token_chars, counts.first_token_bytes) == (3, 3)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "not JSON"])

@@ -14,13 +14,6 @@ WORDS = ("<eos>", "the", "sea", "<unk>")
 LARGE = 267_735  # symbols of WikiText-103
 
 
-def test_ids_are_places() -> None:
-    vocabulary = Vocabulary("words", WORDS, unk="<unk>", line_end="<eos>")
-    assert len(vocabulary) == 4
-    assert [vocabulary.index[symbol] for symbol in WORDS] == [0, 1, 2, 3]
-    assert (vocabulary.id_of("<unk>"), vocabulary.id_of("shore"), vocabulary.id_of(None)) == (3, None, None)
-
-
 @pytest.mark.parametrize(
     "vocabulary",
     [
@@ -37,14 +30,6 @@ def test_json_there_and_back(vocabulary: Vocabulary) -> None:
     assert Vocabulary.from_json(text, "it") == vocabulary
     assert text.count("\n") == len(vocabulary)  # one symbol per line, for people, grep and diff
     assert json.loads(text)["symbols"] == list(vocabulary.symbols)
-
-
-def test_large_one_there_and_back() -> None:
-    vocabulary = Vocabulary("words", tuple(f"word{number}" for number in range(LARGE)))
-    read = Vocabulary.from_json(vocabulary.to_json(), "it")
-    assert read == vocabulary
-    assert read.index["word267734"] == LARGE - 1
-    assert len(repr(vocabulary)) < 200  # or every message about it would be megabytes
 
 
 def test_file_of_another_version_reads_without_newer_fields() -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers.manifests import edit_manifest
-from xlruntime import Document, Model, NonFiniteScoreWarning, OptionError, Sampling, TextError, TokenError, load
+from xlruntime import Document, Model, OptionError, Sampling, TextError, TokenError, load
 from xlruntime.protocols import Corpus, arrange, walk
 
 LIMIT = 96
@@ -54,11 +54,6 @@ def test_each_document_is_one_step_of_its_own(
     totals = list(chunk_model.score(documents, batch_size=4))
     assert [total.scored_tokens for total in totals] == [49, 96, 0, 1, 16, 49, 0]
     assert all(dict(total.settings) == {"n_hashes": 2} for total in totals)
-
-
-def test_later_tokens_change_earlier_scores_so_padding_would(chunk_model: Model, ids: Ids) -> None:
-    """Show why documents have no neighbours: chunks of the sorted tokens move with every token."""
-    assert np.abs(pure(chunk_model, ids[:60])[:30] - pure(chunk_model, ids[:31])).max() > 0.01
 
 
 def test_there_are_no_streams(chunk_model: Model) -> None:
@@ -140,24 +135,6 @@ def test_second_step_of_a_document_is_refused(chunk_model: Model, ids: Ids) -> N
         chunk_model.step("score", memory, ids[None, 10:11], ids[None, 11:12])
     memory.restart(0)
     chunk_model.step("score", memory, ids[None, 10:20], ids[None, 11:21])
-
-
-def test_score_that_is_not_finite_ends_with_its_document(
-    chunk_model: Model, ids: Ids, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step, steps = Model.step, 0
-
-    def poisoned(self: Model, *arguments: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        outputs = step(self, *arguments)
-        return {**outputs, "log_prob": outputs["log_prob"] * np.float32(np.nan if steps == 1 else 1)}
-
-    monkeypatch.setattr(Model, "step", poisoned)
-    with pytest.warns(NonFiniteScoreWarning, match="document 1"):
-        bad, good = chunk_model.score([ids[:20], ids[:20]])
-    assert np.isnan(bad.nats)
-    assert good.nats == -float(pure(chunk_model, ids[:20]).sum(dtype=np.float64))
 
 
 def test_corpus_of_whole_documents(chunk_model: Model, ids: Ids, close: Callable[..., None]) -> None:

@@ -84,20 +84,6 @@ def test_stream_that_nobody_reads_holds_no_object_for_a_token() -> None:
     with_stream(body)
 
 
-def test_stream_that_was_read_holds_nothing() -> None:
-    async def body(job: Job, news: Any) -> None:
-        (choice,) = job.choices
-        draw(choice, 0)
-        await next_of(news)
-        before = sys.getallocatedblocks()
-        for number in range(1, 3_000):
-            draw(choice, number)
-            assert len((await next_of(news)).draws) == 1
-        assert sys.getallocatedblocks() - before < 300
-
-    with_stream(body)
-
-
 def test_news_before_an_error_are_not_lost() -> None:
     from xlexport.serve.errors import ApiError
     from xlexport.serve.runs import UNREAD
