@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from xlruntime import OptionError, SearchOptions
-from xlruntime.beam_search import Beam, Hypothesis, length_penalty
+from xlruntime.translator import Beam, Hypothesis, length_penalty
 
 END, WORDS, LONGEST = 0, (1, 2), 4
 VOCABULARY = 1 + len(WORDS)

@@ -310,3 +310,10 @@ def test_checked_content_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, u
     monkeypatch.setattr(providers, "read_graph", exchanged)
     assert re.search(r"the bundle was replaced while it was open \(score.onnx differs\)", refusal(bundle))
     assert unopened == [wanted]
+
+
+def test_file_of_empty_messages_takes_little_memory() -> None:
+    """Refuse it before the places of its fields are held: they take fifty times the file's memory."""
+    content = b"\x3a\x00" * 1_000_000
+    with pytest.raises(BundleError, match=r"score\.onnx: reading it would take more than 16,777,216 bytes of memory"):
+        check_graph(content, "score.onnx", [], Limits(bytes=1 << 24))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.paths import GOLDEN
-from xlruntime import BundleError, Model, load, opening
+from xlruntime import BundleError, Model, engine, load
 from xlruntime.bundle_files import check_digests
 
 EMPTY = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
@@ -105,6 +105,6 @@ def test_weights_that_are_replaced_after_their_digest_was_compared_are_noticed(
         real(*given)
         replace(folder)
 
-    monkeypatch.setattr(opening, "check_digests", slow)
+    monkeypatch.setattr(engine, "check_digests", slow)
     with pytest.raises(BundleError, match=REPLACED):
         load(folder)

@@ -98,8 +98,9 @@ class Sampling:
     def draw(self, logits: npt.NDArray[np.float32], rng: Random, recent: Sequence[int] = ()) -> int:
         """Draw one token id from logits (n_token,), after `recent` tokens."""
         if self.repetition_penalty != 1 and recent:
-            logits, tokens, penalty = logits.copy(), list(recent), self.repetition_penalty
-            logits[tokens] = np.where(logits[tokens] < 0, logits[tokens] * penalty, logits[tokens] / penalty)
+            logits, penalty = logits.copy(), self.repetition_penalty
+            own = logits[list(recent)]
+            logits[list(recent)] = np.where(own < 0, own * penalty, own / penalty)
         if self.temperature == 0:
             return int(logits.argmax())
         with np.errstate(over="ignore"):  # a tiny temperature leaves minus infinity for all but the likeliest

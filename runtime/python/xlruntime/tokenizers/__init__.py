@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import bundle
 from ..documents import DOCUMENT_LIMITS, Ids, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
-from ..errors import BundleFormatError, TextError, VocabularyError
+from ..errors import TextError, VocabularyError
 from ..limits import Limits, read_json
 from .libraries import TOKENIZER_LIMITS, SentencePieceTokenizer, TokenizersTokenizer
 from .vocabulary import Vocabulary
@@ -107,29 +107,19 @@ def make_tokenizer(tokenizer: bundle.Tokenizer, folder: Path, limits: Limits = T
     """Return the declared tokenizer of a bundle in `folder`; its file is read within `limits`.
 
     Raises:
-        BundleFormatError: the kind is unknown.
         VocabularyError: the file does not fit the kind.
         TextError: the tokenizer's library is not installed.
     """
-    kind: str = tokenizer.kind  # from a file, so it may have any value
-    if kind == "bytes":
-        return ByteTokenizer(tokenizer.first_id)
-    if kind == "none":
-        return NoTokenizer()
-    if tokenizer.file is not None:
-        path = folder / tokenizer.file
-        if kind == "tokenizers":
+    path = folder / str(tokenizer.file)
+    match tokenizer.kind:
+        case "bytes":
+            return ByteTokenizer(tokenizer.first_id)
+        case "none":
+            return NoTokenizer()
+        case "tokenizers":
             return TokenizersTokenizer(path, limits)
-        if kind == "sentencepiece":
+        case "sentencepiece":
             return SentencePieceTokenizer(path, limits)
-        if kind == "vocabulary":
-            return VocabularyTokenizer(_read_vocabulary(path, limits))
-    raise BundleFormatError(
-        f"{folder}: unknown tokenizer {tokenizer.kind!r}; expected 'bytes', 'none', or 'vocabulary', 'tokenizers' or "
-        "'sentencepiece' with a file."
-    )
-
-
-def _read_vocabulary(path: Path, limits: Limits) -> Vocabulary:
-    fields = read_json(path, limits, VocabularyError, "Convert the checkpoint again.")
-    return Vocabulary.from_fields(fields, str(path))
+        case "vocabulary":
+            fields = read_json(path, limits, VocabularyError, "Convert the checkpoint again.")
+            return VocabularyTokenizer(Vocabulary.from_fields(fields, str(path)))
