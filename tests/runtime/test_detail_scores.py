@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.runtime.conftest import Close, Golden, RandomIds
 from xlruntime import Model, OptionError, TokenScores
 from xlruntime.evaluation import EvaluationSettings
 
@@ -42,7 +43,7 @@ def check_against(parts: list[TokenScores], ids: Ids, expected: Iterator[npt.NDA
         np.testing.assert_allclose(own[top_ids[place]], top_log_probs[place], rtol=0, atol=NEAR)
 
 
-def test_detail_against_brute_force(variant: Model, random_ids: Callable[..., Ids]) -> None:
+def test_detail_against_brute_force(variant: Model, random_ids: RandomIds) -> None:
     ids = random_ids(70, vocab_size=variant.bundle.vocab_size)
     settings: dict[str, Any] = {} if variant.bundle.settings["same_length"] else {"segment_len": 1}
     other = random_ids(25, seed=1, vocab_size=variant.bundle.vocab_size)
@@ -53,13 +54,13 @@ def test_detail_against_brute_force(variant: Model, random_ids: Callable[..., Id
         check_against(parts, document, distributions(variant, evaluation, document))
 
 
-def test_detail_of_a_reformer_against_brute_force(band_model: Model, random_ids: Callable[..., Ids]) -> None:
+def test_detail_of_a_reformer_against_brute_force(band_model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(90, vocab_size=258)
     parts = list(band_model.score_tokens([ids], detail=10))
     check_against(parts, ids, distributions(band_model, band_model.evaluation(segment_len=1), ids))
 
 
-def test_detail_of_whole_documents(chunk_model: Model, random_ids: Callable[..., Ids]) -> None:
+def test_detail_of_whole_documents(chunk_model: Model, random_ids: RandomIds) -> None:
     """Compare with the generate graph: it returns a document's last distribution, which has no later tokens."""
     ids = random_ids(60, vocab_size=40)
     (part,) = chunk_model.score_tokens([ids], detail=10)
@@ -73,9 +74,7 @@ def test_detail_of_whole_documents(chunk_model: Model, random_ids: Callable[...,
 
 
 @pytest.mark.parametrize("name", ["pre_lnorm_empty", "post_lnorm_same_length_empty", "reformer_band", "reformer_chunk"])
-def test_scores_with_and_without_detail_agree(
-    name: str, golden: Callable[[str], Model], random_ids: Callable[..., Ids], close: Callable[..., None]
-) -> None:
+def test_scores_with_and_without_detail_agree(name: str, golden: Golden, random_ids: RandomIds, close: Close) -> None:
     model = golden(name)
     documents = [random_ids(n, seed=n, vocab_size=model.bundle.vocab_size) for n in (95, 1, 40, 0, 2)]
     plain = list(model.score_tokens(documents, batch_size=2))

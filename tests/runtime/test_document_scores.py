@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.runtime.conftest import RandomIds
 from xlruntime import Document, DocumentScore, Model
 from xlruntime.scores import Sum
 
@@ -36,11 +36,6 @@ def test_ratios_leave_out_the_first_token(bytes_model: Model) -> None:
     assert score.tokens_per_second > 0
 
 
-def test_settings_are_reported(bytes_model: Model) -> None:
-    (score,) = bytes_model.score(["some text"], segment_len=3, mem_len=5)
-    assert (score.segment_len, score.settings["mem_len"]) == (3, 5)
-
-
 @pytest.mark.parametrize("given", [b"", b"x", "", "x", [], [7]])
 def test_document_too_short_to_score(given: Any, bytes_model: Model) -> None:
     score = total_of(bytes_model, given)
@@ -59,7 +54,7 @@ def test_document_of_one_character_of_three_bytes(bytes_model: Model) -> None:
     assert score.bits_per_byte == score.bits_per_token == pytest.approx(score.bits / 2)
 
 
-def test_ids_have_no_bytes_to_divide_by(no_text_model: Model, random_ids: Callable[..., Any]) -> None:
+def test_ids_have_no_bytes_to_divide_by(no_text_model: Model, random_ids: RandomIds) -> None:
     score = total_of(no_text_model, random_ids(40, vocab_size=29))
     assert (score.tokens, score.words, score.chars, score.bytes) == (40, 0, 0, 0)
     assert score.bits_per_byte is score.bits_per_char is None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.helpers.rules import ring_rules
+from tests.runtime.conftest import Close, RandomIds
 from xlruntime import Model, OptionError
 from xlruntime.evaluation import UNBOUNDED_WINDOW, EvaluationRules, Ring
 from xlruntime.stream import Stream
@@ -134,7 +134,7 @@ def test_bundle_settings_are_the_default(variant: Model) -> None:
     assert evaluation.get("n_hashes") is None
 
 
-def test_settings_of_one_stream_do_not_reach_another(model: Model, random_ids: Callable[..., Any]) -> None:
+def test_settings_of_one_stream_do_not_reach_another(model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(100)
     before = model.stream().feed(ids).log_probs
     choices: list[dict[str, Any]] = [{"mem_len": 3}, {"mem_len": 40}, {"clamp_len": 2}, {"same_length": False}]
@@ -144,9 +144,7 @@ def test_settings_of_one_stream_do_not_reach_another(model: Model, random_ids: C
     np.testing.assert_array_equal(model.stream().feed(ids).log_probs, before)
 
 
-def test_window_of_one_more_equals_a_memory_of_one_more(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_window_of_one_more_equals_a_memory_of_one_more(model: Model, random_ids: RandomIds, close: Close) -> None:
     """Compare the rule of NVIDIA and TensorFlow at mem_len 11 with the authors' rule at mem_len 12."""
     ids = random_ids(90)
     rules = model.bundle.evaluation

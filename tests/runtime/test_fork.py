@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.runtime.conftest import RandomIds
 from xlruntime import Model, NonFiniteScoreWarning, Sampling, Stream, TextError, TokenError
 from xlruntime.memory import Memory
 
 FED = (0, 1, 5, 60, 150)  # nothing; a held token; less than a segment; full rings; rings that wrapped often
 LENGTHS = (0, 1, 3, 8, 30)  # of continuations: shorter and longer than a step, and than the spare slots of a ring
 THREADS = 8
-
-RandomIds = Callable[..., npt.NDArray[np.int64]]
 
 
 @pytest.fixture(params=["transformer_xl", "reformer"])
@@ -54,19 +52,6 @@ def test_fork_goes_on_bit_equal_and_leaves_the_original_untouched(
     same(stream.feed(ids[fed:]), expected)
     same(second.feed(ids[fed:]), expected)
     assert second.memory.nbytes == stream.memory.nbytes == twin.memory.nbytes
-
-
-def test_fork_keeps_capacity_and_settings(bytes_model: Model, random_ids: RandomIds) -> None:
-    ids = random_ids(90)
-    stream = bytes_model.stream(segment_len=5, mem_len=21, clamp_len=4, same_length=False, capacity=40)
-    stream.feed(ids[:50])
-    twin = stream.fork()
-    assert (twin.evaluation, twin.memory.capacity) == (stream.evaluation, 40)
-    stream.reset()
-    assert twin.position == 50
-    alone = bytes_model.stream(segment_len=5, mem_len=21, clamp_len=4, same_length=False, capacity=40)
-    alone.feed(ids[:50])
-    same(twin.feed(ids[50:]), alone.feed(ids[50:]))
 
 
 def test_fork_in_the_middle_of_a_generation(streaming: Model) -> None:

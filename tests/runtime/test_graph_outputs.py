@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.helpers.made_graphs import DETAIL, constant, graph, made_bundle, model
-from xlruntime import Model, NonFiniteScoreWarning, load
+from tests.runtime.conftest import RandomIds
+from xlruntime import Model, load
 from xlruntime.errors import BundleGraphError
 
 node = helper.make_node
@@ -59,19 +58,6 @@ def test_scores_of_another_kind_are_an_error(found: str, way: str, tmp_path: Pat
     expected = r"output log_prob is FOUND, expected float32 1 x 6\. Convert".replace("FOUND", found)
     with pytest.raises(BundleGraphError, match=r"bundle/score\.onnx: " + expected):
         opened.stream().feed(b"abcdefg") if way == "stream" else list(opened.score([b"abcdefg"]))
-
-
-def test_scores_that_are_not_finite_are_still_returned(tmp_path: Path) -> None:
-    nodes = [node("Log", ["f"], ["l"]), node("Neg", ["f"], ["m"]), node("Min", ["l", "m"], ["log_prob"])]
-    with pytest.warns(NonFiniteScoreWarning):
-        scores = open_scoring(tmp_path, nodes).stream().feed([3, 0, 1])
-    assert scores.log_probs.tolist() == [-math.inf, -1.0]
-
-
-def test_output_that_is_missing_is_an_error_at_load(tmp_path: Path) -> None:
-    made = model(graph([FLOATS, node("Mul", ["f", "minus"], ["nats"])], CONSTANTS, ["nats"]))
-    with pytest.raises(BundleGraphError, match=r"its inputs and outputs are not those of bundle\.json: log_prob"):
-        load(made_bundle(tmp_path / "bundle", {"score": made}))
 
 
 LISTED = (1, 1, 10)
@@ -133,7 +119,7 @@ def test_invalid_details_are_an_error(changes: dict[str, str], said: str, tmp_pa
 
 
 def test_invalid_outputs_leave_the_memory_unchanged(
-    bytes_model: Model, random_ids: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    bytes_model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = random_ids(24)
     stream, other = bytes_model.stream(), bytes_model.stream()

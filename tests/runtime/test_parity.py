@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from safetensors import safe_open
 
 from tests.helpers.paths import GOLDEN, WHOLE
+from tests.runtime.conftest import Close, Golden, RandomIds
 from xlruntime import Model
 
 
@@ -47,9 +47,7 @@ STREAMS = [case for case in CASES if case.name not in WHOLE]
 
 
 @pytest.mark.parametrize("case", STREAMS, ids=str)
-def test_stream_against_eager_over_segments(
-    case: Case, golden: Callable[[str], Model], close: Callable[..., None]
-) -> None:
+def test_stream_against_eager_over_segments(case: Case, golden: Golden, close: Close) -> None:
     stream = golden(case.name).stream(**case.settings)
     scores = stream.feed(case.ids)
     close(scores.log_probs, case.log_probs)
@@ -59,18 +57,14 @@ def test_stream_against_eager_over_segments(
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_scorer_against_eager_over_segments(
-    case: Case, golden: Callable[[str], Model], close: Callable[..., None]
-) -> None:
+def test_scorer_against_eager_over_segments(case: Case, golden: Golden, close: Close) -> None:
     other = np.zeros(90, np.int64)  # a neighbour in the batch
     total, _ = golden(case.name).score([case.ids, other], batch_size=2, **case.settings)
     close(total.nats / len(case.log_probs), -case.log_probs.mean(dtype=np.float64))
     assert total.scored_tokens == len(case.log_probs)
 
 
-def test_graphs_of_all_purposes_agree(
-    variant: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_graphs_of_all_purposes_agree(variant: Model, random_ids: RandomIds, close: Close) -> None:
     """Start `score`, `detail` and `generate` from one filled and wrapped memory, and compare them."""
     vocab_size = variant.bundle.vocab_size
     ids = random_ids(90, vocab_size=vocab_size)

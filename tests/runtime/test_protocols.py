@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers.rules import ring_rules
+from tests.runtime.conftest import Golden, RandomIds
 from xlruntime import Document, Model, OptionError, TextError, TokenError, XlruntimeError, load, protocols
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.protocols import PROTOCOLS, Corpus, Streams, arrange, read_corpus, walk
@@ -54,7 +54,7 @@ def segments(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
 
 @pytest.fixture
-def word_model(golden: Callable[[str], Model]) -> Model:
+def word_model(golden: Golden) -> Model:
     """Return a model of 29 tokens, whose vocabulary marks lines as in the One Billion Word corpus."""
     model = load(golden("pre_lnorm_empty").folder, threads=1)
     words = ("<S>", "<UNK>", *(f"w{number}" for number in range(2, 29)))
@@ -255,7 +255,7 @@ def alone(model: Model, ids: npt.ArrayLike, **options: Any) -> npt.NDArray[np.fl
     return model.stream(**options).feed(np.asarray(ids, np.int64)).log_probs
 
 
-def test_kimiyoung_is_the_mean_over_streams_walked_alone(variant: Model, random_ids: Callable[..., Any]) -> None:
+def test_kimiyoung_is_the_mean_over_streams_walked_alone(variant: Model, random_ids: RandomIds) -> None:
     ids = random_ids(327, vocab_size=variant.bundle.vocab_size)
     found = walk(variant, arrange(corpus_of(ids), variant.bundle.settings, batch_size=5))
     expected = np.concatenate([alone(variant, ids[65 * row : 65 * (row + 1)]) for row in range(5)])
@@ -267,9 +267,7 @@ def test_kimiyoung_is_the_mean_over_streams_walked_alone(variant: Model, random_
     assert found.bits_per_token == pytest.approx(found.nats_per_token / math.log(2))
 
 
-def test_nvidia_is_the_mean_over_streams_walked_alone_after_their_warmup(
-    variant: Model, random_ids: Callable[..., Any]
-) -> None:
+def test_nvidia_is_the_mean_over_streams_walked_alone_after_their_warmup(variant: Model, random_ids: RandomIds) -> None:
     ids = random_ids(327, vocab_size=variant.bundle.vocab_size)
     evaluation = variant.evaluation(segment_len=8, mem_len=20)
     found = walk(variant, arrange(corpus_of(ids), evaluation, "nvidia", 5))
@@ -283,7 +281,7 @@ def test_nvidia_is_the_mean_over_streams_walked_alone_after_their_warmup(
     assert abs(cold.nats_per_token - found.nats_per_token) > 100 * WITHIN  # the warm-up matters
 
 
-def test_document_equals_score(variant: Model, random_ids: Callable[..., Any]) -> None:
+def test_document_equals_score(variant: Model, random_ids: RandomIds) -> None:
     ids = random_ids(203, vocab_size=variant.bundle.vocab_size)
     found = walk(variant, arrange(corpus_of(ids), variant.evaluation(mem_len=9), "document"))
     (expected,) = variant.score([ids], mem_len=9)
@@ -292,7 +290,7 @@ def test_document_equals_score(variant: Model, random_ids: Callable[..., Any]) -
         assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-12)
 
 
-def test_sentences_are_scored_without_a_reset_between_them(word_model: Model, random_ids: Callable[..., Any]) -> None:
+def test_sentences_are_scored_without_a_reset_between_them(word_model: Model, random_ids: RandomIds) -> None:
     """Compare a row with one stream that has each mark once, as both marks are the same token."""
     lengths = random_ids(60, seed=1, vocab_size=9)
     text = "".join(" ".join(f"w{2 + token % 27}" for token in random_ids(n, seed=n)) + "\n" for n in lengths)
@@ -357,7 +355,7 @@ def test_perplexity_that_overflows_is_infinite(no_text_model: Model, monkeypatch
     assert walk(no_text_model, arrange(numbered(23), settings())).perplexity == math.inf
 
 
-def test_settings_of_a_score(model: Model, random_ids: Callable[..., Any]) -> None:
+def test_settings_of_a_score(model: Model, random_ids: RandomIds) -> None:
     evaluation = model.evaluation(segment_len=6, mem_len=10, clamp_len=9, same_length=False)
     streams: Streams = arrange(corpus_of(random_ids(40)), evaluation, batch_size=4)
     found = walk(model, streams)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.runtime.conftest import Close, Golden, RandomIds
 from xlruntime import Model
 from xlruntime.bundle import MemoryEntry
 from xlruntime.memory import Memory
@@ -18,13 +18,13 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 @pytest.fixture
-def late_reader(golden: Callable[[str], Model]) -> Model:
+def late_reader(golden: Golden) -> Model:
     """Return the bundle `late_reader`: it scores t by -(t + three tokens before the segment), read after writing."""
     return golden("late_reader")
 
 
 @pytest.fixture
-def filled(band_model: Model, random_ids: Callable[..., Any]) -> Memory:
+def filled(band_model: Model, random_ids: RandomIds) -> Memory:
     """Return two rows after 31 tokens, the second 5 tokens after a restart; the rings have 20 slots."""
     memory = band_model.new_memory(band_model.bundle.settings, batch_size=2)
     ids = random_ids(2 * 31, vocab_size=258).reshape(2, 31)
@@ -119,7 +119,7 @@ def test_both_buffers_count(band_model: Model) -> None:
 
 @pytest.mark.parametrize("fed", [0, 1, 5, 60, 130])
 def test_saved_stream_goes_on_bit_equal(
-    fed: int, band_model: Model, random_ids: Callable[..., Any], tmp_path: Path, close: Callable[..., None]
+    fed: int, band_model: Model, random_ids: RandomIds, tmp_path: Path, close: Close
 ) -> None:
     ids = random_ids(fed + 50, vocab_size=258)
     stream = band_model.stream()

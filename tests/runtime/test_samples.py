@@ -8,7 +8,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 
 from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import ROOT
+from tests.runtime.conftest import Close
 from xlruntime import Model, load
 
 pytestmark = pytest.mark.full
@@ -83,7 +83,7 @@ def test_bundle_is_read_without_the_package(
     bytes_model: Model,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    close: Callable[..., None],
+    close: Close,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     source = ALONE.read_text("utf-8")

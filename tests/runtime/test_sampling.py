@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.runtime.conftest import Close, RandomIds
 from xlruntime import GrowingText, Model, OptionError, Random, Sampling, TextError
 from xlruntime.tokenizers import ByteTokenizer
 
@@ -65,7 +65,7 @@ def test_repetition_penalty_divides_positive_logits_and_multiplies_negative_ones
     assert list(rule.recent(np.array([5, 6, 7]))) == [6, 7]
 
 
-def test_penalty_holds_for_prompt_and_draws(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+def test_penalty_holds_for_prompt_and_draws(bytes_model: Model, random_ids: RandomIds) -> None:
     rule = Sampling(temperature=0, repetition_penalty=1e9, repetition_window=200)
     prompt = random_ids(30)
     stream = bytes_model.stream()
@@ -169,7 +169,7 @@ def test_sampling_option_out_of_range_is_refused(settings: dict[str, Any]) -> No
         Sampling(**settings)
 
 
-def test_temperature_zero_takes_the_likeliest_token(variant: Model, random_ids: Callable[..., Any]) -> None:
+def test_temperature_zero_takes_the_likeliest_token(variant: Model, random_ids: RandomIds) -> None:
     """Compare with the detail graph, which ranks the drawn tokens; draw enough to wrap the ring often."""
     prompt = random_ids(21, vocab_size=variant.bundle.vocab_size)
     drawn = list(variant.generate(prompt, max_tokens=60, sampling=GREEDY, segment_len=1))
@@ -192,9 +192,7 @@ def test_seed_makes_draws_repeatable(model: Model) -> None:
     assert draw(None) != draw(None)
 
 
-def test_feed_goes_on_after_generated_tokens(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_feed_goes_on_after_generated_tokens(model: Model, random_ids: RandomIds, close: Close) -> None:
     prompt, more = random_ids(33, seed=1), random_ids(50, seed=2)
     stream = model.stream()
     drawn = list(stream.generate(prompt, max_tokens=17, sampling=Sampling(seed=0)))
@@ -206,7 +204,7 @@ def test_feed_goes_on_after_generated_tokens(
     np.testing.assert_array_equal(found.context, expected.context[-50:])
 
 
-def test_generation_goes_on_after_a_feed(model: Model, random_ids: Callable[..., Any]) -> None:
+def test_generation_goes_on_after_a_feed(model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(40)
     expected = list(model.generate(ids, max_tokens=12, sampling=GREEDY))
     stream = model.stream()
@@ -215,9 +213,7 @@ def test_generation_goes_on_after_a_feed(model: Model, random_ids: Callable[...,
     assert list(stream.generate(max_tokens=7, sampling=GREEDY)) == expected[5:]
 
 
-def test_generation_can_be_left_at_any_token(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_generation_can_be_left_at_any_token(model: Model, random_ids: RandomIds, close: Close) -> None:
     ids, more = random_ids(20), random_ids(20, seed=1)
     stream = model.stream()
     drawn = list(itertools.islice(stream.generate(ids, max_tokens=1000, sampling=GREEDY), 4))
@@ -225,9 +221,7 @@ def test_generation_can_be_left_at_any_token(
     close(stream.feed(more).log_probs, expected[-20:])
 
 
-def test_no_tokens_are_drawn_but_the_prompt_is_read(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_no_tokens_are_drawn_but_the_prompt_is_read(model: Model, random_ids: RandomIds, close: Close) -> None:
     ids = random_ids(40)
     stream = model.stream()
     assert list(stream.generate(ids[:30], max_tokens=0)) == []

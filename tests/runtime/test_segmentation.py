@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.runtime.conftest import Close, RandomIds
 from xlruntime import Model, OptionError
 
 
@@ -26,7 +26,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("segment_len", [1, 7, 64, 500])
 def test_segmentation_does_not_matter_with_same_length(
-    segment_len: int, model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+    segment_len: int, model: Model, random_ids: RandomIds, close: Close
 ) -> None:
     ids = random_ids(1200)
     expected = model.stream().feed(ids)
@@ -36,7 +36,7 @@ def test_segmentation_does_not_matter_with_same_length(
 
 
 def test_segment_len_is_exact_without_same_length(
-    no_text_model: Model, random_ids: Callable[..., Any], steps: list[tuple[str, int]]
+    no_text_model: Model, random_ids: RandomIds, steps: list[tuple[str, int]]
 ) -> None:
     ids = random_ids(26, vocab_size=29)
     stream = no_text_model.stream()
@@ -50,7 +50,7 @@ def test_segment_len_is_exact_without_same_length(
 
 
 def test_batch_keeps_segments_as_they_are_without_same_length(
-    no_text_model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+    no_text_model: Model, random_ids: RandomIds, close: Close
 ) -> None:
     documents = [random_ids(length, seed=length, vocab_size=29) for length in (33, 9, 58, 11, 70)]
     found = list(no_text_model.score(documents, batch_size=2))
@@ -59,7 +59,7 @@ def test_batch_keeps_segments_as_they_are_without_same_length(
 
 
 def test_feed_longer_than_the_ring_takes_is_split(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None], steps: list[tuple[str, int]]
+    model: Model, random_ids: RandomIds, close: Close, steps: list[tuple[str, int]]
 ) -> None:
     ids = random_ids(101)
     stream = model.stream(segment_len=64, capacity=model.bundle.settings["mem_len"] + 3)

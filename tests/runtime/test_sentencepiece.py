@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from xlruntime import Model, VocabularyError, XlruntimeError, load
+from tests.runtime.conftest import BundleWith
+from xlruntime import Model, VocabularyError, load
 from xlruntime.documents import TextCounts
 from xlruntime.tokenizers.libraries import SentencePieceTokenizer
 from xlruntime.tokenizers.white_space import starts_word
@@ -37,7 +36,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def model(bundle_with: Callable[[str, Path], Path], model_file: Path) -> Model:
+def model(bundle_with: BundleWith, model_file: Path) -> Model:
     return load(bundle_with("sentencepiece", model_file), threads=1)
 
 
@@ -105,9 +104,3 @@ def test_file_that_is_not_a_model_is_refused(content: bytes, tmp_path: Path) -> 
     with pytest.raises(VocabularyError, match=r"broken\.model: not a SentencePiece model \(.*\)\.") as caught:
         SentencePieceTokenizer(tmp_path / "broken.model")
     assert "\n" not in str(caught.value)
-
-
-def test_missing_package_names_the_command_to_install_it(model_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(XlruntimeError, match=r"tokenizer\.model needs the sentencepiece package.*pip install"):
-        SentencePieceTokenizer(model_file)

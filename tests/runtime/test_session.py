@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.runtime.conftest import RandomIds
 from xlruntime import Model
 from xlruntime.bundle import MemoryEntry
 from xlruntime.memory import Memory
@@ -17,7 +17,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 @pytest.fixture
-def filled(variant: Model, random_ids: Callable[..., Any]) -> Memory:
+def filled(variant: Model, random_ids: RandomIds) -> Memory:
     """Return three rows of different histories after 31 tokens, in a ring of 19 slots that has wrapped."""
     memory = variant.new_memory(variant.bundle.settings, batch_size=3, capacity=19)
     ids = random_ids(3 * 31, vocab_size=variant.bundle.vocab_size).reshape(3, 31)
@@ -39,9 +39,7 @@ def contents(memory: Memory) -> Arrays:
 
 
 @pytest.mark.parametrize("purpose", ["score", "generate", "detail"])
-def test_unbound_graph_is_a_pure_function(
-    purpose: str, variant: Model, filled: Memory, random_ids: Callable[..., Any]
-) -> None:
+def test_unbound_graph_is_a_pure_function(purpose: str, variant: Model, filled: Memory, random_ids: RandomIds) -> None:
     tokens, targets = random_ids(2 * 3 * 6, seed=1, vocab_size=variant.bundle.vocab_size).reshape(2, 3, 6)
     memory = contents(filled)
     session = variant.session(purpose)
@@ -73,7 +71,7 @@ def test_rows_by_age_are_the_last_ones_written(variant: Model, filled: Memory) -
     assert filled.by_age(filled.entries[0], 1).shape[1] == (5 if restarted else mem_len)
 
 
-def test_session_that_was_released_opens_again(variant: Model, random_ids: Callable[..., Any]) -> None:
+def test_session_that_was_released_opens_again(variant: Model, random_ids: RandomIds) -> None:
     ids = random_ids(8, vocab_size=variant.bundle.vocab_size)[None]
     opened = variant.session("score")
     before = variant.step("score", variant.new_memory(variant.bundle.settings), ids, ids)["log_prob"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.runtime.conftest import Close, RandomIds
 from xlruntime import Model, TokenError
 
 
@@ -16,9 +16,7 @@ def joined(parts: list[Any], what: str) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_feeds_of_random_sizes_equal_one_feed(
-    seed: int, model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_feeds_of_random_sizes_equal_one_feed(seed: int, model: Model, random_ids: RandomIds, close: Close) -> None:
     ids = random_ids(600, seed=seed)
     sizes = np.random.default_rng(seed).choice([0, 1, 2, 3, 8, 9, 40], 200)
     parts, stream = [], model.stream()
@@ -41,7 +39,7 @@ def test_last_token_is_held_until_its_target_comes(bytes_model: Model) -> None:
     assert (stream.pending, stream.position, stream.memory.offset) == (ord("c"), 3, 2)  # c is not run yet
 
 
-def test_empty_feeds_change_nothing(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+def test_empty_feeds_change_nothing(bytes_model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(30)
     stream = bytes_model.stream()
     pieces: list[Any] = [ids[:0], [], b"", "", ids[:1], b"", ids[1:], []]
@@ -62,7 +60,7 @@ def test_text_is_fed_as_its_utf8_bytes(bytes_model: Model) -> None:
     assert len(expected) == len(text.encode()) - 1
 
 
-def test_refused_feed_takes_nothing(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+def test_refused_feed_takes_nothing(bytes_model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(80)
     stream, other = bytes_model.stream(), bytes_model.stream()
     stream.feed(ids[:50])
@@ -73,9 +71,7 @@ def test_refused_feed_takes_nothing(bytes_model: Model, random_ids: Callable[...
     np.testing.assert_array_equal(stream.feed(ids[50:]).log_probs, other.feed(ids[50:]).log_probs)
 
 
-def test_reset_stream_equals_a_new_one(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_reset_stream_equals_a_new_one(model: Model, random_ids: RandomIds, close: Close) -> None:
     ids = random_ids(150, seed=1)
     stream = model.stream()
     stream.feed(random_ids(95))
@@ -87,9 +83,7 @@ def test_reset_stream_equals_a_new_one(
         np.testing.assert_array_equal(getattr(again, what), getattr(expected, what))
 
 
-def test_context_counts_the_tokens_that_were_seen(
-    model: Model, no_text_model: Model, random_ids: Callable[..., Any]
-) -> None:
+def test_context_counts_the_tokens_that_were_seen(model: Model, no_text_model: Model, random_ids: RandomIds) -> None:
     """Count only tokens of the document, not the rows of a first memory of zeros."""
     grows = np.arange(1, 60)
     with_same_length = model.stream(segment_len=7).feed(random_ids(60)).context

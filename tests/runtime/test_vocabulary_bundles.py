@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.runtime.conftest import BundleWith
 from xlruntime import Document, GrowingText, Model, TokenError, VocabularyError, load
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 FILLERS = tuple(f"w{number}" for number in range(29))
-BundleWith = Callable[[str, Path], Path]
 
 
 def vocabulary_of_29(*symbols: str) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ The golden Reformer of rule `chunk` has 40 tokens and reads up to 96 tokens of a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers.manifests import edit_manifest
+from tests.runtime.conftest import Close, RandomIds
 from xlruntime import Document, Model, OptionError, Sampling, TextError, TokenError, load
 from xlruntime.protocols import Corpus, arrange, walk
 
@@ -24,7 +24,7 @@ Ids = npt.NDArray[np.int64]
 
 
 @pytest.fixture
-def ids(random_ids: Callable[..., Any]) -> Ids:
+def ids(random_ids: RandomIds) -> Ids:
     """Return more than twice as many tokens as the model reads."""
     return np.asarray(random_ids(250, vocab_size=40))
 
@@ -36,7 +36,7 @@ def pure(model: Model, ids: Ids) -> npt.NDArray[np.float32]:
 
 
 def test_each_document_is_one_step_of_its_own(
-    chunk_model: Model, random_ids: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    chunk_model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, shapes = Model.step, []
 
@@ -137,7 +137,7 @@ def test_second_step_of_a_document_is_refused(chunk_model: Model, ids: Ids) -> N
     chunk_model.step("score", memory, ids[None, 10:20], ids[None, 11:21])
 
 
-def test_corpus_of_whole_documents(chunk_model: Model, ids: Ids, close: Callable[..., None]) -> None:
+def test_corpus_of_whole_documents(chunk_model: Model, ids: Ids, close: Close) -> None:
     corpus = Corpus("corpus", ids.astype(np.int32))
     evaluation = chunk_model.evaluation()
     with pytest.raises(OptionError, match=r"protocol nvidia warms up a memory, but this model reads in one step"):
@@ -167,7 +167,7 @@ def with_last(model: Model, ids: Ids) -> npt.NDArray[np.float32]:
 
 
 def test_last_token_is_read_and_its_prediction_dropped(
-    last_model: Model, chunk_model: Model, random_ids: Callable[..., Any]
+    last_model: Model, chunk_model: Model, random_ids: RandomIds
 ) -> None:
     documents = [random_ids(length, seed=length, vocab_size=40) for length in (50, 96, 1, 2, 17, 0)]
     for detail in (None, 3):
@@ -211,9 +211,7 @@ def test_last_token_is_read_in_the_last_part(length: int, last_model: Model, chu
     np.testing.assert_array_equal(found, np.concatenate(expected))
 
 
-def test_corpus_whose_last_tokens_are_read(
-    last_model: Model, chunk_model: Model, ids: Ids, close: Callable[..., None]
-) -> None:
+def test_corpus_whose_last_tokens_are_read(last_model: Model, chunk_model: Model, ids: Ids, close: Close) -> None:
     corpus = Corpus("corpus", ids.astype(np.int32))
     evaluation = last_model.evaluation()
     with pytest.raises(TextError, match=r"corpus: streams of 97 tokens, but at most 96 are possible"):

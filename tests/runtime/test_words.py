@@ -71,14 +71,6 @@ def test_tables_of_words_and_of_tokens(bytes_model: Model) -> None:
     assert sum(tokens["surprisal_bits"]) == pytest.approx(found.total.bits, rel=1e-5)
 
 
-def test_pandas_takes_the_table(bytes_model: Model) -> None:
-    pandas = pytest.importorskip("pandas")
-    (found,) = bytes_model.surprisal(["I am here"])
-    table = found.to_pandas()
-    assert isinstance(table, pandas.DataFrame) and table["word"].tolist() == ["I", "am", "here"]
-    assert table["bits"].isna().tolist() == [True, False, False]
-
-
 def test_absent_pandas_is_named(bytes_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     (found,) = bytes_model.surprisal(["some words"])
