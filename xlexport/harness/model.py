@@ -7,6 +7,7 @@ from its beginning to its end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import lm_eval.models
@@ -167,12 +168,10 @@ def _sampling(options: dict[str, Any]) -> Sampling:
     """Return the rule of drawing that a task asks for: the likeliest token, unless it says otherwise.
 
     Raises:
-        OptionError: it asks for something else than temperature, top_k, top_p and seed.
+        OptionError: it asks for something that `Sampling` does not have.
     """
     settings = {name: value for name, value in options.items() if name not in UNUSED and value is not None}
-    if unknown := set(settings) - {"temperature", "top_k", "top_p", "seed"}:
-        raise OptionError(
-            f"generation options: {shown(sorted(unknown))}; only temperature, top_k, top_p and seed work."
-        )
-    temperature = float(settings.get("temperature", 0)) if options.get("do_sample", True) else 0.0
-    return Sampling(temperature, settings.get("top_k"), settings.get("top_p"), settings.get("seed"))
+    if unknown := set(settings) - set(known := [field.name for field in fields(Sampling)]):
+        raise OptionError(f"generation options: {shown(sorted(unknown))}; expected some of {', '.join(known)}.")
+    temperature = float(settings.pop("temperature", 0)) if options.get("do_sample", True) else 0.0
+    return Sampling(**settings | {"temperature": temperature})
