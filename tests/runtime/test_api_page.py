@@ -63,13 +63,6 @@ def test_every_public_name_is_on_the_page() -> None:
     assert missing == []
 
 
-def test_every_sample_is_listed() -> None:
-    listed = re.findall(
-        r"^\| \[`(\d\d_\w+\.\w+)`\]\(\1\) \|", (ROOT / "samples/README.md").read_text("utf-8"), re.MULTILINE
-    )
-    assert listed == sorted(path.name for path in (ROOT / "samples").glob("[0-9]*"))
-
-
 @pytest.mark.parametrize("name", xlruntime.__all__)
 def test_public_methods_and_attributes_are_documented(name: str) -> None:
     """Check that methods have docstrings, and that data classes and streams describe each attribute."""

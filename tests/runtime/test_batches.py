@@ -73,24 +73,6 @@ def test_batch_is_as_wide_as_there_are_documents(
     assert batch_sizes == [3] * 5
 
 
-def test_restart_changes_one_row(model: Model, random_ids: RandomIds) -> None:
-    memory, fresh = (model.new_memory(model.bundle.settings, batch_size=2) for _ in range(2))
-    ids = random_ids(8)
-    for _ in range(4):
-        model.step("score", memory, np.stack([ids, ids]), np.stack([ids, ids]))
-    before = {entry.input: memory.array(entry).copy() for entry in memory.entries}
-    memory.restart(0)
-    zeros = model.bundle.evaluation.fresh_memory == "zeros"
-    assert memory.memory_length.tolist() == [12 if zeros else 0, 12]
-    assert memory.position.tolist() == [0, 32]
-    for entry in memory.entries:
-        array = memory.array(entry)
-        np.testing.assert_array_equal(array[1], before[entry.input][1])
-        if zeros:  # queries attend to these rows
-            np.testing.assert_array_equal(array[0], fresh.array(entry)[0])
-    assert not zeros or any(fresh.array(entry).any() for entry in memory.entries)  # W·LN(0) is not zero
-
-
 def test_results_come_in_the_order_of_the_documents(bytes_model: Model, random_ids: RandomIds) -> None:
     documents = [Document(f"of {n}", random_ids(n)) for n in (300, 2, 40, 0, 200, 1, 3)]
     found = list(bytes_model.score(documents, batch_size=3))

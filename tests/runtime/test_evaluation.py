@@ -126,14 +126,6 @@ def test_no_segment_is_longer_than_a_document_can_be() -> None:
     assert OURS.choose(segment_len=300).segment_len == 300
 
 
-def test_bundle_settings_are_the_default(variant: Model) -> None:
-    config, evaluation = variant.bundle.config, variant.stream().evaluation
-    assert evaluation == variant.bundle.settings
-    assert (evaluation.segment_len, evaluation["mem_len"]) == (config["tgt_len"], config["mem_len"])
-    assert (evaluation["same_length"], evaluation.fresh_memory) == (config["same_length"], config["first_memory"])
-    assert evaluation.get("n_hashes") is None
-
-
 def test_settings_of_one_stream_do_not_reach_another(model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(100)
     before = model.stream().feed(ids).log_probs

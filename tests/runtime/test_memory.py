@@ -191,14 +191,3 @@ def test_rows_by_age_are_the_last_ones_written(variant: Model, filled: Memory) -
         np.testing.assert_array_equal(rows.take(-1, axis=row_axis(entry) - 1), wanted)
     restarted = variant.bundle.evaluation.fresh_memory == "empty"
     assert filled.by_age(filled.entries[0], 1).shape[1] == (5 if restarted else mem_len)
-
-
-def test_session_that_was_released_opens_again(variant: Model, random_ids: RandomIds) -> None:
-    ids = random_ids(8, vocab_size=variant.bundle.vocab_size)[None]
-    opened = variant.session("score")
-    before = variant.step("score", variant.new_memory(variant.bundle.settings), ids, ids)["log_prob"]
-    variant.release("score")
-    variant.release("score")  # a second release changes nothing
-    after = variant.step("score", variant.new_memory(variant.bundle.settings), ids, ids)["log_prob"]
-    assert variant.session("score") is not opened
-    assert np.array_equal(before, after)

@@ -14,7 +14,7 @@ from tests.helpers.rules import ring_rules
 from tests.runtime.conftest import Golden, RandomIds
 from xlruntime import Document, Model, OptionError, TextError, TokenError, XlruntimeError, load, protocols
 from xlruntime.evaluation import EvaluationSettings
-from xlruntime.protocols import PROTOCOLS, Corpus, Streams, arrange, read_corpus, walk
+from xlruntime.protocols import PROTOCOLS, Corpus, arrange, read_corpus, walk
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
@@ -325,14 +325,6 @@ def test_mean_is_over_tokens_not_segments(no_text_model: Model, monkeypatch: pyt
     assert (found.nats, found.nats_per_token) == (30.0, 5.0)
 
 
-def test_progress_counts_every_token_that_is_run(no_text_model: Model) -> None:
-    steps: list[tuple[int, int]] = []
-    streams = arrange(numbered(23), settings(), "nvidia", 2)
-    walk(no_text_model, streams, lambda *step: steps.append(step))
-    assert steps == [(8, 36), (16, 36), (24, 36), (32, 36), (36, 36)]
-    assert streams.tokens.size == 36
-
-
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 @pytest.mark.parametrize("protocol", ["kimiyoung", "nvidia"])  # nvidia: in the warm-up, whose memory the rest sees
 def test_score_that_is_not_finite_is_an_error(
@@ -348,17 +340,3 @@ def test_score_that_is_not_finite_is_an_error(
         XlruntimeError, match=rf"^corpus: stream 2 of 2, token 3: a log-probability of {bad}, so the text cannot be"
     ):
         walk(no_text_model, arrange(numbered(23), settings(), protocol, 2))
-
-
-def test_perplexity_that_overflows_is_infinite(no_text_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Model, "step", lambda self, purpose, memory, tokens, targets: {"log_prob": tokens * 0.0 - 800})
-    assert walk(no_text_model, arrange(numbered(23), settings())).perplexity == math.inf
-
-
-def test_settings_of_a_score(model: Model, random_ids: RandomIds) -> None:
-    evaluation = model.evaluation(segment_len=6, mem_len=10, clamp_len=9, same_length=False)
-    streams: Streams = arrange(corpus_of(random_ids(40)), evaluation, batch_size=4)
-    found = walk(model, streams)
-    assert (found.segment_len, found.settings) == (6, {"mem_len": 10, "clamp_len": 9, "same_length": False})
-    assert (found.protocol, found.first_memory) == ("kimiyoung", model.bundle.evaluation.fresh_memory)
-    assert found.tokens_per_second > 0

@@ -70,13 +70,6 @@ def test_sample_runs_without_pytorch(sample: Path, folder_with_a_bundle: Path) -
     assert SHOWN.get(sample.name, "b") in done.stdout  # bits or bytes for all other samples
 
 
-def test_samples_are_numbered_and_list_their_requirements() -> None:
-    assert [sample.name[:2] for sample in SAMPLES] == [f"{number:02}" for number in range(1, len(SAMPLES) + 1)]
-    for sample in SAMPLES:
-        docstring = ast.get_docstring(ast.parse(sample.read_text("utf-8")))
-        assert docstring is not None and "Needs: pip install" in docstring
-
-
 @pytest.mark.parametrize("fresh_memory", ["empty", "zeros"])
 def test_bundle_is_read_without_the_package(
     fresh_memory: str,

@@ -192,18 +192,6 @@ def test_seed_makes_draws_repeatable(model: Model) -> None:
     assert draw(None) != draw(None)
 
 
-def test_feed_goes_on_after_generated_tokens(model: Model, random_ids: RandomIds, close: Close) -> None:
-    prompt, more = random_ids(33, seed=1), random_ids(50, seed=2)
-    stream = model.stream()
-    drawn = list(stream.generate(prompt, max_tokens=17, sampling=Sampling(seed=0)))
-    assert (stream.position, stream.pending) == (50, drawn[-1])
-    found = stream.feed(more)
-    expected = model.stream().feed(np.concatenate([prompt, drawn, more]))
-    close(found.log_probs, expected.log_probs[-50:])
-    np.testing.assert_array_equal(found.index, expected.index[-50:])
-    np.testing.assert_array_equal(found.context, expected.context[-50:])
-
-
 def test_generation_goes_on_after_a_feed(model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(40)
     expected = list(model.generate(ids, max_tokens=12, sampling=GREEDY))

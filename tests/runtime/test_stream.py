@@ -51,15 +51,6 @@ def test_empty_feeds_change_nothing(bytes_model: Model, random_ids: RandomIds) -
         assert kinds == [np.int64, np.int64, np.float32, np.int64]
 
 
-def test_text_is_fed_as_its_utf8_bytes(bytes_model: Model) -> None:
-    text = "naïve – 日本"
-    expected = bytes_model.stream().feed(np.frombuffer(text.encode(), np.uint8))
-    for source in (text, text.encode(), list(text.encode())):
-        scores = bytes_model.stream().feed(source)
-        np.testing.assert_array_equal(scores.log_probs, expected.log_probs)
-    assert len(expected) == len(text.encode()) - 1
-
-
 def test_refused_feed_takes_nothing(bytes_model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(80)
     stream, other = bytes_model.stream(), bytes_model.stream()

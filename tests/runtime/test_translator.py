@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 
 from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import EMPTY, GOLDEN, golden_bundle
-from xlruntime import BundleError, OptionError, SearchOptions, TextError, Translator, load, load_translator
-from xlruntime.translator import Beam, Hypothesis, length_penalty
+from xlruntime import BundleError, OptionError, SearchOptions, TextError, Translation, Translator, load, load_translator
+from xlruntime.translator import Beam, length_penalty
 
 FOLDER = GOLDEN / "encoder_decoder" / "translator"
 PAIRS = (("abc", "cba!"), ("", "x"), ("a longer one", "long"), ("z", ""))
@@ -144,12 +144,12 @@ class Table:
             rows = beam.ids if parents else []
         return beam
 
-    def ended(self, exponent: float) -> list[Hypothesis]:
+    def ended(self, exponent: float) -> list[Translation]:
         """Return all targets that end."""
         found = []
         for ids in self.rows:
             log_prob = sum(self.rows[ids[:at]][token] for at, token in enumerate((*ids, END)))
-            found.append(Hypothesis(ids, log_prob, log_prob / length_penalty(len(ids) + 1, exponent), True))
+            found.append(Translation(ids, log_prob, log_prob / length_penalty(len(ids) + 1, exponent), True))
         return found
 
 
@@ -158,7 +158,7 @@ def test_wide_beam_finds_the_best_of_all_targets(exponent: float) -> None:
     """Compare with all targets: a beam with room for every beginning leaves none out."""
     for seed in range(40):
         table = Table(seed)
-        best = max(table.ended(exponent), key=lambda hypothesis: hypothesis.score)
+        best = max(table.ended(exponent), key=lambda target: target.score)
         found = table.search(SearchOptions(beams=40, length_penalty=exponent)).best
         assert found.ids == best.ids and found.ended
         assert found.log_prob == pytest.approx(best.log_prob, abs=1e-12)

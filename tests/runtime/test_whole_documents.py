@@ -62,21 +62,6 @@ def test_there_are_no_streams(chunk_model: Model) -> None:
     assert chunk_model.new_memory(chunk_model.evaluation()).nbytes == 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"mem_len": 5}, r"mem_len: not among the settings of this bundle \(segment_len, n_hashes\)"),
-        ({"n_hashes": 1}, r"n_hashes is 1, expected 2 \(rounds of hashing"),
-        ({"n_hashes": 3}, r"n_hashes is 3, expected 2 \(rounds of hashing"),
-        ({"clamp_len": 7, "same_length": False}, "clamp_len, same_length: not among the settings of this bundle"),
-    ],
-)
-def test_setting_that_does_not_apply_is_refused(settings: dict[str, Any], message: str, chunk_model: Model) -> None:
-    with pytest.raises(OptionError, match=message):
-        chunk_model.score([], **settings)
-    assert chunk_model.evaluation(96, False, n_hashes=2) == chunk_model.bundle.settings
-
-
 def test_document_that_is_too_long_is_refused_with_the_limit(chunk_model: Model, ids: Ids) -> None:
     assert next(chunk_model.score([ids[: LIMIT + 1]])).scored_tokens == LIMIT
     with pytest.raises(TextError, match=r"^it: more than 97 tokens, .* at most 97 .* reads 96 .* shorter, or let it"):

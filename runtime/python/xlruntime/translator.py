@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -28,7 +28,6 @@ from .scores import Sum
 
 __all__ = [
     "Beam",
-    "Hypothesis",
     "SearchOptions",
     "Text",
     "Translation",
@@ -70,20 +69,22 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class Hypothesis:
-    """A target that a search has found.
+class Translation:
+    """A target that a search has found for a source.
 
     Attributes:
         ids: its tokens, without the end.
         log_prob: natural logarithm of its probability, with the end if it has ended.
         score: `log_prob` / length penalty, by which targets are compared.
-        ended: whether the model ended it; if not, it reached the longest length.
+        ended: whether the model ended it; if not, it was cut off at the longest length.
+        text: the target as text; empty while the search goes on.
     """
 
     ids: tuple[int, ...]
     log_prob: float
     score: float
     ended: bool
+    text: str = ""
 
 
 def length_penalty(tokens: int, exponent: float) -> float:
@@ -109,7 +110,7 @@ class Beam:
     longest: int
     ids: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     log_probs: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
-    ended: list[Hypothesis] = field(default_factory=list)
+    ended: list[Translation] = field(default_factory=list)
 
     def extend(self, log_probs: npt.NDArray[np.float64]) -> list[int]:
         """Extend all beginnings by the likeliest tokens.
@@ -129,7 +130,7 @@ class Beam:
             parent, token = divmod(int(place), totals.shape[1])
             total = float(totals[parent, token])
             if token == self.end:
-                self.ended.append(self._hypothesis(before[parent], len(before[parent]) + 1, total, True))
+                self.ended.append(self._target(before[parent], len(before[parent]) + 1, total, True))
             else:
                 parents.append(parent)
                 sums.append(total)
@@ -138,11 +139,11 @@ class Beam:
         return [] if self._is_over() else parents
 
     @property
-    def best(self) -> Hypothesis:
+    def best(self) -> Translation:
         """The best target that has ended; if none has, the likeliest beginning."""
         if self.ended:
-            return max(self.ended, key=lambda hypothesis: hypothesis.score)  # the first of equal ones
-        return self._hypothesis(self.ids[0], len(self.ids[0]), float(self.log_probs[0]), False)
+            return max(self.ended, key=lambda target: target.score)  # the first of equal ones
+        return self._target(self.ids[0], len(self.ids[0]), float(self.log_probs[0]), False)
 
     def _is_over(self) -> bool:
         """Return whether no beginning is left that can be extended to a better target than the best one."""
@@ -152,8 +153,8 @@ class Beam:
         bound = float(self.log_probs[0]) / length_penalty(self.longest, self.options.length_penalty)
         return bool(self.ended) and self.best.score >= bound
 
-    def _hypothesis(self, ids: tuple[int, ...], tokens: int, log_prob: float, ended: bool) -> Hypothesis:
-        return Hypothesis(ids, log_prob, log_prob / length_penalty(tokens, self.options.length_penalty), ended)
+    def _target(self, ids: tuple[int, ...], tokens: int, log_prob: float, ended: bool) -> Translation:
+        return Translation(ids, log_prob, log_prob / length_penalty(tokens, self.options.length_penalty), ended)
 
 
 def _largest(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int64]:
@@ -162,25 +163,6 @@ def _largest(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int6
     places = np.flatnonzero(values >= np.partition(values, len(values) - count)[len(values) - count])
     places = places[np.argsort(-values[places], kind="stable")][:count]
     return places[values[places] > -math.inf]
-
-
-@dataclass(frozen=True)
-class Translation:
-    """The target that was found for a source.
-
-    Attributes:
-        text: the target.
-        ids: its tokens, without the end.
-        log_prob: natural logarithm of its probability, with the end if it has ended.
-        score: `log_prob` / length penalty, by which the search has chosen it.
-        ended: whether the model ended it; if not, it was cut off at the longest length.
-    """
-
-    text: str
-    ids: tuple[int, ...]
-    log_prob: float
-    score: float
-    ended: bool
 
 
 def load_translator(folder: str | Path, **options: Unpack[LoadKeywords]) -> Translator:
@@ -291,9 +273,7 @@ class Translator(Engine):
             last = [ids[-1] for owner in dict.fromkeys(owners) for ids in beams[owner].ids]
             tokens = np.array(last, np.int64)[:, None]
         for beam in beams:
-            best = beam.best
-            text = self.tokenizer.decode(list(best.ids))
-            yield Translation(text, best.ids, best.log_prob, best.score, best.ended)
+            yield replace(beam.best, text=self.tokenizer.decode(list(beam.best.ids)))
 
     def _log_probs(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return log-probabilities (R, V); padding and the start never continue a target."""
