@@ -55,6 +55,13 @@ def test_official_client(start: Start, model: Model) -> None:
         close(choice.logprobs.token_logprobs, stream.feed(ids).log_probs)
 
     whole = client.completions.create(model=EMPTY, prompt=TEXT, max_tokens=12, seed=1)
+    stop = whole.choices[0].text[3]
+    (stopped,) = client.completions.create(model=EMPTY, prompt=TEXT, max_tokens=12, seed=1, stop=stop).choices
+    assert (stopped.text, stopped.finish_reason) == (whole.choices[0].text.partition(stop)[0], "stop")
+    rules: dict[str, Any] = {"repetition_penalty": 1.5, "min_p": 0.01}
+    (penalised,) = client.completions.create(model=EMPTY, prompt=TEXT, seed=1, extra_body=rules).choices
+    ids = list(model.generate(TEXT, max_tokens=16, sampling=Sampling(seed=1, **rules)))
+    assert penalised.text == bytes(ids).decode("utf-8", "replace")
     chunks = list(
         client.completions.create(
             model=EMPTY, prompt=TEXT, max_tokens=12, seed=1, stream=True, stream_options={"include_usage": True}
