@@ -1,20 +1,117 @@
-"""Counts of text, reading in pieces, and tokenizers."""
+"""What callers give: token ids, lists of documents, text, and reading in pieces."""
 
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from xlruntime import BundleError, Document, Model, TextError, TokenError
+from xlruntime import ArgumentError, Document, Model, TextError, TokenError
 from xlruntime import documents as text
-from xlruntime.bundle import Tokenizer as TokenizerEntry
-from xlruntime.documents import TextCounts
+from xlruntime.documents import TextCounts, as_ids, check_ids
 from xlruntime.token_reader import TokenReader
-from xlruntime.tokenizers import ByteTokenizer, NoTokenizer, make_tokenizer
+from xlruntime.tokenizers import ByteTokenizer, NoTokenizer
+
+OUTSIDE = [
+    ([5, 256], r"token 1 has id 256, expected 0 to 255 \(1 such\)"),
+    ([-1], r"token 0 has id -1, expected 0 to 255 \(1 such\)"),
+    ([1, 2, 300, 999, -7], r"token 2 has id 300, expected 0 to 255 \(3 such\)"),
+    (np.array([2**63], np.uint64), r"token 0 has id .*, expected 0 to 255"),
+]
+NOT_IDS = [
+    ([1.0, 2.0], r"whole numbers along one axis, found float64 of shape \(2,\)"),
+    (np.zeros((2, 3), np.int64), r"whole numbers along one axis, found int64 of shape \(2, 3\)"),
+    (np.zeros((0, 3), np.int64), r"along one axis, found int64 of shape \(0, 3\)"),
+    (np.array(7), r"along one axis, found int64 of shape \(\)"),
+    ([True, False], r"whole numbers along one axis, found bool"),
+    ([1, True], r"whole numbers along one axis, found true or false among them"),
+    (["a", "b"], r"whole numbers along one axis, found <U1"),
+    ([2**70], r"whole numbers along one axis, found object"),
+    ([[1], [2, 3]], r"whole numbers along one axis, found uneven lists"),
+]
+
+
+@pytest.mark.parametrize(("ids", "message"), OUTSIDE + NOT_IDS)
+def test_wrong_ids_are_refused(ids: Any, message: str, bytes_model: Model) -> None:
+    stream = bytes_model.stream()
+    for refused in (lambda: stream.feed(ids), lambda: stream.generate(ids, max_tokens=1)):
+        with pytest.raises(TokenError, match=f"^the stream: .*{message}") as caught:
+            refused()
+        assert "\n" not in str(caught.value)
+    assert (stream.position, stream.memory.offset) == (0, 0)
+
+
+@pytest.mark.parametrize(("ids", "message"), OUTSIDE + NOT_IDS)
+def test_wrong_ids_of_a_document_are_refused(ids: Any, message: str, bytes_model: Model) -> None:
+    with pytest.raises(TokenError, match=f"^mine: .*{message}"):
+        list(bytes_model.score([Document("mine", ids)]))
+
+
+def test_wrong_id_far_into_a_stream_is_named_by_its_place(bytes_model: Model) -> None:
+    stream = bytes_model.stream()
+    stream.feed(bytes(100))
+    with pytest.raises(TokenError, match="token 102 has id 256"):
+        stream.feed([1, 2, 256])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64, np.int64])
+def test_every_integer_type_is_accepted(dtype: Any) -> None:
+    ids = as_ids(np.array([0, 3, 255], dtype), "it")
+    assert ids.dtype == np.int64
+    assert ids.tolist() == [0, 3, 255]
+
+
+def test_first_and_last_id_are_inside() -> None:
+    check_ids(np.array([0, 28]), 29, "it")
+    with pytest.raises(TokenError, match="token 11 has id 29, expected 0 to 28"):
+        check_ids(np.array([0, 29]), 29, "it", first=10)
+
+
+# Methods that score several documents refuse a single one, whose parts would be scored as documents.
+
+METHODS = ("score", "score_tokens", "surprisal")
+ONE_DOCUMENT = {
+    "text": ("hello", "text"),
+    "bytes": (b"hello", "text"),
+    "path": (Path("hello.txt"), "path"),
+    "document": (Document("it", "hello"), "document"),
+    "file": (io.BytesIO(b"hello\nworld\n"), "file"),
+    "ids": (np.arange(5), "ids"),
+    "mapping": ({"it": "hello"}, "text"),
+    "nothing": (None, "text"),
+}
+
+
+@pytest.mark.parametrize("kind", ONE_DOCUMENT)
+@pytest.mark.parametrize("method", METHODS)
+def test_one_document_instead_of_a_list(method: str, kind: str, bytes_model: Model) -> None:
+    given, example = ONE_DOCUMENT[kind]
+    with pytest.raises(ArgumentError) as caught:
+        getattr(bytes_model, method)(given)  # at once, before the first result is asked for
+    assert isinstance(caught.value, TypeError)
+    assert caught.value.message.startswith(f"{method}: expected a list of documents, found ")
+    assert caught.value.hint == f"Give a list: model.{method}([{example}])"
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("given", [[72, 105], (np.int64(72),)])
+def test_token_ids_of_one_document(method: str, given: Any, bytes_model: Model) -> None:
+    refusal = re.escape(f"{method}: document 0 is the number 72. Give a list of documents")
+    with pytest.raises(ArgumentError, match=refusal.replace("72", ".*72.*")):
+        list(getattr(bytes_model, method)(given))
+
+
+def test_lists_of_all_kinds_are_scored(bytes_model: Model) -> None:
+    for given in (["ab"], ("ab",), iter(["ab"]), (part for part in ["ab"]), [[97, 98]], np.array([[97, 98]])):
+        (score,) = bytes_model.score(given)
+        assert score.tokens == 2
+
+
+# Counts of text, reading in pieces, and tokenizers.
 
 TEXT = "  Zwölf Boxkämpfer – 日本語 \t\n\x0b\x0cjagen\r\n🙂\xa0x  "
 
@@ -53,16 +150,6 @@ def test_reader_returns_the_requested_number() -> None:
     np.testing.assert_array_equal(np.concatenate([piece.starts for piece in taken]), np.arange(200))
     np.testing.assert_array_equal(np.concatenate([piece.ends for piece in taken]), np.arange(1, 201))
     assert tokens.at_end
-
-
-def test_reader_knows_the_end_before_it_is_asked_for_more() -> None:
-    tokens = reader(b"abc")
-    assert not tokens.at_end
-    tokens.take(2)
-    assert not tokens.at_end
-    tokens.take(1)
-    assert tokens.at_end
-    assert reader(b"").at_end
 
 
 def test_reader_goes_on_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +236,3 @@ def test_file_opened_as_text_is_refused(bytes_model: Model, tmp_path: Path) -> N
     path.write_text("some text", "utf-8")
     with path.open(encoding="utf-8") as file, pytest.raises(TextError, match=r"it\.txt: a file opened as text.*'rb'"):
         list(bytes_model.score([file]))  # type: ignore[list-item]  # on purpose
-
-
-def test_unknown_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="unknown tokenizer 'words'; expected 'bytes', 'none', or 'vocabulary'"):
-        make_tokenizer(TokenizerEntry("words", "words.txt"), tmp_path)  # type: ignore[arg-type]  # on purpose
