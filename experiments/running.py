@@ -149,9 +149,9 @@ class Experiment:
         Raises:
             click.UsageError: a name is unknown.
         """
-        unknown = set(self.only) - {variant.name for variant in variants}
-        if unknown:
-            raise click.UsageError(f"--only: unknown {', '.join(sorted(unknown))}; expected {_names(variants)}.")
+        names = [variant.name for variant in variants]
+        if unknown := set(self.only) - set(names):
+            raise click.UsageError(f"--only: unknown {', '.join(sorted(unknown))}; expected {', '.join(names)}.")
         return [variant for variant in variants if not self.only or variant.name in self.only]
 
     def run(self, variants: Sequence[Variant]) -> None:
@@ -433,7 +433,3 @@ def _divided(text: bytes, scale: Scale, folder: Path) -> tuple[tuple[Path, ...],
             )
         file.write_bytes(part)
     return (trained,), read_bytes([held_out]), 256
-
-
-def _names(variants: Sequence[Variant]) -> str:
-    return ", ".join(variant.name for variant in variants)
