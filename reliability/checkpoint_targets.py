@@ -15,13 +15,8 @@ import torch
 
 from reliability.damage import damage_bytes, damage_json
 from reliability.judging import Outcome, judged
-from tests.checkpoints import (
-    test_huggingface_format,
-    test_kimiyoung_format,
-    test_nvidia_format,
-    test_reformer_pytorch_format,
-)
-from tests.checkpoints.authors_models import VARIANTS, authors_tensors, make_oracle
+from tests.checkpoints import test_reformer_pytorch_format
+from tests.checkpoints.transformer_xl_files import VARIANTS, WAYS, make_oracle
 from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer
 from xlexport.checkpoints import load
@@ -32,7 +27,6 @@ from xltraining.reformer import Reformer, ReformerConfig
 __all__ = ["Checkpoints"]
 
 TENSORFLOW = Path(__file__).resolve().parents[1] / "tests" / "checkpoints" / "data" / "tensorflow"
-LENGTHS = ("tgt_len", "mem_len", "clamp_len", "same_length", "pre_lnorm")
 REFORMER = ReformerConfig(d_model=16, n_head=2, d_head=4, d_inner=20, attn_layers=("lsh", "local"), axial_dims=(4, 12))
 Tensors = dict[str, torch.Tensor]
 
@@ -68,20 +62,15 @@ def _samples(folder: Path) -> dict[str, Sample]:
         return folder / name
 
     plain, cut = make_oracle(), make_oracle(**VARIANTS["div_val"])
-    known = {name: plain.config.to_dict()[name] for name in LENGTHS}
     torch.manual_seed(0)
     reformer = Reformer(REFORMER).eval()
     made = {
-        "kimiyoung": _sample(test_kimiyoung_format.save(cut, place("kimiyoung") / "model.pt")),
-        "kimiyoung-legacy": _sample(test_kimiyoung_format.save(plain, place("legacy") / "model.pt", archive=False)),
-        "nvidia": _sample(test_nvidia_format.save(cut, place("nvidia") / "checkpoint.pt")),
-        "huggingface": _sample(
-            test_huggingface_format.save(test_huggingface_format.huggingface_oracle(), place("huggingface") / "x")
-        ),
+        "kimiyoung": _sample(WAYS["kimiyoung"].write(cut, place("kimiyoung"))),
+        "kimiyoung-legacy": _sample(WAYS["kimiyoung, legacy"].write(plain, place("legacy"))),
+        "nvidia": _sample(WAYS["nvidia"].write(cut, place("nvidia"))),
+        "huggingface": _sample(WAYS["huggingface"].write(WAYS["huggingface"].oracle(), place("huggingface"))),
         "huggingface-bin": _sample(
-            test_huggingface_format.save(
-                test_huggingface_format.huggingface_oracle(**VARIANTS["cutoffs"]), place("bin") / "x", safetensors=False
-            )
+            WAYS["huggingface, torch"].write(WAYS["huggingface"].oracle(**VARIANTS["cutoffs"]), place("bin"))
         ),
         "huggingface-reformer": _sample(
             HuggingFaceReformer(
@@ -92,9 +81,8 @@ def _samples(folder: Path) -> dict[str, Sample]:
     file = place("reformer-pytorch") / "model.pt"
     test_reformer_pytorch_format.saved(test_reformer_pytorch_format.make(), file)
     made["reformer-pytorch"] = _sample(file, test_reformer_pytorch_format.TOLD)
-    file = place("state-dict") / "model.pt"
-    torch.save(authors_tensors(plain), file)
-    made["state-dict"] = _sample(file, known)
+    state_dict = WAYS["state_dict"]
+    made["state-dict"] = _sample(state_dict.write(plain, place("state-dict")), state_dict.config(plain))
     for name in ("checkpoint.pt", "checkpoint"):
         file = place(f"xltraining-{name}") / name
         save_checkpoint(file, REFORMER, reformer.state_dict())

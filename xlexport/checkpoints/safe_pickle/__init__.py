@@ -1,7 +1,7 @@
 """Read pickles and files of `torch.save` that nobody vouches for, with inert records in place of their objects.
 
 This module is the only entry; the others of the folder are private to it. Nothing of a pickle is imported or called,
-and nothing falls back to an unpickler that would. A name that is not in the table of `names.py` is refused; one
+and nothing falls back to an unpickler that would. A name that is not in the table of `records.py` is refused; one
 error lists all such names of a file. What comes out is a finite tree: it does not contain itself, is not deep, and is
 not huge even if shared parts are counted at every place.
 """
