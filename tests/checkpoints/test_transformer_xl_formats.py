@@ -164,19 +164,13 @@ def test_views_of_one_place_in_memory_may_differ() -> None:
     assert same(weight, weight.view(3, 3)) and not same(weight, weight.t())
 
 
-def test_window_of_same_length_is_one_key_wider_in_nvidias_code(tmp_path: Path) -> None:
-    source = NVIDIA.load(NVIDIA.oracle(same_length=True), tmp_path)
-    with pytest.raises(AssertionError):
-        assert_computes(source, make_oracle(same_length=True))
-
-
 # Evaluation settings.
 
 
 @pytest.mark.parametrize(
     ("given", "begins", "ends"),
     [
-        ({}, "tgt_len 6, mem_len 9, clamp_len -1 and same_length false are those of training; ", "=length."),
+        ({}, "tgt_len 6, mem_len 9, clamp_len -1 and same_length false are those of training; ", "--set same_length."),
         (
             {"mem_len": 5, "clamp_len": 3, "ext_len": 0},
             "tgt_len 6 and same_length false are those of training; ",
@@ -192,7 +186,7 @@ def test_settings_of_training_are_noted(given: dict[str, Any], begins: str | Non
         assert notes == ()
     else:
         (note,) = notes
-        assert note.startswith(begins) and note.endswith(ends.removeprefix("="))
+        assert note.startswith(begins) and note.endswith(ends)
 
 
 def test_evaluation_settings_may_be_given(tmp_path: Path) -> None:
