@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.helpers.fixtures import one_thread, reuse_graphs
-from tests.helpers.tiny import naive
+from tests.helpers.fixtures import one_thread
 
-__all__ = ["naive", "one_thread", "reuse_graphs"]
+__all__ = ["one_thread"]

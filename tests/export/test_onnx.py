@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tests.helpers.paths import ROOT
+from tests.helpers.tiny import RingDriver
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.export.onnx import OPSET
 from xlexport.ops import DOMAIN
@@ -24,7 +25,6 @@ from xlruntime.bundle_files import read_bundle
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
-    from tests.helpers.tiny import RingDriver
 
     Arrays = dict[str, npt.NDArray[Any]]
 
@@ -188,10 +188,9 @@ def test_graphs_against_step_at_any_size(
     capacity: int | str,
     sessions: dict[str, ort.InferenceSession],
     step: TransformerXLStep,
-    ring_driver: type[RingDriver],
 ) -> None:
     slots = capacity if isinstance(capacity, int) else step.config.mem_len + S
-    driver = ring_driver(step, B, slots)
+    driver = RingDriver(step, B, slots)
     if slots >= step.config.mem_len + 40:
         warm(driver)
     tokens, targets = random_tokens(driver, S)
@@ -222,9 +221,9 @@ def test_positions_against_step(
 
 
 def test_graph_is_a_pure_function_unless_its_memory_is_bound(
-    sessions: dict[str, ort.InferenceSession], step: TransformerXLStep, ring_driver: type[RingDriver]
+    sessions: dict[str, ort.InferenceSession], step: TransformerXLStep
 ) -> None:
-    driver = warm(ring_driver(step, 2))
+    driver = warm(RingDriver(step, 2))
     feeds = numpy_feeds(driver, *random_tokens(driver, 7))
     before = {name: feeds[name].copy() for name in RINGS}
     wanted = run(sessions["score"], feeds)
@@ -245,14 +244,14 @@ def test_graph_is_a_pure_function_unless_its_memory_is_bound(
 
 
 def test_large_logits_do_not_overflow(
-    bytes_bundle: Converted, step: TransformerXLStep, ring_driver: type[RingDriver], tmp_path: Path
+    bytes_bundle: Converted, step: TransformerXLStep, tmp_path: Path
 ) -> None:
     """Use logits whose exp is infinite in float32 (exp(120)); the normaliser must subtract the largest logit first."""
     model = onnx.load(bytes_bundle.folder / "score.onnx")
     (bias,) = (tensor for tensor in model.graph.initializer if tensor.name == "head.clusters.0.bias")
     bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + 120, bias.name))
     onnx.save(model, tmp_path / "score.onnx")
-    driver = ring_driver(step)
+    driver = RingDriver(step)
     feeds = numpy_feeds(driver, *random_tokens(driver, 8))
     found, wanted = (
         run(session(folder / "score.onnx"), feeds)["log_prob"] for folder in (tmp_path, bytes_bundle.folder)

@@ -121,20 +121,14 @@ class Authors(Weights):
         return np.asarray(self.w["r_emb"][layer][-self.config.tgt_len :][place].reshape(-1))
 
 
-def log_probs_by_definition(
-    weights: Weights, ids: Tensor, lengths: Sequence[int], window: float | None = None
-) -> Array:
+def log_probs_by_definition(weights: Weights, ids: Tensor, lengths: Sequence[int]) -> Array:
     """Return the log-probabilities (N - 1,) of ids[1:], from ids (N,) read in segments of these lengths.
 
     Every layer's input of every token is kept. A token sees itself, the tokens before it in its segment, and the
     tokens in memory, which may begin with zero rows. Under an absolute encoding it sees its own part of `tgt_len`
     tokens.
-
-    Args:
-        window: the most keys that a query sees; None: the model's own rule.
     """
     config = weights.config
-    limit = (config.window or math.inf) if window is None else window
     zeros = range(-config.mem_len if config.first_memory == "zeros" and not config.is_absolute else 0, 0)
     H, h, D = config.n_head, config.d_head, config.d_model
     tables = weights.w
@@ -150,7 +144,7 @@ def log_probs_by_definition(
         following = {}
         for t, begin in enumerate(begins):
             first = t - t % config.tgt_len if config.is_absolute else max(zeros.start, begin - config.mem_len)
-            seen = [j for j in range(first, t + 1) if t - j < limit]
+            seen = [j for j in range(first, t + 1) if config.window is None or t - j < config.window]
             mixed = np.zeros((H, h))
             for n in range(H):
                 scores = [_score(weights, layer, n, heads[t][0][n], heads[j][1][n], t - j) for j in seen]

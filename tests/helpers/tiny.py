@@ -27,9 +27,7 @@ __all__ = [
     "PAPER",
     "RingDriver",
     "cut",
-    "make_model",
     "naive",
-    "ring_driver",
     "tiny_encoder_decoder",
     "tiny_model",
     "tiny_reformer",
@@ -184,20 +182,6 @@ def cut(ids: Tensor, lengths: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
 
 
 @pytest.fixture(scope="session")
-def make_model() -> Callable[..., TransformerXL]:
-    return tiny_model
-
-
-@pytest.fixture(scope="session")
-def ring_driver() -> type[RingDriver]:
-    return RingDriver
-
-
-@pytest.fixture(scope="session")
 def naive() -> Callable[..., npt.NDArray[np.float64]]:
     """Return the formulas of section 3.3 for a model, token by token and key by key."""
-
-    def log_probs(model: TransformerXL, *ids_and_lengths: Any, window: int | None = None) -> npt.NDArray[np.float64]:
-        return log_probs_by_definition(Ours(model.config, model.state_dict()), *ids_and_lengths, window=window)
-
-    return log_probs
+    return lambda model, ids, lengths: log_probs_by_definition(Ours(model.config, model.state_dict()), ids, lengths)

@@ -6,20 +6,16 @@ counts what is made, and the arguments. Its TypeError or ValueError says that th
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlruntime.limits import Budget
 
-__all__ = ["BUILDERS", "BadFileError", "Name", "Record", "check_tree", "is_known", "known_as", "opened"]
+__all__ = ["BUILDERS", "BadFileError", "Name", "Record", "check_tree", "is_known", "known_as"]
 
 DEEPEST = 100
 LARGEST_TREE = 5_000_000  # the two tables and the counts of 800,000 words are half of it
@@ -89,26 +85,6 @@ def check_tree(root: Any, budget: Budget) -> None:
             raise BadFileError("its pickle expands to far more than any checkpoint holds")
         level = [part for parts in branches for part in parts if type(part) in CONTAINERS]
     raise BadFileError("its pickle has an object that contains itself, or is nested more deeply than any checkpoint")
-
-
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[tuple[BinaryIO, mmap.mmap]]:
-    """Open a file, map it so that changes of the mapping stay in memory, and make every error a CheckpointError."""
-    try:
-        if not path.is_file():  # opening a pipe or a device could wait forever
-            if path.is_symlink() or path.exists():
-                raise CheckpointError(f"{path}: not a file, or a link that leads to none.", "Check the path.")
-            raise CheckpointNotFoundError(f"{path}: no such file.", "Check the path.")
-        with path.open("rb") as file:
-            if not file.seek(0, 2):
-                raise BadFileError("the file is empty")
-            yield file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except BadFileError as error:
-        raise CheckpointError(f"{path}: {error}", error.hint) from error
-    except OSError as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).", "Check its permissions.") from error
 
 
 # Classes of model code that people copied and moved about: known by their own name in any module.
