@@ -243,9 +243,7 @@ def test_graph_is_a_pure_function_unless_its_memory_is_bound(
         assert np.flatnonzero((feeds[name] != before[name]).any(axis=(0, 1, 3))).tolist() == written
 
 
-def test_large_logits_do_not_overflow(
-    bytes_bundle: Converted, step: TransformerXLStep, tmp_path: Path
-) -> None:
+def test_large_logits_do_not_overflow(bytes_bundle: Converted, step: TransformerXLStep, tmp_path: Path) -> None:
     """Use logits whose exp is infinite in float32 (exp(120)); the normaliser must subtract the largest logit first."""
     model = onnx.load(bytes_bundle.folder / "score.onnx")
     (bias,) = (tensor for tensor in model.graph.initializer if tensor.name == "head.clusters.0.bias")
