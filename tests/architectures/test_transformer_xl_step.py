@@ -59,6 +59,7 @@ def check(model: TransformerXL, lengths: Sequence[int] = MIXED_LENGTHS, **option
 
 MODELS: list[dict[str, Any]] = [
     {},
+    {"clamp_len": 11},  # rows that are far, and hidden while the memory fills
     {"pre_lnorm": True, "first_memory": "zeros", "untie_r": False, "clamp_len": 11, "same_length": True},
     {"n_head": 3, "d_head": 1},
     {"n_head": 1, "d_head": 12, "n_layer": 1},
