@@ -41,7 +41,7 @@ MOST_SECONDS = 10  # of work; they take less than one on most machines
 
 def hostile_files(canary: Path) -> list[tuple[str, bytes]]:
     """Yield every file with a name that says what is wrong with it."""
-    pickles = [*forms("os.mkdir", canary), *disguised(canary), *reaching(canary), *damaged()]
+    pickles = [*forms("os.mkdir", canary), *reaching(canary), *damaged()]
     wrapped = [(f"{name}, in an archive", archive(content[:-1])) for name, content in pickles if content[-1:] == b"."]
     cuts = [
         (f"{kind} cut at {percent} %", content)
@@ -53,6 +53,7 @@ def hostile_files(canary: Path) -> list[tuple[str, bytes]]:
     texts = [("empty", b""), ("text", b"It was the best of times.\n" * 9), ("zeros", bytes(9999))]
     return [
         *pickles,
+        *disguised(canary),
         *disguised_in_files(canary),
         *wrapped,
         *bombs(),

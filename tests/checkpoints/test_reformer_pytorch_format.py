@@ -56,11 +56,30 @@ def test_configuration_is_what_tensors_and_arguments_say(path: Path) -> None:
     assert (
         config
         == XltrainingConfig(
-            **{"n_token": 50, "d_model": 32, "n_head": 2, "d_head": 8, "d_inner": 128, "attn_layers": ("lsh", "lsh")},
-            **{"n_hashes": 2, "n_buckets": (8,), "chunk_length": 16, "local_chunk_length": 16, "rule": "chunk"},
-            **{"tgt_len": 128, "mem_len": 128, "position": "axial_sum", "axial_shape": (8, 16), "axial_dims": (32, 32)},
-            **{"max_positions": 128, "activation": "gelu", "streams": "mean", "layer_norm_epsilon": 1e-5},
-            **{"scale_scores": True, "attention_bias": True, "self_mask": -5e4, "dropout": 0.0},
+            n_token=50,
+            d_model=32,
+            n_head=2,
+            d_head=8,
+            d_inner=128,
+            attn_layers=("lsh", "lsh"),
+            n_hashes=2,
+            n_buckets=(8,),
+            chunk_length=16,
+            local_chunk_length=16,
+            rule="chunk",
+            tgt_len=128,
+            mem_len=128,
+            position="axial_sum",
+            axial_shape=(8, 16),
+            axial_dims=(32, 32),
+            max_positions=128,
+            activation="gelu",
+            streams="mean",
+            layer_norm_epsilon=1e-5,
+            scale_scores=True,
+            attention_bias=True,
+            self_mask=-5e4,
+            dropout=0.0,
         ).to_dict()
     )
 

@@ -510,6 +510,11 @@ def test_sizes_that_contradict_the_tensors_take_no_memory(tmp_path: Path, monkey
     path = write_kimiyoung(make_oracle(), tmp_path, edit=spoil)
     asked: list[tuple[Any, ...]] = []
     arange = torch.arange
-    monkeypatch.setattr(torch, "arange", lambda *sizes: asked.append(sizes) or arange(*sizes))
+
+    def spied(*sizes: Any) -> torch.Tensor:
+        asked.append(sizes)
+        return arange(*sizes)
+
+    monkeypatch.setattr(torch, "arange", spied)
     assert "pos_emb.inv_freq is " in refusal(path)
     assert all(max(sizes) < 1000 for sizes in asked)

@@ -27,6 +27,7 @@ __all__ = [
     "PAPER",
     "RingDriver",
     "cut",
+    "make_model",
     "naive",
     "tiny_encoder_decoder",
     "tiny_model",
@@ -179,6 +180,11 @@ def cut(ids: Tensor, lengths: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
         start += length
     assert start < len(ids)
     return segments
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., TransformerXL]:
+    return tiny_model
 
 
 @pytest.fixture(scope="session")

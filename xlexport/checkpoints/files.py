@@ -179,7 +179,7 @@ def holds_tensor(path: Path, anchors: tuple[str, ...]) -> bool:
     if path.suffix == ".safetensors":
         return any(name.endswith(anchors) for name in safetensors_names(path))
     summary = summarize(path)
-    return summary is not None and any(isinstance(text, str) and text.endswith(anchors) for text in summary.strings)
+    return summary is not None and any(text.endswith(anchors) for text in summary.strings)
 
 
 def read_state_dict(path: Path, anchors: tuple[str, ...], missing: str) -> dict[str, Any]:
