@@ -23,13 +23,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from tests.checkpoints import (
-    test_huggingface_format,
-    test_kimiyoung_format,
-    test_nvidia_format,
-    test_reformer_pytorch_format,
-)
-from tests.checkpoints.authors_models import VARIANTS, authors_tensors, make_oracle
+from tests.checkpoints import test_reformer_pytorch_format
+from tests.checkpoints.transformer_xl_files import VARIANTS, WAYS, make_oracle
 from tests.helpers.manifests import seal, with_tokenizer
 from tests.helpers.paths import EMPTY, ROOT, ZEROS, golden_bundle
 from tests.oracles.reformer_configurations import ReformerCase
@@ -281,7 +276,6 @@ class Sample:
 
 
 REFORMER = ReformerConfig(d_model=16, n_head=2, d_head=4, d_inner=20, attn_layers=("lsh", "local"), axial_dims=(4, 12))
-LENGTHS = ("tgt_len", "mem_len", "clamp_len", "same_length", "pre_lnorm")
 TENSORFLOW = ROOT / "tests" / "checkpoints" / "data" / "tensorflow"
 TENSORFLOW_SETTINGS = {"tgt_len": 5, "mem_len": 6, "clamp_len": 7, "same_length": True}
 
@@ -299,22 +293,21 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
         return tmp_path_factory.mktemp("checkpoint") / name
 
     plain, cut = make_oracle(), make_oracle(**VARIANTS["div_val"])
-    known = {name: plain.config.to_dict()[name] for name in LENGTHS}
-    oracle = test_huggingface_format.huggingface_oracle
+    oracles = {"kimiyoung": cut, "kimiyoung, legacy": plain, "nvidia": cut, "state_dict": plain}
+    oracles["huggingface"] = WAYS["huggingface"].oracle()
+    oracles["huggingface, torch"] = WAYS["huggingface"].oracle(**VARIANTS["cutoffs"])
     hashed = ReformerCase("small", {"attn_layers": ["local", "lsh"], "num_buckets": [4, 6], "num_hashes": 2}, ())
     samples = [
-        Sample(test_kimiyoung_format.save(cut, place("model.pt"))),
-        Sample(test_kimiyoung_format.save(plain, place("model.pt"), archive=False)),
-        Sample(test_nvidia_format.save(cut, place("checkpoint.pt"))),
-        Sample(test_huggingface_format.save(oracle(), place("folder"))),
-        Sample(test_huggingface_format.save(oracle(**VARIANTS["cutoffs"]), place("folder"), safetensors=False)),
+        *(
+            Sample(WAYS[name].write(oracle, tmp_path_factory.mktemp("checkpoint")), WAYS[name].config(oracle))
+            for name, oracle in oracles.items()
+        ),
         Sample(HuggingFaceReformer(hashed).save(place("folder"))),
-        Sample(place("model.pt"), test_reformer_pytorch_format.TOLD),
-        Sample(place("model.pt"), known),
         *(Sample(TENSORFLOW / name, TENSORFLOW_SETTINGS, checks=True) for name in ("plain", "adaptive")),
     ]
-    test_reformer_pytorch_format.saved(test_reformer_pytorch_format.make(), samples[6].path)
-    torch.save(authors_tensors(plain), samples[7].path)
+    path = place("model.pt")
+    test_reformer_pytorch_format.saved(test_reformer_pytorch_format.make(), path)
+    samples.append(Sample(path, test_reformer_pytorch_format.TOLD))
     for name in ("checkpoint.pt", "checkpoint"):
         for model in (Reformer(REFORMER), cut):
             path = place(name)

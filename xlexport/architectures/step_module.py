@@ -1,28 +1,72 @@
-"""Rank, entropy and most probable tokens of every position: the detail graph's outputs in all architectures."""
+"""Code that the step modules of all architectures share: the inputs and outputs of a language model, and defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from xlexport.architectures.step import StepTensor
+from xlexport.architectures.step import Form, StepTensor
+from xlruntime.bundle import Feed
 
-__all__ = ["TOP_K", "describe", "described"]
+__all__ = ["TARGETS", "TOKENS", "TOP_K", "StepModule", "describe", "describe_softmax", "purposes_of"]
 
 TOP_K = 10  # candidates that the detail graph lists for every position
+TARGETS = StepTensor("targets", "int64", ("batch", "segment"), Feed("targets"))  # the token after each of `tokens`
+# Tracing reads the segment's length from the last input that has it. So `tokens` must follow `targets`, or the generate
+# graph would need targets.
+TOKENS = StepTensor("tokens", "int64", ("batch", "segment"), Feed("tokens"))
 
 
-def described(n_token: int) -> tuple[StepTensor, ...]:
-    """Return the specs of the outputs of `describe`: ranks, entropies in nats, and top tokens, best first."""
+class StepModule(nn.Module):
+    """One module that computes the outputs of all graphs of a bundle; the exporter cuts it by purpose.
+
+    By default it computes every purpose in one form, and a document starts with no memory.
+    """
+
+    @property
+    def forms(self) -> Mapping[str, Form]:
+        """The purposes that `forward` computes in another form than the rest."""
+        return {}
+
+    def first_rows(self) -> Mapping[str, Tensor]:
+        """Return the content of a slot of each memory for a zero hidden state, by input name."""
+        return {}
+
+    def discard(self) -> None:
+        """Release all weights, including the trained model's; neither can run afterwards."""
+        for tensor in (*self.parameters(), *self.buffers()):
+            tensor.data = torch.empty(0)
+
+
+def purposes_of(n_token: int, carried: tuple[StepTensor, ...]) -> dict[str, tuple[StepTensor, ...]]:
+    """Return the outputs of the graphs that every language model has; the `carried` ones come last.
+
+    * `log_prob`: log-probability of each target, in nats;
+    * `logits`: logits of the last position;
+    * `rank`: rank of each target, where 1 is the most probable token;
+    * `entropy`: in nats;
+    * `top_ids`, `top_log_probs`: the most probable tokens, best first.
+    """
     tokens, top = ("batch", "segment"), ("batch", "segment", min(TOP_K, n_token))
-    return (
+    log_prob = StepTensor("log_prob", "float32", tokens)
+    detail = (
         StepTensor("rank", "int64", tokens),
         StepTensor("entropy", "float32", tokens),
         StepTensor("top_ids", "int64", top),
         StepTensor("top_log_probs", "float32", top),
     )
+    return {
+        "score": (log_prob, *carried),
+        "generate": (StepTensor("logits", "float32", ("batch", n_token)), *carried),
+        "detail": (log_prob, *detail, *carried),
+    }
+
+
+def describe_softmax(log_probs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Return `describe` of a plain softmax, from the log-probabilities (B, S, n_token) of all tokens."""
+    return describe([((0, log_probs.shape[2]), (torch.zeros(1, 1), log_probs.flatten(0, 1)))], targets)
 
 
 def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], targets: Tensor) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xlexport.ops import constants
-from xlexport.ops.gather import LSHGather, lsh_gather
+from xlexport.ops.lsh_gather import LSHGather, lsh_gather
 from xlexport.ops.operator import OPSET, operator, shapes_of
 
 __all__ = ["LSHBandAttention", "lsh_band_attention"]
