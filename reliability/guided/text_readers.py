@@ -190,7 +190,7 @@ class Ids(_Documents):
 class Regions(_Documents):
     """A text with marks between regions, which are removed."""
 
-    reading = Reading(regions=True, binary=True)
+    reading = Reading(cut="marks", binary=True)
     words = (b"|", b" | ", b"||", b"|\n", b"\t|", b"\xc3\xa9")
 
     def seeds(self) -> Iterable[bytes]:

@@ -55,7 +55,8 @@ def test_words_and_lines_of_bytes(score: Score) -> None:
         end = record["end"] if record is not words[-1] else len(raw)
         assert record["index"] == number
         assert (record["bytes"], record["tokens"]) == (end - begin, end - begin)
-        assert record["nats"] == pytest.approx(sum(surprisal.get(place, 0.0) for place in range(begin, end)))
+        nats = pytest.approx(sum(surprisal.get(place, 0.0) for place in range(begin, end)))
+        assert record["nats"] == (nats if begin else None)  # the first byte has no score
         assert record["context"] == max(1, min(begin, 12))
         begin = end
     lines = score("-", "--per", "line", stdin=raw).succeeded().records
@@ -64,9 +65,9 @@ def test_words_and_lines_of_bytes(score: Score) -> None:
     for number, (record, line) in enumerate(zip(lines, raw.splitlines(keepends=True), strict=True), start=1):
         assert (record["line"], record["start"], record["end"]) == (number, begin, begin + len(line))
         assert record["words"] == len(line.split())
-        expected = sum(surprisal.get(place, 0.0) for place in range(begin, begin + len(line)))
-        assert record["nats"] == pytest.approx(expected)
-        assert record["bits_per_byte"] == pytest.approx(record["bits"] / record["scored_bytes"])
+        expected = pytest.approx(sum(surprisal.get(place, 0.0) for place in range(begin, begin + len(line))))
+        assert record["nats"] == (expected if begin else None)
+        assert record["bits_per_byte"] == (pytest.approx(record["bits"] / record["scored_bytes"]) if begin else None)
         begin += len(line)
 
 
@@ -74,6 +75,7 @@ def test_words_and_lines_of_bytes(score: Score) -> None:
 @pytest.mark.parametrize("options", [(), ("--segment-len", "3"), ("--segment-len", "200")], ids=" ".join)
 def test_sums_are_those_of_the_document(text: str, options: tuple[str, ...], score: Score) -> None:
     raw = text.encode()
+    options += ("--bos", " ")
     (total,) = score("-", "--json", *options, stdin=raw).succeeded().records
     for level in ("line", "word"):
         records = score("-", "--per", level, *options, stdin=raw).succeeded().records
@@ -177,8 +179,12 @@ def test_sums_with_every_tokenizer(
     assert total["scored_bytes"] < total["bytes"]
     for level in ("line", "word"):
         records = score("-", "--per", level, stdin=raw, bundle=bundle).succeeded().records
-        for name in SUMS:
-            assert sum(record[name] or 0 for record in records) == pytest.approx(total[name], rel=1e-9), (level, name)
+        for name in SUMS[:-2]:
+            assert sum(record[name] for record in records) == pytest.approx(total[name], rel=1e-9), (level, name)
+        tokens = score("-", "--per", "token", stdin=raw, bundle=bundle).succeeded().records
+        in_first = sum(record["scored_tokens"] for record in records if not record["complete"])
+        expected = pytest.approx(sum(token["surprisal_bits"] for token in tokens[in_first:]), abs=1e-9)
+        assert sum(record["bits"] or 0 for record in records) == expected
     assert [record["word"] for record in records] == text.split()
     in_bytes = tokenizer == "bytes"
     for record in records:
@@ -193,14 +199,14 @@ def test_rank_entropy_and_alternatives(bundle: Path, score: Score) -> None:
     (part, *_) = xlruntime.load(bundle, threads=1).score_tokens([TEXT.encode()], detail=3)
     assert part.rank is not None and part.entropy is not None and part.top_log_probs is not None
     first = shown[0]
-    assert list(first)[-4:] == ["context", "rank", "entropy", "top"] and list(plain[0]) == list(first)[:-1]
-    assert (first["rank"], first["entropy"]) == (part.rank[0], part.entropy[0])
+    assert list(first)[-4:] == ["context", "rank", "entropy_bits", "top"] and list(plain[0]) == list(first)[:-1]
+    assert (first["rank"], first["entropy_bits"]) == (part.rank[0], pytest.approx(part.entropy[0] / math.log(2)))
     assert [entry["log_prob"] for entry in first["top"]] == part.top_log_probs[0].tolist()
     for record in shown:
         ids = [entry["id"] for entry in record["top"]]
         assert (record["rank"] <= 3) == (record["id"] in ids)
         assert [entry["token"] for entry in record["top"]] == [bytes([n]).decode("utf-8", "replace") for n in ids]
-        assert 0 < record["entropy"] < math.log(256)
+        assert 0 < record["entropy_bits"] < 8
 
 
 def as_csv(text: str) -> list[dict[str, str]]:

@@ -60,8 +60,8 @@ def score_dataset(
     requested = options or RunOptions(batch_size="auto")
     if requested.continuous or requested.strict:
         raise ArgumentError("continuous and strict are for documents in order, but a dataset has none.")
-    regions = requested.per == "region" and requested.reading.region_field is None
-    reading = replace(requested.reading, field=field, id_field=id_field, keep=keep, regions=regions)
+    cut = "marks" if requested.per == "region" else requested.reading.cut
+    reading = replace(requested.reading, field=field, id_field=id_field, keep=keep, cut=cut)
     run_options = replace(requested, kind="jsonl", reading=reading, by_chunks=True)
     cluster = Cluster(runtime={**(runtime or {}), "threads": threads})
     model = cluster.open(os.path.abspath(bundle))
