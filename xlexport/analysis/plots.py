@@ -73,8 +73,10 @@ def _draw_losses(report: ContextReport, axes: Axes) -> None:
             axes.axvline(model.mem_len, color=line.get_color(), linestyle=":", linewidth=1)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(_count)
+    axes.set_xticks(report.curve)
+    axes.minorticks_off()
     axes.set_xlabel("memory length at evaluation, tokens (dotted: the bundle's own)")
-    axes.set_ylabel(f"bits per {unit}")
+    axes.set_ylabel(f"bits per {unit} (the axis does not begin at 0)")
     axes.grid(alpha=0.3)
     axes.legend()
 
