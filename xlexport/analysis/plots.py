@@ -31,7 +31,7 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _count(value: float, _: int) -> str:
+def _count(value: float, _: float) -> str:
     """Return the label of a number on an axis."""
     return f"{value:,.0f}"
 

@@ -375,7 +375,10 @@ def unpacked(file: Any, name: str, packed: bool, binary: bool) -> BinaryIO:
     Raises:
         TextError, EOFError: as `open_input`.
     """
-    opened: Any = _Unpacked(file) if packed or file.peek(2)[:2] == GZIP else file
+    opened: Any = file
+    if packed or file.peek(2)[:2] == GZIP:
+        opened = gzip.GzipFile(fileobj=file, mode="rb")
+        opened.myfileobj = file  # which it then closes
     if not binary:
         try:
             _check_text(opened.peek(LOOKED_AT)[:LOOKED_AT], name)
@@ -433,15 +436,3 @@ class _Shared:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-class _Unpacked(gzip.GzipFile):
-    """A packed file that closes what it reads."""
-
-    def __init__(self, file: Any) -> None:
-        super().__init__(fileobj=file, mode="rb")
-        self._packed = file
-
-    def close(self) -> None:
-        super().close()
-        self._packed.close()

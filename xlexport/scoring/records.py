@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from xlexport.scoring.inputs import Input
-from xlexport.scoring.output_formats import Columns, Encoded, Kind, encoder, json_value
+from xlexport.scoring.output_formats import Columns, Kind, encoder
 from xlexport.scoring.run_options import UNITS, Level, RunOptions
 from xlexport.scoring.totals import nothing_to_score
 from xlexport.scoring.units import Unit, UnitSplitter
@@ -312,15 +312,9 @@ class Records:
                 columns[f"top_{k + 1}_id"] = [row[k] for row in ids]
                 columns[f"top_{k + 1}_log_prob"] = [row[k] for row in log_probs]
             return columns
-        known: dict[str, str] = {}
-        rows = (
-            ", ".join(
-                f'{{"token": {json_value(text, known)}, "id": {number}, "log_prob": {json_value(log_prob, known)}}}'
-                for text, number, log_prob in zip(*row, strict=True)
-            )
-            for row in zip(texts, ids, log_probs, strict=True)
-        )
-        return {"top": Encoded([f"[{row}]" for row in rows])}
+        names = ("token", "id", "log_prob")
+        rows = zip(texts, ids, log_probs, strict=True)
+        return {"top": [[dict(zip(names, token, strict=True)) for token in zip(*row, strict=True)] for row in rows]}
 
     def state(self) -> dict[str, Any]:
         """Return what is not complete yet, for JSON."""
