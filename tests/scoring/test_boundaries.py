@@ -179,11 +179,6 @@ def test_first_word_after_a_context(sentence: str, bpe: Path, score: Score, tmp_
     assert [record["corrected_nats"] for record in shown] == pytest.approx(right[2:], abs=2e-4)
 
 
-def test_first_word_without_a_score_has_no_correction(score: Score) -> None:
-    shown = score("-", "--per", "word", "--boundary", "corrected", stdin=b"The dog ran").succeeded().records
-    assert [record["corrected_bits"] is None for record in shown] == [True, False, False]
-
-
 def test_words_add_up_to_regions(score: Score) -> None:
     """Let the ends inside a region cancel, so that its figure is the sum over its words."""
     options = ("--boundary", "corrected", "--bos", " ")

@@ -115,6 +115,7 @@ def test_ids_in_files_and_json_lines(score: Score, texts: list[Path], tmp_path: 
         (b"1 2 x\xff3 4", r"'x\\xff3'"),
         (b"1 99999999999999999999", "'99999999999999999999'"),
         (b"1 " + b"y" * 50, f"'{'y' * 40}'…"),
+        (b"7" * (5 << 20), "1,048,579 bytes without white space"),  # and the rest is not read
     ],
 )
 def test_ids_that_are_none_are_shown(content: bytes, found: str, score: Score, tmp_path: Path) -> None:
@@ -124,26 +125,9 @@ def test_ids_that_are_none_are_shown(content: bytes, found: str, score: Score, t
     assert score(path, "--ids").err == expected
 
 
-def test_ids_behind_a_byte_order_mark(score: Score, tmp_path: Path) -> None:
-    path = tmp_path / "ids"
-    path.write_bytes(b"\xef\xbb\xbf12 130 7")
-    (found,) = score(path, "--ids", "--json").succeeded().records
-    assert found["tokens"] == 3
-
-
 def test_ids_are_read_piece_by_piece(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xlexport.scoring.inputs.CHUNK", 7)
     path = tmp_path / "ids"
-    path.write_text("12\t130 7\r\n" * 20 + "255")
+    path.write_text("\ufeff" + "12\t130 7\r\n" * 20 + "255")
     (found,) = score(path, "--ids", "--per", "token", "--json").succeeded().records[-1:]
     assert (found["index"], found["id"]) == (60, 255)
-
-
-def test_what_is_no_ids_at_all_is_not_read_to_its_end(score: Score, tmp_path: Path) -> None:
-    path = tmp_path / "ids"
-    path.write_bytes(b"7" * (5 << 20))
-    shown = score(path, "--ids")
-    expected = (
-        "not token ids separated by white space (found 1,048,579 bytes without white space). Leave out --ids for text."
-    )
-    assert (shown.code, shown.err) == (1, f"Error: {path}: {expected}\n")

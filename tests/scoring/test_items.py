@@ -283,11 +283,3 @@ def test_items_continue(score: Score, bundle: Path, tmp_path: Path) -> None:
     stream.feed("Der Koch rührte. Die Suppe, süß!\nEs war Nacht. ")
     expected = stream.score_continuation(ITEMS[1]["sentence"])
     assert second["nats"] == pytest.approx(-float(expected.log_probs.sum(dtype=float)), abs=1e-4)
-
-
-def test_two_contexts_are_refused(score: Score, tmp_path: Path) -> None:
-    path = tmp_path / "items.csv"
-    path.write_text("a,b,t\nx,y,text\n")
-    shown = score(path, "--field", "t", "--context-field", "a", "--context-field", "b")
-    assert (shown.code, shown.out) == (2, "")
-    assert "--context-field is given twice" in shown.err

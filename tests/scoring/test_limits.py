@@ -169,13 +169,6 @@ def test_corpus_has_a_limit(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> No
         protocols.read_corpus(model, Document("it", bytes(200_000)))
 
 
-def test_option_sets_both_limits() -> None:
-    reading = Selection(None, None, (), False, 1000).reading
-    assert (reading.line_limits.bytes, reading.document_limits.bytes) == (1000, 1000)
-    reading = Selection(None, None, (), False, None).reading
-    assert (reading.line_limits.bytes, reading.document_limits.bytes) == (64 * MIB, 16 * MIB)
-
-
 def test_score_goes_on_after_a_line_that_is_too_long(score: Score, tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("short", "long " * 100, "also short")))

@@ -231,14 +231,6 @@ def test_bar_fits_the_terminal(columns: int) -> None:
     assert max(len(picture.replace("日本", "....")) for picture in shown.split("\r")) <= columns
 
 
-def test_unknown_sizes_are_left_out(open_terminal: Callable[[], Terminal]) -> None:
-    terminal = open_terminal()
-    DocumentsBar(None, None).take(part_of(0, 10))
-    assert "0 documents, " in terminal.getvalue() and "%" not in terminal.getvalue()
-    DocumentsBar(1, None).take(part_of(0, 10))
-    assert "0 of 1 document, " in terminal.getvalue() and "%" not in terminal.getvalue()
-
-
 def test_sizes_of_files_do_not_count_ids(tmp_path: Path, open_terminal: Callable[[], Terminal]) -> None:
     terminal = open_terminal()
     path = tmp_path / "a.txt"
@@ -302,16 +294,6 @@ def on_terminal(bundle: Path, text: Path, output: Path | None, stop: bool) -> tu
             stop = False
     os.close(master)
     return process.wait(), shown.decode()
-
-
-def test_bar_on_a_real_terminal(bundle: Path, tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 1_000)
-    code, shown = on_terminal(bundle, text, tmp_path / "out.csv", stop=False)
-    pictures = shown.split("\r")
-    assert code == 0
-    assert any("of 2 documents" in picture and "tokens/s" in picture for picture in pictures)
-    assert "bits per byte together" in shown.rstrip().splitlines()[-1]
 
 
 def test_bar_stays_until_there_are_records(bundle: Path, tmp_path: Path) -> None:
