@@ -98,7 +98,19 @@ def test_conditions_in_one_table(id_field: tuple[str, ...], invoke: Invoke, tmp_
     """Pair rows by item and place, in any order, and take the error over items."""
     (tmp_path / "items.csv").write_text(ITEMS)
     words = tmp_path / "words.csv"
-    line = ("--field", "sentence", "--per", "word", "--punctuation", "apart", *id_field, "--bos", " ", "--threads", "1")
+    line = (
+        "--field",
+        "sentence",
+        "--per",
+        "word",
+        "--set",
+        "punctuation=apart",
+        *id_field,
+        "--bos",
+        " ",
+        "--threads",
+        "1",
+    )
     invoke("score", BUNDLES[0], tmp_path / "items.csv", *line, "-o", words).succeeded()
     bits = {(row["item"], row["condition"], row["index"]): float(row["bits"]) for row in rows(words)}
     pair = ("compare", words, "--pair", "condition=expected,odd")

@@ -19,7 +19,7 @@ from xlruntime.scorer import Scorer
 from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-NOTE = r"no complete score (complete is false), because the model reads no token before it. --bos '\n' gives it one."
+NOTE = r"no score (complete is false), because the model reads no token before it. --bos '\n' gives it one."
 
 
 def test_first_word_without_a_score_is_empty(score: Score, tmp_path: Path) -> None:
@@ -102,12 +102,6 @@ def test_names_and_texts_of_tokens(words_bundle: Callable[..., Path], score: Sco
     assert refusal == (
         "Error: --bos <eos>: 5 tokens, expected the name or the text of one. Give one token, for instance --bos '\\n'."
     )
-
-
-def test_token_outside_the_vocabulary_is_refused(bundle: Path) -> None:
-    model = xlruntime.load(bundle)
-    with pytest.raises(OptionError, match="bos is 256, expected 0 to 255"):
-        Scorer(model, model.evaluation(), bos=256)
 
 
 def test_model_of_whole_documents(tmp_path: Path) -> None:

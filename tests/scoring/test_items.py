@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 from tests.scoring.conftest import Score
-from xlexport.choices import LEVELS
 from xlexport.scoring.records import own_columns
-from xlexport.scoring.run_options import Level
 from xlruntime import load
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
@@ -125,6 +123,9 @@ def test_keep_chooses_columns(score: Score, tmp_path: Path) -> None:
         assert list(first)[: len(names) + 2] == ["document", *names, "tokens"]
     (first, *_) = score(path, *READ, "--id-field", "item", "--json").succeeded().records
     assert list(first)[:4] == ["document", "item", "condition", "tokens"] and first["document"] == "1"
+    ids = write(tmp_path, "ids.jsonl", [{"id": 7, "sentence": "one"}])  # tokens have a column `id` of their own
+    (first, *_) = score(ids, "--field", "sentence", "--id-field", "id", "--per", "token", "--json").succeeded().records
+    assert (first["document"], first["id"]) == ("7", ord("n"))
     assert "no column 'itm', found only 'item', " in score(path, *READ, "--keep", "itm").err
 
 
@@ -139,20 +140,6 @@ def test_columns_are_those_of_their_own_row(batch_size: str, per: str, score: Sc
     assert {(record["document"], record["n"]) for record in shown.records} == {
         (f"{path}:{n + 1}", n) for n in range(6) if n != 2
     }
-
-
-@pytest.mark.parametrize("per", LEVELS)
-def test_records_have_only_the_names_that_are_reserved(per: Level, score: Score, tmp_path: Path) -> None:
-    path = write(tmp_path, "i.jsonl", [{"sentence": "one two"}])
-    detail: tuple[str, ...] = ("--top", "3") if per == "token" else () if per == "document" else ("--top", "0")
-    if per in ("word", "region"):
-        detail += ("--boundary", "corrected")
-    for kind in ("csv", "jsonl"):
-        out = score(path, "--field", "sentence", "--per", per, *detail, "--format", kind).succeeded().out
-        names = list(csv_rows(out)[0] if kind == "csv" else json.loads(out.splitlines()[0]))
-        settings = {"mem_len", "clamp_len", "same_length"}
-        assert set(names) <= own_columns(per, settings)
-        assert settings.isdisjoint(names) == (per != "document")
 
 
 @pytest.mark.parametrize("name", ["i.csv", "i.jsonl"])

@@ -13,7 +13,6 @@ import sys
 import termios
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -22,7 +21,6 @@ import pytest
 
 from xlexport.progress_bar import DocumentsBar, ProgressBar, progress_bar
 from xlexport.scoring.inputs import Input, Reading, extent
-from xlexport.scoring.totals import Totals
 from xlexport.terminal import INTERRUPTED, tell
 from xlruntime import DocumentScore, TokenScores, load
 
@@ -255,21 +253,6 @@ def test_time_left_leaves_out_what_was_done_before(
         at(seconds)
         progress.take(part_of(1, end))
     assert "120/200 [00:02<00:08" in pictures(terminal)[-1]  # 80 bytes at 10 a second
-
-
-def test_totals_go_on_from_their_state(total: DocumentScore) -> None:
-    scores = [replace(total, bits_per_byte=value, bits=value * 99) for value in (1.5, 2.0, 7.25, 3.0)]
-    whole, first = Totals(), Totals()
-    for score in scores:
-        whole.add(score)
-    for score in scores[:2]:
-        first.add(score)
-    second = Totals(**asdict(first))
-    for score in scores[2:]:
-        second.add(score)
-    assert second == whole
-    error = np.std([1.5, 2.0, 7.25, 3.0], ddof=1) / 2
-    assert f"3.4375 bits per byte together, 3.4375 ± {error:.4f} a document" in whole.summary()
 
 
 def on_terminal(bundle: Path, text: Path, output: Path | None, stop: bool) -> tuple[int, str]:

@@ -16,15 +16,6 @@ import xlruntime
 from tests.scoring.conftest import TEXT, Score
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-LINE_FIELDS = [
-    *("document", "line", "text", "start", "end", "tokens", "scored_tokens", "complete", "words", "chars", "bytes"),
-    *("scored_chars", "scored_bytes", "nats", "bits", "bits_per_byte", "context"),
-]
-WORD_FIELDS = [
-    *("document", "index", "word", "start", "end", "tokens", "scored_tokens", "complete", "chars", "bytes"),
-    *("scored_chars", "scored_bytes", "nats", "bits", "context"),
-]
-
 
 def test_words_and_lines_of_bytes(score: Score) -> None:
     """Count white space before a word for the word (after the last word, too), and a newline for its line."""
@@ -32,7 +23,6 @@ def test_words_and_lines_of_bytes(score: Score) -> None:
     raw = TEXT.encode()
     surprisal = {record["start"]: -record["log_prob"] for record in tokens}
     words = score("-", "--per", "word", stdin=raw).succeeded().records
-    assert [list(record) for record in words] == [WORD_FIELDS] * len(words)
     assert [record["word"] for record in words] == TEXT.split()
     assert [raw[record["start"] : record["end"]].decode() for record in words] == TEXT.split()
     begin = 0
@@ -45,7 +35,6 @@ def test_words_and_lines_of_bytes(score: Score) -> None:
         assert record["context"] == max(1, min(begin, 12))
         begin = end
     lines = score("-", "--per", "line", stdin=raw).succeeded().records
-    assert [list(record) for record in lines] == [LINE_FIELDS] * len(lines)
     begin = 0
     for number, (record, line) in enumerate(zip(lines, raw.splitlines(keepends=True), strict=True), start=1):
         assert (record["line"], record["start"], record["end"]) == (number, begin, begin + len(line))

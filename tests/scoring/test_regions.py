@@ -97,12 +97,12 @@ APART = {
 def test_punctuation_is_apart(text: str, options: tuple[str, ...], score: Score) -> None:
     line = ("-", "--per", "word", "--bos", " ", *options)
     raw = text.encode()
-    shown = score(*line, "--punctuation", "apart", stdin=raw).succeeded().records
+    shown = score(*line, "--set", "punctuation=apart", stdin=raw).succeeded().records
     assert [record["word"] for record in shown] == APART[text]
     assert [raw[record["start"] : record["end"]].decode() for record in shown] == APART[text]
     whole = score(*line, stdin=raw).succeeded().records
     assert sum(record["bits"] for record in shown) == pytest.approx(sum(record["bits"] for record in whole))
-    assert "--punctuation is for words" in score("-", "--punctuation", "apart", "--per", "line", stdin=raw).err
+    assert "--set punctuation is for words" in score("-", "--set", "punctuation=apart", "--per", "line", stdin=raw).err
 
 
 def lines_of(folder: Path, *records: dict[str, Any]) -> Path:

@@ -19,10 +19,8 @@ import pytest
 from reliability.kill_and_resume import Outcome, Runs
 from tests.scoring.conftest import Killed, Score, Scored, interrupted
 from xlexport.scoring.partial_file import PartialFile
-from xlexport.scoring.resume import SavedRun, describe_run
-from xlexport.scoring.run_options import RunOptions
+from xlexport.scoring.resume import SavedRun
 from xlexport.terminal import INTERRUPTED
-from xlruntime import load
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 
@@ -51,7 +49,7 @@ IN_FILES = [
 ]
 IN_ROWS = [
     ("--per", "document", "--batch-size", "4"),
-    ("--per", "word", "--punctuation", "apart", "--batch-size", "2"),
+    ("--per", "word", "--set", "punctuation=apart", "--batch-size", "2"),
     ("--per", "token", "--continuous"),
     ("--per", "line", "--continuous", "--set", "separator= – "),
 ]
@@ -199,16 +197,6 @@ def test_what_changed_is_refused_with_the_reason(
             refusal = score(*files, *kept, *changed, "--resume").refusal
     assert reason in refusal and "begin again with --force" in refusal
     assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
-
-
-def test_version_of_the_tokenizer_library_is_reported(
-    words_bundle: Callable[[str, Path], Path], tmp_path: Path
-) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    tokenizers.Tokenizer(tokenizers.models.WordLevel({"it": 0}, "it")).save(str(tmp_path / "tokenizer.json"))
-    model = load(words_bundle("tokenizers", tmp_path / "tokenizer.json"), threads=1)
-    run = describe_run(model, model.evaluation(), RunOptions(), [])
-    assert run["versions"]["tokenizers"] == tokenizers.__version__
 
 
 def test_remains_that_are_broken(stopped: Path, score: Score, texts: list[Path]) -> None:

@@ -118,7 +118,7 @@ class ScoreOptions(Selection):
             ),
             (
                 self.punctuation == "apart" and level != "word",
-                "--punctuation is for words. Add --per word.",
+                "--set punctuation is for words. Add --per word.",
             ),
             (
                 corrected and level not in ("word", "region"),
@@ -325,6 +325,7 @@ record_options = all_of(
     ),
     click.option(
         "--punctuation",
+        cls=Setting,
         type=click.Choice(["attached", "apart"]),
         default="attached",
         show_default=True,

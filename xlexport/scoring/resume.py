@@ -134,7 +134,7 @@ def describe_run(
             "--bos": options.bos,
             "--boundary": "corrected" if options.corrected else "plain",
             "--region-field": reading.region_field,
-            "--punctuation": "apart" if reading.cut == "punctuation" else "attached",
+            "--set punctuation": "apart" if reading.cut == "punctuation" else "attached",
             "--set separator": repr(options.separator),
             "--set separator after contexts": None if reading.context_field is None else repr(reading.separator),
             "--ids": reading.ids,

@@ -213,7 +213,7 @@ class _Counting:
         if totals.without_first and per in UNITS:
             token = r"'\n'" if isinstance(self._tokenizer, ByteTokenizer) else "TOKEN"
             self._reporter.tell(
-                f"The first {per} of {counted(totals.without_first, 'document')} has no complete score "
+                f"The first {per} of {counted(totals.without_first, 'document')} has no score "
                 f"(complete is false), because the model reads no token before it. --bos {token} gives it one."
             )
         if totals.failed and self._several:
