@@ -172,7 +172,7 @@ def _columns(file: File, reading: Reading, options: RunOptions, settings: Mappin
     first = next(file.rows(reading), None)
     if first is None or isinstance(first.values, Exception):
         return ()
-    columns = CarriedColumns(reading, own_columns(options.per, settings) | {ERROR}, lambda line: None)
+    columns = CarriedColumns(reading, own_columns(options.per, settings) | {ERROR}, lambda line: None, with_id=True)
     columns.check(first.values, first.name)
     return tuple(columns.of(first.values, first.name, file.name))
 

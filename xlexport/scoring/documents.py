@@ -153,13 +153,17 @@ class CarriedColumns:
     Args:
         own: names of columns that records have anyway.
         tell: called with a line about each input that has further columns.
+        with_id: whether the column with the documents' names is one of the others, unless records have its name anyway.
 
     Raises:
         TextError: a chosen column has the name of one that records have anyway.
     """
 
-    def __init__(self, reading: Reading, own: Collection[str], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, reading: Reading, own: Collection[str], tell: Callable[[str], None], with_id: bool = False
+    ) -> None:
         self._reading, self._own, self._tell = reading, own, tell
+        self._with_id = with_id and reading.id_field not in own
         self._names: list[str] | None = None
         self._first = ""
         self._warned: set[str] = set()
@@ -212,8 +216,8 @@ class CarriedColumns:
     def _others(self, row: Mapping[str, Any]) -> list[str]:
         reading = self._reading
         used = {reading.field, reading.context_field, reading.region_field}
-        if reading.id_field in self._own:
-            used.add(reading.id_field)  # the column `document` has it anyway
+        if not self._with_id:
+            used.add(reading.id_field)
         return [column for column in row if column not in used]
 
     def _check(self, names: list[str], where: str) -> None:
