@@ -179,6 +179,7 @@ OTHER_LANGUAGES = {
     "cpp": "tests/native/test_c_programs.py",
     "cmake": "tests/native/test_c_programs.py",
     "js": "tests/web/test_javascript.py",
+    "r": "tried by hand with R 4.2 and lme4 1.1",
     "toml": "tests/prepare/test_prepare.py",
     "yaml": "tests/harness/test_harness.py",  # the same task
     "{eval-rst}": "scripts/docs",

@@ -212,11 +212,11 @@ def test_words_come_with_their_bits(bytes_model: Model) -> None:
     (found,) = bytes_model.surprisal([text])
     (part,) = [part for part in bytes_model.score_tokens([text], segment_len=20)]
     bits = -part.log_probs.astype(np.float64) / np.log(2)  # of all bytes but the first
-    expected = [bits[:2].sum(), bits[2:6].sum(), bits[6:].sum()]
+    expected = [np.nan, bits[2:6].sum(), bits[6:].sum()]  # the first word has too few scores for a sum
     words, found_bits = zip(*found, strict=True)
-    assert list(words) == text.split() and list(found_bits) == pytest.approx(expected)
+    assert list(words) == text.split() and list(found_bits) == pytest.approx(expected, nan_ok=True)
     assert found.complete.tolist() == [False, True, True]
-    assert found.total.bits == pytest.approx(sum(expected))
+    assert found.total.bits == pytest.approx(bits.sum())
 
 
 def test_a_word_without_a_scored_token_has_no_bits(no_text_model: Model, bytes_model: Model) -> None:
@@ -248,7 +248,7 @@ def test_tables_of_words_and_of_tokens(bytes_model: Model) -> None:
     words = found.to_pandas()
     assert list(words) == ["document", "index", "word", "start", "end", "tokens", "scored_tokens", "complete", "bits"]
     assert words["document"] == ["it", "it"] and words["word"] == ["one", "two"]
-    assert words["start"] == [0, 4] and words["bits"] == found.bits.tolist()
+    assert words["start"] == [0, 4] and words["bits"] == pytest.approx(found.bits.tolist(), nan_ok=True)
     scores = bytes_model.stream().feed("one two")
     tokens = scores.to_pandas()
     assert list(tokens) == ["index", "token", "id", "log_prob", "surprisal_bits", "context"]

@@ -158,7 +158,7 @@ def train(
             on_line=on_line,
         )
     if plot is not None and (out_dir / "log.jsonl").exists() and os.environ.get("RANK", "0") == "0":
-        from xlexport.analysis.training_plot import plot_training
+        from xlexport.analysis.plots import plot_training
 
         plot_training(out_dir / "log.jsonl", plot)
         tell(f"wrote {plot}")

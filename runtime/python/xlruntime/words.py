@@ -37,8 +37,8 @@ class WordScores:
         words: the n words, without white space.
         starts, ends: (n,) their places, in characters: `text[starts[0]:ends[0]] == words[0]`.
         tokens: (n,) number of tokens of each word; scored_tokens: (n,) number of them with a score.
-        bits: (n,) surprisal of each word: the sum over its scored tokens. NaN if no token has a score, as for a first
-            word that is the text's first token.
+        bits: (n,) surprisal of each word: the sum over its tokens. NaN if a token has no score, as in a first word, so
+            that no sum or mean includes a part of a word.
         total: the score of the whole text.
     """
 
@@ -54,8 +54,8 @@ class WordScores:
 
     @property
     def complete(self) -> npt.NDArray[np.bool_]:
-        """Whether each word's tokens all have a score; the text's first token has none."""
-        return self.scored_tokens == self.tokens
+        """Whether each word has tokens, and all of them have a score; the text's first token has none."""
+        return (self.scored_tokens == self.tokens) & (self.tokens > 0)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -108,6 +108,7 @@ def word_scores(text: str, tokenizer: Tokenizer, parts: Sequence[TokenScores]) -
     owners = np.searchsorted(edges, np.maximum.accumulate(places), "right")
     nats = -np.concatenate([part.log_probs for part in parts]).astype(np.float64)
     scored = np.bincount(owners[unscored:], minlength=n)[:n]
+    tokens = np.bincount(owners, minlength=n)[:n]
     bits = np.bincount(owners[unscored:], nats, minlength=n)[:n] / LN2
     bounds = np.concatenate([[0], edges, [len(raw)]]).tolist()
     words = tuple(raw[bounds[k] : bounds[k + 1]].tobytes().strip(SPACES).decode("utf-8") for k in range(n))
@@ -119,9 +120,9 @@ def word_scores(text: str, tokenizer: Tokenizer, parts: Sequence[TokenScores]) -
         words=words,
         starts=starts,
         ends=starts + np.array([len(word) for word in words], np.int64),
-        tokens=np.bincount(owners, minlength=n)[:n],
+        tokens=tokens,
         scored_tokens=scored,
-        bits=np.where(scored > 0, bits, np.nan),
+        bits=np.where((scored == tokens) & (tokens > 0), bits, np.nan),
         total=total,
     )
 
