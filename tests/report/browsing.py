@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.browser import Browser, open_browser
 from tests.report.report_pages import GOLDEN, HOSTILE
-from xlexport.report.page import write_report
+from xlexport.report.document_page import write_report
 from xlruntime import Document, Model, TokenScores, load
 
 WIDTH, HEIGHT = 1280, 860

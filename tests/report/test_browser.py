@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.report.colours import INK, PAGE, scale
 
 from benchmarks.browser import Browser, missing_browser
 from tests.report.browsing import (
@@ -25,10 +26,9 @@ from tests.report.browsing import (
     current,
     span_of,
 )
-from tests.report.colours import INK, PAGE, scale
 from tests.report.report_pages import FAMILY, GOLDEN, HOSTILE
-from xlexport.report.html_page import LEVELS
-from xlexport.report.page import write_report
+from xlexport.page.assemble import LEVELS
+from xlexport.report.document_page import write_report
 from xlruntime import Document, Model, TokenScores, load
 
 REASON = missing_browser()

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.report.colours import scale
 
 from benchmarks.browser import Browser, missing_browser
 from tests.helpers.paths import ZEROS, golden_bundle
 from tests.report.browsing import shown
-from tests.report.colours import scale
 from tests.report.report_pages import GOLDEN, HOSTILE, ListPage, read_list
 from tests.report.test_browser import rgb
-from xlexport.report.html_page import LEVELS
+from xlexport.page.assemble import LEVELS
 from xlexport.report.list_page import Side, score_sides, write_list
 from xlexport.report.words import Held, LeftOut
 from xlruntime import load

@@ -15,7 +15,7 @@ from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import BAND, CHUNK, EMPTY, golden_bundle
 from xlexport.errors import MissingDependencyError, OutputExistsError, OutputFolderError
 from xlexport.report import list_page, page
-from xlexport.report.about import ceilings
+from xlexport.page.assemble import ceilings
 from xlexport.web import javascript as javascript_module
 from xlexport.web import site as site_module
 from xlexport.web.javascript import find_packages

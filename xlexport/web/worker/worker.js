@@ -50,9 +50,9 @@ const takers = {
   text: (message) => take(message),
   book: (message) => take(message),
   describe({ id, token }) {
-    const found = { id: openDocument.ids[token], ...openDocument.table.of(token) };
-    const labels = Object.fromEntries([found, ...found.alternatives].map((one) => [one.id, labelOf(one.id)]));
-    post({ kind: "described", id, found, labels });
+    const facts = { id: openDocument.ids[token], ...openDocument.table.of(token) };
+    const labels = Object.fromEntries([facts, ...facts.alternatives].map((one) => [one.id, labelOf(one.id)]));
+    post({ kind: "described", id, facts, labels });
   },
   generate: (message) => queue(message, generate),
   continuation: (message) => queue(message, scoreContinuation),

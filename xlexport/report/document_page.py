@@ -13,19 +13,16 @@ import numpy as np
 from xlexport import atomic_output
 from xlexport.atomic_output import check_file
 from xlexport.callbacks import Progress, no_progress
-from xlexport.report.about import bundle_note, ceilings
-from xlexport.report.html_page import LEVELS, page_pieces, page_title
+from xlexport.page.assemble import LEVELS, bundle_note, ceilings, page_pieces, page_title
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
 from xlexport.scoring.totals import caveats, losses
 from xlruntime import Document, DocumentScore, EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.documents import as_ids, check_ids
 
-__all__ = ["model_note", "read_for_page", "write_report"]
+__all__ = ["read_for_page", "write_report"]
 
 LONGEST_BYTES = 32 << 20  # of a document: browsers do not open much longer pages
-STYLES = ("colours.css", "report.css")
-SCRIPTS = ("common.js", "tokens.js", "data.js", "text.js", "measures.js", "panels.js", "controls.js", "report.js")
 
 
 def read_for_page(document: Document) -> Document:
@@ -64,6 +61,7 @@ def write_report(
     output: Path,
     *,
     top: int = 5,
+    bos: int | None = None,
     title: str | None = None,
     force: bool = False,
     progress: Progress = no_progress,
@@ -75,6 +73,7 @@ def write_report(
     Args:
         document: a document whose source is bytes or token ids.
         top: number of likeliest tokens that the page shows for each token, 0 to 10.
+        bos: id of a token that the model reads before the document, so that its first token has a score, too.
         title: the page's title; None: the document's name.
         force: replace a file at `output`.
         progress: called with the scored length and the document's length, both in the unit of its offsets.
@@ -102,7 +101,7 @@ def write_report(
     packer = Packer(text, model.bundle.vocab_size, top)
     chunks: list[Chunk] = []
     summary, end = None, 0
-    for part in model.score_tokens([document], detail=top, **evaluation):
+    for part in model.score_tokens([document], detail=top, bos=bos, **evaluation):
         chunks += packer.add(part)
         watch(part)
         summary = part.summary
@@ -117,7 +116,7 @@ def write_report(
         atomic_output.file(output, lambda: check_file(output, force)) as path,
         path.open("w", encoding="utf-8", newline="\n") as file,
     ):
-        file.writelines(page_pieces("template.html", STYLES, SCRIPTS, about, _blocks(labels, chunks)))
+        file.writelines(page_pieces("document", about, _blocks(labels, chunks)))
     return summary
 
 
@@ -135,6 +134,7 @@ def _about(
     vocab_size = model.bundle.vocab_size
     return {
         "title": title,
+        "sides": [["", bundle_note(model.bundle, model.folder, settings)]],
         "tokens": summary.tokens,
         "chunkTokens": CHUNK,
         "chunks": [[chunk.tokens, chunk.units, chunk.width_bytes] for chunk in chunks],
@@ -146,7 +146,7 @@ def _about(
         "hasBytes": bool(summary.bytes),
         "unit": "byte" if _counts_bytes(summary) else "token",
         "figures": _figures(summary),
-        "notes": _notes(model, settings, summary),
+        "notes": [*caveats(settings, model.tokenizer), *losses(summary)],
     }
 
 
@@ -168,13 +168,3 @@ def _figures(summary: DocumentScore) -> list[tuple[str, str]]:
 def _counts_bytes(summary: DocumentScore) -> bool:
     """Return whether each token is a byte."""
     return summary.bytes == summary.tokens and summary.bits_per_byte == summary.bits_per_token
-
-
-def _notes(model: Model, settings: EvaluationSettings, summary: DocumentScore) -> list[str]:
-    """Return sentences about how the document was scored: first the model, then the caveats."""
-    return [model_note(model, settings), *caveats(settings, model.tokenizer), *losses(summary)]
-
-
-def model_note(model: Model, settings: EvaluationSettings) -> str:
-    """Return a sentence about the model and its memory."""
-    return bundle_note(model.bundle, model.folder, settings)
