@@ -223,7 +223,9 @@ export class Reader {
     byId("modes").onchange = ({ target }) => this.setMode(target.value);
     byId("query").oninput = () => this.searchSoon();
     byId("search").onsubmit = (event) => event.preventDefault();
-    byId("query").onkeydown = (event) => event.key === "Enter" && this.goToHit(event.shiftKey ? -1 : 1);
+    byId("query").onkeydown = (event) => {
+      if (event.key === "Enter") this.goToHit(event.shiftKey ? -1 : 1);
+    };
   }
 
   #onKey(event) {

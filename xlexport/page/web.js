@@ -97,7 +97,9 @@ function listenToFiles() {
 function listenToWriting() {
   const { editor } = writing;
   editor.oninput = () => writing.onWritten();
-  editor.onkeydown = (event) => event.key === "Tab" && reader.card.hide();
+  editor.onkeydown = (event) => {
+    if (event.key === "Tab") reader.card.hide();
+  };
   reader.view.node.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !writing.isWriting) return;
     event.preventDefault();
