@@ -52,6 +52,7 @@ def page_pieces(
         "policy": f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; base-uri 'none'; "
         f"form-action 'none'{policy}",
         "kind": kind,
+        "icon": '<link rel="icon" href="data:,">\n' if kind == "live" else "",  # a server is not asked for one
         "title": html.escape(about["title"]),
         "style": style,
         "script": script,

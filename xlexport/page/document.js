@@ -84,6 +84,7 @@ async function open() {
   reader.set(tokens);
   reader.refresh();
   reader.listen();
+  reader.listenToPointer();
   document.documentElement.classList.add("ready");
 }
 

@@ -9,7 +9,7 @@ import { theme } from "./theme.js";
 import { Tokens } from "./tokens.js";
 
 const isPair = about.sides.length > 1;
-const MODES = isPair ? { difference: "A − B", 0: "A", 1: "B" } : { 0: "word" };
+const MODES = isPair ? [["difference", "A − B"], ["0", "A"], ["1", "B"]] : [["0", "word"]];
 const PIECE = 500; // rows of a table of words that are drawn at once
 const MOST_OPENED = 20_000; // words up to which all documents are opened at once
 let mode = isPair ? "difference" : "0";
@@ -198,7 +198,7 @@ function drawList(documents) {
 }
 
 function listen(documents) {
-  const choices = Object.entries(MODES).map(([value, title]) => {
+  const choices = MODES.map(([value, title]) => {
     const input = element("input");
     Object.assign(input, { type: "radio", name: "mode", value, checked: value === mode });
     return element("label", "", input, element("span", "", title));

@@ -211,7 +211,6 @@ export class Reader {
 
   listen() {
     addEventListener("keydown", (event) => this.#onKey(event));
-    this.listenToPointer(this.view.node, "pointerover", ({ target }) => target.closest("[data-t]"));
     this.#listenToPanels();
     this.#listenToWindow();
     byId("previous").onclick = this.keys.p;
@@ -243,7 +242,7 @@ export class Reader {
   }
 
   // Shows the card of the token under the pointer. `spanAt` finds the element of the token at which an event points.
-  listenToPointer(node, type, spanAt) {
+  listenToPointer(node = this.view.node, type = "pointerover", spanAt = ({ target }) => target.closest("[data-t]")) {
     const tokenUnder = (event) => {
       const span = spanAt(event);
       if (!span) return -1;

@@ -33,8 +33,10 @@ const takers = {
     open.offsets = about.offsets;
     const libraries = {};
     if (about.offsets === "none") libraries.tokenizers = await import("../tokenizers/tokenizers.min.mjs");
-    // Without isolation a browser has only one thread for WebAssembly.
-    const threads = globalThis.crossOriginIsolated ? Math.min(MOST_THREADS, navigator.hardwareConcurrency || 1) : 1;
+    // Without isolation a browser has only one thread for WebAssembly. With several, ONNX Runtime 1.30 never finishes to
+    // open a bundle's graphs in Firefox 153.
+    const hasThreads = globalThis.crossOriginIsolated && !navigator.userAgent.includes("Firefox");
+    const threads = hasThreads ? Math.min(MOST_THREADS, navigator.hardwareConcurrency || 1) : 1;
     await loadAll();
     open.model = await xlruntime.load(new URL("../bundle", import.meta.url), {
       onnxruntime,
