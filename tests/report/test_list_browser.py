@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.full, pytest.mark.skipif(REASON is not None, reason=st
 NAME = "<img src=x onerror=document.title='broken'>\u202e</script>"
 LONG = "one two three four five six seven eight nine ten\n" * 60
 DOCUMENTS: list[Held | LeftOut] = [
-    Held("1 spoon", b"The cook stirred the soup with a spoon.\n"),
+    Held("1 spoon", b"The cook stirred the soup with a spoon."),
     Held(NAME, HOSTILE, contexts=(f"{NAME} before ", None)),
     Held("3 long", LONG.encode()),
     LeftOut("4 <b>missing</b>", "no such <i>file</i>", failed=True),
@@ -82,7 +82,7 @@ def test_documents_are_listed_and_open_their_text(two: Browser, data: ListPage) 
     assert texts(two, ".why") == ["left out: no such <i>file</i>"]
     assert texts(two, ".block") == []
     click(two, ".name")
-    assert texts(two, ".block") == ["The cook stirred the soup with a spoon.\n"]
+    assert texts(two, ".block") == ["The cook stirred the soup with a spoon."]
     assert texts(two, WORD) == data.words(0)
     assert two.run("return document.querySelector('.name').getAttribute('aria-expanded')") == "true"
     click(two, ".name")
@@ -171,7 +171,7 @@ def test_long_tables_are_drawn_in_pieces(two: Browser) -> None:
 
 def test_only_document_is_open_at_first(browser: Browser, pages: Path) -> None:
     for opened in shown(browser, pages / "single.html"):
-        assert texts(opened, ".block") == ["The cook stirred the soup with a spoon.\n"]
+        assert texts(opened, ".block") == ["The cook stirred the soup with a spoon."]
         assert opened.run("return document.querySelector('#all').checkVisibility()") is False
 
 

@@ -76,7 +76,7 @@ def mean(bits: Sequence[float | None]) -> float:
 
 @pytest.mark.parametrize("bos", [(), ("--bos", r"\n")])
 def test_words_and_sums_of_items_are_those_of_score(invoke: Invoke, items: Path, bos: tuple[str, ...]) -> None:
-    options = (items, "--field", "sentence", "--id-field", "item", *bos)
+    options: tuple[str | Path, ...] = (items, "--field", "sentence", "--id-field", "item", *bos)
     page = read_list(written(invoke, GOLDEN, *options))
     records = scored(invoke, "word", GOLDEN, *options)
     for number, total in enumerate(scored(invoke, "document", GOLDEN, *options)):

@@ -75,8 +75,8 @@ function drawText(shown) {
   if (start.length > 1) start.push(shown.text.length);
   const many = start.length - 1;
   shown.view = new TextView(node, (span, unit, next) => {
-    const word = (next - 2 + (next % 2)) / 2;
-    if (unit === 2 * word && next === unit + 1) return;
+    if (unit % 2 === 0 && next === unit + 1) return;
+    const word = unit >> 1;
     span.className = `word ${classesOf(valuesOf(shown)[word])}`;
     span.title = describe(shown, word);
   });
