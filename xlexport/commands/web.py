@@ -45,7 +45,7 @@ def web(
     """Write a static site: a page on which BUNDLE colours text while somebody writes it.
 
     The model runs in the browser. The site needs a file server, and no network besides it. Its JavaScript is a package
-    of its own: pip install ./runtime/js in a clone of xlexport. Example: xlexport web bundle --serve
+    of its own: pip install ./runtime/js in a clone of xlexport. Example: xlexport web bundle --serve tries the page.
     """
     if output is None and not serve:
         raise click.UsageError("Give -o SITE, or --serve to try the page.")

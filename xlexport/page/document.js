@@ -1,5 +1,5 @@
 // The page of one document. Its text and numbers are in blocks, which packing.py writes.
-import { about, byId, unpacked, unpackedJson } from "./dom.js";
+import { about, showPage, unpacked, unpackedJson } from "./dom.js";
 import { showHeader } from "./panels.js";
 import { Reader } from "./reader.js";
 import { NO_SCORE, STEPS, Tokens } from "./tokens.js";
@@ -63,7 +63,7 @@ async function readDetail(number) {
   return columns;
 }
 
-async function open() {
+showPage(async () => {
   const tokens = await readTokens();
   const labels = await unpackedJson("labels");
   const reader = new Reader(async (token) => {
@@ -85,11 +85,4 @@ async function open() {
   reader.refresh();
   reader.listen();
   reader.listenToPointer();
-  document.documentElement.classList.add("ready");
-}
-
-open().catch((error) => {
-  byId("problem").hidden = false;
-  byId("problem").textContent = `This page cannot be shown here: ${error.message}. A browser of 2024 or later is needed.`;
-  throw error;
 });

@@ -14,6 +14,18 @@ export async function unpackedJson(id) {
   return JSON.parse(new TextDecoder().decode(await unpacked(id)));
 }
 
+// Runs what shows a page, and says so if it fails.
+export async function showPage(show) {
+  try {
+    await show();
+    document.documentElement.classList.add("ready");
+  } catch (error) {
+    byId("problem").hidden = false;
+    byId("problem").textContent = `This page cannot be shown here: ${error.message}. A browser of 2024 or later is needed.`;
+    throw error;
+  }
+}
+
 export function element(tag, className = "", ...content) {
   const node = document.createElement(tag);
   if (className) node.className = className;

@@ -2,7 +2,7 @@
 // values}: `spans` has for each word how far it begins after the one before it, and its length, in UTF-16 units; `bits`
 // has the bits of each word for each side, `difference` is A − B, all in steps of a bit, null if a figure is missing.
 // A document that is left out is {name, fields, why}.
-import { about, byId, element, label, legible, plural, unpackedJson } from "./dom.js";
+import { about, byId, element, label, legible, plural, showPage, unpackedJson } from "./dom.js";
 import { drawLegend, showHeader } from "./panels.js";
 import { TextView, levelOf } from "./text_view.js";
 import { theme } from "./theme.js";
@@ -220,18 +220,11 @@ function listen(documents) {
   byId("theme").onclick = theme.change;
 }
 
-async function show() {
+showPage(async () => {
   const documents = await unpackedJson("packed");
   showHeader();
   drawList(documents);
   drawScale(documents);
   listen(documents);
   if (documents.length === 1) open(documents[0]);
-  document.documentElement.classList.add("ready");
-}
-
-show().catch((error) => {
-  byId("problem").hidden = false;
-  byId("problem").textContent = `This page cannot be shown here: ${error.message}. A browser of 2024 or later is needed.`;
-  throw error;
 });
