@@ -47,7 +47,7 @@ export class Card {
     const word = tokens.wordAt(token);
     if (word.end - word.first > 1 && word.stop > word.place) {
       const text = element("bdi", "", label(tokens.text.slice(word.place, word.stop))); // from right to left it moves no number
-      const sum = word.bits === null ? "no score of all" : `${word.bits.toFixed(2)} bits`;
+      const sum = word.bits === null ? "not all scored" : `${word.bits.toFixed(2)} bits`;
       fact("word", text, ` · ${sum}, ${grouped(word.end - word.first)} tokens`);
     }
     fact("context", `${plural(seen, "token")} seen`);

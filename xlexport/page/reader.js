@@ -68,7 +68,9 @@ export class Reader {
     this.card.hide();
     this.#folded = "";
     this.view.set(tokens, from);
-    if (this.#query) this.#find();
+    if (!this.#query) return;
+    this.#find();
+    this.view.redraw();
   }
 
   // Draws everything around the text.
@@ -151,6 +153,7 @@ export class Reader {
   }
 
   move(step) {
+    if (!this.tokens.n) return undefined;
     const from = this.#here >= 0 ? this.#here : this.view.visible()[0] - step;
     const token = Math.min(this.tokens.n - 1, Math.max(0, from + step));
     return this.view.isSeen(token) ? this.select(token) : this.goToAndSelect(token);
