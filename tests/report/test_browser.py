@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.browser import Browser, missing_browser
 from tests.commands.test_context import with_words
+from tests.helpers.browser import Browser, missing_browser
 from tests.report.browsing import (
     END,
     ENTER,
