@@ -5,7 +5,8 @@ export const about = JSON.parse(byId("about").textContent);
 export async function unpacked(id) {
   const binary = atob(byId(id).textContent);
   byId(id).remove(); // it is read once
-  const bytes = Uint8Array.from(binary, (character) => character.charCodeAt(0));
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
   const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(inflated).arrayBuffer());
 }

@@ -93,7 +93,10 @@ export class Tokens {
       while (place < text.length && this.isSpace(place) === isSpace) place++;
       return place;
     };
-    const from = (place) => (start[this.at(place)] < place ? this.at(place) + 1 : this.at(place));
+    const from = (place) => {
+      const covering = this.at(place);
+      return start[covering] < place ? covering + 1 : covering;
+    };
     let owner = token;
     while (owner > 0 && start[owner] === start[owner + 1]) owner--; // without width: part of the character before it
     let inside = forth(start[owner], true);
