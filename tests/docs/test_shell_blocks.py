@@ -125,8 +125,8 @@ NOT_RUN = {
     ): "trains for hours",
     (
         "docs/report.md",
-        "xlexport report BUNDLE FILES… [-o PAGE.html] [--with BUNDLE2] [--context-field NAME]… "
-        "[--picture FILE.svg|png] [--title TITLE] [--force]",
+        "xlexport report BUNDLE FILES… [-o PAGE.html] [--bos TOKEN] [--with BUNDLE2] [--field NAME [--keep NAME,NAME] "
+        "[--context-field NAME]…]",
     ): SYNOPSIS,
     ("docs/report.md", "xlexport report BUNDLE items.jsonl --field sentence --with BUNDLE2"): SYNOPSIS,
     (
@@ -155,6 +155,7 @@ NOT_RUN = {
         "docs/web.md",
         "xlexport web BUNDLE -o SITE [--serve] [--port PORT] [--title TITLE] [--runtime FOLDER] [--force]",
     ): (SYNOPSIS),
+    ("docs/web.md", "pip install ./runtime/js"): INSTALLS,
     (
         "docs/training_words.md",
         "torchrun --nproc-per-node 2 -m xlexport train data --out run --set training.micro_batches=4",
