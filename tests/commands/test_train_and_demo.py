@@ -74,9 +74,9 @@ def test_resume_needs_nothing_repeated_and_may_go_further(prose: Path, invoke: I
         "1",
     )  # a constant rate
     invoke(*command, "-o", once, "--steps", "6").succeeded()
-    invoke(*command, "-o", parts, "--steps", "4").succeeded()
-    invoke("train", "-o", parts, "--resume").succeeded()
-    assert log_of(parts)[-1]["step"] == 4
+    invoke(*command, "-o", parts, "--steps", "5").succeeded()
+    assert "steps was 5" not in invoke("train", "-o", parts, "--resume").succeeded().err
+    assert log_of(parts)[-1]["step"] == 5
     invoke("train", "-o", parts, "--resume", "--steps", "6", "--log-every", "2").succeeded()
     bits = [
         {key: line[key] for key in ("step", "valid_bits_per_byte")} for line in (log_of(once)[-1], log_of(parts)[-1])
@@ -117,7 +117,7 @@ def test_train_that_is_stopped_goes_on_as_if_it_never_had(
         patch.setattr(ByteStreams, "batch", interrupted_batch)
         shown = invoke(*command, tmp_path / "stopped")
     assert shown.code == INTERRUPTED
-    assert shown.err.splitlines()[-1] == "stopped at step 6; go on with --resume"
+    assert shown.err == f"stopped at step 6 of 12; wrote {tmp_path}/stopped/checkpoint.pt; go on with --resume\n"
     shown = invoke(*command, tmp_path / "stopped", "--resume").succeeded()
     assert f"resuming {tmp_path / 'stopped' / 'checkpoint.pt'} at step 6" in shown.err
 

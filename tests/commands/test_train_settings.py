@@ -11,8 +11,7 @@ import click
 import pytest
 
 from tests.helpers.invoking import Invoke
-from xlexport.commands import train_progress
-from xlexport.commands.train import train
+from xlexport.commands.train import curve_writers, train
 from xltraining.checkpoint import load_checkpoint
 from xltraining.config_fields import options_of
 from xltraining.encoder_decoder import EncoderDecoderConfig
@@ -60,12 +59,12 @@ def test_curves_of_tensorboard_are_the_numbers_of_the_log(monkeypatch: pytest.Mo
     package = types.ModuleType("torch.utils.tensorboard")
     package.SummaryWriter = Writer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", package)
-    monkeypatch.setattr(train_progress, "require", lambda name: None)
-    with train_progress.curve_writers(tmp_path) as write:
+    monkeypatch.setattr("xlexport.extras.packages_of", lambda extra: [])
+    with curve_writers(tmp_path) as write:
         write({"step": 5, "loss": 2.5, "learning_rate": 0.1})
     assert written == [(str(tmp_path),), ("loss", 2.5, 5), ("learning_rate", 0.1, 5), ("closed",)]
 
     monkeypatch.setenv("RANK", "1")  # one process of a run writes
-    with train_progress.curve_writers(tmp_path) as write:
+    with curve_writers(tmp_path) as write:
         write({"step": 6, "loss": 2.4})
     assert len(written) == 4

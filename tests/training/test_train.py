@@ -97,6 +97,25 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path, text: Path, stops: list[
     assert all(torch.equal(tensor, expected.state_dict[name]) for name, tensor in found.state_dict.items())
 
 
+def test_ctrl_c_ends_an_evaluation_which_a_resume_repeats(tmp_path: Path, text: Path) -> None:
+    scored: list[tuple[int, int]] = []
+
+    def press(done: int, total: int) -> None:
+        scored.append((done, total))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    training = replace(TRAINING, steps=32, best=True, log_every=10)
+    for name, options in (("whole", {}), ("parts", {"on_evaluation": press})):
+        result = run(text, tmp_path / name, training, **options)
+    assert (result.step, result.interrupted, result.valid_bits) == (15, True, None)
+    assert scored == [(128, 1912)]  # one segment of each of 8 streams
+    last = run(text, tmp_path / "parts", training, resume=True)
+    assert (last.step, last.interrupted) == (32, False)
+    assert read_log(tmp_path / "parts") == read_log(tmp_path / "whole")
+    whole, parts = (load_checkpoint(tmp_path / name / "best.pt").state_dict for name in ("whole", "parts"))
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in parts.items())
+
+
 def test_a_run_that_was_killed_resumes_from_its_checkpoint(tmp_path: Path, text: Path) -> None:
     class Killed(BaseException):
         pass

@@ -10,7 +10,7 @@ from xltraining.data.token_shards import Split, check_digests, read_prepared
 from xltraining.data.token_streams import OrderedStreams, ShuffledStreams, TokenStreams
 from xltraining.data.tokenizer_file import TokenizerFile, TokenizerKind
 from xltraining.errors import DataError
-from xltraining.evaluation import evaluate
+from xltraining.evaluation import Progress, evaluate, no_progress
 from xltraining.language_model import LanguageModel
 from xltraining.training_config import TrainingConfig
 
@@ -59,11 +59,11 @@ class PreparedTask:
         """Return tokens and targets of some rows of a step (from 0), both (rows,S) int64."""
         return self._streams.batch(step, rows)
 
-    def evaluate(self, model: LanguageModel) -> dict[str, float]:
+    def evaluate(self, model: LanguageModel, progress: Progress = no_progress) -> dict[str, float]:
         """Return bits per token and per byte, and perplexity, of the held-out text."""
         split = cast(Split, self._valid)
         tokens = torch.from_numpy(split.read(0, len(split)))
-        bits = evaluate(model, tokens, self.segment_len, min(_VALID_STREAMS, len(tokens) // 2))
+        bits = evaluate(model, tokens, self.segment_len, min(_VALID_STREAMS, len(tokens) // 2), progress)
         scores = {f"valid_bits_per_{self.unit}": bits}
         if self.bytes_per_target is None:
             return scores

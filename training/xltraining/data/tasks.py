@@ -18,7 +18,7 @@ from xltraining.data.token_shards import is_prepared
 from xltraining.data.tokenizer_file import TokenizerFile
 from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.errors import ConfigError, DataError
-from xltraining.evaluation import evaluate
+from xltraining.evaluation import Progress, evaluate, no_progress
 from xltraining.language_model import LanguageModel
 from xltraining.training_config import TrainingConfig
 
@@ -61,7 +61,7 @@ class Task(Protocol):
     def batch(self, step: int, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return tokens and targets of some rows of a step (from 0), both (rows,S) int64; -100 is not scored."""
 
-    def evaluate(self, model: LanguageModel) -> dict[str, float]:
+    def evaluate(self, model: LanguageModel, progress: Progress = no_progress) -> dict[str, float]:
         """Return figures on held-out data, by their names in the log."""
 
 
@@ -92,10 +92,10 @@ class TextTask:
         tokens, targets = self._streams.batch(step)
         return tokens[rows], targets[rows]
 
-    def evaluate(self, model: LanguageModel) -> dict[str, float]:
+    def evaluate(self, model: LanguageModel, progress: Progress = no_progress) -> dict[str, float]:
         """Return bits per byte of the held-out text."""
         streams = min(_VALID_STREAMS, len(self._valid_text) // 2)
-        return {"valid_bits_per_byte": evaluate(model, self._valid_text, self.segment_len, streams)}
+        return {"valid_bits_per_byte": evaluate(model, self._valid_text, self.segment_len, streams, progress)}
 
 
 def check_task(model: ModelConfig, training: TrainingConfig) -> None:
