@@ -183,13 +183,28 @@ def test_a_reformer_that_cannot_be_is_one_error(
 
 
 def test_what_other_options_decide() -> None:
-    bytes_task = TrainingConfig()
-    assert model_config("reformer", {}, bytes_task) == ReformerConfig()
-    rotary = model_config("reformer", {"position": "rotary"}, bytes_task)
-    assert isinstance(rotary, ReformerConfig)
-    assert rotary.max_positions == 0
-    absolute = model_config("reformer", {"position": "absolute", "max_positions": 512}, bytes_task)
-    assert isinstance(absolute, ReformerConfig)
-    assert absolute.max_positions == 512
+    def positions(**chosen: Any) -> tuple[str, int]:
+        config = model_config("reformer", chosen, TrainingConfig())
+        assert isinstance(config, ReformerConfig)
+        return config.position, config.max_positions
+
+    assert positions() == ("rotary", 0)
+    assert positions(position="axial") == positions(axial_dims=(64, 192)) == ("axial", 8192)
+    assert positions(axial_shape=(4, 8), d_model=8) == ("axial", 32)
+    assert positions(position="sinusoid") == ("sinusoid", 0)
+    assert positions(position="absolute", max_positions=512) == ("absolute", 512)
     with pytest.raises(ConfigError, match="max_positions must be the size of axial_shape, 8,192, found 9"):
-        model_config("reformer", {"max_positions": 9}, bytes_task)
+        positions(position="axial", max_positions=9)
+    # A checkpoint without the field has the positions that it was trained with.
+    assert ReformerConfig.from_dict({}) == model_config("reformer", {"position": "axial"}, TrainingConfig())
+
+
+def test_positions_that_end_are_announced(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    train = ("train", prose, *SIZE, "--tgt-len", "8", "--steps", "0", "-o")
+    assert (
+        invoke(*train, tmp_path / "any").succeeded().err == f"wrote {tmp_path}/any/checkpoint.pt with fresh weights\n"
+    )
+    limited = invoke(*train, tmp_path / "limited", "--set=model.axial_shape=4,8").succeeded()
+    assert (
+        "positions end after 32 tokens, so longer documents need --restart. --set model.position=rotary" in limited.err
+    )

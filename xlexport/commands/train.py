@@ -126,6 +126,7 @@ def train(
         from xlexport.figures import check_picture
 
         check_picture(plot)
+    from xltraining.data.tasks import check_task
     from xltraining.data.token_shards import is_prepared, read_prepared
     from xltraining.train import TrainingConfig
     from xltraining.train import train as run_training
@@ -143,6 +144,12 @@ def train(
     if not resume:
         training_config = TrainingConfig(**training)
         config = model_config(architecture, model, training_config, data)
+        check_task(config, training_config)
+        if config.position_limit is not None and (architecture, training_config.task) == ("reformer", "bytes"):
+            tell(
+                f"positions end after {config.position_limit:,} tokens, so longer documents need --restart. "
+                "--set model.position=rotary has no limit."
+            )
     is_first = _is_first()
     with (
         curve_writers(tensorboard) as write_line,
