@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,18 @@ def test_resume_needs_nothing_repeated_and_may_go_further(prose: Path, invoke: I
         {key: line[key] for key in ("step", "valid_bits_per_byte")} for line in (log_of(once)[-1], log_of(parts)[-1])
     ]
     assert bits[0] == bits[1]
+
+
+def test_threads_that_wait_for_cores_are_noticed_once(
+    prose: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xlexport.commands.train.WATCHED", 0.0)
+    monkeypatch.setattr("xlexport.bench.measuring.waited", lambda: 0.5 * time.perf_counter())
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    for name, threads in (("chosen", ("--threads", "2")), ("open", ())):
+        shown = invoke("train", prose, "-o", tmp_path / name, *SIZE[:-2], "--steps", "3", *threads).succeeded()
+        told = "other programs keep cores busy: threads waited 50% of the time. Try --threads 1."
+        assert shown.err.splitlines()[:-1] == ([] if threads else [told])
 
 
 def test_resume_without_a_run_says_so(prose: Path, invoke: Invoke, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["curve_writers", "model_config", "train"]
 
 Line = Mapping[str, Any]  # of the log
+WATCHED = 30.0  # seconds, after which threads must have waited for cores for less than this share of the time
+CROWDED = 0.25
 
 
 def model_config(
@@ -121,7 +124,7 @@ def train(
     training = {name: values[name] for name in TRAINING if is_given(name)}
     if not resume:
         check_effect(architecture, model, training)
-    require("train", *packages_of("images") if values["task"] == "images" else ())
+    require(None, "torch", *packages_of("images") if values["task"] == "images" else ())
     if plot is not None:
         from xlexport.figures import check_picture
 
@@ -156,7 +159,7 @@ def train(
         progress_bar("training", visible=is_first) as bar,
         acknowledged(_say_stopping if is_first and not is_quiet() else lambda: None),
     ):
-        progress = _Progress(bar, training_config.steps)
+        progress = _Progress(bar, training_config.steps, is_first and training_config.threads is None)
 
         def on_line(line: Line) -> None:
             progress.on_line(line)
@@ -194,8 +197,12 @@ def _say_stopping() -> None:
 class _Progress:
     """The bar of a run, with a bar of its own for each evaluation."""
 
-    def __init__(self, bar: ProgressBar, steps: int) -> None:
+    def __init__(self, bar: ProgressBar, steps: int, chooses_threads: bool) -> None:
+        from xlexport.bench.measuring import waited
+
         self._bar, self._steps, self._done = bar, steps, 0
+        self._clock, self._started, self._waited = waited, time.perf_counter(), waited()
+        self._watches_cores = chooses_threads and (os.cpu_count() or 1) > 1
 
     def on_step(self, step: int) -> None:
         """Show that an update is done."""
@@ -203,6 +210,10 @@ class _Progress:
             self._bar.skip(step - 1)
         self._done = step
         self._bar(step, self._steps)
+        if self._watches_cores and (seconds := time.perf_counter() - self._started) > WATCHED:
+            self._watches_cores = False
+            if (share := (self._clock() - self._waited) / seconds) > CROWDED:
+                tell(f"other programs keep cores busy: threads waited {share:.0%} of the time. Try --threads 1.")
 
     def on_line(self, line: Line) -> None:
         """Show the loss and the speed of a line of the log."""
