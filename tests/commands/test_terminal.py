@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import json
-import os
 import re
 import shutil
-import struct
-import sys
-import termios
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from tests.helpers.invoking import Invoke
 from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import GOLDEN, ROOT
-from xlexport import progress_bar
 from xlexport.commands import run
 from xlexport.terminal import escaped_json, print_json, print_line, print_table, print_text
 
@@ -142,52 +134,6 @@ def test_generate_from_a_hostile_prompt(options: list[str], out: Stream) -> None
     if out.is_terminal:
         assert is_clean(text)
         assert text.startswith("one\n\ttwo \\x1b" if not options else '{"prompt": "one\\n\\ttwo \\u001b')
-
-
-@pytest.mark.parametrize("width", [40, 80, 110])
-def test_lines_during_a_bar_are_whole(width: int, prose: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, width, 0, 0))
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(progress_bar, "BAR_EVERY", 0.0)
-    size = ("--n-layer", "1", "--d-model", "8", "--n-head", "1", "--tgt-len", "8", "--mem-len", "8", "--threads", "1")
-    steps = ("--steps", "6", "--eval-every", "2", "--log-every", "1", "--batch-size", "2")
-    with os.fdopen(ours, "rb") as terminal, ThreadPoolExecutor(1) as beside:
-        shown = beside.submit(_read_all, terminal)
-        with os.fdopen(theirs, "w") as err, monkeypatch.context() as patch:
-            patch.setattr(sys, "stderr", err)
-            assert run(["train", str(prose), "--valid", str(prose), "-o", str(tmp_path / "run"), *size, *steps]) == 0
-        text = shown.result()
-    assert "\rtraining:" in text and "\revaluating: 100%|" in text
-    lines = _screen(text, width).split("\n")
-    for line, start in zip(
-        lines, ["step 2: ", "step 4: ", "step 6: ", "finished at step 6 of 6; wrote /"], strict=True
-    ):
-        assert re.fullmatch(rf"{start}[\w ./,-]+", line), lines
-
-
-def _read_all(terminal: IO[bytes]) -> str:
-    """Read until the other end is closed, which on Linux is an error."""
-    parts: list[bytes] = []
-    with contextlib.suppress(OSError):
-        while part := os.read(terminal.fileno(), 1 << 16):
-            parts.append(part)
-    return b"".join(parts).decode()
-
-
-def _screen(text: str, width: int) -> str:
-    """Return the lines that a terminal shows at the end. It breaks a line when a character comes after a full row."""
-    rows, ends, column = [""], [""], 0
-    for mark in text:
-        if mark == "\r":
-            column = 0
-        elif mark == "\n" or column == width:
-            ends[-1] = "\n" if mark == "\n" else ""
-            rows, ends, column = [*rows, ""], [*ends, ""], 0
-        if mark not in "\r\n":
-            rows[-1] = f"{rows[-1][:column]}{mark}{rows[-1][column + 1 :]}"
-            column += 1
-    return "".join(row.rstrip() + end if end else row for row, end in zip(rows, ends, strict=True)).rstrip()
 
 
 def test_only_the_terminal_module_prints() -> None:

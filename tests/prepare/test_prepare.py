@@ -158,10 +158,6 @@ def test_prepare_then_train_then_a_checkpoint_with_its_words(invoke: Invoke, pro
     assert "shuffle was False, is now True" in refused.err
     invoke("train", "-o", out, "--resume", "--steps", "6").succeeded()
 
-    shard = data / "train_00000.bin"
-    shard.write_bytes(shard.read_bytes()[::-1])
-    refused = invoke("train", "-o", out, "--resume", "--steps", "8")
-    assert "train_00000.bin changed since the data was prepared" in refused.error
     manifest = data / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "sha256": {}}))
     earlier = invoke("train", data, "-o", tmp_path / "other", *TINY, "--steps", "1")

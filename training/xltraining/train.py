@@ -211,6 +211,8 @@ class TrainingRun:
             if first:
                 on_evaluation(done, total)
 
+        stopping, since, logged_step = False, time.perf_counter(), self.step
+
         def write_line() -> None:
             nonlocal since, logged_step
             line = self._log_line((self.step - logged_step) / (time.perf_counter() - since), progress)
@@ -224,7 +226,6 @@ class TrainingRun:
                 self._keep_best()
             since, logged_step = time.perf_counter(), self.step
 
-        stopping, since, logged_step = False, time.perf_counter(), self.step
         with self.log.open(begun=self.step > 0) if first else nullcontext() as lines:
             try:
                 if self.loss_count and self._has_line:  # the run was stopped in the evaluation of this step

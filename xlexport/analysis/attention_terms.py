@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
-    from xltraining.transformer_xl.encodings.relative import RelativeAttention
+    from xltraining.transformer_xl.encodings import RelativeAttention
 
 __all__ = ["TERMS", "AttentionTerms", "attention_terms"]
 

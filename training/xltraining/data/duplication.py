@@ -4,7 +4,6 @@ Every example has a new random word, so the symbols of the second half can only 
 must find a single, distant position.
 """
 
-import hashlib
 import math
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from xltraining.evaluation import Progress, evaluation_mode, no_progress
 from xltraining.language_model import IGNORED
+from xltraining.layers.seeds import generator_of
 
 __all__ = ["N_TOKEN", "DuplicationTask", "duplication_examples", "duplication_scores", "sequence_length"]
 
@@ -32,10 +32,7 @@ def duplication_examples(count: int, word_length: int, seed: int, number: int) -
 
     Targets are the next tokens in the second word, `IGNORED` elsewhere.
     """
-    # torch's generator on the CPU uses only the lowest 32 bits of a seed, so both are mixed into those.
-    mixed = hashlib.sha256(f"{seed} {number}".encode()).digest()[:4]
-    generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little"))
-    words = torch.randint(1, N_TOKEN, (count, word_length), generator=generator)
+    words = torch.randint(1, N_TOKEN, (count, word_length), generator=generator_of(seed, number))
     tokens = F.pad(words, (1, 0)).repeat(1, 2)  # (B,S)
     targets = torch.full_like(tokens, IGNORED)
     targets[:, word_length + 1 : -1] = words

@@ -15,6 +15,7 @@ from xltraining.encoder_decoder.config import END, FIRST_BYTE, PAD, START
 from xltraining.errors import DataError
 from xltraining.evaluation import Progress, evaluation_mode, no_progress
 from xltraining.language_model import IGNORED
+from xltraining.layers.seeds import generator_of
 from xltraining.messages import listed
 
 __all__ = ["Pair", "PairsTask", "read_pairs"]
@@ -77,9 +78,7 @@ class PairsTask:
 
     def _ordered(self, epoch: int) -> list[list[int]]:
         """Return the indices of each batch of an epoch: pairs of similar lengths, in random order."""
-        # torch's generator on the CPU uses only the lowest 32 bits of a seed, so both are mixed into those.
-        mixed = hashlib.sha256(f"{self.seed} {epoch}".encode()).digest()[:4]
-        generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little"))
+        generator = generator_of(self.seed, epoch)
         order = torch.randperm(len(self._pairs), generator=generator).tolist()
         whole = order[: len(order) // self.batch_size * self.batch_size]
         whole.sort(key=lambda index: tuple(map(len, reversed(self._pairs[index]))))  # stable: ties keep their order

@@ -30,8 +30,8 @@ from xlexport.architectures.step import (
 )
 from xlruntime.bundle import Feed, MemoryEntry
 from xltraining.encoder_decoder import DecoderMemory, EncoderDecoder
-from xltraining.encoder_decoder.blocks import Attention, CrossAttention, DecoderAttention, EncoderAttention, FeedForward
 from xltraining.encoder_decoder.config import PAD
+from xltraining.encoder_decoder.model import Attention, CrossAttention, DecoderAttention, EncoderAttention, FeedForward
 from xltraining.layers.sinusoids import sinusoids
 
 __all__ = ["EncoderDecoderStep", "project_memory"]
