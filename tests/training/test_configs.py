@@ -16,7 +16,7 @@ from xltraining.training_config import TrainingConfig
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 XL, REFORMER, PAIRS = TransformerXLConfig, ReformerConfig, EncoderDecoderConfig
-ROTATIONS = {"n_head": 8, "d_head": 128, "n_hashes": 8, "attn_layers": ("lsh",) * 8}
+ROTATIONS: dict[str, Any] = {"n_head": 8, "d_head": 128, "n_hashes": 8, "attn_layers": ("lsh",) * 8}
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,11 @@ from xltraining.reformer import ReformerConfig
 from xltraining.train import TrainingConfig, train
 
 WORD = 7
+LENGTH = sequence_length(WORD)
 MODEL = ReformerConfig(
-    **{"n_token": N_TOKEN, "d_model": 64, "n_head": 2, "d_head": 32, "d_inner": 64, "attn_layers": ("full",)},
-    **dict.fromkeys(("tgt_len", "mem_len", "max_positions"), sequence_length(WORD)),
-    position="absolute",
-    dropout=0.0,
-)
+    n_token=N_TOKEN, d_model=64, n_head=2, d_head=32, d_inner=64, attn_layers=("full",), tgt_len=LENGTH, mem_len=LENGTH,
+    position="absolute", max_positions=LENGTH, dropout=0.0,
+)  # fmt: skip
 TRAINING = TrainingConfig(
     task="duplication",
     word_length=WORD,
