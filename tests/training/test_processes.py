@@ -16,7 +16,7 @@ from tests.training.runs import quiet
 from xltraining.checkpoint import load_checkpoint
 from xltraining.errors import ConfigError
 from xltraining.language_model import LanguageModel
-from xltraining.loop.processes import Processes, joined, joined_rows, split_rows
+from xltraining.loop.processes import Processes, joined_rows, split_rows
 from xltraining.loop.updates import Updates
 from xltraining.train import TrainingConfig, train
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
@@ -137,11 +137,3 @@ def test_memory_is_cut_by_rows_and_joined_again() -> None:
     assert torch.equal(again["layers"][0][0], memory["layers"][0][0])
     assert again["layers"][1][1].shape == (4, 0)
     assert split_rows(None, 3) == [None, None, None]
-
-
-def test_one_process_alone_exchanges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with joined("cpu") as processes:
-        assert (processes.count, processes.is_first, processes.any(True), processes.gathered(3)) == (1, True, True, [3])
-        assert processes.mean(torch.ones(2)).tolist() == [1, 1]
-        processes.wait()
