@@ -76,6 +76,7 @@ class ProgressBar:
             leave=False,
             position=0,  # the line itself, even if another bar was left open
             miniters=0,
+            smoothing=0,  # the time left follows the mean rate: the last one would be that since the last glance
             lock_args=(False,),  # an update that comes while something else is printed is left out
             **output,
             **options,
@@ -94,7 +95,7 @@ class ProgressBar:
         """Show how far other work is in place of the stage, until it is done; its time does not count for the stage."""
         with self._lock:
             if self._waiting is None:
-                self._waiting = self._bar, time.time()
+                self._waiting = self._bar, time.monotonic()
                 self._bar.clear()
                 self._open(label, total=total)
             self._bar.update(done - self._bar.n)
@@ -103,8 +104,7 @@ class ProgressBar:
                 self._bar, since = self._waiting
                 self._waiting = None
                 if not self._bar.disable:
-                    self._bar.start_t += time.time() - since
-                    self._bar.last_print_t += time.time() - since
+                    self._bar.start_t += time.monotonic() - since
 
     def skip(self, done: int) -> None:
         """Leave out of the time left what an earlier process has done."""
