@@ -80,14 +80,10 @@ NOT_RUN = {
         "docs/api.md",
         "pip install '.[cpu]'    # in a clone: numpy, ONNX Runtime, safetensors, tqdm; no PyTorch, no ONNX",
     ): (INSTALLS),
-    (
-        "docs/how_large.md",
-        "$ python -m benchmarks.how_large --rate 9394 --tokens 1e12 --cores 1000",
-    ): "runs in the repository: tests/test_how_large.py compares it",
-    ("docs/duplication.md", "python -m benchmarks.duplication_table --out RUNS"): "trains for hours",
+    ("docs/duplication.md", "python -m experiments reformer_table2 --out RUNS"): "trains for hours",
     (
         "docs/duplication.md",
-        "python -m benchmarks.duplication_table --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 "
+        "python -m experiments reformer_table2 --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 "
         "--device cuda",
     ): "trains for hours",
     ("docs/images.md", "pip download --no-deps scikit-image==0.26.0 scikit-learn==1.9.1 -d wheels"): (
@@ -99,9 +95,6 @@ NOT_RUN = {
     ): "needs photographs and trains for an hour: tests/commands/test_picture.py trains on one",
     ("docs/images.md", "xlexport picture images.bundle chelsea.png coffee.png -o images.png --seed 0"): (
         "needs the trained model: tests/commands/test_picture.py draws with a small one"
-    ),
-    ("docs/images.md", "python -m benchmarks.image_bits run/checkpoint.pt images.bundle chelsea.png coffee.png"): (
-        "needs the trained model: tests/commands/test_picture.py compares the scores of a small one"
     ),
     ("docs/javascript.md", "npm ci && npm run build                               # in runtime/js"): (
         "tests/web/test_javascript.py builds the package and installs it"
