@@ -21,7 +21,7 @@ from xlexport.errors import XlexportError
 from xlexport.figures import plain, save_picture
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.config_fields import ModelConfig
-from xltraining.data.byte_streams import read_bytes
+from xltraining.data.streams import read_bytes
 from xltraining.data.token_shards import read_prepared
 from xltraining.errors import XltrainingError
 from xltraining.evaluation import evaluate

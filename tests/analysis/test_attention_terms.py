@@ -15,7 +15,7 @@ from xlexport.analysis.attention import attention_by_distance, attention_terms
 from xlexport.errors import XlexportError
 from xltraining.layers.sinusoids import sinusoids
 from xltraining.transformer_xl import TransformerXLLayer
-from xltraining.transformer_xl.encodings.relative import RelativeAttention
+from xltraining.transformer_xl.encodings import RelativeAttention
 
 IDS = np.random.default_rng(3).integers(0, 20, 45)
 

@@ -118,10 +118,10 @@ NOT_RUN = {
     ("docs/quantization.md", "$ xlexport quantize bundle -o small --dtype weight-int4"): MINUTES,
     ("docs/reformer.md", "xlexport convert CHECKPOINT -o bundle && xlexport inspect bundle"): SYNOPSIS,
     ("docs/reformer.md", "one round, chunk_length 4; tokens sorted by bucket, then by position"): DRAWING,
-    ("docs/reformer.md", "xlexport train FILES… --valid HELD_OUT --architecture reformer --out run"): SYNOPSIS,
+    ("docs/reformer.md", "xlexport train FILES… --valid HELD_OUT --architecture reformer -o run"): SYNOPSIS,
     (
         "docs/reformer.md",
-        "xlexport train --architecture reformer --task duplication --set training.word_length=255 --out run \\",
+        "xlexport train --architecture reformer --task duplication --set training.word_length=255 -o run \\",
     ): "trains for hours",
     (
         "docs/report.md",
@@ -158,7 +158,7 @@ NOT_RUN = {
     ("docs/web.md", "pip install ./runtime/js"): INSTALLS,
     (
         "docs/training_words.md",
-        "torchrun --nproc-per-node 2 -m xlexport train data --out run --set training.micro_batches=4",
+        "torchrun --nproc-per-node 2 -m xlexport train data -o run --set training.micro_batches=4",
     ): "tests/training/test_processes.py trains in two processes",
     ("docs/translating.md", "python -m experiments.numbers pairs --out pairs"): MINUTES,
     ("docs/vocabularies.md", "xlexport convert model.pt -o bundle --tokenizer cache.pt"): OTHER_FILES,

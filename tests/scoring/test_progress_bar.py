@@ -98,6 +98,24 @@ def test_bar_shows_share_and_time_left(
     assert terminal.getvalue().endswith("  \r")
 
 
+def test_time_left_follows_the_work_alone(open_terminal: Callable[[], Terminal], at: Callable[[float], None]) -> None:
+    terminal = open_terminal()
+    bar = ProgressBar("training")
+    for done, seconds in ((1, 2.0), (2, 4.0)):
+        at(seconds - 0.1)
+        bar.glance()
+        at(seconds)
+        bar(done, 10)
+    assert pictures(terminal)[-1].endswith("2/10 [00:04<00:16]")
+    for done, seconds in ((1, 4.0), (2, 54.0), (4, 104.0)):
+        at(seconds)
+        bar.aside("evaluating", done, 4)
+    assert any(line.startswith("evaluating:  50%|") and "2/4 [00:50<00:50]" in line for line in pictures(terminal))
+    at(106.0)
+    bar(3, 10)
+    assert pictures(terminal)[-1].endswith("3/10 [00:06<00:14]")
+
+
 def test_lines_where_there_is_no_terminal(
     at: Callable[[float], None], capsys: pytest.CaptureFixture[str], total: DocumentScore
 ) -> None:

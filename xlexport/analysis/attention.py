@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from xltraining.language_model import LanguageModel
     from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
-    from xltraining.transformer_xl.encodings.relative import RelativeAttention
+    from xltraining.transformer_xl.encodings import RelativeAttention
 
 __all__ = [
     "TERMS",

@@ -303,7 +303,7 @@ def utf8_text(text: str | bytes, name: str) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _not_utf8(name, error.start, raw[error.start]) from error
+        raise _not_utf8(name, error.start, error) from error
 
 
 def pieces(file: BinaryIO) -> Iterator[bytes]:
@@ -326,11 +326,13 @@ def text_pieces(file: BinaryIO, name: str, counts: TextCounts) -> Iterator[str]:
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:  # its bytes begin with the rest of earlier pieces, and end here
         at = counts.bytes - len(error.object) + error.start
-        raise _not_utf8(name, at, error.object[error.start]) from error
+        raise _not_utf8(name, at, error) from error
 
 
-def _not_utf8(name: str, at: int, byte: int) -> TextError:
-    return TextError(
-        f"{name}: not UTF-8 at byte {at} (0x{byte:02x}), and this bundle's tokenizer needs text.",
-        hint=f"Convert it, for instance: iconv -f latin1 -t utf-8 {name}",
-    )
+def _not_utf8(name: str, at: int, error: UnicodeDecodeError) -> TextError:
+    where = f"{name}: not UTF-8 at byte {at} (0x{error.object[error.start]:02x})"
+    if error.reason == "unexpected end of data":
+        hint = "Copy it again, or cut it before that byte. If it is in another encoding, convert it with iconv."
+        return TextError(f"{where}: the text ends within a character.", hint=hint)
+    hint = f"Convert it, for instance: iconv -f latin1 -t utf-8 {name}"
+    return TextError(f"{where}, and the tokenizer needs text.", hint=hint)

@@ -23,8 +23,8 @@ from xlexport.architectures.step import StepTensor, carried_inputs, carried_outp
 from xlexport.architectures.step_module import TARGETS, TOKENS, StepModule, describe_softmax, purposes_of
 from xlruntime.bundle import Feed, MemoryEntry
 from xltraining.encoder_decoder import DecoderMemory, EncoderDecoder
-from xltraining.encoder_decoder.blocks import Attention, CrossAttention, DecoderAttention, EncoderAttention, FeedForward
 from xltraining.encoder_decoder.config import PAD
+from xltraining.encoder_decoder.model import Attention, CrossAttention, DecoderAttention, EncoderAttention, FeedForward
 from xltraining.layers.sinusoids import sinusoids
 
 __all__ = ["EncoderDecoderStep", "project_memory"]

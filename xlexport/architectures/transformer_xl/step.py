@@ -38,16 +38,18 @@ from xlexport.architectures.transformer_xl.attention import (
 )
 from xlruntime.bundle import Feed, MemoryEntry
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
-from xltraining.transformer_xl.encodings.absolute import AttentionByContent
-from xltraining.transformer_xl.encodings.by_distance import AttentionByDistance
-from xltraining.transformer_xl.encodings.learned import LearnedAttention
-from xltraining.transformer_xl.encodings.relative import RelativeAttention
-from xltraining.transformer_xl.encodings.shaw import ShawAttention
-from xltraining.transformer_xl.encodings.sinusoidal import SinusoidalAttention
+from xltraining.transformer_xl.encodings import (
+    AttentionByContent,
+    AttentionByDistance,
+    LearnedAttention,
+    RelativeAttention,
+    ShawAttention,
+    SinusoidalAttention,
+)
 
 if TYPE_CHECKING:
     from xltraining.transformer_xl import TransformerXLConfig
-    from xltraining.transformer_xl.encodings.attention import Attention
+    from xltraining.transformer_xl.encodings import Attention
 
 __all__ = [
     "STEPS",
