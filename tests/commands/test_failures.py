@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers.invoking import Invoke
+from xlexport import atomic_output
+from xlexport.terminal import Failure, failure
+
+CLOSED = "Bad file descriptor. A standard stream is closed: open it, or give a file.\n"
 
 
 @pytest.mark.parametrize(
@@ -48,3 +59,39 @@ def test_document_that_cannot_be_scored_is_an_object_too(bundle: Path, tmp_path:
 
 def test_a_file_that_is_called_as_the_option_changes_nothing(bundle: Path, invoke: Invoke) -> None:
     assert invoke("score", bundle, "--", "--json").err.startswith("Error: --json: ")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("closed", "code", "err"),
+    [
+        ("<&-", 0, ""),
+        ("<&- 2>&-", 0, ""),
+        (
+            ">&-",
+            1,
+            "Error: standard output: Bad file descriptor. A standard stream is closed: open it, or give a file.\n",
+        ),
+    ],
+)
+def test_closed_standard_streams(
+    closed: str, code: int, err: str, bundle: Path, prose: Path, command: Callable[..., list[str]]
+) -> None:
+    line = shlex.join(command("score", bundle, prose, "-q"))
+    done = subprocess.run(["bash", "-c", f"{line} {closed}"], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (code, err)
+    assert bool(done.stdout) == (code == 0)
+
+
+@pytest.mark.parametrize("writing", [atomic_output.file, lambda path: atomic_output.folder(path, lambda: None)])
+def test_file_that_is_too_large_is_named(writing: Callable[[Path], Any], tmp_path: Path) -> None:
+    with pytest.raises(OSError) as caught, writing(tmp_path / "out"):
+        raise OSError(errno.EFBIG, "File too large")  # as onnx-ir and Python raise it, without a name
+    hint = "Raise the limit of file sizes (ulimit -f), or write to another place."
+    assert failure(caught.value) == Failure(f"{tmp_path / 'out'}: File too large.", hint, "OSError")
+
+
+def test_name_of_a_bundle_may_be_any_bytes(bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bundle, tmp_path / os.fsdecode(b"caf\xe9")))
+    nats = [invoke("score", path, prose, "--json").succeeded().object["nats"] for path in (folder, bundle)]
+    assert nats[0] == nats[1]

@@ -96,6 +96,8 @@ def test_help_in_a_process_of_its_own(call: Invoke) -> None:
         (["score"], "Missing argument 'BUNDLE'"),
         (["score", "bundle"], "Missing argument 'FILES...'"),
         (["score", "bundle", "text", "--jsno"], "No such option '--jsno'"),
+        (["report", "bundle", "text", "--keep", "a"], "No such option '--keep'.\n"),  # nothing of '--help'
+        (["report", "bundle", "text", "--outp", "a"], "No such option '--outp'. Did you mean '--output'?"),
         (["score", "bundle", "text", "--batch-size", "0"], "0 is not in the range x>=1"),
         (["score", "bundle", "text", "--mem-len", "many"], "'many' is not a valid integer"),
         (["score", "bundle", "text", "--threads", "0"], "0 is not in the range x>=1"),
