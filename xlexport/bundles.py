@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -30,6 +30,7 @@ __all__ = [
     "digests",
     "open_bundle",
     "publishing",
+    "recorded_options",
     "requirements",
     "scale_of",
     "stored_parity",
@@ -82,6 +83,17 @@ def open_bundle(
 def scale_of(ring: str) -> str:
     """Return the name of the scales, one a row, of a ring of integers."""
     return f"{ring}_scale"
+
+
+def recorded_options(
+    bundle: Bundle, format: str | None, config: Mapping[str, Any] | None
+) -> tuple[str | None, dict[str, Any] | None]:
+    """Return `format` and `config` for `checkpoints.load`: what `convert` was given, unless the user gives it anew."""
+    options = bundle.provenance.get("options")
+    recorded = options if isinstance(options, dict) else {}
+    before = recorded.get("config")
+    merged = {**(before if isinstance(before, dict) else {}), **(config or {})}
+    return format or recorded.get("format"), merged or None
 
 
 def check_output(output: Path, force: bool) -> None:

@@ -266,6 +266,7 @@ def _provenance(source: SourceCheckpoint, verified_on: str) -> dict[str, Any]:
     return {
         **dict.fromkeys(("licence", "data", "intended_use")),
         "format": source.format,
+        "options": dict(source.options),
         "sources": {path.name: digest.sha256 for path, digest in source.files.items()},
         "notes": list(source.notes),
         "parameters": source.parameters,

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 
 import xlruntime
 from xlruntime.bundle import FORMAT
 from xlruntime.bundle_files import read_bundle
+from xltraining.checkpoint import load_checkpoint
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
@@ -222,6 +224,21 @@ def test_verify_fails_on_another_checkpoint(
     failure = json.loads(shown.err)
     assert failure["error"].startswith("the graphs differ from the trained model")
     assert failure["hint"] == "Make sure that bundle and checkpoint belong together."
+
+
+def test_verify_remembers_what_convert_was_told(
+    reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    trained, plain, settings = load_checkpoint(checkpoint), tmp_path / "plain.pt", tmp_path / "settings.json"
+    torch.save(trained.state_dict, plain)
+    needed = ("pre_lnorm", "tgt_len", "mem_len", "clamp_len", "same_length", "first_memory", "window_extra")
+    settings.write_text(json.dumps({name: getattr(trained.config, name) for name in needed}))
+    convert = ("convert", plain, "-o", tmp_path / "out", "--tokenizer", "bytes", "--segments", "2", "--threads", "1")
+    assert "settings of this state dict are missing" in invoke(*convert).error
+    invoke(*convert, "--config", settings).succeeded()
+    verify = ("verify", tmp_path / "out", plain, "--segments", "2", "--threads", "1")
+    invoke(*verify).succeeded()
+    assert invoke(*verify, "--config", "pre_lnorm=true").code == 1  # a value that is given anew counts
 
 
 # convert

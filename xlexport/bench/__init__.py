@@ -19,6 +19,7 @@ from xlexport.bench.operator_profile import profile_step
 from xlexport.bench.report import BenchReport
 from xlexport.bench.roofline import step_floor
 from xlexport.bench.sides import EagerSide, GraphSide, Purpose, Work
+from xlexport.bundles import recorded_options
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.errors import XlexportError
 from xlruntime.bundle import Bundle
@@ -75,7 +76,7 @@ def sweep(
         segment_len, mem_len, batch_size, threads: the values to combine; None: the bundle's own value, or ONNX
             Runtime's choice of threads.
         against: a checkpoint whose eager model is measured too.
-        format, config: of that checkpoint, as in `checkpoints.load`.
+        format, config: of that checkpoint, as in `checkpoints.load`; None: what `convert` was given.
         device, ops, strict_device, cuda_graphs: as in `xlruntime.load`.
         purpose: `score`, or `generate` (one token after the other, without the time to draw a token).
         profile: also measure the time of each operator.
@@ -158,7 +159,7 @@ def _work(
 
 
 def _eager(against: Path, format: str | None, config: Mapping[str, Any] | None, model: Model) -> EagerSide:
-    source = load_checkpoint(against, format, config)
+    source = load_checkpoint(against, *recorded_options(model.bundle, format, config))
     if source.architecture != model.bundle.architecture or not _same_model(model.bundle, source.config):
         raise XlexportError(
             f"{model.folder} was converted from another model than {against}.", hint="Give its own checkpoint."

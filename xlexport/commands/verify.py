@@ -57,7 +57,7 @@ def verify(
 
     require("convert")
     from xlexport import checkpoints
-    from xlexport.bundles import open_bundle
+    from xlexport.bundles import open_bundle, recorded_options
     from xlexport.verification import default_segments
     from xlexport.verification import verify as compare
     from xlexport.verification.walked_text import verify_ids
@@ -65,7 +65,7 @@ def verify(
     model = open_bundle(bundle, translators=True, **runtime)
     settings = model.evaluation(**evaluation)
     segments = segments or default_segments(settings)
-    source = checkpoints.load(checkpoint, format_name, config)
+    source = checkpoints.load(checkpoint, *recorded_options(model.bundle, format_name, config))
     ids = verify_ids(model.bundle, model.tokenizer, text)
     with progress_bar("verifying") as progress:
         report = compare(model, source.build_model, ids, segments=segments, evaluation=settings, progress=progress)
