@@ -29,6 +29,12 @@ def test_quiet_times_are_compared() -> None:
     assert disturbance(clock_of(1.0)) is None
 
 
+def test_no_further_round_begins_when_patience_has_ended() -> None:
+    rounds: list[str] = []
+    measuring.take_turns([lambda: rounds.append("a"), lambda: rounds.append("b")], 3, patience=0.0)
+    assert rounds == ["a", "b"]
+
+
 def test_times_without_a_core_are_not_compared() -> None:
     """Refuse if only one of the sides waited, the first or the second."""
     quiet, waiting = clock_of(1, 1, 1), clock_of(35, 35, 35, waiting=0.451)

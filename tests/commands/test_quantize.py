@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import time
@@ -31,7 +32,7 @@ FEW = ("--tokens", "2048", "--max-delta-bits", "0.5", "--threads", "1")
 def int8(bundle: Path, call: Invoke, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
     """Return a bundle that the command made; tests must not change it."""
     folder = tmp_path_factory.mktemp("int8") / "tiny.int8"
-    return folder, call("quantize", bundle, "-o", folder, "--dtype", "int8", *FEW).succeeded()
+    return folder, call("quantize", bundle, "-o", folder, *FEW).succeeded()
 
 
 def test_report_for_people(int8: tuple[Path, Finished]) -> None:
@@ -40,6 +41,7 @@ def test_report_for_people(int8: tuple[Path, Finished]) -> None:
     assert rows["quantized"].strip() == "9 of 9 weight matrices to int8"
     assert rows["measured on"].strip().startswith("2,048 tokens of the topics of Python ")
     assert rows["bits per token"].strip().endswith("(≤ 0.5)")
+    assert re.match(r" *[\d,]+ tokens/s, float32 [\d,]+ \((\d+\.\d\d times as fast|not compared: .*)\)$", rows["speed"])
     assert done.err.splitlines()[-1] == f"wrote {folder}"
 
 
@@ -48,6 +50,8 @@ def test_json_is_the_manifest(bundle: Path, invoke: Invoke, tmp_path: Path) -> N
     arguments = ("--dtype", "weight-int8", "--keep-float", "layers.1.*", "--json", *FEW)
     found = invoke("quantize", bundle, "-o", output, *arguments).succeeded().object
     assert found.pop("bundle") == str(output)
+    speed = found.pop("speed")
+    assert speed.keys() == {"before", "after", "disturbance"} and min(speed["before"], speed["after"]) > 0
     assert found == read_bundle(output).provenance["quantization"]
     assert list(found["kept"]) == PRODUCTS[4:8]
 

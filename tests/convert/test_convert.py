@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch
 from safetensors.numpy import load_file
 
 from tests.helpers.tiers import thinned
+from xlexport import __version__
 from xlexport.architectures import Architecture, Step, architecture
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.checkpoints import SourceCheckpoint
@@ -79,6 +81,17 @@ def test_manifest_says_what_was_converted(name: str, request: pytest.FixtureRequ
     readme = (converted.folder / "README.md").read_text()
     assert sha256 in readme
     assert f"{converted.report.max_abs_log_prob_diff:.2e} nats" in readme
+    assert f"xlexport {__version__} converted it from `checkpoint.pt`" in readme
+
+
+@pytest.mark.parametrize("name", [*BOTH, "chunk"])
+def test_program_in_the_readme_runs(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder: Path = request.getfixturevalue(name).folder
+    (program,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    exec(program.replace("THIS_FOLDER", str(folder)), {})
+    assert float(capsys.readouterr().out) > 0
 
 
 def test_first_rows_are_written_where_they_are_not_zero(bytes_bundle: Converted, ids_bundle: Converted) -> None:

@@ -25,7 +25,7 @@ DRAWING = "a drawing or a list, no command"
 
 NOT_RUN = {
     ("README.md", "python -m venv .venv && . .venv/bin/activate"): INSTALLS,
-    ("README.md", "converted           checkpoint.pt in 8 s"): "output of demo: tests/commands/test_train_and_demo.py",
+    ("README.md", "converted           checkpoint.pt in 8 s"): "output of demo: tests/commands/test_demo.py",
     ("README.md", "pip install -e '.[cpu,convert,train,dev]' -c constraints.txt && pytest"): INSTALLS,
     ("docs/bench.md", "xlexport bench BUNDLE [--against CHECKPOINT] [--purpose score|generate] [--profile] [--json]"): (
         SYNOPSIS

@@ -78,6 +78,8 @@ def verify(
 
 def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     """Return the rows of a ParityReport for people."""
+    from xlexport.verification.parity import TRAINED_MODEL
+
     tolerance = report.tolerance
     behind = "" if report.detail_segments == report.segments else f", first {report.detail_segments} segments"
     memory = ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})")
@@ -89,6 +91,7 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     else:
         walked = ("documents", f"{report.segments}, of {report.tokens:,} tokens together")
     return [
+        ("trained model", TRAINED_MODEL),
         walked,
         (
             "largest log-probability difference",
