@@ -120,7 +120,7 @@ NOT_RUN = {
     ): SYNOPSIS,
     (
         "docs/quantization.md",
-        "xlexport quantize BUNDLE -o OUT --dtype int8|weight-int8|weight-int4|float16 [--text FILE…]",
+        "xlexport quantize BUNDLE -o OUT [--dtype int8|weight-int8|weight-int4|float16] [--text FILE…]",
     ): (SYNOPSIS),
     ("docs/quantization.md", "$ xlexport quantize bundle -o small --dtype weight-int4"): MINUTES,
     ("docs/reformer.md", "xlexport convert CHECKPOINT -o bundle && xlexport inspect bundle"): SYNOPSIS,
