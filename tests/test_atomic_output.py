@@ -167,13 +167,6 @@ def test_link_at_the_output_is_replaced_and_its_target_stays(tmp_path: Path) -> 
     assert (output.is_symlink(), output.read_text(), elsewhere.read_text()) == (False, "new", "mine")
 
 
-def test_errors_name_the_output(tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    with pytest.raises(OSError, match="No space") as caught, atomic_output.file(output):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert caught.value.filename == str(output)
-
-
 def test_missing_parent_folder_is_named(tmp_path: Path) -> None:
     output = tmp_path / "absent" / "bundle"
     for refuse in (lambda: check_output(output, True), lambda: publishing(output).__enter__()):
@@ -298,8 +291,3 @@ def test_write_that_was_cut_short_is_reported_as_a_full_disk(write: Callable[[],
     with pytest.raises(OSError, match="cannot be written completely") as caught, writing(tmp_path / "weights.data"):
         write()
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "weights.data"))
-
-
-def test_other_errors_of_a_write_pass_through(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError), writing(tmp_path):
-        tmp_path.write_text("")

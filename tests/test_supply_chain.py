@@ -84,10 +84,6 @@ def declared(extras: tuple[str, ...]) -> list[str]:
     return [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
 
 
-def commands_of_readme() -> list[str]:
-    return [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "-c constraints.txt" in line]
-
-
 def test_every_package_that_the_extras_install_is_pinned_once() -> None:
     names = [name_of(pin) for pin in pins(ROOT / "constraints.txt")]
     assert len(set(names)) == len(names)
@@ -133,21 +129,6 @@ def test_supported_onnx_runtimes_keep_external_data_inside_the_bundle() -> None:
         (line,) = PROJECT["optional-dependencies"][extra]
         floor = Version(line.partition(">=")[2])
         assert floor >= Version("1.24.1"), "earlier versions read any file that a graph names"
-
-
-def test_ci_runs_the_test_command_of_the_readme() -> None:
-    demo, test = commands_of_readme()
-    assert (demo, test) == (
-        "pip install '.[cpu,convert]' -c constraints.txt && xlexport demo",
-        "pip install -e '.[cpu,convert,train,dev]' -c constraints.txt && pytest",
-    )
-    assert test in (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
-
-
-def test_checks_before_a_commit_download_nothing() -> None:
-    hooks = (ROOT / ".pre-commit-config.yaml").read_text("utf-8")
-    assert re.findall(r"repo: (.*)", hooks) == ["local"]
-    assert set(re.findall(r"language: (.*)", hooks)) == {"system"}
 
 
 def wheel(folder: Path, name: str, version: str, requires: str = "") -> str:
