@@ -92,22 +92,12 @@ def test_checkpoint_that_is_none(
     assert not (tmp_path / "it ran").exists()
 
 
-def test_checkpoint_in_a_folder_that_is_missing(refuse: Callable[..., str], tmp_path: Path) -> None:
-    """Report the missing checkpoint, not the folder of the bundle."""
-    assert "model.pt: no such file or folder" in refuse("convert", tmp_path / "absent" / "model.pt")
-
-
 def test_truncated_checkpoint(checkpoint: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     whole = checkpoint.read_bytes()
     for length in (len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         assert "cut off or damaged" in refuse("convert", path)
-
-
-def test_bundle_in_place_of_a_checkpoint(bundle: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
-    error = refuse("convert", bundle, "-o", tmp_path / "out")
-    assert "already a bundle. Use it with `xlexport score`" in error
 
 
 # The output path of a bundle.

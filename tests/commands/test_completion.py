@@ -12,7 +12,6 @@ import pytest
 
 from tests.helpers.pages import put_program
 from xlexport.commands import COMMANDS
-from xlexport.commands.completion import SHELLS, VARIABLE
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Invoke
@@ -46,19 +45,6 @@ def offered(shell: str, words: list[str], folder: Path, script: str) -> list[str
         [shell, *plain, "-c", source], cwd=folder, env=environment, capture_output=True, text=True, check=True
     )
     return sorted(line.partition("\t")[0] for line in done.stdout.splitlines())  # the shells sort differently
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_script_asks_this_program(shell: str, invoke: Invoke) -> None:
-    shown = invoke("completion", shell).succeeded()
-    assert f"{VARIABLE}={shell}_complete" in shown.out and "xlexport" in shown.out
-    assert shown.err == ""
-
-
-def test_shell_that_is_not_supported(invoke: Invoke) -> None:
-    shown = invoke("completion", "csh")
-    assert (shown.code, shown.out) == (2, "")
-    assert "'csh' is not one of 'bash', 'zsh', 'fish'" in shown.err
 
 
 @pytest.mark.parametrize("shell", ["bash", pytest.param("fish", marks=pytest.mark.full)])

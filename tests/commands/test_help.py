@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.command_table import all_commands
 from tests.helpers.invoking import PROSE, Invoke
 from tests.helpers.paths import GOLDEN
-from xlexport.commands.long_help import HEADINGS, LongCommand, headed
+from xlexport.commands.long_help import HEADINGS, LongCommand
 
 LONG = {name: command for name, command in all_commands().items() if isinstance(command, LongCommand)}
 EXAMPLES = [(name, line) for name, command in LONG.items() for line, _ in command.examples]
@@ -20,11 +20,6 @@ EXAMPLES = [(name, line) for name, command in LONG.items() for line, _ in comman
 
 def headings(shown: str) -> list[str]:
     return re.findall(r"^(\w.*):$", shown, re.MULTILINE)
-
-
-def test_commands_with_many_options_have_headings_and_examples() -> None:
-    assert {"score", "train", "convert", "evaluate", "quantize", "bench", "context", "report", "verify"} <= LONG.keys()
-    assert {len(command.examples) for command in LONG.values()} == {0, 3}
 
 
 @pytest.mark.parametrize("name", LONG)
@@ -35,12 +30,6 @@ def test_every_option_has_a_heading(name: str, invoke: Invoke) -> None:
     assert last == "Other options"  # --help alone
     known = [heading for heading in HEADINGS if heading in shown]
     assert [heading for heading in shown if heading in HEADINGS] == known
-
-
-def test_options_of_one_architecture_are_apart(invoke: Invoke) -> None:
-    shown = invoke("train", "--help-settings").succeeded().out
-    assert shown.index("Transformer-XL only") < shown.index("model.pre_lnorm=") < shown.index("Reformer only")
-    assert shown.index("Reformer only") < shown.index("model.chunk_length=") < shown.index("Training")
 
 
 @pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
@@ -80,16 +69,3 @@ def test_help_without_a_command(invoke: Invoke) -> None:
     assert "`xlexport help COMMAND` or `xlexport COMMAND -h` shows" in shown
     failed = invoke("help", "scroe")
     assert failed.code == 2 and "Did you mean 'score'?" in failed.err
-
-
-def test_headings_belong_to_the_options_that_are_given() -> None:
-    @click.command(cls=LongCommand)
-    @click.option("--a")
-    @headed("Second", click.option("--b"), headed("Inner", click.option("--c")))
-    @headed("Third", click.option("--d"))
-    def command() -> None:
-        """Do nothing."""
-
-    assert isinstance(command, LongCommand)
-    found = {option.name: command.heading_of(option) for option in command.params}
-    assert found == {"a": "Other options", "b": "Second", "c": "Inner", "d": "Third"}

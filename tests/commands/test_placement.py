@@ -42,12 +42,6 @@ def test_operators_are_listed_where_nodes_run_in_two_places() -> None:
     ]
 
 
-def test_inspect_runs_no_checkpoint(checkpoint: Path, invoke: Callable[..., Any]) -> None:
-    shown = invoke("inspect", checkpoint, "--device", "cpu")
-    assert (shown.code, shown.out) == (2, "")
-    assert "--device is for bundles" in shown.err
-
-
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("command", ["verify", "score", "evaluate", "generate", "bench"])
 def test_strict_device_reaches_the_runtime(

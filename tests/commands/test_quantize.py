@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -117,32 +114,6 @@ def test_nothing_is_left_where_the_cost_is_too_high(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        (("--max-delta-bits", "-1"), "max_delta_bits is -1, expected a number above 0"),
-        (("--memory-dtype", "float16"), "which needs dtype float16"),
-        (("--keep-float", "layers.7.qkv"), "keep_float is layers.7.qkv, but the weight matrices are layers.0.qkv, "),
-        (("--text", "absent.txt"), "absent.txt: no such file"),
-        (("--text", "."), ".: a folder"),
-        (("--text", "README.md", "--ids"), "README.md: not token ids separated by white space"),
-    ],
-    ids=str,
-)
-def test_refusals_are_one_line(
-    options: tuple[str, ...], what: str, bundle: Path, invoke: Invoke, tmp_path: Path
-) -> None:
-    done = invoke("quantize", bundle, "-o", tmp_path / "out", "--dtype", "int8", "--threads", "1", *options)
-    assert (done.code, done.out) == (1, "")
-    assert what in done.err.splitlines()[-1]
-    assert not list(tmp_path.iterdir())
-
-
-def test_quantized_bundle_is_not_quantized_again(int8: tuple[Path, Finished], invoke: Invoke, tmp_path: Path) -> None:
-    error = invoke("quantize", int8[0], "-o", tmp_path / "out", "--dtype", "float16").error
-    assert "is already int8. Quantize the float32 bundle that it was made from." in error
-
-
 def test_convert_refuses_before_any_work(checkpoint: Path, invoke: Invoke, tmp_path: Path) -> None:
     for options, what in (
         (("--dtype", "int8", "--tokenizer", "none"), "takes token ids"),
@@ -151,28 +122,3 @@ def test_convert_refuses_before_any_work(checkpoint: Path, invoke: Invoke, tmp_p
     ):
         assert what in invoke("convert", checkpoint, "-o", tmp_path / "out", *options).error
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.full
-def test_killed_quantization_leaves_only_a_temporary(
-    bundle: Path, command: Callable[..., list[str]], environment: dict[str, Any], invoke: Invoke, tmp_path: Path
-) -> None:
-    output = tmp_path / "out"
-    line = command("quantize", bundle, "-o", output, "--dtype", "int8", "--tokens", "400000", "--threads", "1")
-    with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE) as process:
-        until = time.monotonic() + 120
-        while not list(tmp_path.iterdir()) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert list(tmp_path.iterdir())
-        process.kill()
-    (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".out.tmp-")
-    invoke("quantize", bundle, "-o", output, "--dtype", "int8", *FEW).succeeded()
-    assert {*tmp_path.iterdir()} == {left, output}
-
-
-def test_damaged_bundle(own_bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
-    shutil.copyfile(own_bundle / "score.onnx", own_bundle / "generate.onnx")
-    error = invoke("quantize", own_bundle, "-o", tmp_path / "out", "--dtype", "int8").error
-    assert "generate.onnx" in error
-    assert not (tmp_path / "out").exists()

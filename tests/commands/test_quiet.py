@@ -7,20 +7,12 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.helpers.command_table import all_commands
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import GOLDEN
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import quiet_option, tell, tell_problem
 
-LONG = ("score", "evaluate", "convert", "quantize", "train", "verify", "report", "context")
 NO_WINDOW = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
-
-
-@pytest.mark.parametrize("name", LONG)
-def test_long_commands_have_it(name: str) -> None:
-    (option,) = [option for option in all_commands()[name].params if "--quiet" in option.opts]
-    assert option.opts == ["-q", "--quiet"]
 
 
 def test_notes_of_score(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
@@ -78,15 +70,6 @@ def test_convert_says_which_step_it_is_in(
     for done in ("33% 1/3", "67% 2/3", "100% 3/3"):
         assert any(shown.startswith(f"{stage}: {done} [00:") for shown in loud), loud
     assert invoke(*line, "-o", tmp_path / "quiet", "--quiet").succeeded().err == ""
-
-
-def test_stages_of_quantize(bundle: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = ["quantize", bundle, "--dtype", "int8", "--tokens", "2048", "--max-delta-bits", "0.5", "--threads", "1"]
-    assert invoke(*line, "-o", tmp_path / "quiet", "-q").succeeded().err == ""
-    seen: list[str] = []
-    monkeypatch.setattr("xlexport.progress_bar.ProgressBar.tell", lambda bar, text: seen.append(text))
-    invoke(*line, "-o", tmp_path / "loud").succeeded()
-    assert "scoring 2,048 tokens in float32" in seen
 
 
 def test_training_prints_lines_where_there_is_no_terminal(

@@ -31,22 +31,10 @@ def test_buckets_that_are_missing_are_asked_for(invoke: Invoke, folder: Path) ->
     assert not invoke("convert", folder, "--config", "max_length=100").error.startswith(asked)
 
 
-def test_folder_without_buckets_and_weights_is_not_described(invoke: Invoke, folder: Path) -> None:
-    shown = invoke("inspect", folder)
-    assert (shown.code, shown.out) == (1, "")
-    assert shown.error.startswith(f"Error: {folder}: none of model.safetensors, pytorch_model.bin in it")
-
-
 @pytest.mark.parametrize(("given", "shown"), [("7", "7"), ("8,7", "(8, 7)"), ("0", "0")])
 def test_numbers_of_buckets_that_cannot_be_are_shown_as_given(
     invoke: Invoke, folder: Path, given: str, shown: str
 ) -> None:
     assert invoke("inspect", folder, "--config", f"num_buckets={given}").error == (
         f"Error: {folder}: num_buckets is {shown}, expected an even number or several, such as 64,128."
-    )
-
-
-def test_buckets_are_given_by_one_value(invoke: Invoke, folder: Path) -> None:
-    assert "num_buckets and max_length are both given" in (
-        invoke("inspect", folder, "--config", "num_buckets=8", "--config", "max_length=100").error
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -96,7 +95,3 @@ def test_commands_have_few_options(name: str, most: int) -> None:
     command = all_commands()[name]
     options = [option for option in command.get_params(click.Context(command)) if isinstance(option, click.Option)]
     assert len([option for option in options if not option.hidden]) <= most
-
-
-def test_path_of_a_library_may_have_an_equals_sign(bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path) -> None:
-    assert f"{tmp_path / 'a=b.so'}" in invoke("score", bundle, prose, "--set", f"ops={tmp_path / 'a=b.so'}").error

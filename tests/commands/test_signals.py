@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import time
@@ -19,7 +17,6 @@ import pytest
 import torch
 
 from xlexport.terminal import INTERRUPTED
-from xlruntime.bundle_files import read_bundle
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
@@ -99,21 +96,6 @@ def test_convert_that_is_stopped_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.full
-def test_convert_that_is_killed_leaves_only_a_temporary(
-    checkpoint: Path, start: Start, invoke: Invoke, reuse_export: None, tmp_path: Path
-) -> None:
-    process = start("convert", checkpoint, "-o", tmp_path / "out")
-    wait_for_line(process.stderr, "exporting")
-    process.kill()
-    process.wait()
-    (left,) = [path.name for path in tmp_path.iterdir()]
-    assert left.startswith(".out.tmp-")
-    invoke("convert", checkpoint, "-o", tmp_path / "out", "--segments", "2").succeeded()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [left, "out"]
-    read_bundle(tmp_path / "out")
-
-
 @pytest.fixture
 def long_text(tmp_path: Path) -> Path:
     path = tmp_path / "long.txt"
@@ -187,24 +169,3 @@ def test_training_that_is_asked_to_end_saves_and_goes_on(
     assert step >= 5
     checkpoint = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
     assert checkpoint["training"]["step"] == step
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
-    mountable = os.geteuid() == 0 and shutil.which("mount") is not None
-    if not mountable or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk can be mounted by root only")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_full_disk(reuse_export: None, checkpoint: Path, small_disk: Path, invoke: Invoke) -> None:
-    shown = invoke("convert", checkpoint, "-o", small_disk / "out")
-    assert (shown.code, shown.out) == (1, "")
-    error = shown.err.splitlines()[-1]
-    assert error.startswith("Error: ")
-    assert error.endswith("No space left on device. Free some space, or write to another disk; nothing was published.")
-    assert not list(small_disk.iterdir())

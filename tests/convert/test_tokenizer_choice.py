@@ -171,14 +171,6 @@ def test_sentencepiece_model(tmp_path: Path) -> None:
         choose_tokenizer(source_of(15, None), str(path), "ptb")
 
 
-@pytest.mark.parametrize("chosen", ["bytes", "none", None])
-def test_style_without_a_vocabulary_is_refused(chosen: str | None) -> None:
-    with pytest.raises(
-        ExportError, match=f"--vocab-style ptb is for vocabularies, but the tokenizer is {chosen or 'bytes'}"
-    ):
-        choose_tokenizer(source_of(256, "bytes"), chosen, "ptb")
-
-
 def test_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"absent: no such tokenizer file\. Give --tokenizer with"):
         choose_tokenizer(source_of(20, None), str(tmp_path / "absent"))

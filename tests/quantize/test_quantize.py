@@ -305,15 +305,6 @@ def test_refusals(source: Path, changes: dict[str, Any], texts: list[str], what:
     assert [path.name for path in tmp_path.iterdir()] == ["short"]
 
 
-def test_bundle_without_products_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "ids").write_text("1 2 3 " * 1000)
-    with pytest.raises(QuantizationError, match="has no weight matrices"):
-        quantize(
-            GOLDEN / "late_reader" / "bundle", tmp_path / "out", options("int8"), texts=[tmp_path / "ids"], as_ids=True
-        )
-    assert [path.name for path in tmp_path.iterdir()] == ["ids"]
-
-
 def test_quantized_damaged_and_missing_bundles_are_refused(
     copied: Path, quantized: Callable[[Path, str], Path], tmp_path: Path
 ) -> None:
