@@ -21,9 +21,8 @@ from xlexport.choices import DTYPES
 from xlexport.errors import OutputExistsError, ParityError, QuantizationError
 from xlexport.quantize.dynamic_int8 import quantize_columns
 from xlexport.quantize.gate import Difference, compare, log_probs, products_to_keep
-from xlexport.quantize.graphs import product_names
+from xlexport.quantize.graphs import PRECISIONS, product_names
 from xlexport.quantize.matmuls import find_products
-from xlexport.quantize.precisions import PRECISIONS
 from xlexport.quantize.run import QuantizeOptions, quantize
 from xlexport.verification.tolerances import TOLERANCES, tolerance_of
 from xlruntime import load
