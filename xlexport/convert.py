@@ -57,8 +57,8 @@ class ConversionOptions:
         restart: whether to reset position and memory when a document exceeds the positions, instead of failing.
         settings: evaluation settings of the model and choices of its architecture, by name: `segment_len`, `mem_len`,
             `clamp_len`, `same_length` and `cuda_graphs` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
-        dtype: precision of the bundle, `float32` or one of `quantize.graphs.PRECISIONS`. `max_delta_bits`, `keep_float` and
-            `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
+        dtype: precision of the bundle, `float32` or one of `quantize.graphs.PRECISIONS`. `max_delta_bits`, `keep_float`
+            and `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
         to: format of the graphs: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
     """
 

@@ -7,19 +7,15 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.manifests import edit_manifest
 from xlruntime.bundle import FORMAT
 from xlruntime.bundle_files import digest_file
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 PROSE = b"It was the best of times, it was the worst of times.\n"
 

@@ -7,21 +7,17 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.paths import GOLDEN
 from xlexport import terminal
 from xlexport.bench.measuring import Clock
 from xlexport.bench.report import BenchReport
 from xlexport.bench.sides import GraphSide
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 XL, BAND, CHUNK = (
     str(GOLDEN / name / "bundle") for name in ("pre_lnorm_same_length_zeros", "reformer_band", "reformer_chunk")

@@ -6,15 +6,12 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.pages import put_program
 from xlexport.commands import COMMANDS
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Invoke
 
 # The work of a shell when Tab is pressed after the words; then it prints its offers.
 OFFERED = {

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.invoking import Invoke
 from xlexport.sample import SAMPLES
 from xlruntime.bundle_files import digest_file, read_bundle
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.data.tokenizer_file import TokenizerFile
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 FILES = ["demo.bundle", "demo.html", "demo.txt"]
 

@@ -5,17 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.manifests import edit_manifest
 from xlruntime.bundle_files import read_bundle
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 
 def test_inspect_shows_what_is_in_a_bundle(bundle: Path, invoke: Invoke) -> None:

@@ -8,22 +8,18 @@ import shutil
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import xlruntime
+from tests.helpers.invoking import Invoke
 from xlexport.verification.parity import ParityReport
 from xlruntime.bundle import FORMAT
 from xlruntime.bundle_files import read_bundle
 from xltraining.checkpoint import load_checkpoint
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 SCORE_FIELDS = [
     "document",

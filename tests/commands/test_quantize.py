@@ -5,18 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.invoking import Finished, Invoke
 from xlruntime.bundle_files import read_bundle
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 PRODUCTS = ["layers.0.qkv", "layers.0.output", "layers.0.inner", "layers.0.outer"]
 PRODUCTS += [*(name.replace("0", "1") for name in PRODUCTS), "head.clusters.0"]

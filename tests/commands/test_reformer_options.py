@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import xlruntime
+from tests.helpers.invoking import Invoke
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import BAND, golden_bundle
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 LONG = b"It was the best of times, it was the worst of times. " * 9  # 477 bytes
 

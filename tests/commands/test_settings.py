@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from tests.helpers.command_table import all_commands
+from tests.helpers.invoking import Invoke
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import declared
 from xlexport.commands.settings import settings_of
 from xltraining.config_fields import Option
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 
 @click.command(cls=LongCommand)

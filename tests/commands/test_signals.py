@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.helpers.invoking import Invoke
+
 import json
 import re
 import shlex
@@ -18,10 +20,6 @@ import torch
 
 from xlexport.terminal import INTERRUPTED
 
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
     Start = Callable[..., subprocess.Popen[bytes]]
 
 SECONDS = 120

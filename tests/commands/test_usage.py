@@ -5,20 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import pytest
 
 from tests.helpers.command_table import all_commands
+from tests.helpers.invoking import Invoke
 from xlexport import __version__
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 COMMANDS = sorted(all_commands())
 # Commands that do something, including the commands of groups.

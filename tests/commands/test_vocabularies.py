@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Invoke
+from tests.helpers.invoking import Invoke
 
 WORDS = ("<eos>", "<unk>", "the", "of", "a", "to", "is", "and", "in", "sea")
 LETTERS = tuple("_abcdefghijklmnopqrstuvwxyz")
