@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.helpers.invoking import Invoke
-
 import json
 import re
 import shlex
@@ -13,14 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import pytest
 import torch
 
+from tests.helpers.invoking import Invoke
 from xlexport.terminal import INTERRUPTED
 
-    Start = Callable[..., subprocess.Popen[bytes]]
+Start = Callable[..., subprocess.Popen[bytes]]
 
 SECONDS = 120
 
