@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.export_cache import GRAPHS, Cache, code_digest, step_digest
+from tests.helpers.export_cache import GRAPHS, Cache, step_digest
 from tests.helpers.tiny import tiny_model
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
 
@@ -67,14 +67,6 @@ def test_one_weight_is_enough_for_another_entry() -> None:
     with torch.no_grad():
         model.get_parameter("layers.1.feed_forward.outer.bias")[3] += 1e-6
     assert step_digest(TransformerXLStep(model)) != before
-
-
-def test_other_sources_are_another_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = code_digest()
-    monkeypatch.setattr("tests.helpers.export_cache.SINGLE_SOURCES", ("xlexport/errors.py",))
-    code_digest.cache_clear()
-    assert code_digest() != before
-    code_digest.cache_clear()
 
 
 def test_incomplete_entry_is_made_again(tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
-"""Bad input gives one line with problem, place and hint, and exit status 1; nothing is written or run."""
+"""Bad input and settings give one line with problem, place and hint, and exit status 1; nothing is written or run."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
+import shlex
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,8 @@ import torch
 
 from tests.helpers.invoking import Invoke
 from tests.helpers.manifests import edit_manifest
+from xlexport import atomic_output
+from xlexport.terminal import Failure, failure
 from xlruntime.bundle import FORMAT
 from xlruntime.bundle_files import digest_file
 
@@ -304,3 +310,173 @@ def test_text_for_a_bundle_without_tokenizer(
     for arguments in (("score", folder, prose), ("generate", folder, "It was")):
         assert "takes token ids, not text. Give ids, or convert the checkpoint with --tokenizer." in refuse(*arguments)
     assert "Leave out --text" in refuse("verify", folder, checkpoint, "--text", prose)
+
+
+# Settings.
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (("--mem-len", "99999999999999999999"), "mem_len is 99999999999999999999, expected 1 to"),
+        (("--segment-len", "99999999999999999999"), "segment_len is 99999999999999999999, expected 1 to"),
+        (("--set=clamp_len=99999999999999999999",), "clamp_len is 99999999999999999999, expected 1 to"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+@pytest.mark.parametrize("use", ["score", "generate", "verify", "bench", "convert"])
+def test_settings_out_of_range(
+    settings: tuple[str, ...],
+    what: str,
+    use: str,
+    bundle: Path,
+    prose: Path,
+    checkpoint: Path,
+    refuse: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    uses = {**USES, "convert": lambda *given: ("convert", checkpoint, "-o", tmp_path / "out")}
+    assert what in refuse(*uses[use](bundle, prose, checkpoint), *settings)
+
+
+@pytest.mark.full
+def test_more_memory_than_there_is(
+    bundle: Path, command: Callable[..., list[str]], environment: dict[str, str]
+) -> None:
+    """Limit the process to 4 GB, so that the test does not use all memory of the machine."""
+    # `generate` makes all rings at once; those of `score` grow with the document.
+    line = command("generate", bundle, "It", "--mem-len", "20000000", "--set=same_length=true", "--threads", "1")
+    limited = ["bash", "-c", 'ulimit -v 4000000 && exec "$@"', "bash", *line]
+    done = subprocess.run(limited, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith(
+        "Error: out of memory. Use a smaller --batch-size, --segment-len or --mem-len, or a larger machine.\n"
+    )
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (("--temperature", "-1"), "temperature is -1.0, at least 0 is needed"),
+        (("--temperature", "nan"), "temperature is nan, at least 0 is needed"),
+        (("--top-k", "0", "--top-p", "1.5"), "top_k is 0, at least 1 is needed; top_p is 1.5, expected more than 0"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_sampling_out_of_range(settings: tuple[str, ...], what: str, bundle: Path, refuse: Callable[..., str]) -> None:
+    assert what in refuse("generate", bundle, "It was", *settings)
+
+
+def test_prompt_that_is_empty(bundle: Path, refuse: Callable[..., str]) -> None:
+    assert "the prompt is empty" in refuse("generate", bundle, "")
+    assert "the prompt is empty" in refuse("generate", bundle, "--file", "-")
+
+
+@pytest.mark.parametrize("use", ["score", "generate", "verify", "bench"])
+def test_devices_that_are_not_there(
+    use: str, bundle: Path, prose: Path, checkpoint: Path, refuse: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = USES[use](bundle, prose, checkpoint)
+    assert "device 'tpu': expected cpu, cuda or cuda:N, for example cuda:1." in refuse(*arguments, "--device", "tpu")
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    error = refuse(*arguments, "--device", "cuda")
+    assert "has no CUDAExecutionProvider (it has CPUExecutionProvider). Install the CUDA build: pip" in error
+
+
+# Training.
+
+
+def test_training_that_cannot_begin(refuse: Callable[..., str], prose: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert "n_layer must be at least 1, found 0" in refuse("train", prose, "-o", out, "--n-layer", "0")
+    error = refuse("train", prose, "-o", out, "--batch-size", "0", "--learning-rate", "0")
+    assert "learning_rate must be above 0" in error and "batch_size must be at least 1" in error
+    assert str(tmp_path / "absent") in refuse("train", tmp_path / "absent", "-o", out, "--steps", "1")
+    tiny = ("--steps", "1", "--batch-size", "1", "--tgt-len", "8", "--mem-len", "8")
+    assert str(out) in refuse("train", prose, "-o", out, "--resume", *tiny)
+
+
+# Failures of the system, and as JSON.
+
+
+CLOSED = "Bad file descriptor. A standard stream is closed: open it, or give a file.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "hint", "code"),
+    [
+        (("score", "{absent}", "-"), "BundleNotFoundError", True, 1),
+        (("inspect", "{absent}"), "CheckpointNotFoundError", True, 1),
+        (("score", "{bundle}", "-", "--per", "token", "--top", "5", "--ids", "--resume"), "UsageError", False, 2),
+        (("evaluate", "{bundle}", "{absent}"), "FileNotFoundError", True, 1),
+        (("quantize", "{bundle}", "-o", "{absent}/out", "--dtype", "int8"), "OutputFolderError", True, 1),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_failure_is_an_object_or_a_line(
+    arguments: tuple[str, ...], kind: str, hint: bool, code: int, bundle: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    places = {"absent": tmp_path / "absent", "bundle": bundle}
+    line = [argument.format(**places) for argument in arguments]
+    plain, found = invoke(*line), invoke(*line, "--json")
+    assert (plain.code, found.code, found.out) == (code, code, "")
+    failure = json.loads(found.err)
+    assert failure.keys() == {"error", "hint", "type"}
+    assert (failure["type"], failure["hint"] is not None) == (kind, hint)
+    text = " ".join(filter(None, (failure["error"], failure["hint"])))
+    assert plain.err.splitlines()[-1] == f"Error: {text}"
+
+
+def test_document_that_cannot_be_scored_is_an_object_too(bundle: Path, tmp_path: Path, invoke: Invoke) -> None:
+    short = tmp_path / "short.txt"
+    short.write_bytes(b"x")
+    found = invoke("score", bundle, short, "-", "--json", stdin=b"It was the best of times")
+    assert (found.code, found.object["document"]) == (1, "standard input")
+    failure = json.loads(found.err.splitlines()[0])
+    assert failure["type"] == "TextError"
+    assert failure["error"] == f"{short}: 1 of at least 2 tokens, so nothing to score."
+    assert failure["hint"] == "Give a longer text."
+
+
+def test_a_file_that_is_called_as_the_option_changes_nothing(bundle: Path, invoke: Invoke) -> None:
+    assert invoke("score", bundle, "--", "--json").err.startswith("Error: --json: ")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("closed", "code", "err"),
+    [
+        ("<&-", 0, ""),
+        ("<&- 2>&-", 0, ""),
+        (
+            ">&-",
+            1,
+            "Error: standard output: Bad file descriptor. A standard stream is closed: open it, or give a file.\n",
+        ),
+    ],
+)
+def test_closed_standard_streams(
+    closed: str, code: int, err: str, bundle: Path, prose: Path, command: Callable[..., list[str]]
+) -> None:
+    line = shlex.join(command("score", bundle, prose, "-q"))
+    done = subprocess.run(["bash", "-c", f"{line} {closed}"], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (code, err)
+    assert bool(done.stdout) == (code == 0)
+
+
+@pytest.mark.parametrize("writing", [atomic_output.file, lambda path: atomic_output.folder(path, lambda: None)])
+def test_file_that_is_too_large_is_named(writing: Callable[[Path], Any], tmp_path: Path) -> None:
+    with pytest.raises(OSError) as caught, writing(tmp_path / "out"):
+        raise OSError(errno.EFBIG, "File too large")  # as onnx-ir and Python raise it, without a name
+    hint = "Raise the limit of file sizes (ulimit -f), or write to another place."
+    assert failure(caught.value) == Failure(f"{tmp_path / 'out'}: File too large.", hint, "OSError")
+
+
+def test_name_of_a_bundle_may_be_any_bytes(bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bundle, tmp_path / os.fsdecode(b"caf\xe9")))
+    nats = [invoke("score", path, prose, "--json").succeeded().object["nats"] for path in (folder, bundle)]
+    assert nats[0] == nats[1]

@@ -1,8 +1,11 @@
-"""Help, usage errors and exit codes of every command."""
+"""Help, completion, usage errors and exit codes of every command."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +14,11 @@ import click
 import pytest
 
 from tests.helpers.command_table import all_commands
-from tests.helpers.invoking import Invoke
+from tests.helpers.invoking import PROSE, Invoke
+from tests.helpers.pages import put_program
+from tests.helpers.paths import GOLDEN
 from xlexport import __version__
+from xlexport.commands.long_help import HEADINGS, LongCommand
 
 COMMANDS = sorted(all_commands())
 # Commands that do something, including the commands of groups.
@@ -175,3 +181,124 @@ def test_package_that_is_not_installed(
 ) -> None:
     monkeypatch.setattr("xlexport.extras.missing_packages", lambda name: ["torch"] if name == extra else [])
     assert "torch not installed, needed here. Install it: pip install torch." in invoke(*command).error
+
+
+# Help of long commands, and three ways to ask for it.
+
+
+LONG = {name: command for name, command in all_commands().items() if isinstance(command, LongCommand)}
+EXAMPLES = [(name, line) for name, command in LONG.items() for line, _ in command.examples]
+
+
+def headings(shown: str) -> list[str]:
+    return re.findall(r"^(\w.*):$", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_every_option_has_a_heading(name: str, invoke: Invoke) -> None:
+    options = [option for option in LONG[name].params if isinstance(option, click.Option)]
+    assert not [option.name for option in options if LONG[name].heading_of(option) == "Other options"]
+    *shown, last = headings(invoke(name, "-h").succeeded().out)
+    assert last == "Other options"  # --help alone
+    known = [heading for heading in HEADINGS if heading in shown]
+    assert [heading for heading in shown if heading in HEADINGS] == known
+
+
+@pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+def test_examples_are_understood(name: str, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").touch()
+    program, command, *arguments = shlex.split(line)
+    assert (program, command) == ("xlexport", name)
+    assert LONG[name].make_context(name, arguments).params
+
+
+@pytest.mark.parametrize("line", [line for name, line in EXAMPLES if name in ("score", "evaluate", "context")])
+def test_examples_run(line: str, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("bundle", "other.bundle"):
+        Path(folder).symlink_to(GOLDEN / "post_lnorm_same_length_empty" / "bundle")
+    Path("texts").mkdir()
+    for file in ("book.txt", "texts/a.txt"):
+        Path(file).write_bytes(PROSE)
+    Path("test.txt").write_bytes(PROSE * 3)
+    Path("items.csv").write_text("preamble,sentence\nIt was the best of times.,It was the worst.\n")
+    arguments = shlex.split(line)[1:]
+    assert invoke(*arguments).succeeded().out or Path("words.csv").exists()
+
+
+@pytest.mark.parametrize("name", [*all_commands(), "plot bits", "plot attention"])
+def test_three_ways_to_ask_for_help(name: str, invoke: Invoke) -> None:
+    shown = invoke(*name.split(), "--help").succeeded().out
+    assert shown.startswith(f"Usage: xlexport {name} ")
+    assert invoke(*name.split(), "-h").succeeded().out == shown
+    assert invoke("help", *name.split()).succeeded().out == shown
+
+
+def test_help_without_a_command(invoke: Invoke) -> None:
+    shown = invoke("help").succeeded().out
+    assert shown == invoke("--help").succeeded().out
+    assert "`xlexport help COMMAND` or `xlexport COMMAND -h` shows" in shown
+    failed = invoke("help", "scroe")
+    assert failed.code == 2 and "Did you mean 'score'?" in failed.err
+
+
+# Completion, in the shells that are installed.
+
+
+# The work of a shell when Tab is pressed after the words; then it prints its offers.
+OFFERED = {
+    "bash": """
+source script
+COMP_WORDS=({words}) COMP_CWORD={last}
+_xlexport_completion xlexport
+printf '%s\\n' "${{COMPREPLY[@]}}"
+""",
+    "fish": "source script; complete --do-complete='{line}'",
+}
+
+
+@pytest.fixture
+def shell_folder(tmp_path: Path) -> Path:
+    """Return a folder in which `xlexport` can be called by its name."""
+    return put_program(tmp_path)
+
+
+def offered(shell: str, words: list[str], folder: Path, script: str) -> list[str]:
+    """Return what the shell offers to put in place of the last word."""
+    (folder / "script").write_text(script)
+    quoted = " ".join(word or "''" for word in words)
+    source = OFFERED[shell].format(words=quoted, last=len(words) - 1, line=" ".join(words))
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder)}
+    plain = {"bash": ["--norc"], "fish": ["--no-config"]}[shell]
+    done = subprocess.run(
+        [shell, *plain, "-c", source], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return sorted(line.partition("\t")[0] for line in done.stdout.splitlines())  # the shells sort differently
+
+
+@pytest.mark.parametrize("shell", ["bash", pytest.param("fish", marks=pytest.mark.full)])
+def test_shell_offers_commands_and_options(shell: str, invoke: Invoke, shell_folder: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = invoke("completion", shell).out
+    assert offered(shell, ["xlexport", "co"], shell_folder, script) == [
+        "compare",
+        "completion",
+        "configure",
+        "context",
+        "convert",
+    ]
+    assert offered(shell, ["xlexport", ""], shell_folder, script) == sorted(COMMANDS)
+    assert offered(shell, ["xlexport", "score", "--fo"], shell_folder, script) == ["--force", "--format"]
+    assert offered(shell, ["xlexport", "score", "--per", ""], shell_folder, script) == [
+        *("document", "line", "region", "token", "word")
+    ]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_shell_accepts_the_script(shell: str, invoke: Invoke, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "script").write_text(invoke("completion", shell).out)
+    subprocess.run([shell, "-n", "script"], cwd=tmp_path, check=True)

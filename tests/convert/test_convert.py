@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,23 +20,27 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from tests.helpers.paths import ROOT
 from tests.helpers.tiers import thinned
+from tests.helpers.tiny import tiny_model
 from xlexport import __version__
 from xlexport.architectures import Architecture, Step, architecture
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
-from xlexport.checkpoints import SourceCheckpoint
+from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError
 from xlexport.verification import default_segments
 from xlexport.verification.walked_text import verify_ids
-from xlruntime import TextError
+from xlruntime import OptionError, TextError
 from xlruntime import load as load_bundle
-from xlruntime.bundle_files import digest_file, read_bundle
+from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
 from xlruntime.evaluation import Ring
+from xltraining.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
     from xltraining.transformer_xl import TransformerXL
+
 
 IDS = np.random.default_rng(5).integers(0, 20, 400)
 BOTH = ["bytes_bundle", "ids_bundle"]
@@ -292,3 +297,65 @@ def test_full_disk_leaves_nothing(reuse_export: None, bytes_bundle: Converted, s
     with pytest.raises(OSError, match="No space left on device"):
         convert(bytes_bundle.source, small_disk / "bundle", ConversionOptions(verify_segments=2))
     assert not list(small_disk.iterdir())
+
+
+# A model without memory.
+
+
+@pytest.mark.usefixtures("cached_exports")
+def test_model_without_memory_scores_each_segment_alone(tmp_path: Path) -> None:
+    model = tiny_model(mem_len=0)
+    save_checkpoint(tmp_path / "checkpoint.pt", model.config, model.state_dict())
+    source = load(tmp_path / "checkpoint.pt")
+    report = convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none"))
+    assert report.passed
+
+    S, bundle = model.config.tgt_len, load_bundle(tmp_path / "bundle", threads=1)
+    ids = np.random.default_rng(3).integers(0, model.config.n_token, 5 * S + 1)
+    found = bundle.stream().feed(ids).log_probs
+    expected = []
+    for start in range(0, 5 * S, S):
+        tokens = torch.from_numpy(ids[None, start : start + S + 1])
+        with torch.no_grad():
+            hidden, _ = model(tokens[:, :-1])
+            expected.append(model.log_probs(hidden, tokens[:, 1:])[0])
+    assert np.abs(found - torch.cat(expected).numpy()).max() < 1e-5
+    with pytest.raises(OptionError, match="a window of 0 keys in ring 'capacity', so a token would see no key"):
+        bundle.stream(same_length=True)
+    bundle.stream(same_length=True, mem_len=4).feed(ids)
+
+
+# The numbered samples that need PyTorch.
+
+
+FOLDER = ROOT / "samples"
+
+
+@pytest.mark.full
+def test_conversion_is_repeatable_and_verified(
+    bytes_bundle: Converted,
+    reuse_export: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Use a small checkpoint, because the sample's conversion takes half a minute; the demo's test runs it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("xlexport.sample.sample_checkpoint", lambda: bytes_bundle.checkpoint)
+    for _ in range(2):
+        runpy.run_path(str(FOLDER / "01_convert.py"))
+        assert "equal over 20 segments" in capsys.readouterr().out
+        assert is_bundle(tmp_path / "bundle")
+
+
+@pytest.mark.full
+def test_reformer_scores_the_same_in_any_segments(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    runpy.run_path(str(FOLDER / "11_reformer.py"))
+    shown = capsys.readouterr().out
+    assert "equal over 6 segments" in shown
+    figures = [line.partition(": ")[2] for line in shown.splitlines()[1:]]
+    assert len(figures) == 4 and len(set(figures)) == 1

@@ -12,21 +12,19 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers.rules import ring_rules
 from xlexport.architectures import architecture
 from xlexport.architectures.reformer.step import FEW
-from xlexport.bench import _same_model, bench
+from xlexport.bench import bench
 from xlexport.bench.workload import StepSize, workload
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
 from xlexport.commands.verify import parity_rows
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
-from xlexport.verification import default_segments, verify
+from xlexport.verification import verify
 from xlruntime import OptionError
 from xlruntime import load as load_bundle
 from xlruntime.bundle_files import read_bundle
-from xltraining.errors import ConfigError
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import ConvertedReformer
@@ -58,12 +56,6 @@ def test_manifest_says_how_whole_documents_are_evaluated(chunk: ConvertedReforme
     assert bundle.settings.to_dict() == {"segment_len": 128, "restart": False, "n_hashes": 2}
     assert (bundle.evaluation.max_positions, bundle.evaluation.full_document) == (128, True)
     assert bundle.memory == ()
-
-
-def test_default_segments_are_few_where_they_are_long() -> None:
-    long = ring_rules(segment_len=16384, mem_len=16384).choose()
-    assert default_segments(long) == 5  # twice around a ring of 32,768 slots, and one more
-    assert default_segments(ring_rules(segment_len=512, mem_len=512).choose()) == 20
 
 
 def test_readme_of_a_band(band: ConvertedReformer) -> None:
@@ -160,11 +152,6 @@ def idle(source: SourceCheckpoint) -> SourceCheckpoint:
     return dataclasses.replace(source, build_model=lambda: pytest.fail("no work may begin"))
 
 
-def test_rule_that_does_not_fit_the_sizes_is_refused(band: ConvertedReformer, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"chunk lengths must divide max_positions 1,024, found 4 \(lsh\) and 3"):
-        convert(idle(band.source), tmp_path / "bundle", ConversionOptions.of(tokenizer="none", rule="chunk"))
-
-
 @pytest.mark.full
 @pytest.mark.usefixtures("cached_exports")
 def test_another_rule_and_more_rounds(chunk: ConvertedReformer, tmp_path: Path) -> None:
@@ -243,16 +230,6 @@ def test_inspect_of_bundles(band: ConvertedReformer, chunk: ConvertedReformer, t
     assert rows["documents"] == "whole, of at most 128 tokens"
     assert not {"segment, memory", "overflow, by LSH layer", "memory of a stream"} & rows.keys()
     assert "overflow, by LSH layer" not in dict(bundle_rows(read_bundle(band.folder), tmp_path))  # no parity.json
-
-
-def test_bundle_without_the_newest_field_is_of_the_same_model(chunk: ConvertedReformer) -> None:
-    """Check that `bench --against` takes bundles that were converted before the field `reads_last` existed."""
-    config = dict(chunk.source.config)
-    bundle = read_bundle(chunk.folder)
-    older = {name: value for name, value in bundle.config.items() if name != "reads_last"}
-    bundle = dataclasses.replace(bundle, config={**older, "n_hashes": 1})
-    assert _same_model(bundle, config)
-    assert not _same_model(bundle, {**config, "d_model": 9})
 
 
 def test_inspect_of_a_checkpoint(band: ConvertedReformer) -> None:
