@@ -39,42 +39,23 @@ class Payload:
         return os.mkdir, (str(self.witness),)
 
 
-def missing(path: Path) -> None:
-    pass
-
-
-def a_folder(path: Path) -> None:
-    path.mkdir()
-
-
-def empty(path: Path) -> None:
-    path.touch()
-
-
-def text(path: Path) -> None:
-    path.write_bytes(PROSE)
-
-
-def hostile(path: Path) -> None:
-    torch.save({"format": "xltraining", "model": Payload(path.parent / "it ran")}, path)
-
-
-def hostile_pickle(path: Path) -> None:
-    path.write_bytes(pickle.dumps(Payload(path.parent / "it ran")))
-
-
-def of_another_kind(path: Path) -> None:
-    torch.save({"epoch": 3, "model": {"weight": torch.zeros(2)}}, path)
-
-
-CHECKPOINTS = [
-    (missing, "no such file or folder. Check the path."),
-    (a_folder, "a folder without a checkpoint. Give a checkpoint of a known format"),
-    (empty, "the file is empty. Copy or save the checkpoint again."),
-    (text, "not a PyTorch checkpoint. Give a checkpoint of a known format"),
-    (hostile, "holds Python objects that could run code"),
-    (hostile_pickle, "holds Python objects that could run code"),
-    (of_another_kind, "no Transformer-XL or Reformer weights in it (tensors: model.weight). Give a checkpoint"),
+CHECKPOINTS: list[tuple[Callable[[Path], object], str]] = [
+    (lambda path: None, "no such file or folder. Check the path."),
+    (Path.mkdir, "a folder without a checkpoint. Give a checkpoint of a known format"),
+    (Path.touch, "the file is empty. Copy or save the checkpoint again."),
+    (lambda path: path.write_bytes(PROSE), "not a PyTorch checkpoint. Give a checkpoint of a known format"),
+    (
+        lambda path: torch.save({"format": "xltraining", "model": Payload(path.parent / "it ran")}, path),
+        "holds Python objects that could run code",
+    ),
+    (
+        lambda path: path.write_bytes(pickle.dumps(Payload(path.parent / "it ran"))),
+        "holds Python objects that could run code",
+    ),
+    (
+        lambda path: torch.save({"epoch": 3, "model": {"weight": torch.zeros(2)}}, path),
+        "no Transformer-XL or Reformer weights in it (tensors: model.weight). Give a checkpoint",
+    ),
 ]
 
 
@@ -127,42 +108,14 @@ def flip_a_byte(folder: Path) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-def cut_a_file(folder: Path) -> None:
-    os.truncate(folder / "score.onnx", 1000)
-
-
-def remove_a_file(folder: Path) -> None:
-    (folder / "weights.data").unlink()
-
-
-def remove_the_manifest(folder: Path) -> None:
-    (folder / "bundle.json").unlink()
-
-
 def change_manifest(folder: Path, **changes: Any) -> None:
     """Change the manifest, and its digest."""
     edit_manifest(folder, lambda manifest: manifest.update(changes))
 
 
-def make_it_newer(folder: Path) -> None:
-    change_manifest(folder, format=FORMAT + 1)
-
-
-def make_it_older(folder: Path) -> None:
-    edit_manifest(folder, lambda manifest: manifest.update(format_version=manifest.pop("format") - 1))
-
-
-def lose_a_field(folder: Path) -> None:
-    change_manifest(folder, document={})
-
-
 def scribble(folder: Path) -> None:
     (folder / "bundle.json").write_text("{")
     (folder / "bundle.json.sha256").unlink()
-
-
-def leave_the_folder(folder: Path) -> None:
-    change_manifest(folder, files={"../outside": {"sha256": "0" * 64, "size": 0}})
 
 
 def change_a_graph(folder: Path) -> None:
@@ -173,16 +126,30 @@ def change_a_graph(folder: Path) -> None:
     change_manifest(folder, files={**files, "score.onnx": {"sha256": digest.sha256, "size": digest.size}})
 
 
-SPOILED = [
-    (flip_a_byte, "weights.data was changed", "Copy it again, or convert the checkpoint again."),
-    (cut_a_file, "score.onnx has 1000 bytes, expected", "Copy it again, or convert the checkpoint again."),
-    (remove_a_file, "weights.data is missing", "Copy it again, or convert the checkpoint again."),
-    (remove_the_manifest, "no bundle.json in it, so not a bundle", "with `xlexport convert CHECKPOINT`."),
-    (make_it_newer, f"is of format {FORMAT + 1}, this xlruntime reads {FORMAT}", "Convert the checkpoint again: xl"),
-    (make_it_older, f"is of format {FORMAT - 1}, this xlruntime reads {FORMAT}", "Convert the checkpoint again: xl"),
-    (lose_a_field, "document.segment_len is missing", "Convert the checkpoint again: xl"),
-    (scribble, "not valid JSON", "Convert the checkpoint again: xl"),
-    (leave_the_folder, "file names must stay inside the bundle", ""),
+COPY, CONVERT = "Copy it again, or convert the checkpoint again.", "Convert the checkpoint again: xl"
+OUTSIDE = {"../outside": {"sha256": "0" * 64, "size": 0}}
+SPOILED: list[tuple[Callable[[Path], object], str, str]] = [
+    (flip_a_byte, "weights.data was changed", COPY),
+    (lambda folder: os.truncate(folder / "score.onnx", 1000), "score.onnx has 1000 bytes, expected", COPY),
+    (lambda folder: (folder / "weights.data").unlink(), "weights.data is missing", COPY),
+    (
+        lambda folder: (folder / "bundle.json").unlink(),
+        "no bundle.json in it, so not a bundle",
+        "with `xlexport convert CHECKPOINT`.",
+    ),
+    (
+        lambda folder: change_manifest(folder, format=FORMAT + 1),
+        f"is of format {FORMAT + 1}, this xlruntime reads {FORMAT}",
+        CONVERT,
+    ),
+    (
+        lambda folder: edit_manifest(folder, lambda fields: fields.update(format_version=fields.pop("format") - 1)),
+        f"is of format {FORMAT - 1}, this xlruntime reads {FORMAT}",
+        CONVERT,
+    ),
+    (lambda folder: change_manifest(folder, document={}), "document.segment_len is missing", CONVERT),
+    (scribble, "not valid JSON", CONVERT),
+    (lambda folder: change_manifest(folder, files=OUTSIDE), "file names must stay inside the bundle", ""),
 ]
 USES = {
     "score": lambda bundle, prose, checkpoint: ("score", bundle, prose),
