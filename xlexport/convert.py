@@ -19,7 +19,7 @@ from xlexport.bundles import (
     PARITY_FILE,
     check_output,
     digests,
-    open_bundle,
+    open_any_bundle,
     publishing,
     requirements,
     write_manifest,
@@ -162,7 +162,7 @@ def convert(
         write_manifest(folder, bundle)
 
         # Without kernels: what every machine has.
-        exported = open_bundle(folder, trust=True, translators=True, threads=options.threads, ops="none")
+        exported = open_any_bundle(folder, trust=True, threads=options.threads, ops="none")
         segments = options.verify_segments or default_segments(evaluation.choose())
         walk = "documents" if evaluation.full_document else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")

@@ -211,77 +211,6 @@ def test_documents_that_are_missing_leave_the_others(
     assert failed == "2 of 3 documents could not be scored"
 
 
-@pytest.mark.parametrize("content", [b"", b"a"])
-@pytest.mark.parametrize("command", [("score",), ("score", "--json"), ("score", "--per", "token")], ids=" ".join)
-def test_document_too_short_to_score(
-    content: bytes, command: tuple[str, ...], bundle: Path, refuse: Callable[..., str], tmp_path: Path
-) -> None:
-    path = tmp_path / "short.txt"
-    path.write_bytes(content)
-    for given, stdin in ((path, b""), ("-", content)):
-        error = refuse(*command, bundle, given, stdin=stdin)
-        name = "standard input" if given == "-" else path
-        assert f"{name}: {len(content)} of at least 2 tokens, so nothing to score. Give a longer text." in error
-
-
-def test_token_ids_outside_the_vocabulary(bundle: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
-    path = tmp_path / "ids.txt"
-    for wrong in ("256", "-1", "99999999999"):
-        path.write_text(f"1 2 3 {wrong} 4")
-        error = refuse("score", bundle, path, "--ids")
-        assert f"{path}: token 3 has id {wrong}, expected 0 to 255" in error
-        assert "Tokenize it with the model's own vocabulary." in error
-
-
-@pytest.mark.parametrize("content", ["1 2 three", "1.5 2", "1 2 " + "9" * 30])
-def test_ids_that_are_no_numbers(content: str, bundle: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
-    path = tmp_path / "ids.txt"
-    path.write_text(content)
-    error = refuse("score", bundle, path, "--ids")
-    assert f"{path}: not token ids separated by white space" in error
-    assert "Leave out --ids for text." in error
-
-
-@pytest.fixture
-def words_bundle(reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path) -> Path:
-    """Return a bundle whose tokenizer needs text."""
-    tokenizers = pytest.importorskip("tokenizers")
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    folder = tmp_path / "words.bundle"
-    invoke(
-        *("convert", checkpoint, "-o", folder, "--tokenizer", tmp_path / "tokenizer.json", "--segments", "2")
-    ).succeeded()
-    return folder
-
-
-def test_text_that_is_not_utf_8(
-    words_bundle: Path, prose: Path, invoke: Invoke, refuse: Callable[..., str], tmp_path: Path
-) -> None:
-    invoke("score", words_bundle, prose).succeeded()
-    path = tmp_path / "latin.txt"
-    path.write_bytes("déjà vu".encode("latin-1"))
-    error = refuse("score", words_bundle, path)
-    assert f"{path}: not UTF-8 at byte 1 (0xe9)" in error
-    assert "iconv -f latin1 -t utf-8" in error
-    assert "not UTF-8 at byte 1" in refuse("score", words_bundle, "-", stdin=path.read_bytes())
-    assert "not UTF-8 at byte 1" in refuse("generate", words_bundle, "--file", path)
-
-
-def test_text_for_a_bundle_without_tokenizer(
-    reuse_export: None, checkpoint: Path, prose: Path, invoke: Invoke, refuse: Callable[..., str], tmp_path: Path
-) -> None:
-    folder = tmp_path / "ids.bundle"
-    invoke("convert", checkpoint, "-o", folder, "--tokenizer", "none", "--segments", "2").succeeded()
-    for arguments in (("score", folder, prose), ("generate", folder, "It was")):
-        assert "takes token ids, not text. Give ids, or convert the checkpoint with --tokenizer." in refuse(*arguments)
-    assert "Leave out --text" in refuse("verify", folder, checkpoint, "--text", prose)
-
-
-# Settings.
-
-
 # Settings.
 
 
@@ -325,19 +254,6 @@ def test_more_memory_than_there_is(
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("settings", "what"),
-    [
-        (("--temperature", "-1"), "temperature is -1.0, at least 0 is needed"),
-        (("--temperature", "nan"), "temperature is nan, at least 0 is needed"),
-        (("--top-k", "0", "--top-p", "1.5"), "top_k is 0, at least 1 is needed; top_p is 1.5, expected more than 0"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_sampling_out_of_range(settings: tuple[str, ...], what: str, bundle: Path, refuse: Callable[..., str]) -> None:
-    assert what in refuse("generate", bundle, "It was", *settings)
-
-
 def test_prompt_that_is_empty(bundle: Path, refuse: Callable[..., str]) -> None:
     assert "the prompt is empty" in refuse("generate", bundle, "")
     assert "the prompt is empty" in refuse("generate", bundle, "--file", "-")
@@ -352,19 +268,6 @@ def test_devices_that_are_not_there(
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
     error = refuse(*arguments, "--device", "cuda")
     assert "has no CUDAExecutionProvider (it has CPUExecutionProvider). Install the CUDA build: pip" in error
-
-
-# Training.
-
-
-def test_training_that_cannot_begin(refuse: Callable[..., str], prose: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    assert "n_layer must be at least 1, found 0" in refuse("train", prose, "-o", out, "--n-layer", "0")
-    error = refuse("train", prose, "-o", out, "--batch-size", "0", "--learning-rate", "0")
-    assert "learning_rate must be above 0" in error and "batch_size must be at least 1" in error
-    assert str(tmp_path / "absent") in refuse("train", tmp_path / "absent", "-o", out, "--steps", "1")
-    tiny = ("--steps", "1", "--batch-size", "1", "--tgt-len", "8", "--mem-len", "8")
-    assert str(out) in refuse("train", prose, "-o", out, "--resume", *tiny)
 
 
 # Failures of the system, and as JSON.

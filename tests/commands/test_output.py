@@ -104,34 +104,11 @@ def test_score_of_each_token(bundle: Path, prose: Path, invoke: Invoke) -> None:
     assert summary.startswith(f"{prose}: 80 tokens")
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 8])
-def test_several_documents(batch_size: int, bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
-    """Score documents in the given order, each independently of the others."""
-    paths = []
-    for number, length in enumerate((80, 2, 40, 9, 79)):
-        paths.append(tmp_path / f"{number}.txt")
-        paths[-1].write_bytes(PROSE.encode()[:length])
-    shown = invoke("score", bundle, *paths, "--json", "--batch-size", str(batch_size)).succeeded()
-    assert [found["document"] for found in shown.objects] == list(map(str, paths))
-    for path, found in zip(paths, shown.objects, strict=True):
-        assert found["nats"] == pytest.approx(score_of(bundle, path.read_bytes()).nats, abs=1e-3)
-
-
 def test_standard_input(bundle: Path, prose: Path, invoke: Invoke) -> None:
     found = invoke("score", bundle, "-", "--json", stdin=PROSE.encode()).succeeded().object
     wanted = invoke("score", bundle, prose, "--json").succeeded().object
     assert found["document"] == "standard input"
     assert found["nats"] == wanted["nats"]
-
-
-def test_token_ids(bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path) -> None:
-    path = tmp_path / "ids.txt"
-    path.write_text(" ".join(map(str, PROSE.encode())))
-    wanted = invoke("score", bundle, prose, "--json").succeeded().object
-    for given, stdin in ((path, b""), ("-", path.read_bytes())):
-        found = invoke("score", bundle, given, "--ids", "--json", stdin=stdin).succeeded().object
-        assert (found["nats"], found["tokens"]) == (wanted["nats"], 80)
-        assert (found["bytes"], found["bits_per_byte"], found["bits_per_char"]) == (0, None, None)
 
 
 # verify

@@ -57,12 +57,12 @@ def verify(
 
     require("convert")
     from xlexport import checkpoints
-    from xlexport.bundles import open_bundle, recorded_options
+    from xlexport.bundles import open_any_bundle, recorded_options
     from xlexport.verification import default_segments
     from xlexport.verification import verify as compare
     from xlexport.verification.walked_text import verify_ids
 
-    model = open_bundle(bundle, translators=True, **runtime)
+    model = open_any_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     segments = segments or default_segments(settings)
     source = checkpoints.load(checkpoint, *recorded_options(model.bundle, format_name, config))
