@@ -34,6 +34,14 @@ def test_tiny_model_has_the_versions_of_a_bundle(tmp_path: Path) -> None:
     assert (model.ir_version, model.opset_import[0].version) == (IR_VERSION, OPSET)
 
 
+@pytest.mark.parametrize(("load", "ok", "hint"), [(0.0, True, ""), (99.0, None, "stop them, or use --threads 1.")])
+def test_other_programs_are_noticed(load: float, ok: bool | None, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(xlexport.commands.doctor, "_read", lambda path: None)
+    check = by_name(run_checks())["cores"]
+    assert check.ok is ok and (check.hint or "").endswith(hint)
+
+
 def test_missing_onnxruntime_is_found_and_keeps_nothing_else_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
     def import_onnxruntime() -> None:
         raise ProviderError("ONNX Runtime is not installed.", hint="Install it: pip install onnxruntime.")

@@ -49,6 +49,7 @@ COMMANDS = {
 }
 
 
+HELP = "Show what COMMAND does, and its options, as COMMAND -h does."  # `LazyGroup.parse_args` reads it
 LIKE = 0.7  # similarity, from 0 to 1, of an unknown option and the one that an error suggests
 
 
@@ -83,11 +84,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
-        formatter.write_paragraph()
-        formatter.write_text(
-            "`xlexport help COMMAND` or `xlexport COMMAND -h` shows what a command does, and its options."
-        )
+            formatter.write_dl(sorted({**COMMANDS, "help": HELP}.items()))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
