@@ -56,6 +56,8 @@ def test_checkpoint_that_says_bytes() -> None:
         ) as caught:
             choose_tokenizer(source_of(1000, "bytes"), chosen)
         assert "--tokenizer bytes" not in str(caught.value)
+        with pytest.raises(ExportError, match="--vocab-style ptb is for vocabularies, but the tokenizer is bytes"):
+            choose_tokenizer(source_of(256, "bytes"), chosen, "ptb")
 
 
 def test_checkpoint_with_its_own_vocabulary() -> None:
