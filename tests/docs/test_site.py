@@ -32,8 +32,18 @@ def test_reference_has_every_module_of_xltraining() -> None:
 @pytest.mark.full
 @pytest.mark.skipif(not SPHINX, reason="the extra docs is not installed")
 def test_site_is_built_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--quiet", "-c", "docs", "-d", tmp_path / "trees"]
-    subprocess.run([*command, ".", tmp_path / "site"], cwd=ROOT, check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--fail-on-warning",
+        "--quiet",
+        "-c",
+        "docs",
+        "-d",
+        str(tmp_path / "trees"),
+    ]
+    subprocess.run([*command, ".", str(tmp_path / "site")], cwd=ROOT, check=True)
     pages = list((tmp_path / "site").rglob("*.html"))
     assert {f"{Path(page).with_suffix('.html')}" for page in PAGES} <= {
         page.relative_to(tmp_path / "site").as_posix() for page in pages
