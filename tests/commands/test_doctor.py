@@ -91,3 +91,16 @@ def test_container_limits_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks["cores"].hint == "Use --threads 1."
     assert checks["memory"].detail == "4.1 GB available of 8.2 GB; container limit 2.0 GB"
     assert checks["instruction sets"].detail.endswith("avx2 fma avx512f")
+
+
+def test_extras_of_sources_that_are_not_installed_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xlexport.commands.doctor, "packages_of", lambda extra: [])
+    assert {by_name(run_checks())[extra].ok for extra in ("convert", "serve", "ray")} == {None}
+
+
+def test_unknown_system_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xlexport.commands.doctor, "_read", lambda path: None)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    checks = by_name(run_checks())
+    assert checks["cores"].ok is True
+    assert (checks["memory"].ok, checks["instruction sets"].ok) == (None, None)

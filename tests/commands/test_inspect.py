@@ -149,3 +149,9 @@ def test_profile_names_providers_where_not_all_of_it_runs_on_the_cpu() -> None:
     header, line, _ = profile_lines([on_cuda, between])
     assert header.split()[-1] == "provider"
     assert line.split() == ["MatMul", "1.500", "75.0%", "3", CUDA]
+
+
+def test_inspect_runs_no_checkpoint(checkpoint: Path, invoke: Callable[..., Any]) -> None:
+    shown = invoke("inspect", checkpoint, "--device", "cpu")
+    assert (shown.code, shown.out) == (2, "")
+    assert "--device is for bundles" in shown.err

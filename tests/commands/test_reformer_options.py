@@ -111,3 +111,9 @@ def test_numbers_of_buckets_that_cannot_be_are_shown_as_given(
     assert invoke("inspect", folder, "--config", f"num_buckets={given}").error == (
         f"Error: {folder}: num_buckets is {shown}, expected an even number or several, such as 64,128."
     )
+
+
+def test_folder_without_buckets_and_weights_is_not_described(invoke: Invoke, folder: Path) -> None:
+    shown = invoke("inspect", folder)
+    assert (shown.code, shown.out) == (1, "")
+    assert shown.error.startswith(f"Error: {folder}: none of model.safetensors, pytorch_model.bin in it")

@@ -351,3 +351,12 @@ def test_tolerances_by_precision(quantized: Callable[[Path, str], Path]) -> None
     assert found == dataclasses.replace(TOLERANCES["int8"], delta_bits_per_token=2.0)  # twice the limit
     with pytest.raises(ParityError, match="precision 'int3' is not one of"):
         tolerance_of(dataclasses.replace(read_bundle(BYTES), precision="int3"))
+
+
+def test_bundle_without_products_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ids").write_text("1 2 3 " * 1000)
+    with pytest.raises(QuantizationError, match="has no weight matrices"):
+        quantize(
+            GOLDEN / "late_reader" / "bundle", tmp_path / "out", options("int8"), texts=[tmp_path / "ids"], as_ids=True
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["ids"]
