@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.platforms import __main__ as command
+from tests.conformance.platforms.rows import crossings
 from tests.conformance.platforms.runners import Broken, Missing, Outcome, Program, Runner, play
-from tests.conformance.platforms.states import crossings
 from tests.conformance.platforms.workshop import Workshop
+from tests.helpers.paths import ROOT
 
 AVX2 = "kernels: avx2"
 LAST = "cases passed; largest difference 1.0e-05, with low precision 3.1e-03"
@@ -102,8 +104,39 @@ def test_states_that_were_not_saved_are_noticed(monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "cases" / "state_a.json").write_text(json.dumps({"actions": [{"keep": "a_fresh"}, {"keep": "a_half"}]}))
     (tmp_path / "kit.json").write_text(json.dumps({"cases": ["state_a"]}))
     monkeypatch.setattr(Workshop, "kit", lambda self: tmp_path)
-    monkeypatch.setattr("tests.conformance.platforms.linux.python_program", lambda *_: runner(f"1 of 1 {LAST}")())
+    monkeypatch.setattr("tests.conformance.platforms.rows.python_program", lambda *_: runner(f"1 of 1 {LAST}")())
     workshop = Workshop(tmp_path, offline=True)
     workshop.built = tmp_path / "built"
     row = next(row for row in crossings(workshop) if row.platform.startswith("state of Python on this"))
     assert row.run() == Outcome(False, "not all states were saved")
+
+
+def test_offline_downloads_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, offline=True)
+    monkeypatch.setattr(subprocess, "run", None)
+    for ask in (
+        lambda: workshop.newest("numpy"),
+        lambda: workshop.debian("bookworm", "arm64", "python3.11"),
+        lambda: workshop.wheels(["win_amd64"], "3.11", ["onnxruntime"]),
+        lambda: workshop.environment(["numpy"]),
+        lambda: workshop.tool("no-such-program", "no-such-package"),
+    ):
+        with pytest.raises(Missing):
+            ask()
+    assert not list(tmp_path.iterdir())
+
+
+def test_quick_leaves_out_what_other_rows_cover(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, offline=True)
+    rows = {quick: command.attempts("haswell", workshop, quick) for quick in (False, True)}
+    assert [(row.runtime, row.kernels) for row in rows[True]] == [("Python", "none"), ("C", "avx2")]
+    assert {(row.runtime, row.kernels) for row in rows[False]} == {
+        (runtime, kernels) for runtime in ("Python", "C") for kernels in ("none", "avx2")
+    }
+
+
+def test_list_imports_no_torch() -> None:
+    code = "from tests.conformance.platforms.__main__ import main\nmain(['--list'])\n"
+    code += "import sys\nassert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(command.PLATFORMS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.browser import Browser, open_browser
+from tests.helpers.browser import Browser, open_browser
 from tests.report.report_pages import GOLDEN, HOSTILE
 from xlexport.report.page import write_report
 from xlruntime import Document, Model, TokenScores, load

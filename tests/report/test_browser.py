@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.browser import Browser, missing_browser
+from tests.helpers.browser import Browser, missing_browser
 from tests.report.browsing import (
     END,
     ENTER,

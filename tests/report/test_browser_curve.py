@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.browser import Browser
 from tests.commands.test_context import with_words
+from tests.helpers.browser import Browser
 from tests.report.test_browser import pytestmark
 from xlexport.report.page import write_report
 from xlruntime import Document, load

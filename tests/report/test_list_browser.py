@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.browser import Browser, missing_browser
+from tests.helpers.browser import Browser, missing_browser
 from tests.helpers.paths import ZEROS, golden_bundle
 from tests.report.browsing import shown
 from tests.report.colours import scale

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from reliability.kill_and_resume import Outcome, Runs, write_documents
+from tests.reliability.kill_and_resume import Outcome, Runs, write_documents
 from tests.scoring.conftest import Killed, Score, Scored, interrupted
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.resume import SavedRun, describe_run
@@ -83,7 +83,7 @@ def test_stopped_after_any_state(
 
 @pytest.mark.full
 def test_killed_processes(bundle: Path, tmp_path: Path) -> None:
-    """Run a few kills of reliability/kill_and_resume.py."""
+    """Run a few kills of tests/reliability/kill_and_resume.py."""
     runs = Runs(
         bundle,
         tmp_path,

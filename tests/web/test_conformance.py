@@ -11,10 +11,9 @@ from typing import Any, get_args
 
 import pytest
 
-from tests.conformance.compare import Comparison
+from tests.conformance.bundles import WITHIN
 from tests.conformance.refusals import OBJECTS
-from tests.conformance.run import main, run_case
-from tests.conformance.small_bundles import WITHIN
+from tests.conformance.run import Comparison, main, run_case
 from tests.helpers.paths import ROOT
 from xlruntime import bundle, load
 from xlruntime.bundle_files import read_bundle

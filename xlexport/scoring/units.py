@@ -22,7 +22,7 @@ from xlexport.scoring.inputs import TextSource
 from xlruntime import TokenScores
 from xlruntime.documents import IS_SPACE, Tokenizer
 from xlruntime.tokenizers import VocabularyTokenizer
-from xlruntime.words import byte_places, counts_bytes, token_anchors, word_edges
+from xlruntime.words import byte_places, token_anchors, word_edges
 
 By = Literal["line", "word", "region"]
 
@@ -113,7 +113,7 @@ class UnitSplitter:
         self._by = by
         self._holds_last = by != "line"  # it includes the white space after it
         self._source = source
-        self._in_bytes = counts_bytes(tokenizer)
+        self._in_bytes = tokenizer.offsets_in_bytes
         self._drops = vocabulary is not None and vocabulary.kind != "words"
         self._chars = 0  # characters before source.base
         self._before = NEWLINE  # the byte before it

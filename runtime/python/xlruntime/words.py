@@ -16,13 +16,10 @@ import numpy.typing as npt
 
 from .documents import IS_SPACE, SPACES, Tokenizer, utf8_bytes
 from .scores import LN2, DocumentScore, TokenScores, data_frame
-from .tokenizers import ByteTokenizer
-from .tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 __all__ = [
     "WordScores",
     "byte_places",
-    "counts_bytes",
     "token_anchors",
     "word_edges",
     "word_scores",
@@ -103,7 +100,7 @@ def word_scores(text: str, tokenizer: Tokenizer, parts: Sequence[TokenScores]) -
     firsts = [part.first for part in parts if part.first is not None]
     unscored = sum(map(len, firsts))
     begun, ended = (np.concatenate([getattr(piece, at) for piece in (*firsts, *parts)]) for at in ("starts", "ends"))
-    places = token_anchors(*byte_places(begun, ended, raw, counts_bytes(tokenizer)), is_space)
+    places = token_anchors(*byte_places(begun, ended, raw, tokenizer.offsets_in_bytes), is_space)
     edges = word_edges(is_space, after_space=True)
     if len(edges) and is_space[edges[-1] :].all():  # white space at the end counts for the last word
         edges = edges[:-1]
@@ -127,13 +124,6 @@ def word_scores(text: str, tokenizer: Tokenizer, parts: Sequence[TokenScores]) -
         bits=np.where(scored > 0, bits, np.nan),
         total=total,
     )
-
-
-def counts_bytes(tokenizer: Tokenizer) -> bool:
-    """Return whether the tokens' places in a text count bytes; otherwise they count characters."""
-    if isinstance(tokenizer, VocabularyTokenizer):
-        return tokenizer.vocabulary.kind == "bytes"
-    return isinstance(tokenizer, ByteTokenizer)
 
 
 def word_edges(is_space: npt.NDArray[np.bool_], after_space: bool) -> Array:
