@@ -172,7 +172,8 @@ EXAMPLES = [(name, line) for name, command in LONG.items() for line, _ in comman
 @pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
 def test_examples_are_understood(name: str, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("run.toml").touch()
+    for file in ("run.toml", "chapter.txt"):
+        Path(file).touch()
     program, command, *arguments = shlex.split(line)
     assert (program, command) == ("xlexport", name)
     assert LONG[name].make_context(name, arguments, help_option_names=["-h", "--help"]).params
