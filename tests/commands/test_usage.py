@@ -176,7 +176,8 @@ def test_examples_are_understood(name: str, line: str, monkeypatch: pytest.Monke
         Path(file).touch()
     program, command, *arguments = shlex.split(line)
     assert (program, command) == ("xlexport", name)
-    assert LONG[name].make_context(name, arguments, help_option_names=["-h", "--help"]).params
+    with LONG[name].make_context(name, arguments, help_option_names=["-h", "--help"]) as context:  # closes files
+        assert context.params
 
 
 @pytest.mark.parametrize("line", [line for name, line in EXAMPLES if name in ("score", "evaluate", "context")])
