@@ -1,14 +1,12 @@
-"""Score one long document, in Python or in JavaScript, and print bits and memory along the way; memory should not grow.
+"""Feed one long document to a stream in JavaScript, and print memory along the way, which should not grow.
 
     python -m benchmarks.long_document BUNDLE DOCUMENT [--kind wasm] [--bytes 100000] [--without-python]
 
-Python scores the whole document, and prints bits per token so far and the resident memory after every tenth.
-
-JavaScript feeds its first bytes to a stream, compares the scores with Python's, and prints after every tenth the
-largest difference of a token so far in nats, the difference of the mean in bits per token, and two figures of memory.
-The first is what is in use after a collection of garbage: it must not grow. The other is the largest resident memory of
-the process that runs the steps in that tenth. It depends on when JavaScript collects garbage and when the system takes
-freed memory back. Needs what `javascript.py` needs.
+Scores are compared with Python's. After every tenth it prints the largest difference of a token so far in nats, the
+difference of the mean in bits per token, and two figures of memory. The first is what is in use after a collection of
+garbage: it must not grow. The other is the largest resident memory of the process that runs the steps in that tenth. It
+depends on when JavaScript collects garbage and when the system takes freed memory back. Needs what `javascript.py`
+needs. `tests/reliability/soak.py` measures a long stream in Python.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-import psutil
 
 import xlruntime
 from benchmarks.javascript import Child
@@ -32,34 +29,12 @@ PIECES = 100
 @click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
 @click.argument("bundle", type=PATH)
 @click.argument("document", type=PATH)
-@click.option("--kind", default="python", show_default=True, type=click.Choice(["python", "node", "wasm", "webgpu"]))
-@click.option("--bytes", "size", default=100_000, show_default=True, help="Bytes that JavaScript reads.")
+@click.option("--kind", default="node", show_default=True, type=click.Choice(["node", "wasm", "webgpu"]))
+@click.option("--bytes", "size", default=100_000, show_default=True, help="Bytes to read.")
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(1))
 @click.option("--without-python", is_flag=True, help="Do not compare JavaScript's scores.")
 def main(bundle: Path, document: Path, kind: str, size: int, threads: int, without_python: bool) -> None:
-    """Score the document and print its memory."""
-    if kind == "python":
-        in_python(bundle, document, threads)
-    else:
-        in_javascript(kind, bundle, document, size, threads, without_python)
-
-
-def in_python(bundle: Path, document: Path, threads: int) -> None:
-    """Print bits per token so far and resident memory after every tenth of the document."""
-    process, size = psutil.Process(), document.stat().st_size
-    scored, nats, resident = 0, 0.0, list[float]()
-    for part in xlruntime.load(bundle, threads=threads).score_tokens([document]):
-        scored += len(part)
-        nats -= float(part.log_probs.sum())
-        if scored >= (len(resident) + 1) * size // 10 - 1:
-            resident.append(process.memory_info().rss / 1e6)
-            bits = nats / math.log(2) / scored
-            print(f"{len(resident) * 10:4}% {bits:8.4f} bits per token {resident[-1]:8.1f} MB", flush=True)
-    print(f"from 10% to the end: {resident[-1] / resident[0] - 1:+.2%}")
-
-
-def in_javascript(kind: str, bundle: Path, document: Path, size: int, threads: int, without_python: bool) -> None:
-    """Print differences from Python so far, and both figures of memory, after every tenth of the first bytes."""
+    """Feed the first bytes of the document."""
     model = xlruntime.load(bundle, ops="none")
     with document.open("rb") as file:
         ids = np.array(model.tokenizer.encode(file.read(size)))

@@ -29,16 +29,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.bench.measuring import (
-    SGEMM_SIZE,
-    Clock,
-    Machine,
-    Rates,
-    disturbance,
-    peak_rss_mb,
-    seconds,
-    take_turns,
-)
+from xlexport.bench.measuring import SGEMM_SIZE, Clock, Machine, Rates, disturbance, peak_rss_mb, seconds, take_turns
 from xlruntime.devices import parse_device
 
 __all__ = [

@@ -1,7 +1,5 @@
 """Table 3 of the Reformer paper: memory of training by kind of model, with the memory measured.
 
-python -m experiments.reformer_table3 --out RUNS
-
 A cell is the peak of resident memory (Linux: VmHWM) of a fresh process while it trains for two updates, minus what it
 held after a run of a tiny model of the same kind. It includes weights, gradients and Adam's state, which the paper's
 column leaves out; `weights` is the size of the weights alone. `swapped` models keep layers in a mapped file. `pages` is
@@ -98,22 +96,10 @@ SCALES = {
 
 def _config(model: Model, d_model: int, layers: int, length: int) -> ReformerConfig:
     return ReformerConfig(
-        n_token=N_TOKEN,
-        d_model=d_model,
-        n_head=4,
-        d_head=d_model // 4,
-        d_inner=4 * d_model,
-        attn_layers=(model.kind,) * layers,
-        rule="paper",
-        n_hashes=2,
-        n_buckets=(16,),
-        chunk_length=32,
-        tgt_len=length,
-        position="sinusoid",
-        max_positions=0,
-        dropout=0.0,
-        **model.fields,
-    )
+        n_token=N_TOKEN, d_model=d_model, n_head=4, d_head=d_model // 4, d_inner=4 * d_model,
+        attn_layers=(model.kind,) * layers, rule="paper", n_hashes=2, n_buckets=(16,), chunk_length=32, tgt_len=length,
+        position="sinusoid", max_positions=0, dropout=0.0, **model.fields,
+    )  # fmt: skip
 
 
 class _Measured(Exception):
@@ -129,15 +115,9 @@ def _run(model: Model, config: ReformerConfig, folder: Path) -> int:
     """Train for two updates, or evaluate one batch; return the bytes of the weights."""
     if model.trained:
         training = TrainingConfig(
-            task="duplication",
-            word_length=config.tgt_len // 2 - 1,
-            steps=UPDATES + 1,
-            batch_size=1,
-            threads=1,
-            reversible=model.reversible,
-            swap_layers=model.swapped,
-            eval_every=10,
-        )
+            task="duplication", word_length=config.tgt_len // 2 - 1, steps=UPDATES + 1, batch_size=1, threads=1,
+            reversible=model.reversible, swap_layers=model.swapped, eval_every=10,
+        )  # fmt: skip
         with contextlib.suppress(_Measured):  # without a checkpoint, whose writing would take most of the time
             train(config, training, (), (), folder / "run", report=lambda line: None, on_step=_stop)
     else:
@@ -208,17 +188,15 @@ def _in_fresh_process(model: Model, d_model: int, layers: int, length: int, out:
     """Measure a cell in a process whose allocator gives freed blocks back at once; a store sees to that itself."""
     environment = {} if model.swapped else {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     with tempfile.TemporaryDirectory(dir=out) as folder:
-        megabytes: dict[str, float] = run_once(
-            cell, model, d_model, layers, length, Path(folder), environment=environment
-        )
-        return megabytes
+        measured = run_once(cell, model, d_model, layers, length, Path(folder), environment=environment)
+        return dict(measured)
 
 
 @click.command()
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of results.")
 @click.option("--scale", type=click.Choice(list(SCALES)), default="tiny", show_default=True, help="Size.")
 def main(out: Path, scale: str) -> None:
-    """Measure the memory of training by kind of model, number of layers and length."""
+    """Table 3: the memory of training by kind of model, number of layers and length."""
     size = SCALES[scale]
     folder = out / scale
     folder.mkdir(parents=True, exist_ok=True)
@@ -242,7 +220,3 @@ def main(out: Path, scale: str) -> None:
         ("MB", "paper", *(f"{layers} layers, {length}" for layers, length in sizes)),
         [*rows, ("weights", None, *weights)],
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,49 +1,122 @@
-"""Train the models of an experiment, or take them from its folder; score them with several attention lengths."""
+"""Models of an experiment: train them or take them from its folder, score and compare them, print and draw."""
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
 import statistics
-import tempfile
-import time
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
-from experiments.scales import SCALES, Scale, Variant, model_of, training_of
 from xlexport.errors import XlexportError
+from xlexport.figures import plain, save_picture
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.config_fields import ModelConfig
-from xltraining.data.byte_streams import read_bytes
+from xltraining.data.streams import read_bytes
 from xltraining.data.token_shards import read_prepared
 from xltraining.errors import XltrainingError
 from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel
 from xltraining.loop.saved_run import saved_run
 from xltraining.train import train
+from xltraining.training_config import TrainingConfig
 from xltraining.transformer_xl import TransformerXL
 
 __all__ = [
     "Experiment",
     "ExperimentCommand",
+    "Ordering",
+    "Point",
+    "Scale",
+    "Variant",
     "bits_at_length",
+    "difference",
+    "draw",
     "experiment_options",
     "mean_and_error",
+    "point",
+    "print_orderings",
     "print_rows",
-    "standard_error",
+    "training_of",
 ]
 
 STREAMS = 8
-PROBE = 4  # updates that an estimate measures; the first is not counted
 INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
+
+Encoding = Literal["relative", "shaw", "sinusoidal", "learned"]
+Point = tuple[float, ...]
+"""A point of a plot: across, up, and the standard error of up if it is known."""
+ConfigOf = Callable[["Variant", "Scale", int, tuple[int, ...]], ModelConfig]
+"""Make a configuration, given the size of the vocabulary and the ends of its clusters."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The size of an experiment.
+
+    Attributes:
+        model: fields of the configuration.
+        tgt_len: tokens through which gradients flow; memory in training is as long.
+        lengths: attention lengths to evaluate with, as multiples of `tgt_len`.
+        most: the most units of text to train on and to evaluate with; 0: all.
+        held_out: the most units of held-out text to evaluate with; 0: all.
+        bf16: whether to train with bfloat16 autocast; None: on CUDA if the device supports it.
+        reversible: whether reversible layers compute activations again; without, an update is faster.
+    """
+
+    model: dict[str, Any]
+    tgt_len: int
+    steps: int
+    batch_size: int
+    learning_rate: float
+    warmup_steps: int
+    seeds: int
+    lengths: tuple[float, ...] = (0.5, 1, 2, 4)
+    most: int = 0
+    held_out: int = 0
+    bf16: bool | None = None
+    reversible: bool = True
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One model of a table, with what the paper reports of it.
+
+    Attributes:
+        paper: the paper's figures, in the order of the table's columns.
+        length: `tgt_len` as a multiple of the scale's.
+        model, training: further fields of the configurations.
+        run: name of its runs, if an experiment with an equal model shares them; empty: the model's own.
+    """
+
+    name: str
+    recurrence: bool = True
+    encoding: Encoding = "relative"
+    loss: Literal["full", "half"] = "full"
+    paper: tuple[float | None, ...] = ()
+    length: float = 1.0
+    model: tuple[tuple[str, Any], ...] = ()
+    training: tuple[tuple[str, Any], ...] = ()
+    run: str = ""
+
+
+def training_of(variant: Variant, scale: Scale, seed: int, device: str) -> TrainingConfig:
+    """Return the settings of a model's training; every model of a scale has equally many updates."""
+    config = TrainingConfig(
+        steps=scale.steps, batch_size=scale.batch_size, learning_rate=scale.learning_rate,
+        warmup_steps=scale.warmup_steps, clip=0.25, seed=seed, loss=variant.loss, device=device, bf16=scale.bf16,
+        reversible=scale.reversible, eval_every=scale.steps,
+    )  # fmt: skip
+    return replace(config, **dict(variant.training))
 
 
 @dataclass(frozen=True)
@@ -62,7 +135,7 @@ class Experiment:
     n_token: int
     device: str
     seeds: int
-    config_of: Callable[[Variant, Scale, int, tuple[int, ...]], ModelConfig] = model_of
+    config_of: ConfigOf
     only: tuple[str, ...] = ()
     cutoffs: tuple[int, ...] = ()
 
@@ -76,27 +149,23 @@ class Experiment:
         Raises:
             click.UsageError: a name is unknown.
         """
-        unknown = set(self.only) - {variant.name for variant in variants}
-        if unknown:
-            raise click.UsageError(f"--only: unknown {', '.join(sorted(unknown))}; expected {_names(variants)}.")
+        names = [variant.name for variant in variants]
+        if unknown := set(self.only) - set(names):
+            raise click.UsageError(f"--only: unknown {', '.join(sorted(unknown))}; expected {', '.join(names)}.")
         return [variant for variant in variants if not self.only or variant.name in self.only]
 
     def run(self, variants: Sequence[Variant]) -> None:
-        """Say how long the models take that are not trained yet, and train them.
+        """Train the models that are not trained yet, with a bar that shows the time left.
 
         Raises:
             click.UsageError: a model in the folder was trained with other settings.
         """
         missing = [(v, seed) for seed in range(self.seeds) for v in variants if not self._is_trained(v, seed)]
-        if not missing:
-            return
-        of_update = {variant: self._seconds_of_update(variant) for variant in dict(missing)}
-        seconds = sum(of_update[variant] for variant, _ in missing) * self.scale.steps
-        models = "1 model" if len(missing) == 1 else f"{len(missing)} models"
-        click.echo(f"{models} of {self.scale.steps:,} updates: about {_duration(seconds)} here", err=True)
-        for number, (variant, seed) in enumerate(missing, start=1):
-            click.echo(f"[{number}/{len(missing)}] {variant.name}, seed {seed}", err=True)
-            self.trained(variant, seed)
+        with tqdm(total=len(missing) * self.scale.steps, unit="update", disable=None if missing else True) as bar:
+            for number, (variant, seed) in enumerate(missing):
+                bar.write(f"[{number + 1}/{len(missing)}] {variant.name}, seed {seed}", sys.stderr)
+                before = number * self.scale.steps
+                self.trained(variant, seed, on_step=lambda step, before=before: bar.update(before + step - bar.n))  # type: ignore[misc]
 
     def model(self, variant: Variant, seed: int, averaged: bool = True) -> TransformerXL:
         """Return a trained Transformer-XL, as `trained` does."""
@@ -104,18 +173,21 @@ class Experiment:
         assert isinstance(model, TransformerXL)
         return model
 
-    def trained(self, variant: Variant, seed: int, averaged: bool = True) -> LanguageModel:
+    def trained(
+        self, variant: Variant, seed: int, averaged: bool = True, on_step: Callable[[int], None] = lambda step: None
+    ) -> LanguageModel:
         """Return a trained model in eval mode; train it first, or further, if it is not finished.
 
         Args:
             averaged: whether a model whose weights were averaged has the average, or else its last weights.
+            on_step: is called with the number of each update.
         """
         out = self._out(variant, seed)
         if not self._is_trained(variant, seed):
             config = training_of(variant, self.scale, seed, self.device)
             resume = (out / "checkpoint.pt").exists()
             result = train(self.config(variant), config, self.files, (), out, resume=resume,
-                           report=lambda line: None)  # fmt: skip
+                           report=lambda line: None, on_step=on_step)  # fmt: skip
             if result.interrupted:
                 raise KeyboardInterrupt
             (out / "finished").touch()
@@ -147,25 +219,11 @@ class Experiment:
             return False
         run = saved_run(out)
         # A model may be evaluated on another device than it was trained on.
-        found = replace(run.training_config, device=self.device).to_dict()
+        training = replace(run.training_config, device=self.device).to_dict()
         expected = training_of(variant, self.scale, seed, self.device).to_dict()
-        if (run.model_config, found) != (self.config(variant), expected):
+        if (run.model_config, training) != (self.config(variant), expected):
             raise click.UsageError(f"{out}: this model was trained with other settings; choose another --out.")
         return True
-
-    def _seconds_of_update(self, variant: Variant) -> float:
-        config = replace(training_of(variant, self.scale, 0, self.device), steps=PROBE)
-        times: list[float] = []
-        probe = Path(tempfile.mkdtemp(dir=self.folder))
-        try:
-            result = train(self.config(variant), config, self.files, (), probe / "probe",
-                           report=lambda line: None,
-                           on_step=lambda step: times.append(time.perf_counter()))  # fmt: skip
-            if result.interrupted:
-                raise KeyboardInterrupt
-        finally:
-            shutil.rmtree(probe)
-        return (times[-1] - times[0]) / (PROBE - 1)
 
 
 @torch.no_grad()
@@ -193,10 +251,10 @@ def bits_at_length(model: TransformerXL, text: Tensor, length: int, recurrence: 
 def mean_and_error(values: Sequence[float]) -> str:
     """Return the mean of the seeds, with its standard error if there are several."""
     mean = f"{statistics.fmean(values):.4f}"
-    return mean if len(values) < 2 else f"{mean} ± {standard_error(values):.4f}"
+    return mean if len(values) < 2 else f"{mean} ± {_standard_error(values):.4f}"
 
 
-def standard_error(values: Sequence[float]) -> float:
+def _standard_error(values: Sequence[float]) -> float:
     """Return the standard error of the mean of the seeds; 0 if there is only one."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
@@ -207,6 +265,83 @@ def print_rows(heading: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     widths = [max(len(row[column]) for row in cells) for column in range(len(heading))]
     for row in cells:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """An ordering that the paper reports: the names of two models, of which the first has fewer bits."""
+
+    claim: str
+    better: str
+    worse: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Bits that the better model saves.
+
+    Attributes:
+        error: its standard error if the seeds of the two models are independent.
+        paired: its standard error if a seed gives both models the same order of the text: that of the differences.
+    """
+
+    bits: float
+    error: float
+    paired: float
+
+
+def difference(better: Sequence[float], worse: Sequence[float]) -> Difference:
+    """Compare the bits of two models, each with two seeds or more, in the same order."""
+    saved = [w - b for b, w in zip(better, worse, strict=True)]
+    of_means = [statistics.variance(bits) / len(bits) for bits in (better, worse)]
+    paired = statistics.stdev(saved) / math.sqrt(len(saved))
+    return Difference(statistics.fmean(saved), math.sqrt(sum(of_means)), paired)
+
+
+def print_orderings(orderings: Sequence[Ordering], scores: Mapping[str, Sequence[float]]) -> None:
+    """Print the orderings whose models are in `scores`, if the scores have two seeds or more."""
+    rows = []
+    for ordering in orderings:
+        pair = scores.get(ordering.better, ()), scores.get(ordering.worse, ())
+        if min(map(len, pair)) < 2:
+            continue
+        saved = difference(*pair)
+        errors = (f"{saved.bits / error:.1f}" if error else "" for error in (saved.error, saved.paired))
+        rows.append((ordering.claim, f"{saved.bits:.4f} ± {saved.error:.4f}", *errors))
+    if rows:
+        print_rows(("the paper's ordering", "bits saved", "in standard errors", "paired"), rows)
+
+
+def point(across: float, up: Sequence[float]) -> Point:
+    """Return the point of the mean of the seeds."""
+    return across, statistics.fmean(up), _standard_error(up)
+
+
+def draw(path: Path, lines: Mapping[str, Sequence[Point]], across: str, up: str, log: str = "") -> None:
+    """Draw lines of points with their standard errors into a .png or .svg file; `check_picture` comes before.
+
+    Args:
+        log: the axes with a logarithmic scale: `x`, `xy`, or none.
+    """
+    from matplotlib.figure import Figure  # without pyplot, which needs a display
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for name, points in lines.items():
+        marker = "." if len(points) < 20 else ""
+        columns: list[tuple[float, ...]] = list(zip(*points, strict=True))
+        errors = columns[2] if len(columns) > 2 else None
+        axes.errorbar(columns[0], columns[1], errors, label=plain(name), marker=marker, capsize=2, elinewidth=0.8)
+    if "x" in log:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    if "y" in log:
+        axes.set_yscale("log")
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    save_picture(figure, path)
 
 
 class ExperimentCommand(click.Command):
@@ -224,16 +359,14 @@ class ExperimentCommand(click.Command):
 
 
 def experiment_options(
-    change: Callable[[bytes], bytes] = lambda text: text,
-    scales: Mapping[str, Scale] = SCALES,
-    config_of: Callable[[Variant, Scale, int, tuple[int, ...]], ModelConfig] = model_of,
+    scales: Mapping[str, Scale], config_of: ConfigOf, change: Callable[[bytes], bytes] = lambda text: text
 ) -> Callable[[Callable[[Experiment], None]], click.Command]:
     """Make a command of a function that takes an experiment.
 
     Args:
-        change: changes the text before it is divided.
         scales: the sizes to choose from; the first is the default.
         config_of: makes the configuration of a model.
+        change: changes the text before it is divided.
     """
 
     def decorated(function: Callable[[Experiment], None]) -> click.Command:
@@ -270,13 +403,7 @@ def experiment_options(
         a_file, a_folder = path(exists=True, dir_okay=False), path(exists=True, file_okay=False)
         options = (
             click.option("--out", required=True, type=path(file_okay=False), help="Folder of runs and results."),
-            click.option(
-                "--scale",
-                type=click.Choice(list(scales)),
-                default="tiny",
-                show_default=True,
-                help="Size (experiments/README.md).",
-            ),
+            click.option("--scale", type=click.Choice(list(scales)), default="tiny", help="Size (README.md).  [tiny]"),
             click.option("--text", type=a_file, help="Text, read as bytes; its last tenth is held out."),
             click.option("--data", type=a_folder, help="Folder of `xlexport prepare` with a held-out split."),
             click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
@@ -306,13 +433,3 @@ def _divided(text: bytes, scale: Scale, folder: Path) -> tuple[tuple[Path, ...],
             )
         file.write_bytes(part)
     return (trained,), read_bytes([held_out]), 256
-
-
-def _names(variants: Sequence[Variant]) -> str:
-    return ", ".join(variant.name for variant in variants)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -17,7 +17,6 @@ PLACES = (
     "xlexport",
     "runtime",
     "training",
-    "reliability",
     "benchmarks",
     "experiments",
     "samples",

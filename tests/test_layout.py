@@ -19,7 +19,6 @@ FOLDERS = (
     "tests",
     "benchmarks",
     "experiments",
-    "reliability",
 )
 HELPERS_OF_COMMANDS = {"__init__", "options"}
 

@@ -17,7 +17,7 @@ PROTOCOLS = ("kimiyoung", "nvidia", "document")
 RECORD_FORMATS = ("jsonl", "csv", "tsv", "parquet")
 """Formats of records that `score` and `compare` write, as in `xlexport.scoring.output_formats`."""
 
-SUBWORDS = ("bpe", "sentencepiece")
+SUBWORDS = {"bpe": "tokenizers", "sentencepiece": "sentencepiece"}
 """Tokens that `prepare` trains."""
 
 UNITS = ("bytes", "characters", "words", *SUBWORDS)

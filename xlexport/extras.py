@@ -40,16 +40,17 @@ def install_command(packages: Iterable[str]) -> str:
     return f"pip install {' '.join(packages)}"
 
 
-def require(extra: str, *further: str) -> None:
+def require(extra: str | None, *further: str) -> None:
     """Check that an extra is installed before its packages are imported.
 
     Args:
+        extra: its name; None: only `further`.
         further: other packages that are needed, too.
 
     Raises:
         MissingDependencyError: it is not; lists all packages that are missing.
     """
-    missing = [*missing_packages(extra), *(name for name in further if not is_installed(name))]
+    missing = [*(missing_packages(extra) if extra else ()), *(name for name in further if not is_installed(name))]
     if missing:
         raise MissingDependencyError(
             f"{', '.join(missing)} not installed, needed here.",

@@ -55,6 +55,7 @@ class ProgressBar:
 
     def __init__(self, label: str, visible: bool = True, **options: Any) -> None:
         self._visible, self._lock = visible and not is_quiet(), threading.Lock()
+        self._waiting: tuple[Any, float] | None = None  # the bar of the stage during other work, and since when
         self._open(label, **options)
 
     def _open(self, label: str, **options: Any) -> None:
@@ -75,6 +76,7 @@ class ProgressBar:
             leave=False,
             position=0,  # the line itself, even if another bar was left open
             miniters=0,
+            smoothing=0,  # the time left follows the mean rate: the last one would be that since the last glance
             lock_args=(False,),  # an update that comes while something else is printed is left out
             **output,
             **options,
@@ -88,6 +90,21 @@ class ProgressBar:
         with self._lock:
             self._bar.total, self._bar.bar_format = total, self._format(total)
             self._bar.update(done - self._bar.n)
+
+    def aside(self, label: str, done: int, total: int) -> None:
+        """Show how far other work is in place of the stage, until it is done; its time does not count for the stage."""
+        with self._lock:
+            if self._waiting is None:
+                self._waiting = self._bar, time.monotonic()
+                self._bar.clear()
+                self._open(label, total=total)
+            self._bar.update(done - self._bar.n)
+            if done == total:
+                self._bar.close()
+                self._bar, since = self._waiting
+                self._waiting = None
+                if not self._bar.disable:
+                    self._bar.start_t += time.monotonic() - since
 
     def skip(self, done: int) -> None:
         """Leave out of the time left what an earlier process has done."""
@@ -117,6 +134,8 @@ class ProgressBar:
     def close(self) -> None:
         """Remove the bar."""
         self._bar.close()
+        if self._waiting is not None:
+            self._waiting[0].close()
 
 
 @contextlib.contextmanager

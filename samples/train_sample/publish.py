@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
-from xltraining.data.byte_streams import read_bytes
+from xltraining.data.streams import read_bytes
 from xltraining.evaluation import evaluate
 from xltraining.reformer import LSHTrace, Reformer
 

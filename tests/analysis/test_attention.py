@@ -15,7 +15,7 @@ from xlexport.analysis.attention import AttentionReport, attention_by_distance, 
 from xlexport.errors import XlexportError
 from xltraining.layers.sinusoids import sinusoids
 from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl.encodings.relative import RelativeAttention
+from xltraining.transformer_xl.encodings import RelativeAttention
 
 IDS = np.random.default_rng(3).integers(0, 20, 45)
 VARIANTS: list[dict[str, Any]] = [

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from tests.helpers.tiny import tiny_model
-from xlexport.analysis.attention import attention_by_distance
-from xlexport.analysis.attention_terms import attention_terms
+from xlexport.analysis.attention import attention_by_distance, attention_terms
 from xlexport.errors import XlexportError
 from xltraining.layers.sinusoids import sinusoids
 from xltraining.transformer_xl import TransformerXLLayer
-from xltraining.transformer_xl.encodings.relative import RelativeAttention
+from xltraining.transformer_xl.encodings import RelativeAttention
 
 IDS = np.random.default_rng(3).integers(0, 20, 45)
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
-import onnx
-import onnxruntime as ort
 import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers.lone_step import LoneStep, export_lone
 from tests.helpers.tiers import thinned
 from xlexport.architectures import StepTensor
 from xlexport.architectures.reformer.attention import hash_buckets
-from xlexport.export.onnx import export_onnx
-from xlruntime.bundle import MemoryEntry
 
 FACTORS = [(64,), (2,), (8, 16), (4, 2, 6)]
 H, R, D_HEAD = 3, 4, 16
@@ -54,34 +50,19 @@ def test_ties_occur_and_the_first_entry_wins() -> None:
     assert hash_buckets(rows, rotation, (8,)).flatten().tolist() == [0, 3, 4, 0]
 
 
-class Hashing(torch.nn.Module):
-    """A step that computes only bucket ids."""
-
-    memory: tuple[MemoryEntry, ...] = ()
-    forms: ClassVar[dict[str, object]] = {}
-
-    def __init__(self, n_buckets: tuple[int, ...]) -> None:
-        super().__init__()
-        self.n_buckets = n_buckets
-        self.register_buffer("rotations", draw(H, R, D_HEAD, sum(n_buckets) // 2, seed=1))
-        self.inputs = (StepTensor("query_key", "float32", ("batch", H, "segment", D_HEAD)),)
-        self.purposes = {"score": (StepTensor("buckets", "int64", ("batch", H, R, "segment")),)}
-
-    def example(self) -> tuple[Tensor, ...]:
-        return (torch.zeros(2, H, 5, D_HEAD),)
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return (hash_buckets(inputs[0], self.get_buffer("rotations"), self.n_buckets),)
-
-
 @pytest.mark.parametrize("n_buckets", thinned(FACTORS[1:3], FACTORS[1:2]))
 def test_exported_buckets_against_definition(n_buckets: tuple[int, ...], tmp_path: Path) -> None:
-    step = Hashing(n_buckets)
-    export_onnx(step, tmp_path)  # type: ignore[arg-type]  # a step without memory
-    nodes = [node.op_type for node in onnx.load(tmp_path / "score.onnx").graph.node]
-    assert nodes.count("ArgMax") == R * len(n_buckets)  # one for each round and factor, over half the width
-    session = ort.InferenceSession(str(tmp_path / "score.onnx"), providers=["CPUExecutionProvider"])
+    rotations = draw(H, R, D_HEAD, sum(n_buckets) // 2, seed=1)
+    step = LoneStep(
+        lambda query_key, rotations: hash_buckets(query_key, rotations, n_buckets),
+        [StepTensor("query_key", "float32", ("batch", H, "segment", D_HEAD))],
+        [StepTensor("buckets", "int64", ("batch", H, R, "segment"))],
+        [torch.zeros(2, H, 5, D_HEAD)],
+        rotations,
+    )
+    model, run = export_lone(step, tmp_path)
+    operators = [node.op_type for node in model.graph.node]
+    assert operators.count("ArgMax") == R * len(n_buckets)  # one for each round and factor, over half the width
     for B, S in itertools.product((1, 3), (1, 2, 200)):
         query_key = draw(B, H, S, D_HEAD, seed=S)
-        (found,) = session.run(None, {"query_key": query_key.numpy()})
-        assert np.array_equal(found, by_definition(query_key, step.get_buffer("rotations"), n_buckets).numpy())
+        assert np.array_equal(run(query_key)[0], by_definition(query_key, rotations, n_buckets).numpy())

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import onnx
-import onnxruntime as ort
 import pytest
 import torch
 from torch import Tensor
 from transformers import ReformerConfig as HuggingFaceConfig
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
+from tests.helpers.lone_step import LoneStep, export_lone
 from tests.helpers.tiers import thinned
 from xlexport.architectures import StepTensor
 from xlexport.architectures.reformer.attention import ChunkLSH, hash_buckets
-from xlexport.export.onnx import export_onnx
 from xlexport.ops import DOMAIN
-from xlruntime.bundle import MemoryEntry
 from xltraining.reformer import ReformerConfig
 
 B, H, D_HEAD = 3, 2, 16
@@ -143,49 +140,6 @@ def test_buckets_against_huggingface(name: str) -> None:
         assert len(best) == 0 or (best[:, 0] - best[:, -1] <= 1e-4 * best[:, 0]).any()
 
 
-def test_both_ways_of_attention_are_tried() -> None:
-    for name in CONFIGURATIONS:
-        full = [wanted(name, rows(T))[1] is None for T in LENGTHS]
-        assert any(full)
-        assert not all(full)
-
-
-def test_first_token_shows_huggingface_arithmetic() -> None:
-    """Check the first token: it sees only itself, at -1e5 + log 2 in both rounds, so its weights do not sum to 1.
-
-    The tolerance is far below the error without the same arithmetic.
-    """
-    _, value, _ = given("plain", rows(100), None)
-    ratio = wanted("plain", rows(100))[0][:, 0] / merged(value)[:, 0]
-    assert ((ratio - 1).abs() > 100 * TOLERANCE).all()
-
-
-class Attention(torch.nn.Module):
-    """A step that computes only the attention."""
-
-    memory: tuple[MemoryEntry, ...] = ()
-    forms: ClassVar[dict[str, object]] = {}
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.config = configuration(name)
-        self.attention = ChunkLSH(self.config)
-        heads, ids = ("batch", H, "segment", D_HEAD), ("batch", H, self.config.n_hashes, "segment")
-        self.inputs = (
-            StepTensor("query_key", "float32", heads),
-            StepTensor("value", "float32", heads),
-            StepTensor("buckets", "int64", ids),
-        )
-        self.purposes = {"score": (StepTensor("attended", "float32", heads),)}
-
-    def example(self) -> tuple[Tensor, ...]:
-        query_key, value = torch.zeros(2, 2, H, 3 * self.config.chunk_multiple + 5, D_HEAD)
-        return query_key, value, torch.zeros(2, H, self.config.n_hashes, value.shape[2], dtype=torch.int64)
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return (self.attention(*inputs),)
-
-
 @pytest.mark.parametrize(
     "name",
     thinned(
@@ -193,15 +147,21 @@ class Attention(torch.nn.Module):
     ),
 )
 def test_exported_against_huggingface(name: str, tmp_path: Path) -> None:
-    export_onnx(Attention(name), tmp_path)  # type: ignore[arg-type]  # a step without memory
-    model = onnx.load(tmp_path / "score.onnx")
-    onnx.checker.check_model(model, full_check=True)
+    config = configuration(name)
+    heads, ids = ("batch", H, "segment", D_HEAD), ("batch", H, config.n_hashes, "segment")
+    inputs = [
+        StepTensor("query_key", "float32", heads),
+        StepTensor("value", "float32", heads),
+        StepTensor("buckets", "int64", ids),
+    ]
+    query_key, value = torch.zeros(2, 2, H, 3 * config.chunk_multiple + 5, D_HEAD)
+    example = query_key, value, torch.zeros(2, H, config.n_hashes, value.shape[2], dtype=torch.int64)
+    step = LoneStep(ChunkLSH(config), inputs, [StepTensor("attended", "float32", heads)], example)
+    model, run = export_lone(step, tmp_path)
     assert {function.name for function in model.functions} == {"LSHSort", "LSHGather", "LSHChunkAttention"}
     assert [node.op_type for node in model.graph.node if node.domain == DOMAIN] == ["LSHSort", "LSHChunkAttention"]
-    session = ort.InferenceSession(str(tmp_path / "score.onnx"), providers=["CPUExecutionProvider"])
     for T in (*LENGTHS, 2048):
         expected, buckets = wanted(name, rows(T))
-        feeds = dict(zip(("query_key", "value", "buckets"), given(name, rows(T), buckets), strict=True))
-        (found,) = session.run(None, {key: tensor.numpy() for key, tensor in feeds.items()})
-        difference = (merged(torch.from_numpy(found)) - expected).abs().max()
+        (attended,) = run(*given(name, rows(T), buckets))
+        difference = (merged(torch.from_numpy(attended)) - expected).abs().max()
         assert difference <= TOLERANCE, (T, difference)

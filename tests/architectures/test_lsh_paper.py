@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
 
-import onnx
-import onnxruntime as ort
 import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers.lone_step import LoneStep, export_lone
 from tests.training.test_lsh import in_two_chunks, united
 from xlexport.architectures import StepTensor
 from xlexport.architectures.reformer.attention import attend_by_paper
-from xlexport.export.onnx import export_onnx
 from xlexport.ops import DOMAIN
-from xlruntime.bundle import MemoryEntry
 from xltraining.reformer.lsh import normalised_keys
 
 B, H, R, D_HEAD = 2, 2, 3, 8
@@ -40,6 +36,10 @@ def given(T: int, count: int = 6) -> dict[str, Tensor]:
     }
 
 
+def attended(key: Tensor, value: Tensor, length: Tensor, buckets: Tensor) -> tuple[Tensor, Tensor]:
+    return attend_by_paper(key, value, length, buckets, CHUNK)
+
+
 def defined(document: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Compute the rule by its definition, in float64."""
     key, value = document["key"].double(), document["value"].double()
@@ -58,48 +58,28 @@ def test_operators_against_the_definition(T: int) -> None:
     document = given(T)
     expected, expected_overflow = defined(document)
     key, value, length, buckets = document.values()
-    found, overflow = attend_by_paper(key, value, length, buckets, CHUNK)
+    found, overflow = attended(key, value, length, buckets)
     assert (found - expected).abs().max() <= TOLERANCE
     assert torch.equal(overflow, expected_overflow)
     assert T < 37 or overflow.any()
 
 
-class Attention(torch.nn.Module):
-    """A step that computes only the attention."""
-
-    memory: tuple[MemoryEntry, ...] = ()
-    forms: ClassVar[dict[str, object]] = {}
-    inputs = (
-        StepTensor("key", "float32", ("batch", H, "segment", D_HEAD)),
-        StepTensor("value", "float32", ("batch", H, "segment", D_HEAD)),
-        StepTensor("length", "float32", ("batch", H, "segment")),
-        StepTensor("buckets", "int64", ("batch", H, R, "segment")),
-    )
-    purposes: ClassVar[dict[str, tuple[StepTensor, ...]]] = {
-        "score": (
-            StepTensor("attended", "float32", ("batch", H, "segment", D_HEAD)),
-            StepTensor("overflow", "int64", ("batch", "segment")),
-        )
-    }
-
-    def example(self) -> tuple[Tensor, ...]:
-        return tuple(given(23).values())
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        key, value, length, buckets = inputs
-        return attend_by_paper(key, value, length, buckets, CHUNK)
-
-
 @pytest.mark.full
 def test_exported_against_the_definition(tmp_path: Path) -> None:
-    export_onnx(Attention(), tmp_path)  # type: ignore[arg-type]  # a step without memory
-    model = onnx.load(tmp_path / "score.onnx")
-    onnx.checker.check_model(model, full_check=True)
+    heads, tokens = ("batch", H, "segment", D_HEAD), ("batch", H, "segment")
+    inputs = [
+        StepTensor("key", "float32", heads),
+        StepTensor("value", "float32", heads),
+        StepTensor("length", "float32", tokens),
+        StepTensor("buckets", "int64", ("batch", H, R, "segment")),
+    ]
+    outputs = [StepTensor("attended", "float32", heads), StepTensor("overflow", "int64", ("batch", "segment"))]
+    step = LoneStep(attended, inputs, outputs, [*given(23).values()])
+    model, run = export_lone(step, tmp_path)
     assert [node.op_type for node in model.graph.node if node.domain == DOMAIN] == ["LSHSort", "LSHBandAttention"]
-    session = ort.InferenceSession(str(tmp_path / "score.onnx"), providers=["CPUExecutionProvider"])
     for T in LENGTHS:
         document = given(T)
         expected, expected_overflow = defined(document)
-        found, overflow = session.run(None, {name: tensor.numpy() for name, tensor in document.items()})
+        found, overflow = run(*document.values())
         assert (torch.from_numpy(found) - expected).abs().max() <= TOLERANCE, T
         assert (overflow == expected_overflow.numpy()).all(), T

@@ -1,30 +1,23 @@
 """The step twin with rings of keys and values against the eager model with hidden states, over many segments.
 
-The tests do not use ONNX, so every variant is fast.
+`tests/oracles/test_eager_and_twin.py` compares the twins of many more models with Hugging Face.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers.tiny import RingDriver, cut, tiny_model
 from xlexport.architectures import architecture
-from xlexport.architectures.detail import TOP_K
+from xlexport.architectures.step_module import TOP_K
 from xlexport.architectures.transformer_xl.attention import SlicedAttention
 from xlexport.architectures.transformer_xl.step import TransformerXLStep, project_memory
 from xltraining.transformer_xl import TransformerXL
-
-if TYPE_CHECKING:
-    from tests.helpers.tiny import RingDriver
-
-    Cut = Callable[[Tensor, Sequence[int]], list[tuple[Tensor, Tensor]]]
-    MakeModel = Callable[..., TransformerXL]
 
 LOG_PROB_TOLERANCE = 2e-5  # nats
 MEMORY_TOLERANCE = 1e-5
@@ -53,277 +46,77 @@ def walk(model: TransformerXL, driver: RingDriver, segments: list[tuple[Tensor, 
     return log_prob_difference, memory_difference
 
 
-@pytest.mark.parametrize("clamp_len", [-1, 11])
-@pytest.mark.parametrize("untie_r", [True, False], ids=["untied", "tied"])
-@pytest.mark.parametrize("same_length", [False, True], ids=["growing", "same"])
-@pytest.mark.parametrize("first_memory", ["empty", "zeros"])
-@pytest.mark.parametrize("pre_lnorm", [False, True], ids=["post", "pre"])
-def test_step_against_eager_over_mixed_segments(
-    pre_lnorm: bool,
-    first_memory: str,
-    same_length: bool,
-    untie_r: bool,
-    clamp_len: int,
-    make_model: MakeModel,
-    ring_driver: type[RingDriver],
-    cut_segments: Cut,
-) -> None:
-    model = make_model(
-        pre_lnorm=pre_lnorm,
-        first_memory=first_memory,
-        same_length=same_length,
-        untie_r=untie_r,
-        clamp_len=clamp_len,
-    )
-    driver = ring_driver(TransformerXLStep(model))
-    log_prob, memory = walk(model, driver, cut_segments(random_ids(1 + sum(MIXED_LENGTHS)), MIXED_LENGTHS))
-    assert driver.offset > 3 * driver.capacity
+def check(model: TransformerXL, lengths: Sequence[int] = MIXED_LENGTHS, **options: Any) -> None:
+    """Walk a document of segments of these lengths around a ring more than three times, and compare."""
+    driver = RingDriver(TransformerXLStep(model), **options)
+    begin = driver.offset
+    segments = cut(random_ids(1 + sum(lengths), model.config.n_token), lengths)
+    log_prob, memory = walk(model, driver, segments)
+    assert driver.offset - begin > 3 * driver.capacity
     assert log_prob <= LOG_PROB_TOLERANCE
     assert memory <= MEMORY_TOLERANCE
+
+
+MODELS: list[dict[str, Any]] = [
+    {},
+    {"clamp_len": 11},  # rows that are far, and hidden while the memory fills
+    {"pre_lnorm": True, "first_memory": "zeros", "untie_r": False, "clamp_len": 11, "same_length": True},
+    {"n_head": 3, "d_head": 1},
+    {"n_head": 1, "d_head": 12, "n_layer": 1},
+    {"n_layer": 5, "mem_len": 1, "same_length": True},
+    {"mem_len": 1},
+    {"d_model": 2, "tie_weight": False, "layer_norm_epsilon": 1e-3},
+    {"n_token": 1, "clamp_len": 1},
+]
+
+
+@pytest.mark.parametrize("changes", MODELS, ids=str)
+def test_step_against_eager_over_mixed_segments(changes: dict[str, Any]) -> None:
+    check(tiny_model(**changes))
 
 
 @pytest.mark.parametrize("clamp_len", [-1, 11])
 @pytest.mark.parametrize("first_memory", ["empty", "zeros"])
 def test_step_of_custom_operators_against_eager(
-    first_memory: str,
-    clamp_len: int,
-    make_model: MakeModel,
-    ring_driver: type[RingDriver],
-    cut_segments: Cut,
-    monkeypatch: pytest.MonkeyPatch,
+    first_memory: str, clamp_len: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check the operators' PyTorch form, which ONNX graphs are traced with and no other step uses."""
-    model = make_model(first_memory=first_memory, clamp_len=clamp_len)
     monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
     monkeypatch.setattr(SlicedAttention, "by_slot", None)  # the plain form, which must not run
-    driver = ring_driver(TransformerXLStep(model))
-    log_prob, memory = walk(model, driver, cut_segments(random_ids(1 + sum(MIXED_LENGTHS)), MIXED_LENGTHS))
-    assert driver.offset > 3 * driver.capacity
-    assert log_prob <= LOG_PROB_TOLERANCE
-    assert memory <= MEMORY_TOLERANCE
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"n_head": 3, "d_head": 1},
-        {"n_head": 1, "d_head": 12, "n_layer": 1},
-        {"n_layer": 5, "mem_len": 1, "same_length": True},
-        {"mem_len": 1},
-        {"d_model": 2, "tie_weight": False, "layer_norm_epsilon": 1e-3},
-        {"n_token": 1, "clamp_len": 1},
-    ],
-    ids=str,
-)
-def test_step_against_eager_for_unusual_shapes(
-    changes: dict[str, Any], make_model: MakeModel, ring_driver: type[RingDriver], cut_segments: Cut
-) -> None:
-    model = make_model(**changes)
-    ids = random_ids(1 + sum(MIXED_LENGTHS), model.config.n_token)
-    log_prob, memory = walk(model, ring_driver(TransformerXLStep(model)), cut_segments(ids, MIXED_LENGTHS))
-    assert log_prob <= LOG_PROB_TOLERANCE
-    assert memory <= MEMORY_TOLERANCE
+    check(tiny_model(first_memory=first_memory, clamp_len=clamp_len))
 
 
 @pytest.mark.parametrize("first_memory", ["empty", "zeros"])
-def test_ring_without_a_spare_slot(
-    first_memory: str, make_model: MakeModel, ring_driver: type[RingDriver], cut_segments: Cut
-) -> None:
-    model = make_model(first_memory=first_memory)
-    driver = ring_driver(TransformerXLStep(model), capacity=model.config.mem_len + 7)
-    log_prob, memory = walk(model, driver, cut_segments(random_ids(100), [7] * 14))
-    assert log_prob <= LOG_PROB_TOLERANCE
-    assert memory <= MEMORY_TOLERANCE
+def test_ring_without_a_spare_slot(first_memory: str) -> None:
+    check(tiny_model(first_memory=first_memory), [7] * 14, capacity=20 + 7)
 
 
 @pytest.mark.parametrize("offset", [-1, -69, 71, 10**12 + 1, 2**62, -(2**62)])
-def test_offset_may_be_any_number(
-    offset: int, make_model: MakeModel, ring_driver: type[RingDriver], cut_segments: Cut
-) -> None:
-    model = make_model(same_length=True)
-    driver = ring_driver(TransformerXLStep(model), offset=offset)
-    log_prob, memory = walk(model, driver, cut_segments(random_ids(1 + sum(MIXED_LENGTHS)), MIXED_LENGTHS))
-    assert log_prob <= LOG_PROB_TOLERANCE
-    assert memory <= MEMORY_TOLERANCE
+def test_offset_may_be_any_number(offset: int) -> None:
+    check(tiny_model(same_length=True), offset=offset)
 
 
-@pytest.mark.parametrize("turns", [1, 10**15, -1, -(10**15)])
-def test_offset_counts_modulo_the_capacity(turns: int, make_model: MakeModel, ring_driver: type[RingDriver]) -> None:
-    step = TransformerXLStep(make_model())
-    ids = random_ids(17)
-    near = ring_driver(step, offset=65).run(ids[None, :-1], ids[None, 1:])
-    far = ring_driver(step, offset=65 + 70 * turns).run(ids[None, :-1], ids[None, 1:])
-    assert all(torch.equal(near[name], far[name]) for name in near)
-
-
-@pytest.mark.parametrize("same_length", [False, True], ids=["growing", "same"])
-@pytest.mark.parametrize("first_memory", ["empty", "zeros"])
-def test_rows_of_a_batch_are_independent(
-    first_memory: str, same_length: bool, make_model: MakeModel, ring_driver: type[RingDriver], cut_segments: Cut
-) -> None:
-    """Read six documents in three rows, padded at their ends; each must equal the eager model on it alone."""
-    model = make_model(first_memory=first_memory, same_length=same_length, pre_lnorm=True)
-    S, rows = 8, 3
-    documents = [random_ids(length, seed=length) for length in (2, 61, 18, 90, 9, 34)]
-    driver = ring_driver(TransformerXLStep(model), rows, capacity=model.config.mem_len + S)
-    waiting = list(enumerate(documents))
-    active: dict[int, tuple[int, Tensor]] = {}  # row -> document and its remaining ids
-    found: dict[int, list[Tensor]] = {number: [] for number, _ in waiting}
-    lengths_seen = set()
-    while waiting or active:
-        for row in range(rows):
-            if row not in active and waiting:
-                active[row] = waiting.pop(0)
-                driver.restart(row)
-        lengths_seen.add(tuple(driver.memory_length.tolist()))
-        tokens, targets = torch.zeros(2, rows, S, dtype=torch.int64)
-        for row, (_, ids) in active.items():
-            n = min(S, len(ids) - 1)
-            tokens[row, :n], targets[row, :n] = ids[:n], ids[1 : n + 1]
-        log_prob = driver.run(tokens, targets)["log_prob"]
-        for row, (number, ids) in list(active.items()):
-            n = min(S, len(ids) - 1)
-            found[number].append(log_prob[row, :n])
-            active[row] = (number, ids[n:])
-            if len(ids) - n == 1:
-                del active[row]
-    assert first_memory == "zeros" or any(len(set(lengths)) == rows for lengths in lengths_seen)
-
-    for number, ids in enumerate(documents):
-        last = len(ids) - 1
-        memory, wanted = None, []
-        for tokens, targets in cut_segments(ids, [S] * (last // S) + [last % S] * bool(last % S)):
-            with torch.no_grad():
-                hidden, memory = model(tokens, memory)
-                wanted.append(model.log_probs(hidden, targets)[0])
-        assert torch.allclose(torch.cat(found[number]), torch.cat(wanted), rtol=0, atol=LOG_PROB_TOLERANCE)
-
-
-@pytest.mark.parametrize("first_memory", ["empty", "zeros"])
-@pytest.mark.parametrize("extra", [0, 1])
-def test_window_against_naive_attention(
-    extra: int,
-    first_memory: str,
-    make_model: MakeModel,
-    ring_driver: type[RingDriver],
-    cut_segments: Cut,
-    naive: Callable[..., Any],
-) -> None:
-    """Check `same_length` with mem_len keys (kimiyoung) and mem_len + 1 (NVIDIA); the eager model has only one rule."""
-    model = make_model(same_length=True, first_memory=first_memory)
-    window = model.config.mem_len + extra
-    driver = ring_driver(TransformerXLStep(model), window=window)
-    lengths = (16, 1, 7, 30, 16)
-    ids = random_ids(1 + sum(lengths))
-    found = [driver.run(*segment)["log_prob"][0].numpy() for segment in cut_segments(ids, lengths)]
-    wanted = naive(model, ids, lengths, window=window)
-    assert np.abs(np.concatenate(found) - wanted).max() <= LOG_PROB_TOLERANCE
-    other = naive(model, ids, lengths, window=window + 1)
-    assert np.abs(other - wanted).max() > 1e-3
-
-
-@pytest.mark.parametrize("same_length", [False, True], ids=["growing", "same"])
-def test_eager_against_naive_attention(
-    same_length: bool, make_model: MakeModel, cut_segments: Cut, naive: Callable[..., Any]
-) -> None:
-    """Check the oracle of the test above: if the eager model has the rule, both agree."""
-    model = make_model(same_length=same_length, clamp_len=9, first_memory="zeros", pre_lnorm=True)
-    lengths = (16, 1, 7, 30)
-    ids = random_ids(1 + sum(lengths))
-    memory, found = None, []
-    for tokens, targets in cut_segments(ids, lengths):
-        with torch.no_grad():
-            hidden, memory = model(tokens, memory)
-            found.append(model.log_probs(hidden, targets)[0].numpy())
-    assert np.abs(np.concatenate(found) - naive(model, ids, lengths)).max() <= LOG_PROB_TOLERANCE
-
-
-@pytest.mark.parametrize("n_token", [20, TOP_K - 4])
-def test_detail_outputs_against_naive(n_token: int, make_model: MakeModel, ring_driver: type[RingDriver]) -> None:
-    model = make_model(n_token=n_token)
-    driver = ring_driver(TransformerXLStep(model), batch_size=2)
-    ids = random_ids(34, n_token).view(2, 17)
-    tokens, targets = ids[:, :-1], ids[:, 1:]
-    made = driver.run(tokens, targets)
-    with torch.no_grad():
-        logits = model.logits(model(tokens)[0]).double()
-    assert torch.allclose(made["logits"].double(), logits[:, -1], rtol=0, atol=1e-5)
-    for row in range(2):
-        for place in range(16):
-            log_probs = (logits[row, place] - torch.logsumexp(logits[row, place], 0)).tolist()
-            best_first = sorted(range(n_token), key=log_probs.__getitem__, reverse=True)
-            target = int(targets[row, place])
-            assert made["log_prob"][row, place].item() == pytest.approx(log_probs[target], abs=1e-5)
-            assert made["rank"][row, place].item() == best_first.index(target) + 1
-            entropy = -sum(np.exp(log_prob) * log_prob for log_prob in log_probs)
-            assert made["entropy"][row, place].item() == pytest.approx(entropy, abs=1e-5)
-            top = best_first[:TOP_K]
-            assert made["top_ids"][row, place].tolist() == top
-            assert made["top_log_probs"][row, place].tolist() == pytest.approx([log_probs[id] for id in top], abs=1e-5)
+@torch.no_grad()
+def test_detail_of_a_vocabulary_smaller_than_the_list() -> None:
+    model = tiny_model(n_token=TOP_K - 4)
+    ids = random_ids(17, TOP_K - 4)[None]
+    outputs = RingDriver(TransformerXLStep(model)).run(ids[:, :-1], ids[:, 1:])
+    best = model.logits(model(ids[:, :-1])[0]).log_softmax(dim=2).sort(dim=2, descending=True)
+    assert torch.equal(outputs["top_ids"], best.indices)
+    torch.testing.assert_close(outputs["top_log_probs"], best.values, rtol=0, atol=1e-5)
+    assert torch.equal(outputs["rank"], 1 + (best.indices == ids[:, 1:, None]).int().argmax(dim=2))
 
 
 @pytest.mark.parametrize(("clamp_len", "near"), [(-1, 40), (0, 40), (1, 11), (9, 19), (29, 39), (30, 40), (400, 40)])
-def test_only_distances_that_differ_have_positional_keys(clamp_len: int, near: int, make_model: MakeModel) -> None:
+def test_only_distances_that_differ_have_positional_keys(clamp_len: int, near: int) -> None:
     """Check the number of keys: clamp_len for a step's last query, and 10 more for the first, one per spare slot."""
-    step = TransformerXLStep(make_model())
+    step = TransformerXLStep(tiny_model())
     keys = step.positions(*(torch.tensor([number]) for number in (40, 30, clamp_len)))
     assert {key.shape[2] for key in keys} == {near + 1}
 
 
-@pytest.mark.parametrize("clamp_len", [-1, 0, 1, 9, 400])
-def test_positional_keys_of_every_distance(clamp_len: int, make_model: MakeModel) -> None:
-    """Expect a zero column, then W_kR (R_d - R_29) for d = 29 … 0; a clamp that is not positive has no effect."""
-    model = make_model()
-    config = model.config
-    keys = TransformerXLStep(model).positions(torch.tensor([30]), torch.tensor([1]), torch.tensor([clamp_len]))
-    for index, key in enumerate(keys):
-        assert key.shape == (config.n_head, config.d_head, 31)
-        assert not key[:, :, 0].any()
-        weight = model.state_dict()[f"layers.{index}.attention.position.weight"].double().numpy()
-
-        def encoding(distance: int, weight: npt.NDArray[np.float64] = weight) -> npt.NDArray[np.float64]:
-            clamped = min(distance, clamp_len) if clamp_len > 0 else distance
-            angles = clamped / 10000 ** (np.arange(0, config.d_model, 2) / config.d_model)
-            return weight @ np.concatenate([np.sin(angles), np.cos(angles)])
-
-        for column in range(1, 31):
-            wanted = encoding(30 - column) - encoding(29)
-            assert np.abs(key[:, :, column].detach().numpy().reshape(-1) - wanted).max() <= 1e-5
-
-
-def test_rows_of_a_zero_first_memory(make_model: MakeModel) -> None:
-    """Expect W·LN(0), the projected bias of the norm, with pre-LayerNorm, else zero and no value in the spec."""
-    pre = make_model(pre_lnorm=True, first_memory="zeros")
-    step = TransformerXLStep(pre)
-    for index in range(pre.config.n_layer):
-        attention = f"layers.{index}.attention"
-        weights = pre.state_dict()
-        _, key, value = (weights[f"{attention}.qkv.weight"] @ weights[f"{attention}.norm.bias"]).chunk(3)
-        for kind, wanted in (("key", key), ("value", value)):
-            row = step.first_rows()[f"memory_{kind}_{index}"]
-            assert row.abs().max() > 0.01
-            assert torch.allclose(row.reshape(-1), wanted, rtol=0, atol=1e-6)
-    assert [entry.first_value for entry in step.memory] == [entry.input for entry in step.memory]
-
-    for changes in ({"first_memory": "zeros"}, {"pre_lnorm": True}):
-        other = TransformerXLStep(make_model(**changes))
-        assert {entry.first_value for entry in other.memory} == {None}
-    post = TransformerXLStep(make_model(first_memory="zeros"))
-    assert not any(row.any() for row in post.first_rows().values())
-
-
-def test_step_is_a_pure_function(make_model: MakeModel, ring_driver: type[RingDriver]) -> None:
-    driver = ring_driver(TransformerXLStep(make_model()))
-    ids = random_ids(9)
-    driver.run(ids[None, :-1], ids[None, 1:])
-    feeds = driver.feeds(ids[None, :-1], ids[None, 1:])
-    before = {name: tensor.clone() for name, tensor in feeds.items()}
-    driver.run(ids[None, :-1], ids[None, 1:])
-    assert all(torch.equal(feeds[name], tensor) for name, tensor in before.items())
-
-
-def test_step_declares_what_forward_takes_and_gives(make_model: MakeModel) -> None:
-    step = architecture("transformer_xl").build_step(make_model(), {})
+def test_step_declares_what_forward_takes_and_gives() -> None:
+    step = architecture("transformer_xl").build_step(tiny_model(), {})
     example = step.example()
     free: dict[int | str, int] = {}
     for tensor, entry in zip(example, step.inputs, strict=True):
@@ -337,51 +130,3 @@ def test_step_declares_what_forward_takes_and_gives(make_model: MakeModel) -> No
     assert {entry.input for entry in step.memory} <= {entry.name for entry in step.inputs}
     outputs = {tensor.name: tensor for tensor in step.purposes["score"]}
     assert all(outputs[entry.output].shape == entry.shape for entry in step.memory)
-
-
-def narrow_window(driver: RingDriver) -> None:
-    driver.window -= 1
-
-
-def forget_a_row(driver: RingDriver) -> None:
-    driver.memory_length -= 1
-
-
-def clamp_later(driver: RingDriver) -> None:
-    near = driver.constants["position_key_0"].shape[2] - 1
-    keys = driver.step.positions(torch.tensor([near]), torch.tensor([1]), torch.tensor([19]))
-    driver.constants = dict(zip(driver.constants, keys, strict=True))
-
-
-def skip_a_slot(driver: RingDriver) -> None:
-    driver.offset += 1
-
-
-def swap_layers(driver: RingDriver) -> None:
-    driver.rings["memory_key_0"], driver.rings["memory_key_1"] = (driver.rings[f"memory_key_{i}"] for i in (1, 0))
-
-
-def flip_a_slot(driver: RingDriver) -> None:
-    driver.rings["memory_value_1"][:, :, 5] *= -1
-
-
-SLIPS = [narrow_window, forget_a_row, clamp_later, skip_a_slot, swap_layers, flip_a_slot]
-
-
-@pytest.mark.parametrize("slip", SLIPS)
-@torch.no_grad()
-def test_comparison_detects_a_small_error(
-    slip: Callable[[RingDriver], None], make_model: MakeModel, ring_driver: type[RingDriver], cut_segments: Cut
-) -> None:
-    """Check that the errors which the tests above look for would be far above the tolerance."""
-    model = make_model(same_length=True, clamp_len=18)
-    driver = ring_driver(TransformerXLStep(model))
-    memory, differences = None, []
-    for number, (tokens, targets) in enumerate(cut_segments(random_ids(46), [16, 14, 15])):
-        if number == 1:
-            slip(driver)
-        hidden, memory = model(tokens, memory)
-        difference = (driver.run(tokens, targets)["log_prob"] - model.log_probs(hidden, targets)).abs().max()
-        differences.append(float(difference))
-    assert differences[0] <= LOG_PROB_TOLERANCE
-    assert differences[1] > 1e-3

@@ -8,13 +8,25 @@ import pickle
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from tests.checkpoints.hostile_pickles import plain, value
+from tests.checkpoints.hostile_pickles import call, plain, text, value
 
-__all__ = ["archive", "archives", "cut", "legacy", "legacy_files", "saved", "tensor", "torch_bombs", "wholes"]
+__all__ = [
+    "archive",
+    "archives",
+    "cut",
+    "disguised_in_files",
+    "legacy",
+    "legacy_files",
+    "saved",
+    "tensor",
+    "torch_bombs",
+    "wholes",
+]
 
 FLOATS = struct.pack("<6f", *range(6))
 FAR = 1 << 62
@@ -282,3 +294,32 @@ def cut(content: bytes) -> Iterator[bytes]:
     """Yield the file cut off at each hundredth of its length."""
     for percent in range(100):
         yield content[: len(content) * percent // 100]
+
+
+def disguised_in_files(canary: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield files that hide a call from scanners by their container."""
+    bad = plain(call("os", "mkdir", text(str(canary))))
+    magic = plain(b"\x8a\x0a" + MAGIC.to_bytes(10, "little"))
+    yield "pickle behind the magic number", magic + bad
+    yield (
+        "pickle in place of the keys",
+        magic + plain(b"M\xe9\x03") + plain(b"}" + text("little_endian") + b"\x88s") + plain(b"}") + bad,
+    )
+    for name in ("evil.pkl", "DATA.PKL", "data.pkl/x", "data.pickle"):
+        yield f"archive with {name}", zipped([Entry(f"archive/{name}", bad), Entry("archive/version", b"3\n")])
+    yield "archive with another pickle", archive(tensor(), Entry("archive/code.pkl", bad, crc=1))
+    for flags in (0x01, 0x21, 0x41, 0x2001):
+        yield f"archive with flags {flags:#x}", zipped([Entry("archive/data.pkl", bad, flags=flags)])
+    yield "archive with a wrong checksum", zipped([Entry("archive/data.pkl", bad, crc=1)])
+    yield "archive with another local name", zipped([Entry("archive/data.pkl", bad, local_name=b"archive/data.pkI")])
+    yield (
+        "archive of one pickle twice",
+        zipped([Entry("archive/data.pkl", plain(b"}")), Entry("archive/data.pkl", bad)]),
+    )
+    yield "archive of two folders", zipped([Entry("archive/data.pkl", plain(b"}")), Entry("b/data.pkl", bad)])
+    yield "archive behind a pickle", plain(b"}") + archive(call("os", "mkdir", text(str(canary))))
+    yield "archive before a pickle", archive(tensor()) + bad
+    yield "7z", b"7z\xbc\xaf\x27\x1c\x00\x04" + struct.pack("<LQQL", 0, len(bad), 0, 0) + bad
+    yield "gzip", b"\x1f\x8b\x08\x00" + bad
+    yield "tar", b"archive/data.pkl".ljust(257, b"\0") + b"ustar\x0000" + bad.rjust(512, b"\0")
+    yield "numpy's file", b"\x93NUMPY\x01\x00\x46\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,)}\n" + bad

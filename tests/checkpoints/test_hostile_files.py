@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import copyreg
 import json
 import os
 import pickle
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.checkpoints.hostile_gadgets import disguised
-from tests.checkpoints.hostile_pickles import bombs, damaged, executing, plain, reaching
+from tests.checkpoints.hostile_pickles import GADGETS, bombs, damaged, disguised, forms, plain, reaching, text
 from tests.checkpoints.hostile_torch_files import (
     archive,
     archives,
     cut,
+    disguised_in_files,
     legacy,
     legacy_files,
     saved,
@@ -39,7 +41,7 @@ MOST_SECONDS = 10  # of work; they take less than one on most machines
 
 def hostile_files(canary: Path) -> list[tuple[str, bytes]]:
     """Yield every file with a name that says what is wrong with it."""
-    pickles = [*executing(canary), *reaching(canary), *damaged()]
+    pickles = [*forms("os.mkdir", canary), *reaching(canary), *damaged()]
     wrapped = [(f"{name}, in an archive", archive(content[:-1])) for name, content in pickles if content[-1:] == b"."]
     cuts = [
         (f"{kind} cut at {percent} %", content)
@@ -52,6 +54,7 @@ def hostile_files(canary: Path) -> list[tuple[str, bytes]]:
     return [
         *pickles,
         *disguised(canary),
+        *disguised_in_files(canary),
         *wrapped,
         *bombs(),
         *torch_bombs(),
@@ -89,46 +92,91 @@ def reports(tmp_path_factory: pytest.TempPathFactory, canary: Path) -> list[dict
     return [{**line, "name": names[line["file"]]} for line in lines]
 
 
-def described(reports: list[dict[str, Any]], *, where: Callable[[dict[str, Any]], bool]) -> list[str]:
-    return [f"{report['name']} by {report['reader']}: {report}" for report in reports if where(report)]
+PROPERTIES: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "is refused": lambda report: report["outcome"] == "CheckpointError",
+    "has a message of one line that a terminal can show": lambda report: (
+        report["message"].isprintable() and report["message"].endswith(".") and len(report["message"]) < 2000
+    ),
+    "runs nothing": lambda report: not report["noted"],
+    "takes little memory": lambda report: report["megabytes"] <= MOST_MEGABYTES,
+    "ends soon": lambda report: report["seconds"] <= MOST_SECONDS,
+}
 
 
 @pytest.mark.full
-def test_each_is_refused(reports: list[dict[str, Any]]) -> None:
-    errors = {"CheckpointError"}
-    assert not described(reports, where=lambda report: report["outcome"] not in errors)
-
-
-@pytest.mark.full
-def test_messages_are_one_line_that_a_terminal_can_show(reports: list[dict[str, Any]]) -> None:
-    def bad(report: dict[str, Any]) -> bool:
-        message = report["message"]
-        return not (message.isprintable() and message.endswith(".") and len(message) < 2000)
-
-    assert not described(reports, where=bad)
-
-
-@pytest.mark.full
-def test_none_runs_anything(reports: list[dict[str, Any]], canary: Path) -> None:
-    assert not described(reports, where=lambda report: report["noted"])
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_each_file(name: str, reports: list[dict[str, Any]], canary: Path) -> None:
+    others = [f"{report['name']} by {report['reader']}: {report}" for report in reports if not PROPERTIES[name](report)]
+    assert not others
     assert not canary.exists()
 
 
-@pytest.mark.full
-def test_none_takes_memory(reports: list[dict[str, Any]]) -> None:
-    assert not described(reports, where=lambda report: report["megabytes"] > MOST_MEGABYTES)
+# Calls.
 
 
-@pytest.mark.full
-def test_none_hangs(reports: list[dict[str, Any]]) -> None:
-    assert not described(reports, where=lambda report: report["seconds"] > MOST_SECONDS)
+@pytest.fixture
+def witness(tmp_path: Path) -> Iterator[Path]:
+    """Yield a folder that the pickles would make; assert that it is not made and that no module is imported."""
+    modules = set(sys.modules)
+    yield tmp_path / "it ran"
+    assert set(sys.modules) == modules
+    assert not (tmp_path / "it ran").exists()
 
 
-@pytest.mark.parametrize("name", ["reduce", "reduce, protocol 0", "reduce, protocol 4", "inst", "obj", "exec", "eval"])
+@pytest.mark.parametrize("gadget", GADGETS)
+def test_call_is_refused_by_its_name(gadget: str, witness: Path) -> None:
+    path = witness.with_name("model.pt")
+    for form, content in forms(gadget, witness):
+        for content_of_file in (content, archive(content.removeprefix(b"\x80\x02")[:-1])):
+            path.write_bytes(content_of_file)
+            with pytest.raises(CheckpointError, match=r"could run code \(.*\); nothing was run\.") as caught:
+                read(path)
+            assert gadget[:60] in str(caught.value), form
+            assert str(caught.value).isprintable()
+
+
+def test_disguised_call_is_refused(witness: Path) -> None:
+    path = witness.with_name("model.pt")
+    files = [*disguised(witness), *disguised_in_files(witness)]
+    assert len({content for _, content in files}) == len(files) > 35
+    for name, content in files:
+        path.write_bytes(content)
+        for reader in (read, load):
+            with pytest.raises(CheckpointError) as caught:
+                reader(path)
+            assert str(caught.value).isprintable() and len(str(caught.value)) < 2000, name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("reduce", "reduce by a name from the stack", "inst", "obj", "text, protocol 0"),
+        *("name by places of the memo", "call before what is damaged", "reduce in state"),
+    ],
+)
 def test_they_would_have_run(name: str, tmp_path: Path) -> None:
     canary = tmp_path / "it ran"
-    pickle.loads(dict(executing(canary))[name])
+    with contextlib.suppress(pickle.UnpicklingError):
+        pickle.loads({**dict(forms("os.mkdir", canary)), **dict(disguised(canary))}[name])
     assert canary.exists()
+
+
+def test_registered_extension_is_refused(witness: Path, tmp_path: Path) -> None:
+    """Refuse a number that a library has registered for a function: scanners of names do not see it."""
+    path = tmp_path / "model.pt"
+    path.write_bytes(plain(b"\x82\xf0(" + text(str(witness)) + b"tR"))
+    copyreg.add_extension("os", "mkdir", 0xF0)
+    try:
+        with pytest.raises(CheckpointError, match="an operation at byte 2 that no checkpoint needs"):
+            read(path)
+        assert not witness.exists()
+        pickle.loads(path.read_bytes())  # the place in which it would have run
+        witness.rmdir()
+    finally:
+        copyreg.remove_extension("os", "mkdir", 0xF0)
+
+
+# Messages.
 
 
 def test_all_refused_names_are_named_at_once(tmp_path: Path) -> None:

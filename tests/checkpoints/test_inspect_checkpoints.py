@@ -1,100 +1,74 @@
-"""`xlexport inspect` on checkpoints of every format; `--format` and `--config` on the commands that read one."""
+"""`xlexport inspect` and `convert` on checkpoints of every format: `--format`, `--config`, and what they ask for."""
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
-from tests.checkpoints import test_huggingface_format, test_kimiyoung_format, test_nvidia_format
-from tests.checkpoints.authors_models import VARIANTS, authors_tensors, make_oracle
+import xlruntime
+from tests.checkpoints.transformer_xl_files import VARIANTS, WAYS, change_config, make_oracle, write_nvidia
 from tests.helpers.command_table import all_commands
 from tests.helpers.paths import ROOT
 from tests.oracles.huggingface import Oracle
+from tests.oracles.reformer_configurations import ReformerCase
+from tests.oracles.reformers import HuggingFaceReformer, PyTorchReformer
 from xlexport import checkpoints
 from xlexport.choices import FORMATS
+from xlexport.commands import run
+from xlexport.convert import ConversionOptions, convert
+from xlexport.errors import ExportError
+from xlruntime.bundle_files import read_bundle
 from xltraining.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:
     from tests.checkpoints.conftest import Inspect
 
-LENGTHS = {"tgt_len": 6, "mem_len": 9, "clamp_len": -1, "same_length": False, "pre_lnorm": False}
-
-
-def kimiyoung(oracle: Oracle, folder: Path) -> Path:
-    return test_kimiyoung_format.save(oracle, folder / "model.pt")
-
-
-def nvidia(oracle: Oracle, folder: Path) -> Path:
-    return test_nvidia_format.save(oracle, folder / "checkpoint_best.pt")
-
-
-def huggingface(oracle: Oracle, folder: Path) -> Path:
-    return test_huggingface_format.save(oracle, folder / "transfo-xl", safetensors=False)
-
 
 def ours(oracle: Oracle, folder: Path) -> Path:
-    path = folder / "checkpoint.pt"
-    save_checkpoint(path, oracle.config, oracle.state_dict())
-    return path
+    save_checkpoint(folder / "checkpoint.pt", oracle.config, oracle.state_dict())
+    return folder / "checkpoint.pt"
 
 
 SAVERS: Mapping[str, Callable[[Oracle, Path], Path]] = {
-    "kimiyoung": kimiyoung,
-    "nvidia": nvidia,
-    "huggingface": huggingface,
+    **{name: WAYS[name].write for name in ("kimiyoung", "nvidia")},
+    "huggingface": WAYS["huggingface, torch"].write,
     "xltraining": ours,
 }
+kimiyoung, huggingface = SAVERS["kimiyoung"], SAVERS["huggingface"]
 
 
 @pytest.mark.parametrize("format", SAVERS)
-def test_table_of_every_format(format: str, inspect: Inspect, tmp_path: Path) -> None:
+def test_table_and_object_of_every_format(format: str, inspect: Inspect, tmp_path: Path) -> None:
     oracle = make_oracle(**VARIANTS["div_val"])
     path = SAVERS[format](oracle, tmp_path)
-    rows = inspect(path).rows
+    source, rows = checkpoints.load(path), inspect(path).rows
     table = dict(rows)
     assert table["checkpoint"] == f"{format}, transformer_xl"
     config = ", ".join(value for name, value in rows if name == "config")
-    assert "n_layer 2, n_head 2, d_model 12" in config
-    assert "cutoffs [8, 15, 30], div_val 2" in config
+    assert "n_layer 2, n_head 2, d_model 12" in config and "cutoffs [8, 15, 30], div_val 2" in config
     assert table["parameters"] == f"{sum(parameter.numel() for parameter in oracle.model.parameters()):,}"
-    assert (table["segment_len"], table["mem_len"], table["clamp_len"], table["same_length"]) == (
-        "6",
-        "9",
-        "-1",
-        "true",
-    )
+    shown = [table[name] for name in ("segment_len", "mem_len", "clamp_len", "same_length")]
+    assert shown == ["6", "9", "-1", "true"]
     assert table["keys that a token sees"] == ("mem_len + 1" if format == "nvidia" else "mem_len")
     assert table["first memory"] == ("zeros" if format == "huggingface" else "empty")
-    source = checkpoints.load(path)
-    for file in source.files:
-        assert table[file.name] == f"{file.stat().st_size:,} bytes, SHA-256 {source.files[file].sha256}"
+    for file, digest in source.files.items():
+        assert table[file.name] == f"{file.stat().st_size:,} bytes, SHA-256 {digest.sha256}"
     assert [value for name, value in rows if name == "note"] == list(source.notes)
-
-
-@pytest.mark.parametrize("format", SAVERS)
-def test_object_of_every_format(format: str, inspect: Inspect, tmp_path: Path) -> None:
-    path = SAVERS[format](make_oracle(**VARIANTS["cutoffs"]), tmp_path)
-    shown = inspect(path, "--json")
-    assert (shown.code, shown.err) == (0, "")
-    found, source = json.loads(shown.out), checkpoints.load(path)
-    assert found == {
+    assert json.loads(inspect(path, "--json").out) == {
         "format": format,
         "architecture": "transformer_xl",
         "config": source.config,
         "parameters": source.parameters,
         "tokenizer": "bytes" if format == "xltraining" else None,
         "evaluation": {
-            "segment_len": 6,
-            "mem_len": 9,
-            "clamp_len": -1,
-            "same_length": True,
+            **{"segment_len": 6, "mem_len": 9, "clamp_len": -1, "same_length": True},
             "first_memory": "zeros" if format == "huggingface" else "empty",
             "window_extra": 1 if format == "nvidia" else 0,
         },
@@ -109,23 +83,16 @@ def test_vocabulary_is_described(inspect: Inspect, tmp_path: Path) -> None:
     rows = dict(inspect(path).rows)
     assert rows["vocabulary"] == "not in the checkpoint: give that of its 40 tokens with --tokenizer"
     assert rows["needs"] == "--tokenizer FILE, or --tokenizer none for token ids only"
-    (path / "vocab.txt").write_text("\n".join(["<eos>", "<unk>", *(f"word{index}" for index in range(38))]))
+    assert rows["keys that a token sees"] == "all of memory and of its segment before it"  # without same_length
+    words = ["<eos>", "<unk>", *(f"word{index}" for index in range(38))]
+    (path / "vocab.txt").write_text("\n".join(words))
     rows = dict(inspect(path).rows)
     assert rows["vocabulary"].startswith("Vocabulary of 40 words, ") and "needs" not in rows
     found = json.loads(inspect(path, "--json").out)["tokenizer"]
     assert (found["kind"], found["size"], found["line_end"]) == ("words", 40, "<eos>")
-
-
-def test_vocabulary_that_does_not_fit_is_reported(inspect: Inspect, tmp_path: Path) -> None:
-    path = huggingface(make_oracle(), tmp_path)
-    (path / "vocab.txt").write_text("\n".join(["<eos>", "<unk>", *(f"word{index}" for index in range(37))]))
+    (path / "vocab.txt").write_text("\n".join(words[:-1]))
     said = "39 symbols, but the model has 40 tokens: give its own with --tokenizer"
     assert dict(inspect(path).rows)["vocabulary"] == said
-
-
-def test_without_same_length_a_token_sees_all_of_memory(inspect: Inspect, tmp_path: Path) -> None:
-    rows = dict(inspect(kimiyoung(make_oracle(), tmp_path)).rows)
-    assert rows["keys that a token sees"] == "all of memory and of its segment before it"
 
 
 def test_settings_that_the_user_must_give_are_reported(
@@ -139,17 +106,14 @@ def test_settings_that_the_user_must_give_are_reported(
     assert rows["same_length"] == "not in the checkpoint: give --set same_length"
     assert rows["keys that a token sees"].startswith("mem_len with same_length, else all")
     found = json.loads(inspect(path, "--json").out)
-    assert found["evaluation"]["segment_len"] is None
-    assert found["needs"] == ["segment_len", "same_length"]
+    assert (found["evaluation"]["segment_len"], found["needs"]) == (None, ["segment_len", "same_length"])
 
 
 def test_configuration_file_is_read(inspect: Inspect, tmp_path: Path) -> None:
-    path, config = tmp_path / "weights.pt", tmp_path / "settings.json"
-    torch.save(OrderedDict(authors_tensors(make_oracle())), path)
-    refused = inspect(path)
-    assert refused.code == 1
-    assert "mem_len is not given" in refused.err
-    config.write_text(json.dumps(LENGTHS))
+    way, config = WAYS["state_dict"], tmp_path / "settings.json"
+    path = way.write(make_oracle(), tmp_path)
+    assert "mem_len is not given" in inspect(path).err
+    config.write_text(json.dumps(way.config(make_oracle())))
     assert dict(inspect(path, "--config", config).rows)["checkpoint"] == "state_dict, transformer_xl"
 
 
@@ -167,56 +131,27 @@ def test_invalid_configuration_file(content: str | None, said: str, inspect: Ins
     if content is not None:
         config.write_text(content)
     shown = inspect(kimiyoung(make_oracle(), tmp_path), "--config", config)
-    assert (shown.code, shown.out) == (1, "")
+    assert (shown.code, shown.out, shown.err.count("\n")) == (1, "", 1)
     assert shown.err.startswith(f"Error: {config}: {said}")
-    assert shown.err.count("\n") == 1
 
 
 def test_format_is_forced(inspect: Inspect, tmp_path: Path) -> None:
     shown = inspect(kimiyoung(make_oracle(), tmp_path), "--format", "nvidia")
-    assert shown.code == 1
-    assert "no model_config and model_state in it" in shown.err
-
-
-def test_formats_that_can_be_chosen_are_those_that_are_read(inspect: Inspect, tmp_path: Path) -> None:
-    assert sorted(FORMATS) == sorted(checkpoints.format_names())
+    assert shown.code == 1 and "no model_config and model_state in it" in shown.err
     shown = inspect(tmp_path, "--format", "keras")
-    assert shown.code == 2
-    assert "'keras' is not one of" in shown.err
+    assert shown.code == 2 and "'keras' is not one of" in shown.err
 
 
-def test_formats_that_can_be_chosen_are_documented() -> None:
+def test_formats_that_can_be_chosen_are_read_and_documented() -> None:
+    assert sorted(FORMATS) == sorted(checkpoints.format_names())
     documented = (ROOT / "docs" / "checkpoints.md").read_text("utf-8")
-    for name in FORMATS:
-        assert f"\n| `{name}` | " in documented
+    assert all(f"\n| `{name}` | " in documented for name in FORMATS)
 
 
 @pytest.mark.parametrize("command", ["convert", "verify", "bench", "inspect"])
 def test_commands_that_read_checkpoints_take_the_same_options(command: str) -> None:
     options = {option for parameter in all_commands()[command].params for option in parameter.opts}
     assert {"--format", "--config"} <= options
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda path: None, "no such file or folder"),
-        (lambda path: path.mkdir(), "a folder without a checkpoint. Give a checkpoint of a known format: "),
-        (lambda path: path.write_text("It was the best of times"), "not a PyTorch checkpoint. Give a checkpoint of a"),
-        (
-            lambda path: torch.save({"weight": torch.zeros(2)}, path),
-            "or Reformer weights in it (tensors: weight). Give",
-        ),
-    ],
-    ids=["absent", "folder", "text", "other"],
-)
-def test_path_of_unknown_kind(make: Callable[[Path], Any], said: str, inspect: Inspect, tmp_path: Path) -> None:
-    path = tmp_path / "thing"
-    make(path)
-    shown = inspect(path)
-    assert (shown.code, shown.out) == (1, "")
-    assert shown.err.startswith(f"Error: {path}: ")
-    assert said in shown.err
 
 
 def test_vocabulary_is_recognized(inspect: Inspect, tmp_path: Path) -> None:
@@ -229,3 +164,169 @@ def test_vocabulary_is_recognized(inspect: Inspect, tmp_path: Path) -> None:
     finally:
         del globals()["Corpus"]
     assert "a vocabulary. Give it with --tokenizer" in inspect(tmp_path / "cache.pt").err
+
+
+# Conversion.
+
+
+def test_missing_evaluation_settings_are_refused_all_at_once(tmp_path: Path) -> None:
+    path = write_nvidia(make_oracle(), tmp_path)
+    needing = replace(checkpoints.load(path), needs=("segment_len", "mem_len", "clamp_len", "same_length"))
+    with pytest.raises(ExportError) as caught:
+        convert(needing, tmp_path / "bundle", ConversionOptions.of(mem_len=9, tokenizer="none"))
+    assert str(caught.value).endswith("Give --segment-len, --set clamp_len, --set same_length.")
+    assert str(caught.value).startswith(str(path))
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.usefixtures("cached_exports")
+@pytest.mark.full
+def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
+    """Use NVIDIA's file, as its differences are hidden: reversed clusters, a wider window, different names."""
+    oracle = make_oracle(**VARIANTS["div_val"], window_extra=1)
+    source = checkpoints.load(write_nvidia(oracle, tmp_path))
+    messages: list[str] = []
+    convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none"), tell=messages.append)
+    assert set(source.notes) <= set(messages)
+
+    ids = torch.randint(0, oracle.config.n_token, (1, 37), generator=torch.Generator().manual_seed(1))
+    segments = [(ids[:, start : start + 6], ids[:, start + 1 : start + 7]) for start in range(0, 36, 6)]
+    expected = torch.cat([segment.target_log_probs for segment in oracle.walk(segments)], dim=1)[0]
+    found = xlruntime.load(tmp_path / "bundle", threads=1).stream().feed(ids[0].numpy()).log_probs
+    # float32 on both sides, with the sums in another order: the differences are about a hundredth of this.
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("cached_exports")
+@pytest.mark.parametrize(("given", "asked"), [({}, True), ({"same_length": False}, False)])
+def test_settings_that_were_given_are_not_asked_for(given: dict[str, Any], asked: bool, tmp_path: Path) -> None:
+    source = checkpoints.load(write_nvidia(make_oracle(), tmp_path))
+    source = replace(source, notes=(*source.notes, "Another note."))
+    messages: list[str] = []
+    options = {"segment_len": 3, "mem_len": 5, "clamp_len": 4, **given, "tokenizer": "none", "verify_segments": 2}
+    convert(source, tmp_path / "bundle", ConversionOptions.of(**options), tell=messages.append)
+    assert any("give --segment-len" in line for line in messages) == asked
+    notes = xlruntime.load(tmp_path / "bundle", threads=1).bundle.provenance["notes"]
+    assert notes == list(source.notes if asked else ["Another note."])
+
+
+def test_missing_text_is_refused_before_the_export(tmp_path: Path) -> None:
+    path = write_nvidia(make_oracle(n_token=256), tmp_path)
+    source, messages = checkpoints.load(path), list[str]()
+    for text, error, tokenizer in (
+        (tmp_path / "absent.txt", FileNotFoundError, "bytes"),
+        (tmp_path, ExportError, "bytes"),
+        (path, ExportError, "none"),
+    ):
+        options = ConversionOptions(tokenizer=tokenizer, verify_text=text)
+        with pytest.raises(error):
+            convert(source, tmp_path / "bundle", options, tell=messages.append)
+    assert messages == []
+
+
+# Reformers without a number of buckets.
+
+
+@pytest.fixture
+def unsaid(tmp_path: Path) -> Path:
+    """Make a Hugging Face folder without a number of buckets."""
+    settings = {"attn_layers": ["lsh"], "num_buckets": None, "vocab_size": 258, "max_position_embeddings": 256}
+    case = ReformerCase("small", {**settings, "axial_pos_shape": [16, 16]}, ())
+    return HuggingFaceReformer(case).save(tmp_path / "reformer")
+
+
+@pytest.mark.parametrize(
+    ("given", "buckets"), [("num_buckets=6", "6"), ("num_buckets=4,6", "4×6"), ("max_length=100", "8")]
+)
+def test_buckets_that_are_given(given: str, buckets: str, inspect: Inspect, unsaid: Path) -> None:
+    rows = dict(inspect(unsaid, "--config", given).rows)
+    assert rows["checkpoint"] == "huggingface, reformer"
+    assert rows["LSH"] == f"rule chunk, 1 rounds of {buckets} buckets"
+    assert rows["vocabulary"] == "bytes, 258 tokens"
+
+
+def test_options_come_before_what_the_configuration_says(inspect: Inspect, unsaid: Path, tmp_path: Path) -> None:
+    config = tmp_path / "settings.json"
+    config.write_text(json.dumps({"num_buckets": [4, 6], "mem_len": 32}))
+    found = json.loads(inspect(unsaid, "--config", "num_buckets=8", "--config", config, "--json").out)
+    assert (found["config"]["n_buckets"], found["config"]["mem_len"]) == ([8], 32)
+    assert (found["architecture"], found["tokenizer"]) == ("reformer", "bytes")
+
+
+def test_checkpoint_without_buckets_is_described(inspect: Inspect, unsaid: Path) -> None:
+    """Check that all but the buckets is shown as if they were given, and that the last line asks for them."""
+
+    def text(rows: list[tuple[str, str]]) -> str:
+        return ", ".join(f"{name} {value}" if name != "config" else value for name, value in rows)
+
+    *shown, (name, needs) = inspect(unsaid).rows
+    given = text(inspect(unsaid, "--config", "num_buckets=4").rows)
+    assert text(shown) == given.replace("n_buckets [4]", "n_buckets ?").replace("of 4 buckets", "of ? buckets")
+    assert name == "needs"
+    assert needs.startswith("--config num_buckets=N (or N,M for two factors), or --config max_length=T for ")
+    found = json.loads(inspect(unsaid, "--json").out)
+    assert (found["config"]["n_buckets"], found["needs"]) == (None, ["num_buckets"])
+    assert found["parameters"] == json.loads(inspect(unsaid, "--config", "num_buckets=4", "--json").out)["parameters"]
+
+
+def test_checkpoint_without_buckets_is_not_converted(unsaid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["convert", str(unsaid), "-o", str(unsaid.parent / "bundle")]) == 1
+    assert capsys.readouterr().err == (
+        f"Error: {unsaid}: config.json has no num_buckets, which transformers sets at the first document that it sees. "
+        "Give --config num_buckets=N (or N,M for two factors), or --config max_length=T for documents of T tokens.\n"
+    )
+    assert not (unsaid.parent / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["num_buckets=x"], "num_buckets is 'x', expected"),
+        (["num_buckets=8,7"], "num_buckets is (8, 7), expected an even number or several, such as 64,128."),
+        (["max_length=0"], "max_length is 0, expected"),
+        (["num_buckets=8", "max_length=100"], "num_buckets and max_length are both given"),
+        (["num_bucket=8"], "num_bucket"),
+        (["missing.json"], "No such file"),
+    ],
+)
+def test_choices_that_are_refused(given: list[str], said: str, inspect: Inspect, unsaid: Path) -> None:
+    shown = inspect(unsaid, *(part for choice in given for part in ("--config", choice)))
+    assert (shown.code, shown.out) == (1, "") and said in shown.err
+
+
+def test_other_problems_are_listed_with_the_missing_buckets(inspect: Inspect, unsaid: Path) -> None:
+    change_config(unsaid, is_decoder=False)
+    shown = inspect(unsaid)
+    assert shown.code == 1
+    assert "is_decoder is not true" in shown.err and "config.json has no num_buckets" in shown.err
+    change_config(unsaid, is_decoder=True)
+    (unsaid / "model.safetensors").unlink()
+    assert f"{unsaid}: none of model.safetensors, pytorch_model.bin in it" in inspect(unsaid).err
+
+
+def test_state_dict_of_reformer_pytorch(inspect: Inspect, tmp_path: Path) -> None:
+    oracle = PyTorchReformer(ReformerCase("small", {"max_seq_len": 64}, ()))
+    path, config = oracle.save(tmp_path / "folder"), tmp_path / "settings.json"
+    config.write_text(json.dumps(oracle.config))
+    rows = dict(inspect(path, "--config", config, "--config", "max_length=128").rows)
+    assert rows["checkpoint"] == "reformer_pytorch, reformer"
+    assert rows["LSH"] == "rule chunk, 2 rounds of 8 buckets"
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("cached_exports")
+@pytest.mark.parametrize("rule", ["chunk", "band"])
+def test_folder_becomes_a_bundle(rule: str, unsaid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Convert and verify; verify again from the command line: the report notes a rule other than the trained one."""
+    bundle, given = tmp_path / "bundle", ["--config", "max_length=100"]
+    chosen = [] if rule == "chunk" else ["--rule", "band", "--mem-len", "32", "--segment-len", "16"]
+    assert run(["convert", str(unsaid), "-o", str(bundle), "--threads", "1", "--segments", "3", *given, *chosen]) == 0
+    said = capsys.readouterr().err
+    assert ("replaces the model's own rule" in said) == (rule == "band")
+    assert "as transformers sets it at a first document of 100 tokens" in said
+    manifest = read_bundle(bundle)
+    assert (manifest.config["rule"], manifest.config["n_buckets"]) == (rule, [8])
+    assert (manifest.tokenizer.kind, manifest.tokenizer.first_id) == ("bytes", 2)
+    assert run(["verify", str(bundle), str(unsaid), "--threads", "1", "--segments", "2", *given]) == 0
+    assert "equal" in capsys.readouterr().out

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import xlruntime
-from tests.checkpoints.authors_models import authors_code, authors_module, make_oracle
 from tests.checkpoints.refusals import refusal
+from tests.checkpoints.transformer_xl_files import authors_code, authors_module, make_oracle
 from tests.helpers.definitions import Authors, log_probs_by_definition
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert

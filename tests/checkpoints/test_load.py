@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from tests.checkpoints.refusals import refusal
-from xlexport.checkpoints import SourceCheckpoint, format_names, load, safe_pickle
+from xlexport.checkpoints import SourceCheckpoint, format_names, load
+from xlexport.checkpoints.files import inside, read_json
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xltraining.checkpoint import save_checkpoint
+from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
+REFORMER = ReformerConfig(d_model=16, n_head=2, d_head=4, d_inner=20, attn_layers=("lsh", "local"), axial_dims=(4, 12))
 CONFIG = TransformerXLConfig(n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=32, tgt_len=8, mem_len=8)
 
 
@@ -38,18 +37,24 @@ def checkpoint(tmp_path: Path, model: TransformerXL) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["model.pt", "folder"])
+@pytest.mark.parametrize("name", ["weights.bin", "folder"])
 @pytest.mark.parametrize("format", [None, "xltraining"])
-def test_both_forms_are_read(name: str, format: str | None, tmp_path: Path, model: TransformerXL) -> None:
+@pytest.mark.parametrize("kind", ["transformer_xl", "reformer"])
+def test_both_forms_are_read(kind: str, name: str, format: str | None, tmp_path: Path, model: TransformerXL) -> None:
+    trained = model if kind == "transformer_xl" else Reformer(REFORMER)
     path = tmp_path / name
-    save_checkpoint(path, CONFIG, model.state_dict())
+    save_checkpoint(tmp_path / "saved.pt" if name == "weights.bin" else path, trained.config, trained.state_dict())
+    if name == "weights.bin":  # a file's name does not matter
+        (tmp_path / "saved.pt").rename(path)
     source = load(path, format)
     assert isinstance(source, SourceCheckpoint)
-    assert (source.architecture, source.format, source.tokenizer) == ("transformer_xl", "xltraining", "bytes")
-    assert source.config == CONFIG.to_dict()
+    assert (source.architecture, source.format, source.tokenizer) == (kind, "xltraining", "bytes")
+    assert source.config == trained.config.to_dict()
+    assert source.parameters == sum(parameter.numel() for parameter in trained.parameters())
     built = source.build_model()
     assert not built.training
-    assert all(torch.equal(built.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(torch.equal(built.state_dict()[name], tensor) for name, tensor in trained.state_dict().items())
+    assert refusal(path, config={"num_buckets": (8,)}).endswith("Leave out --config.")
 
     files = [path] if path.is_file() else [path / "config.json", path / "model.safetensors"]
     assert list(source.files) == files
@@ -77,48 +82,51 @@ def test_checkpoint_that_changes_after_reading_is_refused(checkpoint: Path) -> N
     assert load(checkpoint).build_model().config == CONFIG
 
 
-def test_name_does_not_matter(checkpoint: Path) -> None:
-    renamed = checkpoint.rename(checkpoint.with_name("weights.bin"))
-    assert load(renamed).format == "xltraining"
+FOLDERS: dict[str, tuple[dict[str, str], str]] = {  # its files, and the end of the message
+    "empty": (
+        {},
+        "a folder without a checkpoint. Give a checkpoint of a known format: docs/",
+    ),
+    "other": (
+        {"config.json": '{"model_type": "gpt2"}', "model.safetensors": ""},
+        "(its config.json says 'gpt2').",
+    ),
+    "one file": ({"a.pt": ""}, "Give the file in it: {path}/a.pt."),
+    "three": (dict.fromkeys(("m.pt", "a0.pt", "a1.pt"), ""), "Give one of the files in it: a0.pt, a1.pt, m.pt."),
+    "many": (
+        dict.fromkeys([f"a{number}.pt" for number in range(8)], ""),
+        "Give one of the files in it: a0.pt, a1.pt, a2.pt, a3.pt, a4.pt and 3 more.",
+    ),
+    "graphs": ({"score.onnx": ""}, "Make one with `xlexport convert CHECKPOINT`."),
+}
 
 
-def test_unknown_format_lists_the_known_ones(checkpoint: Path) -> None:
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_folder_without_a_checkpoint(kind: str, tmp_path: Path) -> None:
+    files, end = FOLDERS[kind]
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    message = refusal(tmp_path, CheckpointNotFoundError)
+    assert end.format(path=tmp_path) in message
+
+
+def test_paths_of_other_kinds(tmp_path: Path, checkpoint: Path) -> None:
+    assert "no such file" in refusal(tmp_path / "absent.pt", CheckpointNotFoundError)
+    (tmp_path / "bundle.json").write_text("{}")
+    assert "already a bundle" in refusal(tmp_path)
     with pytest.raises(CheckpointError, match=f"Use one of: {', '.join(format_names())}"):
         load(checkpoint, "gguf")
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    assert "no such file" in refusal(tmp_path / "absent.pt", CheckpointNotFoundError)
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "absent.pt")
 
 
-def test_folder_without_checkpoint(tmp_path: Path) -> None:
-    assert "a folder without a checkpoint" in refusal(tmp_path, CheckpointNotFoundError)
-
-
-def test_folder_of_a_training_run_names_the_file_in_it(checkpoint: Path) -> None:
-    assert refusal(checkpoint.parent, CheckpointNotFoundError).endswith(f"Give the file in it: {checkpoint}.")
-
-
-@pytest.mark.parametrize(
-    ("more", "said"), [(2, "a0.pt, a1.pt, m.pt"), (7, "a0.pt, a1.pt, a2.pt, a3.pt, a4.pt and 3 more")]
-)
-def test_folder_of_several_files_names_them(more: int, said: str, tmp_path: Path) -> None:
-    for name in ("m", *(f"a{number}" for number in range(more))):
-        (tmp_path / f"{name}.pt").touch()
-    assert refusal(tmp_path, CheckpointNotFoundError).endswith(f"Give one of the files in it: {said}.")
-
-
-def test_bundle_is_told_apart(tmp_path: Path) -> None:
-    (tmp_path / "bundle.json").write_text("{}")
-    assert "already a bundle" in refusal(tmp_path)
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_one_file_of_a_folder_names_the_folder(name: str, tmp_path: Path, model: TransformerXL) -> None:
-    save_checkpoint(tmp_path / "folder", CONFIG, model.state_dict())
-    assert refusal(tmp_path / "folder" / name).endswith(f"Give the folder that it is in: {tmp_path / 'folder'}.")
+    folder = tmp_path / "folder"
+    save_checkpoint(folder, CONFIG, model.state_dict())
+    assert refusal(folder / name).endswith(f"Give the folder that it is in: {folder}.")
+    (folder / name).write_bytes((folder / name).read_bytes()[:-3])
+    assert f"{folder / name}: " in refusal(folder, format="xltraining")
 
 
 @pytest.mark.parametrize(
@@ -157,76 +165,6 @@ def test_flipped_bit_in_a_tensor_is_noticed(checkpoint: Path) -> None:
     checkpoint.write_bytes(content)
     torch.load(checkpoint, weights_only=True)  # torch does not notice
     assert "wrong checksum" in refusal(checkpoint)
-
-
-def test_compressed_archive_is_refused_before_it_is_unpacked(checkpoint: Path, tmp_path: Path) -> None:
-    packed = tmp_path / "packed.pt"
-    with zipfile.ZipFile(checkpoint) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
-        for name in source.namelist():
-            target.writestr(name, source.read(name))
-    assert "compressed or encrypted members" in refusal(packed)
-
-
-class Payload:
-    """Unpickling it creates a file."""
-
-    def __init__(self, witness: Path) -> None:
-        self.witness = witness
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return os.mkdir, (str(self.witness),)
-
-
-def bare_pickle(path: Path, payload: Payload) -> None:
-    path.write_bytes(pickle.dumps({"model": payload}))
-
-
-def old_pickle(path: Path, payload: Payload) -> None:
-    path.write_bytes(pickle.dumps({"model": payload}, protocol=0))
-
-
-def archive(path: Path, payload: Payload) -> None:
-    torch.save({"model": payload}, path)
-
-
-def legacy(path: Path, payload: Payload) -> None:
-    torch.save({"model": payload}, path, _use_new_zipfile_serialization=False)
-
-
-def disguised(path: Path, payload: Payload) -> None:
-    torch.save({"format": "xltraining", "version": 1, "config": CONFIG.to_dict(), "state_dict": payload}, path)
-
-
-def disguised_in_a_newer_pickle(path: Path, payload: Payload) -> None:
-    content = {"format": "xltraining", "version": 1, "config": CONFIG.to_dict(), "state_dict": payload}
-    torch.save(content, path, pickle_protocol=4)
-
-
-@pytest.mark.parametrize("write", [bare_pickle, old_pickle, archive, legacy, disguised, disguised_in_a_newer_pickle])
-@pytest.mark.parametrize("format", [None, "xltraining"])
-def test_pickle_that_would_run_code_does_not(
-    write: Callable[[Path, Payload], None], format: str | None, tmp_path: Path
-) -> None:
-    path, witness = tmp_path / "model.pt", tmp_path / "it ran"
-    write(path, Payload(witness))
-    message = refusal(path, format=format)
-    assert not witness.exists()
-    if format is None:
-        assert "could run code" in message
-
-
-def test_the_payload_would_have_run(tmp_path: Path) -> None:
-    witness = tmp_path / "it ran"
-    pickle.loads(pickle.dumps(Payload(witness)))
-    assert witness.exists()
-
-
-def test_names_in_a_hostile_file_cannot_reach_the_terminal(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    path.write_bytes(b"cos\x1b[2J\nsystem\n(S'x'\ntR.")
-    message = refusal(path)
-    assert message.isprintable()
-    assert "system" in message
 
 
 def test_safetensors_of_another_model_names_its_tensors(tmp_path: Path) -> None:
@@ -271,22 +209,6 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, model: Transfor
     assert "layers.0.attention.output.weight, layers.1.feed_forward.inner.bias" in refusal(path)
 
 
-def test_refusal_of_another_package_ends_in_a_sentence(tmp_path: Path, model: TransformerXL) -> None:
-    save_checkpoint(tmp_path / "folder", CONFIG, model.state_dict())
-    weights = tmp_path / "folder" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(CheckpointError) as caught:
-        load(tmp_path / "folder")
-    assert caught.value.message.startswith(f"{weights}: damaged (") and caught.value.message.endswith(").")
-    assert caught.value.hint == "Copy it again."
-
-
-def test_folder_of_another_kind(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    (tmp_path / "model.safetensors").write_bytes(bytes(64))
-    assert "a folder without a checkpoint" in refusal(tmp_path, CheckpointNotFoundError)
-
-
 def test_unreadable_file_is_an_error_in_one_line(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def deny(self: Path, *arguments: object, **settings: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -295,10 +217,76 @@ def test_unreadable_file_is_an_error_in_one_line(checkpoint: Path, monkeypatch: 
     assert "cannot be read (Permission denied)" in refusal(checkpoint)
 
 
-def test_tensor_with_python_attributes_is_read_without_them(tmp_path: Path) -> None:
-    tensor = torch.arange(6.0).reshape(2, 3)
-    tensor.note = "what a model has noted"  # type: ignore[attr-defined]
-    torch.save({"weight": tensor}, tmp_path / "noted.pt")
-    assert b"_rebuild_from_type_v2" in (tmp_path / "noted.pt").read_bytes()
-    found = safe_pickle.read(tmp_path / "noted.pt")["weight"]
-    assert torch.equal(found, tensor) and not hasattr(found, "note")
+# Nothing outside a folder is read: neither by name nor by link, nor anything but files.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "secret.json").write_text("{}")
+    (tmp_path / "model" / "sub").mkdir(parents=True)
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """Make a snapshot with a file, in a cache with the layout of Hugging Face's hub."""
+    snapshot = tmp_path / "models--owner--name" / "snapshots" / "0123abc"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "models--owner--name" / "blobs").mkdir()
+    (tmp_path / "models--owner--name" / "blobs" / "4567def").write_text('{"n_layer": 3}')
+    (snapshot / "config.json").symlink_to("../../blobs/4567def")
+    return snapshot
+
+
+def test_file_of_the_folder(folder: Path) -> None:
+    assert inside(folder, "config.json") == folder / "config.json"
+    assert inside(folder, "absent.json") == folder / "absent.json"
+    (folder / "other.json").symlink_to("config.json")
+    assert inside(folder, "other.json") == folder / "other.json"
+
+
+def test_folder_that_is_a_link_or_relative(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder.parent / "link").symlink_to(folder)
+    assert inside(folder.parent / "link", "config.json").read_text() == "{}"
+    monkeypatch.chdir(folder)
+    assert inside(Path(), "config.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../secret.json", "/etc/passwd", "sub/../../secret.json", "sub/x", "a\0b", "a/", "x" * 300]
+)
+def test_name_that_leads_out(name: str, folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"leads (out of the folder|nowhere)\.") as caught:
+        inside(folder, name)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("target", "wrong"),
+    [
+        *((target, "leads out of the folder") for target in ("../secret.json", "/etc/passwd", "../absent.json")),
+        ("sub/../../secret.json", "leads out of the folder"),
+        ("absent", "leads nowhere"),
+        ("link", "leads nowhere"),  # a circle
+        ("sub", "is not a file"),
+    ],
+)
+def test_link_that_leads_elsewhere(target: str, wrong: str, folder: Path) -> None:
+    (folder / "link").symlink_to(target)
+    with pytest.raises(CheckpointError, match=f"'link' {wrong}. Put the file itself into it."):
+        inside(folder, "link")
+
+
+def test_pipe_is_not_a_file(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(CheckpointError, match="'pipe' is not a file"):
+        inside(folder, "pipe")
+
+
+@pytest.mark.parametrize("target", ["../../refs/main", "../../../other/blobs/1", "../../../../secret", "../other/x"])
+def test_links_of_the_hubs_cache(target: str, cache: Path) -> None:
+    assert read_json(inside(cache, "config.json")) == {"n_layer": 3}
+    (cache / "model.bin").symlink_to(target)
+    with pytest.raises(CheckpointError, match=r"'model\.bin' leads out of the folder"):
+        inside(cache, "model.bin")

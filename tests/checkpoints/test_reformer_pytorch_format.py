@@ -19,6 +19,7 @@ from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import PyTorchReformer, assert_computes
 from xlexport.checkpoints import load
 from xlexport.checkpoints.formats.reformer_pytorch import KNOWN
+from xltraining.reformer import ReformerConfig as XltrainingConfig
 from xltraining.reformer.lsh import draw_rotations
 
 TOLD = {"heads": 2, "bucket_size": 16, "n_hashes": 2, "causal": True, "max_seq_len": 128}
@@ -49,40 +50,38 @@ def path(tmp_path: Path) -> Path:
 
 def test_configuration_is_what_tensors_and_arguments_say(path: Path) -> None:
     oracle = make(axial_position_emb=True, depth=2)
-    config = load(saved(oracle, path), config=TOLD).config
-    assert config == {
-        "n_token": 50,
-        "d_model": 32,
-        "n_head": 2,
-        "d_head": 8,
-        "d_inner": 128,
-        "attn_layers": ["lsh", "lsh"],
-        "n_hashes": 2,
-        "n_buckets": [8],
-        "chunk_length": 16,
-        "chunks_before": 1,
-        "local_chunk_length": 16,
-        "local_chunks_before": 1,
-        "rule": "chunk",
-        "reads_last": False,
-        "tgt_len": 128,
-        "mem_len": 128,
-        "position": "axial_sum",
-        "axial_shape": [8, 16],
-        "axial_dims": [32, 32],
-        "max_positions": 128,
-        "activation": "gelu",
-        "streams": "mean",
-        "layer_norm_epsilon": 1e-5,
-        "scale_scores": True,
-        "attention_bias": True,
-        "self_mask": -5e4,
-        "hash_seed": 0,
-        "redraw_hashes": False,
-        "dropout": 0.0,
-        "dropatt": 0.0,
-        "ff_chunk": 0,
-    }
+    source = load(saved(oracle, path), config=TOLD)
+    config, counted = source.config, {part.data_ptr(): part.numel() for part in oracle.model.parameters()}
+    assert source.parameters == sum(counted.values())  # each once
+    assert (
+        config
+        == XltrainingConfig(
+            n_token=50,
+            d_model=32,
+            n_head=2,
+            d_head=8,
+            d_inner=128,
+            attn_layers=("lsh", "lsh"),
+            n_hashes=2,
+            n_buckets=(8,),
+            chunk_length=16,
+            local_chunk_length=16,
+            rule="chunk",
+            tgt_len=128,
+            mem_len=128,
+            position="axial_sum",
+            axial_shape=(8, 16),
+            axial_dims=(32, 32),
+            max_positions=128,
+            activation="gelu",
+            streams="mean",
+            layer_norm_epsilon=1e-5,
+            scale_scores=True,
+            attention_bias=True,
+            self_mask=-5e4,
+            dropout=0.0,
+        ).to_dict()
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,30 +100,19 @@ def test_state_dicts_as_they_come(change: Callable[[dict[str, Tensor]], Any], pa
     computes(saved(oracle, path, change), oracle, TOLD)
 
 
-def test_training_wrapper(path: Path) -> None:
+def test_training_wrapper_and_safetensors(path: Path) -> None:
     oracle = make()
     torch.save(TrainingWrapper(oracle.model).state_dict(), path)
     computes(path, oracle, TOLD)
-
-
-def test_safetensors(tmp_path: Path) -> None:
-    oracle = make()
-    path = tmp_path / "weights.safetensors"
-    tensors = oracle.model.state_dict().items()
-    save_file({name: tensor for name, tensor in tensors if "irrev_blocks" not in name}, path)
-    computes(path, oracle, TOLD)
+    tensors = {name: tensor for name, tensor in oracle.model.state_dict().items() if "irrev_blocks" not in name}
+    save_file(tensors, path.with_suffix(".safetensors"))
+    computes(path.with_suffix(".safetensors"), oracle, TOLD)
 
 
 def test_arguments_of_the_constructor_are_accepted_unchanged(path: Path) -> None:
     settings = {"weight_tie": True, "ff_chunks": 3, "lsh_dropout": 0.1, "ff_dropout": 0.1, "full_attn_thres": 16}
     oracle = make(**settings, absolute_position_emb=True)
     computes(saved(oracle, path), oracle, oracle.config)
-
-
-def test_parameters_are_counted_once(path: Path) -> None:
-    oracle = make(depth=2)
-    counted = {parameter.data_ptr(): parameter.numel() for parameter in oracle.model.parameters()}
-    assert load(saved(oracle, path), config=TOLD).parameters == sum(counted.values())
 
 
 # Buckets and rotations.

@@ -16,7 +16,7 @@ import torch
 
 from tests.checkpoints.tensor_bundle_writer import write_bundle
 from tests.checkpoints.tensorflow_reference import Variant
-from xlexport.checkpoints import SourceCheckpoint, format_names
+from xlexport.checkpoints import SourceCheckpoint
 from xlexport.checkpoints import load as load_any
 from xlexport.checkpoints.formats import tensorflow as tensorflow_format
 from xlexport.checkpoints.formats.tensorflow import load, matches
@@ -128,7 +128,7 @@ def test_weights_are_read_and_the_optimizer_is_not(tmp_path: Path) -> None:
     data = tmp_path / "copy" / "model.ckpt-12.data-00000-of-00001"
     whole = data.read_bytes()
     outcomes = []
-    for place in range(0, len(whole), 64):
+    for place in range(0, len(whole), 256):
         data.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
             load(tmp_path / "copy")
@@ -137,7 +137,7 @@ def test_weights_are_read_and_the_optimizer_is_not(tmp_path: Path) -> None:
             assert "Adam" not in str(error)
             outcomes.append(False)
     # Adam keeps two numbers for each weight.
-    assert outcomes.count(True) == pytest.approx(2 * outcomes.count(False), rel=0.2)
+    assert 1 < outcomes.count(True) / outcomes.count(False) < 4
 
 
 def test_published_sizes_are_noted_with_the_published_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,26 +166,15 @@ def test_weights_are_views_of_the_file() -> None:
     assert last - first < 4504  # the size of the data file: all of them are in one piece of memory
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "model.ckpt-12",
-        "model.ckpt-12.index",
-        "model.ckpt-12.data-00000-of-00001",
-        "model.ckpt-12.meta",
-        "checkpoint",
-    ],
-)
+ENDINGS = ("", ".index", ".data-00000-of-00001", ".meta")
+
+
+@pytest.mark.parametrize("name", ["", "checkpoint", *(f"model.ckpt-12{ending}" for ending in ENDINGS)])
 def test_every_way_to_name_it(name: str) -> None:
     path = DATA / "plain" / name
     assert matches(path)
     assert load_any(path).format == "tensorflow"
     assert load_any(path, "tensorflow").parameters == 1124
-
-
-def test_format_is_among_the_known() -> None:
-    assert "tensorflow" in format_names()
 
 
 def refusal(path: Path, config: Mapping[str, Any] | None = None) -> str:
@@ -203,13 +192,6 @@ def copy(name: str, folder: Path, prefix: str = "model.ckpt-12") -> Path:
     for file in (DATA / name).glob("model.ckpt-12.*"):
         shutil.copy(file, folder / file.name.replace("model.ckpt-12", prefix))
     return folder / prefix
-
-
-def test_folder_of_one_checkpoint(tmp_path: Path) -> None:
-    copy("plain", tmp_path, "model[1]")
-    assert load(tmp_path).parameters == 1124
-    assert matches(tmp_path / "model[1]")
-    assert not matches(tmp_path / "model")
 
 
 def test_folder_of_several_checkpoints_follows_its_text_file(tmp_path: Path) -> None:
@@ -238,13 +220,15 @@ def test_text_file_that_names_none_of_the_folder(path: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("content", [b"", b"\x80\x02}q\x00.", b"model_checkpoint_path: 7", bytes(1 << 21)])
 def test_text_file_of_another_kind(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(content)
-    assert not matches(tmp_path)
-    assert not matches(tmp_path / "checkpoint")
+    assert not matches(tmp_path) and not matches(tmp_path / "checkpoint")
     with pytest.raises(CheckpointNotFoundError, match="no TensorFlow checkpoint"):
         load(tmp_path)
 
 
 def test_paths_that_are_not_tensorflow_checkpoints(tmp_path: Path) -> None:
+    copy("plain", tmp_path / "alone", "model[1]")
+    assert load(tmp_path / "alone").parameters == 1124
+    assert matches(tmp_path / "alone" / "model[1]") and not matches(tmp_path / "alone" / "model")
     copy("plain", tmp_path / "huggingface")
     (tmp_path / "huggingface" / "config.json").write_text("{}")
     assert not matches(tmp_path / "huggingface")  # its config.json makes it a Hugging Face checkpoint
@@ -367,10 +351,3 @@ def test_variables_outside_the_model_are_noted(tmp_path: Path) -> None:
     assert load(changed(tmp_path, changes, "plain")).notes == (
         "Left out, because it is not in the scope transformer/: learning_rate.",
     )
-
-
-def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    kernel = floats(8, 6)
-    kernel[3, 3] = np.inf
-    message = refusal(changed(tmp_path, {"transformer/layer_1/rel_attn/r/kernel": kernel}))
-    assert "infinite or undefined weights in layers.1.attention.position.weight" in message

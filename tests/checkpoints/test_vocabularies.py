@@ -32,17 +32,15 @@ TEXT8 = tuple("_etaoinshrdlcumfpgwybvkxjqz")
 
 def fields_of(symbols: tuple[str, ...], **changes: Any) -> dict[str, Any]:
     """Return the attributes of the original code's Vocab."""
+    ids = OrderedDict((symbol, number) for number, symbol in enumerate(symbols))
+    own = {"idx2sym": list(symbols), "sym2idx": ids, "counter": Counter(symbols), "special": ["<eos>"], "eos_idx": 0}
     return {
-        "counter": Counter(symbols),
-        "special": ["<eos>"],
+        **own,
         "min_freq": 0,
         "max_size": None,
         "lower_case": False,
         "delimiter": None,
         "vocab_file": None,
-        "idx2sym": list(symbols),
-        "sym2idx": OrderedDict((symbol, number) for number, symbol in enumerate(symbols)),
-        "eos_idx": 0,
         **changes,
     }
 

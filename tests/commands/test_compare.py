@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,9 +37,9 @@ def scored(invoke: Invoke, tmp_path: Path) -> Callable[..., Path]:
     return run
 
 
-def rows(path: Path) -> list[dict[str, str]]:
+def rows(path: Path, delimiter: str = ",") -> list[dict[str, str]]:
     with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+        return list(csv.DictReader(file, delimiter=delimiter))
 
 
 def test_two_bundles_by_word(invoke: Invoke, scored: Callable[..., Path], tmp_path: Path) -> None:
@@ -52,26 +53,93 @@ def test_two_bundles_by_word(invoke: Invoke, scored: Callable[..., Path], tmp_pa
         expected[-1] |= {"bits_b": values[1]}
         expected[-1] |= {"difference": None if None in values else values[0] - values[1]}
     assert records == expected
-    known = [record["difference"] for record in records if record["difference"] is not None]
-    assert len(known) == len(records) - 1  # the first word of a.txt is a byte without a score
-    mean = sum(known) / len(known)
-    error = math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1) / len(known))
+    texts = list(dict.fromkeys(record["document"] for record in records))
+    by_item = [[r["difference"] for r in records if r["document"] == d and r["difference"] is not None] for d in texts]
+    mean, error = mean_and_error([sum(values) / len(values) for values in by_item])
     (line,) = shown.err.splitlines()
-    assert line.startswith("7 records, 1 of them without a value in one of the tables: bits A ")
-    assert line.endswith(f", A − B {mean:.4f} ± {error:.4f} (mean and standard error over records)")
+    assert line.startswith("7 records, 2 of them without a value on one side: bits A ")
+    assert f", A − B {mean:.4f} ± {error:.4f} (mean and standard error over 2 items, column document)" in line
+    assert line.endswith(f", t(1) = {mean / error:.2f}")
     summary = invoke("compare", a, b, "--json").succeeded().object
-    assert (summary["records"], summary["compared"]) == (7, 6)
+    assert (summary["records"], summary["compared"], summary["n_items"]) == (7, 5, 2)
     assert (summary["mean_difference"], summary["standard_error"]) == pytest.approx((mean, error))
     assert summary["mean_a"] - summary["mean_b"] == pytest.approx(mean)
+    over_words = invoke("compare", a, b, "--json", "--items", "word").succeeded().object
+    known = [record["difference"] for record in records if record["difference"] is not None]
+    assert (over_words["mean_difference"], over_words["standard_error"]) == pytest.approx(mean_and_error(known))
+    assert "one item has no standard error" in invoke("compare", a, b, "--where", f"document={texts[0]}").err
     output = tmp_path / "out.tsv"
     invoke("compare", a, b, "-o", output).succeeded()
-    with output.open(newline="") as file:
-        found = list(csv.DictReader(file, delimiter="\t"))
+    found = rows(output, "\t")
     assert [row["difference"] for row in found] == [
         "" if r["difference"] is None else str(r["difference"]) for r in records
     ]
     assert "a file is there already" in invoke("compare", a, b, "-o", output).error
     invoke("compare", a, b, "-o", output, "--force").succeeded()
+
+
+def mean_and_error(values: list[float]) -> tuple[float, float]:
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+
+
+ITEMS = """item,condition,critical,sentence
+1,expected,soup,"He ate the soup, slowly."
+2,odd,the mouse,We saw a mouse
+1,odd,door,"He ate the door, slowly."
+3,odd,car,He drove a car
+2,expected,moon,We saw a moon again
+3,expected,bus,He drove a bus
+3,other,bus,He drove a bus
+"""
+
+
+@pytest.mark.parametrize("id_field", [(), ("--id-field", "item")])
+def test_conditions_in_one_table(id_field: tuple[str, ...], invoke: Invoke, tmp_path: Path) -> None:
+    """Pair rows by item and place, in any order, and take the error over items."""
+    (tmp_path / "items.csv").write_text(ITEMS)
+    words = tmp_path / "words.csv"
+    line = (
+        "--field",
+        "sentence",
+        "--per",
+        "word",
+        "--set",
+        "punctuation=apart",
+        *id_field,
+        "--bos",
+        " ",
+        "--threads",
+        "1",
+    )
+    invoke("score", BUNDLES[0], tmp_path / "items.csv", *line, "-o", words).succeeded()
+    bits = {(row["item"], row["condition"], row["index"]): float(row["bits"]) for row in rows(words)}
+    pair = ("compare", words, "--pair", "condition=expected,odd")
+    shown = invoke(*pair, "--format", "csv").succeeded()
+    found = list(csv.DictReader(io.StringIO(shown.out)))
+    assert [(row["item"], row["index"]) for row in found] == [
+        *(("1", str(n)) for n in range(7)), *(("2", str(n)) for n in range(5)), *(("3", str(n)) for n in range(4)),
+    ]  # fmt: skip
+    assert found[11]["bits_odd"] == found[11]["difference"] == ""  # "again" has no partner
+    assert "16 records, 1 of them without a value on one side" in shown.err
+    for row in found[:11]:
+        expected = bits[row["item"], "expected", row["index"]] - bits[row["item"], "odd", row["index"]]
+        assert float(row["difference"]) == expected
+    critical = invoke(*pair, "--by", "item,index", "--where", "word=critical", "--json").succeeded().object
+    differences = [bits[item, "expected", "3"] - bits[item, "odd", "3"] for item in ("1", "3")]
+    assert (critical["n_items"], critical["records"]) == (2, 3)  # no word of item 2 is "the mouse"
+    assert (critical["mean_difference"], critical["standard_error"]) == pytest.approx(mean_and_error(differences))
+    assert critical["t"] == pytest.approx(critical["mean_difference"] / critical["standard_error"])
+    by_index = invoke(*pair, "--by", "item", "--where", "index=3", "--json").succeeded().object
+    assert by_index["n_items"] == 3
+    for options, problem in {
+        ("--by", "item"): f"{words}:3: a second row of condition 'expected' with item '1'; the first is {words}:2.",
+        ("--by", "word"): f"{words}:20: a second row of condition 'odd' with word 'He'",
+        ("--by", "critical,index"): "no row of 'expected' has the critical and index of one of 'odd'",
+        ("--pair", "condition=expected,od"): "no row has condition 'od', found only 'odd', 'other', 'expected'",
+        ("--where", "item=9"): "no row has condition 'expected', found only no rows",
+        ("--where", "itm=9"): "no column 'itm', found only 'document', 'item'",
+    }.items():
+        assert problem in invoke(*pair, *options).error
 
 
 @pytest.mark.parametrize("level", ["document", "line", "word", "token"])
@@ -132,13 +200,12 @@ def test_tables_that_do_not_match(invoke: Invoke, tmp_path: Path) -> None:
         assert (shown.code, shown.out) == (1, "")
         return str(shown.error).replace(str(tmp_path) + "/", "")
 
-    same = (
-        "Make both tables from the same documents in the same order, or choose columns, "
-        "for instance --by item,index,word."
-    )
-    assert refusal("a", "word") == f"Error: word.csv:3: word is 'cat', but 'dog' in a.csv:3. {same}"
-    assert refusal("a", "short") == f"Error: a.csv:3: a row that the other table does not have. {same}"
-    assert refusal("short", "a") == f"Error: a.csv:3: a row that the other table does not have. {same}"
+    same = "Make both tables from the same documents in the same order, or"
+    without = f"{same} leave word out: --by document,index."
+    assert refusal("a", "word") == f"Error: word.csv:3: word is 'cat', but 'dog' in a.csv:3. {without}"
+    for pair in (("a", "short"), ("short", "a")):
+        where = f"{same} choose rows with --where."
+        assert refusal(*pair) == f"Error: a.csv:3: a row that the other table does not have. {where}"
     assert refusal("a", "text") == "Error: text.csv:3: bits is 'many', expected a number or nothing. Check --value."
     assert "nan.csv:2: bits is 'nan', expected a number" in refusal("a", "nan")
     assert "columns.csv:2: no column 'bits', found only 'document', 'word'." in refusal("a", "columns")
@@ -163,6 +230,9 @@ def test_nothing_is_written_if_tables_do_not_match(invoke: Invoke, tmp_path: Pat
         (("--json", "-o", "x.csv"), "--json prints the summary alone. Leave out --output and --format."),
         (("--format", "parquet"), "Parquet is a format of files. Give one with -o."),
         (("-o", "x.txt"), "x.txt: no format of that ending"),
+        (("--pair", "x=a,b"), "Give a second table, or two conditions of one table: --pair condition=A,B."),
+        *((("--pair", text), "is not a column with two values") for text in ("x", "x=a", "=a,b", "x=a,a", "x=a,b,c")),
+        (("--where", "x"), "'x' is not a column with a value, such as index=3."),
     ],
 )
 def test_usage(options: tuple[str, ...], what: str, invoke: Invoke) -> None:

@@ -107,21 +107,16 @@ def test_full_context_counts_the_same_tokens_at_every_length(invoke: Invoke, tmp
 
 
 def test_tables(invoke: Invoke, tmp_path: Path) -> None:
-    text = write(tmp_path / "text.txt")
-    one = invoke("context", EMPTY, text, *RECL, "--lengths", "4,8").succeeded()
-    assert one.err == (
-        f"at most 4 passes over {len(PROSE)} tokens, 2 of them only while RECL is not found (--step, --longest, "
-        "--no-recl)\n"
-    )
-    lines = one.out.splitlines()
-    assert lines[0] == f"{text}: {len(PROSE) - 1} of {len(PROSE)} tokens scored"
-    assert lines[2].split() == ["memory", "context", "bits", "per", "byte", "change", "tokens/s"]
-    assert [line.split()[0] for line in lines[3:6]] == ["2", "4", "5"]
-    assert lines[-2].split() == ["RECL", "hardest", "25%", "all", "tokens"]
     copied = Path(shutil.copytree(ZEROS, tmp_path / "other.bundle"))
-    two = invoke("context", EMPTY, text, "--beside", copied, *RECL, "--lengths", "4,8").succeeded()
-    assert "other.bundle, bits per byte" in two.out
-    assert two.out.splitlines()[-1].startswith("other.bundle ")
+    line = ("context", EMPTY, write(tmp_path / "text.txt"), *RECL, "--lengths", "4,8")
+    one = invoke(*line).succeeded()
+    assert one.err.startswith(f"at most 4 passes over {len(PROSE)} tokens, 2 of them only while RECL is not found")
+    assert [row.split()[0] for row in one.out.splitlines()[2:6]] == ["memory", "2", "4", "5"]
+    two = invoke(*line, "--beside", copied).succeeded()
+    assert "other.bundle, bits per byte" in two.out and two.out.splitlines()[-1].startswith("other.bundle ")
+    ids = write(tmp_path / "ids.txt", b" ".join(b"%d" % (n % 29) for n in range(60)))
+    free = invoke("context", FREE, "--ids", ids, "--no-recl", "--lengths", "4", "--threads", "1").succeeded()
+    assert "bits per token" in free.out and "Without same_length a token sees the memory" in free.err
 
 
 def test_memories_too_short_for_recl_are_measured_without_it(invoke: Invoke, tmp_path: Path) -> None:
@@ -129,13 +124,6 @@ def test_memories_too_short_for_recl_are_measured_without_it(invoke: Invoke, tmp
     assert found.object["recl"] is None
     assert [length["mem_len"] for length in found.object["models"][0]["lengths"]] == [1, 3, 6, 12, 24]
     assert found.err.startswith("without RECL: no memory has --start + --step = 200 tokens, the longest has 24\n")
-
-
-def test_standard_input_serves_every_model(invoke: Invoke) -> None:
-    line = ("context", EMPTY, "-", "--beside", ZEROS, "--no-recl", "--lengths", "4", "--threads", "1", "--json")
-    report = invoke(*line, stdin=PROSE).succeeded().object
-    assert report["documents"] == ["standard input"]
-    assert report["scored_tokens"] == len(PROSE) - 1
 
 
 def test_what_score_reads_is_read(invoke: Invoke, tmp_path: Path) -> None:
@@ -148,21 +136,12 @@ def test_what_score_reads_is_read(invoke: Invoke, tmp_path: Path) -> None:
     line = ("--beside", ZEROS, "--no-recl", "--lengths", "4", "--threads", "1", "--json")
     packed = invoke("context", EMPTY, folder, *line).succeeded().object
     listed = invoke("context", EMPTY, lines, "--field", "text", *line).succeeded().object
-    for report in (packed, listed):
+    piped = invoke("context", EMPTY, "-", *line, stdin=PROSE).succeeded().object
+    for report in (packed, listed, piped):
         assert report["scored_tokens"] == len(PROSE) - 1
         model = xlruntime.load(ZEROS, threads=1)
         nats = report["models"][1]["lengths"][0]["nats"]
         assert nats == pytest.approx(losses_of(model, PROSE, 4).sum())
-
-
-def test_segments_of_their_own_are_told_of(invoke: Invoke, tmp_path: Path) -> None:
-    ids = write(tmp_path / "ids.txt", b" ".join(b"%d" % (n % 29) for n in range(60)))
-    found = invoke("context", FREE, "--ids", ids, "--no-recl", "--lengths", "4", "--threads", "1").succeeded()
-    assert found.err.splitlines() == [
-        "1 pass over 60 tokens",
-        "Without same_length a token sees the memory and the earlier tokens of its segment: `context` is the mean.",
-    ]
-    assert "bits per token" in found.out
 
 
 def test_reformers_of_rule_band(invoke: Invoke, tmp_path: Path) -> None:

@@ -92,6 +92,14 @@ def test_container_limits_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unknown_system_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xlexport.commands.doctor, "_read", lambda path: None)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     checks = by_name(run_checks())
     assert checks["cores"].ok is True
     assert (checks["memory"].ok, checks["instruction sets"].ok) == (None, None)
+
+
+def test_busy_cores_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 1.0, 1.0))
+    cores = by_name(run_checks())["cores"]
+    assert cores.ok is None and cores.detail.endswith("load 1000.0")
+    assert cores.hint is not None and "--threads 1" in cores.hint

@@ -283,6 +283,16 @@ def test_generate_prints_prompt_and_text(bundle: Path, prose: Path, invoke: Invo
     assert shown.out == "\ufffd café\n"
 
 
+def test_generate_ends_before_a_stop(bundle: Path, invoke: Invoke) -> None:
+    command = ("generate", bundle, "It was", "-n", "40", "--seed", "5", "--json")
+    text = invoke(*command).succeeded().object["text"]
+    for stop in (text[9:12], text[20]):
+        found = invoke(*command, "--stop", "\x00\x00", "--stop", stop).succeeded().object
+        assert found["text"] == text.partition(stop)[0] and len(found["ids"]) < 40
+    lines = invoke(*command, "--stop", r"\n", "--repetition-penalty", "1.3", "--min-p", "0.1").succeeded().object
+    assert "\n" not in lines["text"] and lines["text"] != text
+
+
 # inspect
 
 

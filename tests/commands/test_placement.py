@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 import xlruntime
-from xlexport.bench.operator_profile import OperatorTime
-from xlexport.bench.report import profile_lines
 from xlexport.commands.inspect import placement_rows
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -73,12 +71,3 @@ def test_strict_device_reaches_the_runtime(
     line += [*(["--set=strict_device=true"] if strict else [])]
     assert invoke(*line).error == "Error: device cuda:1: asked for."
     assert asked == [{"device": "cuda:1", "ops": "none", "strict_device": strict, "cuda_graphs": False, "threads": 2}]
-
-
-def test_profile_names_providers_where_not_all_of_it_runs_on_the_cpu() -> None:
-    between = OperatorTime("(between operators)", "", 0.5, 25, 0)
-    on_cpu, on_cuda = (OperatorTime("MatMul", provider, 1.5, 75, 3) for provider in (CPU, CUDA))
-    assert profile_lines([on_cpu, between])[1].split() == ["MatMul", "1.500", "75.0%", "3"]
-    header, line, _ = profile_lines([on_cuda, between])
-    assert header.split()[-1] == "provider"
-    assert line.split() == ["MatMul", "1.500", "75.0%", "3", CUDA]

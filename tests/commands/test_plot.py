@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -102,20 +100,6 @@ def test_bits_are_drawn(suffix: str, invoke: Invoke, text: Path, tmp_path: Path)
     assert is_picture(path)
 
 
-def test_bar_on_a_terminal(invoke: Invoke, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("xlexport.progress_bar.BAR_EVERY", 0)
-    monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    invoke("plot", "bits", EMPTY, text, "--json", "--threads", "1").succeeded()
-    assert "scoring" in terminal.getvalue() and "%" in terminal.getvalue()
-    assert terminal.getvalue().endswith("  \r")  # nothing of it stays
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize("name", ["_x", "$x$", "$\\frac$"])
 def test_names_are_shown_as_they_are(name: str) -> None:
     """Show every name in the legend, and none as a formula."""
@@ -205,8 +189,3 @@ def test_documents_of_one_token_have_no_curve() -> None:
     model = xlruntime.load(EMPTY, threads=1)
     with pytest.raises(XlexportError, match="one, two: fewer than two tokens, so nothing to score"):
         bits_along(model, [xlruntime.Document(name, b"x") for name in ("one", "two")], unit="byte")
-
-
-def test_json_has_no_numbers_that_json_lacks(invoke: Invoke, text: Path) -> None:
-    out = invoke("plot", "bits", EMPTY, text, "--json", "--threads", "1").succeeded().out
-    assert json.loads(out)[0]["document"] == str(text)

@@ -181,8 +181,10 @@ def test_training_that_is_asked_to_end_saves_and_goes_on(
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=SECONDS)
     assert process.returncode == INTERRUPTED, err.decode()
-    stopped = re.search(r"stopped at step ([0-9,]+); go on with --resume", err.decode())
-    assert stopped is not None, err.decode()
+    stopping, end = err.decode().splitlines()
+    assert stopping == "stopping: the run will be saved. Another Ctrl-C ends it at once, unsaved."
+    stopped = re.fullmatch(r"stopped at step ([0-9,]+) of 1,000,000; wrote .*checkpoint.pt; go on with --resume", end)
+    assert stopped is not None, end
     step = int(stopped[1].replace(",", ""))
     assert step >= 5
     checkpoint = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)

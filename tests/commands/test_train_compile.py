@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from tests.training.runs import read_log, run
 from xltraining.checkpoint import load_checkpoint
-from xltraining.train import TrainingConfig, TrainingResult, train
+from xltraining.train import TrainingConfig
 from xltraining.transformer_xl import TransformerXLConfig
 
 if TYPE_CHECKING:
@@ -38,43 +38,29 @@ TRAINING = TrainingConfig(
 )
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    file = tmp_path / "text.txt"
-    file.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 60)
-    return file
-
-
-def run(text: Path, out: Path, training: TrainingConfig, resume: bool = False) -> TrainingResult:
-    return train(MODEL, training, [text], [], out, resume=resume, report=lambda line: None)
-
-
-def losses(result: TrainingResult) -> list[float]:
-    lines = (result.checkpoint.parent / "log.jsonl").read_text().splitlines()
-    return [json.loads(line)["bits_per_byte"] for line in lines]
-
-
 def test_updates_are_those_without_it_and_the_run_goes_on_without_it(
-    text: Path, tmp_path: Path, invoke: Invoke
+    prose: Path, tmp_path: Path, invoke: Invoke
 ) -> None:
     """Sums in another order differ by float32's rounding, 6e-8 of their terms, which eight updates make larger."""
-    plain = run(text, tmp_path / "plain", TRAINING)
-    whole = run(text, tmp_path / "whole", replace(TRAINING, compile=True))
-    assert losses(whole) == pytest.approx(losses(plain), rel=1e-5)
-    expected, found = (load_checkpoint(result.checkpoint).state_dict for result in (plain, whole))
-    assert list(found) == list(expected)  # no name of a wrapper
-    for name, weight in expected.items():
-        torch.testing.assert_close(found[name], weight, atol=1e-5, rtol=0)  # eight steps move a weight by up to 5e-3
+    plain, whole = tmp_path / "plain", tmp_path / "whole"
+    run(MODEL, TRAINING, plain, [prose])
+    run(MODEL, replace(TRAINING, compile=True), whole, [prose])
+    losses, expected = ([line["bits_per_byte"] for line in read_log(out)] for out in (whole, plain))
+    assert losses == pytest.approx(expected, rel=1e-5)
+    weights, compiled = (load_checkpoint(out / "checkpoint.pt").state_dict for out in (plain, whole))
+    assert list(compiled) == list(weights)  # no name of a wrapper
+    for name, weight in weights.items():
+        torch.testing.assert_close(compiled[name], weight, atol=1e-5, rtol=0)  # eight steps move one by up to 5e-3
 
-    resumed = run(text, tmp_path / "whole", replace(TRAINING, steps=9), resume=True)
+    resumed = run(MODEL, replace(TRAINING, steps=9), whole, [prose], resume=True)
     assert resumed.step == 9 and not resumed.interrupted
     bundle = tmp_path / "model.bundle"
     invoke("convert", resumed.checkpoint, "-o", bundle).succeeded()
     invoke("verify", bundle, resumed.checkpoint).succeeded()
 
 
-def test_a_machine_without_a_compiler_is_an_error(text: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "xlexport", "train", text, "-o", tmp_path / "run", "--compile", "--steps", "1"]
+def test_a_machine_without_a_compiler_is_an_error(prose: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "xlexport", "train", prose, "-o", tmp_path / "run", "--compile", "--steps", "1"]
     environment = os.environ | {"CXX": str(tmp_path / "missing"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     finished = subprocess.run([*map(str, command)], check=False, env=environment, stderr=subprocess.PIPE, text=True)
     assert finished.returncode != 0 and not (tmp_path / "run").exists()

@@ -122,7 +122,7 @@ def test_help_in_a_process_of_its_own(call: Invoke) -> None:
         (["bench", "bundle", "--repeats", "0"], "0 is not in the range x>=1"),
         (["plot", "bits", "bundle", "text", "-o", "x.png/"], "'x.png/' is the name of a folder. Give that of a file."),
         (["context", "bundle", "text", "--plot", "x.png/"], "'x.png/' is the name of a folder. Give that of a file."),
-        (["train", "text"], "Missing option '-o' / '--out'"),
+        (["train", "text"], "Missing option '-o' / '--output'"),
         (["train", "-o", "run", "--set=model.first_memory=full"], "'full' is not one of 'empty', 'zeros'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -14,9 +14,8 @@ from xlruntime.bundle import Bundle
 from xlruntime.bundle_files import read_bundle
 
 from .actions import Case, Files, opening
-from .bundles import GOLDEN, ROOT, SAMPLES
+from .bundles import GOLDEN, ROOT, SAMPLES, WITHIN
 from .player import floats
-from .small_bundles import WITHIN
 
 __all__ = ["honest_cases"]
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import safe_open
 
-from xlruntime import Document, Model, Sampling, Scores, Stream, load
+from xlruntime import Document, Model, Sampling, Scores, Stream, XlruntimeError, load
 
 __all__ = ["Player", "floats", "metadata_of", "scored"]
 
@@ -48,6 +48,26 @@ class Player:
         """
         found: dict[str, Any] = getattr(self, f"_{action['do']}")(action)
         return found
+
+    def attempt(self, action: Action, where: str, problems: list[str]) -> dict[str, Any] | None:
+        """Run one action, and return what it gives, or None if it is refused; note where that is not as it says.
+
+        Raises:
+            XlruntimeError: the action is refused, and says nothing of it.
+        """
+        wanted = action.get("error")
+        try:
+            values = self.play(action)
+        except XlruntimeError as error:
+            if wanted is None:
+                raise
+            if error.code != wanted["code"]:
+                problems.append(f"{where}: {type(error).__name__}: {error}; expected {wanted}")
+            return None
+        if wanted is not None:
+            problems.append(f"{where}: nothing was refused, expected {wanted}")
+            return None
+        return values
 
     def state(self, name: str) -> Path:
         """Return the file of a state: one that a stream of this case has saved, or one of the kit."""

@@ -13,8 +13,6 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from xlruntime import XlruntimeError
-
 from .actions import Case
 from .bundles import SAMPLES, write_bundles
 from .cases import honest_cases
@@ -54,24 +52,17 @@ def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = 
 
 def record(kit: Path, case: Case) -> list[str]:
     """Play a case, add to its actions what they give, and return what `xlruntime` does otherwise than the case says."""
-    problems = []
+    problems: list[str] = []
     with tempfile.TemporaryDirectory() as work:
         player = Player(kit, Path(work), ops="none")  # what every machine has
         for number, action in enumerate(case["actions"]):
-            where, wanted = f"{case['name']}, action {number} ({action['do']})", action.get("error")
-            try:
-                found = player.play(action)
-            except XlruntimeError as error:
-                if wanted is None or error.code != wanted["code"]:
-                    problems.append(f"{where}: {type(error).__name__}: {error}; expected {wanted}")
-                continue
-            if wanted is not None:
-                problems.append(f"{where}: nothing was refused, expected {wanted}")
-            if "within" in case:  # ranks change with any rounding
-                found.pop("rank", None)
-            action.setdefault("expect", found)
-            if "keep" in action:
-                shutil.copyfile(player.state(action["as"]), kit / "states" / f"{action['keep']}.safetensors")
+            where = f"{case['name']}, action {number} ({action['do']})"
+            if (values := player.attempt(action, where, problems)) is not None:
+                if "within" in case:  # ranks change with any rounding
+                    values.pop("rank", None)
+                action.setdefault("expect", values)
+                if "keep" in action:
+                    shutil.copyfile(player.state(action["as"]), kit / "states" / f"{action['keep']}.safetensors")
     return problems
 
 

@@ -34,6 +34,10 @@ CONTEXTS = """item,idiom,neutral,ending
 1,Once upon a,She never had a,time when she was happy.
 2,He shook his,He saw his,head and said nothing.
 """
+CONDITIONS = """item,condition,sentence
+1,expected,The cook stirred the soup with a spoon.
+1,unexpected,The cook stirred the soup with a table.
+"""
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +64,7 @@ def page_folder(converted: tuple[Path, str], tmp_path: Path) -> Path:
     if ALICE.is_file():
         (folder / ALICE.name).symlink_to(ALICE)
     texts = {"book.txt": topics["assignment"], "valid.txt": RIVER, "train.txt": (RIVER + WATER) * 8}
-    texts["contexts.csv"] = CONTEXTS
+    texts |= {"contexts.csv": CONTEXTS, "conditions.csv": CONDITIONS}
     for name, text in texts.items():
         (folder / name).write_text(text, "utf-8")
     (folder / "books").mkdir()

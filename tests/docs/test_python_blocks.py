@@ -13,6 +13,7 @@ from xlexport.commands import run
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 HERE = [
+    "docs/coming_from_gpt2.md",
     "docs/native.md",
     "docs/protocols.md",
     "docs/start_embedding.md",
@@ -23,6 +24,7 @@ WORDS = Vocabulary("words", ("<eos>", "<unk>", "the", "cat", "sat"), unk="<unk>"
 ELSEWHERE = {
     "README.md": "tests/runtime/test_api_page.py",
     "docs/api.md": "tests/runtime/test_api_page.py",
+    "docs/checkpoints.md": "tests/checkpoints/test_huggingface_format.py",
     "docs/scoring.md": "tests/scoring/test_output_tables.py",
     "docs/serving.md": "tests/serve/test_http.py",
     "docs/torch_formats.md": "tests/export/test_torch_formats.py",
@@ -42,7 +44,7 @@ def test_python_of_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Monk
         Path("bundle/vocabulary.json").write_text(WORDS.to_json(), "utf-8")
     else:
         Path("bundle").symlink_to(golden_bundle(EMPTY))
-    if page == "docs/start_reading_experiments.md":
+    if page in ("docs/start_reading_experiments.md", "docs/coming_from_gpt2.md"):
         pytest.importorskip("pandas", reason="needs pandas")
         Path("items.csv").write_text(ITEMS, "utf-8")
         options = ["--field", "sentence", "--context-field", "preamble", "--per", "word", "-o", "words.csv"]

@@ -80,14 +80,10 @@ NOT_RUN = {
         "docs/api.md",
         "pip install '.[cpu]'    # in a clone: numpy, ONNX Runtime, safetensors, tqdm; no PyTorch, no ONNX",
     ): (INSTALLS),
-    (
-        "docs/how_large.md",
-        "$ python -m benchmarks.how_large --rate 9394 --tokens 1e12 --cores 1000",
-    ): "runs in the repository: tests/test_how_large.py compares it",
-    ("docs/duplication.md", "python -m benchmarks.duplication_table --out RUNS"): "trains for hours",
+    ("docs/duplication.md", "python -m experiments reformer_table2 --out RUNS"): "trains for hours",
     (
         "docs/duplication.md",
-        "python -m benchmarks.duplication_table --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 "
+        "python -m experiments reformer_table2 --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 "
         "--device cuda",
     ): "trains for hours",
     ("docs/images.md", "pip download --no-deps scikit-image==0.26.0 scikit-learn==1.9.1 -d wheels"): (
@@ -99,9 +95,6 @@ NOT_RUN = {
     ): "needs photographs and trains for an hour: tests/commands/test_picture.py trains on one",
     ("docs/images.md", "xlexport picture images.bundle chelsea.png coffee.png -o images.png --seed 0"): (
         "needs the trained model: tests/commands/test_picture.py draws with a small one"
-    ),
-    ("docs/images.md", "python -m benchmarks.image_bits run/checkpoint.pt images.bundle chelsea.png coffee.png"): (
-        "needs the trained model: tests/commands/test_picture.py compares the scores of a small one"
     ),
     ("docs/javascript.md", "npm ci && npm run build                               # in runtime/js"): (
         "tests/web/test_javascript.py builds the package and installs it"
@@ -125,15 +118,15 @@ NOT_RUN = {
     ("docs/quantization.md", "$ xlexport quantize bundle -o small --dtype weight-int4"): MINUTES,
     ("docs/reformer.md", "xlexport convert CHECKPOINT -o bundle && xlexport inspect bundle"): SYNOPSIS,
     ("docs/reformer.md", "one round, chunk_length 4; tokens sorted by bucket, then by position"): DRAWING,
-    ("docs/reformer.md", "xlexport train FILES… --valid HELD_OUT --architecture reformer --out run"): SYNOPSIS,
+    ("docs/reformer.md", "xlexport train FILES… --valid HELD_OUT --architecture reformer -o run"): SYNOPSIS,
     (
         "docs/reformer.md",
-        "xlexport train --architecture reformer --task duplication --set training.word_length=255 --out run \\",
+        "xlexport train --architecture reformer --task duplication --set training.word_length=255 -o run \\",
     ): "trains for hours",
     (
         "docs/report.md",
-        "xlexport report BUNDLE FILES… [-o PAGE.html] [--with BUNDLE2] [--context-field NAME]… "
-        "[--picture FILE.svg|png] [--title TITLE] [--force]",
+        "xlexport report BUNDLE FILES… [-o PAGE.html] [--bos TOKEN] [--with BUNDLE2] [--field NAME [--keep NAME,NAME] "
+        "[--context-field NAME]…]",
     ): SYNOPSIS,
     ("docs/report.md", "xlexport report BUNDLE items.jsonl --field sentence --with BUNDLE2"): SYNOPSIS,
     (
@@ -162,9 +155,10 @@ NOT_RUN = {
         "docs/web.md",
         "xlexport web BUNDLE -o SITE [--serve] [--port PORT] [--title TITLE] [--runtime FOLDER] [--force]",
     ): (SYNOPSIS),
+    ("docs/web.md", "pip install ./runtime/js"): INSTALLS,
     (
         "docs/training_words.md",
-        "torchrun --nproc-per-node 2 -m xlexport train data --out run --set training.micro_batches=4",
+        "torchrun --nproc-per-node 2 -m xlexport train data -o run --set training.micro_batches=4",
     ): "tests/training/test_processes.py trains in two processes",
     ("docs/translating.md", "python -m experiments.numbers pairs --out pairs"): MINUTES,
     ("docs/vocabularies.md", "xlexport convert model.pt -o bundle --tokenizer cache.pt"): OTHER_FILES,
@@ -186,6 +180,7 @@ OTHER_LANGUAGES = {
     "cpp": "tests/native/test_c_programs.py",
     "cmake": "tests/native/test_c_programs.py",
     "js": "tests/web/test_javascript.py",
+    "r": "tried by hand with R 4.2 and lme4 1.1",
     "toml": "tests/prepare/test_prepare.py",
     "yaml": "tests/harness/test_harness.py",  # the same task
     "{eval-rst}": "scripts/docs",

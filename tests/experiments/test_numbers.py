@@ -18,10 +18,7 @@ NAMES = {
     1101: ("one thousand one hundred one", "eintausendeinhunderteins"),
     31000: ("thirty one thousand", "einunddreißigtausend"),
     77017: ("seventy seven thousand seventeen", "siebenundsiebzigtausendsiebzehn"),
-    99999: (
-        "ninety nine thousand nine hundred ninety nine",
-        "neunundneunzigtausendneunhundertneunundneunzig",
-    ),
+    99999: ("ninety nine thousand nine hundred ninety nine", "neunundneunzigtausendneunhundertneunundneunzig"),
 }
 
 

@@ -28,7 +28,7 @@ def test_recipe_trains_with_every_setting(recipe: Path, invoke: Invoke, tmp_path
     text.write_text("a few words of a text , with a line for each sentence .\n" * 40, "utf-8")
     invoke("prepare", text, "--valid", text, "--unit", "words", "-o", data).succeeded()
     smaller = [f"--{name.replace('_', '-')}={value}" for values in SMALLER.values() for name, value in values.items()]
-    invoke("train", data, "--settings", recipe, *smaller, "--out", out).succeeded()
+    invoke("train", data, "--settings", recipe, *smaller, "-o", out).succeeded()
     run, given = saved_run(out), tomllib.loads(recipe.read_text("utf-8"))
     assert set(given) == {"architecture", *SMALLER}
     for table, config in (("model", run.model_config), ("training", run.training_config)):

@@ -10,8 +10,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from experiments import reformer_figure3, reformer_figure4, reformer_figure5, reformer_scales, reformer_table3
-from experiments.scales import Scale, training_of
+from experiments import reformer, reformer_table2, reformer_table3
+from experiments.__main__ import main
+from experiments.running import Scale, training_of
 from tests.training.reformers import make, tokens_of
 from xltraining.reformer import ReformerConfig
 from xltraining.training_config import TrainingConfig
@@ -19,18 +20,18 @@ from xltraining.training_config import TrainingConfig
 
 def test_a_model_under_its_own_attention_is_itself() -> None:
     model, tokens = make(attn_layers=("lsh", "lsh")), tokens_of(1, 30)
-    same = reformer_figure4.with_attention(model, 2).double()
+    same = reformer.with_attention(model, 2).double()
     with torch.no_grad():
         torch.testing.assert_close(same(tokens)[0], model(tokens)[0], atol=1e-6, rtol=0)  # its weights are float32
-        full = reformer_figure4.with_attention(model, None).double()
+        full = reformer.with_attention(model, None).double()
         assert (full(tokens)[0] - model(tokens)[0]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("scale", reformer_scales.SCALES.values(), ids=reformer_scales.SCALES)
+@pytest.mark.parametrize("scale", reformer.SCALES.values(), ids=reformer.SCALES)
 def test_models_that_share_runs_are_equal(scale: Scale) -> None:
     found: dict[str, set[tuple[ReformerConfig, TrainingConfig]]] = {}
-    for one in (*reformer_figure3.VARIANTS, *reformer_figure4.VARIANTS, *reformer_figure5.VARIANTS):
-        settings = reformer_scales.config_of(one, scale, 256), training_of(one, scale, 0, "cpu")
+    for one in (variant for variants in reformer.VARIANTS.values() for variant in variants):
+        settings = reformer.config_of(one, scale, 256), training_of(one, scale, 0, "cpu")
         found.setdefault(one.run or one.name, set()).add(settings)
     assert {name: len(configs) for name, configs in found.items()} == dict.fromkeys(found, 1)
     assert len(found) == 4 + 5 + 2
@@ -39,11 +40,11 @@ def test_models_that_share_runs_are_equal(scale: Scale) -> None:
 
 @pytest.mark.full
 def test_curves_are_means_of_the_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    micro = replace(reformer_scales.SCALES["tiny"], steps=2, tgt_len=16, seeds=2, batch_size=2)
-    monkeypatch.setitem(reformer_scales.SCALES, "tiny", micro)
+    micro = replace(reformer.SCALES["tiny"], steps=2, tgt_len=16, seeds=2, batch_size=2)
+    monkeypatch.setitem(reformer.SCALES, "tiny", micro)
     (tmp_path / "text").write_bytes(b"One sentence. Another one! " * 60)
-    arguments = ["layers", "--out", str(tmp_path), "--text", str(tmp_path / "text")]
-    found = CliRunner().invoke(reformer_figure5.main, arguments, catch_exceptions=False)
+    arguments = ["reformer_figure5_layers", "--out", str(tmp_path), "--text", str(tmp_path / "text")]
+    found = CliRunner().invoke(main, arguments, catch_exceptions=False)
     lines = found.stdout.splitlines()
     assert len(lines) == 1 + 3 + 1 + 2
     assert lines[-1].startswith("4 layers better than 2")
@@ -55,11 +56,11 @@ def test_curves_are_means_of_the_seeds(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.full
 def test_rounds_are_printed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    micro = replace(reformer_scales.SCALES["tiny"], steps=2, tgt_len=16, seeds=1, batch_size=2)
-    monkeypatch.setitem(reformer_scales.SCALES, "tiny", micro)
+    micro = replace(reformer.SCALES["tiny"], steps=2, tgt_len=16, seeds=1, batch_size=2)
+    monkeypatch.setitem(reformer.SCALES, "tiny", micro)
     (tmp_path / "text").write_bytes(b"One sentence. Another one! " * 60)
-    arguments = ["--out", str(tmp_path), "--text", str(tmp_path / "text")]
-    found = CliRunner().invoke(reformer_figure4.main, arguments, catch_exceptions=False)
+    arguments = ["reformer_figure4", "--out", str(tmp_path), "--text", str(tmp_path / "text")]
+    found = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert len(found.stdout.splitlines()) == 7
     assert (tmp_path / "tiny" / "reformer_figure4.png").stat().st_size > 0
     kept = json.loads((tmp_path / "tiny" / "reformer_figure4.json").read_text())
@@ -68,9 +69,19 @@ def test_rounds_are_printed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.full
 def test_speed_is_printed_and_drawn(tmp_path: Path) -> None:
-    arguments = ["speed", "--out", str(tmp_path), "--tokens", "64", "--shortest", "32", "--repeats", "1"]
-    found = CliRunner().invoke(reformer_figure5.main, arguments, catch_exceptions=False)
-    assert len(found.stdout.splitlines()) == 1 + len(reformer_figure5.KINDS)
+    arguments = [
+        "reformer_figure5_speed",
+        "--out",
+        str(tmp_path),
+        "--tokens",
+        "64",
+        "--shortest",
+        "32",
+        "--repeats",
+        "1",
+    ]
+    found = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert len(found.stdout.splitlines()) == 1 + len(reformer.KINDS)
     assert (tmp_path / "reformer_figure5_speed.png").stat().st_size > 0
 
 
@@ -78,3 +89,13 @@ def test_the_rows_of_table_3_are_valid_models() -> None:
     for scale in reformer_table3.SCALES.values():
         for model in scale.models:
             assert reformer_table3._config(model, scale.d_model, 2, scale.lengths[0]).n_layer == 2
+
+
+@pytest.mark.full
+def test_a_run_of_table_2_is_kept_and_printed_again(tmp_path: Path) -> None:
+    arguments = ["reformer_table2", "--out", str(tmp_path)]
+    sizes = ["--word-length", "31", "--steps", "2", "--only", "lsh-2"]
+    found = CliRunner().invoke(main, [*arguments, *sizes], catch_exceptions=False)
+    assert found.stdout.split()[:6] == ["trained", *reformer_table2.COLUMNS]
+    assert found.stdout.splitlines()[1].startswith("lsh-2")
+    assert CliRunner().invoke(main, [*arguments, "--table"], catch_exceptions=False).stdout == found.stdout

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from experiments import reformer_figure3, reformer_scales, running
+from experiments import reformer, running
+from experiments.__main__ import main
 from xltraining.train import train
 
 Run = Callable[..., Result]
@@ -20,13 +21,13 @@ Run = Callable[..., Result]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that runs one model of Figure 3 for a few updates, or other ones for further options."""
-    micro = replace(reformer_scales.SCALES["tiny"], steps=6, tgt_len=16, seeds=1, batch_size=2)
-    monkeypatch.setitem(reformer_scales.SCALES, "tiny", micro)
+    micro = replace(reformer.SCALES["tiny"], steps=6, tgt_len=16, seeds=1, batch_size=2)
+    monkeypatch.setitem(reformer.SCALES, "tiny", micro)
     (tmp_path / "text").write_bytes(b"One sentence. Another one! " * 10)
 
     def invoked(*options: str) -> Result:
         arguments = ["--out", str(tmp_path / "runs"), "--text", str(tmp_path / "text"), "--only", "shared ordinary"]
-        return CliRunner().invoke(reformer_figure3.main, [*arguments, *options])
+        return CliRunner().invoke(main, ["reformer_figure3", *arguments, *options])
 
     return invoked
 
@@ -45,12 +46,10 @@ def _interrupted_at(step: int) -> Callable[..., Any]:
     return trained
 
 
-# The estimate trains for 4 updates first.
 @pytest.mark.full
-@pytest.mark.parametrize("step", [2, 5])
-def test_an_interrupted_run_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def test_an_interrupted_run_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(running, "train", _interrupted_at(step))
+        patched.setattr(running, "train", _interrupted_at(2))
         stopped = run()
     assert stopped.exit_code == 130
     assert stopped.stderr.splitlines()[-1] == "interrupted; the same command goes on from here."
@@ -65,8 +64,8 @@ def test_an_interrupted_run_goes_on(run: Run, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.full
 def test_a_model_of_other_settings_is_not_taken(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run().stdout == run().stdout
-    other = replace(reformer_scales.SCALES["tiny"], steps=5)
-    monkeypatch.setitem(reformer_scales.SCALES, "tiny", other)
+    other = replace(reformer.SCALES["tiny"], steps=5)
+    monkeypatch.setitem(reformer.SCALES, "tiny", other)
     refused = run()
     assert refused.exit_code == 2
     assert "trained with other settings; choose another --out" in " ".join(refused.stderr.split())
@@ -84,7 +83,7 @@ def test_what_cannot_be_trained_on_is_refused_in_one_line(run: Run, tmp_path: Pa
     (tmp_path / "text").write_bytes(b"A short text.")
     short = run()
     assert short.exit_code == 1
-    assert short.stderr.startswith("Error: the training text is too short: 11 bytes, ")
-    assert len(short.stderr.splitlines()) == 1
+    _, error = short.stderr.splitlines()  # after the name of the model
+    assert error.startswith("Error: the training text is too short: 11 bytes, ")
     (tmp_path / "text").write_bytes(b"One sentence. Another one! " * 10)  # no model has been trained on the short one
     assert run().exit_code == 0

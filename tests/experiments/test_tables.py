@@ -10,9 +10,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from experiments import figure4, scales, table5, table6, table7, table8, table10
-from experiments.orderings import difference, print_orderings
-from experiments.running import Experiment, bits_at_length
+from experiments import transformer_xl
+from experiments.__main__ import main
+from experiments.running import Experiment, Variant, bits_at_length, difference, print_orderings
+from experiments.transformer_xl import AVERAGED, ORDERINGS, PAPER_5, PAPER_8, SCALES, VARIANTS
 from tests.helpers.tiny import tiny_model
 from xltraining.evaluation import evaluate
 
@@ -20,57 +21,55 @@ TEXT = ("One sentence. Another one! And a third? " * 80).encode()
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("table", [table5, table7, table8, table10], ids=["5", "7", "8", "10"])
-def test_table_is_printed_and_kept(table: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    micro = replace(scales.SCALES["tiny"], steps=3, tgt_len=8, seeds=1, lengths=(0.5, 1, 2), batch_size=2)
-    monkeypatch.setitem(scales.SCALES, "tiny", micro)
+@pytest.mark.parametrize("table", ["table5", "table7", "table8", "table10"])
+def test_table_is_printed_and_kept(table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    micro = replace(SCALES["tiny"], steps=3, tgt_len=8, seeds=1, lengths=(0.5, 1, 2), batch_size=2)
+    monkeypatch.setitem(SCALES, "tiny", micro)
     (tmp_path / "text").write_bytes(TEXT)
-    arguments = ["--out", str(tmp_path / "runs"), "--text", str(tmp_path / "text")]
-    command = table.main  # type: ignore[attr-defined]
-    found = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    arguments = [table, "--out", str(tmp_path / "runs"), "--text", str(tmp_path / "text")]
+    found = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert found.exit_code == 0
-    variants = table.VARIANTS  # type: ignore[attr-defined]
-    rows = 2 * len(variants) if table is table5 else len(variants)  # the last weights, and their average
+    rows = len(VARIANTS[table]) * (2 if table == "table5" else 1)  # the last weights, and their average
     assert len(found.stdout.splitlines()) == 1 + rows
     (kept,) = (tmp_path / "runs" / "tiny").glob("*.json")
     assert json.loads(kept.read_text())
     (tmp_path / "text").write_bytes(TEXT[40:] + b"more")
-    again = CliRunner().invoke(command, arguments)
+    again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 2
     assert "trained on another text" in again.output
 
 
 @pytest.mark.full
 def test_chosen_models_with_their_orderings_and_figure_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    micro = replace(scales.SCALES["tiny"], steps=2, tgt_len=8, lengths=(0.5, 1), batch_size=2, held_out=200, bf16=True)
-    monkeypatch.setitem(scales.SCALES, "tiny", micro)
+    micro = replace(SCALES["tiny"], steps=2, tgt_len=8, lengths=(0.5, 1), batch_size=2, held_out=200, bf16=True)
+    monkeypatch.setitem(SCALES, "tiny", micro)
     (tmp_path / "text").write_bytes(TEXT)
-    arguments = ["--out", str(tmp_path / "runs"), "--text", str(tmp_path / "text"), "--only", "relative full"]
-    unknown = CliRunner().invoke(table6.main, [*arguments, "--only", "relative"])
+    arguments = ["table6", "--out", str(tmp_path / "runs"), "--text", str(tmp_path / "text"), "--only", "relative full"]
+    unknown = CliRunner().invoke(main, [*arguments, "--only", "relative"])
     assert unknown.exit_code == 2
     assert "unknown relative; expected recurrence relative full, " in " ".join(unknown.output.split())
-    found = CliRunner().invoke(table6.main, [*arguments, "--only", "recurrence relative full"], catch_exceptions=False)
+    found = CliRunner().invoke(main, [*arguments, "--only", "recurrence relative full"], catch_exceptions=False)
     assert found.exit_code == 0
-    runs = [line.partition("] ")[2] for line in found.stderr.splitlines()[1:]]
+    runs = [line.partition("] ")[2] for line in found.stderr.splitlines() if line.startswith("[")]
     assert runs == [f"{name}, seed {seed}" for seed in (0, 1) for name in ("recurrence relative full", "relative full")]
     assert len(found.stdout.splitlines()) == 3 + 2
     assert "recurrence better than none" in found.stdout.splitlines()[-1]
     picture = tmp_path / "figure.svg"
     scores = str(tmp_path / "runs/tiny/table6.json")
-    CliRunner().invoke(figure4.main, [scores, "--out", str(picture)], catch_exceptions=False)
+    CliRunner().invoke(main, ["figure4", scores, "--out", str(picture)], catch_exceptions=False)
     assert "<svg" in picture.read_text("utf-8")
 
 
 def test_last_weights_of_an_averaged_run_are_those_of_the_run_without(tmp_path: Path) -> None:
-    micro = replace(scales.SCALES["tiny"], steps=3, tgt_len=8, batch_size=2)
+    micro = replace(SCALES["tiny"], steps=3, tgt_len=8, batch_size=2)
     (tmp_path / "text").write_bytes(TEXT)
     held_out = torch.zeros(8, dtype=torch.uint8)
-    experiment = Experiment(micro, tmp_path, (tmp_path / "text",), held_out, 256, "cpu", 1)
-    averaged = scales.Variant("averaged", training=(("average_from", 0.3),))
+    experiment = Experiment(micro, tmp_path, (tmp_path / "text",), held_out, 256, "cpu", 1, transformer_xl.model_of)
+    averaged = Variant("averaged", training=(("average_from", 0.3),))
     last, average, alone = (
         experiment.model(averaged, 0, averaged=False).state_dict(),
         experiment.model(averaged, 0).state_dict(),
-        experiment.model(scales.Variant("alone"), 0).state_dict(),
+        experiment.model(Variant("alone"), 0).state_dict(),
     )
     assert all(torch.equal(last[name], alone[name]) for name in alone)
     assert any(not torch.equal(average[name], alone[name]) for name in alone)
@@ -81,10 +80,10 @@ def test_differences_in_standard_errors(capsys: pytest.CaptureFixture[str]) -> N
     assert found.bits == pytest.approx(0.3)
     assert found.error == pytest.approx(((0.01 + 0.03) / 3) ** 0.5)
     assert found.paired == pytest.approx(0.1 / 3**0.5)
-    print_orderings(table6.ORDERINGS, {"sinusoidal half": [2.0, 2.1, 2.2], "sinusoidal full": [2.3, 2.3, 2.6]})
+    print_orderings(ORDERINGS["table6"], {"sinusoidal half": [2.0, 2.1, 2.2], "sinusoidal full": [2.3, 2.3, 2.6]})
     _, row = capsys.readouterr().out.splitlines()
     assert row.split() == ["half", "loss", "better", "for", "absolute", "0.3000", "±", "0.1155", "2.6", "5.2"]
-    print_orderings(table6.ORDERINGS, {"sinusoidal half": [2.0], "sinusoidal full": [2.3]})
+    print_orderings(ORDERINGS["table6"], {"sinusoidal half": [2.0], "sinusoidal full": [2.3]})
     assert not capsys.readouterr().out
 
 
@@ -105,12 +104,15 @@ def test_scores_with_an_attention_length_against_their_definition() -> None:
 
 
 def test_sentences_are_shuffled_and_kept() -> None:
-    shuffled = table7.shuffled_sentences(b"One is here. Two\nis there! Three? ").decode().splitlines()
+    shuffled = transformer_xl.shuffled_sentences(b"One is here. Two\nis there! Three? ").decode().splitlines()
     assert sorted(shuffled) == ["One is here.", "Three?", "Two is there!"]
-    for table in (table5, table6, table7, table10):
-        names = [variant.name for variant in table.VARIANTS]
+
+
+def test_orderings_and_figures_of_the_papers_name_models_of_their_tables() -> None:
+    for table, orderings in ORDERINGS.items():
+        names = [variant.name for variant in VARIANTS[table]]
         assert len(set(names)) == len(names)
-        names += [table5.AVERAGED.format(name) for name in names if table is table5]
-        assert {name for pair in table.ORDERINGS for name in (pair.better, pair.worse)} <= set(names)
-    assert set(table5.PAPER) <= {table5.AVERAGED.format(variant.name) for variant in table5.VARIANTS}
-    assert {variant.name for variant in table8.VARIANTS} == set(table8.NAMES)
+        names += [AVERAGED.format(name) for name in names if table == "table5"]
+        assert {name for pair in orderings for name in (pair.better, pair.worse)} <= set(names)
+        assert table != "table5" or set(PAPER_5) <= set(names)
+    assert {variant.name for variant in VARIANTS["table8"]} == set(PAPER_8)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 from tests.helpers import ids
 from tests.helpers.bundles import Converted, convert_tiny
-from tests.helpers.tiny import BAND, tiny_reformer
+from tests.helpers.tiny import BAND, tiny_model, tiny_reformer
 from tests.runtime.test_placement import CUDA, PretendedCuda
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.checkpoints import load as load_checkpoint
@@ -50,9 +49,9 @@ def model(converted: Converted) -> Model:
 random_ids = functools.partial(ids.random_ids, vocab_size=20)
 
 
-def test_ordinary_conversions_have_no_such_graphs(ids_bundle: Converted, make_model: Callable[..., Any]) -> None:
+def test_ordinary_conversions_have_no_such_graphs(ids_bundle: Converted) -> None:
     assert not set(FIXED) & load(ids_bundle.folder, threads=1).bundle.graphs.keys()
-    assert not TransformerXLStep(make_model()).forms
+    assert not TransformerXLStep(tiny_model()).forms
 
 
 @pytest.mark.full
@@ -70,9 +69,9 @@ def test_both_are_written_and_verified(converted: Converted, model: Model, monke
     assert Counter(walked) == {"score": 6, "detail": 6, "generate": 6, **dict.fromkeys(FIXED, 6)}
 
 
-def test_clusters_have_no_graph_that_scores(make_model: Callable[..., Any]) -> None:
+def test_clusters_have_no_graph_that_scores() -> None:
     """Check that the graph is missing, because the number of targets in each cluster depends on data."""
-    model = make_model(cutoffs=(5, 9))
+    model = tiny_model(cutoffs=(5, 9))
     assert set(TransformerXLStep(model, cuda_graphs=True).forms) == {"generate_fixed"}
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tests.helpers.paths import ROOT
+from tests.helpers.tiny import RingDriver
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.export.onnx import OPSET
 from xlexport.ops import DOMAIN
@@ -24,7 +25,6 @@ from xlruntime.bundle_files import read_bundle
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
-    from tests.helpers.tiny import RingDriver
 
     Arrays = dict[str, npt.NDArray[Any]]
 
@@ -36,16 +36,6 @@ RINGS = [f"memory_{kind}_{index}" for index in LAYERS for kind in ("key", "value
 
 def open_graph(folder: Path, purpose: str) -> onnx.ModelProto:
     return onnx.load(folder / f"{purpose}.onnx", load_external_data=False)
-
-
-def axes(values: Any) -> dict[str, list[int | str]]:
-    """Return axes by name as in the file: numbers, and names for free axes."""
-    return {
-        value.name: [
-            dim.dim_param if dim.HasField("dim_param") else dim.dim_value for dim in value.type.tensor_type.shape.dim
-        ]
-        for value in values
-    }
 
 
 def session(path: Path) -> ort.InferenceSession:
@@ -71,16 +61,11 @@ def step(bytes_bundle: Converted) -> TransformerXLStep:
     return TransformerXLStep(bytes_bundle.model)
 
 
-def test_files(bytes_bundle: Converted) -> None:
+def test_files_and_what_they_require(bytes_bundle: Converted) -> None:
     names = {path.name for path in bytes_bundle.folder.iterdir()}
-    assert names == {
-        *(f"{purpose}.onnx" for purpose in GRAPHS),
-        "weights.data",
-        "bundle.json",
-        "bundle.json.sha256",
-        "parity.json",
-        "README.md",
-    }
+    graphs = {f"{purpose}.onnx" for purpose in GRAPHS}
+    assert names == graphs | {"weights.data", "bundle.json", "bundle.json.sha256", "parity.json", "README.md"}
+    assert read_bundle(bytes_bundle.folder).requires == Requirements("1.24.1", OPSET, {"ai.xlexport": 1})
 
 
 @pytest.mark.parametrize("purpose", GRAPHS)
@@ -98,38 +83,6 @@ def test_versions(purpose: str, bytes_bundle: Converted) -> None:
 
 
 @pytest.mark.parametrize("purpose", GRAPHS)
-def test_free_axes_are_free_in_the_saved_file(purpose: str, bytes_bundle: Converted) -> None:
-    model = open_graph(bytes_bundle.folder, purpose)
-    batch, segment, capacity, positions = "batch", "segment", "capacity", "near + 1"
-    ring, keys = [batch, 2, capacity, 5], [2, 5, positions]
-    position_keys = {f"position_key_{index}": keys for index in LAYERS}
-    new_rings = {f"new_{name}": ring for name in RINGS}
-    inputs = {
-        "tokens": [batch, segment],
-        "offset": [1],
-        "memory_length": [batch],
-        "window": [1],
-        **dict.fromkeys(RINGS, ring),
-        **position_keys,
-    }
-    log_prob = {"log_prob": [batch, segment]}
-    detail = {
-        "rank": [batch, segment],
-        "entropy": [batch, segment],
-        "top_ids": [batch, segment, 10],
-        "top_log_probs": [batch, segment, 10],
-    }
-    wanted = {
-        "score": ({"targets": [batch, segment], **inputs}, log_prob | new_rings),
-        "generate": (inputs, {"logits": [batch, 256]} | new_rings),
-        "detail": ({"targets": [batch, segment], **inputs}, log_prob | detail | new_rings),
-        "positions": ({"capacity": [1], "mem_len": [1], "clamp_len": [1]}, position_keys),
-    }
-    assert axes(model.graph.input) == wanted[purpose][0]
-    assert axes(model.graph.output) == wanted[purpose][1]
-
-
-@pytest.mark.parametrize("purpose", GRAPHS)
 def test_manifest_describes_the_file(purpose: str, bytes_bundle: Converted) -> None:
     bundle = read_bundle(bytes_bundle.folder)
     described, model = bundle.graphs[purpose], open_graph(bytes_bundle.folder, purpose)
@@ -139,10 +92,6 @@ def test_manifest_describes_the_file(purpose: str, bytes_bundle: Converted) -> N
     assert carried == ([] if purpose == "positions" else [f"new_{name}" for name in RINGS])
     assert {*described.outputs, *carried} == {value.name for value in model.graph.output}
     assert (described.file, described.variant_of, described.static) == (f"{purpose}.onnx", None, False)
-
-
-def test_manifest_says_what_its_graphs_require(bytes_bundle: Converted) -> None:
-    assert read_bundle(bytes_bundle.folder).requires == Requirements("1.24.1", OPSET, {"ai.xlexport": 1})
 
 
 def test_one_weights_file_serves_all_graphs(bytes_bundle: Converted) -> None:
@@ -239,10 +188,9 @@ def test_graphs_against_step_at_any_size(
     capacity: int | str,
     sessions: dict[str, ort.InferenceSession],
     step: TransformerXLStep,
-    ring_driver: type[RingDriver],
 ) -> None:
     slots = capacity if isinstance(capacity, int) else step.config.mem_len + S
-    driver = ring_driver(step, B, slots)
+    driver = RingDriver(step, B, slots)
     if slots >= step.config.mem_len + 40:
         warm(driver)
     tokens, targets = random_tokens(driver, S)
@@ -273,9 +221,9 @@ def test_positions_against_step(
 
 
 def test_graph_is_a_pure_function_unless_its_memory_is_bound(
-    sessions: dict[str, ort.InferenceSession], step: TransformerXLStep, ring_driver: type[RingDriver]
+    sessions: dict[str, ort.InferenceSession], step: TransformerXLStep
 ) -> None:
-    driver = warm(ring_driver(step, 2))
+    driver = warm(RingDriver(step, 2))
     feeds = numpy_feeds(driver, *random_tokens(driver, 7))
     before = {name: feeds[name].copy() for name in RINGS}
     wanted = run(sessions["score"], feeds)
@@ -295,15 +243,13 @@ def test_graph_is_a_pure_function_unless_its_memory_is_bound(
         assert np.flatnonzero((feeds[name] != before[name]).any(axis=(0, 1, 3))).tolist() == written
 
 
-def test_large_logits_do_not_overflow(
-    bytes_bundle: Converted, step: TransformerXLStep, ring_driver: type[RingDriver], tmp_path: Path
-) -> None:
+def test_large_logits_do_not_overflow(bytes_bundle: Converted, step: TransformerXLStep, tmp_path: Path) -> None:
     """Use logits whose exp is infinite in float32 (exp(120)); the normaliser must subtract the largest logit first."""
     model = onnx.load(bytes_bundle.folder / "score.onnx")
     (bias,) = (tensor for tensor in model.graph.initializer if tensor.name == "head.clusters.0.bias")
     bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + 120, bias.name))
     onnx.save(model, tmp_path / "score.onnx")
-    driver = ring_driver(step)
+    driver = RingDriver(step)
     feeds = numpy_feeds(driver, *random_tokens(driver, 8))
     found, wanted = (
         run(session(folder / "score.onnx"), feeds)["log_prob"] for folder in (tmp_path, bytes_bundle.folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,14 @@ import pytest
 import torch
 
 from tests.export.test_onnx import run, session
-from xlexport.architectures import Form, Step, StepTensor, architecture
+from tests.helpers.lone_step import LoneStep
+from xlexport.architectures import Step, StepTensor, architecture
 from xlexport.errors import ExportError
 from xlexport.export.exported_program import export_programs
 from xlexport.export.onnx import _check_saved, export_onnx
 from xlexport.export.torchscript import export_torchscript
 from xlexport.export.tracing import USE_ONNX, tracing
-from xlruntime.bundle import Feed, Graph, MemoryEntry, Tensor
+from xlruntime.bundle import Feed, Graph, Tensor
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
@@ -91,51 +92,27 @@ def test_saved_file_that_does_not_match_its_spec_is_refused(
     assert "\n" not in str(caught.value)
 
 
-class Doubling(torch.nn.Module):
-    """The smallest step: y = 2x."""
-
-    inputs = (StepTensor("x", "float32", ("batch", "segment"), Feed("tokens")),)
-    memory: tuple[MemoryEntry, ...] = ()
-    purposes: ClassVar[dict[str, tuple[StepTensor, ...]]] = {
-        "score": (StepTensor("y", "float32", ("batch", "segment")),)
-    }
-    forms: ClassVar[dict[str, Form]] = {}
-    traceable = True
-
-    def __init__(self, batch_size: int = 2) -> None:
-        super().__init__()
-        self.batch_size = batch_size
-
-    def example(self) -> tuple[torch.Tensor, ...]:
-        return (torch.zeros(self.batch_size, 3),)
-
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (2 * inputs[0],)
-
-    def first_rows(self) -> dict[str, torch.Tensor]:
-        return {}
-
-    def discard(self) -> None:
-        """Do nothing, because the step has no weights."""
+def doubling(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
 
 
-class Squeezing(Doubling):
-    """A step that treats one row differently from several; torch then fixes the axis at the example's size."""
-
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        (x,) = inputs
-        return (2 * x.squeeze(0).unsqueeze(0) if x.shape[0] == 1 else 2 * x,)
+def squeezing(x: torch.Tensor) -> torch.Tensor:
+    """Treat one row differently from several; torch then fixes the axis at the example's size."""
+    return 2 * x.squeeze(0).unsqueeze(0) if x.shape[0] == 1 else 2 * x
 
 
-class Branching(Doubling):
-    """A step whose control flow depends on values, which a graph cannot represent."""
+def branching(x: torch.Tensor) -> torch.Tensor:
+    """Let control flow depend on values, which a graph cannot represent."""
+    return x if x.sum() > 0 else 2 * x
 
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (inputs[0] if inputs[0].sum() > 0 else 2 * inputs[0],)
+
+def step_of(compute: Callable[[torch.Tensor], torch.Tensor], batch_size: int = 2) -> LoneStep:
+    x = StepTensor("x", "float32", ("batch", "segment"), Feed("tokens"))
+    return LoneStep(compute, [x], [StepTensor("y", "float32", ("batch", "segment"))], [torch.zeros(batch_size, 3)])
 
 
 def test_smallest_step(tmp_path: Path) -> None:
-    graphs = export_onnx(Doubling(), tmp_path)
+    graphs = export_onnx(step_of(doubling), tmp_path)
     outputs = {"y": Tensor("float32", ("batch", "segment"))}
     assert graphs == {"score": Graph("score.onnx", "onnx", {"x": Feed("tokens")}, outputs)}
     x = np.arange(20, dtype=np.float32).reshape(4, 5)
@@ -145,7 +122,7 @@ def test_smallest_step(tmp_path: Path) -> None:
 def test_axis_that_tracing_has_fixed_is_refused(tmp_path: Path) -> None:
     """Check the error, because torch is silent and the spec's names would hide the fixed axis in the saved file."""
     with pytest.raises(ExportError, match=r"must stay free: x \(1, 'segment'\), expected \('batch', 'segment'\); y"):
-        export_onnx(Squeezing(batch_size=1), tmp_path)
+        export_onnx(step_of(squeezing, batch_size=1), tmp_path)
     assert not list(tmp_path.glob("*.onnx"))
 
 
@@ -159,7 +136,7 @@ def test_axis_that_tracing_has_fixed_is_refused(tmp_path: Path) -> None:
 )
 def test_step_that_torch_cannot_export(export: Callable[[Step, Path], object], hint: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=rf"^torch .* could not [^(]+ step.* \(.+\)\. {hint}") as caught:
-        export(Branching(), tmp_path)
+        export(step_of(branching), tmp_path)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is not None
 

@@ -6,6 +6,7 @@ order of rows. The formulas are written once, for both.
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ __all__ = ["Authors", "Ours", "Weights", "log_probs_by_definition"]
 Array = npt.NDArray[np.float64]
 
 
+@functools.cache
 def sinusoid(number: int, D: int) -> Array:
     """Return D/2 sines and D/2 cosines."""
     angles = [number / 10000 ** (2 * i / D) for i in range(D // 2)]
@@ -123,9 +125,11 @@ def log_probs_by_definition(weights: Weights, ids: Tensor, lengths: Sequence[int
     """Return the log-probabilities (N - 1,) of ids[1:], from ids (N,) read in segments of these lengths.
 
     Every layer's input of every token is kept. A token sees itself, the tokens before it in its segment, and the
-    tokens in memory. Under an absolute encoding it sees its own part of `tgt_len` tokens.
+    tokens in memory, which may begin with zero rows. Under an absolute encoding it sees its own part of `tgt_len`
+    tokens.
     """
     config = weights.config
+    zeros = range(-config.mem_len if config.first_memory == "zeros" and not config.is_absolute else 0, 0)
     H, h, D = config.n_head, config.d_head, config.d_model
     tables = weights.w
     table = tables.get("word_emb.clusters.0.table", tables.get("word_emb.emb_layers.0.weight"))
@@ -134,11 +138,12 @@ def log_probs_by_definition(weights: Weights, ids: Tensor, lengths: Sequence[int
     x: dict[int, Any] = {t: table[int(ids[t])] * math.sqrt(D) for t in range(len(begins))}
     for layer in range(config.n_layer):
         x = {t: row + _placed(weights, layer, t % config.tgt_len) for t, row in x.items()}
+        x |= {t: np.zeros(D) for t in zeros}
         normed = {t: weights.norm(x[t], layer, "attention") if config.pre_lnorm else x[t] for t in x}
         heads = {t: weights.heads(layer, x[t], normed[t]) for t in x}
         following = {}
         for t, begin in enumerate(begins):
-            first = t - t % config.tgt_len if config.is_absolute else max(0, begin - config.mem_len)
+            first = t - t % config.tgt_len if config.is_absolute else max(zeros.start, begin - config.mem_len)
             seen = [j for j in range(first, t + 1) if config.window is None or t - j < config.window]
             mixed = np.zeros((H, h))
             for n in range(H):

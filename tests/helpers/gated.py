@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from xlexport.architectures import Architecture, Form, Step, traced_outputs
-from xlexport.architectures.detail import TOP_K, describe
-from xlexport.architectures.step import StepTensor, carried_inputs
-from xlruntime.bundle import Feed, MemoryEntry
+from xlexport.architectures import Architecture, Step, traced_outputs
+from xlexport.architectures.step import carried_inputs, carried_outputs
+from xlexport.architectures.step_module import TARGETS, TOKENS, StepModule, describe_softmax, purposes_of
+from xlruntime.bundle import MemoryEntry
 from xlruntime.evaluation import EvaluationRules
 from xltraining.config_fields import ModelConfig
 from xltraining.language_model import LanguageModel
@@ -59,53 +59,31 @@ class Gated(LanguageModel):
         return logits
 
 
-class GatedStep(nn.Module):
+class GatedStep(StepModule):
     """The model's own forward pass, with the state as a tensor that each step returns."""
 
     traceable = False
-    forms: ClassVar[Mapping[str, Form]] = {}
 
     def __init__(self, model: Gated) -> None:
         super().__init__()
-        self.model, V, D = model, model.config.n_token, model.config.d_model
-        tokens, top = ("batch", "segment"), ("batch", "segment", min(TOP_K, V))
-        self.memory = (MemoryEntry("state", "new_state", "float32", ("batch", D), layout="state"),)
-        carried, log_prob = (
-            StepTensor("new_state", "float32", ("batch", D)),
-            StepTensor("log_prob", "float32", tokens),
-        )
-        ids = (
-            StepTensor("targets", "int64", tokens, Feed("targets")),
-            StepTensor("tokens", "int64", tokens, Feed("tokens")),
-        )
-        self.inputs = (*ids, *carried_inputs(self.memory))
-        described = (StepTensor("rank", "int64", tokens), StepTensor("entropy", "float32", tokens))
-        likeliest = (StepTensor("top_ids", "int64", top), StepTensor("top_log_probs", "float32", top))
-        self.purposes = {
-            "score": (log_prob, carried),
-            "generate": (StepTensor("logits", "float32", ("batch", V)), carried),
-            "detail": (log_prob, *described, *likeliest, carried),
-        }
+        self.model = model
+        shape = ("batch", model.config.d_model)
+        self.memory = (MemoryEntry("state", "new_state", "float32", shape, layout="state"),)
+        self.inputs = (TARGETS, TOKENS, *carried_inputs(self.memory))
+        self.purposes = purposes_of(model.config.n_token, carried_outputs(self.memory))
 
     def example(self) -> tuple[Tensor, ...]:
         targets, tokens = torch.zeros(2, 2, 5, dtype=torch.int64)
         return targets, tokens, torch.zeros(2, self.model.config.d_model)
 
-    def first_rows(self) -> Mapping[str, Tensor]:
-        return {}
-
-    def discard(self) -> None:
-        for parameter in self.parameters():
-            parameter.data = torch.empty(0)
-
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         targets, tokens, state = inputs
         hidden, memory = self.model(tokens, {"state": state})
         log_probs = self.model.all_log_probs(hidden)
-        made = describe([((0, self.model.config.n_token), (torch.zeros(1, 1), log_probs.flatten(0, 1)))], targets)
-        made |= {"log_prob": log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)}
-        made |= {"logits": self.model.logits(hidden[:, -1]), "new_state": memory["state"]}
-        return tuple(made[name] for name in traced_outputs(self))
+        outputs = describe_softmax(log_probs, targets)
+        outputs |= {"log_prob": log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)}
+        outputs |= {"logits": self.model.logits(hidden[:, -1]), "new_state": memory["state"]}
+        return tuple(outputs[name] for name in traced_outputs(self))
 
 
 class GatedArchitecture(Architecture):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers.definitions import Ours, log_probs_by_definition
 from tests.helpers.weights import random_model
 from xlexport.architectures import architecture, traced_outputs
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
@@ -26,10 +26,9 @@ __all__ = [
     "ENCODER_DECODER",
     "PAPER",
     "RingDriver",
-    "cut_segments",
+    "cut",
     "make_model",
     "naive",
-    "ring_driver",
     "tiny_encoder_decoder",
     "tiny_model",
     "tiny_reformer",
@@ -183,88 +182,12 @@ def cut(ids: Tensor, lengths: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
     return segments
 
 
-def naive_log_probs(
-    model: TransformerXL, ids: Tensor, lengths: Sequence[int], window: float | None = None
-) -> npt.NDArray[np.float64]:
-    """Compute section 3.3 directly, token by token and key by key, in float64, without memory, shift or mask.
-
-    Every layer's hidden state of every token is kept, and each token attends to the tokens in the memory of its segment
-    would hold: at most `mem_len` of earlier segments, and its own segment up to itself.
-
-    Args:
-        ids: (N,) of one document.
-        lengths: the lengths of its segments, N - 1 in total.
-        window: the most keys that a query sees; None: the model's own rule.
-
-    Returns:
-        (N - 1,) log-probabilities of ids[1:].
-    """
-    config = model.config
-    weights = {name: tensor.detach().double().numpy() for name, tensor in model.state_dict().items()}
-    H, d_head, D = config.n_head, config.d_head, config.d_model
-    limit = (config.window or math.inf) if window is None else window
-
-    def norm(x: npt.NDArray[Any], prefix: str) -> npt.NDArray[Any]:
-        scaled = (x - x.mean()) / np.sqrt(x.var() + config.layer_norm_epsilon)
-        return scaled * weights[f"{prefix}.norm.weight"] + weights[f"{prefix}.norm.bias"]
-
-    def encoding(distance: int) -> npt.NDArray[Any]:
-        clamped = min(distance, config.clamp_len) if config.clamp_len > 0 else distance
-        angles = clamped / 10000 ** (np.arange(0, D, 2) / D)
-        return np.concatenate([np.sin(angles), np.cos(angles)])
-
-    begins = np.repeat(np.cumsum([0, *lengths[:-1]]), lengths).tolist()  # of each token's segment
-    first = -config.mem_len if config.first_memory == "zeros" else 0
-    hidden = {t: weights["word_emb.clusters.0.table"][int(ids[t])] * math.sqrt(D) for t in range(len(begins))}
-    for index in range(config.n_layer):
-        attention, feed_forward = f"layers.{index}.attention", f"layers.{index}.feed_forward"
-        u, v = weights[f"{attention}.content_bias"], weights[f"{attention}.position_bias"]
-        before = {t: np.zeros(D) for t in range(first, 0)} | hidden
-        query, key, value = {}, {}, {}
-        for t, x in before.items():
-            normed = norm(x, attention) if config.pre_lnorm else x
-            query[t], key[t], value[t] = (weights[f"{attention}.qkv.weight"] @ normed).reshape(3, H, d_head)
-        positions = weights[f"{attention}.position.weight"] @ np.array([encoding(d) for d in range(len(before))]).T
-        position_key = positions.T.reshape(-1, H, d_head)  # (distances, H, d_head)
-        for t, begin in enumerate(begins):
-            seen = [j for j in range(max(first, begin - config.mem_len), t + 1) if t - j < limit]
-            mixed = np.zeros((H, d_head))
-            for h in range(H):
-                scores = [
-                    (query[t][h] + u[h]) @ key[j][h] + (query[t][h] + v[h]) @ position_key[t - j][h] for j in seen
-                ]
-                powers = np.exp(np.array(scores) / math.sqrt(d_head))
-                for j, power in zip(seen, powers, strict=True):
-                    mixed[h] += power / powers.sum() * value[j][h]
-            x = before[t] + weights[f"{attention}.output.weight"] @ mixed.reshape(-1)
-            x = x if config.pre_lnorm else norm(x, attention)
-            inner = norm(x, feed_forward) if config.pre_lnorm else x
-            inner = weights[f"{feed_forward}.inner.weight"] @ inner + weights[f"{feed_forward}.inner.bias"]
-            outer = weights[f"{feed_forward}.outer.weight"] @ np.maximum(inner, 0)
-            x = x + outer + weights[f"{feed_forward}.outer.bias"]
-            hidden[t] = x if config.pre_lnorm else norm(x, feed_forward)
-    log_probs = []
-    for t, x in hidden.items():
-        scores = weights["head.clusters.0.weight"] @ x + weights["head.clusters.0.bias"]
-        log_probs.append(scores[int(ids[t + 1])] - np.logaddexp.reduce(scores))
-    return np.array(log_probs)
-
-
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., TransformerXL]:
     return tiny_model
 
 
 @pytest.fixture(scope="session")
-def ring_driver() -> type[RingDriver]:
-    return RingDriver
-
-
-@pytest.fixture(scope="session")
-def cut_segments() -> Callable[[Tensor, Sequence[int]], list[tuple[Tensor, Tensor]]]:
-    return cut
-
-
-@pytest.fixture(scope="session")
 def naive() -> Callable[..., npt.NDArray[np.float64]]:
-    return naive_log_probs
+    """Return the formulas of section 3.3 for a model, token by token and key by key."""
+    return lambda model, ids, lengths: log_probs_by_definition(Ours(model.config, model.state_dict()), ids, lengths)

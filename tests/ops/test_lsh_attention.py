@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
 from tests.helpers.lone_node import lone_model, lone_node
 from xlexport.ops import lsh_attention, lsh_few_attention
@@ -89,10 +89,3 @@ def test_a_file_names_both_bodies_alike() -> None:
         model = onnx.load_from_string(lone_model(name, arrays, 2, **attributes))
         assert [node.op_type for node in model.graph.node] == ["LSHAttention"]
         assert {function.name for function in model.functions} >= {"LSHAttention", *inside}
-
-
-def test_operators_are_what_torch_expects() -> None:
-    """Check that operators have no aliases or mutations, and right shapes for tensors without content."""
-    checks, case = ("test_schema", "test_faketensor"), CASES[4]
-    for operator in (torch.ops.xlexport.lsh_attention, torch.ops.xlexport.lsh_few_attention):
-        library.opcheck(operator.default, (*case.inputs(), case.W, case.n_buckets), test_utils=checks)

@@ -13,10 +13,14 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import library
 
 from tests.helpers.lone_node import lone_node
+from tests.ops import test_local_attention, test_lsh_attention, test_relative_attention
 from xlexport.architectures import Form, StepTensor
+from xlexport.architectures.step_module import StepModule
 from xlexport.errors import ExportError
 from xlexport.export.onnx import OPSET, _check_saved, export_onnx
 from xlexport.ops import DOMAIN, lsh_band_attention, lsh_gather, lsh_sort
@@ -45,48 +49,26 @@ def check_sort(buckets: torch.Tensor) -> None:
     assert np.array_equal(found[1], inverse)
 
 
-@pytest.mark.parametrize("N", [0, 1, 2, 77, 4096, 65536])
-def test_sort_of_any_length(N: int) -> None:
-    check_sort(random_ids(2, N, high=32))
+SHAPES = st.lists(st.integers(0, 3), max_size=3)  # of the leading axes
+SIMPLE = settings(deadline=None, max_examples=60)
 
 
-@pytest.mark.parametrize("shape", [(33,), (3, 33), (2, 3, 33), (2, 1, 3, 33), (2, 0, 33)])
-def test_sort_of_any_rank(shape: tuple[int, ...]) -> None:
-    check_sort(random_ids(*shape))
-
-
-def test_sort_keeps_the_order_of_ties() -> None:
-    same = torch.full((1, 500), 3)
-    assert torch.equal(lsh_sort(same)[0], torch.arange(500).unsqueeze(0))
-    check_sort(same)
-    check_sort(random_ids(1, 5000, high=2))
-
-
-def test_sort_of_negative_ids() -> None:
-    buckets = random_ids(2, 300, low=-7, high=7)
+@SIMPLE
+@given(leading=SHAPES, N=st.sampled_from((0, 1, 2, 33, 77, 4096)), largest=st.sampled_from((1, 2, 8, 32)))
+@example(leading=[2], N=65536, largest=32)
+@example(leading=[], N=1 << 19, largest=8192)  # as in the Crime and Punishment model: keys are beyond 32 bits
+def test_sort_against_numpy(leading: list[int], N: int, largest: int) -> None:
+    """Sort ids of both signs, many of them equal, in any layout in memory."""
+    buckets = random_ids(*leading, N, low=-largest // 2, high=largest)
     check_sort(buckets)
-    order, _ = sort_body(buckets.numpy())
-    assert (np.diff(np.take_along_axis(buckets.numpy(), order, 1)) >= 0).all()
+    if leading:
+        check_sort(buckets.transpose(0, -1))
+        assert lsh_sort(buckets.transpose(0, -1))[1].is_contiguous()
 
 
-def test_sort_where_keys_are_beyond_32_bits() -> None:
-    """Sort 8,192 buckets of half a million positions, as in the Crime and Punishment model."""
-    buckets = random_ids(1 << 19, high=8192)
-    assert int(buckets.max()) * len(buckets) > 1 << 31
-    check_sort(buckets)
-
-
-def test_sort_of_a_view() -> None:
-    """Check that the input's layout in memory has no effect on the result or its layout."""
-    turned = random_ids(40, 3).t()
-    check_sort(turned)
-    assert lsh_sort(turned)[1].is_contiguous()
-
-
-@pytest.mark.parametrize(
-    ("leading", "N", "M"), [((), 9, 4), ((3,), 9, 9), ((2, 3), 5, 20), ((2, 1, 3), 1, 2), ((2,), 7, 0), ((0,), 7, 3)]
-)
-def test_gather(leading: tuple[int, ...], N: int, M: int) -> None:
+@SIMPLE
+@given(leading=SHAPES, N=st.integers(1, 9), M=st.integers(0, 20))
+def test_gather_against_numpy(leading: list[int], N: int, M: int) -> None:
     rows, index = torch.randn(*leading, N, 6), random_ids(*leading, M, high=N)
     gathered = lsh_gather(rows, index)
     assert gathered.shape == (*leading, M, 6)
@@ -111,14 +93,23 @@ def test_gather_out_of_range_is_an_error(wrong: int) -> None:
         gather_body(rows.numpy(), index.numpy())
 
 
-@pytest.mark.parametrize("sample", [torch.zeros(2, 5, dtype=torch.int64), random_ids(2, 3, 4), random_ids(7)])
-def test_operators_are_what_torch_expects(sample: torch.Tensor) -> None:
+CHECKED: dict[str, tuple[Any, ...]] = {
+    **{f"lsh_sort of {sample.ndim} axes": (sample,) for sample in (random_ids(7), random_ids(2, 3, 4))},
+    "lsh_sort of zeros": (torch.zeros(2, 5, dtype=torch.int64),),
+    "lsh_gather": (torch.randn(2, 3, 4, 3), lsh_sort(random_ids(2, 3, 4))[0]),
+    "lsh_attention": (*test_lsh_attention.CASES[4].inputs(), 3, 4),
+    "lsh_few_attention": (*test_lsh_attention.CASES[4].inputs(), 3, 4),
+    "local_attention": (*test_local_attention.CASES[2].inputs(), 4, 1),
+    "relative_attention": test_relative_attention.CASES[6].inputs(),
+    "relative_attention_int8": test_relative_attention.int8_inputs(test_relative_attention.CASES[6]),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_operators_are_what_torch_expects(name: str) -> None:
     """Check that operators have no aliases or mutations, and right shapes for tensors without content."""
-    checks = ("test_schema", "test_faketensor")
-    library.opcheck(torch.ops.xlexport.lsh_sort.default, (sample,), test_utils=checks)
-    library.opcheck(
-        torch.ops.xlexport.lsh_gather.default, (torch.randn(*sample.shape, 3), lsh_sort(sample)[0]), test_utils=checks
-    )
+    operator = getattr(torch.ops.xlexport, name.partition(" ")[0]).default
+    library.opcheck(operator, CHECKED[name], test_utils=("test_schema", "test_faketensor"))
 
 
 def test_band_attention_body_against_eager() -> None:
@@ -130,11 +121,11 @@ def test_band_attention_body_against_eager() -> None:
     buckets, ages = random_ids(B, H, R, C, high=3), torch.arange(C)
     order, rank = lsh_sort(buckets)
     place = buckets * C + ages
-    given = (key, value, length, order, rank, place, buckets * C + (ages - 6).clamp(min=0), (ages + 4) % C)
+    inputs = (key, value, length, order, rank, place, buckets * C + (ages - 6).clamp(min=0), (ages + 4) % C)
     body = lone_node("LSHBandAttention", 9, 2, chunk_length=W)
     for rounds in (0, 1, 2):
-        wanted = lsh_band_attention(*given, torch.tensor([rounds]), W)
-        found = body(*(tensor.numpy() for tensor in given), np.array([rounds]))
+        wanted = lsh_band_attention(*inputs, torch.tensor([rounds]), W)
+        found = body(*(tensor.numpy() for tensor in inputs), np.array([rounds]))
         seen = wanted[1] > -1e29  # other rows are undefined
         assert seen.any() == (rounds > 0)
         assert np.array_equal(found[1] > -1e29, seen)
@@ -142,7 +133,7 @@ def test_band_attention_body_against_eager() -> None:
         assert np.abs(found[0] - wanted[0].numpy())[seen].max(initial=0) <= 1e-5
 
 
-class Reordering(torch.nn.Module):
+class Reordering(StepModule):
     """A step with both operators in one graph, one in another, and none in a third, which has its own form."""
 
     inputs = (
@@ -156,8 +147,11 @@ class Reordering(torch.nn.Module):
         "detail": (StepTensor("order", "int64", ("batch", "segment")),),
         "generate": (_rows,),
     }
-    forms: Mapping[str, Form] = {"generate": Form("plain", max_segment=4)}
     traceable = True
+
+    @property
+    def forms(self) -> Mapping[str, Form]:
+        return {"generate": Form("plain", max_segment=4)}
 
     def example(self) -> tuple[torch.Tensor, ...]:
         return torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 5, 3)
@@ -166,12 +160,6 @@ class Reordering(torch.nn.Module):
         buckets, rows = inputs
         order, _ = lsh_sort(buckets)
         return lsh_gather(rows, order), order, 2 * rows
-
-    def first_rows(self) -> dict[str, torch.Tensor]:
-        return {}
-
-    def discard(self) -> None:
-        """Do nothing, because the step has no weights."""
 
 
 @pytest.fixture(scope="module")

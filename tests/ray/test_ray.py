@@ -23,8 +23,7 @@ from xlexport.choices import LEVELS
 from xlexport.commands import run
 from xlexport.errors import WorkerError
 from xlexport.ray.job import columns_of, most_actors, reach
-from xlexport.ray.parts import parts_of
-from xlexport.ray.places import File, Place, files_at
+from xlexport.ray.places import File, Place, files_at, parts_of
 from xlexport.scoring.inputs import Reading
 from xlexport.scoring.output_formats import records_table
 from xlexport.scoring.run_options import RunOptions

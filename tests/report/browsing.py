@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.browser import Browser, open_browser
+from tests.helpers.browser import Browser, open_browser
 from tests.report.report_pages import GOLDEN, HOSTILE
-from xlexport.report.page import write_report
+from xlexport.report.document_page import write_report
 from xlruntime import Document, Model, TokenScores, load
 
 WIDTH, HEIGHT = 1280, 860
@@ -47,19 +47,22 @@ def scores(model: Model) -> list[TokenScores]:
 @pytest.fixture
 def hostile(browser: Browser, pages: Path) -> Iterator[Browser]:
     """Open the page of the hostile document in a browser; the test fails if the console shows an error."""
-    yield from shown(browser, pages / "hostile.html")
+    yield from shown(browser, pages / "hostile.html", by_token=True)
 
 
 @pytest.fixture
 def long(browser: Browser, pages: Path) -> Iterator[Browser]:
     """Open the page of the long document in the same way."""
-    yield from shown(browser, pages / "long.html")
+    yield from shown(browser, pages / "long.html", by_token=True)
 
 
-def shown(browser: Browser, page: Path) -> Iterator[Browser]:
+def shown(browser: Browser, page: Path, by_token: bool = False) -> Iterator[Browser]:
     browser.resize(WIDTH, HEIGHT)
     browser.prefer("light")
     browser.open(page)
+    if by_token:
+        assert browser.run("return document.querySelector('[name=mode]:checked').value") == "word"  # of bytes
+        browser.run("document.querySelector('[name=mode][value=token]').click()")
     yield browser
     assert browser.log() == []
     assert browser.run("return performance.getEntriesByType('resource').length") == 0

@@ -14,7 +14,7 @@ from tests.helpers.invoking import PROSE, Invoke
 from tests.helpers.paths import ZEROS, golden_bundle
 from tests.report.report_pages import GOLDEN, HOSTILE
 from xlexport.report import picture
-from xlexport.report.rows import Row
+from xlexport.report.list_page import Row
 from xlexport.report.words import Held, WordScores, score_words
 from xlruntime import load
 
@@ -40,8 +40,9 @@ def comments(svg: str) -> list[str]:
 
 def rows_of(*texts: str) -> list[Row]:
     model = load(GOLDEN, threads=1)
-    found = score_words(model, model.evaluation(), [Held(f"text {n}", text.encode()) for n, text in enumerate(texts)])
-    return [Row(f"text {n}", (words,), None) for n, words in enumerate(found) if isinstance(words, WordScores)]
+    documents = [Held(f"text {n}", text.encode()) for n, text in enumerate(texts)]
+    found = score_words(model, model.evaluation(), documents)
+    return [Row(held, (words,)) for held, words in zip(documents, found, strict=True) if isinstance(words, WordScores)]
 
 
 def test_picture_of_two_sides_has_title_axis_units_and_words(invoke: Invoke, items: Path, tmp_path: Path) -> None:
@@ -77,11 +78,13 @@ def test_picture_of_one_document(invoke: Invoke, prose: Path, ending: str) -> No
     assert prose.with_suffix(".html").is_file()
 
 
-def test_words_with_a_score_of_only_a_part_have_no_marker() -> None:
+def test_words_without_a_score_have_no_marker(tmp_path: Path) -> None:
     (row,) = rows_of("The cook stirred")
-    assert np.isfinite(row.sides[0].bits).all()
-    line = picture._Line(row, 0, 3)
-    assert np.isnan(picture._bits(line)[0]).tolist() == [True, False, False]
+    picture.draw_words([row], [""], "Words", tmp_path / "words.svg")
+    svg = (tmp_path / "words.svg").read_text("utf-8")
+    assert np.isnan(row.sides[0].bits).tolist() == [True, False, False]
+    (group,) = re.findall(r"<g clip-path=[^>]*>\s*(<use .*?)</g>", svg, re.DOTALL)
+    assert group.count("<use ") == 2  # markers
 
 
 def test_what_a_picture_leaves_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,9 @@ VARIANTS = sorted({path.parent.name for path in GOLDEN.glob("*/bundle")} - {BAND
 EMPTY, ZEROS = "post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros"  # both with same_length, on bytes
 
 RandomIds = Callable[..., npt.NDArray[np.int64]]
+Close = Callable[..., None]
+Golden = Callable[[str], Model]
+BundleWith = Callable[[str, Path], Path]
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,19 @@ def test_messages_are_those_that_are_raised(
     assert all(message in shown for message in promised)
 
 
+def test_docstring_example_runs(bytes_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bytes_model.folder.parent)  # holds a folder `bundle`
+    assert xlruntime.__doc__ is not None
+    *lines, last = textwrap.dedent(xlruntime.__doc__.partition("::\n\n")[2]).strip().splitlines()
+    names: dict[str, Any] = {}
+    exec("\n".join(lines), names)
+    assert isinstance(names["model"], xlruntime.Model)
+    assert isinstance(names["stream"], xlruntime.Stream)
+    log_probs = eval(last.partition("#")[0], names)
+    assert log_probs.shape == (len("Call me Ishmael. ") - 1,)
+    assert (log_probs < 0).all()
+
+
 def public(thing: type[Any]) -> set[str]:
     return {name for name, _ in inspect.getmembers(thing) if not name.startswith("_")}
 
@@ -47,13 +61,6 @@ def test_every_public_name_is_on_the_page() -> None:
     methods = (public(Model) - INNER) | public(xlruntime.Stream)
     missing = [name for name in (*xlruntime.__all__, *methods) if not re.search(rf"\b{name}\b", PAGE)]
     assert missing == []
-
-
-def test_every_sample_is_listed() -> None:
-    listed = re.findall(
-        r"^\| \[`(\d\d_\w+\.\w+)`\]\(\1\) \|", (ROOT / "samples/README.md").read_text("utf-8"), re.MULTILINE
-    )
-    assert listed == sorted(path.name for path in (ROOT / "samples").glob("[0-9]*"))
 
 
 @pytest.mark.parametrize("name", xlruntime.__all__)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.runtime.conftest import Close, RandomIds
 from xlruntime import Document, Model, OptionError, TokenError
 from xlruntime.memory import Memory
 
@@ -48,8 +49,8 @@ def test_batch_equals_each_document_alone(
     batch_size: int,
     expected_shrinks: list[tuple[int, int]],
     model: Model,
-    random_ids: Callable[..., Any],
-    close: Callable[..., None],
+    random_ids: RandomIds,
+    close: Close,
     shrinks: list[tuple[int, int]],
 ) -> None:
     documents = [random_ids(length, seed=length) for length in LENGTHS]
@@ -66,42 +67,13 @@ def test_batch_equals_each_document_alone(
 
 
 def test_batch_is_as_wide_as_there_are_documents(
-    bytes_model: Model, random_ids: Callable[..., Any], batch_sizes: list[int]
+    bytes_model: Model, random_ids: RandomIds, batch_sizes: list[int]
 ) -> None:
     list(bytes_model.score([random_ids(n) for n in (41, 41, 20)], batch_size=16))
     assert batch_sizes == [3] * 5
 
 
-def test_row_is_used_again_for_the_next_document(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None], batch_sizes: list[int]
-) -> None:
-    """Check that a row starts over with its first memory, independent of the previous document."""
-    documents = [random_ids(length, seed=length) for length in (50, 33, 90)]
-    found = list(model.score(documents, batch_size=1))
-    assert set(batch_sizes) == {1}
-    for document, score in zip(documents, found, strict=True):
-        close(score.nats / (len(document) - 1), -model.stream().feed(document).log_probs.mean(dtype=np.float64))
-
-
-def test_restart_changes_one_row(model: Model, random_ids: Callable[..., Any]) -> None:
-    memory, fresh = (model.new_memory(model.bundle.settings, batch_size=2) for _ in range(2))
-    ids = random_ids(8)
-    for _ in range(4):
-        model.step("score", memory, np.stack([ids, ids]), np.stack([ids, ids]))
-    before = {entry.input: memory.array(entry).copy() for entry in memory.entries}
-    memory.restart(0)
-    zeros = model.bundle.evaluation.fresh_memory == "zeros"
-    assert memory.memory_length.tolist() == [12 if zeros else 0, 12]
-    assert memory.position.tolist() == [0, 32]
-    for entry in memory.entries:
-        array = memory.array(entry)
-        np.testing.assert_array_equal(array[1], before[entry.input][1])
-        if zeros:  # queries attend to these rows
-            np.testing.assert_array_equal(array[0], fresh.array(entry)[0])
-    assert not zeros or any(fresh.array(entry).any() for entry in memory.entries)  # W·LN(0) is not zero
-
-
-def test_results_come_in_the_order_of_the_documents(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+def test_results_come_in_the_order_of_the_documents(bytes_model: Model, random_ids: RandomIds) -> None:
     documents = [Document(f"of {n}", random_ids(n)) for n in (300, 2, 40, 0, 200, 1, 3)]
     found = list(bytes_model.score(documents, batch_size=3))
     assert [score.document for score in found] == [document.name for document in documents]
@@ -126,7 +98,7 @@ def test_documents_of_every_kind_of_source(bytes_model: Model, tmp_path: Path) -
     assert [score.bytes for score in found] == [len(ids)] * 5 + [0, 0, len(ids)]
 
 
-def test_documents_are_read_only_when_a_row_is_free(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+def test_documents_are_read_only_when_a_row_is_free(bytes_model: Model, random_ids: RandomIds) -> None:
     begun = 0
 
     def documents() -> Iterator[Any]:

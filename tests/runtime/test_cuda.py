@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.helpers.paths import GOLDEN, WHOLE
+from tests.runtime.conftest import Close, Golden, RandomIds
 from tests.runtime.in_place import walk_both_ways
 from xlruntime import Model, ProviderError, load
 
@@ -25,13 +24,13 @@ def open_on_cuda(name: str) -> Model:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_cuda_against_cpu_over_segments(name: str, golden: Callable[[str], Model], random_ids: Any, close: Any) -> None:
+def test_cuda_against_cpu_over_segments(name: str, golden: Golden, random_ids: RandomIds, close: Close) -> None:
     ids = random_ids(200, vocab_size=golden(name).bundle.vocab_size)
     close(open_on_cuda(name).stream().feed(ids).log_probs, golden(name).stream().feed(ids).log_probs, within=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ring_on_cuda_is_written_in_place(name: str, random_ids: Any) -> None:
+def test_ring_on_cuda_is_written_in_place(name: str, random_ids: RandomIds) -> None:
     model = open_on_cuda(name)
     T = 4 * model.new_memory(model.bundle.settings).capacity
     ids = random_ids(2 * T, vocab_size=model.bundle.vocab_size).reshape(2, T)
@@ -47,7 +46,7 @@ def test_nothing_but_sizes_is_computed_on_the_cpu(name: str) -> None:
 
 
 def test_state_saved_on_cuda_goes_on_on_the_cpu(
-    golden: Callable[[str], Model], random_ids: Any, close: Any, tmp_path: Path
+    golden: Golden, random_ids: RandomIds, close: Close, tmp_path: Path
 ) -> None:
     ids = random_ids(200)
     stream = open_on_cuda(NAMES[0]).stream()
@@ -58,7 +57,7 @@ def test_state_saved_on_cuda_goes_on_on_the_cpu(
     )
 
 
-def test_batch_rows_restart_and_shrink_on_cuda(golden: Callable[[str], Model], random_ids: Any) -> None:
+def test_batch_rows_restart_and_shrink_on_cuda(golden: Golden, random_ids: RandomIds) -> None:
     documents = [random_ids(length, seed=length) for length in (5, 40, 90, 200)]
     on_cuda = open_on_cuda(NAMES[0]).score(documents, batch_size=3)
     for found, expected in zip(on_cuda, golden(NAMES[0]).score(documents), strict=True):

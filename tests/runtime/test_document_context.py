@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ import pytest
 
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import BAND, CHUNK, EMPTY, ZEROS, golden_bundle
+from tests.runtime.test_scorer_state import stopped_at_each_step
 from xlruntime import Document, Model, OptionError, TokenScores, load
 from xlruntime.documents import TextCounts, TokenPiece
 from xlruntime.scorer import Scorer
-from xlruntime.scorer_state import read_scorer, resume_scorer, scorer_state
 from xlruntime.token_reader import TokenReader
 from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -217,28 +216,6 @@ def test_resumed_after_each_step(options: dict[str, Any], bytes_model: Model) ->
         Document("d", TEXT),
     ]
 
-    def scorer() -> Scorer:
-        made = dict(options)
-        return Scorer(bytes_model, bytes_model.evaluation(), made.pop("batch_size", 1), **made)
-
-    def flat(steps: list[list[TokenScores]]) -> list[tuple[int, int, float]]:
-        return [
-            (part.number, index, log_prob)
-            for step in steps
-            for part in step
-            for index, log_prob in zip(part.index.tolist(), part.log_probs.tolist(), strict=True)
-        ]
-
-    expected = flat(list(scorer().steps(documents)))
-    done: list[list[TokenScores]] = []
-    running = scorer()
-    count = 0
-    for step in running.steps(documents):
-        done.append(step)
-        fields, arrays = scorer_state(running)
-        other = scorer()
-        saved = read_scorer(other, json.loads(json.dumps(fields)), arrays)
-        rest = list(other.steps(resume_scorer(other, saved, arrays, documents)))
-        assert flat(done + rest) == expected
-        count += 1
-    assert count > 8
+    uninterrupted, *runs = stopped_at_each_step(bytes_model, documents, options)
+    assert len(runs) > 8
+    assert all(run == uninterrupted for run in runs)

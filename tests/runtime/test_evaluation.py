@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.helpers.rules import ring_rules
-from xlruntime import Model, OptionError, load
-from xlruntime.evaluation import UNBOUNDED_WINDOW, EvaluationRules, Ring, Setting
+from tests.runtime.conftest import Close, RandomIds
+from xlruntime import Model, OptionError
+from xlruntime.evaluation import UNBOUNDED_WINDOW, EvaluationRules, Ring
 from xlruntime.stream import Stream
 
 OURS = ring_rules()
@@ -41,13 +41,6 @@ def test_all_settings_out_of_range_are_listed(model: Model) -> None:
         )
 
 
-def test_refusal_keeps_its_hint_behind_the_folder(model: Model) -> None:
-    with pytest.raises(OptionError) as caught:
-        model.stream(n_hashes=2)
-    assert caught.value.message.startswith(f"{model.folder}: n_hashes: not among the settings of this bundle (")
-    assert caught.value.hint == "Leave it out."
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -64,47 +57,6 @@ def test_refusal_keeps_its_hint_behind_the_folder(model: Model) -> None:
 def test_choice_out_of_range_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         OURS.choose(**settings)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"segment_len": 0}, "segment_len is 0, expected 1 to"),
-        ({"max_positions": 0}, "max_positions is 0, expected 1 to"),
-        ({"restart": True}, "restart is chosen, but documents may be of any length"),
-        ({"full_document": True}, "a document is one step, so nothing is kept in rings"),
-        (
-            {"rings": {"C": Ring((1, 0, 0), (1, 1, 0), (1, 0, 0), window_if="mem_len")}},
-            "ring 'C' has a window if 'mem_len', no boolean setting",
-        ),
-        ({"rings": {"C": Ring((1, 0, 0), (1, 0, 0))}}, "ring 'C' keeps 12 rows in 12 slots, which leaves no room"),
-        ({"rings": {"C": Ring((1, 0, 0), (1, 1, 0), (0, 0, 0))}}, "a window of 0 keys in ring 'C'"),
-        ({"settings": {"mem_len": Setting(True, "")}, "rings": {}}, "mem_len is not a number"),
-        ({"settings": {"restart": Setting(False, "")}, "rings": {}}, "'restart' is the runtime's own"),
-    ],
-)
-def test_rules_that_contradict_themselves_are_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        dataclasses.replace(OURS, **fields)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"value": 0}, "its value is 0, expected 1 to 4"),
-        ({"value": 5}, "its value is 5, expected 1 to 4"),
-        ({"maximum": 2**40}, "its range reaches beyond"),
-    ],
-)
-def test_setting_that_contradicts_itself_is_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(Setting(2, "rounds", minimum=1, maximum=4), **fields)
-
-
-@pytest.mark.parametrize("numbers", [(1, 0), (1, 0, 0, 0), (2**31, 0, 0)])
-def test_ring_of_other_numbers_is_refused(numbers: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="rows, slots and window are not three whole numbers"):
-        Ring(numbers, (1, 1, 0))
 
 
 def test_numbers_of_a_ring_depend_on_memory_and_segment() -> None:
@@ -150,25 +102,20 @@ def test_window_is_the_most_keys_that_a_query_sees() -> None:
     assert OURS.choose(same_length=False).segmentation_matters
 
 
-def test_longest_part_of_a_document() -> None:
-    assert OURS.choose().longest_part is None
-    assert ring_rules(max_positions=100).choose().longest_part == 100
-    assert ring_rules(max_positions=3).choose().longest_part == 3
-    assert WHOLE.choose().longest_part == 8
-    assert dataclasses.replace(WHOLE, max_positions=100).choose().longest_part == 8
-    assert dataclasses.replace(WHOLE, max_positions=3).choose().longest_part == 3
-
-
-def test_longest_document() -> None:
-    assert OURS.choose().longest_document is None
-    assert ring_rules(max_positions=100).choose().longest_document == 101
-    assert WHOLE.choose().longest_document == 9
-    assert dataclasses.replace(WHOLE, bidirectional=True).choose().longest_document == 8
-
-
-def test_last_token_is_read_only_by_models_of_whole_documents() -> None:
-    with pytest.raises(OptionError, match="bidirectional is true, but a document is not one step"):
-        ring_rules(bidirectional=True)
+@pytest.mark.parametrize(
+    ("rules", "part", "document"),
+    [
+        (OURS, None, None),
+        (ring_rules(max_positions=100), 100, 101),
+        (ring_rules(max_positions=3), 3, 4),
+        (WHOLE, 8, 9),
+        (dataclasses.replace(WHOLE, max_positions=100), 8, 9),
+        (dataclasses.replace(WHOLE, max_positions=3), 3, 4),
+        (dataclasses.replace(WHOLE, bidirectional=True), 8, 8),
+    ],
+)
+def test_longest_part_and_document(rules: EvaluationRules, part: int | None, document: int | None) -> None:
+    assert (rules.choose().longest_part, rules.choose().longest_document) == (part, document)
 
 
 def test_no_segment_is_longer_than_a_document_can_be() -> None:
@@ -179,29 +126,7 @@ def test_no_segment_is_longer_than_a_document_can_be() -> None:
     assert OURS.choose(segment_len=300).segment_len == 300
 
 
-def test_whole_document_is_seen_whole() -> None:
-    whole = WHOLE.choose()
-    assert (whole.most_rows, whole.widest_window) == (0, UNBOUNDED_WINDOW)
-    assert not whole.segmentation_matters
-    assert whole.max_segment(whole.capacity()) == 8
-
-
-def test_capacity_and_longest_segment_belong_together() -> None:
-    ours = OURS.choose()
-    assert ours.capacity() == 20
-    assert ours.max_segment(ours.capacity()) == 8
-    assert ours.max_segment(ours.capacity(100)) == 100
-
-
-def test_bundle_settings_are_the_default(variant: Model) -> None:
-    config, evaluation = variant.bundle.config, variant.stream().evaluation
-    assert evaluation == variant.bundle.settings
-    assert (evaluation.segment_len, evaluation["mem_len"]) == (config["tgt_len"], config["mem_len"])
-    assert (evaluation["same_length"], evaluation.fresh_memory) == (config["same_length"], config["first_memory"])
-    assert evaluation.get("n_hashes") is None
-
-
-def test_settings_of_one_stream_do_not_reach_another(model: Model, random_ids: Callable[..., Any]) -> None:
+def test_settings_of_one_stream_do_not_reach_another(model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(100)
     before = model.stream().feed(ids).log_probs
     choices: list[dict[str, Any]] = [{"mem_len": 3}, {"mem_len": 40}, {"clamp_len": 2}, {"same_length": False}]
@@ -211,9 +136,7 @@ def test_settings_of_one_stream_do_not_reach_another(model: Model, random_ids: C
     np.testing.assert_array_equal(model.stream().feed(ids).log_probs, before)
 
 
-def test_window_of_one_more_equals_a_memory_of_one_more(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_window_of_one_more_equals_a_memory_of_one_more(model: Model, random_ids: RandomIds, close: Close) -> None:
     """Compare the rule of NVIDIA and TensorFlow at mem_len 11 with the authors' rule at mem_len 12."""
     ids = random_ids(90)
     rules = model.bundle.evaluation
@@ -222,13 +145,6 @@ def test_window_of_one_more_equals_a_memory_of_one_more(
     found, expected = Stream(model, evaluation).feed(ids), model.stream(mem_len=12).feed(ids)
     close(found.log_probs, expected.log_probs)
     np.testing.assert_array_equal(found.context, expected.context)
-
-
-def test_malformed_device_or_threads_are_refused(model: Model) -> None:
-    with pytest.raises(OptionError, match="threads is 0, at least 1 is needed"):
-        load(model.folder, threads=0)
-    with pytest.raises(OptionError, match="device 'gpu': expected cpu, cuda or cuda:N"):
-        load(model.folder, device="gpu")
 
 
 def test_purpose_that_the_bundle_lacks_is_refused(model: Model) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.runtime.conftest import RandomIds
 from xlruntime import Model, NonFiniteScoreWarning, Sampling, Stream, TextError, TokenError
 from xlruntime.memory import Memory
 
 FED = (0, 1, 5, 60, 150)  # nothing; a held token; less than a segment; full rings; rings that wrapped often
 LENGTHS = (0, 1, 3, 8, 30)  # of continuations: shorter and longer than a step, and than the spare slots of a ring
 THREADS = 8
-
-RandomIds = Callable[..., npt.NDArray[np.int64]]
 
 
 @pytest.fixture(params=["transformer_xl", "reformer"])
@@ -58,19 +54,6 @@ def test_fork_goes_on_bit_equal_and_leaves_the_original_untouched(
     assert second.memory.nbytes == stream.memory.nbytes == twin.memory.nbytes
 
 
-def test_fork_keeps_capacity_and_settings(bytes_model: Model, random_ids: RandomIds) -> None:
-    ids = random_ids(90)
-    stream = bytes_model.stream(segment_len=5, mem_len=21, clamp_len=4, same_length=False, capacity=40)
-    stream.feed(ids[:50])
-    twin = stream.fork()
-    assert (twin.evaluation, twin.memory.capacity) == (stream.evaluation, 40)
-    stream.reset()
-    assert twin.position == 50
-    alone = bytes_model.stream(segment_len=5, mem_len=21, clamp_len=4, same_length=False, capacity=40)
-    alone.feed(ids[:50])
-    same(twin.feed(ids[50:]), alone.feed(ids[50:]))
-
-
 def test_fork_in_the_middle_of_a_generation(streaming: Model) -> None:
     stream = streaming.stream()
     drawing = stream.generate([1, 2, 3], max_tokens=20, sampling=Sampling(temperature=0))
@@ -78,22 +61,6 @@ def test_fork_in_the_middle_of_a_generation(streaming: Model) -> None:
     rest = list(stream.fork().generate(max_tokens=15, sampling=Sampling(temperature=0)))
     assert list(drawing) == rest
     assert len(begun) + len(rest) == 20
-
-
-def test_forks_in_many_threads_equal_each_alone(streaming: Model, random_ids: RandomIds) -> None:
-    stream = streaming.stream()
-    stream.feed(random_ids(70))
-    continuations = [random_ids(30 + 7 * number, seed=number) for number in range(THREADS)]
-    expected = [stream.fork().feed(ids).log_probs for ids in continuations]
-    forks, together = [stream.fork() for _ in continuations], threading.Barrier(THREADS)
-
-    def go_on(number: int) -> npt.NDArray[np.float32]:
-        together.wait(timeout=60)
-        return forks[number].feed(continuations[number]).log_probs
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        for found, wanted in zip(pool.map(go_on, range(THREADS)), expected, strict=True):
-            np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("fed", FED)
@@ -120,18 +87,6 @@ def test_continuations_under_every_variant(length: int, variant: Model, random_i
         continuation = random_ids(length, seed=end, vocab_size=vocab_size)
         same(stream.score_continuation(continuation), alone.fork().feed(continuation))
     same(stream.feed(ids[100:]), alone.feed(ids[100:]))
-
-
-def test_reranking_equals_scoring_each_candidate_from_scratch(
-    model: Model, random_ids: RandomIds, close: Callable[..., None]
-) -> None:
-    context = random_ids(300)
-    candidates = [random_ids(length, seed=length) for length in range(1, 40, 3)]
-    stream = model.stream()
-    stream.feed(context)
-    for candidate in candidates:
-        expected = model.stream().feed(np.concatenate([context, candidate])).log_probs[-len(candidate) :]
-        close(stream.score_continuation(candidate).log_probs, expected, within=1e-5)  # other segments, so other sums
 
 
 def test_short_continuation_does_not_copy_a_ring(

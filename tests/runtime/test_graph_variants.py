@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.runtime.conftest import Close, RandomIds
 from xlruntime import Model, OptionError, Sampling
 from xlruntime.load_options import LoadOptions
 from xlruntime.session import GraphSession
@@ -37,7 +37,7 @@ def few_only(band_model: Model) -> Model:
 
 
 def test_few_tokens_run_in_the_graph_for_them(
-    band_model: Model, random_ids: Callable[..., Any], runs: list[tuple[str, int]], close: Callable[..., None]
+    band_model: Model, random_ids: RandomIds, runs: list[tuple[str, int]], close: Close
 ) -> None:
     ids = random_ids(200, vocab_size=258)
     long = band_model.stream(segment_len=33).feed(ids)
@@ -49,7 +49,7 @@ def test_few_tokens_run_in_the_graph_for_them(
 
 
 def test_prompt_is_run_by_the_score_graph(
-    band_model: Model, random_ids: Callable[..., Any], runs: list[tuple[str, int]]
+    band_model: Model, random_ids: RandomIds, runs: list[tuple[str, int]]
 ) -> None:
     prompt = random_ids(105, vocab_size=258)
     stream = band_model.stream(segment_len=50)
@@ -59,11 +59,7 @@ def test_prompt_is_run_by_the_score_graph(
 
 
 def test_segment_is_no_longer_than_any_graph_takes(
-    few_only: Model,
-    band_model: Model,
-    random_ids: Callable[..., Any],
-    runs: list[tuple[str, int]],
-    close: Callable[..., None],
+    few_only: Model, band_model: Model, random_ids: RandomIds, runs: list[tuple[str, int]], close: Close
 ) -> None:
     ids = random_ids(150, vocab_size=258)
     found = few_only.stream(segment_len=100).feed(ids).log_probs
@@ -87,9 +83,7 @@ def test_step_too_long_for_every_graph_is_refused(band_model: Model, few_only: M
         model.step(purpose, memory, tokens[:, :16], tokens[:, :16])
 
 
-def test_fewer_rounds_of_hashing_score_otherwise(
-    band_model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_fewer_rounds_of_hashing_score_otherwise(band_model: Model, random_ids: RandomIds, close: Close) -> None:
     ids = random_ids(201, vocab_size=258)
     own = band_model.stream().feed(ids).log_probs
     for segment_len in (8, 64):  # one for each graph
@@ -104,34 +98,3 @@ def test_fewer_rounds_of_hashing_score_otherwise(
     greedy = Sampling(temperature=0)
     drawn = [list(band_model.generate(ids[:50], max_tokens=60, sampling=greedy, n_hashes=n)) for n in (1, 3, None)]
     assert drawn[0] != drawn[1] == drawn[2]
-
-
-def test_rounds_that_were_not_exported_are_refused(band_model: Model, bytes_model: Model) -> None:
-    with pytest.raises(OptionError) as caught:
-        band_model.stream(n_hashes=4)
-    assert str(caught.value) == (
-        f"{band_model.folder}: evaluation settings: n_hashes is 4, expected 1 to 3 (rounds of hashing, at most those "
-        "that were exported (convert --set n_hashes))."
-    )
-    with pytest.raises(OptionError, match="n_hashes is 0, expected 1 to 3"):
-        band_model.stream(n_hashes=0)
-    with pytest.raises(OptionError, match="n_hashes: not among the settings of this bundle"):
-        bytes_model.stream(n_hashes=1)
-
-
-def test_settings_that_the_graphs_do_not_have_are_refused(band_model: Model, bytes_model: Model) -> None:
-    with pytest.raises(OptionError, match=r"clamp_len, same_length: not among the settings of this bundle \(seg"):
-        band_model.stream(clamp_len=3, same_length=False)
-    with pytest.raises(OptionError, match="restart is chosen, but documents may be of any length"):
-        bytes_model.stream(restart=True)
-    assert bytes_model.evaluation(restart=False) == bytes_model.bundle.settings
-
-
-def test_restored_stream_keeps_its_rounds(band_model: Model, random_ids: Callable[..., Any], tmp_path: Any) -> None:
-    ids = random_ids(150, vocab_size=258)
-    stream = band_model.stream(n_hashes=1, mem_len=30)
-    stream.feed(ids[:70])
-    stream.save(tmp_path / "state")
-    restored = band_model.restore(tmp_path / "state")
-    assert restored.evaluation == stream.evaluation
-    np.testing.assert_array_equal(restored.feed(ids[70:]).log_probs, stream.feed(ids[70:]).log_probs)

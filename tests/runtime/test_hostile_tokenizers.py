@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.runtime.conftest import BundleWith
 from tests.runtime.tokenizer_files import (
     NO_MAP,
     charsmap,
@@ -179,7 +180,7 @@ def test_missing_unknown_token_fails_a_document_and_not_the_run(
 
 
 def test_score_goes_on_after_a_document_that_the_library_fails_on(
-    bundle_with: Callable[[str, Path], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    bundle_with: BundleWith, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Cause a panic, which derives from BaseException: the engine stops after ten million steps."""
     from xlexport.commands import run
@@ -265,7 +266,7 @@ def test_sentencepiece_model_made_by_hand_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_bundle_that_would_end_the_process(bundle_with: Callable[[str, Path], Path], tmp_path: Path) -> None:
+def test_bundle_that_would_end_the_process(bundle_with: BundleWith, tmp_path: Path) -> None:
     """Refuse 24 characters of base64 that made the library request 8 GB, and abort."""
     path = tmp_path / "tokenizer.json"
     hostile = {"type": "Precompiled", "precompiled_charsmap": "/P///wAAAAAAAAAAAAAAAAAA"}

@@ -57,12 +57,6 @@ def test_png_is_read_back_pixel_by_pixel(pixels: Pixels) -> None:
         assert np.array_equal(np.asarray(found), pixels)
 
 
-def test_png_is_smaller_where_rows_or_columns_repeat() -> None:
-    noise = len(png(random_pixels(32, 32)))
-    assert len(png(random_pixels(1, 32).repeat(32, axis=0))) < noise / 10
-    assert len(png(random_pixels(32, 1).repeat(32, axis=1))) < noise / 4
-
-
 def test_images_side_by_side_have_gaps() -> None:
     images = [random_pixels(2, 3) for _ in range(3)]
     sheet = side_by_side([images[:2], images[2:]], scale=2)

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.runtime.conftest import RandomIds
 from tests.runtime.in_place import walk_both_ways
 from xlruntime import Model
 from xlruntime.memory import Memory
 from xlruntime.session import GraphSession
 
-Ids = Callable[..., Any]
-
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_rings_are_written_in_place_over_many_segments(batch_size: int, variant: Model, random_ids: Ids) -> None:
+def test_rings_are_written_in_place_over_many_segments(batch_size: int, variant: Model, random_ids: RandomIds) -> None:
     T = 4 * variant.new_memory(variant.bundle.settings).capacity
     ids = random_ids(batch_size * T, vocab_size=variant.bundle.vocab_size).reshape(batch_size, T)
     walk_both_ways(variant, ids, within=0)  # the same nodes on the same numbers
 
 
-def test_rings_of_a_reformer_are_written_in_place(band_model: Model, random_ids: Ids) -> None:
+def test_rings_of_a_reformer_are_written_in_place(band_model: Model, random_ids: RandomIds) -> None:
     longest = band_model.bundle.evaluation.max_positions
     assert longest is not None
     ids = random_ids(2 * longest, vocab_size=band_model.bundle.vocab_size).reshape(2, longest)
     walk_both_ways(band_model, ids, within=0)
 
 
-def test_rings_that_are_copied_are_found(bytes_model: Model, random_ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rings_that_are_copied_are_found(
+    bytes_model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Write outputs elsewhere, so that the buffers keep their old values."""
 
     def step(session: GraphSession, feeds: dict[str, Any], memory: Memory) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.runtime.conftest import Close, RandomIds
 from xlruntime import Model, NonFiniteScoreWarning, XlruntimeError
 from xlruntime.memory import Memory
 
@@ -20,9 +20,7 @@ def poison(memory: Memory, row: int) -> None:
     array[row, :, 3] = np.nan
 
 
-def test_poisoned_stream_warns_once_and_is_reset(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_poisoned_stream_warns_once_and_is_reset(model: Model, random_ids: RandomIds, close: Close) -> None:
     ids = random_ids(200)
     stream = model.stream()
     stream.feed(ids[:50])
@@ -38,9 +36,7 @@ def test_poisoned_stream_warns_once_and_is_reset(
     assert all(np.isfinite(stream.memory.array(entry)).all() for entry in stream.memory.entries)
 
 
-def test_poisoned_stream_is_reset_if_warnings_are_errors(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_poisoned_stream_is_reset_if_warnings_are_errors(model: Model, random_ids: RandomIds, close: Close) -> None:
     ids = random_ids(70)
     stream = model.stream()
     stream.feed(ids[:30])
@@ -53,7 +49,7 @@ def test_poisoned_stream_is_reset_if_warnings_are_errors(
 
 
 def test_poisoned_row_leaves_its_neighbours_alone(
-    model: Model, random_ids: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, close: Callable[..., None]
+    model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch, close: Close
 ) -> None:
     documents = [random_ids(length, seed=length) for length in (100, 90, 95)]
     expected = [parts.log_probs for parts in by_document(model, documents)]
@@ -82,7 +78,7 @@ def test_poisoned_row_leaves_its_neighbours_alone(
 
 
 def test_document_without_any_finite_score_warns_once(
-    model: Model, random_ids: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = Model.step
 
@@ -113,9 +109,7 @@ def by_document(model: Model, documents: list[Any]) -> list[Parts]:
     return [Parts(of) for of in parts.values()]
 
 
-def test_poisoned_generation_stops_and_a_reset_repairs_it(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_poisoned_generation_stops_and_a_reset_repairs_it(model: Model, random_ids: RandomIds, close: Close) -> None:
     ids = random_ids(60)
     stream = model.stream()
     stream.feed(ids)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from xlruntime import Model, OptionError, ProviderError, load, providers
+from xlruntime import Model, ProviderError, load, providers
 from xlruntime.devices import Device
 from xlruntime.placement import SIZE_OPERATORS, PlacedNode, count_placed, require_placement
 from xlruntime.providers import import_onnxruntime, open_session
@@ -82,12 +82,6 @@ def test_sizes_may_be_computed_on_the_cpu_unless_nothing_may() -> None:
         require_placement(nodes, CUDA, "here", allowed=frozenset())
 
 
-def test_many_strays_are_not_all_named() -> None:
-    nodes = [PlacedNode(f"product_{number}", "MatMul", CPU) for number in range(30)]
-    with pytest.raises(ProviderError, match=r"30 MatMul \(product_0, .*product_7, …\)"):
-        require_placement(nodes, CUDA, "here")
-
-
 @pytest.mark.usefixtures("pretended_cuda")
 def test_strict_device_refuses_a_session_whose_nodes_fell_to_the_cpu(model: Model) -> None:
     path = model.folder / "score.onnx"
@@ -102,27 +96,3 @@ def test_strict_device_reaches_every_session_of_a_model(model: Model) -> None:
     assert load(model.folder, device="cuda").placement("score")[CPU]["Softmax"] == model.bundle.config["n_layer"]
     with pytest.raises(ProviderError, match=r"device cuda:0: .*score.onnx.* 2 Softmax, "):
         load(model.folder, device="cuda", strict_device=True)
-
-
-def test_strict_cpu_forbids_nothing(model: Model) -> None:
-    assert load(model.folder, strict_device=True).placement("score") == model.placement("score")
-
-
-def test_size_operators_exclude_arithmetic_of_models(model: Model, band_model: Model, chunk_model: Model) -> None:
-    """Check that expensive operators do not count as operators for sizes."""
-    heavy = "MatMul Gemm Softmax LayerNormalization LogSoftmax ScatterND ScatterElements TopK GatherElements Loop"
-    for each in (model, band_model, chunk_model):
-        operators = {name for counted in each.placement("score").values() for name in counted}
-        assert operators & set(heavy.split()) and not SIZE_OPERATORS & set(heavy.split())
-        assert operators & SIZE_OPERATORS
-
-
-def test_placement_of_a_graph_that_is_missing(model: Model) -> None:
-    with pytest.raises(OptionError, match="no graph for 'draw'"):
-        model.placement("draw")
-
-
-def test_session_reports_the_placement_of_nodes(model: Model) -> None:
-    nodes = model.session("generate").nodes
-    assert {node.provider for node in nodes} == {CPU}
-    assert all(node.operator for node in nodes)

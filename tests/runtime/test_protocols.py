@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers.rules import ring_rules
+from tests.runtime.conftest import Golden, RandomIds
 from xlruntime import Document, Model, OptionError, TextError, TokenError, XlruntimeError, load, protocols
 from xlruntime.evaluation import EvaluationSettings
-from xlruntime.protocols import PROTOCOLS, Corpus, Streams, arrange, read_corpus, walk
+from xlruntime.protocols import PROTOCOLS, Corpus, arrange, read_corpus, walk
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
@@ -54,7 +54,7 @@ def segments(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
 
 @pytest.fixture
-def word_model(golden: Callable[[str], Model]) -> Model:
+def word_model(golden: Golden) -> Model:
     """Return a model of 29 tokens, whose vocabulary marks lines as in the One Billion Word corpus."""
     model = load(golden("pre_lnorm_empty").folder, threads=1)
     words = ("<S>", "<UNK>", *(f"w{number}" for number in range(2, 29)))
@@ -82,11 +82,6 @@ def test_nvidia_streams_begin_with_the_end_of_the_one_before(mem_len: int) -> No
     assert found.tokens.tolist() == [first[:-1], second[:-1]]
     assert found.targets.tolist() == [first[1:], second[1:]]
     assert (found.warmup, found.unpredicted, found.trimmed) == (8, 2, 1)
-
-
-def test_nvidia_warmup_may_be_a_whole_stream() -> None:
-    found = arrange(numbered(16), settings(), "nvidia", batch_size=2)
-    assert found.tokens[0].tolist() == [*range(8, 16), *range(7)]
 
 
 def test_sentences_follow_one_another_in_each_row() -> None:
@@ -260,7 +255,7 @@ def alone(model: Model, ids: npt.ArrayLike, **options: Any) -> npt.NDArray[np.fl
     return model.stream(**options).feed(np.asarray(ids, np.int64)).log_probs
 
 
-def test_kimiyoung_is_the_mean_over_streams_walked_alone(variant: Model, random_ids: Callable[..., Any]) -> None:
+def test_kimiyoung_is_the_mean_over_streams_walked_alone(variant: Model, random_ids: RandomIds) -> None:
     ids = random_ids(327, vocab_size=variant.bundle.vocab_size)
     found = walk(variant, arrange(corpus_of(ids), variant.bundle.settings, batch_size=5))
     expected = np.concatenate([alone(variant, ids[65 * row : 65 * (row + 1)]) for row in range(5)])
@@ -272,9 +267,7 @@ def test_kimiyoung_is_the_mean_over_streams_walked_alone(variant: Model, random_
     assert found.bits_per_token == pytest.approx(found.nats_per_token / math.log(2))
 
 
-def test_nvidia_is_the_mean_over_streams_walked_alone_after_their_warmup(
-    variant: Model, random_ids: Callable[..., Any]
-) -> None:
+def test_nvidia_is_the_mean_over_streams_walked_alone_after_their_warmup(variant: Model, random_ids: RandomIds) -> None:
     ids = random_ids(327, vocab_size=variant.bundle.vocab_size)
     evaluation = variant.evaluation(segment_len=8, mem_len=20)
     found = walk(variant, arrange(corpus_of(ids), evaluation, "nvidia", 5))
@@ -288,7 +281,7 @@ def test_nvidia_is_the_mean_over_streams_walked_alone_after_their_warmup(
     assert abs(cold.nats_per_token - found.nats_per_token) > 100 * WITHIN  # the warm-up matters
 
 
-def test_document_equals_score(variant: Model, random_ids: Callable[..., Any]) -> None:
+def test_document_equals_score(variant: Model, random_ids: RandomIds) -> None:
     ids = random_ids(203, vocab_size=variant.bundle.vocab_size)
     found = walk(variant, arrange(corpus_of(ids), variant.evaluation(mem_len=9), "document"))
     (expected,) = variant.score([ids], mem_len=9)
@@ -297,7 +290,7 @@ def test_document_equals_score(variant: Model, random_ids: Callable[..., Any]) -
         assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-12)
 
 
-def test_sentences_are_scored_without_a_reset_between_them(word_model: Model, random_ids: Callable[..., Any]) -> None:
+def test_sentences_are_scored_without_a_reset_between_them(word_model: Model, random_ids: RandomIds) -> None:
     """Compare a row with one stream that has each mark once, as both marks are the same token."""
     lengths = random_ids(60, seed=1, vocab_size=9)
     text = "".join(" ".join(f"w{2 + token % 27}" for token in random_ids(n, seed=n)) + "\n" for n in lengths)
@@ -332,14 +325,6 @@ def test_mean_is_over_tokens_not_segments(no_text_model: Model, monkeypatch: pyt
     assert (found.nats, found.nats_per_token) == (30.0, 5.0)
 
 
-def test_progress_counts_every_token_that_is_run(no_text_model: Model) -> None:
-    steps: list[tuple[int, int]] = []
-    streams = arrange(numbered(23), settings(), "nvidia", 2)
-    walk(no_text_model, streams, lambda *step: steps.append(step))
-    assert steps == [(8, 36), (16, 36), (24, 36), (32, 36), (36, 36)]
-    assert streams.tokens.size == 36
-
-
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 @pytest.mark.parametrize("protocol", ["kimiyoung", "nvidia"])  # nvidia: in the warm-up, whose memory the rest sees
 def test_score_that_is_not_finite_is_an_error(
@@ -355,17 +340,3 @@ def test_score_that_is_not_finite_is_an_error(
         XlruntimeError, match=rf"^corpus: stream 2 of 2, token 3: a log-probability of {bad}, so the text cannot be"
     ):
         walk(no_text_model, arrange(numbered(23), settings(), protocol, 2))
-
-
-def test_perplexity_that_overflows_is_infinite(no_text_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Model, "step", lambda self, purpose, memory, tokens, targets: {"log_prob": tokens * 0.0 - 800})
-    assert walk(no_text_model, arrange(numbered(23), settings())).perplexity == math.inf
-
-
-def test_settings_of_a_score(model: Model, random_ids: Callable[..., Any]) -> None:
-    evaluation = model.evaluation(segment_len=6, mem_len=10, clamp_len=9, same_length=False)
-    streams: Streams = arrange(corpus_of(random_ids(40)), evaluation, batch_size=4)
-    found = walk(model, streams)
-    assert (found.segment_len, found.settings) == (6, {"mem_len": 10, "clamp_len": 9, "same_length": False})
-    assert (found.protocol, found.first_memory) == ("kimiyoung", model.bundle.evaluation.fresh_memory)
-    assert found.tokens_per_second > 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,7 +15,7 @@ import pytest
 from xlruntime import providers
 from xlruntime.devices import Device, parse_device
 from xlruntime.errors import BundleError, OptionError, ProviderError
-from xlruntime.providers import import_onnxruntime, open_session, session_options
+from xlruntime.providers import import_onnxruntime, open_session
 
 # One Gelu node, opset 20, IR version 10: x (N,) float32 -> y (N,).
 GELU = bytes.fromhex(
@@ -83,10 +82,6 @@ def test_parse_device_refuses_anything_else(text: str) -> None:
         parse_device(text)
 
 
-def test_onnxruntime_is_imported_once(forgetful: None) -> None:
-    assert import_onnxruntime() is import_onnxruntime() is sys.modules["onnxruntime"]
-
-
 @pytest.mark.usefixtures("forgetful")
 def test_missing_onnxruntime_names_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
@@ -149,14 +144,6 @@ def test_newer_onnxruntime_is_taken(version: str, monkeypatch: pytest.MonkeyPatc
     new.__version__, new.InferenceSession = version, object  # type: ignore[attr-defined]
     on_import(monkeypatch, new)
     assert import_onnxruntime() is new
-
-
-@pytest.mark.parametrize("threads", [None, 1, 3])
-def test_session_options(threads: int | None) -> None:
-    options = session_options(threads)
-    assert options.intra_op_num_threads == (threads or 0)
-    assert options.inter_op_num_threads == 1
-    assert options.log_severity_level == 4
 
 
 def test_session_runs_on_the_device_asked_for(gelu: Path) -> None:

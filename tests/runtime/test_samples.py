@@ -8,7 +8,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 
 from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import ROOT
+from tests.runtime.conftest import Close
 from xlruntime import Model, load
 
 pytestmark = pytest.mark.full
@@ -70,20 +70,13 @@ def test_sample_runs_without_pytorch(sample: Path, folder_with_a_bundle: Path) -
     assert SHOWN.get(sample.name, "b") in done.stdout  # bits or bytes for all other samples
 
 
-def test_samples_are_numbered_and_list_their_requirements() -> None:
-    assert [sample.name[:2] for sample in SAMPLES] == [f"{number:02}" for number in range(1, len(SAMPLES) + 1)]
-    for sample in SAMPLES:
-        docstring = ast.get_docstring(ast.parse(sample.read_text("utf-8")))
-        assert docstring is not None and "Needs: pip install" in docstring
-
-
 @pytest.mark.parametrize("fresh_memory", ["empty", "zeros"])
 def test_bundle_is_read_without_the_package(
     fresh_memory: str,
     bytes_model: Model,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    close: Callable[..., None],
+    close: Close,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     source = ALONE.read_text("utf-8")

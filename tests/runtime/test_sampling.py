@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from xlruntime import Model, OptionError, Sampling, TextError
-from xlruntime.sampling import Random
+from tests.runtime.conftest import Close, RandomIds
+from xlruntime import GrowingText, Model, OptionError, Random, Sampling, TextError
+from xlruntime.tokenizers import ByteTokenizer
 
 GREEDY = Sampling(temperature=0)
 PROBABILITIES = np.array([0.05, 0.5, 0.15, 0.3])
@@ -42,12 +42,40 @@ def shares(sampling: Sampling, draws: int = 4000) -> list[float]:
         (Sampling(top_p=0.9, seed=0), [0, 10 / 19, 3 / 19, 6 / 19]),
         (Sampling(top_p=1.0, seed=0), PROBABILITIES),
         (Sampling(top_k=3, top_p=0.6, seed=0), [0, 0.625, 0, 0.375]),
+        (Sampling(min_p=0.59, seed=0), [0, 0.625, 0, 0.375]),
+        (Sampling(min_p=1, seed=0), [0, 1, 0, 0]),
+        (Sampling(top_p=0.79, min_p=0.9, seed=0), [0, 1, 0, 0]),
+        (Sampling(top_k=3, min_p=0.29, seed=0), [0, 10 / 19, 3 / 19, 6 / 19]),
     ],
 )
 def test_tokens_are_drawn_by_their_probabilities(sampling: Sampling, expected: Any) -> None:
     found = shares(sampling)
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.03)
     assert [share > 0 for share in found] == [bool(share > 0) for share in expected]
+
+
+def test_repetition_penalty_divides_positive_logits_and_multiplies_negative_ones() -> None:
+    logits, recent = np.array([2.0, -1.0, 1.5, 0.9], np.float32), [0, 1, 0]
+    rule = Sampling(temperature=1, repetition_penalty=2, repetition_window=2, seed=0)
+    rng = rule.rng()
+    found = np.bincount([rule.draw(logits, rng, recent) for _ in range(4000)], minlength=4) / 4000
+    penalised = np.exp([1.0, -2.0, 1.5, 0.9])
+    np.testing.assert_allclose(found, penalised / penalised.sum(), rtol=0, atol=0.03)
+    assert logits[0] == 2
+    assert list(rule.recent(np.array([5, 6, 7]))) == [6, 7]
+
+
+def test_penalty_holds_for_prompt_and_draws(bytes_model: Model, random_ids: RandomIds) -> None:
+    rule = Sampling(temperature=0, repetition_penalty=1e9, repetition_window=200)
+    prompt = random_ids(30)
+    stream = bytes_model.stream()
+    stream.feed(prompt[:29])
+    for drawn in (
+        bytes_model.generate(prompt, max_tokens=40, sampling=rule),
+        stream.generate([prompt[29]], max_tokens=9, sampling=rule),
+    ):
+        tokens = list(drawn)
+        assert len({*tokens} - {*prompt[28:].tolist()}) == len(tokens)
 
 
 def test_random_numbers_are_those_of_the_specification() -> None:
@@ -124,10 +152,12 @@ def test_large_vocabulary_is_not_sorted(sampling: Sampling, longest: int, monkey
 
 def test_all_sampling_options_out_of_range_are_listed() -> None:
     with pytest.raises(OptionError) as caught:
-        Sampling(temperature=-1, top_k=0, top_p=1.5, seed=-1)
+        Sampling(temperature=-1, top_k=0, top_p=1.5, seed=-1, min_p=2, repetition_penalty=0, repetition_window=0)
     assert str(caught.value) == (
         "sampling: temperature is -1, at least 0 is needed; top_k is 0, at least 1 is needed; "
-        "top_p is 1.5, expected more than 0 and at most 1; seed is -1, expected 0 to 18446744073709551615."
+        "top_p is 1.5, expected more than 0 and at most 1; seed is -1, expected 0 to 18446744073709551615; "
+        "min_p is 2, expected 0 to 1; repetition_penalty is 0, expected a number above 0; "
+        "repetition_window is 0, at least 1 is needed."
     )
 
 
@@ -139,7 +169,7 @@ def test_sampling_option_out_of_range_is_refused(settings: dict[str, Any]) -> No
         Sampling(**settings)
 
 
-def test_temperature_zero_takes_the_likeliest_token(variant: Model, random_ids: Callable[..., Any]) -> None:
+def test_temperature_zero_takes_the_likeliest_token(variant: Model, random_ids: RandomIds) -> None:
     """Compare with the detail graph, which ranks the drawn tokens; draw enough to wrap the ring often."""
     prompt = random_ids(21, vocab_size=variant.bundle.vocab_size)
     drawn = list(variant.generate(prompt, max_tokens=60, sampling=GREEDY, segment_len=1))
@@ -162,27 +192,7 @@ def test_seed_makes_draws_repeatable(model: Model) -> None:
     assert draw(None) != draw(None)
 
 
-def test_top_k_and_top_p_of_one_token_are_greedy(model: Model) -> None:
-    expected = list(model.generate(b"prompt", max_tokens=30, sampling=GREEDY))
-    for sampling in (Sampling(top_k=1), Sampling(top_p=1e-9), Sampling(temperature=1e-300)):
-        assert list(model.generate(b"prompt", max_tokens=30, sampling=sampling)) == expected
-
-
-def test_feed_goes_on_after_generated_tokens(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
-    prompt, more = random_ids(33, seed=1), random_ids(50, seed=2)
-    stream = model.stream()
-    drawn = list(stream.generate(prompt, max_tokens=17, sampling=Sampling(seed=0)))
-    assert (stream.position, stream.pending) == (50, drawn[-1])
-    found = stream.feed(more)
-    expected = model.stream().feed(np.concatenate([prompt, drawn, more]))
-    close(found.log_probs, expected.log_probs[-50:])
-    np.testing.assert_array_equal(found.index, expected.index[-50:])
-    np.testing.assert_array_equal(found.context, expected.context[-50:])
-
-
-def test_generation_goes_on_after_a_feed(model: Model, random_ids: Callable[..., Any]) -> None:
+def test_generation_goes_on_after_a_feed(model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(40)
     expected = list(model.generate(ids, max_tokens=12, sampling=GREEDY))
     stream = model.stream()
@@ -191,9 +201,7 @@ def test_generation_goes_on_after_a_feed(model: Model, random_ids: Callable[...,
     assert list(stream.generate(max_tokens=7, sampling=GREEDY)) == expected[5:]
 
 
-def test_generation_can_be_left_at_any_token(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_generation_can_be_left_at_any_token(model: Model, random_ids: RandomIds, close: Close) -> None:
     ids, more = random_ids(20), random_ids(20, seed=1)
     stream = model.stream()
     drawn = list(itertools.islice(stream.generate(ids, max_tokens=1000, sampling=GREEDY), 4))
@@ -201,19 +209,11 @@ def test_generation_can_be_left_at_any_token(
     close(stream.feed(more).log_probs, expected[-20:])
 
 
-def test_no_tokens_are_drawn_but_the_prompt_is_read(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_no_tokens_are_drawn_but_the_prompt_is_read(model: Model, random_ids: RandomIds, close: Close) -> None:
     ids = random_ids(40)
     stream = model.stream()
     assert list(stream.generate(ids[:30], max_tokens=0)) == []
     close(stream.feed(ids[30:]).log_probs, model.stream().feed(ids).log_probs[-10:])
-
-
-def test_single_token_can_be_continued(no_text_model: Model) -> None:
-    drawn = list(no_text_model.generate(np.array([5]), max_tokens=30, sampling=Sampling(seed=1)))
-    assert len(drawn) == 30
-    assert all(0 <= token < 29 for token in drawn)
 
 
 @pytest.mark.parametrize("prompt", [b"", "", [], None])
@@ -225,3 +225,46 @@ def test_nothing_to_continue_is_refused_at_once(prompt: Any, bytes_model: Model)
 def test_negative_number_of_tokens_is_refused_at_once(bytes_model: Model) -> None:
     with pytest.raises(OptionError, match="max_tokens is -1, at least 0 is needed"):
         bytes_model.generate(b"prompt", max_tokens=-1)
+
+
+def grown(text: bytes, *stops: str, before: bytes = b"") -> tuple[list[str], str, bool]:
+    """Return the texts of each byte, the rest, and whether a stop was found."""
+    growing = GrowingText(ByteTokenizer(), list(before), stops)
+    pieces = [growing.add(token) for token in text]
+    return pieces, growing.end(), growing.stopped
+
+
+@pytest.mark.parametrize("before", [b"", b"0123456789", "é".encode()])
+def test_characters_appear_when_they_are_complete(before: bytes) -> None:
+    pieces, rest, _ = grown("aé€b".encode(), before=before)
+    assert pieces == ["a", "", "é", "", "", "€", "b"]
+    assert rest == ""
+
+
+def test_broken_characters_appear_in_the_end() -> None:
+    assert grown(b"a\xe2\x82") == (["a", "", ""], "\ufffd", False)
+    pieces, rest, _ = grown(b"\x80" * 100)
+    assert len("".join(pieces) + rest) == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "expected"),
+    [
+        (b"one. two", (". ",), "one"),
+        (b"one. two", ("two", "e"), "on"),
+        (b"one.", (". ",), "one."),
+        (b"aab", ("ab",), "a"),
+        (b"aabc", ("abc", "b"), "aa"),  # the stop that is complete first
+        (b"one", ("",), "one"),
+    ],
+)
+def test_text_ends_before_the_first_stop(text: bytes, stops: tuple[str, ...], expected: str) -> None:
+    pieces, rest, stopped = grown(text, *stops)
+    assert "".join(pieces) + rest == expected
+    assert stopped == (expected != text.decode())
+    assert all(expected.startswith("".join(pieces[:n])) for n in range(len(pieces)))
+
+
+def test_tokens_after_a_stop_have_no_effect() -> None:
+    growing = GrowingText(ByteTokenizer(), [], ["b"])
+    assert [growing.add(token) for token in b"abcab"] == ["a", "", "", "", ""]

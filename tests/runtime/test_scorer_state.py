@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers.tiers import thinned
+from tests.runtime.conftest import Close, Golden, RandomIds
 from xlruntime import Document, Model, OptionError, StateError, TextError, TokenError, TokenScores
 from xlruntime.scorer import Scorer
 from xlruntime.scorer_state import read_scorer, resume_scorer, scorer_state
@@ -20,7 +21,7 @@ Ids = npt.NDArray[np.int64]
 LENGTHS = (45, 1, 130, 2, 63, 0, 9, 64, 30)
 
 
-def documents_of(model: Model, random_ids: Callable[..., Ids], lengths: tuple[int, ...] = LENGTHS) -> list[Document]:
+def documents_of(model: Model, random_ids: RandomIds, lengths: tuple[int, ...] = LENGTHS) -> list[Document]:
     size = model.bundle.vocab_size
     return [Document(f"of {n}", random_ids(n, seed=n, vocab_size=size)) for n in lengths]
 
@@ -68,9 +69,7 @@ def stopped_at_each_step(model: Model, documents: list[Document], options: dict[
     ),
 )
 @pytest.mark.parametrize("name", ["post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "reformer_band"])
-def test_saved_after_any_step(
-    name: str, options: dict[str, Any], golden: Callable[[str], Model], random_ids: Callable[..., Ids]
-) -> None:
+def test_saved_after_any_step(name: str, options: dict[str, Any], golden: Golden, random_ids: RandomIds) -> None:
     model = golden(name)
     lengths = (45, 1, 60, 2, 9) if name == "reformer_band" else LENGTHS
     uninterrupted, *runs = stopped_at_each_step(model, documents_of(model, random_ids, lengths), options)
@@ -79,13 +78,13 @@ def test_saved_after_any_step(
         assert run == uninterrupted
 
 
-def test_whole_documents_saved_between_them(chunk_model: Model, random_ids: Callable[..., Ids]) -> None:
+def test_whole_documents_saved_between_them(chunk_model: Model, random_ids: RandomIds) -> None:
     documents = documents_of(chunk_model, random_ids, (20, 1, 30, 96))
     uninterrupted, *runs = stopped_at_each_step(chunk_model, documents, {})
     assert runs == [uninterrupted] * 5
 
 
-def test_documents_that_changed_are_refused(bytes_model: Model, random_ids: Callable[..., Ids]) -> None:
+def test_documents_that_changed_are_refused(bytes_model: Model, random_ids: RandomIds) -> None:
     documents = documents_of(bytes_model, random_ids)
     before = scorer_of(bytes_model, batch_size=2)
     steps = before.steps(documents)
@@ -117,7 +116,7 @@ class Breaking(io.BytesIO):
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4])
 def test_documents_that_fail_do_not_change_the_others(
-    batch_size: int, bytes_model: Model, random_ids: Callable[..., Ids]
+    batch_size: int, bytes_model: Model, random_ids: RandomIds
 ) -> None:
     good = [random_ids(n, seed=n) for n in (70, 33, 51)]
     bad: list[Any] = [[1, 999], [*range(100), 256], Breaking(b"forty bytes, and then the disk is broken"), "\ud800"]
@@ -135,12 +134,7 @@ def test_documents_that_fail_do_not_change_the_others(
     assert 0 < scored < 40  # the text before the failure
 
 
-def test_without_keep_going_the_first_failure_is_raised(bytes_model: Model) -> None:
-    with pytest.raises(TokenError, match="token 1 has id 999"):
-        list(scorer_of(bytes_model).tokens([b"fine", [1, 999], b"fine"]))
-
-
-def test_documents_too_long_for_the_model_leave_the_others(band_model: Model, random_ids: Callable[..., Ids]) -> None:
+def test_documents_too_long_for_the_model_leave_the_others(band_model: Model, random_ids: RandomIds) -> None:
     documents: list[Any] = [random_ids(50), random_ids(300), iter([random_ids(300)]), random_ids(60)]
     parts = list(scorer_of(band_model, batch_size=2, keep_going=True).tokens(documents))
     assert {part.number for part in parts if part.summary is not None} == {0, 3}
@@ -148,9 +142,7 @@ def test_documents_too_long_for_the_model_leave_the_others(band_model: Model, ra
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, 64])
-def test_continuous_documents_are_one(
-    cut: int, model: Model, random_ids: Callable[..., Ids], close: Callable[..., None]
-) -> None:
+def test_continuous_documents_are_one(cut: int, model: Model, random_ids: RandomIds, close: Close) -> None:
     """Cut a text into documents: with same_length, cuts only change the documents' totals."""
     ids = random_ids(150)
     parts = list(scorer_of(model, continuous=True).tokens([ids[:cut], ids[cut:100], ids[100:]]))

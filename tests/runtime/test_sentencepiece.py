@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from xlruntime import Model, TextError, VocabularyError, XlruntimeError, load
+from tests.runtime.conftest import BundleWith
+from xlruntime import Model, VocabularyError, load
 from xlruntime.documents import TextCounts
 from xlruntime.tokenizers.libraries import SentencePieceTokenizer
 from xlruntime.tokenizers.white_space import starts_word
@@ -37,7 +36,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def model(bundle_with: Callable[[str, Path], Path], model_file: Path) -> Model:
+def model(bundle_with: BundleWith, model_file: Path) -> Model:
     return load(bundle_with("sentencepiece", model_file), threads=1)
 
 
@@ -83,12 +82,6 @@ def test_unknown_pieces_are_counted(model: Model) -> None:
     assert (score.bytes, score.dropped_bytes) == (len("the 日 cat 本".encode()), 0)
 
 
-def test_generated_text_goes_on_with_the_prompt(model: Model) -> None:
-    stream = model.stream()
-    drawn = list(stream.generate("the cat", max_tokens=3))
-    assert len(drawn) == 3
-
-
 @needs_wt103
 def test_model_of_wikitext_103() -> None:
     """Check a real model with NFKC normalisation: offsets refer to the original text."""
@@ -105,20 +98,9 @@ def test_model_of_wikitext_103() -> None:
     assert tokenizer.decode(piece.ids[:2]) == "The caf\u00e9"
 
 
-def test_text_that_is_not_utf8_names_the_byte(model: Model) -> None:
-    with pytest.raises(TextError, match="the text: not UTF-8 at byte 4"):
-        model.stream().feed(b"the \xff")
-
-
 @pytest.mark.parametrize("content", [b"", b"{}", b"not a model", b"\n\x0e\n\x05<unk>"])
 def test_file_that_is_not_a_model_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "broken.model").write_bytes(content)
     with pytest.raises(VocabularyError, match=r"broken\.model: not a SentencePiece model \(.*\)\.") as caught:
         SentencePieceTokenizer(tmp_path / "broken.model")
     assert "\n" not in str(caught.value)
-
-
-def test_missing_package_names_the_command_to_install_it(model_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(XlruntimeError, match=r"tokenizer\.model needs the sentencepiece package.*pip install"):
-        SentencePieceTokenizer(model_file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.runtime.conftest import RandomIds
 from xlruntime import Model, Sampling, load
 from xlruntime.providers import import_onnxruntime
 
@@ -27,7 +27,7 @@ def walk(model: Model, ids: npt.NDArray[np.int64], number: int) -> list[Any]:
     return [np.concatenate(scores), drawn, totals]
 
 
-def test_streams_in_many_threads_equal_each_alone(model: Model, random_ids: Callable[..., Any]) -> None:
+def test_streams_in_many_threads_equal_each_alone(model: Model, random_ids: RandomIds) -> None:
     documents = [random_ids(200 + 37 * number, seed=number) for number in range(THREADS)]
     expected = [walk(model, document, number) for number, document in enumerate(documents)]
     shared = load(model.folder, threads=1)  # nothing but its score graph is open yet
@@ -45,7 +45,7 @@ def test_streams_in_many_threads_equal_each_alone(model: Model, random_ids: Call
         assert totals == wanted[2]
 
 
-def test_streams_that_alternate_equal_each_alone(model: Model, random_ids: Callable[..., Any]) -> None:
+def test_streams_that_alternate_equal_each_alone(model: Model, random_ids: RandomIds) -> None:
     """Use more capacities than a model keeps positional keys for."""
     ids = random_ids(120)
     capacities = range(14, 26)
@@ -57,12 +57,6 @@ def test_streams_that_alternate_equal_each_alone(model: Model, random_ids: Calla
         np.testing.assert_array_equal(np.concatenate([part[number] for part in parts]), np.concatenate(expected))
 
 
-def test_memory_is_as_large_as_its_spec_says(variant: Model) -> None:
-    config = variant.bundle.config
-    memory = variant.new_memory(variant.bundle.settings, batch_size=3, capacity=50)
-    assert memory.nbytes == config["n_layer"] * 2 * 3 * config["n_head"] * 50 * config["d_head"] * 4
-
-
 def live_values() -> int:
     gc.collect()
     value = import_onnxruntime().OrtValue
@@ -70,7 +64,7 @@ def live_values() -> int:
 
 
 @pytest.mark.full
-def test_memory_is_constant_over_a_long_feed(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+def test_memory_is_constant_over_a_long_feed(bytes_model: Model, random_ids: RandomIds) -> None:
     psutil = pytest.importorskip("psutil")
     process, ids = psutil.Process(), random_ids(4000)
     stream = bytes_model.stream(segment_len=80)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.helpers.made_graphs import endless, made_bundle
 from xlruntime import BundleError, Model, OptionError, StepTimeoutError, load
-from xlruntime.deadline import Deadline
 from xlruntime.providers import import_onnxruntime
+from xlruntime.session import Deadline
 
 
 @pytest.fixture

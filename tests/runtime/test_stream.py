@@ -1,14 +1,14 @@
-"""Streams: pieces of any size, the held last token, and refused feeds."""
+"""Streams: pieces of any size, the held last token, cuts into segments, and refused feeds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from xlruntime import Model, TokenError
+from tests.runtime.conftest import Close, RandomIds
+from xlruntime import Model, OptionError, TokenError
 
 
 def joined(parts: list[Any], what: str) -> Any:
@@ -16,9 +16,7 @@ def joined(parts: list[Any], what: str) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_feeds_of_random_sizes_equal_one_feed(
-    seed: int, model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_feeds_of_random_sizes_equal_one_feed(seed: int, model: Model, random_ids: RandomIds, close: Close) -> None:
     ids = random_ids(600, seed=seed)
     sizes = np.random.default_rng(seed).choice([0, 1, 2, 3, 8, 9, 40], 200)
     parts, stream = [], model.stream()
@@ -31,16 +29,6 @@ def test_feeds_of_random_sizes_equal_one_feed(
     assert stream.position == len(ids)
 
 
-def test_feeds_of_one_token_equal_one_feed(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
-    ids = random_ids(60)
-    stream = model.stream()
-    parts = [stream.feed([int(token)]) for token in ids]
-    assert [len(part) for part in parts] == [0] + [1] * 59
-    close(joined(parts, "log_probs"), model.stream().feed(ids).log_probs)
-
-
 def test_last_token_is_held_until_its_target_comes(bytes_model: Model) -> None:
     stream = bytes_model.stream()
     assert len(stream.feed(b"a")) == 0
@@ -51,7 +39,7 @@ def test_last_token_is_held_until_its_target_comes(bytes_model: Model) -> None:
     assert (stream.pending, stream.position, stream.memory.offset) == (ord("c"), 3, 2)  # c is not run yet
 
 
-def test_empty_feeds_change_nothing(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+def test_empty_feeds_change_nothing(bytes_model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(30)
     stream = bytes_model.stream()
     pieces: list[Any] = [ids[:0], [], b"", "", ids[:1], b"", ids[1:], []]
@@ -63,16 +51,7 @@ def test_empty_feeds_change_nothing(bytes_model: Model, random_ids: Callable[...
         assert kinds == [np.int64, np.int64, np.float32, np.int64]
 
 
-def test_text_is_fed_as_its_utf8_bytes(bytes_model: Model) -> None:
-    text = "naïve – 日本"
-    expected = bytes_model.stream().feed(np.frombuffer(text.encode(), np.uint8))
-    for source in (text, text.encode(), list(text.encode())):
-        scores = bytes_model.stream().feed(source)
-        np.testing.assert_array_equal(scores.log_probs, expected.log_probs)
-    assert len(expected) == len(text.encode()) - 1
-
-
-def test_refused_feed_takes_nothing(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+def test_refused_feed_takes_nothing(bytes_model: Model, random_ids: RandomIds) -> None:
     ids = random_ids(80)
     stream, other = bytes_model.stream(), bytes_model.stream()
     stream.feed(ids[:50])
@@ -83,9 +62,7 @@ def test_refused_feed_takes_nothing(bytes_model: Model, random_ids: Callable[...
     np.testing.assert_array_equal(stream.feed(ids[50:]).log_probs, other.feed(ids[50:]).log_probs)
 
 
-def test_reset_stream_equals_a_new_one(
-    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
-) -> None:
+def test_reset_stream_equals_a_new_one(model: Model, random_ids: RandomIds, close: Close) -> None:
     ids = random_ids(150, seed=1)
     stream = model.stream()
     stream.feed(random_ids(95))
@@ -97,9 +74,7 @@ def test_reset_stream_equals_a_new_one(
         np.testing.assert_array_equal(getattr(again, what), getattr(expected, what))
 
 
-def test_context_counts_the_tokens_that_were_seen(
-    model: Model, no_text_model: Model, random_ids: Callable[..., Any]
-) -> None:
+def test_context_counts_the_tokens_that_were_seen(model: Model, no_text_model: Model, random_ids: RandomIds) -> None:
     """Count only tokens of the document, not the rows of a first memory of zeros."""
     grows = np.arange(1, 60)
     with_same_length = model.stream(segment_len=7).feed(random_ids(60)).context
@@ -108,14 +83,81 @@ def test_context_counts_the_tokens_that_were_seen(
     np.testing.assert_array_equal(without, np.minimum(np.arange(59) // 10 * 10, 12) + np.arange(59) % 10 + 1)
 
 
-def test_scores_depend_on_their_context(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
-    """Change a token: scores differ within one window, and not beyond one window per layer."""
-    ids = random_ids(60)
-    changed = ids.copy()
-    changed[20] = (changed[20] + 1) % 256
-    before, after = (bytes_model.stream().feed(document) for document in (ids, changed))
-    differs = before.log_probs != after.log_probs
-    n_layer, window = bytes_model.bundle.config["n_layer"], 12
-    assert not differs[before.index < 20].any()
-    assert differs[(before.index > 20) & (before.index <= 20 + window)].all()
-    assert not differs[before.index > 20 + n_layer * (window - 1) + 1].any()
+# Cuts of a document into segments: with same_length they do not matter; without it the bundle's own apply.
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Record purpose and length of every step."""
+    run, done = Model.step, []
+
+    def step(self: Model, purpose: str, memory: Any, tokens: Any, targets: Any) -> Any:
+        done.append((purpose, tokens.shape[1]))
+        return run(self, purpose, memory, tokens, targets)
+
+    monkeypatch.setattr(Model, "step", step)
+    return done
+
+
+@pytest.mark.parametrize("segment_len", [1, 7, 64, 500])
+def test_segmentation_does_not_matter_with_same_length(
+    segment_len: int, model: Model, random_ids: RandomIds, close: Close
+) -> None:
+    ids = random_ids(1200)
+    expected = model.stream().feed(ids)
+    found = model.stream(segment_len=segment_len).feed(ids)
+    close(found.log_probs, expected.log_probs, within=1e-4)
+    np.testing.assert_array_equal(found.context, expected.context)
+
+
+def test_segment_len_is_exact_without_same_length(
+    no_text_model: Model, random_ids: RandomIds, steps: list[tuple[str, int]]
+) -> None:
+    ids = random_ids(26, vocab_size=29)
+    stream = no_text_model.stream()
+    assert stream.evaluation.segmentation_matters
+    assert stream.evaluation.segment_len == no_text_model.bundle.config["tgt_len"] == 10
+    log_probs = stream.feed(ids).log_probs
+    assert steps == [("score", 10), ("score", 10), ("score", 5)]
+    other = no_text_model.stream(segment_len=25).feed(ids).log_probs
+    np.testing.assert_allclose(other[:10], log_probs[:10], rtol=0, atol=2e-5)  # the same until the memory is full
+    assert np.abs(other - log_probs)[20:].max() > 0.01
+
+
+def test_batch_keeps_segments_as_they_are_without_same_length(
+    no_text_model: Model, random_ids: RandomIds, close: Close
+) -> None:
+    documents = [random_ids(length, seed=length, vocab_size=29) for length in (33, 9, 58, 11, 70)]
+    found = list(no_text_model.score(documents, batch_size=2))
+    for document, score in zip(documents, found, strict=True):
+        close(-score.nats / (len(document) - 1), no_text_model.stream().feed(document).log_probs.mean())
+
+
+def test_feed_longer_than_the_ring_takes_is_split(
+    model: Model, random_ids: RandomIds, close: Close, steps: list[tuple[str, int]]
+) -> None:
+    ids = random_ids(101)
+    stream = model.stream(segment_len=64, capacity=model.bundle.settings["mem_len"] + 3)
+    found = stream.feed(ids)
+    assert steps == [("score", 3)] * 33 + [("score", 1)]
+    list(stream.generate(ids[:8], max_tokens=1))
+    assert steps[34:] == [("score", 3), ("score", 3), ("score", 2), ("generate", 1)]
+    close(found.log_probs, model.stream().feed(ids).log_probs)
+
+
+@pytest.mark.parametrize("segment_len", [0, 9])
+def test_step_refuses_a_segment_that_does_not_fit(segment_len: int, model: Model) -> None:
+    memory = model.new_memory(model.bundle.settings)
+    before = {entry.input: memory.array(entry).copy() for entry in memory.entries}
+    tokens = np.zeros((1, segment_len), np.int64)
+    with pytest.raises(OptionError, match=rf"a segment of {segment_len} tokens .* 20 slots .* takes 1 to 8\. Split it"):
+        model.step("score", memory, tokens, tokens)
+    assert memory.offset == 0
+    for entry in memory.entries:
+        np.testing.assert_array_equal(memory.array(entry), before[entry.input])
+
+
+def test_ring_that_would_cut_segments_is_refused_without_same_length(no_text_model: Model) -> None:
+    with pytest.raises(OptionError, match=r"capacity of 21 slots .* segments of 10 tokens.*at least 22"):
+        no_text_model.stream(capacity=21)
+    assert no_text_model.stream(capacity=22).memory.max_segment == 10

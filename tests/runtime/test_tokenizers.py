@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.runtime.conftest import BundleWith, Close
 from xlruntime import Document, Model, TextError, TokenError, VocabularyError, XlruntimeError, load
-from xlruntime.documents import TextCounts
 from xlruntime.tokenizers.libraries import TokenizersTokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -36,7 +35,7 @@ def tokenizer_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def text_model(bundle_with: Callable[[str, Path], Path], tokenizer_file: Path) -> Model:
+def text_model(bundle_with: BundleWith, tokenizer_file: Path) -> Model:
     return load(bundle_with("tokenizers", tokenizer_file), threads=1)
 
 
@@ -58,7 +57,7 @@ def test_newline_with_a_token_of_its_own(tmp_path: Path) -> None:
     assert not TokenizersTokenizer(tmp_path / "tokenizer.json").merges_newlines
 
 
-def test_offsets_are_characters(text_model: Model, close: Callable[..., None]) -> None:
+def test_offsets_are_characters(text_model: Model, close: Close) -> None:
     text = " grün  sea\nwas 日本 the"
     (scores,) = text_model.score_tokens([text])
     assert [text[start:end] for start, end in zip(scores.starts, scores.ends, strict=True)] == text.split()[1:]
@@ -92,14 +91,7 @@ def test_text_that_is_not_utf8_names_the_byte(text_model: Model, tmp_path: Path)
         text_model.stream().feed(b"\xff")
 
 
-def test_half_a_surrogate_pair_is_refused(text_model: Model) -> None:
-    with pytest.raises(TextError, match=r"the text: .*surrogate"):
-        text_model.stream().feed("the \ud800")
-    with pytest.raises(TextError, match=r"mine: .*surrogate"):
-        list(text_model.score([Document("mine", "the \ud800")]))
-
-
-def test_ids_beyond_the_model_are_refused(bundle_with: Callable[[str, Path], Path], tmp_path: Path) -> None:
+def test_ids_beyond_the_model_are_refused(bundle_with: BundleWith, tmp_path: Path) -> None:
     """Use a tokenizer with more tokens than the model, which `convert` would refuse."""
     words = {f"w{number}": number for number in range(40)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({**words, "<unk>": 40}, unk_token="<unk>"))
@@ -110,20 +102,8 @@ def test_ids_beyond_the_model_are_refused(bundle_with: Callable[[str, Path], Pat
         list(model.score([Document("mine", "w1 w28 w29")]))
 
 
-def test_document_is_read_as_one_piece(tokenizer_file: Path, tmp_path: Path) -> None:
-    counts = TextCounts()
-    text = tmp_path / "it.txt"
-    text.write_text("the sea was the sea", "utf-8")
-    with text.open("rb") as file:
-        (piece,) = TokenizersTokenizer(tokenizer_file).read(file, "it", counts)
-    assert piece.ids.tolist() == [1, 2, 3, 1, 2]
-    assert (counts.first_token_chars, counts.first_token_bytes) == (3, 3)
-
-
 @pytest.mark.parametrize("content", ["", "{}", "not JSON"])
-def test_file_that_is_not_a_tokenizer_is_refused(
-    content: str, bundle_with: Callable[[str, Path], Path], tmp_path: Path
-) -> None:
+def test_file_that_is_not_a_tokenizer_is_refused(content: str, bundle_with: BundleWith, tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text(content, "utf-8")
     folder = bundle_with("tokenizers", tmp_path / "broken.json")
     with pytest.raises(VocabularyError, match=r"broken\.json: not (valid JSON|a tokenizer of the tokenizers library)"):

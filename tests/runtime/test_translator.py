@@ -1,19 +1,22 @@
-"""Encoder-decoders in the runtime: the golden bundle that `make_encoder_decoder.py` makes."""
+"""Encoder-decoders in the runtime: the golden bundle that `make_encoder_decoder.py` makes, and beam search."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from safetensors.numpy import load_file
 
 from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import EMPTY, GOLDEN, golden_bundle
-from xlruntime import BundleError, OptionError, SearchOptions, TextError, Translator, load, load_translator
+from xlruntime import BundleError, OptionError, SearchOptions, TextError, Translation, Translator, load, load_translator
+from xlruntime.translator import Beam, length_penalty
 
 FOLDER = GOLDEN / "encoder_decoder" / "translator"
 PAIRS = (("abc", "cba!"), ("", "x"), ("a longer one", "long"), ("z", ""))
@@ -108,18 +111,97 @@ def test_contradictions_are_refused(problem: str, tmp_path: Path) -> None:
         load_translator(folder)
 
 
-def test_changed_graph_is_refused(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(FOLDER, tmp_path / "bundle"))
-    raw = bytearray((folder / "encode.onnx").read_bytes())
-    raw[len(raw) // 2] ^= 1
-    (folder / "encode.onnx").write_bytes(raw)
-    with pytest.raises(BundleError, match=r"encode\.onnx was changed"):
-        load_translator(folder)
-
-
 def test_bundle_without_the_declaration_is_refused(tmp_path: Path) -> None:
     """Check that nothing runs the steps without a source: their inputs would be missing."""
     folder = Path(shutil.copytree(FOLDER, tmp_path / "bundle"))
     edit_manifest(folder, lambda fields: fields["document"].update(encoder=None))
     with pytest.raises((BundleError, OptionError)):
         list(load(folder, threads=1).score(["text"]))
+
+
+# Beam search against an exhaustive search over a tiny vocabulary.
+
+END, WORDS, LONGEST = 0, (1, 2), 4
+VOCABULARY = 1 + len(WORDS)
+
+
+class Table:
+    """A model of random log-probabilities, one distribution for each beginning."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        beginnings = [ids for n in range(LONGEST) for ids in itertools.product(WORDS, repeat=n)]
+        logits = rng.normal(scale=2.0, size=(len(beginnings), VOCABULARY))
+        logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        self.rows = dict(zip(beginnings, logits, strict=True))
+
+    def search(self, options: SearchOptions, longest: int = LONGEST) -> Beam:
+        beam = Beam(options, END, longest)
+        rows = list(beam.ids)
+        while rows:
+            parents = beam.extend(np.stack([self.rows[ids] for ids in rows]))
+            assert [beam.ids[at][:-1] for at in range(len(parents))] == [rows[parent] for parent in parents]
+            rows = beam.ids if parents else []
+        return beam
+
+    def ended(self, exponent: float) -> list[Translation]:
+        """Return all targets that end."""
+        found = []
+        for ids in self.rows:
+            log_prob = sum(self.rows[ids[:at]][token] for at, token in enumerate((*ids, END)))
+            found.append(Translation(ids, log_prob, log_prob / length_penalty(len(ids) + 1, exponent), True))
+        return found
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.6, 2.0])
+def test_wide_beam_finds_the_best_of_all_targets(exponent: float) -> None:
+    """Compare with all targets: a beam with room for every beginning leaves none out."""
+    for seed in range(40):
+        table = Table(seed)
+        best = max(table.ended(exponent), key=lambda target: target.score)
+        found = table.search(SearchOptions(beams=40, length_penalty=exponent)).best
+        assert found.ids == best.ids and found.ended
+        assert found.log_prob == pytest.approx(best.log_prob, abs=1e-12)
+        assert found.score == pytest.approx(best.score, abs=1e-12)
+
+
+def test_beam_of_one_is_greedy_search() -> None:
+    longer = 0
+    for seed in range(40):
+        table = Table(seed)
+        ids: tuple[int, ...] = ()
+        while len(ids) < LONGEST and (token := int(table.rows[ids].argmax())) != END:
+            ids = (*ids, token)
+        for exponent in (0.0, 1.0):
+            found = table.search(SearchOptions(length_penalty=exponent)).best
+            assert found.ids == ids and found.ended == (len(ids) < LONGEST)
+        longer += table.search(SearchOptions(beams=3)).best.log_prob > found.log_prob + 1e-12
+    assert longer > 5  # a wider beam finds likelier targets
+
+
+def test_equal_beginnings_are_ordered_by_their_ids() -> None:
+    beam = Beam(SearchOptions(beams=3), END, LONGEST)
+    equal: npt.NDArray[np.float64] = np.log(np.full((1, 4), 0.25))
+    equal[0, END] = -np.inf
+    assert beam.extend(equal) == [0, 0, 0] and beam.ids == [(1,), (2,), (3,)]
+    assert beam.extend(np.repeat(equal, 3, axis=0)) == [0, 0, 0] and beam.ids == [(1, 1), (1, 2), (1, 3)]
+
+
+def test_target_without_end_is_cut_off() -> None:
+    table = Table(0)
+    for row in table.rows.values():
+        row[END] = -np.inf
+    found = table.search(SearchOptions(beams=2), longest=3).best
+    assert len(found.ids) == 3 and not found.ended
+
+
+def test_penalty_is_that_of_wu_and_others() -> None:
+    assert length_penalty(1, 0.6) == 1.0
+    assert length_penalty(7, 0.5) == pytest.approx(2**0.5)
+
+
+def test_bad_options_are_listed() -> None:
+    with pytest.raises(OptionError, match=r"beams is 0, .*; length_penalty is -1, .*; max_tokens is 0, "):
+        SearchOptions(0, -1, 0)
+    with pytest.raises(OptionError, match="length_penalty is nan"):
+        SearchOptions(length_penalty=float("nan"))

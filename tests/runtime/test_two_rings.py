@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers.paths import GOLDEN
-from xlruntime import Model, OptionError, Stream, load
+from xlruntime import Model, Stream, load
 
 IDS = np.random.default_rng(0).integers(0, 10, 60)
 SEGMENT = 4
@@ -70,8 +70,3 @@ def test_saved_forked_tried_and_reset_streams(model: Model, tmp_path: Path) -> N
     assert rest(model.restore(tmp_path / "state", capacity=30)) == expected  # the rows of both rings move
     stream.reset()
     np.testing.assert_array_equal(stream.feed(IDS[:9]).log_probs, wanted(IDS[:9]))
-
-
-def test_setting_of_other_bundles_is_refused(model: Model) -> None:
-    with pytest.raises(OptionError, match=r"clamp_len: not among the settings of this bundle \(segment_len, mem_len\)"):
-        model.stream(clamp_len=3)

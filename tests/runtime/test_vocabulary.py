@@ -1,24 +1,22 @@
-"""The vocabulary of a bundle: valid and invalid symbols, and its JSON."""
+"""Vocabularies: valid and invalid symbols, their JSON, and text that bundles with one score."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from xlruntime import VocabularyError
+from tests.runtime.conftest import BundleWith
+from xlruntime import Document, GrowingText, Model, TokenError, VocabularyError, load
 from xlruntime.tokenizers.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 WORDS = ("<eos>", "the", "sea", "<unk>")
 LARGE = 267_735  # symbols of WikiText-103
-
-
-def test_ids_are_places() -> None:
-    vocabulary = Vocabulary("words", WORDS, unk="<unk>", line_end="<eos>")
-    assert len(vocabulary) == 4
-    assert [vocabulary.index[symbol] for symbol in WORDS] == [0, 1, 2, 3]
-    assert (vocabulary.id_of("<unk>"), vocabulary.id_of("shore"), vocabulary.id_of(None)) == (3, None, None)
 
 
 @pytest.mark.parametrize(
@@ -37,14 +35,6 @@ def test_json_there_and_back(vocabulary: Vocabulary) -> None:
     assert Vocabulary.from_json(text, "it") == vocabulary
     assert text.count("\n") == len(vocabulary)  # one symbol per line, for people, grep and diff
     assert json.loads(text)["symbols"] == list(vocabulary.symbols)
-
-
-def test_large_one_there_and_back() -> None:
-    vocabulary = Vocabulary("words", tuple(f"word{number}" for number in range(LARGE)))
-    read = Vocabulary.from_json(vocabulary.to_json(), "it")
-    assert read == vocabulary
-    assert read.index["word267734"] == LARGE - 1
-    assert len(repr(vocabulary)) < 200  # or every message about it would be megabytes
 
 
 def test_file_of_another_version_reads_without_newer_fields() -> None:
@@ -118,3 +108,122 @@ def test_repeated_text_is_checked_once() -> None:
     with pytest.raises(VocabularyError, match="more than once"):
         Vocabulary("words", (Text("a"),) * 1000)
     assert Text.looked == 1
+
+
+# Bundles with a vocabulary: scored, fed, generated and counted text.
+
+FILLERS = tuple(f"w{number}" for number in range(29))
+
+
+def vocabulary_of_29(*symbols: str) -> tuple[str, ...]:
+    """Return as many symbols as the model has tokens."""
+    return (*symbols, *FILLERS[: 29 - len(symbols)])
+
+
+WIKI = Vocabulary("words", vocabulary_of_29("<eos>", "the", "sea", "<unk>"), unk="<unk>", line_end="<eos>")
+LM1B = Vocabulary("words", vocabulary_of_29("<S>", "the", "sea", "<UNK>"), "<UNK>", "<S>", "<S>")
+TEXT8 = Vocabulary("characters", (*"_abcdefghijklmnopqrstuvwxyz", "<x>", "<y>"), space="_", lower_case=True)
+BYTES = Vocabulary("bytes", tuple(str(byte) for byte in range(100, 129)))
+
+
+@pytest.fixture
+def open_with(bundle_with: BundleWith, tmp_path: Path) -> Callable[[Vocabulary], Model]:
+    def opened(vocabulary: Vocabulary) -> Model:
+        path = tmp_path / "vocabulary.json"
+        path.write_text(vocabulary.to_json(), "utf-8")
+        return load(bundle_with("vocabulary", path), threads=1)
+
+    return opened
+
+
+OpenWith = Callable[[Vocabulary], Model]
+
+
+def test_words_of_a_document(open_with: OpenWith) -> None:
+    model = open_with(WIKI)
+    document = " the sea\n\ndeep sea"
+    (scores,) = model.score_tokens([document])
+    assert scores.tokens.tolist() == [2, 0, 0, 3, 2, 0]
+    places = list(zip(scores.starts.tolist(), scores.ends.tolist(), strict=True))
+    assert [document[start:end] for start, end in places] == ["sea", "\n", "\n", "deep", "sea", ""]
+    total = scores.summary
+    assert total is not None
+    assert (total.tokens, total.scored_tokens, total.unknown_tokens) == (7, 6, 1)
+    assert (total.words, total.chars, total.bytes) == (4, 18, 18)
+    assert (total.dropped_bytes, total.dropped_chars) == (0, 0)
+    assert total.bits_per_byte == total.bits_per_char == pytest.approx(total.bits / (18 - len(" the")))
+    ids = model.stream().feed([1, 2, 0, 0, 3, 2, 0])
+    np.testing.assert_array_equal(scores.log_probs, ids.log_probs)
+
+
+def test_unknown_words_are_counted_in_ids_too(open_with: OpenWith) -> None:
+    (score,) = open_with(WIKI).score([np.array([3, 1, 3])])
+    assert (score.unknown_tokens, score.bytes) == (2, 0)
+
+
+def test_newlines_without_symbol_are_counted_but_not_in_ratios(open_with: OpenWith) -> None:
+    model = open_with(TEXT8)
+    (score,) = model.score(["\nTo be\r\nor not\n"])
+    assert (score.tokens, score.unknown_tokens) == (11, 0)
+    assert (score.bytes, score.dropped_bytes, score.dropped_chars) == (15, 4, 4)
+    assert score.bits_per_byte == score.bits_per_char == score.bits_per_token == pytest.approx(score.bits / 10)
+
+
+def test_bytes_of_a_document(open_with: OpenWith) -> None:
+    model = open_with(BYTES)
+    (scores,) = model.score_tokens([b"\nd\ned\n\n"])
+    assert scores.tokens.tolist() == [1, 0]
+    assert (scores.starts.tolist(), scores.ends.tolist()) == ([3, 4], [4, 5])
+    assert scores.summary is not None
+    assert (scores.summary.bytes, scores.summary.dropped_bytes) == (7, 4)
+    assert scores.summary.bits_per_byte == pytest.approx(scores.summary.bits / 2)
+    with pytest.raises(TokenError, match=r"mine: 97 \(0x61\) at byte 2 not in the vocabulary of 29 bytes"):
+        list(model.score([Document("mine", "d\na")]))
+
+
+@pytest.mark.parametrize("vocabulary", [WIKI, LM1B], ids=["wikitext", "lm1b"])
+def test_feeds_between_words_score_as_their_tokens(vocabulary: Vocabulary, open_with: OpenWith) -> None:
+    model = open_with(vocabulary)
+    whole = model.tokenizer.encode("the sea\nsea the\n").tolist()
+    text, ids = model.stream(), model.stream()
+    for piece in ("the ", "sea\n", b"", "sea", b" the", "\n"):
+        scores = text.feed(piece)
+        expected = ids.feed(whole[ids.position : text.position])
+        assert scores.tokens.tolist() == expected.tokens.tolist()
+        np.testing.assert_array_equal(scores.log_probs, expected.log_probs)
+    assert text.position == len(whole)
+
+
+def test_prompt_stays_open(open_with: OpenWith) -> None:
+    """Check that a prompt gets no line end, so that a model can continue its line."""
+    model = open_with(WIKI)
+    stream = model.stream()
+    list(stream.generate("the sea", max_tokens=0))
+    assert (stream.pending, stream.position) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "prompt", "ids", "text"),
+    [
+        (WIKI, "the sea", [1, 2], " the sea"),
+        (WIKI, "the sea ", [1, 2], "the sea"),
+        (WIKI, "the sea\n", [1, 2], "the sea"),
+        (WIKI, "the sea", [0, 1], "\nthe"),
+        (WIKI, "THE deep", [1, 0], " the\n"),
+        (WIKI, "the", [], ""),
+        (TEXT8, "to ", [0, 2], " b"),
+        (TEXT8, "to", [0, 2], " b"),
+        (TEXT8, "To", [0, 2], " b"),
+    ],
+)
+def test_continuation_reads_on(vocabulary: Vocabulary, prompt: str, ids: list[int], text: str) -> None:
+    tokenizer = VocabularyTokenizer(vocabulary)
+    growing = GrowingText(tokenizer, tokenizer.encode_piece(prompt, None), prompt=prompt)
+    assert "".join([*map(growing.add, ids), growing.end()]) == text
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"{}", b'{"format": "xlexport vocabulary", "kind": "words"}'])
+def test_broken_vocabulary_is_refused(content: bytes, bundle_with: BundleWith, tmp_path: Path) -> None:
+    (tmp_path / "vocabulary.json").write_bytes(content)
+    with pytest.raises(VocabularyError, match=r"vocabulary\.json: .*(Convert the checkpoint again|write it again)"):
+        load(bundle_with("vocabulary", tmp_path / "vocabulary.json"))

@@ -6,7 +6,6 @@ The golden Reformer of rule `chunk` has 40 tokens and reads up to 96 tokens of a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers.manifests import edit_manifest
-from xlruntime import Document, Model, NonFiniteScoreWarning, OptionError, Sampling, TextError, TokenError, load
+from tests.runtime.conftest import Close, RandomIds
+from xlruntime import Document, Model, OptionError, Sampling, TextError, TokenError, load
 from xlruntime.protocols import Corpus, arrange, walk
 
 LIMIT = 96
@@ -24,7 +24,7 @@ Ids = npt.NDArray[np.int64]
 
 
 @pytest.fixture
-def ids(random_ids: Callable[..., Any]) -> Ids:
+def ids(random_ids: RandomIds) -> Ids:
     """Return more than twice as many tokens as the model reads."""
     return np.asarray(random_ids(250, vocab_size=40))
 
@@ -36,7 +36,7 @@ def pure(model: Model, ids: Ids) -> npt.NDArray[np.float32]:
 
 
 def test_each_document_is_one_step_of_its_own(
-    chunk_model: Model, random_ids: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    chunk_model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, shapes = Model.step, []
 
@@ -56,30 +56,10 @@ def test_each_document_is_one_step_of_its_own(
     assert all(dict(total.settings) == {"n_hashes": 2} for total in totals)
 
 
-def test_later_tokens_change_earlier_scores_so_padding_would(chunk_model: Model, ids: Ids) -> None:
-    """Show why documents have no neighbours: chunks of the sorted tokens move with every token."""
-    assert np.abs(pure(chunk_model, ids[:60])[:30] - pure(chunk_model, ids[:31])).max() > 0.01
-
-
 def test_there_are_no_streams(chunk_model: Model) -> None:
     with pytest.raises(OptionError, match=r"one step and carries no memory, so it cannot stream.*Use Model\.score"):
         chunk_model.stream()
     assert chunk_model.new_memory(chunk_model.evaluation()).nbytes == 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"mem_len": 5}, r"mem_len: not among the settings of this bundle \(segment_len, n_hashes\)"),
-        ({"n_hashes": 1}, r"n_hashes is 1, expected 2 \(rounds of hashing"),
-        ({"n_hashes": 3}, r"n_hashes is 3, expected 2 \(rounds of hashing"),
-        ({"clamp_len": 7, "same_length": False}, "clamp_len, same_length: not among the settings of this bundle"),
-    ],
-)
-def test_setting_that_does_not_apply_is_refused(settings: dict[str, Any], message: str, chunk_model: Model) -> None:
-    with pytest.raises(OptionError, match=message):
-        chunk_model.score([], **settings)
-    assert chunk_model.evaluation(96, False, n_hashes=2) == chunk_model.bundle.settings
 
 
 def test_document_that_is_too_long_is_refused_with_the_limit(chunk_model: Model, ids: Ids) -> None:
@@ -142,25 +122,7 @@ def test_second_step_of_a_document_is_refused(chunk_model: Model, ids: Ids) -> N
     chunk_model.step("score", memory, ids[None, 10:20], ids[None, 11:21])
 
 
-def test_score_that_is_not_finite_ends_with_its_document(
-    chunk_model: Model, ids: Ids, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step, steps = Model.step, 0
-
-    def poisoned(self: Model, *arguments: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        outputs = step(self, *arguments)
-        return {**outputs, "log_prob": outputs["log_prob"] * np.float32(np.nan if steps == 1 else 1)}
-
-    monkeypatch.setattr(Model, "step", poisoned)
-    with pytest.warns(NonFiniteScoreWarning, match="document 1"):
-        bad, good = chunk_model.score([ids[:20], ids[:20]])
-    assert np.isnan(bad.nats)
-    assert good.nats == -float(pure(chunk_model, ids[:20]).sum(dtype=np.float64))
-
-
-def test_corpus_of_whole_documents(chunk_model: Model, ids: Ids, close: Callable[..., None]) -> None:
+def test_corpus_of_whole_documents(chunk_model: Model, ids: Ids, close: Close) -> None:
     corpus = Corpus("corpus", ids.astype(np.int32))
     evaluation = chunk_model.evaluation()
     with pytest.raises(OptionError, match=r"protocol nvidia warms up a memory, but this model reads in one step"):
@@ -190,7 +152,7 @@ def with_last(model: Model, ids: Ids) -> npt.NDArray[np.float32]:
 
 
 def test_last_token_is_read_and_its_prediction_dropped(
-    last_model: Model, chunk_model: Model, random_ids: Callable[..., Any]
+    last_model: Model, chunk_model: Model, random_ids: RandomIds
 ) -> None:
     documents = [random_ids(length, seed=length, vocab_size=40) for length in (50, 96, 1, 2, 17, 0)]
     for detail in (None, 3):
@@ -234,9 +196,7 @@ def test_last_token_is_read_in_the_last_part(length: int, last_model: Model, chu
     np.testing.assert_array_equal(found, np.concatenate(expected))
 
 
-def test_corpus_whose_last_tokens_are_read(
-    last_model: Model, chunk_model: Model, ids: Ids, close: Callable[..., None]
-) -> None:
+def test_corpus_whose_last_tokens_are_read(last_model: Model, chunk_model: Model, ids: Ids, close: Close) -> None:
     corpus = Corpus("corpus", ids.astype(np.int32))
     evaluation = last_model.evaluation()
     with pytest.raises(TextError, match=r"corpus: streams of 97 tokens, but at most 96 are possible"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from xlruntime.scorer import Scorer
 from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-NOTE = r"no complete score (complete is false), because the model reads no token before it. --bos '\n' gives it one."
+NOTE = r"no score (complete is false), because the model reads no token before it. --bos '\n' gives it one."
 
 
 def test_first_word_without_a_score_is_empty(score: Score, tmp_path: Path) -> None:
@@ -31,7 +30,7 @@ def test_first_word_without_a_score_is_empty(score: Score, tmp_path: Path) -> No
     rows = list(csv.DictReader(io.StringIO(shown.out)))
     assert [(row["word"], row["complete"], row["nats"] == row["bits"] == "") for row in rows] == [
         *(("I", "false", True), ("saw", "true", False)),
-        *(("The", "false", False), ("dog", "true", False)),  # two of its three bytes have scores
+        *(("The", "false", True), ("dog", "true", False)),  # only two of its three bytes have scores
         *(("a", "false", True), ("b", "true", False)),
     ]
     assert f"The first word of 3 documents has {NOTE}" in shown.err.splitlines()
@@ -58,13 +57,10 @@ def test_token_before_a_document_scores_all_of_it(
         assert [record["context"] for record in found] == expected.context.tolist()
     words = score(*texts, "--per", "word", "--bos", r"\n", *(() if "--top" in options else options)).succeeded()
     assert all(record["complete"] for record in words.records) and NOTE not in words.err
+    (word,) = score("-", "--per", "word", "--bos", " ", "--json", stdin=b"I").succeeded().records
+    assert word["complete"] and word["nats"] > 0
     (total,) = score(texts[0], "--json", "--bos", r"\n").succeeded().records
     assert total["scored_bytes"] == total["bytes"] == total["tokens"] == total["scored_tokens"] == 60
-
-
-def test_one_token_can_be_scored(score: Score) -> None:
-    (record,) = score("-", "--per", "word", "--bos", " ", "--json", stdin=b"I").succeeded().records
-    assert record["complete"] and record["nats"] > 0
 
 
 def test_continuous_documents_have_one_token_before_them(bundle: Path, score: Score, tmp_path: Path) -> None:
@@ -108,23 +104,6 @@ def test_names_and_texts_of_tokens(words_bundle: Callable[..., Path], score: Sco
     )
 
 
-def test_names_of_library_tokenizers(words_bundle: Callable[..., Path], tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "the": 1, "</s>": 2}, unk_token="[UNK]"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    made.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = xlruntime.load(words_bundle("tokenizers", tmp_path / "tokenizer.json")).tokenizer
-    assert (bos_token("</s>", tokenizer), bos_token("the", tokenizer)) == (2, 1)
-    with pytest.raises(OptionError, match="not a token of this vocabulary"):
-        bos_token("dog", tokenizer)
-
-
-def test_token_outside_the_vocabulary_is_refused(bundle: Path) -> None:
-    model = xlruntime.load(bundle)
-    with pytest.raises(OptionError, match="bos is 256, expected 0 to 255"):
-        Scorer(model, model.evaluation(), bos=256)
-
-
 def test_model_of_whole_documents(tmp_path: Path) -> None:
     """Score a document as its own model does after the token, and refuse one that is then too long."""
     model = xlruntime.load(golden_bundle("reformer_chunk"), threads=1)
@@ -147,11 +126,14 @@ def test_lines_show_their_texts(score: Score) -> None:
     assert [record["text"] for record in long] == [" " * 700 + "x" * 300, "end"]
 
 
-def test_totals_of_bytes_show_one_figure(score: Score, words_bundle: Callable[..., Path], tmp_path: Path) -> None:
-    shown = score("-", stdin=b"some text").succeeded().out
-    assert "bits per byte" in shown and "bits per token" not in shown
-    file = tmp_path / "vocabulary.json"
-    file.write_text(Vocabulary("words", ("<unk>", "some"), unk="<unk>").to_json(), "utf-8")
-    shown = score("-", stdin=b"some text", bundle=words_bundle("vocabulary", file)).succeeded().out
-    assert "bits per byte" in shown and "bits per token" in shown
-    assert json.loads(score("-", "--json", stdin=b"some text").succeeded().out)["bits_per_token"] > 0
+def test_token_before_each_text_gives_its_first_word_a_score(bundle: Path, score: Score) -> None:
+    records = score("-", "--per", "word", "--bos", "\\n", stdin=TEXT.encode(), bundle=bundle).succeeded().records
+    model = xlruntime.load(bundle, threads=1)
+    (found,) = model.surprisal([TEXT], bos=ord("\n"))
+    assert found.complete.all()
+    assert found.bits.tolist() == pytest.approx([record["bits"] for record in records], rel=1e-12)
+    (total,) = model.score([TEXT], bos=ord("\n"))
+    (tokens,) = [part.summary for part in model.score_tokens([TEXT], bos=ord("\n")) if part.summary is not None]
+    assert total.bits == tokens.bits == pytest.approx(found.bits.sum(), rel=1e-12)
+    with pytest.raises(xlruntime.OptionError, match="bos is 256, expected 0 to 255"):
+        next(model.score([TEXT], bos=256))

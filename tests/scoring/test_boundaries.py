@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -179,11 +180,6 @@ def test_first_word_after_a_context(sentence: str, bpe: Path, score: Score, tmp_
     assert [record["corrected_nats"] for record in shown] == pytest.approx(right[2:], abs=2e-4)
 
 
-def test_first_word_without_a_score_has_no_correction(score: Score) -> None:
-    shown = score("-", "--per", "word", "--boundary", "corrected", stdin=b"The dog ran").succeeded().records
-    assert [record["corrected_bits"] is None for record in shown] == [True, False, False]
-
-
 def test_words_add_up_to_regions(score: Score) -> None:
     """Let the ends inside a region cancel, so that its figure is the sum over its words."""
     options = ("--boundary", "corrected", "--bos", " ")
@@ -201,20 +197,16 @@ def test_models_without_ends_of_words(words_bundle: Callable[..., Path], score: 
     options = ("--per", "word", "--boundary", "corrected")
     refusal = score("-", *options, stdin=b"the end", bundle=words_bundle("vocabulary", file)).refusal
     assert "each token is a whole word, whose end is certain. Leave it out." in refusal
+    tokenizers = pytest.importorskip("tokenizers")
+    pieces = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
+    pieces.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    pieces.save(str(tmp_path / "tokenizer.json"))
+    shutil.rmtree(tmp_path / "words.bundle")
+    bundle = words_bundle("tokenizers", tmp_path / "tokenizer.json")
+    refusal = score("-", *options, stdin=b"the end", bundle=bundle).refusal
+    assert "the tokens of this tokenizer.json do not show white space" in refusal
     whole = with_tokenizer(golden_bundle("reformer_chunk"), tmp_path / "whole", kind="bytes", first_id=0)
     assert "Error: " in score("-", *options, stdin=b"the end", bundle=whole).refusal
-
-
-def test_tokens_without_white_space_are_refused(
-    words_bundle: Callable[..., Path], score: Score, tmp_path: Path
-) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    made = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    made.save(str(tmp_path / "tokenizer.json"))
-    bundle = words_bundle("tokenizers", tmp_path / "tokenizer.json")
-    refusal = score("-", "--per", "word", "--boundary", "corrected", stdin=b"the end", bundle=bundle).refusal
-    assert "the tokens of this tokenizer.json do not show white space" in refusal
 
 
 def test_document_of_the_longest_length_has_no_last_end(tmp_path: Path, score: Score) -> None:

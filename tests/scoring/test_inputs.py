@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,48 +36,25 @@ def test_folder_is_taken_recursively_sorted_and_said(score: Score, tmp_path: Pat
     assert shown.err.splitlines()[0] == f"{folder}: 3 files named *.txt or c*, without 1 other and 2 hidden"
 
 
-def test_include_without_a_folder_is_noted(score: Score, texts: list[Path]) -> None:
-    shown = score(texts[0], "--include", "*.md", "--json").succeeded()
-    assert len(shown.records) == 1
-    assert shown.err.splitlines()[0].startswith("--include selects files in folders and patterns")
-
-
 @pytest.mark.parametrize(
-    ("options", "looked_for"),
+    ("file", "content", "options", "looked_for"),
     [
-        ((), "files"),
-        (("--include", "*.xyz", "--include", "*.md"), "files named *.xyz or *.md"),
-        (("--field", "text", "--include", "*.json"), "files named *.json"),
+        (".hidden", "", (), "files. Check the paths"),
+        ("a.txt", "", ("--include", "*.xyz", "--include", "*.md"), "files named *.xyz or *.md. Check the paths"),
+        ("a.txt", "", ("--field", "text", "--include", "*.json"), "files named *.json. Check the paths"),
+        ("a.jsonl", "\n  \n", ("--field", "text"), "lines that are not blank."),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-@pytest.mark.parametrize("into", [(), ("-o", "out.jsonl")], ids=["stdout", "file"])
 def test_folder_without_a_document(
-    options: tuple[str, ...],
-    looked_for: str,
-    into: tuple[str, ...],
-    score: Score,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    file: str, content: str, options: tuple[str, ...], looked_for: str, score: Score, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("books").mkdir()
-    Path("books", "a.txt" if options else ".hidden").touch()
-    shown = score("books", *options, *into)
-    assert (shown.code, shown.out, os.listdir()) == (1, "", ["books"])
-    hint = "Check the paths, or choose other files with --include."
-    assert shown.err.splitlines()[1:] == [f"Error: books: no documents found; looked for {looked_for}. {hint}"]
-
-
-@pytest.mark.parametrize("content", ["", "\n  \n"], ids=["empty", "blank"])
-def test_json_lines_without_a_document(content: str, score: Score, tmp_path: Path) -> None:
-    path = tmp_path / "docs.jsonl"
-    path.write_text(content)
+    folder = tmp_path / "books"
+    folder.mkdir()
+    (folder / file).write_text(content)
     for into in ((), ("-o", tmp_path / "out.jsonl")):
-        shown = score(path, "--field", "text", *into)
-        assert (shown.code, shown.out, list(tmp_path.iterdir())) == (1, "", [path])
-        expected = "no documents found; looked for lines that are not blank."
-        assert shown.err == f"Error: {path}: {expected}\n"
+        shown = score(folder, *options, *into)
+        assert (shown.code, shown.out, list(tmp_path.iterdir())) == (1, "", [folder])
+        assert f"no documents found; looked for {looked_for}" in shown.err.splitlines()[1]
 
 
 def test_bundle_is_no_folder_of_texts(score: Score, bundle: Path, texts: list[Path]) -> None:
@@ -150,14 +128,6 @@ def test_unreadable_files_and_folders_leave_the_others(
         for path in (texts[0], closed):
             assert f"Error: {path}: Permission denied. Check its permissions." in shown.err.splitlines()
         assert "2 of 3 documents could not be scored" in shown.err
-
-
-def test_link_that_leads_to_itself_leaves_the_others(score: Score, texts: list[Path], tmp_path: Path) -> None:
-    loop, output = tmp_path / "loop", tmp_path / "out.jsonl"
-    loop.symlink_to(loop)
-    shown = score(loop, texts[0], "-o", output)
-    assert shown.code == 1 and f"Error: {loop}: Too many levels of symbolic links" in shown.err
-    assert json.loads(output.read_text())["document"] == str(texts[0])
 
 
 def test_output_in_the_folder_is_not_taken(score: Score, texts: list[Path]) -> None:
@@ -246,23 +216,11 @@ def test_strict_stops_at_the_first(score: Score, texts: list[Path], tmp_path: Pa
         assert [what in line for line in shown.err.splitlines()] == [True]
 
 
-def test_document_that_breaks_in_its_middle(score: Score, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep the records of tokens that were scored before the break, without a total."""
-    monkeypatch.setattr("xlexport.scoring.inputs.CHUNK", 64)
-    ids = tmp_path / "ids"
-    ids.write_text("66 " * 400 + "999")
-    shown = score(ids, "--ids", "--per", "token")
-    assert shown.code == 1
-    assert shown.err.count("\n") == 1 and "token 400 has id 999" in shown.err
-    indices = [record["index"] for record in shown.records]
-    assert indices == list(range(1, len(indices) + 1)) and 300 < len(indices) < 400
-
-
-@pytest.mark.parametrize(("per", "expected"), [("line", [11, 12]), ("word", [5, 5, 7, 5])])
-def test_lines_and_words_before_a_break_stay(
-    per: str, expected: list[int], score: Score, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("per", "expected"), [("line", [11, 12]), ("word", [5, 5, 7, 5]), ("token", range(1, 25))])
+def test_records_before_a_break_stay(
+    per: str, expected: Sequence[int], score: Score, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Keep complete lines and words, also those in the last step, which ends exactly at the break."""
+    """Keep tokens, complete lines and words, also those in the last step, which ends exactly at the break."""
     read = TextSource.read
 
     def breaking(self: TextSource, size: int = -1) -> bytes:
@@ -275,7 +233,7 @@ def test_lines_and_words_before_a_break_stay(
     path.write_bytes(b"first line\nsecond line\n l")
     shown = score(path, "--per", per)
     assert shown.code == 1 and "Input/output error" in shown.err
-    assert [record["bytes"] for record in shown.records] == expected
+    assert [record["index" if per == "token" else "bytes"] for record in shown.records] == list(expected)
 
 
 def test_bad_documents_and_good_ones_in_a_batch(score: Score, texts: list[Path], tmp_path: Path) -> None:
@@ -287,20 +245,6 @@ def test_bad_documents_and_good_ones_in_a_batch(score: Score, texts: list[Path],
     assert [record["document"] for record in shown.records] == list(map(str, texts))
     assert [record["nats"] for record in shown.records] == pytest.approx(alone, abs=1e-3)
     assert "2 of 7 documents could not be scored" in shown.err
-
-
-def test_continuous(score: Score, texts: list[Path]) -> None:
-    """Score all texts as one document, with the same scores as the joined text."""
-    joined = b"".join(path.read_bytes() for path in texts)
-    whole = score("-", "--per", "token", stdin=joined).succeeded().records
-    parts = score(*texts, "--per", "token", "--continuous", "--set", "separator=").succeeded().records
-    assert [record["id"] for record in parts] == [record["id"] for record in whole]
-    for part, record in zip(parts, whole, strict=True):
-        assert part["log_prob"] == pytest.approx(record["log_prob"], abs=2e-5)
-        assert part["context"] == record["context"]
-    assert [record["index"] for record in parts if record["document"] == str(texts[1])] == list(range(9))
-    apart = score(*texts, "--per", "token").succeeded().records
-    assert len(apart) == len(parts) - 4
 
 
 @pytest.mark.parametrize(
@@ -327,6 +271,7 @@ def test_separator_of_continuous_documents(
     assert [record["id"] for record in parts] == list(b" saw the dog.The dog barked.\nSo?")
     for part, record in zip(parts, own, strict=True):
         assert part["log_prob"] == pytest.approx(record["log_prob"], abs=2e-5)
+        assert part["context"] == record["context"]
     bytes_of = [record["bytes"] for record in score(*paths, "--continuous", *options, "--json").succeeded().records]
     assert bytes_of == [14, 16, 3]
 
@@ -361,6 +306,11 @@ def test_separator_of_continuous_documents(
         (("--segment-len", "0"), "'--segment-len': 0 is not in the range x>=1"),
         (("--set", "n_hashes=0"), "'--set n_hashes': 0 is not in the range x>=1"),
         (("--set", "clamp_len=0"), "'--set clamp_len': 0 is neither -1 (no clamp) nor at least 1."),
+        (("--processes", "2", "--batch-size", "8"), "--processes forms batches itself"),
+        (("--processes", "2", "--continuous"), "Leave out --processes and auto"),
+        (("--batch-size", "none"), "not a valid int"),
+        (("--processes", "2", "-"), "--processes reads its inputs several times."),
+        (("--field", "t", "--context-field", "a", "--context-field", "b"), "--context-field is given twice"),
         (("--per", "sentence"), "'sentence' is not one of 'document', 'line', 'word', 'region', 'token'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

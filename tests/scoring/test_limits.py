@@ -58,49 +58,6 @@ def read(document: Document) -> bytes:
     return raw
 
 
-def test_line_that_is_too_long_fails_and_the_next_is_read(tmp_path: Path, peak: Callable[[], int]) -> None:
-    path = bomb(tmp_path / "b.jsonl.gz", 64, before=b'{"text": "first"}\n{"text": "', after=b'"}\n\n{"text": "last"}\n')
-    first, long, last = found(path, LINES)
-    assert peak() < 8 * MIB
-    assert (read(first), read(last)) == (b"first", b"last")
-    assert (first.name, long.name, last.name) == ("b.jsonl.gz:1", "b.jsonl.gz:2", "b.jsonl.gz:4")
-    with pytest.raises(
-        TextError, match=r"b\.jsonl\.gz:2: a line of more than 1,048,576 bytes\..*--set max_document_bytes"
-    ):
-        read(long)
-
-
-def test_line_up_to_the_limit_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    line = '{"text": "' + "a" * 88 + '"}'
-    assert len(line) == 100
-    for end in ("\n", ""):
-        path.write_text(line + end)
-        (document,) = found(path, Reading(field="text", line_limits=Limits(bytes=100)))
-        assert len(read(document)) == 88
-        (document,) = found(path, Reading(field="text", line_limits=Limits(bytes=99)))
-        with pytest.raises(TextError, match="lines:1: a line of more than 99 bytes"):
-            read(document)
-
-
-def test_line_whose_values_grow_is_refused(tmp_path: Path, peak: Callable[[], int]) -> None:
-    path = tmp_path / "lines"
-    path.write_bytes(b'{"text": ' + b"[" + b"[]," * 300_000 + b"0]}\n" + b'{"text": "fine"}\n')
-    deep, fine = found(path, LINES)
-    assert peak() < 16 * MIB
-    with pytest.raises(TextError, match="lines:1: reading it would take more than 16,777,216 bytes of memory"):
-        read(deep)
-    assert read(fine) == b"fine"
-
-
-def test_names_of_documents_are_short(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    path.write_text(json.dumps({"text": "a", "id": "x" * 5000}))
-    (document,) = found(path, Reading(field="text", id_field="id"))
-    with pytest.raises(TextError, match="lines:1: a name of 5,000 characters in field 'id', expected at most 1,000"):
-        read(document)
-
-
 @pytest.mark.parametrize("ids", [False, True], ids=["text", "ids"])
 def test_document_that_is_kept_is_read_up_to_the_limit(ids: bool, tmp_path: Path, peak: Callable[[], int]) -> None:
     path = tmp_path / "packed"
@@ -167,13 +124,6 @@ def test_corpus_has_a_limit(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(protocols, "CORPUS_LIMITS", Limits(bytes=MIB))
     with pytest.raises(TextError, match="it: reading it would take more than 1,048,576 bytes"):
         protocols.read_corpus(model, Document("it", bytes(200_000)))
-
-
-def test_option_sets_both_limits() -> None:
-    reading = Selection(None, None, (), False, 1000).reading
-    assert (reading.line_limits.bytes, reading.document_limits.bytes) == (1000, 1000)
-    reading = Selection(None, None, (), False, None).reading
-    assert (reading.line_limits.bytes, reading.document_limits.bytes) == (64 * MIB, 16 * MIB)
 
 
 def test_score_goes_on_after_a_line_that_is_too_long(score: Score, tmp_path: Path) -> None:

@@ -18,34 +18,31 @@ OPTIONS = {"document": (), "line": ("--top", "0"), "word": ("--bos", " "), "toke
 
 
 @pytest.mark.parametrize("level", OPTIONS)
-def test_tsv_says_what_csv_says(level: str, score: Score, texts: list[Path], tmp_path: Path) -> None:
-    odd = tmp_path / "a\tname.txt"
-    odd.write_text('tabs\tand "quotes"\nnew, lines')
-    for ending in ("csv", "tsv"):
-        output = tmp_path / f"x.{ending}"
-        score(*texts, odd, "-o", output, "--per", level, *OPTIONS[level]).succeeded()
-    with (tmp_path / "x.csv").open(newline="") as commas, (tmp_path / "x.tsv").open(newline="") as tabs:
-        rows = list(csv.DictReader(commas))
-        assert list(csv.DictReader(tabs, delimiter="\t")) == rows
-    assert len(rows) > 5
-    shown = score("-", "--format", "tsv", stdin=b"text").succeeded().out
-    assert shown.startswith("document\ttokens\t")
-
-
-@pytest.mark.parametrize("level", OPTIONS)
-def test_parquet_says_what_json_lines_say(level: str, score: Score, texts: list[Path], tmp_path: Path) -> None:
+def test_all_formats_say_what_json_lines_say(level: str, score: Score, texts: list[Path], tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
-    for ending in ("jsonl", "parquet"):
-        score(*texts, "-o", tmp_path / f"x.{ending}", "--per", level, *OPTIONS[level]).succeeded()
-    table = parquet.read_table(tmp_path / "x.parquet")
+    odd = tmp_path / 'an, "odd"\tname.txt'
+    odd.write_text('tabs\tand, "quotes"\nnew lines \r – 時代')
+    for ending in ("jsonl", "csv", "tsv", "parquet"):
+        score(*texts, odd, "-o", tmp_path / f"x.{ending}", "--per", level, *OPTIONS[level]).succeeded()
     expected = []
     for line in (tmp_path / "x.jsonl").read_text("utf-8").splitlines():
         record = json.loads(line)
+        assert json.dumps(record, ensure_ascii=False) == line
         for k, entry in enumerate(record.pop("top", []), start=1):
             record |= {f"top_{k}_{name}": value for name, value in entry.items()}
         expected.append(record)
-    assert table.to_pylist() == expected
+    assert len(expected) > 5
+    assert parquet.read_table(tmp_path / "x.parquet").to_pylist() == expected
+    texts_of = [{name: in_csv(value) for name, value in record.items()} for record in expected]
+    for ending, delimiter in (("csv", ","), ("tsv", "\t")):
+        with (tmp_path / f"x.{ending}").open(newline="", encoding="utf-8") as file:
+            assert list(csv.DictReader(file, delimiter=delimiter)) == texts_of
     assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+
+
+def in_csv(value: object) -> str:
+    """Return a JSON value as CSV writes it: numbers as Python does, booleans as JSON does."""
+    return "" if value is None else json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def test_interrupted_parquet_resumes(
@@ -100,6 +97,6 @@ def test_pandas_reads_words_as_they_are(score: Score, tmp_path: Path, monkeypatc
     exec(compile(python_of("docs/scoring.md"), "docs/scoring.md", "exec"), found)
     words, means = found["words"], found["means"]
     assert words["word"].tolist() == ["I", "said", '"NA"', "to", "null,", "None", "and", "nan", "He", "saw"]
-    assert words["bits"].isna().tolist() == [True] + [False] * 9  # "e" of "He" has a score
+    assert words["bits"].isna().tolist() == (~words["complete"]).tolist()
     assert words["complete"].tolist() == [False] + [True] * 7 + [False, True]
     assert means.to_dict() == {"a.txt": pytest.approx(words["bits"][1:8].mean()), "b.txt": words["bits"][9]}

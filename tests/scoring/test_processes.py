@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,8 @@ import pytest
 
 from tests.scoring.conftest import Score
 from xlexport.scoring import chunks as chunk_module
-from xlexport.scoring import processes, run
-from xlexport.scoring.chunks import ChunkState, Job, Message, chunks
+from xlexport.scoring import processes
+from xlexport.scoring.chunks import ChunkState, chunks
 from xlexport.scoring.inputs import Input
 from xlexport.scoring.resume import SavedRun
 from xlexport.scoring.totals import Totals
@@ -143,22 +141,6 @@ def test_a_long_document_goes_on_in_its_middle(
     assert next(steps) < 100  # of 130, in segments of eight bytes
 
 
-def test_processes_compute_states_only_for_a_file(
-    score: Score, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs: list[Job] = []
-
-    def messages(job: Job, *_: object) -> Generator[Message]:
-        jobs.append(job)
-        yield from ()
-
-    monkeypatch.setattr(run, "worker_messages", messages)
-    options = (rows, "--field", "text", "--processes", 2)
-    score(*options)
-    score(*options, "-o", tmp_path / "out.jsonl")
-    assert [job.save_every for job in jobs] == [math.inf, 10.0]
-
-
 @pytest.mark.full
 def test_processes_write_the_same_bytes(score: Score, rows: Path, tmp_path: Path) -> None:
     many = tmp_path / "many.jsonl"
@@ -234,21 +216,3 @@ def test_chunks_depend_on_documents_alone(tmp_path: Path) -> None:
         ["short.txt"],
         ["stdin"],
     ]
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--processes", "2", "--batch-size", "8"), "--processes forms batches itself"),
-        (("--processes", "2", "--continuous"), "Leave out --processes and auto"),
-        (("--batch-size", "none"), "not a valid int"),
-    ],
-)
-def test_options_that_do_not_go_together(score: Score, rows: Path, options: tuple[str, ...], said: str) -> None:
-    ran = score(rows, "--field", "text", *options)
-    assert ran.code == 2
-    assert said in ran.err
-
-
-def test_standard_input_cannot_be_shared(score: Score) -> None:
-    assert "read" in score("-", "--processes", 2, stdin=b"text").err

@@ -13,7 +13,6 @@ import sys
 import termios
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -22,7 +21,6 @@ import pytest
 
 from xlexport.progress_bar import DocumentsBar, ProgressBar, progress_bar
 from xlexport.scoring.inputs import Input, Reading, extent
-from xlexport.scoring.totals import Totals
 from xlexport.terminal import INTERRUPTED, tell
 from xlruntime import DocumentScore, TokenScores, load
 
@@ -98,6 +96,24 @@ def test_bar_shows_share_and_time_left(
     assert pictures(terminal)[-1].startswith("scoring:  75%|") and "1 of 2 documents" in pictures(terminal)[-1]
     progress.clear()
     assert terminal.getvalue().endswith("  \r")
+
+
+def test_time_left_follows_the_work_alone(open_terminal: Callable[[], Terminal], at: Callable[[float], None]) -> None:
+    terminal = open_terminal()
+    bar = ProgressBar("training")
+    for done, seconds in ((1, 2.0), (2, 4.0)):
+        at(seconds - 0.1)
+        bar.glance()
+        at(seconds)
+        bar(done, 10)
+    assert pictures(terminal)[-1].endswith("2/10 [00:04<00:16]")
+    for done, seconds in ((1, 4.0), (2, 54.0), (4, 104.0)):
+        at(seconds)
+        bar.aside("evaluating", done, 4)
+    assert any(line.startswith("evaluating:  50%|") and "2/4 [00:50<00:50]" in line for line in pictures(terminal))
+    at(106.0)
+    bar(3, 10)
+    assert pictures(terminal)[-1].endswith("3/10 [00:06<00:14]")
 
 
 def test_lines_where_there_is_no_terminal(
@@ -231,14 +247,6 @@ def test_bar_fits_the_terminal(columns: int) -> None:
     assert max(len(picture.replace("日本", "....")) for picture in shown.split("\r")) <= columns
 
 
-def test_unknown_sizes_are_left_out(open_terminal: Callable[[], Terminal]) -> None:
-    terminal = open_terminal()
-    DocumentsBar(None, None).take(part_of(0, 10))
-    assert "0 documents, " in terminal.getvalue() and "%" not in terminal.getvalue()
-    DocumentsBar(1, None).take(part_of(0, 10))
-    assert "0 of 1 document, " in terminal.getvalue() and "%" not in terminal.getvalue()
-
-
 def test_sizes_of_files_do_not_count_ids(tmp_path: Path, open_terminal: Callable[[], Terminal]) -> None:
     terminal = open_terminal()
     path = tmp_path / "a.txt"
@@ -265,21 +273,6 @@ def test_time_left_leaves_out_what_was_done_before(
     assert "120/200 [00:02<00:08" in pictures(terminal)[-1]  # 80 bytes at 10 a second
 
 
-def test_totals_go_on_from_their_state(total: DocumentScore) -> None:
-    scores = [replace(total, bits_per_byte=value, bits=value * 99) for value in (1.5, 2.0, 7.25, 3.0)]
-    whole, first = Totals(), Totals()
-    for score in scores:
-        whole.add(score)
-    for score in scores[:2]:
-        first.add(score)
-    second = Totals(**asdict(first))
-    for score in scores[2:]:
-        second.add(score)
-    assert second == whole
-    error = np.std([1.5, 2.0, 7.25, 3.0], ddof=1) / 2
-    assert f"3.4375 bits per byte together, 3.4375 ± {error:.4f} a document" in whole.summary()
-
-
 def on_terminal(bundle: Path, text: Path, output: Path | None, stop: bool) -> tuple[int, str]:
     """Return the exit status of scoring a text twice, and the output of a terminal; `stop`: press Ctrl-C."""
     master, terminal = pty.openpty()
@@ -302,16 +295,6 @@ def on_terminal(bundle: Path, text: Path, output: Path | None, stop: bool) -> tu
             stop = False
     os.close(master)
     return process.wait(), shown.decode()
-
-
-def test_bar_on_a_real_terminal(bundle: Path, tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 1_000)
-    code, shown = on_terminal(bundle, text, tmp_path / "out.csv", stop=False)
-    pictures = shown.split("\r")
-    assert code == 0
-    assert any("of 2 documents" in picture and "tokens/s" in picture for picture in pictures)
-    assert "bits per byte together" in shown.rstrip().splitlines()[-1]
 
 
 def test_bar_stays_until_there_are_records(bundle: Path, tmp_path: Path) -> None:

@@ -67,21 +67,42 @@ def test_regions_are_sums_of_their_tokens(options: tuple[str, ...], score: Score
     tokens = score("-", "--per", "token", *options, stdin=text).succeeded().records
     bounds = [1, 9, 20, 33, len(text)]
     sums = [-sum(t["log_prob"] for t in tokens[a - 1 : b - 1]) for a, b in itertools.pairwise(bounds)]
-    assert [record["nats"] for record in shown] == pytest.approx(sums)
+    assert [record["nats"] for record in shown] == [None, *map(pytest.approx, sums[1:])]
     assert [record["bytes"] for record in shown] == [9, 11, 13, 2]
 
 
 def test_entropies_of_words_and_regions(score: Score) -> None:
     """Show the entropy of the first token's prediction, and the sum over the tokens."""
     tokens = score("-", "--per", "token", "--top", "0", stdin=b"The old man").succeeded().records
-    entropy = [record["entropy"] for record in tokens]  # of the bytes after the first
+    entropy = [record["entropy_bits"] for record in tokens]  # of the bytes after the first
     for level, given in (("word", b"The old man"), ("region", b"The| old| man"), ("line", b"The old man")):
         shown = score("-", "--per", level, "--top", "0", stdin=given).succeeded().records
         ends = [2, 6, 10] if level != "line" else [10]
-        for record, begin, end in zip(shown, [0, *ends], ends, strict=False):
-            assert record["entropy_first"] == pytest.approx(entropy[begin])
-            assert record["entropy_sum"] == pytest.approx(sum(entropy[begin:end]))
-    assert score("-", "--per", "word", "--top", "0", stdin=b"I saw").succeeded().records[0]["entropy_sum"] is None
+        assert (shown[0]["entropy_first_bits"], shown[0]["entropy_sum_bits"]) == (None, None)
+        for record, begin, end in zip(shown[1:], ends, ends[1:], strict=False):
+            assert record["entropy_first_bits"] == pytest.approx(entropy[begin])
+            assert record["entropy_sum_bits"] == pytest.approx(sum(entropy[begin:end]))
+
+
+APART = {
+    'He said, "Don\'t stop!"': ["He", "said", ",", '"', "Don't", "stop", '!"'],
+    " ¿Qué (sí)…  \n": ["¿", "Qué", "(", "sí", ")…"],
+    "50% of $5 – e-mail": ["50", "%", "of", "$5", "–", "e-mail"],
+    "...": ["..."],
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--segment-len", "3"), ("--batch-size", "auto")], ids=" ".join)
+@pytest.mark.parametrize("text", APART, ids=str)
+def test_punctuation_is_apart(text: str, options: tuple[str, ...], score: Score) -> None:
+    line = ("-", "--per", "word", "--bos", " ", *options)
+    raw = text.encode()
+    shown = score(*line, "--set", "punctuation=apart", stdin=raw).succeeded().records
+    assert [record["word"] for record in shown] == APART[text]
+    assert [raw[record["start"] : record["end"]].decode() for record in shown] == APART[text]
+    whole = score(*line, stdin=raw).succeeded().records
+    assert sum(record["bits"] for record in shown) == pytest.approx(sum(record["bits"] for record in whole))
+    assert "--set punctuation is for words" in score("-", "--set", "punctuation=apart", "--per", "line", stdin=raw).err
 
 
 def lines_of(folder: Path, *records: dict[str, Any]) -> Path:

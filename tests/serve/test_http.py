@@ -55,6 +55,13 @@ def test_official_client(start: Start, model: Model) -> None:
         close(choice.logprobs.token_logprobs, stream.feed(ids).log_probs)
 
     whole = client.completions.create(model=EMPTY, prompt=TEXT, max_tokens=12, seed=1)
+    stop = whole.choices[0].text[3]
+    (stopped,) = client.completions.create(model=EMPTY, prompt=TEXT, max_tokens=12, seed=1, stop=stop).choices
+    assert (stopped.text, stopped.finish_reason) == (whole.choices[0].text.partition(stop)[0], "stop")
+    rules: dict[str, Any] = {"repetition_penalty": 1.5, "min_p": 0.01}
+    (penalised,) = client.completions.create(model=EMPTY, prompt=TEXT, seed=1, extra_body=rules).choices
+    ids = list(model.generate(TEXT, max_tokens=16, sampling=Sampling(seed=1, **rules)))
+    assert penalised.text == bytes(ids).decode("utf-8", "replace")
     chunks = list(
         client.completions.create(
             model=EMPTY, prompt=TEXT, max_tokens=12, seed=1, stream=True, stream_options={"include_usage": True}
@@ -197,7 +204,9 @@ def test_tokens(start: Start) -> None:
         ({"prompt": "a", "temperature": -1}, 400, "temperature"),
         ({"prompt": "a", "top_p": 0}, 400, "top_p"),
         ({"prompt": "a", "best_of": 4}, 400, "best_of: not supported"),
-        ({"prompt": "a", "presence_penalty": 1}, 400, "presence_penalty"),
+        ({"prompt": "a", "presence_penalty": 1}, 400, "presence_penalty: not supported here; use repetition_penalty."),
+        ({"prompt": "a", "logit_bias": {"1": 2}}, 400, "logit_bias: not supported here."),
+        ({"prompt": "a", "repetition_penalty": 0}, 400, "repetition_penalty"),
         ({"prompt": "a", "stop": ["x"] * 65}, 400, "stop"),
         ({"prompt": "a" * 1000}, 413, "larger than 900 bytes"),
         ({"prompt": [1] * 120}, 413, "more than 110 numbers"),
@@ -223,6 +232,9 @@ def test_other_refusals(start: Start) -> None:
     assert [entry["id"] for entry in client.get("/v1/models").json()["data"]] == [EMPTY, CHUNK]
     assert client.get(f"/v1/models/{CHUNK}").json()["sessions"] is False
     assert error_of(client.get("/v1/absent"), 404)["code"] == "not_found"
+    chat = error_of(client.post("/v1/chat/completions", json={"messages": []}), 404)
+    assert chat["code"] == "no_chat" and "/v1/completions" in chat["message"]
+    assert client.get("/").json()["models"] == [EMPTY, CHUNK]
     assert error_of(client.get("/v1/completions"), 405)["code"] == "method_not_allowed"
     assert error_of(client.post("/v1/completions", json={"prompt": "a"}), 400)["code"] == "missing_model"
     plain = client.post("/v1/completions", content=b"{}", headers={"content-type": "text/plain"})
@@ -238,6 +250,10 @@ def test_host_without_keys(start: Start) -> None:
         refused = client.get("/v1/sessions", headers={"host": host})
         assert error_of(refused, 421)["code"] == "unknown_host" and host in refused.json()["error"]["message"]
         assert client.get("/health", headers={"host": host}).status_code == 200
+    own = client.post("/v1/sessions", json={}, headers={"origin": "http://box:1", "host": "box:1"}).json()["id"]
+    for origin in ("http://evil.example", "null", "http://box:2"):
+        forked = client.post(f"/v1/sessions/{own}/fork", headers={"origin": origin, "host": "box:1"})
+        assert error_of(forked, 403)["code"] == "foreign_origin"
 
 
 def test_metrics_and_log_name_routes_not_sessions(start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -250,11 +266,12 @@ def test_metrics_and_log_name_routes_not_sessions(start: Start, caplog: pytest.L
                 error_of(client.post(f"/v1/sessions/{name}/feed", json={"input": "a"}), 404)
             client.get("/v1/absent")
             client.get(f"/v1/sessions/{client.post('/v1/sessions', json={}).json()['id']}/absent")
-            client.get("/health")
+            request_id = client.get("/health").headers["x-request-id"]
             while not any("/health" in record.getMessage() for record in caplog.records):
                 pass  # a request is logged and counted after its answer was sent
     finally:
         logger.removeHandler(caplog.handler)
+    assert any(record.getMessage().endswith(request_id) for record in caplog.records)
     routes = {line.split('"')[1] for line in client.get("/metrics").text.splitlines() if "{route=" in line}
     assert routes == {"/v1/sessions", "/v1/sessions/{session}/feed", "/health", "other"}
     logged = {record.getMessage().split()[2] for record in caplog.records if record.name == logger.name}

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.helpers.paths import EMPTY, golden_bundle
+from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
 from xlexport.extras import missing_packages
 from xlexport.serve.jobs import Choice, Delta, Job
-from xlexport.serve.texts import GrowingText
-from xlruntime import Sampling, load
+from xlexport.serve.logprobs import TokenTexts
+from xlruntime import GrowingText, Sampling, load
 from xlruntime.tokenizers import ByteTokenizer
 
 pytestmark = pytest.mark.skipif(bool(missing_packages("serve")), reason="the extra serve is not installed")
@@ -80,20 +80,6 @@ def test_stream_that_nobody_reads_holds_no_object_for_a_token() -> None:
             assert log.log_probs[number] == pytest.approx(expected[token], rel=1e-12)
             assert log.top_ids[number].tolist() == np.argsort(-expected)[:LIKELIEST].tolist()
             assert log.top_log_probs[number] == pytest.approx(np.sort(expected)[: -LIKELIEST - 1 : -1], rel=1e-12)
-
-    with_stream(body)
-
-
-def test_stream_that_was_read_holds_nothing() -> None:
-    async def body(job: Job, news: Any) -> None:
-        (choice,) = job.choices
-        draw(choice, 0)
-        await next_of(news)
-        before = sys.getallocatedblocks()
-        for number in range(1, 3_000):
-            draw(choice, number)
-            assert len((await next_of(news)).draws) == 1
-        assert sys.getallocatedblocks() - before < 300
 
     with_stream(body)
 
@@ -175,3 +161,11 @@ def test_end_of_a_request_cancels_its_jobs() -> None:
 
 def endless(number: int) -> Choice:
     return Choice(Sampling(0), GrowingText(ByteTokenizer(), [], []))
+
+
+def test_texts_of_tokens_differ() -> None:
+    texts = TokenTexts(ByteTokenizer())
+    assert [texts[token] for token in (97, 10, 0xE4, 0xFF)] == ["a", "\n", "bytes:\\xe4", "bytes:\\xff"]
+    assert len(set(texts.keys(list(range(256))))) == 256
+    ids = TokenTexts(load(golden_bundle(CHUNK), threads=1).tokenizer)
+    assert ids.keys([3, 14]) == ["3", "14"]

@@ -13,8 +13,7 @@ from tests.helpers.paths import BAND, CHUNK, EMPTY, golden_bundle
 from tests.helpers.tiers import thinned
 from xlexport.serve.jobs import Choice, Draws, Job
 from xlexport.serve.scheduler import Scheduler
-from xlexport.serve.texts import GrowingText
-from xlruntime import Model, OptionError, Sampling, TextError, TokenError, XlruntimeError, load
+from xlruntime import GrowingText, Model, OptionError, Sampling, TextError, TokenError, XlruntimeError, load
 from xlruntime.tokenizers import ByteTokenizer
 
 SLOTS = 2e-5  # nats: sums over other slots of a ring, in 32 bits
@@ -175,20 +174,6 @@ def test_place_is_shared_and_never_changes() -> None:
     scheduler.close()
 
 
-def test_detail_of_some_rows_does_not_change_others() -> None:
-    model = opened(EMPTY)
-    scheduler = Scheduler(model)
-    ids = some_ids(model, 30, 5)
-    plain, detailed = submitted(scheduler, ids), submitted(scheduler, ids, top=2)
-    for job in (plain, detailed):
-        job.result(60)
-    np.testing.assert_allclose(plain.log_probs, detailed.log_probs, rtol=0, atol=ROUNDING)
-    assert plain.parts[0].rank is None
-    ranks = [part.rank for part in detailed.parts if part.rank is not None]
-    assert np.concatenate(ranks).tolist() == scored(model, ids)[1]
-    scheduler.close()
-
-
 def test_cancelled_job_ends_and_others_go_on() -> None:
     model = opened(EMPTY)
     scheduler = Scheduler(model, most=2)
@@ -312,14 +297,3 @@ def test_close_fails_what_is_under_way() -> None:
         job.result(60)
     closing.join(60)
     assert not closing.is_alive()
-
-
-def test_each_continuation_has_its_own_place() -> None:
-    model = opened(EMPTY)
-    scheduler = Scheduler(model)
-    samplings = (Sampling(0), Sampling(seed=1), Sampling(seed=2))
-    job = submitted(scheduler, some_ids(model, 6, 1), *samplings, max_tokens=4, keep=True)
-    places = job.result(60)
-    assert [place.position for place in places] == [10, 10, 10]
-    assert [place.pending for place in places] == [draws.tokens[-1] for draws in drawn(job)]
-    scheduler.close()

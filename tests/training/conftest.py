@@ -1,10 +1,12 @@
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helpers.weights import random_model
+from tests.training.runs import TEXT
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 SMALL = TransformerXLConfig(
@@ -25,3 +27,10 @@ def make_model() -> Callable[..., TransformerXL]:
         return random_model(lambda: TransformerXL(replace(SMALL, **changes)), seed)
 
     return make
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_bytes(TEXT)
+    return file

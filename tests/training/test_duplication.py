@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.training.runs import quiet
 from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.data.duplication import (
@@ -18,25 +19,13 @@ from xltraining.errors import ConfigError, DataError
 from xltraining.language_model import IGNORED
 from xltraining.reformer import ReformerConfig
 from xltraining.train import TrainingConfig, train
-from xltraining.transformer_xl import TransformerXLConfig
 
 WORD = 7
+LENGTH = sequence_length(WORD)
 MODEL = ReformerConfig(
-    n_token=N_TOKEN,
-    d_model=64,
-    n_head=2,
-    d_head=32,
-    d_inner=64,
-    attn_layers=("full",),
-    n_hashes=1,
-    n_buckets=(4,),
-    chunk_length=8,
-    tgt_len=sequence_length(WORD),
-    mem_len=sequence_length(WORD),
-    position="absolute",
-    max_positions=sequence_length(WORD),
-    dropout=0.0,
-)
+    n_token=N_TOKEN, d_model=64, n_head=2, d_head=32, d_inner=64, attn_layers=("full",), tgt_len=LENGTH, mem_len=LENGTH,
+    position="absolute", max_positions=LENGTH, dropout=0.0,
+)  # fmt: skip
 TRAINING = TrainingConfig(
     task="duplication",
     word_length=WORD,
@@ -49,10 +38,6 @@ TRAINING = TrainingConfig(
     checkpoint_every=60,
     threads=1,
 )
-
-
-def quiet(line: str) -> None:
-    """Accept a report without printing it."""
 
 
 def test_examples_are_a_word_twice_with_a_zero_before_each() -> None:
@@ -77,13 +62,6 @@ def test_examples_depend_on_seed_and_number_alone() -> None:
     assert not any(torch.equal(other, first) for other in others)
 
 
-def test_held_out_examples_are_those_of_no_step() -> None:
-    task = DuplicationTask(WORD, batch_size=64, seed=5)
-    held_out = {tuple(row) for row in task.held_out_examples(64)[0].tolist()}
-    assert len(held_out) == 64
-    assert not any(tuple(row) in held_out for step in range(20) for row in task.batch(step)[0].tolist())
-
-
 def test_a_model_that_knows_nothing_scores_as_chance_does() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -106,26 +84,6 @@ def test_the_task_is_learned(tmp_path: Path) -> None:
     scores = task.evaluate(build_model(checkpoint))
     assert scores["valid_accuracy"] > 0.9  # chance is under 0.01
     assert result.valid_bits == pytest.approx(scores["valid_bits_per_symbol"], abs=1e-6)
-
-
-@pytest.mark.parametrize("architecture", ["reformer", "transformer_xl"])
-def test_a_resumed_run_is_bit_identical(tmp_path: Path, architecture: str) -> None:
-    model = MODEL if architecture == "reformer" else TransformerXLConfig(
-        n_token=N_TOKEN, n_layer=1, n_head=2, d_model=16, d_head=8, d_inner=16, tgt_len=16, mem_len=16
-    )  # fmt: skip
-    training = replace(TRAINING, steps=6, eval_every=3, checkpoint_every=2, log_every=1)
-
-    def stop(step: int) -> None:
-        if step == 5:
-            raise InterruptedError
-
-    whole = train(model, training, [], [], tmp_path / "whole", report=quiet)
-    with pytest.raises(InterruptedError):
-        train(model, training, [], [], tmp_path / "parts", report=quiet, on_step=stop)
-    parts = train(model, training, [], [], tmp_path / "parts", report=quiet, resume=True)
-    assert (parts.train_bits, parts.valid_bits) == (whole.train_bits, whole.valid_bits)
-    expected, found = (load_checkpoint(result.checkpoint).state_dict for result in (whole, parts))
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
 
 
 def test_a_model_of_another_size_is_refused(tmp_path: Path) -> None:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
 from tests.helpers.tiny import tiny_model
-from xltraining.checkpoint import load_checkpoint
-from xltraining.data.tasks import TextTask
-from xltraining.errors import ConfigError
-from xltraining.loop.losses import first_intermediate, update_loss
+from xltraining.data.tasks import text_task
 from xltraining.loop.processes import Processes
-from xltraining.loop.updates import Updates
-from xltraining.train import train
+from xltraining.loop.updates import Updates, first_intermediate, update_loss
 from xltraining.training_config import TrainingConfig
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 from xltraining.transformer_xl.dropout import LockedDropout, WordDropout
@@ -106,7 +99,7 @@ def test_average_is_the_mean_of_the_weights_after_its_beginning() -> None:
     config = TrainingConfig(steps=8, batch_size=2, average_from=0.5, warmup_steps=0)
     text = torch.arange(256).repeat(4).to(torch.uint8)
     updates = Updates(TransformerXL(SMALL).train(), config, Processes())
-    task = TextTask(text, text[:0], 2, SMALL.tgt_len, 0)
+    task = text_task(text, text[:0], config, SMALL.tgt_len)
     each = []
     for step in range(8):
         assert updates.evaluated is updates.model or step > 4
@@ -115,42 +108,3 @@ def test_average_is_the_mean_of_the_weights_after_its_beginning() -> None:
     for name, weight in updates.weights().items():
         expected = torch.stack([weights[name] for weights in each[4:]]).mean(dim=0)
         torch.testing.assert_close(weight, expected, atol=1e-6, rtol=0)  # float32: a running mean
-
-
-def run(out: Path, text: Path, resume: bool = False, on_step: Callable[[int], None] = lambda step: None) -> None:
-    config = TrainingConfig(
-        steps=12, batch_size=2, checkpoint_every=4, threads=1, average_from=0.2, loss="half", auxiliary=True
-    )
-    train(SMALL, config, [text], [], out, resume=resume, report=lambda line: None, on_step=on_step)
-
-
-@pytest.mark.full
-def test_averaged_run_resumes_exactly(tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_bytes(bytes(range(256)) * 4)
-
-    class StopError(Exception):
-        pass
-
-    def stop(step: int) -> None:
-        if step == 8:
-            raise StopError
-
-    run(tmp_path / "whole", text)
-    with pytest.raises(StopError):
-        run(tmp_path / "stopped", text, on_step=stop)
-    run(tmp_path / "stopped", text, resume=True)
-    whole, resumed = (load_checkpoint(tmp_path / name / "checkpoint.pt") for name in ("whole", "stopped"))
-    assert all(torch.equal(resumed.state_dict[name], weight) for name, weight in whole.state_dict.items())
-    assert whole.training is not None
-    assert whole.training["averaging"]["averaged"] == 10
-
-
-def test_settings_that_do_not_fit_are_refused() -> None:
-    for settings, said in (
-        ({"average_from": 1.0}, "average_from must be below 1, found 1.0"),
-        ({"average_from": 0.5, "sharded": True}, "average_from needs whole weights"),
-        ({"loss": "quarter"}, "loss must be one of full, half, found 'quarter'"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            TrainingConfig(**settings)

@@ -7,7 +7,6 @@ from torch import Tensor
 from tests.training.reformers import make, naive_forward, tokens_of
 from tests.training.test_lsh import (
     all_of_bucket,
-    band_by_segments,
     in_two_chunks,
     keep,
     random_buckets,
@@ -42,13 +41,6 @@ def test_equals_the_direct_definition(rounds: int, count: int, chunk: int, T: in
     assert torch.equal(overflow[0], total)
 
 
-def test_the_cases_overflow_and_do_not() -> None:
-    """Check that the compared cases have queries that miss keys in a round, and queries without keys."""
-    covered, _ = in_two_chunks(random_buckets(4, 50, count=30), 3)
-    assert any(not any(keys) for keys in covered[1:])
-    assert any(in_two_chunks(random_buckets(2, 60, count=4), 8)[1])
-
-
 def test_without_overflow_it_is_the_formula_without_chunks() -> None:
     """Check the certificate: a query without overflow has all earlier keys of its buckets."""
     T = 48
@@ -59,33 +51,6 @@ def test_without_overflow_it_is_the_formula_without_chunks() -> None:
     assert not overflow.any()
     expected = united(query[0, 0], value[0, 0], all_of_bucket(buckets[0, 0]))
     torch.testing.assert_close(found[0, 0], expected, atol=1e-12, rtol=0)
-
-
-def test_it_covers_what_band_covers_and_more() -> None:
-    query, value = vectors(1, 2, 70, seed=7), vectors(1, 2, 70, seed=8)
-    buckets = random_buckets(1, 2, 2, 70, count=3)
-    _, of_band = band_by_segments(query, value, buckets, [70], 6, 70)
-    _, overflow = attend(query, value, buckets, 6)
-    assert (overflow <= of_band).all() and overflow.sum() < of_band.sum()
-    covered, _ = in_two_chunks(buckets[0, 0], 6)
-    for i, mates in enumerate(all_of_bucket(buckets[0, 0])):
-        for keys, every in zip(covered[i], mates, strict=True):
-            assert keys >= set(sorted(every)[-6:]) and len(keys) <= 11
-
-
-def test_later_tokens_move_chunks() -> None:
-    """Check that earlier results depend on the bucket of the last token, but never on its vectors."""
-    query, value = vectors(1, 1, 40, seed=9), vectors(1, 1, 40, seed=10)
-    buckets = random_buckets(1, 1, 1, 40, count=2)
-    buckets[..., -1] = 0
-    found, _ = attend(query, value, buckets, 4)
-    other_query, other_value = query.clone(), value.clone()
-    other_query[:, :, -1], other_value[:, :, -1] = -3.0, 9.0
-    other, _ = attend(other_query, other_value, buckets, 4)
-    torch.testing.assert_close(other[:, :, :-1], found[:, :, :-1], atol=1e-13, rtol=0)
-    buckets[..., -1] = 1
-    moved, _ = attend(query, value, buckets, 4)
-    assert not torch.allclose(moved[:, :, :-1], found[:, :, :-1])
 
 
 def test_gradients() -> None:
@@ -129,16 +94,3 @@ def test_documents_are_whole() -> None:
     assert model.memory_before(carried, 20) is None
     with pytest.raises(ConfigError, match="chunks_before must be 1 under rule paper, found 2"):
         make(rule="paper", chunks_before=2)
-
-
-def test_backward_pass_of_reversible_layers() -> None:
-    """Check that gradients with recomputed layers equal those with kept activations."""
-    gradients: list[list[Tensor]] = []
-    for reversible in (True, False):
-        model = make(rule="paper").train()
-        model.reversible = reversible
-        hidden, _ = model(tokens_of(2, 33))
-        model.loss(hidden, tokens_of(2, 33, seed=2)).backward()
-        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
-    assert len(gradients[0]) == len(list(model.parameters()))
-    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-10, rtol=1e-10)

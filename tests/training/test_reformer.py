@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.training.reformers import SMALL, VARIANTS, layers_of, make, naive_forward, naive_positions, tokens_of, walk
-from tests.training.test_lsh import naive_chunk
+from tests.training.reformers import SMALL, VARIANTS, layers_of, make, naive_forward, tokens_of, walk
 from xltraining.errors import ConfigError, DataError
 from xltraining.reformer import LSHTrace, Reformer
 
@@ -38,16 +36,6 @@ def test_variants_equal_the_direct_definition(changes: dict[str, Any]) -> None:
         hidden, overflows, _ = walk(model, tokens, lengths)
         torch.testing.assert_close(hidden[0], expected, atol=tolerance, rtol=0)
         assert torch.equal(torch.stack(overflows)[:, 0], torch.stack(expected_overflows))
-
-
-@torch.no_grad()
-def test_a_later_token_changes_nothing_before_it() -> None:
-    model, tokens = make(), tokens_of(1, 60)
-    changed = tokens.clone()
-    changed[0, -1] = (changed[0, -1] + 1) % 20
-    hidden, others = model(tokens)[0], model(changed)[0]
-    torch.testing.assert_close(others[:, :-1], hidden[:, :-1], atol=1e-12, rtol=0)  # sums in another order
-    assert not torch.allclose(others[:, -1], hidden[:, -1])
 
 
 @torch.no_grad()
@@ -196,41 +184,6 @@ def test_loss_by_parts_has_the_same_gradients_and_never_all_logits() -> None:
         torch.testing.assert_close(grad, other)
     assert max(rows_at_once) == 8 and len(rows_at_once) == 2 * math.ceil(60 / 8)
     assert not any(tensor.shape[-1:] == (20,) for tensor in kept)  # no logits wait for the backward pass
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 15, 24])
-def test_a_whole_document_under_rule_chunk(length: int) -> None:
-    """Compare documents padded to whole chunks of both kinds, and documents that fit into one chunk."""
-    model = make(rule="chunk", attn_layers=("lsh",), chunk_length=4, self_mask=-20.0)
-    config, tokens = model.config, tokens_of(1, length)
-    (layer,) = layers_of(model)
-    trace: list[LSHTrace] = []
-    hidden, memory = model(tokens, trace=trace)
-    second = model.word_emb.weight[tokens[0]] + naive_positions(model, length)
-    normed, heads = layer.attention.norm(second), []
-    fill = -length % 4
-    for n in range(2):
-        part = slice(n * 6, n * 6 + 6)
-        query = F.pad(normed @ layer.attention.query_key.weight[part].T, (0, 0, 0, fill))
-        value = F.pad(normed @ layer.attention.value.weight[part].T, (0, 0, 0, fill))
-        if length <= 4:
-            buckets, before = torch.zeros(1, 4, dtype=torch.int64), 0
-        else:
-            buckets, before = F.pad(trace[0].buckets[0, n], (0, fill), value=config.buckets), 1
-        heads.append(naive_chunk(query, value, buckets, 4, before, -20.0)[0][:length])
-    first = second + layer.attention.output(torch.cat(heads, dim=1))
-    second = second + layer.feed_forward(first)
-    torch.testing.assert_close(hidden[0], model.norm(torch.cat([first, second], dim=1)), atol=1e-10, rtol=0)
-    assert trace[0].buckets.shape == (1, 2, 2, length) and not trace[0].overflow.any()
-    assert memory.position == 0 and all(rows.shape[1] == 0 for rows, _ in memory.layers)
-
-
-def test_rule_chunk_refuses_memory() -> None:
-    model = make(rule="chunk", attn_layers=("lsh",), chunk_length=4)
-    memory = make()(tokens_of(1, 8))[1]
-    with pytest.raises(ConfigError, match="carries no memory between segments, found one of 8 tokens"):
-        model(tokens_of(1, 8), memory)
 
 
 def test_documents_end_at_the_last_position() -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.training.reformers import SMALL, layers_of, make, tokens_of
-from tests.training.test_train_reformer import MODEL, TRAINING, read_log, run, stop_at
+from tests.training.runs import REFORMER, equal
 from xltraining.errors import CheckpointWriteError, ConfigError
 from xltraining.layers import swapping
 from xltraining.layers.swapping import LayerStore
@@ -31,57 +30,6 @@ CPU = torch.device("cpu")
 def _settings_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the allocator of this process as it is, because other tests use it, too."""
     monkeypatch.setattr(swapping, "_give_back_freed_blocks", lambda: None)
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    file = tmp_path / "text.txt"
-    file.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 40)
-    return file
-
-
-def equal(first: Any, second: Any) -> bool:
-    """Return whether nested values are equal, tensors bit for bit."""
-    if isinstance(first, Tensor):
-        return torch.equal(first, second)
-    if isinstance(first, Mapping):
-        return first.keys() == second.keys() and all(equal(first[name], second[name]) for name in first)
-    if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(map(equal, first, second))
-    return bool(first == second)
-
-
-@pytest.mark.parametrize(
-    ("changes", "settings"),
-    [
-        ({"dropatt": 0.1}, {"micro_batches": 3}),
-        pytest.param(
-            {"redraw_hashes": True}, {"optimizer": "adafactor", "learning_rate": 0.05}, marks=pytest.mark.full
-        ),
-        pytest.param({"ff_chunk": 5, "full_chunk": 7}, {"optimizer": "muon", "bf16": True}, marks=pytest.mark.full),
-        pytest.param({}, {"optimizer": "adamw", "weight_decay": 0.1, "best": True}, marks=pytest.mark.full),
-    ],
-    ids=["groups", "adafactor", "muon in bfloat16", "adamw"],
-)
-def test_updates_and_checkpoints_are_those_of_a_run_without_a_store(
-    tmp_path: Path, text: Path, changes: dict[str, Any], settings: dict[str, Any]
-) -> None:
-    """Stop and resume the run with a store, too."""
-    config, training = replace(MODEL, **changes), replace(TRAINING, steps=9, **settings)
-    plain = run(text, tmp_path / "plain", config, training)
-    swapping = replace(training, swap_layers=True)
-    with pytest.raises(InterruptedError):
-        run(text, tmp_path / "swapped", config, swapping, on_step=stop_at(7))
-    swapped = run(text, tmp_path / "swapped", config, swapping, resume=True)
-    assert read_log(tmp_path / "swapped") == read_log(tmp_path / "plain")
-    expected, found = (torch.load(result.checkpoint, weights_only=True) for result in (plain, swapped))
-    assert equal(found["state_dict"], expected["state_dict"])
-    for name in ("optimizer", "memory", "random_state", "loss_sum"):
-        assert equal(found["training"][name], expected["training"][name])
-    # Each tensor is in the file by itself, not the layer's whole memory.
-    assert abs(swapped.checkpoint.stat().st_size - plain.checkpoint.stat().st_size) < 2000
-    names = {file.name for file in (tmp_path / "swapped").iterdir()}
-    assert names == {file.name for file in (tmp_path / "plain").iterdir()}
 
 
 def updated(model: Reformer, store: LayerStore | None) -> dict[str, Tensor]:
@@ -189,9 +137,9 @@ def test_a_trained_model_is_evaluated_from_a_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "settings", "message"),
     [
-        (MODEL, {"reversible": False, "compile": True}, "swap_layers needs other values of reversible, compile"),
-        (MODEL, {"average_from": 0.5}, "swap_layers needs other values of average_from"),
-        (replace(MODEL, residual="ordinary"), {}, "swap_layers needs reversible layers, found residual 'ordinary'"),
+        (REFORMER, {"reversible": False, "compile": True}, "swap_layers needs other values of reversible, compile"),
+        (REFORMER, {"average_from": 0.5}, "swap_layers needs other values of average_from"),
+        (replace(REFORMER, residual="ordinary"), {}, "swap_layers needs reversible layers, found residual 'ordinary'"),
         (TransformerXLConfig(), {}, "swap_layers needs a Reformer, found a Transformer-XL"),
     ],
     ids=["not reversible", "average", "ordinary", "Transformer-XL"],
@@ -200,7 +148,7 @@ def test_runs_without_layers_to_swap_are_refused(
     tmp_path: Path, text: Path, config: ReformerConfig, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        train(config, replace(TRAINING, swap_layers=True, **settings), [text], [], tmp_path / "run")
+        train(config, TrainingConfig(swap_layers=True, batch_size=2, **settings), [text], [], tmp_path / "run")
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,24 +1,20 @@
-import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.training.runs import quiet, read_log
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, DataError, TrainingDivergedError
 from xltraining.evaluation import evaluate
 from xltraining.train import TrainingConfig, TrainingResult, train
-from xltraining.training_config import learning_rate
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 MODEL = TransformerXLConfig(
@@ -36,25 +32,8 @@ TRAINING = TrainingConfig(
 )
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    file = tmp_path / "text.txt"
-    file.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 40)
-    return file
-
-
-def quiet(line: str) -> None:
-    """Accept a report without printing it."""
-
-
 def run(text: Path, out: Path, training: TrainingConfig = TRAINING, **options: Any) -> TrainingResult:
     return train(MODEL, training, [text], [text], out, report=quiet, **options)
-
-
-def read_log(out: Path) -> list[dict[str, float]]:
-    """Read the log without the speed, which is never the same twice."""
-    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
 
 
 def stop_at(step: int) -> Callable[[int], None]:
@@ -84,17 +63,37 @@ def test_training_learns_a_text_that_repeats(tmp_path: Path, text: Path) -> None
     assert evaluate(model, content, 16, 8) == pytest.approx(result.valid_bits, abs=1e-4)
 
 
-@pytest.mark.parametrize("stops", [[20], [7, 33]], ids=str)
-def test_a_resumed_run_is_bit_identical(tmp_path: Path, text: Path, stops: list[int]) -> None:
-    whole = run(text, tmp_path / "whole")
-    for step in stops:
-        part = run(text, tmp_path / "parts", resume=step != stops[0], on_step=stop_at(step))
+@pytest.mark.parametrize("log_every", [1, 6])
+def test_a_run_that_ctrl_c_stops_twice_resumes_bit_identically(tmp_path: Path, text: Path, log_every: int) -> None:
+    training = replace(TRAINING, log_every=log_every)  # with 6, the loss is kept between two lines
+    whole = run(text, tmp_path / "whole", training)
+    for step in (7, 33):
+        part = run(text, tmp_path / "parts", training, resume=step != 7, on_step=stop_at(step))
         assert (part.step, part.interrupted) == (step, True)
-    last = run(text, tmp_path / "parts", resume=True)
+    last = run(text, tmp_path / "parts", training, resume=True)
     assert (last.step, last.interrupted) == (40, False)
     assert read_log(tmp_path / "parts") == read_log(tmp_path / "whole")
     expected, found = (load_checkpoint(result.checkpoint) for result in (whole, last))
     assert all(torch.equal(tensor, expected.state_dict[name]) for name, tensor in found.state_dict.items())
+
+
+def test_ctrl_c_ends_an_evaluation_which_a_resume_repeats(tmp_path: Path, text: Path) -> None:
+    scored: list[tuple[int, int]] = []
+
+    def press(done: int, total: int) -> None:
+        scored.append((done, total))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    training = replace(TRAINING, steps=32, best=True, log_every=10)
+    for name, options in (("whole", {}), ("parts", {"on_evaluation": press})):
+        result = run(text, tmp_path / name, training, **options)
+    assert (result.step, result.interrupted, result.valid_bits) == (15, True, None)
+    assert scored == [(128, 1912)]  # one segment of each of 8 streams
+    last = run(text, tmp_path / "parts", training, resume=True)
+    assert (last.step, last.interrupted) == (32, False)
+    assert read_log(tmp_path / "parts") == read_log(tmp_path / "whole")
+    whole, parts = (load_checkpoint(tmp_path / name / "best.pt").state_dict for name in ("whole", "parts"))
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in parts.items())
 
 
 def test_a_run_that_was_killed_resumes_from_its_checkpoint(tmp_path: Path, text: Path) -> None:
@@ -117,46 +116,14 @@ def test_a_run_that_was_killed_resumes_from_its_checkpoint(tmp_path: Path, text:
     assert read_log(tmp_path / "killed") == read_log(tmp_path / "whole")
 
 
-def test_the_loss_between_two_lines_survives_a_stop(tmp_path: Path, text: Path) -> None:
-    training = replace(TRAINING, steps=12, log_every=6)
-    run(text, tmp_path / "whole", training)
-    run(text, tmp_path / "parts", training, on_step=stop_at(4))
-    run(text, tmp_path / "parts", training, resume=True)
-    assert read_log(tmp_path / "parts") == read_log(tmp_path / "whole")
-
-
-def test_a_finished_run_resumes_to_its_end(tmp_path: Path, text: Path) -> None:
+def test_a_finished_run_resumes_to_its_end_and_starts_anew_without_its_checkpoint(tmp_path: Path, text: Path) -> None:
     training = replace(TRAINING, steps=3)
     first = run(text, tmp_path / "run", training)
     assert run(text, tmp_path / "run", training, resume=True) == first
     assert len(read_log(tmp_path / "run")) == 3
-
-
-@pytest.mark.full
-def test_ctrl_c_saves_and_ends_cleanly(tmp_path: Path, text: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from xltraining.transformer_xl import TransformerXLConfig\n"
-        "from xltraining.train import TrainingConfig, train\n"
-        "model = TransformerXLConfig(n_layer=1, n_head=1, d_model=8, d_head=8, d_inner=8, tgt_len=8, mem_len=8)\n"
-        "text, out = Path(sys.argv[1]), Path(sys.argv[2])\n"
-        "training = TrainingConfig(steps=10**6, batch_size=2, threads=1)\n"
-        "started = lambda step: step == 3 and print('started', flush=True)\n"
-        "print(train(model, training, [text], [], out, on_step=started).interrupted)\n"
-    )
-    command = [sys.executable, "-c", program, str(text), str(tmp_path / "run")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=240)
-    assert (process.returncode, output) == (0, "True\n")
-    assert errors.startswith("stopped at step ")
-    assert "Traceback" not in errors
-    assert "\r" not in errors  # no progress bar away from a terminal
-    checkpoint = load_checkpoint(tmp_path / "run" / "checkpoint.pt")
-    assert checkpoint.training is not None
-    assert checkpoint.training["step"] >= 3
+    first.checkpoint.unlink()
+    assert run(text, tmp_path / "run", training) == first
+    assert len(read_log(tmp_path / "run")) == 3
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, text: Path) -> None:
@@ -195,15 +162,6 @@ def test_no_steps_write_fresh_weights_without_text(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "a") == ["checkpoint.pt"]
 
 
-def test_an_older_run_is_not_overwritten(tmp_path: Path, text: Path) -> None:
-    training = replace(TRAINING, steps=2)
-    checkpoint = run(text, tmp_path / "run", training).checkpoint
-    content = checkpoint.read_bytes()
-    with pytest.raises(CheckpointError, match=r"exists already\. Resume that run or choose another folder\.$"):
-        run(text, tmp_path / "run", training)
-    assert checkpoint.read_bytes() == content
-
-
 def test_a_resume_with_other_settings_lists_them(tmp_path: Path, text: Path) -> None:
     run(text, tmp_path / "run", replace(TRAINING, steps=2))
     (tmp_path / "other.txt").write_bytes(text.read_bytes() + b"!")
@@ -223,14 +181,6 @@ def test_a_flipped_bit_of_a_weight_is_not_trained_on(tmp_path: Path, text: Path)
     with pytest.raises(CheckpointError, match=r"'archive/data/\d+' in it is damaged \(wrong checksum\)\. Copy or"):
         run(text, tmp_path / "run", replace(TRAINING, steps=3), resume=True)
     assert path.read_bytes() == content
-
-
-def test_a_resume_needs_a_run(tmp_path: Path, text: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="the checkpoint does not exist"):
-        run(text, tmp_path / "nothing", resume=True)
-    train(MODEL, replace(TRAINING, steps=0), [], [], tmp_path / "fresh", report=quiet)
-    with pytest.raises(CheckpointError, match="weights only"):
-        run(text, tmp_path / "fresh", resume=True)
 
 
 def test_bad_input_writes_nothing(tmp_path: Path, text: Path) -> None:
@@ -272,32 +222,10 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, text: Path, m
     assert training["step"] == 4
 
 
-def test_invalid_training_settings_are_all_listed() -> None:
-    with pytest.raises(ConfigError) as caught:
-        TrainingConfig(
-            steps=-1, batch_size=0, clip=0.0, betas=(0.9, 1.0), min_lr_ratio=2, weight_decay=-1, device="tpu"
-        )
-    message = str(caught.value)
-    names = ("steps", "batch_size", "clip", "betas", "min_lr_ratio", "weight_decay", "device")
-    assert all(name in message for name in names)
-    with pytest.raises(ConfigError, match="threads"):
-        TrainingConfig(threads=0)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only a machine without CUDA can miss it")
 def test_a_missing_device_is_an_error() -> None:
     with pytest.raises(ConfigError, match="cuda is not available: install a CUDA build"):
         TrainingConfig(device="cuda")
-
-
-def test_learning_rate_warms_up_and_decays() -> None:
-    config = TrainingConfig(steps=1000, warmup_steps=100, learning_rate=0.5, min_lr_ratio=0.1)
-    rates = [learning_rate(config, step) for step in range(1001)]
-    assert rates[0] == pytest.approx(0.005)
-    assert rates[99] == rates[100] == max(rates) == 0.5
-    assert rates[550] == pytest.approx(0.5 * (0.1 + 0.9 / 2))
-    assert rates[1000] == pytest.approx(0.05)
-    assert all(after < before for before, after in pairwise(rates[100:]))
 
 
 @pytest.mark.parametrize("segment_len", [1, 4, 64])

@@ -1,6 +1,4 @@
-import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,104 +7,33 @@ import pytest
 import torch
 
 from tests.helpers.tiers import thinned
+from tests.training.runs import REFORMER, quiet, read_log, run
 from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.errors import CheckpointError, ConfigError
 from xltraining.evaluation import evaluate
-from xltraining.reformer import Reformer, ReformerConfig, ReformerMemory
-from xltraining.train import TrainingConfig, TrainingResult, train
+from xltraining.reformer import Reformer, ReformerMemory
+from xltraining.train import TrainingConfig, train
 from xltraining.transformer_xl import TransformerXLConfig
 
-MODEL = ReformerConfig(
-    d_model=16,
-    n_head=2,
-    d_head=8,
-    d_inner=32,
-    attn_layers=("local", "lsh", "full"),
-    n_hashes=2,
-    n_buckets=(4,),
-    chunk_length=4,
-    local_chunk_length=4,
-    tgt_len=16,
-    mem_len=24,
-    axial_shape=(4, 16),
-    axial_dims=(4, 12),
-    max_positions=64,
-    dropout=0.1,
-)
 TRAINING = TrainingConfig(
     steps=14, batch_size=3, learning_rate=1e-2, warmup_steps=3, log_every=1, eval_every=7, checkpoint_every=5, threads=1
 )
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Path:
-    file = tmp_path / "text.txt"
-    file.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 40)
-    return file
-
-
-@pytest.fixture
 def model() -> Reformer:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        made = new_model(replace(MODEL, dropout=0.0))
+        made = new_model(replace(REFORMER, dropout=0.0))
     assert isinstance(made, Reformer)
     return made.eval()
-
-
-def quiet(line: str) -> None:
-    """Accept a report without printing it."""
-
-
-def run(text: Path, out: Path, config: ReformerConfig, training: TrainingConfig, **options: Any) -> TrainingResult:
-    return train(config, training, [text], [text], out, report=quiet, **options)
-
-
-def read_log(out: Path) -> list[dict[str, float]]:
-    """Read the log without the speed, which is never the same twice."""
-    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
-
-
-def stop_at(step: int) -> Callable[[int], None]:
-    """Stop after an update, as a killed process does."""
-
-    def stop(done: int) -> None:
-        if done == step:
-            raise InterruptedError
-
-    return stop
-
-
-@pytest.mark.parametrize(
-    ("changes", "settings"),
-    [
-        ({}, {}),
-        ({"redraw_hashes": True}, {}),
-        ({"position": "rotary", "max_positions": 0}, {"optimizer": "adafactor", "learning_rate": 0.05}),
-        ({"ff_chunk": 5}, {"reversible": False}),
-    ],
-    ids=["fixed rotations", "redrawn", "adafactor and rotary", "not reversible"],
-)
-def test_a_resumed_run_is_bit_identical(
-    tmp_path: Path, text: Path, changes: dict[str, Any], settings: dict[str, Any]
-) -> None:
-    config, training = replace(MODEL, **changes), replace(TRAINING, **settings)
-    whole = run(text, tmp_path / "whole", config, training)
-    with pytest.raises(InterruptedError):
-        run(text, tmp_path / "parts", config, training, on_step=stop_at(7))
-    parts = run(text, tmp_path / "parts", config, training, resume=True)
-    assert read_log(tmp_path / "parts") == read_log(tmp_path / "whole")
-    expected, found = (load_checkpoint(result.checkpoint) for result in (whole, parts))
-    assert expected.config == found.config == config
-    assert all(torch.equal(tensor, expected.state_dict[name]) for name, tensor in found.state_dict.items())
 
 
 @pytest.mark.parametrize("optimizer", thinned(["adam", "adafactor"], ["adafactor"]))
 def test_training_learns_a_text_that_repeats(tmp_path: Path, text: Path, optimizer: Any) -> None:
     training = replace(TRAINING, steps=60, optimizer=optimizer, learning_rate=0.01 if optimizer == "adam" else 0.1)
-    result = run(text, tmp_path / "run", MODEL, training)
+    result = run(REFORMER, training, tmp_path / "run", [text])
     log = read_log(tmp_path / "run")
     assert log[0]["bits_per_byte"] == pytest.approx(8, abs=0.5)  # 256 bytes, nothing learned yet
     assert log[-1]["bits_per_byte"] < 2  # the text's bytes, each by itself, have 3.6 bits
@@ -123,13 +50,13 @@ def test_a_document_restarts_at_the_last_position(tmp_path: Path, text: Path, mo
         return forward(self, tokens, memory)
 
     monkeypatch.setattr(Reformer, "forward", watched)
-    train(MODEL, replace(TRAINING, steps=6), [text], [], tmp_path / "run", report=quiet)
+    train(REFORMER, replace(TRAINING, steps=6), [text], [], tmp_path / "run", report=quiet)
     assert positions == [0, 16, 32, 48, 0, 16]
     training = load_checkpoint(tmp_path / "run" / "checkpoint.pt").training
     assert training is not None
     assert training["memory"]["position"] == 32
     rows = [rows.shape[1] for rows, _ in training["memory"]["layers"]]
-    assert rows == [MODEL.local_rows, 24, 24]
+    assert rows == [REFORMER.local_rows, 24, 24]
 
 
 def test_evaluate_is_the_mean_surprisal_of_documents_between_restarts(model: Reformer) -> None:
@@ -151,8 +78,8 @@ def test_rule_chunk_resets_memory_at_every_segment(model: Reformer) -> None:
     assert model.memory_before(memory, 64) is memory
     assert model.memory_before(memory, 65) is None
     assert model.memory_before(None, 1) is None
-    assert new_model(replace(MODEL, rule="chunk")).memory_before(memory, 4) is None
-    assert new_model(replace(MODEL, position="rotary", max_positions=0)).memory_before(memory, 10**9) is memory
+    assert new_model(replace(REFORMER, rule="chunk")).memory_before(memory, 4) is None
+    assert new_model(replace(REFORMER, position="rotary", max_positions=0)).memory_before(memory, 10**9) is memory
     rows = [torch.zeros(1, 2, 3)]
     assert new_model(TransformerXLConfig(n_layer=1)).memory_before(rows, 10**9) is rows
 
@@ -171,12 +98,12 @@ def test_memory_as_plain_values_and_back(model: Reformer) -> None:
 
 def test_a_segment_must_divide_the_positions(tmp_path: Path, text: Path) -> None:
     with pytest.raises(ConfigError, match="tgt_len 24 must divide max_positions 64"):
-        run(text, tmp_path / "run", replace(MODEL, tgt_len=24), TRAINING)
+        run(replace(REFORMER, tgt_len=24), TRAINING, tmp_path / "run", [text])
     assert not (tmp_path / "run").exists()
 
 
 def test_a_resume_of_another_architecture_says_so(tmp_path: Path, text: Path) -> None:
-    run(text, tmp_path / "run", MODEL, replace(TRAINING, steps=1))
+    run(REFORMER, replace(TRAINING, steps=1), tmp_path / "run", [text])
     with pytest.raises(CheckpointError, match="architecture was reformer, is now transformer_xl; optimizer") as caught:
         other = replace(TRAINING, steps=1, optimizer="adafactor")
         train(TransformerXLConfig(), other, [text], [], tmp_path / "run", resume=True, report=quiet)
@@ -184,18 +111,18 @@ def test_a_resume_of_another_architecture_says_so(tmp_path: Path, text: Path) ->
 
 
 def test_a_run_from_before_a_setting_existed_resumes(tmp_path: Path, text: Path) -> None:
-    run(text, tmp_path / "run", MODEL, replace(TRAINING, steps=2))
+    run(REFORMER, replace(TRAINING, steps=2), tmp_path / "run", [text])
     file = tmp_path / "run" / "checkpoint.pt"
     content = torch.load(file, weights_only=True)
     for name in ("task", "word_length", "optimizer", "reversible"):
         del content["training"]["config"][name]
     torch.save(content, file)
-    assert run(text, tmp_path / "run", MODEL, replace(TRAINING, steps=2), resume=True).step == 2
+    assert run(REFORMER, replace(TRAINING, steps=2), tmp_path / "run", [text], resume=True).step == 2
 
 
 def test_adafactor_keeps_rows_and_columns(tmp_path: Path, text: Path) -> None:
     training = replace(TRAINING, steps=2, optimizer="adafactor")
-    saved = load_checkpoint(run(text, tmp_path / "run", MODEL, training).checkpoint).training
+    saved = load_checkpoint(run(REFORMER, training, tmp_path / "run", [text]).checkpoint).training
     assert saved is not None
     states = saved["optimizer"]["state"].values()
     assert {"row_var", "col_var"} <= {name for state in states for name in state}

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xltraining.errors import ConfigError
-from xltraining.layers.sinusoids import sinusoids
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig, TransformerXLLayer
-from xltraining.transformer_xl.encodings.by_distance import relative_shift
+from xltraining.transformer_xl.encodings import relative_shift
 
 MakeModel = Callable[..., TransformerXL]
 
@@ -107,24 +106,6 @@ def test_shift_puts_each_distance_under_its_key() -> None:
             assert shifted[1, i, j] == i + M - j
 
 
-def test_sinusoids_are_sines_then_cosines() -> None:
-    expected = torch.stack([naive_sinusoid(distance, 8) for distance in (0, 1, 700)])
-    torch.testing.assert_close(sinusoids(torch.tensor([0, 1, 700]), 8), expected, atol=1e-6, rtol=0)
-    assert sinusoids(torch.tensor([3], dtype=torch.int64), 8).dtype == torch.float32
-
-
-@pytest.mark.parametrize("pre_lnorm", [False, True])
-@torch.no_grad()
-def test_a_later_token_changes_nothing_before_it(make_model: MakeModel, pre_lnorm: bool) -> None:
-    model = make_model(pre_lnorm=pre_lnorm)
-    tokens = tokens_of(1, 9)
-    changed = tokens.clone()
-    changed[0, 5] = (changed[0, 5] + 1) % 20
-    before, after = model(tokens)[0], model(changed)[0]
-    assert torch.equal(before[:, :5], after[:, :5])
-    assert (before[:, 5:] - after[:, 5:]).abs().amax(dim=2).min() > 1e-4
-
-
 @pytest.mark.parametrize("segments", [[1] * 24, [24], [5, 7, 1, 11], [3] * 8])
 @pytest.mark.parametrize("pre_lnorm", [False, True])
 @torch.no_grad()
@@ -158,12 +139,6 @@ def test_memory_is_the_inputs_of_the_layers(make_model: MakeModel) -> None:
 
 
 @torch.no_grad()
-def test_memory_of_length_zero_stays_empty(make_model: MakeModel) -> None:
-    _, memory = make_model(mem_len=0)(tokens_of(2, 3))
-    assert [layer.shape for layer in memory] == [(2, 0, 12)] * 3
-
-
-@torch.no_grad()
 def test_first_memory_of_zeros_is_attended_to(make_model: MakeModel) -> None:
     tokens = tokens_of(2, 5)
     empty, zeros = make_model(), make_model(first_memory="zeros")
@@ -180,33 +155,6 @@ def test_gradient_stops_at_the_memory(make_model: MakeModel) -> None:
     hidden, new_memory = model(tokens_of(1, 6), memory)
     assert hidden.requires_grad
     assert not any(layer.requires_grad for layer in new_memory)
-
-
-def test_every_weight_gets_a_gradient(make_model: MakeModel) -> None:
-    model = make_model(pre_lnorm=True)
-    hidden, _ = model(tokens_of(2, 6))
-    model.log_probs(hidden, tokens_of(2, 6, seed=3)).sum().backward()
-    assert [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()] == []
-
-
-@torch.no_grad()
-def test_log_probs_are_the_log_softmax_of_the_logits(make_model: MakeModel) -> None:
-    model = make_model()
-    targets = tokens_of(2, 6, seed=3)
-    hidden, _ = model(tokens_of(2, 6))
-    head = model.head.clusters[0]
-    torch.testing.assert_close(model.logits(hidden), hidden @ head.weight.T + head.bias)  # PyTorch may fuse the sum
-    expected = model.logits(hidden).log_softmax(-1).gather(2, targets[:, :, None])[:, :, 0]
-    torch.testing.assert_close(model.log_probs(hidden, targets), expected)
-
-
-def test_shared_parameters_are_one_object(make_model: MakeModel) -> None:
-    shared = make_model(untie_r=False)
-    assert len({id(layer.attention.content_bias) for layer in shared.layers}) == 1
-    assert len({id(layer.attention.position_bias) for layer in shared.layers}) == 1
-    assert len({id(layer.attention.content_bias) for layer in make_model().layers}) == 3
-    assert shared.head.clusters[0].weight is shared.word_emb.clusters[0].table
-    assert make_model(tie_weight=False).head.clusters[0].weight is not shared.word_emb.clusters[0].table
 
 
 @torch.no_grad()

@@ -11,10 +11,9 @@ from typing import Any, get_args
 
 import pytest
 
-from tests.conformance.compare import Comparison
+from tests.conformance.bundles import WITHIN
 from tests.conformance.refusals import OBJECTS
-from tests.conformance.run import main, run_case
-from tests.conformance.small_bundles import WITHIN
+from tests.conformance.run import Comparison, main, run_case
 from tests.helpers.paths import ROOT
 from xlruntime import bundle, load
 from xlruntime.bundle_files import read_bundle
@@ -94,14 +93,6 @@ def test_every_code_has_a_case(kit: Path) -> None:
     table = (ROOT / "docs/bundle_format.md").read_text("utf-8").partition("| code | when |")[2].partition("\n\n")[0]
     codes = set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE))
     assert {action["error"]["code"] for _, action in actions(kit) if "error" in action} == codes - ELSEWHERE
-
-
-def test_every_action_is_described(kit: Path) -> None:
-    page = (ROOT / "tests/conformance/README.md").read_text("utf-8")
-    used = {action["do"] for _, action in actions(kit)}
-    assert used == set(
-        re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`[^|]+) \|", page.partition("| `do` |")[2], re.M)))
-    )
 
 
 def test_python_passes(kit: Path, capsys: pytest.CaptureFixture[str]) -> None:

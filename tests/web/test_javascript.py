@@ -53,10 +53,7 @@ def built() -> None:
     run("npm", "run", "build")
 
 
-def test_modules_are_short_and_the_lock_names_no_host() -> None:
-    files = [*WEB.glob("src/**/*.ts"), *WEB.glob("conformance/*.mjs"), *WEB.glob("test/*.mjs")]
-    assert len(files) > 30
-    assert [file.name for file in files if len(file.read_text("utf-8").splitlines()) > 600] == []
+def test_the_lock_names_no_host() -> None:
     lock = json.loads((WEB / "package-lock.json").read_text("utf-8"))
     assert [name for name, package in lock["packages"].items() if "resolved" in package] == []
 

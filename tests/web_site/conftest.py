@@ -1,18 +1,31 @@
-"""Fixtures of the tests of sites: npm packages that are none, and built sites."""
+"""Fixtures of the tests of sites."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.invoking import invoke
-from tests.web_site.packages import fake_packages
+from xlexport.web.javascript import NEEDED
 
 __all__ = ["invoke", "npm"]
 
 
 @pytest.fixture
 def npm(tmp_path: Path) -> Path:
-    """Return a folder in which npm seems to have installed what a site needs."""
-    return fake_packages(tmp_path / "app")
+    """Return a folder in which npm seems to have installed what a site needs, with files that hold nothing."""
+    folder = tmp_path / "app"
+    for name, (files, oldest) in NEEDED.items():
+        dist = folder / "node_modules" / name / "dist"
+        dist.mkdir(parents=True)
+        manifest = {"name": name, "version": ".".join(map(str, oldest))}
+        (dist.parent / "package.json").write_text(json.dumps(manifest), "utf-8")
+        for file in files:
+            (dist / file).write_text(f"// {name}/{file}\n", "utf-8")
+    dist = folder / "node_modules/xlruntime/dist"
+    (dist / "tokenizers").mkdir()
+    (dist / "tokenizers/plain.js").write_text("// tokenizers\n", "utf-8")
+    (dist / "model.d.ts").write_text("// types\n", "utf-8")
+    return folder

@@ -1,10 +1,11 @@
 // What people do on a site, and what they see.
 const state = (page) => page.locator("#state");
 
-/** Open the page, and wait for the model. */
+/** Open the page, wait for the model, and colour by token: pages of bytes begin with words. */
 async function open(page, { address }) {
   await page.goto(address);
   await page.waitForFunction(() => document.documentElement.classList.contains("ready"));
+  await page.locator("[name=mode][value=token]").evaluate((node) => node.click());
 }
 
 /** Wait until the text on the page is `text`, and all of it has its numbers. */
@@ -143,9 +144,8 @@ export const scenarios = {
     await page.keyboard.press("c");
     const mode = await page.evaluate(() => document.querySelector("[name=mode]:checked").value);
     const strip = await page.evaluate(() => {
-      const canvas = document.querySelector("#strip");
-      const { data } = canvas.getContext("2d").getImageData(4, 0, 1, canvas.height);
-      return new Set(Array.from({ length: canvas.height }, (_, y) => data.slice(4 * y, 4 * y + 3).join())).size;
+      const bars = [...document.querySelectorAll("#bars i")];
+      return new Set(bars.map((bar) => bar.className + bar.style.width)).size;
     });
     await page.click("#new");
     await page.keyboard.type("He");
@@ -251,8 +251,13 @@ export const scenarios = {
   },
 
   async opens(page, request) {
+    const mode = () => page.evaluate(() => document.querySelector("[name=mode]:checked").value);
+    await page.goto(request.address);
+    const loading = await state(page).textContent();
+    const modes = [await mode()];
     await open(page, request);
+    modes.push(await mode());
     const { state: words } = await seen(page);
-    return { words, isolated: await page.evaluate(() => crossOriginIsolated) };
+    return { loading, modes, words, isolated: await page.evaluate(() => crossOriginIsolated) };
   },
 };

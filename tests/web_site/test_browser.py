@@ -6,6 +6,7 @@ import functools
 import http.server
 import math
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -255,7 +256,9 @@ def test_keys_reach_everything(folder: Path, address: str, model: Model) -> None
 
 
 def test_threads_need_the_headers_of_the_own_server(folder: Path, site: Path, address: str) -> None:
-    assert play(folder, address, "opens") == {"words": "Ready, 1 thread", "isolated": False}
+    found = play(folder, address, "opens")
+    assert (found["words"], found["isolated"], found["modes"]) == ("Ready, 1 thread", False, ["word", "token"])
+    assert re.fullmatch(r"Loading the model: \d+\.\d of 0\.1 MB|Starting the model|Ready, .*", found["loading"])
     with served(site_server(site)) as own:
         found = play(folder, own, "opens")
     assert found["isolated"] is True

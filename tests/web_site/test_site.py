@@ -13,13 +13,13 @@ import pytest
 
 from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import BAND, CHUNK, EMPTY, golden_bundle
+from tests.report.report_pages import check_safety
 from xlexport.errors import MissingDependencyError, OutputExistsError, OutputFolderError
-from xlexport.report import list_page, page
-from xlexport.report.about import ceilings
+from xlexport.page.assemble import ceilings
 from xlexport.web import javascript as javascript_module
 from xlexport.web import site as site_module
 from xlexport.web.javascript import find_packages
-from xlexport.web.site import SCRIPTS, SITE_FILE, STYLES, write_site
+from xlexport.web.site import POLICY, SITE_FILE, write_site
 from xlruntime.bundle_files import read_bundle
 from xlruntime.errors import BundleError
 
@@ -56,14 +56,9 @@ def test_page_knows_the_bundle_and_loads_only_its_own_files(npm: Path, tmp_path:
     assert about["title"] == "</script><b>&"
     assert (about["offsets"], about["hasBytes"], about["unit"], about["top"]) == ("bytes", True, "byte", 5)
     assert about["ceiling"] == ceilings(256)
-    assert about["notes"] == ["Transformer-XL, 2 layers of 16, vocabulary of 256, float32; segments of 8, memory 12."]
-    text = (tmp_path / "site/index.html").read_text("utf-8")
-    assert "<title>&lt;/script&gt;&lt;b&gt;&amp;</title>" in text
-    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
-    assert policy.startswith("default-src 'none'; script-src 'sha256-")
-    assert policy.endswith("; worker-src 'self'; connect-src 'self'; img-src data:")
-    assert re.findall(r'(?:src|href)="?https?:', text) == []
-    assert "{{" not in text.partition('<script type="module">')[0]
+    sentence = "Transformer-XL, 2 layers of 16, vocabulary of 256, float32; segments of 8, memory 12."
+    assert (about["sides"], about["notes"]) == ([["", sentence]], [])
+    check_safety((tmp_path / "site/index.html").read_text("utf-8"), "</script><b>&", ("<b>&",), POLICY)
 
 
 @pytest.mark.parametrize(("name", "graphs"), [(BAND, "generate"), (CHUNK, "detail")])
@@ -72,20 +67,6 @@ def test_bundle_without_tokenizer_takes_ids(name: str, graphs: str, npm: Path, t
     about = about_of(tmp_path / "site")
     assert (about["offsets"], about["hasBytes"], about["unit"]) == ("ids", False, "token")
     assert graphs in about["graphs"]
-
-
-def test_pages_share_their_scripts_and_styles() -> None:
-    own = {"link.js", "writing.js", "books.js", "branches.js", "web.js"}
-    assert set(SCRIPTS) - own == set(page.SCRIPTS) - {"data.js", "report.js"}
-    assert set(STYLES) - {"web.css"} == set(page.STYLES)
-    assert set(list_page.SCRIPTS) & set(SCRIPTS) == {"common.js"}
-
-
-def test_scripts_are_short() -> None:
-    folder = Path(site_module.__file__).parent
-    files = [*folder.glob("assets/*"), *folder.glob("worker/*")]
-    assert len(files) > 8
-    assert [file.name for file in files if len(file.read_text("utf-8").splitlines()) > 400] == []
 
 
 def test_existing_output(npm: Path, tmp_path: Path) -> None:
@@ -152,6 +133,17 @@ def test_packages_are_found_in_several_ways(npm: Path, monkeypatch: pytest.Monke
     assert found == find_packages(names, npm / "node_modules")
     monkeypatch.setattr(javascript_module, "CHECKOUT", npm)
     assert find_packages(names) == found
+    monkeypatch.setattr(javascript_module, "CHECKOUT", npm / "none")
+    with pytest.raises(MissingDependencyError, match=r"the JavaScript of the page is not installed\. Install it, in a"):
+        find_packages(names)
+    (npm / "xlexport_web").mkdir()
+    (npm / "node_modules").rename(npm / "xlexport_web/node_modules")
+    (npm / "xlexport_web/__init__.py").touch()
+    monkeypatch.syspath_prepend(npm)
+    assert [(package.name, package.files[0].is_file()) for package in find_packages(names)] == [
+        (name, True) for name in names
+    ]
+    (npm / "xlexport_web/node_modules").rename(npm / "node_modules")
     (npm / "node_modules/xlruntime/node_modules").mkdir()
     for name in ("onnxruntime-web", "@huggingface"):
         (npm / "node_modules/xlruntime/node_modules" / name).symlink_to(npm / "node_modules" / name)
@@ -164,7 +156,7 @@ def test_packages_that_are_missing_or_too_old(npm: Path, tmp_path: Path) -> None
     names = ("xlruntime", "onnxruntime-web")
     with pytest.raises(MissingDependencyError, match="xlruntime is missing; onnxruntime-web is missing") as caught:
         find_packages(names, empty)
-    assert "npm ci && npm run build" in str(caught.value.hint)
+    assert str(caught.value.hint).endswith("pip install ./runtime/js, and leave out --runtime.")
     ort = npm / "node_modules/onnxruntime-web"
     (ort / "package.json").write_text('{"name": "onnxruntime-web", "version": "1.9.0"}')
     (npm / "node_modules/xlruntime/dist/browser.js").unlink()

@@ -28,6 +28,7 @@ from xltraining.data.tasks import Task, check_task, make_task
 from xltraining.data.token_shards import is_prepared
 from xltraining.data.tokenizer_file import TokenizerFile
 from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, TrainingDivergedError
+from xltraining.evaluation import Progress, no_progress
 from xltraining.layers.swapping import LayerStore
 from xltraining.loop.log import Log
 from xltraining.loop.processes import Processes, joined
@@ -65,13 +66,15 @@ def train(
     report: Callable[[str], None] | None = None,
     on_step: Callable[[int], None] = lambda step: None,
     on_line: Callable[[Mapping[str, Any]], None] = lambda line: None,
+    on_evaluation: Progress = no_progress,
 ) -> TrainingResult:
     """Train a model, or resume a run that was stopped.
 
     Processes that `torchrun` started train one model together; each calls this function with the same arguments.
 
     On a CPU, a run that was stopped and resumed has the losses of an uninterrupted one, bit for bit.
-    Ctrl-C (in the main thread) finishes the update, writes the checkpoint and returns; a second one stops at once.
+    Ctrl-C (in the main thread) finishes the update or ends the evaluation, writes the checkpoint and returns; a second
+    one stops at once. A resumed run repeats an evaluation that was ended.
 
     Args:
         model_config: the model; segments are `tgt_len` tokens long.
@@ -85,6 +88,7 @@ def train(
         report: called with one line of text at each evaluation and at the end; None prints it to stderr.
         on_step: called after each update with the number of updates so far.
         on_line: called with each line of the log.
+        on_evaluation: called during each evaluation with the targets that are scored, and all.
 
     Raises:
         ConfigError, DataError: the configuration or the text is invalid; nothing was written.
@@ -119,11 +123,16 @@ def train(
         files = {"train": train_files, "valid": valid_files}
         run = TrainingRun(model_config, training_config, task, Path(out_dir), files, processes)
         if resume:
-            run.restore()
+            planned, steps = run.restore(), training_config.steps
             if processes.is_first:
                 report(f"resuming {checkpoint} at step {run.step:,}")
+            if processes.is_first and steps < planned:
+                report(
+                    f"steps was {planned:,}, is now {steps:,}: the run ends there, also when it is resumed again. "
+                    "Give more steps to extend it."
+                )
         with _interruptible() as interrupt:
-            return run.go(interrupt, report, on_step, on_line)
+            return run.go(interrupt, report, on_step, on_line, on_evaluation)
 
 
 class TrainingRun:
@@ -190,54 +199,78 @@ class TrainingRun:
         report: Callable[[str], None],
         on_step: Callable[[int], None],
         on_line: Callable[[Mapping[str, Any]], None] = lambda line: None,
+        on_evaluation: Progress = no_progress,
     ) -> TrainingResult:
-        """Train to the end, or until `interrupt` is set; then finish the current update and save."""
+        """Train to the end, or until `interrupt` is set; then finish the update, but not an evaluation, and save."""
         config, first = self.config, self.processes.is_first
         self._make_folder()
-        stopping = False
-        with self.log.open(begun=self.step > 0) if first else nullcontext() as lines:
+
+        def progress(done: int, total: int) -> None:
+            if self.processes.any(interrupt.is_set()):
+                raise _EvaluationEndedError
+            if first:
+                on_evaluation(done, total)
+
+        stopping, since, logged_step = False, time.perf_counter(), self.step
+
+        def write_line() -> None:
+            nonlocal since, logged_step
+            line = self._log_line((self.step - logged_step) / (time.perf_counter() - since), progress)
+            if lines is not None:
+                lines.write(json.dumps(line) + "\n")
+                lines.flush()
+                on_line(line)
+            if self._has_evaluation and first:
+                report(f"step {self.step:,}: {self.log.scores_in_words()}")
+            if self._has_evaluation and config.best:
+                self._keep_best()
             since, logged_step = time.perf_counter(), self.step
-            while self.step < config.steps and not stopping:
-                self.loss_sum += self.updates.do(self.task, self.step)
-                self.loss_count += 1
-                self.step += 1
-                last = self.step == config.steps
-                evaluating = self.task.held_out and (last or self.step % config.eval_every == 0)
-                if last or evaluating or self.step % config.log_every == 0:
-                    line = self._log_line((self.step - logged_step) / (time.perf_counter() - since), evaluating)
-                    if lines is not None:
-                        lines.write(json.dumps(line) + "\n")
-                        lines.flush()
-                        on_line(line)
-                    if evaluating and first:
-                        report(f"step {self.step:,}: {self.log.scores_in_words()}")
-                    if evaluating and config.best:
-                        self._keep_best()
-                    since, logged_step = time.perf_counter(), self.step
-                if self.step % config.checkpoint_every == 0:
-                    self.save()
-                on_step(self.step)
-                stopping = self.processes.any(interrupt.is_set())
+
+        with self.log.open(begun=self.step > 0) if first else nullcontext() as lines:
+            try:
+                if self.loss_count and self._has_line:  # the run was stopped in the evaluation of this step
+                    write_line()
+                while self.step < config.steps and not stopping:
+                    self.loss_sum += self.updates.do(self.task, self.step)
+                    self.loss_count += 1
+                    self.step += 1
+                    if self._has_line:
+                        write_line()
+                    if self.step % config.checkpoint_every == 0:
+                        self.save()
+                    on_step(self.step)
+                    stopping = self.processes.any(interrupt.is_set())
+            except _EvaluationEndedError:
+                stopping = True
             self.save()
-        stopped = stopping and self.step < config.steps
+        stopped = stopping and (self.step < config.steps or self.loss_count > 0)
         if first:
-            ended = "stopped" if stopped else "finished"
-            report(f"{ended} at step {self.step:,} of {config.steps:,}; wrote {self.checkpoint}")
+            ended, further = ("stopped", "; go on with --resume") if stopped else ("finished", "")
+            report(f"{ended} at step {self.step:,} of {config.steps:,}; wrote {self.checkpoint}{further}")
         return TrainingResult(self.step, self.log.train_bits, self.log.valid_bits, stopped, self.checkpoint)
 
-    def _log_line(self, steps_per_second: float, evaluating: bool) -> dict[str, Any]:
+    @property
+    def _has_evaluation(self) -> bool:
+        """Whether the held-out text is evaluated at this step."""
+        return self.task.held_out and (self.step == self.config.steps or self.step % self.config.eval_every == 0)
+
+    @property
+    def _has_line(self) -> bool:
+        """Whether the log has a line of this step."""
+        return self._has_evaluation or self.step == self.config.steps or self.step % self.config.log_every == 0
+
+    def _log_line(self, steps_per_second: float, progress: Progress) -> dict[str, Any]:
         """Return the line of the log for the steps since the line before; every process must call this."""
         bits = self.processes.mean(self.loss_sum).item() / self.loss_count / math.log(2)
         if not math.isfinite(bits):
             raise self._diverged(f"the loss is {bits}")
+        values = {"learning_rate": learning_rate(self.config, self.step - 1)}
+        if steps_per_second:  # none in a line that an earlier process owed
+            values["tokens_per_second"] = steps_per_second * self.config.batch_size * self.task.segment_len
+        if self._has_evaluation:
+            values |= self.task.evaluate(self.updates.evaluated, progress)
         self.loss_sum.zero_()
         self.loss_count = 0
-        values = {
-            "learning_rate": learning_rate(self.config, self.step - 1),
-            "tokens_per_second": steps_per_second * self.config.batch_size * self.task.segment_len,
-        }
-        if evaluating:
-            values |= self.task.evaluate(self.updates.evaluated)
         return self.log.line(self.step, bits, values)
 
     def _keep_best(self) -> None:
@@ -298,10 +331,13 @@ class TrainingRun:
             )
         self.processes.wait()
 
-    def restore(self) -> None:
+    def restore(self) -> int:
         """Resume the run whose checkpoint is in the output folder; drop the log's lines after the checkpoint.
 
         Every process must call this. The number of processes may be another one than before.
+
+        Returns:
+            The number of steps that the run had before.
 
         Raises:
             CheckpointError: the folder has no checkpoint, or that of another run. The message lists every difference.
@@ -317,6 +353,11 @@ class TrainingRun:
         if self.device.type == "cuda" and state["cuda_random_state"] is not None:
             torch.cuda.set_rng_state(state["cuda_random_state"], self.device)
         self.log.restore(self.step, self.processes)
+        return int(state["config"]["steps"])
+
+
+class _EvaluationEndedError(Exception):
+    """Ctrl-C ended an evaluation."""
 
 
 def _print_to_stderr(line: str) -> None:

@@ -81,7 +81,7 @@ class Architecture(ABC):
 
     def kind(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
         """Return the kind of a model with its article, such as "a Reformer", for messages."""
-        return f"{'an' if self.title[0] in 'AEIOU' else 'a'} {self.title}"
+        return f"{'an' if self.title[0] in 'AEIOUaeiou' else 'a'} {self.title}"
 
     def choose(
         self, config: Mapping[str, Any], choices: Mapping[str, Any]

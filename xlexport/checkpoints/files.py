@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.safe_pickle import PICKLE_LIMITS, read
+from xlexport.checkpoints.safe_pickle import PICKLE_LIMITS, read, summarize
 from xlexport.errors import CheckpointError
 from xlruntime.limits import Limits, parse_json
 from xlruntime.limits import read_json as read_json_within
@@ -16,12 +15,13 @@ __all__ = [
     "HEADER_LIMITS",
     "JSON_LIMITS",
     "WEIGHTS",
+    "holds_tensor",
     "inside",
     "read_json",
+    "read_state_dict",
     "read_tensors",
     "read_weights",
     "safetensors_names",
-    "state_dict_in",
 ]
 
 JSON_LIMITS = Limits(bytes=1 << 27, operations=1_000_000)
@@ -172,18 +172,33 @@ def safetensors_names(path: Path, limits: Limits = HEADER_LIMITS) -> list[str]:
         return []
 
 
-def state_dict_in(
-    path: Path, content: Mapping[Any, Any], is_anchor: Callable[[object], bool], missing: str
-) -> dict[str, Any]:
-    """Return the tensors by name: the content itself, or the dict in a wrapper such as `{"state_dict": …}`.
+def holds_tensor(path: Path, anchors: tuple[str, ...]) -> bool:
+    """Return whether a path is a file of tensors, safetensors or of PyTorch, with a name that ends in an anchor."""
+    if path.is_dir():
+        return False
+    if path.suffix == ".safetensors":
+        return any(name.endswith(anchors) for name in safetensors_names(path))
+    summary = summarize(path)
+    return summary is not None and any(text.endswith(anchors) for text in summary.strings)
+
+
+def read_state_dict(path: Path, anchors: tuple[str, ...], missing: str) -> dict[str, Any]:
+    """Return the tensors of a file by name: its content, or the dict in a wrapper such as `{"state_dict": …}`.
 
     Args:
-        is_anchor: returns whether a name occurs in state dicts of the wanted model only.
+        anchors: endings of names that occur in state dicts of the wanted model only.
         missing: the message for a file without a state dict.
 
     Raises:
-        CheckpointError: the file has no state dict, or several.
+        CheckpointError: the path is a folder, or the file is damaged, or has no state dict, or several.
     """
+    if path.is_dir():
+        raise CheckpointError(f"{path}: a folder.", hint="Give the file with the state dict.")
+
+    def is_anchor(name: object) -> bool:
+        return isinstance(name, str) and name.endswith(anchors)
+
+    content = read_tensors(path)
     inner = {key: value for key, value in content.items() if isinstance(value, dict)}
     state_dicts = {key: value for key, value in {None: content, **inner}.items() if any(map(is_anchor, value))}
     if len(state_dicts) > 1:

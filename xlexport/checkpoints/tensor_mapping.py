@@ -78,7 +78,7 @@ class TensorMapping:
     known: set[str] = field(default_factory=set)
     _ready: dict[str, Tensor | None] = field(default_factory=dict)
 
-    def found(self, origin: Origin) -> str:
+    def name_of(self, origin: Origin) -> str:
         """Return the first of an origin's names that the file has."""
         return next((name for name in origin.names if name in self.tensors), origin.names[0])
 

@@ -176,7 +176,7 @@ def canonical_tensors(
         tensor = mapping.take(origin, optional=name in tied)
         owner = result.get(tied.get(name, ""))
         if tensor is not None and owner is not None and not same(tensor, owner):
-            mapping.problems.append(f"{mapping.found(origin)} differs from what the configuration ties it to")
+            mapping.problems.append(f"{mapping.name_of(origin)} differs from what the configuration ties it to")
         tensor = owner if name in tied else tensor
         if tensor is not None:
             result[name] = tensor.flatten(1) if name.endswith(".places") else tensor

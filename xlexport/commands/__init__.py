@@ -22,7 +22,7 @@ __all__ = ["LazyGroup", "cli", "main", "run"]
 # What `xlexport --help` shows of each command without importing it.
 COMMANDS = {
     "bench": "Compare BUNDLE's speed with what the machine can do.",
-    "compare": "Compare two tables of score, record by record.",
+    "compare": "Compare two tables of score, or two conditions in one.",
     "completion": "Print the script that completes commands in a shell.",
     "configure": "Write BUNDLE with other settings of evaluation.",
     "context": "Measure how far BUNDLE's memory reaches.",

@@ -1,4 +1,4 @@
-"""The `compare` command: differences between two tables of `score`, record by record."""
+"""The `compare` command: differences between records of `score`."""
 
 from __future__ import annotations
 
@@ -6,59 +6,134 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from xlexport.choices import RECORD_FORMATS
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH, Names
 from xlexport.commands.score_options import format_of_ending
 from xlexport.extras import require
 from xlexport.terminal import print_json, print_text, tell
 
 if TYPE_CHECKING:
+    from xlexport.scoring.comparison import Conditions
     from xlexport.scoring.output_formats import Format
 
 __all__ = ["compare"]
 
 
-@click.command()
+class _Pair(click.ParamType["Conditions"]):
+    """Two values of a column: COLUMN=A,B."""
+
+    name = "COLUMN=A,B"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        column, mark, values = str(value).partition("=")
+        conditions = [part.strip() for part in values.split(",")]
+        if not (column.strip() and mark and len(conditions) == 2 and all(conditions)) or len(set(conditions)) < 2:
+            self.fail(f"{value!r} is not a column with two values, such as condition=related,unrelated.", param, ctx)
+        from xlexport.scoring.comparison import Conditions
+
+        return Conditions(column.strip(), *conditions)
+
+
+class _Equal(click.ParamType[tuple[str, str]]):
+    """A column and its value: COLUMN=VALUE."""
+
+    name = "COLUMN=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        column, mark, wanted = str(value).partition("=")
+        if not (column.strip() and mark):
+            self.fail(f"{value!r} is not a column with a value, such as index=3.", param, ctx)
+        return column.strip(), wanted
+
+
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport compare words_a.csv words_b.csv", "Two bundles on one text, or two contexts, word by word."),
+        (
+            "xlexport compare words.csv --pair condition=related,unrelated --by item,index",
+            "Two conditions of the same items, word by word.",
+        ),
+        (
+            "xlexport compare words.csv --pair condition=related,unrelated --by item --where word=critical",
+            "Only the words that are those of the column critical.",
+        ),
+    ),
+)
 @click.argument("a", type=PATH)
-@click.argument("b", type=PATH)
-@click.option(
-    "--by",
-    type=Names(),
-    default=(),
-    metavar="NAME,NAME",
-    help="Columns that must be equal in both rows of a pair.  [default: document, index or line, and the text]",
+@click.argument("b", type=PATH, required=False)
+@headed(
+    "Input",
+    click.option(
+        "--pair",
+        "conditions",
+        type=_Pair(),
+        metavar="COLUMN=A,B",
+        help="Without a second table: compare the rows with these two values of a column.",
+    ),
+    click.option(
+        "--where",
+        type=_Equal(),
+        multiple=True,
+        metavar="COLUMN=VALUE",
+        help="Take only rows with this value, or with the value of the column of this name; may be given several "
+        "times.",
+    ),
+    click.option(
+        "--by",
+        type=Names(),
+        default=(),
+        metavar="NAME,NAME",
+        help="Columns that are equal in both rows of a pair.  [default: document, index or line, and the text; with "
+        "--pair item or document, and index or line]",
+    ),
+    click.option(
+        "--value", metavar="NAME", help="The column to compare.  [default: bits, or surprisal_bits if it has tokens]"
+    ),
+    click.option(
+        "--items",
+        metavar="NAME",
+        help="The column that names items; the standard error is over their means.  [default: the first of --by]",
+    ),
 )
-@click.option(
-    "--value", metavar="NAME", help="The column to compare.  [default: bits, or surprisal_bits if it has tokens]"
+@headed(
+    "Output",
+    click.option(
+        "--format",
+        "kind",
+        type=click.Choice(RECORD_FORMATS),
+        help="Format of the records.  [default: by the ending of --output; on stdout jsonl]",
+    ),
+    click.option("-o", "--output", type=OUTPUT, metavar="FILE", help="Write to FILE."),
+    click.option("--force", is_flag=True, help="Replace FILE."),
+    click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and no records."),
 )
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(RECORD_FORMATS),
-    help="Format of the records.  [default: by the ending of --output; on stdout jsonl]",
-)
-@click.option("-o", "--output", type=OUTPUT, metavar="FILE", help="Write to FILE.")
-@click.option("--force", is_flag=True, help="Replace FILE.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and no records.")
 def compare(
     a: Path,
-    b: Path,
+    b: Path | None,
+    conditions: Conditions | None,
+    where: tuple[tuple[str, str], ...],
     by: tuple[str, ...],
     value: str | None,
+    items: str | None,
     kind: Literal["jsonl", "csv", "tsv", "parquet"] | None,
     output: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
-    """Compare two tables of `score`, A and B, record by record: two bundles on one text, or two contexts.
+    """Compare records of `score` in pairs: two tables A and B, or two conditions in the table A.
 
-    The tables are .jsonl, .csv, .tsv or .parquet. Each pair of rows becomes a record with both values and A - B. The
-    summary on stderr has the means and the standard error of the difference; with --json it is all that is printed.
+    The tables are .jsonl, .csv, .tsv or .parquet. Each pair of rows becomes a record with both values and their
+    difference. The summary on stderr has the means over items, the standard error of their difference, and t; with
+    --json it is all that is printed.
     """
+    if (b is None) == (conditions is None):
+        raise click.UsageError("Give a second table, or two conditions of one table: --pair condition=A,B.")
     output = None if str(output) == "-" else output
     if as_json and (output is not None or kind is not None):
         raise click.UsageError("--json prints the summary alone. Leave out --output and --format.")
@@ -75,7 +150,15 @@ def compare(
         require("tables")
     if output is not None:
         check_file(output, force)
-    comparison = Comparison(table(a), table(b), by, value)
+    comparison = Comparison(
+        table(a),
+        None if b is None else table(b),
+        conditions=conditions,
+        by=by,
+        value=value,
+        items=items,
+        where=where,
+    )
     summary = comparison.summary()  # before anything is written: the tables may not match
     if as_json:
         print_json(summary.to_dict())

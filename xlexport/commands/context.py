@@ -158,8 +158,7 @@ def context(
 
     RECL is the relative effective context length of the Transformer-XL paper, for BUNDLE and each bundle of --beside.
     """
-    from xlexport.analysis.context import default_lengths, measure_context
-    from xlexport.analysis.context_rows import context_lines
+    from xlexport.analysis.context import context_lines, default_lengths, measure_context
     from xlexport.bundles import open_bundle
 
     if plot is not None:
@@ -199,7 +198,7 @@ def context(
         for line in context_lines(report):
             print_line(line)
     if plot is not None:
-        from xlexport.analysis.context_plot import draw_context
+        from xlexport.analysis.plots import draw_context
 
         draw_context(report, plot)
         tell(f"wrote {plot}")

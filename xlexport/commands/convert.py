@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +20,10 @@ from xlexport.commands.verify import parity_rows
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell
 
-__all__ = ["convert"]
+if TYPE_CHECKING:
+    from xlruntime.bundle import Bundle
+
+__all__ = ["convert", "length_rows"]
 
 
 @click.command(
@@ -131,7 +134,17 @@ def convert(
             [
                 ("verified on", f"{text}{advice}"),
                 *parity_rows(report),
+                *length_rows(bundle),
                 *(quantization_rows(quantized) if quantized else []),
             ]
         )
     tell(f"wrote {output}")
+
+
+def length_rows(bundle: Bundle) -> list[tuple[str, str]]:
+    """Return the row about the longest document of a Reformer that has one."""
+    longest = bundle.settings.longest_document
+    if "position" not in bundle.config or longest is None or bundle.settings.restart:
+        return []
+    further = "" if bundle.evaluation.max_positions is None else ". Models with rotary positions have no limit"
+    return [("longest document", f"{longest:,} tokens; --restart begins longer ones again there{further}")]

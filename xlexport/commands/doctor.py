@@ -165,7 +165,10 @@ def _cores() -> Check:
     detail = f"{usable} of {os.cpu_count()} usable by this process"
     quota = _cgroup_cores()
     if quota is None or (usable is not None and quota >= usable):
-        return Check("cores", True, detail)
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+        busy = usable is not None and load > usable / 2
+        hint = "Other programs keep them busy, and PyTorch suffers most: --threads 1 may be faster." if busy else None
+        return Check("cores", None if busy else True, f"{detail}; load {load:.1f}", hint)
     return Check("cores", None, f"{detail}; its container may use {quota:g}", f"Use --threads {max(1, int(quota))}.")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
@@ -12,13 +11,21 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, document_options, runtime_options, sampling_options
 from xlexport.terminal import print_json, print_text
 
-if TYPE_CHECKING:
-    from xlruntime.documents import Tokenizer
-
 __all__ = ["generate"]
 
 
-@click.command(cls=LongCommand)
+def _unescaped(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    r"""Return texts with \n, \t and \r as the characters that they stand for; they are hard to type in a shell."""
+    return tuple(text.replace(r"\n", "\n").replace(r"\t", "\t").replace(r"\r", "\r") for text in texts)
+
+
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ('xlexport generate bundle "Call me"', "Continue a text by 200 tokens."),
+        (r"xlexport generate bundle --file chapter.txt --stop '\n\n' --seed 1", "Write the rest of a paragraph."),
+    ),
+)
 @click.argument("bundle", type=PATH)
 @click.argument("prompt", required=False)
 @headed(
@@ -29,7 +36,25 @@ __all__ = ["generate"]
     click.option(
         "-n", "--max-tokens", type=click.IntRange(0), default=200, show_default=True, help="Most tokens to draw."
     ),
-    sampling_options,
+    sampling_options(temperature=0.8, top_p=0.95),
+    click.option(
+        "--min-p", type=float, default=0.0, help="Draw only from tokens this many times as likely as the best."
+    ),
+    click.option(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Above 1, the last 64 tokens come again less often. For words and subwords: 1.1 to 1.3.",
+    ),
+    click.option(
+        "--stop",
+        "stops",
+        multiple=True,
+        metavar="TEXT",
+        callback=_unescaped,
+        help=r"End before this text, such as '\n\n'. Repeatable.",
+    ),
 )
 @headed(
     "Output", click.option("--json", "as_json", is_flag=True, help="Print one object with prompt, text and token ids.")
@@ -43,8 +68,11 @@ def generate(
     max_tokens: int,
     temperature: float,
     top_k: int | None,
-    top_p: float | None,
+    top_p: float,
     seed: int | None,
+    min_p: float,
+    repetition_penalty: float,
+    stops: tuple[str, ...],
     as_json: bool,
     runtime: dict[str, Any],
     **evaluation: Any,
@@ -61,21 +89,18 @@ def generate(
         text = read_at_most(prompt_file, REREAD_LIMITS.budget("the prompt", xlruntime.TextError))
     else:
         text = str(prompt).encode("utf-8", "surrogateescape")
-    sampling = xlruntime.Sampling(temperature, top_k, top_p, seed)
+    sampling = xlruntime.Sampling(temperature, top_k, top_p, seed, min_p, repetition_penalty)
     model = open_bundle(bundle, **runtime)
     tokens = model.generate(text, max_tokens=max_tokens, sampling=sampling, **evaluation)
-    _print_generated(text, tokens, model.tokenizer, as_json)
-
-
-def _print_generated(prompt: bytes, tokens: Iterator[int], tokenizer: Tokenizer, as_json: bool) -> None:
-    """Print the continuation as one object, or as text once characters are complete: one may be several tokens."""
-    import numpy as np
-
-    from xlruntime.documents import continuation
-
-    ids, beginning = list(tokens), prompt.decode("utf-8", "replace")
-    text = continuation(tokenizer, beginning, tokenizer.encode_piece(prompt, None), np.array(ids, np.int64))
+    beginning, ids, parts = text.decode("utf-8", "replace"), [], []
+    growing = xlruntime.GrowingText(model.tokenizer, model.tokenizer.encode_piece(text, None), stops, beginning)
+    for token in tokens:
+        ids.append(token)
+        parts.append(growing.add(token))
+        if growing.stopped:
+            break
+    continuation = "".join([*parts, growing.end()])
     if as_json:
-        print_json({"prompt": beginning, "text": text, "ids": ids})
+        print_json({"prompt": beginning, "text": continuation, "ids": ids})
     else:
-        print_text(beginning + text)
+        print_text(beginning + continuation)

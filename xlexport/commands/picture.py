@@ -41,7 +41,7 @@ _GREY = 128
         show_default=True,
         help="Share of a photograph's rows to keep, from the top.",
     ),
-    sampling_options,
+    sampling_options(),
 )
 @headed("Device", runtime_options)
 @headed("Model settings", evaluation_options)
@@ -54,7 +54,7 @@ def picture(
     scale: int,
     temperature: float,
     top_k: int | None,
-    top_p: float | None,
+    top_p: float,
     seed: int | None,
     runtime: dict[str, Any],
     **evaluation: Any,

@@ -89,7 +89,7 @@ def bits(
     if as_json:
         print_json([curve.to_dict() for curve in curves])
     if output is not None:
-        from xlexport.analysis.bits_along_plot import draw_along
+        from xlexport.analysis.plots import draw_along
 
         draw_along(curves, output)
         tell(f"wrote {output}")
@@ -154,7 +154,7 @@ def attention(
     else:
         print_table(head_rows(report))
     if output is not None:
-        from xlexport.analysis.attention_plot import draw_attention
+        from xlexport.analysis.plots import draw_attention
 
         draw_attention(report, output)
         tell(f"wrote {output}")
@@ -162,7 +162,7 @@ def attention(
 
 def _draw_terms(model: Any, ids: Any, segment_len: int, tokens: int, output: Path | None, as_json: bool) -> None:
     """Print or draw the terms of attention scores by distance."""
-    from xlexport.analysis.attention_terms import TERMS, attention_terms
+    from xlexport.analysis.attention import TERMS, attention_terms
 
     with progress_bar("attending") as progress:
         terms = attention_terms(model, ids, segment_len=segment_len, tokens=tokens, progress=progress)
@@ -177,7 +177,7 @@ def _draw_terms(model: Any, ids: Any, segment_len: int, tokens: int, output: Pat
         ]
         print_table(rows)
     if output is not None:
-        from xlexport.analysis.attention_terms_plot import draw_terms
+        from xlexport.analysis.plots import draw_terms
 
         draw_terms(terms, output)
         tell(f"wrote {output}")

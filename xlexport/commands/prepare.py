@@ -11,6 +11,7 @@ import click
 from xlexport.choices import SUBWORDS, UNITS, VOCAB_STYLES
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, Integers, all_of, grouped
+from xlexport.extras import require
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, quiet_option, tell
 
@@ -120,6 +121,8 @@ def prepare(
     A vocabulary of words or characters is counted in FILES, the most frequent first. White space separates words, and
     <eos> ends every line. Checkpoints keep the vocabulary. Texts of any length take little memory.
     """
+    if tokens.unit in SUBWORDS:
+        require(None, SUBWORDS[tokens.unit])
     from xlexport.prepare.units import counted, given, trained
     from xlexport.prepare.writing import prepare_data
     from xlruntime import messages

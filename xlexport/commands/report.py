@@ -7,7 +7,7 @@ import glob
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,13 @@ import click
 
 from xlexport.commands.input_options import Selection, reading_options
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import DOCUMENT, PATH, all_of, document_options, grouped, runtime_options
+from xlexport.commands.options import DOCUMENT, PATH, Names, all_of, document_options, grouped, runtime_options
 from xlexport.progress_bar import DocumentsBar, progress_bar
 from xlexport.terminal import quiet_option, tell
 
 if TYPE_CHECKING:
-    from xlexport.report.rows import Row
-    from xlexport.scoring.inputs import Input
+    from xlexport.report.list_page import Row
+    from xlexport.scoring.inputs import Input, Reading
     from xlruntime import Document, Model
 
 __all__ = ["PageOptions", "report"]
@@ -59,6 +59,8 @@ class PageOptions:
     title: str | None
     other: Path | None
     context_fields: tuple[str, ...]
+    keep: tuple[str, ...] | None
+    bos: str | None
     picture: Path | None
 
     def __post_init__(self) -> None:
@@ -133,6 +135,18 @@ page_options = all_of(
         help="With --field: the field with the text before each document, which has no score. Give it twice to compare "
         "two contexts, as sides A and B.",
     ),
+    click.option(
+        "--keep",
+        type=Names(),
+        metavar="NAME,NAME",
+        help="With --field: the columns that the list shows; '' for none.  [default: all others of the first row]",
+    ),
+    click.option(
+        "--bos",
+        metavar="TOKEN|TEXT",
+        help="Let the model read this token before each document, so that the first token has a score, too: a name "
+        r"such as '<eos>', or a text of one token such as '\n'.",
+    ),
     grouped("page", PageOptions),
 )
 
@@ -141,7 +155,10 @@ page_options = all_of(
     cls=LongCommand,
     examples=(
         ("xlexport report bundle book.txt", "book.html: every token, with likelier ones."),
-        ("xlexport report bundle items.csv --field sentence -o items.html", "A list of items, each by word."),
+        (
+            r"xlexport report bundle items.csv --field sentence --id-field item --keep condition --bos '\n'",
+            "A list of items with their condition, each by word.",
+        ),
         (
             "xlexport report bundle items.csv --field sentence --with bundle2 -o sides.html --picture sides.svg",
             "Two bundles, their difference, and a picture.",
@@ -168,11 +185,11 @@ def report(
     For one document, the page has every token. For several, it has a list, in which each opens its text by word. With
     two sides A and B, it also has the difference A − B of each word.
     """
-    if page.context_fields and selection.field is None:
-        raise click.UsageError("--context-field is for rows. Give --field, too.")
+    for option, value in (("--context-field", page.context_fields), ("--keep", page.keep)):
+        if value and selection.field is None:
+            raise click.UsageError(f"{option} is for rows. Give --field, too.")
     output = page.output_for(files)
     from xlexport.bundles import open_bundle
-    from xlexport.scoring.documents import documents
     from xlexport.scoring.inputs import find_inputs, nothing_in
 
     outputs = [output, *([] if page.picture is None else [page.picture])]
@@ -182,8 +199,7 @@ def report(
         raise click.UsageError(
             "Two contexts read their input twice, but standard input and pipes are gone. Give files."
         )
-    readings = [dataclasses.replace(selection.reading, context_field=name) for name in page.context_fields or (None,)]
-    groups = zip(*(documents(inputs, reading, sys.stdin.buffer, keep=False) for reading in readings), strict=True)
+    groups = _documents(inputs, dataclasses.replace(selection.reading, keep=page.keep), page.context_fields)
     first = list(itertools.islice(groups, 2))
     if not first:
         raise nothing_in([entry.name for entry in inputs], "lines that are not blank")
@@ -200,6 +216,30 @@ def report(
     bundles = [bundle] if page.other is None else [bundle, page.other]
     models = [open_bundle(path, **runtime) for path in bundles]
     _several(models, bundles, itertools.chain(first, groups), inputs, page, output, evaluation)
+
+
+def _documents(
+    inputs: Sequence[Input], reading: Reading, context_fields: tuple[str, ...]
+) -> Iterator[tuple[Document, ...]]:
+    """Yield each document with its columns, once for each context."""
+    from xlexport.scoring.documents import CarriedColumns, documents_by_input
+
+    readings = [dataclasses.replace(reading, context_field=name) for name in context_fields or (None,)]
+    carried = CarriedColumns(readings[0], (), tell)
+    streams = [
+        documents_by_input(inputs, one, sys.stdin.buffer, False, carried if one is readings[0] else None)
+        for one in readings
+    ]
+    for group in zip(*streams, strict=True):
+        first, *others = (document for _, document in group)
+        columns = {name: value for name, value in first.columns.items() if name not in context_fields}
+        yield dataclasses.replace(first, columns=columns), *others
+
+
+def _bos(page: PageOptions, model: Model) -> int | None:
+    from xlexport.scoring.run_options import bos_token
+
+    return None if page.bos is None else bos_token(page.bos, model.tokenizer)
 
 
 def _check_outputs(page: PageOptions, output: Path, inputs: Sequence[Input]) -> None:
@@ -223,9 +263,9 @@ def _one_document(
     model: Model, document: Document, page: PageOptions, output: Path, evaluation: dict[str, Any]
 ) -> None:
     """Write the page of one document with all its tokens."""
-    from xlexport.report.page import read_for_page, write_report
-    from xlexport.report.rows import Row
-    from xlexport.report.words import WordCollector
+    from xlexport.report.document_page import read_for_page, write_report
+    from xlexport.report.list_page import Row
+    from xlexport.report.words import Held, WordCollector
     from xlexport.scoring.totals import caveats, losses
 
     document = read_for_page(document)
@@ -240,6 +280,7 @@ def _one_document(
             document,
             output,
             top=TOP if page.top is None else page.top,
+            bos=_bos(page, model),
             title=page.title,
             force=page.force,
             progress=progress,
@@ -252,7 +293,7 @@ def _one_document(
         tell(f"{score.document}: {sentence}")
     tell(f"wrote {output}: {score.tokens:,} tokens, {_size(output)}")
     if collector is not None:
-        row = Row(document.name, (collector.words(),), None)
+        row = Row(Held(document.name, b""), (collector.words(),))
         _draw(page, [row], [""], page.title or document.name)
 
 
@@ -273,7 +314,7 @@ def _several(
     documents, further = hold(groups)
     contexts = [f"context: {name}" for name in page.context_fields] or [""]
     sides = [
-        Side(", ".join(filter(None, (name, context))), model, model.evaluation(**evaluation))
+        Side(", ".join(filter(None, (name, context))), model, model.evaluation(**evaluation), _bos(page, model))
         for name, model in zip(_names(bundles), models, strict=True)
         for context in contexts
     ]

@@ -63,6 +63,7 @@ class ScoreOptions(Selection):
     as_json: bool = False
     top: int | None = None
     region_field: str | None = None
+    punctuation: Literal["attached", "apart"] = "attached"
     boundary: Literal["plain", "corrected"] = "plain"
     bos: str | None = None
     output: Path | str | None = None
@@ -114,6 +115,10 @@ class ScoreOptions(Selection):
             (
                 self.region_field is not None and level != "region",
                 "--region-field is for regions. Add --per region.",
+            ),
+            (
+                self.punctuation == "apart" and level != "word",
+                "--set punctuation is for words. Add --per word.",
             ),
             (
                 corrected and level not in ("word", "region"),
@@ -175,7 +180,7 @@ class ScoreOptions(Selection):
             context_field=self.context_field,
             keep=self.keep,
             separator=reading.separator if self.separator is None else self.separator,
-            regions=self.level == "region",
+            cut="marks" if self.level == "region" else "punctuation" if self.punctuation == "apart" else None,
             region_field=self.region_field,
         )
 
@@ -309,7 +314,7 @@ record_options = all_of(
         "--top",
         type=click.IntRange(0, 10),
         metavar="K",
-        help="Also entropies of the predictions, in nats; with --per token the rank and the K likeliest tokens, too. "
+        help="Also entropies of the predictions, in bits; with --per token the rank and the K likeliest tokens, too. "
         "For lines, words and regions K is 0.",
     ),
     click.option(
@@ -317,6 +322,14 @@ record_options = all_of(
         metavar="NAME",
         help="With --per region and --field: the field with the regions, as the text with marks, or as the numbers of "
         "the characters where they begin.",
+    ),
+    click.option(
+        "--punctuation",
+        cls=Setting,
+        type=click.Choice(["attached", "apart"]),
+        default="attached",
+        show_default=True,
+        help="With --per word: whether punctuation before and after a word belongs to it, or is a word of its own.",
     ),
     click.option(
         "--boundary",

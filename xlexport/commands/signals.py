@@ -6,18 +6,21 @@ So a thread ends the process if the first signal has no effect for long, or if a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from types import FrameType
 
-__all__ = ["PATIENCE", "SECOND_CHANCE", "handle_signals", "noticed"]
+__all__ = ["PATIENCE", "SECOND_CHANCE", "acknowledged", "handle_signals", "noticed"]
 
 PATIENCE = 20.0  # seconds in which Python must notice a SIGTERM; a machine that shuts down gives 30 or 90
 SECOND_CHANCE = 1.0  # seconds in which the command must end after a second signal
 
 _noticed = threading.Event()  # whether Python has handled a SIGTERM
+_acknowledgements: list[Callable[[], None]] = []  # of the command, if it goes on for a while after the first signal
 
 
 def handle_signals() -> None:
@@ -27,6 +30,16 @@ def handle_signals() -> None:
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # Python writes here at once, also during a long call
     signal.signal(signal.SIGTERM, _end_as_after_ctrl_c)
     threading.Thread(target=_watch, args=(reading,), name="signals", daemon=True).start()
+
+
+@contextlib.contextmanager
+def acknowledged(by: Callable[[], None]) -> Iterator[None]:
+    """Call `by` at the first Ctrl-C or SIGTERM in the block: at once, on a thread, even within a long call."""
+    _acknowledgements.append(by)
+    try:
+        yield
+    finally:
+        _acknowledgements.remove(by)
 
 
 def noticed() -> None:
@@ -50,6 +63,9 @@ def _watch(reading: int) -> None:
         if number not in (signal.SIGINT, signal.SIGTERM):
             continue
         came += 1
+        if came == 1:
+            for acknowledge in tuple(_acknowledgements):
+                acknowledge()
         if came > 1:
             time.sleep(SECOND_CHANCE)
             _end(number)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ import click
 
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH
+from xlexport.commands.signals import acknowledged
 from xlexport.commands.train_settings import (
     MODEL,
     TRAINING,
@@ -19,14 +22,20 @@ from xlexport.commands.train_settings import (
     read_recipe,
     setting_options,
 )
-from xlexport.terminal import INTERRUPTED, quiet_option, tell
+from xlexport.extras import packages_of, require
+from xlexport.progress_bar import ProgressBar, progress_bar
+from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell
 
 if TYPE_CHECKING:
     from xltraining.config_fields import ModelConfig
     from xltraining.data.token_shards import PreparedData
     from xltraining.training_config import TrainingConfig
 
-__all__ = ["model_config", "train"]
+__all__ = ["curve_writers", "model_config", "train"]
+
+Line = Mapping[str, Any]  # of the log
+WATCHED = 30.0  # seconds, after which threads must have waited for cores for less than this share of the time
+CROWDED = 0.25
 
 
 def model_config(
@@ -60,10 +69,10 @@ def model_config(
 @click.command(
     cls=LongCommand,
     examples=(
-        ("xlexport train book.txt --valid other.txt --out run", "Train, and report bits per byte of held-out text."),
-        ("xlexport train --out run --resume --steps 20000", "Go on, and further than before."),
+        ("xlexport train book.txt --valid other.txt -o run", "Train, and report bits per byte of held-out text."),
+        ("xlexport train -o run --resume --steps 20000", "Go on, and further than before."),
         (
-            "xlexport train data --out run --settings run.toml --set model.pre_lnorm=true",
+            "xlexport train data -o run --settings run.toml --set model.pre_lnorm=true",
             "Prepared data, a recipe.",
         ),
     ),
@@ -72,10 +81,10 @@ def model_config(
 @headed(
     "Run",
     click.option(
-        "-o", "--out", "--output", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl."
+        "-o", "--output", required=True, type=PATH, metavar="FOLDER", help="Folder for checkpoint.pt and log.jsonl."
     ),
     click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times."),
-    click.option("--resume", is_flag=True, help="Go on with the run in --out; more --steps lead it further."),
+    click.option("--resume", is_flag=True, help="Go on with the run in --output; more --steps lead it further."),
     quiet_option,
 )
 @headed(
@@ -99,7 +108,7 @@ def model_config(
 @setting_options()
 def train(
     files: tuple[Path, ...],
-    out_dir: Path,
+    output: Path,
     valid_files: tuple[Path, ...],
     resume: bool,
     plot: Path | None,
@@ -115,21 +124,19 @@ def train(
     training = {name: values[name] for name in TRAINING if is_given(name)}
     if not resume:
         check_effect(architecture, model, training)
-    from xlexport.extras import packages_of, require
-
-    require("train", *packages_of("images") if values["task"] == "images" else ())
+    require(None, "torch", *packages_of("images") if values["task"] == "images" else ())
     if plot is not None:
         from xlexport.figures import check_picture
 
         check_picture(plot)
-    from xlexport.commands.train_progress import curve_writers, training_progress
+    from xltraining.data.tasks import check_task
     from xltraining.data.token_shards import is_prepared, read_prepared
     from xltraining.train import TrainingConfig
     from xltraining.train import train as run_training
 
     if resume:
         config, training_config, files, valid_files = _resumed(
-            out_dir, architecture, model, training, files, valid_files
+            output, architecture, model, training, files, valid_files
         )
     data = read_prepared(files[0]) if len(files) == 1 and is_prepared(files[0]) else None
     if data is not None and (unknown := data.files_without_digest):
@@ -140,10 +147,22 @@ def train(
     if not resume:
         training_config = TrainingConfig(**training)
         config = model_config(architecture, model, training_config, data)
-    with curve_writers(tensorboard) as write_line, training_progress(training_config.steps) as (on_step, show_line):
+        check_task(config, training_config)
+        if config.position_limit is not None and (architecture, training_config.task) == ("reformer", "bytes"):
+            tell(
+                f"positions end after {config.position_limit:,} tokens, so longer documents need --restart. "
+                "--set model.position=rotary has no limit."
+            )
+    is_first = _is_first()
+    with (
+        curve_writers(tensorboard) as write_line,
+        progress_bar("training", visible=is_first) as bar,
+        acknowledged(_say_stopping if is_first and not is_quiet() else lambda: None),
+    ):
+        progress = _Progress(bar, training_config.steps, is_first and training_config.threads is None)
 
-        def on_line(line: Mapping[str, Any]) -> None:
-            show_line(line)
+        def on_line(line: Line) -> None:
+            progress.on_line(line)
             write_line(line)
 
         result = run_training(
@@ -151,21 +170,84 @@ def train(
             training_config,
             train_files=files,
             valid_files=valid_files,
-            out_dir=out_dir,
+            out_dir=output,
             resume=resume,
             report=tell,
-            on_step=on_step,
+            on_step=progress.on_step,
             on_line=on_line,
+            on_evaluation=progress.on_evaluation,
         )
-    if plot is not None and (out_dir / "log.jsonl").exists() and os.environ.get("RANK", "0") == "0":
-        from xlexport.analysis.training_plot import plot_training
+    if plot is not None and (output / "log.jsonl").exists() and is_first:
+        from xlexport.analysis.plots import plot_training
 
-        plot_training(out_dir / "log.jsonl", plot)
+        plot_training(output / "log.jsonl", plot)
         tell(f"wrote {plot}")
-    if result.interrupted:
-        tell(f"stopped at step {result.step:,}; go on with --resume")
-        return INTERRUPTED
-    return 0
+    return INTERRUPTED if result.interrupted else 0
+
+
+def _is_first() -> bool:
+    """Return whether this is the first of several processes that train one model: only it writes and shows."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _say_stopping() -> None:
+    tell("stopping: the run will be saved. Another Ctrl-C ends it at once, unsaved.")
+
+
+class _Progress:
+    """The bar of a run, with a bar of its own for each evaluation."""
+
+    def __init__(self, bar: ProgressBar, steps: int, chooses_threads: bool) -> None:
+        from xlexport.bench.measuring import waited
+
+        self._bar, self._steps, self._done = bar, steps, 0
+        self._clock, self._started, self._waited = waited, time.perf_counter(), waited()
+        self._watches_cores = chooses_threads and (os.cpu_count() or 1) > 1
+
+    def on_step(self, step: int) -> None:
+        """Show that an update is done."""
+        if not self._done:
+            self._bar.skip(step - 1)
+        self._done = step
+        self._bar(step, self._steps)
+        if self._watches_cores and (seconds := time.perf_counter() - self._started) > WATCHED:
+            self._watches_cores = False
+            if (share := (self._clock() - self._waited) / seconds) > CROWDED:
+                tell(f"other programs keep cores busy: threads waited {share:.0%} of the time. Try --threads 1.")
+
+    def on_line(self, line: Line) -> None:
+        """Show the loss and the speed of a line of the log."""
+        names = [name for name in ("bits_per_byte", *line) if name in line and name.startswith("bits_per_")]
+        if names and "tokens_per_second" in line:
+            bits = f"{line[names[0]]:.3f} bits/{names[0].removeprefix('bits_per_')}"
+            self._bar.note(f"{bits}, {line['tokens_per_second']:,.0f} tokens/s")
+
+    def on_evaluation(self, done: int, total: int) -> None:
+        """Show how many targets an evaluation has scored."""
+        self._bar.aside("evaluating", done, total)
+
+
+@contextlib.contextmanager
+def curve_writers(folder: Path | None) -> Iterator[Callable[[Line], None]]:
+    """Yield a callback that writes the numbers of a line of the log for TensorBoard; without a folder it does nothing.
+
+    Raises:
+        MissingDependencyError: the package tensorboard is not installed.
+    """
+    if folder is None or not _is_first():
+        yield lambda line: None
+        return
+    require("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with contextlib.closing(SummaryWriter(str(folder))) as writer:
+
+        def write(line: Line) -> None:
+            for name, value in line.items():
+                if name != "step":
+                    writer.add_scalar(name, value, line["step"])
+
+        yield write
 
 
 def _resumed(

@@ -26,7 +26,8 @@ PORT = 8000
     "--runtime",
     type=PATH,
     metavar="FOLDER",
-    help="Folder with the npm packages xlruntime and onnxruntime-web.  [default: a clone's runtime/js]",
+    help="Folder with the npm packages xlruntime and onnxruntime-web.  [default: a clone's runtime/js, or the Python "
+    "package xlexport-web]",
 )
 @click.option(
     "--serve", is_flag=True, help="Serve the site to this machine until Ctrl-C, with the headers for threads."
@@ -43,8 +44,8 @@ def web(
 ) -> None:
     """Write a static site: a page on which BUNDLE colours text while somebody writes it.
 
-    The model runs in the browser. The site needs a file server, and no network besides it. Example:
-    xlexport web bundle -o site --runtime app finds the npm packages in app/node_modules.
+    The model runs in the browser. The site needs a file server, and no network besides it. Its JavaScript is a package
+    of its own: pip install ./runtime/js in a clone of xlexport. Example: xlexport web bundle --serve tries the page.
     """
     if output is None and not serve:
         raise click.UsageError("Give -o SITE, or --serve to try the page.")

@@ -106,22 +106,22 @@ def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProg
 
     # Weights come first, then the inputs of the step in its order.
     specs = {entry.arg.name: entry for entry in whole.graph_signature.input_specs}
-    given = [name for name, entry in specs.items() if entry.kind == InputKind.USER_INPUT]
-    tensors = dict(zip(given, step.inputs, strict=True))
+    names_of_inputs = [name for name, entry in specs.items() if entry.kind == InputKind.USER_INPUT]
+    tensors = dict(zip(names_of_inputs, step.inputs, strict=True))
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     inputs: list[StepTensor] = []
-    taken: list[InputSpec] = []
+    input_specs: list[InputSpec] = []
     for node in whole.graph.nodes:
         if node not in needed:
             continue
         copies[node] = graph.node_copy(node, copies.__getitem__)
         if node.op == "placeholder":
-            taken.append(dataclasses.replace(specs[node.name]))
+            input_specs.append(dataclasses.replace(specs[node.name]))
             if node.name in tensors:
                 inputs.append(tensors[node.name])
                 copies[node].name = copies[node].target = inputs[-1].name
-                taken[-1].arg = TensorArgument(inputs[-1].name)
+                input_specs[-1].arg = TensorArgument(inputs[-1].name)
     graph.output(tuple(copies[node] for node in chosen))
     for node in graph.nodes:  # the tracer's stack traces name source files of this machine
         node.meta = {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
@@ -133,18 +133,18 @@ def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProg
         tensor.name: example for tensor, example in zip(step.inputs, step.example(), strict=True) if tensor in inputs
     }
     signature = ModuleCallSignature(
-        inputs=[entry.arg for entry in taken if entry.kind == InputKind.USER_INPUT],
+        inputs=[entry.arg for entry in input_specs if entry.kind == InputKind.USER_INPUT],
         outputs=[entry.arg for entry in results],
         in_spec=pytree.tree_structure(((), examples)),
         out_spec=pytree.tree_structure({tensor.name: 0 for tensor in outputs}),
         forward_arg_names=list(examples),
     )
-    names = {str(entry.target) for entry in taken}
+    names = {str(entry.target) for entry in input_specs}
     with tracing("cut the exported step", USE_ONNX):
         program = ExportedProgram(
             root=torch.nn.Module(),
             graph=graph,
-            graph_signature=ExportGraphSignature(taken, results),
+            graph_signature=ExportGraphSignature(input_specs, results),
             state_dict={name: _forgotten(tensor) for name, tensor in whole.state_dict.items() if name in names},
             range_constraints={
                 size: limits for size, limits in whole.range_constraints.items() if size.free_symbols <= symbols
@@ -170,11 +170,11 @@ def _needed(graph: fx.Graph, chosen: Iterable[fx.Node], assertions: bool) -> set
     return needed
 
 
-def _add_ancestors(found: set[fx.Node], nodes: Iterable[fx.Node]) -> None:
+def _add_ancestors(ancestors: set[fx.Node], nodes: Iterable[fx.Node]) -> None:
     waiting = list(nodes)
     while waiting:
-        if (node := waiting.pop()) not in found:
-            found.add(node)
+        if (node := waiting.pop()) not in ancestors:
+            ancestors.add(node)
             waiting += node.all_input_nodes
 
 

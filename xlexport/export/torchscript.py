@@ -97,8 +97,8 @@ class _Methods(nn.Module):
 def _method(
     step: Step, purpose: str, examples: Mapping[str, Tensor], names: list[str]
 ) -> Callable[..., dict[str, Tensor]]:
-    def run(*given: Tensor) -> dict[str, Tensor]:
-        inputs = {**examples, **dict(zip(names, given, strict=True))}  # examples only for inputs without effect
+    def run(*tensors: Tensor) -> dict[str, Tensor]:
+        inputs = {**examples, **dict(zip(names, tensors, strict=True))}  # examples only for inputs without effect
         return outputs_of(step, purpose, step.forward(*inputs.values()))
 
     parameters: Any = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]

@@ -7,6 +7,7 @@ from its beginning to its end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import lm_eval.models
@@ -20,8 +21,7 @@ from xlexport.scoring.run_options import ESCAPES, bos_token
 from xlexport.serve.jobs import Choice, Job
 from xlexport.serve.models import ServedModel
 from xlexport.serve.scheduler import Scheduler
-from xlexport.serve.texts import GrowingText
-from xlruntime import OptionError, Sampling
+from xlruntime import GrowingText, OptionError, Sampling
 from xlruntime.messages import shown
 
 __all__ = ["XlexportLM"]
@@ -149,7 +149,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
         until = options.get("until") or []
         tokens = next((options[name] for name in UNUSED[2:] if options.get(name) is not None), self._max_gen_toks)
         stops = [until] if isinstance(until, str) else until
-        text = GrowingText(self._served.tokenizer, ids.tolist()[-64:], stops, context)
+        text = GrowingText(self._served.tokenizer, ids, stops, context)
         choice = Choice(_sampling(options), text)
         return self._submitted(Job(ids, scores=False, max_tokens=int(tokens), choices=[choice]))
 
@@ -168,12 +168,10 @@ def _sampling(options: dict[str, Any]) -> Sampling:
     """Return the rule of drawing that a task asks for: the likeliest token, unless it says otherwise.
 
     Raises:
-        OptionError: it asks for something else than temperature, top_k, top_p and seed.
+        OptionError: it asks for something that `Sampling` does not have.
     """
     settings = {name: value for name, value in options.items() if name not in UNUSED and value is not None}
-    if unknown := set(settings) - {"temperature", "top_k", "top_p", "seed"}:
-        raise OptionError(
-            f"generation options: {shown(sorted(unknown))}; only temperature, top_k, top_p and seed work."
-        )
-    temperature = float(settings.get("temperature", 0)) if options.get("do_sample", True) else 0.0
-    return Sampling(temperature, settings.get("top_k"), settings.get("top_p"), settings.get("seed"))
+    if unknown := set(settings) - set(known := [field.name for field in fields(Sampling)]):
+        raise OptionError(f"generation options: {shown(sorted(unknown))}; expected some of {', '.join(known)}.")
+    temperature = float(settings.pop("temperature", 0)) if options.get("do_sample", True) else 0.0
+    return Sampling(**settings | {"temperature": temperature})

@@ -1,4 +1,4 @@
-"""The custom operators, one in each file; `docs/custom_ops.md` specifies them.
+"""The custom operators, each in the file of its name; `docs/custom_ops.md` specifies them.
 
 Each is a PyTorch operator that exports to one ONNX node, and an ONNX function of standard operators. The ONNX file
 holds both. A runtime with a kernel of that name uses the kernel; every other runtime runs the function's body.
@@ -17,17 +17,15 @@ from onnx.defs import OpSchema
 from onnxscript import OnnxFunction
 from onnxscript.values import Op
 
-from xlexport.ops.band_attention import LSHBandAttention, lsh_band_attention
-from xlexport.ops.chunk_attention import LSHChunkAttention, lsh_chunk_attention
-from xlexport.ops.few_attention import LSHFewAttention, lsh_few_attention
-from xlexport.ops.gather import LSHGather, lsh_gather
 from xlexport.ops.local_attention import LocalAttention, local_attention, local_mask
-from xlexport.ops.lsh_attention import LSHAttention, lsh_attention
+from xlexport.ops.lsh_attention import LSHAttention, LSHFewAttention, lsh_attention, lsh_few_attention
+from xlexport.ops.lsh_band_attention import LSHBandAttention, lsh_band_attention
+from xlexport.ops.lsh_chunk_attention import LSHChunkAttention, lsh_chunk_attention
+from xlexport.ops.lsh_gather import LSHGather, lsh_gather
+from xlexport.ops.lsh_sort import LSHSort, lsh_sort
 from xlexport.ops.operator import DOMAIN, OPSET, VERSION
-from xlexport.ops.relative_attention import RelativeAttention, relative_attention
+from xlexport.ops.relative_attention import RelativeAttention, RelativeMasks, relative_attention
 from xlexport.ops.relative_attention_int8 import RelativeAttentionInt8, relative_attention_int8
-from xlexport.ops.relative_masks import RelativeMasks
-from xlexport.ops.sort import LSHSort, lsh_sort
 
 __all__ = [
     "DOMAIN",
@@ -93,8 +91,8 @@ def _recorder(function: OnnxFunction[..., Any]) -> Callable[..., Any]:
     )
     node, count = Op(OPSET, function.name, schema), len(proto.input)
 
-    def record(*given: Any) -> Any:
-        return node(*given[:count], **dict(zip(proto.attribute, given[count:], strict=True)))
+    def record(*arguments: Any) -> Any:
+        return node(*arguments[:count], **dict(zip(proto.attribute, arguments[count:], strict=True)))
 
     return record
 

@@ -1,6 +1,7 @@
-"""`ai.xlexport::LSHAttention`: rule `band` for the newest rows of rings, found by a sort.
+"""`ai.xlexport::LSHAttention`: rule `band` for the newest rows of rings.
 
-It suits segments about as long as the memory. Graphs for a few tokens have another body (`few_attention`).
+The operator has two bodies. `LSHAttention` finds a query's keys by a sort, which suits segments about as long as the
+memory. `LSHFewAttention` finds them by TopK, without a sort; graphs for a few tokens have this body.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xlexport.ops import constants
-from xlexport.ops.band_attention import lsh_band_attention
+from xlexport.ops.lsh_band_attention import lsh_band_attention
+from xlexport.ops.lsh_gather import LSHGather, lsh_gather
+from xlexport.ops.lsh_sort import LSHSort, lsh_sort
 from xlexport.ops.operator import OPSET, operator, shapes_of
-from xlexport.ops.sort import LSHSort, lsh_sort
 
-__all__ = ["LSHAttention", "lsh_attention"]
+__all__ = ["LSHAttention", "LSHFewAttention", "lsh_attention", "lsh_few_attention"]
 
 
 @operator("lsh_attention")
@@ -82,7 +84,63 @@ def lsh_attention(
     return torch.where((highest > constants.EXCLUDED).unsqueeze(3), attended, own_value), overflow
 
 
+@operator("lsh_few_attention")
+def lsh_few_attention(
+    key: Tensor,
+    value: Tensor,
+    buckets: Tensor,
+    length: Tensor,
+    own_value: Tensor,
+    position: Tensor,
+    offset: Tensor,
+    window: Tensor,
+    rounds: Tensor,
+    sizes: Tensor,
+    chunk_length: int,
+    n_buckets: int,
+) -> tuple[Tensor, Tensor]:
+    """Compute `lsh_attention` by TopK; arguments and results are the same, and `window` may be larger."""
+    B, H, C, d = key.shape
+    R, S, W = buckets.shape[2], length.shape[2], chunk_length
+    steps = torch.arange(S)
+    slot = torch.remainder(offset + steps, C)
+    query = key.index_select(2, slot) * length.unsqueeze(3)  # (B, H, S, d)
+    own = buckets.index_select(3, slot)  # (B, H, R, S)
+
+    # The latest key has the highest priority.
+    newest_first = torch.remainder(offset + (S - 1) - torch.arange(C), C)
+    distance = newest_first - (S - 1 - steps).unsqueeze(1)  # (S, C), negative for later rows
+    reach = torch.minimum(position.unsqueeze(1) + steps, window - 1).unsqueeze(2)  # (B, S, 1)
+    near = (distance > 0) & (distance <= reach)
+    priority = torch.where(near, -distance, constants.NEVER).to(torch.int32).unsqueeze(1).unsqueeze(1)
+
+    active = torch.arange(R) < rounds
+    matches = buckets.unsqueeze(3) == own.unsqueeze(4)  # (B, H, R, S, C)
+    # Padding ensures that TopK has enough entries to choose from.
+    eligible = F.pad(torch.where(matches, priority, constants.NEVER), (0, W + 1), value=float(constants.NEVER))
+    best, slots = torch.topk(eligible, W + 1, dim=4)  # (B, H, R, S, W + 1)
+    overflow = ((best[..., W] > constants.NEVER) & active.view(R, 1)).sum(dim=(1, 2))  # (B, S)
+    best, slots = best[..., :W], slots[..., :W].clamp(max=C - 1)
+
+    # Each key counts once: drop it if an earlier round has it too, in the query's bucket among its latest W.
+    everywhere = slots.reshape(B, H, 1, R * S * W).expand(B, H, R, R * S * W)
+    there = buckets.gather(3, everywhere).view(B, H, R, R, S, W)  # in each round, of the keys of each round
+    had = (there == own.view(B, H, R, 1, S, 1)) & (best.unsqueeze(2) >= best[..., W - 1 :].unsqueeze(3))
+    earlier = torch.arange(R)
+    had = had & (earlier.unsqueeze(1) < earlier).view(R, R, 1, 1)
+    fresh = (best > constants.NEVER) & active.view(R, 1, 1) & ~had.any(dim=2)  # (B, H, R, S, W)
+
+    mask = fresh.transpose(2, 3).reshape(B, H, S, R * W)
+    index = slots.transpose(2, 3).reshape(B, H, S * R * W)
+    keys = lsh_gather(key, index).view(B, H, S, R * W, d)
+    values = lsh_gather(value, index).view(B, H, S, R * W, d)
+    scores = torch.where(mask, (keys @ query.unsqueeze(4)).squeeze(4), constants.EXCLUDED)  # (B, H, S, R·W)
+    attended = (scores.softmax(dim=3).unsqueeze(3) @ values).squeeze(3)  # (B, H, S, d)
+    return torch.where(mask.any(dim=3, keepdim=True), attended, own_value), overflow
+
+
 @shapes_of("lsh_attention")
+@shapes_of("lsh_few_attention")
 def _(
     key: Tensor, value: Tensor, buckets: Tensor, length: Tensor, own_value: Tensor, *_: object
 ) -> tuple[Tensor, Tensor]:
@@ -137,4 +195,77 @@ def LSHAttention(
         key, value, length, order, rank, place, latest, slot, rounds, chunk_length=chunk_length
     )
     attended = op.Where(op.Unsqueeze(highest > -1e30, three), found, own_value)
+    return attended, overflow
+
+
+@script(OPSET, default_opset=op)
+@no_type_check  # onnxscript gives its tensors no arithmetic
+def LSHFewAttention(
+    key: FLOAT[...],
+    value: FLOAT[...],
+    buckets: INT32[...],
+    length: FLOAT[...],
+    own_value: FLOAT[...],
+    position: INT64[...],
+    offset: INT64[...],
+    window: INT64[...],
+    rounds: INT64[...],
+    sizes: INT64[...],
+    chunk_length: int,
+    n_buckets: int,
+) -> tuple[FLOAT[...], INT64[...]]:
+    """Compute `lsh_few_attention` in standard operators."""
+    zero = op.Constant(value_ints=[0])
+    one = op.Constant(value_ints=[1])
+    two = op.Constant(value_ints=[2])
+    three = op.Constant(value_ints=[3])
+    four = op.Constant(value_ints=[4])
+    rest = op.Constant(value_ints=[-1])
+    never = op.Cast(-1073741824, to=6)
+    W = op.Reshape(chunk_length, one)
+    heads = op.Shape(key, start=0, end=2)  # B, H
+    d = op.Shape(key, start=3)
+    R = op.Shape(buckets, start=2, end=3)
+    S, C = op.Split(sizes, num_outputs=2)
+    steps = op.Range(0, op.Squeeze(S), 1)
+    slot = op.Mod(offset + steps, C)
+    query = op.Gather(key, slot, axis=2) * op.Unsqueeze(length, three)  # (B, H, S, d)
+    own = op.Gather(buckets, slot, axis=3)  # (B, H, R, S)
+
+    newest_first = op.Mod(offset + S - one - op.Range(0, op.Squeeze(C), 1), C)
+    distance = newest_first - op.Unsqueeze(S - one - steps, one)  # (S, C)
+    reach = op.Min(op.Unsqueeze(position, one) + steps, window - one)  # (B, S)
+    near = op.And(distance > 0, distance <= op.Unsqueeze(reach, two))
+    priority = op.Unsqueeze(op.Cast(op.Where(near, op.Neg(distance), -1073741824), to=6), [1, 2])
+
+    earlier = op.Range(0, op.Squeeze(R), 1)
+    active = op.Unsqueeze(earlier < rounds, one)  # (R, 1)
+    matches = op.Equal(op.Unsqueeze(buckets, three), op.Unsqueeze(own, four))  # (B, H, R, S, C)
+    padding = op.Concat(op.Constant(value_ints=[0, 0, 0, 0, 0, 0, 0, 0, 0]), W + one, axis=0)
+    eligible = op.Pad(op.Where(matches, priority, never), padding, never)
+    chosen, places = op.TopK(eligible, W + one, axis=4)  # (B, H, R, S, W + 1)
+    more = op.And(op.Squeeze(op.Slice(chosen, W, W + one, four), four) > never, active)
+    overflow = op.ReduceSum(op.Cast(more, to=7), [1, 2], keepdims=0)
+    best = op.Slice(chosen, zero, W, four)
+    slots = op.Min(op.Slice(places, zero, W, four), C - one)
+
+    by_key = op.Reshape(slots, op.Concat(heads, one, rest, axis=0))  # (B, H, 1, R·S·W)
+    everywhere = op.Expand(by_key, op.Concat(one, one, R, one, axis=0))
+    there = op.Reshape(op.GatherElements(buckets, everywhere, axis=3), op.Concat(heads, R, R, S, W, axis=0))
+    last = op.Unsqueeze(op.Slice(best, W - one, W, four), three)  # (B, H, R, 1, S, 1)
+    same = op.Equal(there, op.Unsqueeze(own, [3, 5]))
+    had = op.And(same, op.Unsqueeze(best, two) >= last)  # (B, H, R, R, S, W)
+    had = op.And(had, op.Unsqueeze(op.Unsqueeze(earlier, one) < earlier, [2, 3]))
+    any_had = op.Cast(op.ReduceMax(op.Cast(had, to=6), two, keepdims=0), to=9)
+    fresh = op.And(op.And(best > never, op.Unsqueeze(active, two)), op.Not(any_had))  # (B, H, R, S, W)
+
+    mask = op.Reshape(op.Transpose(fresh, perm=[0, 1, 3, 2, 4]), op.Concat(heads, S, R * W, axis=0))
+    index = op.Reshape(op.Transpose(slots, perm=[0, 1, 3, 2, 4]), op.Concat(heads, S * R * W, axis=0))
+    by_query = op.Concat(heads, S, R * W, d, axis=0)
+    keys = op.Reshape(LSHGather(key, index), by_query)
+    values = op.Reshape(LSHGather(value, index), by_query)
+    scores = op.Where(mask, op.Squeeze(op.MatMul(keys, op.Unsqueeze(query, four)), four), -1e30)
+    found = op.Squeeze(op.MatMul(op.Unsqueeze(op.Softmax(scores, axis=-1), three), values), three)
+    some = op.Cast(op.ReduceMax(op.Cast(mask, to=6), three, keepdims=1), to=9)
+    attended = op.Where(some, found, own_value)
     return attended, overflow

@@ -34,10 +34,10 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         custom = library.custom_op(f"{NAMESPACE}::{name}", mutates_args=())(function)
 
         @functools.wraps(function)
-        def run(*given: Any) -> Any:
+        def run(*arguments: Any) -> Any:
             if torch.jit.is_tracing():  # type: ignore[attr-defined]  # missing in torch's `__all__`
-                return torch.jit.script(function)(*given)
-            return custom(*given)
+                return torch.jit.script(function)(*arguments)
+            return custom(*arguments)
 
         # A scripted function that calls this one compiles the body, as for `torch.jit.script_if_tracing`.
         vars(run).update({"__original_fn": function, "__script_if_tracing_wrapper": True})

@@ -10,8 +10,7 @@ from onnxscript import opset20 as op
 from torch import Tensor, library
 
 from xlexport.ops.operator import OPSET
-from xlexport.ops.relative_attention import relative_attention
-from xlexport.ops.relative_masks import RelativeMasks
+from xlexport.ops.relative_attention import RelativeMasks, relative_attention
 
 __all__ = ["RelativeAttentionInt8", "relative_attention_int8"]
 

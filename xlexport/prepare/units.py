@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xlexport.checkpoints.vocabularies import read_vocabulary
+from xlexport.choices import SUBWORDS
 from xlexport.errors import XlexportError
 from xlexport.extras import require
 from xlexport.prepare.counting import SymbolCounts
@@ -135,8 +136,8 @@ def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> 
         MissingDependencyError: the library is not installed. TextError: a text is not UTF-8.
         XlexportError: the library cannot train on these texts.
     """
-    require("text")
-    kind = "tokenizers" if unit == "bpe" else "sentencepiece"
+    kind = SUBWORDS[unit]
+    require(None, kind)
     path = folder / NAMES[kind]
     try:
         lines = _sample(files)
@@ -220,5 +221,5 @@ def given(path: Path, vocab_style: str | None = None) -> PreparedTokenizer:
         raise XlexportError(
             f"{path}: of the {kind} library, but --vocab-style is for vocabularies.", hint="Leave it out."
         )
-    require("text")
+    require(None, kind)
     return _of_library(path, kind)

@@ -12,8 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from xlexport.bundles import open_bundle
-from xlexport.ray.parts import Part, chunks_of, documents_of_rows
-from xlexport.ray.places import Place
+from xlexport.ray.places import Part, Place, chunks_of, documents_of_rows
 from xlexport.scoring.chunks import Chunk, ChunkScorer
 from xlexport.scoring.inputs import Input
 from xlexport.scoring.output_formats import records_table, write_parquet

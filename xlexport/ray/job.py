@@ -1,6 +1,7 @@
-"""Score files on a Ray cluster: every part becomes a file of its own, so a run goes on after the parts that are there.
+"""Score files or datasets on a Ray cluster.
 
-The program that starts the run holds the names of files and of finished parts, never documents or records.
+Every part of a file becomes a file of its own, so a run goes on after the parts that are there. The program that starts
+the run holds the names of files and of finished parts, never documents or records.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from typing import Any, Literal
 from xlexport.bundles import open_bundle
 from xlexport.errors import OutputExistsError, ResumeError, WorkerError
 from xlexport.extras import require
-from xlexport.ray.actor import ERROR, PartActor, Work
-from xlexport.ray.parts import parts_of
-from xlexport.ray.places import File, Place, files_at, is_address
+from xlexport.ray.actor import ERROR, PartActor, RowActor, Work
+from xlexport.ray.places import File, Place, files_at, is_address, parts_of
 from xlexport.scoring.documents import CarriedColumns
 from xlexport.scoring.inputs import ROWS, Reading, find_inputs, nothing_in
 from xlexport.scoring.records import kinds_of_columns, own_columns
 from xlexport.scoring.resume import changes, describe_run
 from xlexport.scoring.run_options import RunOptions, make_scorer
 from xlexport.scoring.totals import Totals
-from xlruntime import Model
+from xlruntime import ArgumentError, Model
 from xlruntime.messages import counted, first_line
 
-__all__ = ["Cluster", "columns_of", "most_actors", "reach", "score_files"]
+__all__ = ["Cluster", "columns_of", "most_actors", "reach", "score_dataset", "score_files"]
 
 PART_BYTES = 1 << 20  # of rows
+BATCH_ROWS = 256  # of a dataset: many batches are formed of them, by length
 READERS = 4  # tasks that read files at the same time
 MOST_RESTARTS = 3  # of an actor that is killed; a document that kills each of them must not do so for ever
 CONNECT_SECONDS = 20
@@ -171,7 +172,7 @@ def _columns(file: File, reading: Reading, options: RunOptions, settings: Mappin
     first = next(file.rows(reading), None)
     if first is None or isinstance(first.values, Exception):
         return ()
-    columns = CarriedColumns(reading, own_columns(options.per, settings) | {ERROR}, lambda line: None)
+    columns = CarriedColumns(reading, own_columns(options.per, settings) | {ERROR}, lambda line: None, with_id=True)
     columns.check(first.values, first.name)
     return tuple(columns.of(first.values, first.name, file.name))
 
@@ -356,3 +357,65 @@ def _initial(cluster: Cluster) -> dict[str, Any]:
         return {"address": cluster.address, **quiet}
     cpus = max((cluster.actors or 1) * cluster.threads, 0 if cluster.actors else os.cpu_count() or 1)
     return {"include_dashboard": False, "num_cpus": cpus, **quiet}
+
+
+def score_dataset(
+    dataset: Any,
+    bundle: str | Path,
+    *,
+    field: str = "text",
+    id_field: str | None = None,
+    keep: tuple[str, ...] = (),
+    options: RunOptions | None = None,
+    actors: int = 1,
+    threads: int = 1,
+    runtime: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Any:
+    """Return a dataset with the records of a dataset's documents, in any order.
+
+    Each row of `dataset` has a document. Records are those of `xlexport score`, with a further column `error`: a
+    document that cannot be scored is one row that says why. The bundle is opened here, too, to check the options.
+
+    Args:
+        dataset: a `ray.data.Dataset`.
+        bundle: the folder of a bundle, which all machines can read.
+        field: the column with the text; id_field: the column with the document's name. Without it, documents are named
+            by their row, which begins again after some hundred rows.
+        keep: columns that records repeat.
+        options: how to score, such as the unit of a record; None: a record for each document. Its `reading` says the
+            rest about the rows, such as `context_field` and `ids`.
+        actors: number of processes with the bundle; threads: of each, which Ray counts as its CPUs.
+        runtime: further options of `xlruntime.load`, such as `device`; with a GPU each process gets one.
+        settings: evaluation settings, as for `Model.evaluation`.
+
+    Raises:
+        MissingDependencyError: Ray or pyarrow is not installed.
+        ArgumentError: the documents would depend on each other.
+        OptionError: an option or a setting does not fit the bundle.
+    """
+    require("ray")
+    from ray.data import ActorPoolStrategy
+
+    requested = options or RunOptions(batch_size="auto")
+    if requested.continuous or requested.strict:
+        raise ArgumentError("continuous and strict are for documents in order, but a dataset has none.")
+    cut = "marks" if requested.per == "region" else requested.reading.cut
+    reading = replace(requested.reading, field=field, id_field=id_field, keep=keep, cut=cut)
+    run_options = replace(requested, kind="jsonl", reading=reading, by_chunks=True)
+    cluster = Cluster(runtime={**(runtime or {}), "threads": threads})
+    model = cluster.open(os.path.abspath(bundle))
+    evaluation = model.evaluation(**settings)
+    make_scorer(model, evaluation, run_options)
+    columns = columns_of(run_options, evaluation.values)
+    model.release()
+    work = Work(os.path.abspath(bundle), cluster.runtime, settings, run_options, columns)
+    return dataset.map_batches(
+        RowActor,
+        fn_constructor_args=(work,),
+        batch_size=BATCH_ROWS,
+        batch_format="pyarrow",
+        compute=ActorPoolStrategy(size=actors),
+        num_cpus=threads,
+        num_gpus=0 if cluster.device == "cpu" else 1,
+    )

@@ -1,4 +1,7 @@
-"""Files on local disks and in object stores, through pyarrow's file systems."""
+"""Files on local disks and in object stores, through pyarrow's file systems, and the parts that they are divided into.
+
+A part is what is scored, written and, after an interruption, skipped.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from xlexport.scoring.chunks import Chunk, chunks
+from xlexport.scoring.documents import CarriedColumns, file_document, items
 from xlexport.scoring.inputs import Input, Reading, TextSource, unpacked
 from xlexport.scoring.rows import Row, rows_of
 from xlruntime import OptionError, TextError
 from xlruntime.messages import first_line
 
-__all__ = ["File", "Place", "files_at", "is_address"]
+__all__ = ["File", "Part", "Place", "chunks_of", "documents_of_rows", "files_at", "is_address", "parts_of"]
 
 COPIED = 1 << 20
 STORES = 16  # file systems that stay open
+MOST_ROWS = 4096  # of a part
 
 
 def is_address(place: str) -> bool:
@@ -153,7 +159,7 @@ def files_at(uri: str, patterns: Sequence[str] = ()) -> list[str]:
     Args:
         patterns: the names of the files to take from a folder; none: all.
     """
-    from pyarrow import fs
+    from fsspec.implementations.arrow import ArrowFSWrapper
 
     address, query = _parts(uri)
     parts = address.split("/")
@@ -161,17 +167,16 @@ def files_at(uri: str, patterns: Sequence[str] = ()) -> list[str]:
     folder = Place("/".join(parts[:named]).rstrip("/") + query)
     if named == len(parts) and folder.kind != "folder":
         return [uri]
-    selector = fs.FileSelector(folder.path, allow_not_found=True, recursive=True)
-    inside = [
-        entry.path.removeprefix(folder.path).strip("/")
-        for entry in folder.system.get_file_info(selector)
-        if entry.is_file and not entry.base_name.startswith((".", "_"))
-    ]
+    system = ArrowFSWrapper(folder.system)
+    matches = system.glob("/".join([folder.path, *parts[named:]])) if parts[named:] else [folder.path]
+    inside = sorted({str(path) for match in matches for path in system.find(match)})
+    names = [path.removeprefix(folder.path).strip("/") for path in inside]
+    bases = [(name, name.rpartition("/")[2]) for name in names]
     names = [
         name
-        for name in sorted(inside)
-        if _matches(name.split("/"), parts[named:])
-        and (not patterns or any(fnmatch.fnmatch(name.rpartition("/")[2], pattern) for pattern in patterns))
+        for name, base in bases
+        if not base.startswith((".", "_"))
+        and (not patterns or any(fnmatch.fnmatch(base, pattern) for pattern in patterns))
     ]
     return [folder.at(name).uri for name in names]
 
@@ -182,15 +187,6 @@ def _parts(uri: str) -> tuple[str, str]:
         return uri, ""
     address, mark, query = uri.partition("?")
     return (address, mark + query) if "=" in query else (uri, "")  # a pattern may have a ?, too
-
-
-def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return whether a path, or a folder it is in, matches a pattern: `**` goes into folders, and `*` does not."""
-    if not pattern:
-        return True
-    if pattern[0] == "**":
-        return _matches(name, pattern[1:]) or (len(name) > 1 and _matches(name[1:], pattern))
-    return bool(name) and fnmatch.fnmatchcase(name[0], pattern[0]) and _matches(name[1:], pattern[1:])
 
 
 @functools.lru_cache(STORES)
@@ -212,3 +208,59 @@ def _file_system(root: str) -> tuple[Any, str]:
             f"{root}: cannot be reached ({first_line(error)[:300]}).",
             hint="Check the address, and the settings and keys of the object store.",
         ) from error
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some consecutive rows of a file, or a file that is one document.
+
+    Attributes:
+        number: of the part in the file.
+        rows: None if the file is one document, which is opened where it is scored.
+    """
+
+    file: File
+    number: int
+    rows: tuple[Row, ...] | None
+
+    @property
+    def name(self) -> str:
+        """The name of the part's output, without ending."""
+        return f"part-{self.file.number:07}-{self.number:07}"
+
+
+def parts_of(file: File, reading: Reading, part_bytes: int) -> Iterator[Part]:
+    """Yield the parts of a file. Where they begin depends on the file alone."""
+    if reading.field is None:
+        yield Part(file, 0, None)
+        return
+    rows: list[Row] = []
+    size = number = 0
+    for row in file.rows(reading):
+        rows.append(row)
+        size += row.size
+        if size >= part_bytes or len(rows) >= MOST_ROWS:
+            yield Part(file, number, tuple(rows))
+            rows, size, number = [], 0, number + 1
+    if rows:
+        yield Part(file, number, tuple(rows))
+
+
+def chunks_of(part: Part, reading: Reading, keep: bool) -> Iterator[Chunk]:
+    """Yield the documents of a part in chunks.
+
+    Args:
+        keep: whether sources keep the text that was read, for records of lines and words.
+    """
+    name = part.file.name
+    entry = Input(name, None)
+    if part.rows is not None:
+        return documents_of_rows(part.rows, entry, reading, keep)
+    opener = functools.partial(Place(part.file.uri).open, name, reading.binary)
+    return iter([[(entry, file_document(name, opener, True, reading, keep))]])
+
+
+def documents_of_rows(rows: tuple[Row, ...], entry: Input, reading: Reading, keep: bool) -> Iterator[Chunk]:
+    """Yield the documents of rows in chunks; each repeats the columns that `reading.keep` names."""
+    columns = CarriedColumns(reading, (), lambda line: None)
+    return chunks((entry, document) for document in items(iter(rows), entry.name, reading, keep, columns))

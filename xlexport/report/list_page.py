@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,23 +14,22 @@ import numpy.typing as npt
 
 from xlexport import atomic_output
 from xlexport.atomic_output import check_file
-from xlexport.report.html_page import LEVELS, page_pieces, page_title
+from xlexport.page.assemble import LEVELS, WORD_CEILING, bundle_note, page_pieces, page_title
 from xlexport.report.packing import pack
-from xlexport.report.page import model_note
-from xlexport.report.rows import Row, as_rows, columns, figures, values
-from xlexport.report.words import MOST_DOCUMENTS, Held, LeftOut, score_words
+from xlexport.report.words import MOST_DOCUMENTS, Held, LeftOut, WordScores, score_words, why_of
 from xlexport.scoring.totals import caveats
 from xlruntime import EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.messages import counted
+from xlruntime.scores import ratio
 
-__all__ = ["ListReport", "Side", "score_sides", "write_list"]
+__all__ = ["ListReport", "Row", "Side", "as_rows", "figures", "score_sides", "values", "write_list"]
 
-STYLES = ("colours.css", "report.css", "list.css")
-SCRIPTS = ("common.js", "list.js")
-WORD_CEILING = 32  # bits at the end of the scale for words
 CEILINGS = (1, 2, 4, 8, 16, 32)  # bits at the ends of the scale for differences
 OUTLIERS = 0.02  # share of differences that may be beyond these ends
 STEPS = 1000  # steps per bit
+# The columns of figures, each with the digits that the page shows.
+ONE_SIDE = (("words", 0), ("bits", 2), ("bits per word", 3), ("bits per byte", 3))
+TWO_SIDES = (("words", 0), ("A, bits", 2), ("B, bits", 2), ("A − B, bits", 2), ("A − B per word", 3))
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,31 @@ class Side:
 
     Attributes:
         name: what distinguishes it from the other side; empty if there is only one.
+        bos: id of a token that the model reads before each document.
     """
 
     name: str
     model: Model
     settings: EvaluationSettings
+    bos: int | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A document with the scores of one side or two.
+
+    Attributes:
+        sides: scores of A, and of B if there are two sides.
+    """
+
+    held: Held
+    sides: tuple[WordScores, ...]
+
+    @property
+    def differences(self) -> npt.NDArray[np.float64]:
+        """A − B by word (n,), in bits; NaN unless both sides score the whole word. Without B, only NaN."""
+        a, b = self.sides[0].bits, self.sides[-1].bits
+        return a - b if len(self.sides) > 1 else np.full_like(a, np.nan)
 
 
 @dataclass(frozen=True)
@@ -82,25 +102,14 @@ class ListReport:
             sentences.append(f"{counted(failed, 'document')} could not be scored.")
         if too_long := len(self.left_out) - failed:
             sentences.append(f"{counted(too_long, 'document')} left out, as the page has no room for more.")
-        return sentences + self._words_without()
-
-    def _words_without(self) -> list[str]:
-        why = "because the first token of a document has no context"
-        sentences = []
-        for number, letter in enumerate("AB"[: len(self.sides)]):
-            words = [row.sides[number] for row in self.scored]
-            nothing = sum(len(side.starts) - side.scored_words for side in words)
-            partly = sum(len(side.partly) for side in words)
-            side_of = f"{letter}: " if len(self.sides) > 1 else ""
-            if nothing:
-                sentences.append(f"{side_of}{counted(nothing, 'word')} without a score, {why}.")
-            if partly:
-                sentences.append(f"{side_of}{counted(partly, 'word')} (italic) with a score of only a part, {why}.")
-        missing = sum(len(row.sides[0].starts) - row.compared for row in self.scored)
-        if len(self.sides) > 1 and missing:
-            sentences.append(
-                f"{counted(missing, 'word')} without A − B, because the sides do not score the same text of it."
-            )
+        for number, side in enumerate(self.sides):
+            missing = sum(_missing(row.sides[number].bits) for row in self.scored)
+            if missing:
+                name = f"{'AB'[number]}: " if len(self.sides) > 1 else ""
+                hint = " --bos gives it one." if side.bos is None else ""
+                sentences.append(
+                    f"{name}{counted(missing, 'word')} without a score: a first token has no context.{hint}"
+                )
         return sentences
 
 
@@ -119,13 +128,103 @@ def score_sides(
     Raises:
         TextError: a bundle has no tokenizer, the sides have other words, or no document can be scored.
     """
-    readable = [document for document in documents if isinstance(document, Held)]
-    results = [score_words(side.model, side.settings, readable, number, watch) for number, side in enumerate(sides)]
+    held = [document for document in documents if isinstance(document, Held)]
+    results = [score_words(side.model, side.settings, held, n, side.bos, watch) for n, side in enumerate(sides)]
     report = ListReport(tuple(sides), as_rows(documents, results), further)
     if not report.scored:
         first = report.left_out[0]
         raise TextError(f"{first.name}: {first.why}", hint="Give documents that can be scored.")
     return report
+
+
+def as_rows(
+    documents: Sequence[Held | LeftOut], sides: Sequence[Sequence[WordScores | Exception]]
+) -> list[Row | LeftOut]:
+    """Put the scores of all sides together; a document that fails on one side is left out.
+
+    Args:
+        documents: the documents of the page.
+        sides: for each side the results of the held documents, in order.
+
+    Raises:
+        TextError: the sides have other words in one document.
+    """
+    rows: list[Row | LeftOut] = []
+    results = zip(*sides, strict=True)
+    for document in documents:
+        if isinstance(document, LeftOut):
+            rows.append(document)
+            continue
+        outcomes = next(results)
+        words = tuple(result for result in outcomes if isinstance(result, WordScores))
+        errors = [result for result in outcomes if isinstance(result, Exception)]
+        if errors:
+            rows.append(LeftOut(document.name, why_of(errors[0], document.name), True, document.columns))
+            continue
+        a, b = words[0], words[-1]
+        if not (np.array_equal(a.starts, b.starts) and np.array_equal(a.ends, b.ends)):
+            raise TextError(
+                f"{document.name}: {counted(len(a.starts), 'word')} for A and {len(b.starts):,} for B at other places, "
+                "so they cannot be compared by word.",
+                hint="Make a page of each side.",
+            )
+        rows.append(Row(document, words))
+    return rows
+
+
+def values(row: Row) -> list[float | None]:
+    """Return a document's figures; None: there is nothing to divide by, or the value is not finite."""
+    words = float(len(row.sides[0].starts))
+    if len(row.sides) > 1:
+        numbers = [words, *(side.summary.bits for side in row.sides), _sum(row.differences), _mean([row.differences])]
+    else:
+        (side,) = row.sides
+        numbers = [words, side.summary.bits, _mean([side.bits]), side.summary.bits_per_byte]
+    return [None if value is None or not math.isfinite(value) else value for value in numbers]
+
+
+def figures(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return the totals of all documents, the most informative first."""
+    words = sum(len(row.sides[0].starts) for row in rows)
+    bits = [sum(score.summary.bits for score in side) for side in zip(*(row.sides for row in rows), strict=True)]
+    counts = [("documents", f"{len(rows):,}"), ("words", f"{words:,}")]
+    if len(bits) > 1:
+        differences = [row.differences for row in rows]
+        total, mean = sum(_sum(part) or 0.0 for part in differences), _mean(differences)
+        return [
+            ("A, bits", f"{bits[0]:,.2f}"),
+            ("B, bits", f"{bits[1]:,.2f}"),
+            ("A − B, bits", _signed(total, 2)),
+            *([] if mean is None else [("A − B per word", _signed(mean, 3))]),
+            *counts,
+        ]
+    scored_bytes = sum(row.sides[0].summary.scored_bytes for row in rows)
+    means = [
+        ("bits per byte", ratio(bits[0], scored_bytes)),
+        ("bits per word", _mean([row.sides[0].bits for row in rows])),
+    ]
+    shown = [(name, f"{value:.3f}") for name, value in means if value is not None]
+    return [*shown, ("bits", f"{bits[0]:,.2f}"), *counts]
+
+
+def _missing(numbers: npt.NDArray[np.float64]) -> int:
+    return int(np.count_nonzero(np.isnan(numbers)))
+
+
+def _sum(numbers: npt.NDArray[np.float64]) -> float | None:
+    """Return the sum of the numbers, or None if there is none."""
+    return None if _missing(numbers) == len(numbers) else float(np.nansum(numbers))
+
+
+def _mean(parts: Sequence[npt.NDArray[np.float64]]) -> float | None:
+    """Return the mean of the numbers in all parts, or None if there is none."""
+    return ratio(sum(_sum(part) or 0.0 for part in parts), sum(len(part) - _missing(part) for part in parts))
+
+
+def _signed(value: float, digits: int) -> str:
+    """Return a number with its sign, unless it is 0 in these digits."""
+    text = f"{value:+,.{digits}f}"
+    return text if text.strip("+-0.") else f"{0:.{digits}f}"
 
 
 def write_list(report: ListReport, output: Path, *, title: str, force: bool = False) -> None:
@@ -134,51 +233,55 @@ def write_list(report: ListReport, output: Path, *, title: str, force: bool = Fa
     Raises:
         OutputExistsError, OutputFolderError: as `atomic_output.check_file`.
     """
-    about = _about(report, page_title(title))
-    documents = pack(json.dumps([_document(row) for row in report.rows]).encode("ascii"))
+    fields = list(dict.fromkeys(name for row in report.rows for name in _columns(row)))
+    about = {
+        "title": page_title(title),
+        "levels": LEVELS,
+        "steps": STEPS,
+        "sides": [
+            [page_title(side.name), bundle_note(side.model.bundle, side.model.folder, side.settings)]
+            for side in report.sides
+        ],
+        "ceiling": {"word": WORD_CEILING, "difference": _ceiling(report.scored)},
+        "fields": fields,
+        "columns": TWO_SIDES if len(report.sides) > 1 else ONE_SIDE,
+        "figures": figures(report.scored),
+        "notes": report.remarks,
+    }
+    documents = pack(json.dumps([_document(row, fields) for row in report.rows]).encode("ascii"))
     with (
         atomic_output.file(output, lambda: check_file(output, force)) as path,
         path.open("w", encoding="utf-8", newline="\n") as file,
     ):
-        file.writelines(page_pieces("list.html", STYLES, SCRIPTS, about, [("packed", documents)]))
-
-
-def _about(report: ListReport, title: str) -> dict[str, Any]:
-    is_pair = len(report.sides) > 1
-    return {
-        "title": title,
-        "levels": LEVELS,
-        "steps": STEPS,
-        "sides": [[page_title(side.name), model_note(side.model, side.settings)] for side in report.sides],
-        "ceiling": {"word": WORD_CEILING, "difference": _ceiling(report.scored)},
-        "columns": columns(is_pair),
-        "figures": figures(report.scored),
-        "notes": report.remarks,
-    }
+        file.writelines(page_pieces("list", about, [("packed", documents)]))
 
 
 def _ceiling(rows: Sequence[Row]) -> int:
     """Return the bits at the ends of the scale for differences."""
-    parts = [np.abs(row.difference[~np.isnan(row.difference)]) for row in rows if row.difference is not None]
-    sizes = np.concatenate([np.zeros(1), *parts])
-    most = np.quantile(sizes, 1 - OUTLIERS)
+    sizes = np.abs(np.concatenate([np.zeros(1), *(row.differences for row in rows)]))
+    most = np.nanquantile(sizes, 1 - OUTLIERS)
     return next((ceiling for ceiling in CEILINGS if most <= ceiling), CEILINGS[-1])
 
 
-def _document(row: Row | LeftOut) -> dict[str, Any]:
+def _columns(row: Row | LeftOut) -> Mapping[str, Any]:
+    return row.columns if isinstance(row, LeftOut) else row.held.columns
+
+
+def _document(row: Row | LeftOut, fields: Sequence[str]) -> dict[str, Any]:
     """Return the data of a document; the page's script describes them."""
+    own = ["" if (value := _columns(row).get(name)) is None else str(value) for name in fields]
     if isinstance(row, LeftOut):
-        return {"name": row.name, "why": row.why}
+        return {"name": row.name, "fields": own, "why": row.why}
     first = row.sides[0]
     edges = np.stack([first.starts, first.ends], axis=1).reshape(-1)
     return {
-        "name": row.name,
-        "contexts": row.contexts,
+        "name": row.held.name,
+        "fields": own,
+        "contexts": row.held.contexts_as_text,
         "text": first.text,
         "spans": np.diff(edges, prepend=0).tolist(),  # deflates better than places
         "bits": [_steps(side.bits) for side in row.sides],
-        "partly": [side.partly for side in row.sides],
-        "difference": None if row.difference is None else _steps(row.difference),
+        "difference": _steps(row.differences),
         "values": values(row),
     }
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.figures import plain, save_picture
-from xlexport.report.rows import Row
+from xlexport.report.list_page import Row
 from xlruntime import TextError
 from xlruntime.messages import counted
 
@@ -71,7 +71,7 @@ def draw_words(rows: Sequence[Row], sides: Sequence[str], title: str, path: Path
         axes.set_xlim(-0.5, longest - 0.5)
         axes.set_ylim(0, 1.08 * highest)
         if line.first == 0 and len(rows) > 1:
-            axes.set_title(plain(_shown(line.row.name)), fontsize="small", loc="left")
+            axes.set_title(plain(_shown(line.row.held.name)), fontsize="small", loc="left")
     if len(sides) > 1:
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, fontsize="small", loc="outside lower center", ncols=len(sides), frameon=False)
@@ -84,9 +84,8 @@ def draw_words(rows: Sequence[Row], sides: Sequence[str], title: str, path: Path
 
 
 def _bits(line: _Line) -> list[npt.NDArray[np.float64]]:
-    """Return the bits of whole words; a part of a word would look like a word that is less surprising."""
-    sides = [(side.bits, side.whole & np.isfinite(side.bits)) for side in line.row.sides]
-    return [np.where(is_whole, bits, np.nan)[line.first : line.end] for bits, is_whole in sides]
+    sides = (side.bits[line.first : line.end] for side in line.row.sides)
+    return [np.where(np.isfinite(bits), bits, np.nan) for bits in sides]
 
 
 def _draw_line(line: _Line, axes: Axes, sides: Sequence[str]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -34,17 +34,20 @@ class Held:
 
     Attributes:
         contexts: what the model reads before it; several, if the sides differ in it.
+        columns: the other columns of its row.
     """
 
     name: str
     raw: bytes
     limits: Limits = DOCUMENT_LIMITS
     contexts: tuple[Context | None, ...] = (None,)
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
-    def texts_before(self) -> tuple[str, ...]:
-        """Return the contexts as text, or nothing if there is none."""
-        texts = tuple(_text(context) for context in self.contexts)
-        return texts if any(texts) else ()
+    @property
+    def contexts_as_text(self) -> list[str]:
+        """The contexts as text, or nothing if there is none."""
+        texts = [_text(context) for context in self.contexts]
+        return texts if any(texts) else []
 
     def document(self, side: int) -> Document:
         """Return the document for a side, from 0."""
@@ -63,6 +66,7 @@ class LeftOut:
     name: str
     why: str
     failed: bool
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,7 @@ class WordScores:
     Attributes:
         text: the document as Python text, with bytes that are not UTF-8 as `surrogateescape` writes them.
         starts, ends: (n,) place of each word in UTF-16 units, without the white space around it.
-        bits: (n,) sum over the scored tokens of each word; NaN: no token has a score.
-        covered: (n,) number of bytes of each word, with the white space before it, that scored tokens represent.
-        whole: (n,) whether all tokens of the word have a score.
+        bits: (n,) sum over the tokens of each word; NaN unless all of them have a score.
         summary: the document's total, as `score` prints it.
     """
 
@@ -82,19 +84,7 @@ class WordScores:
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
     bits: npt.NDArray[np.float64]
-    covered: npt.NDArray[np.int64]
-    whole: npt.NDArray[np.bool_]
     summary: DocumentScore
-
-    @property
-    def scored_words(self) -> int:
-        """Number of words that have a score."""
-        return int(np.count_nonzero(~np.isnan(self.bits)))
-
-    @property
-    def partly(self) -> list[int]:
-        """Places of the words of which only some tokens have a score."""
-        return [int(place) for place in np.flatnonzero(~np.isnan(self.bits) & ~self.whole)]
 
 
 def hold(documents: Iterable[Sequence[Document]]) -> tuple[list[Held | LeftOut], int]:
@@ -112,20 +102,20 @@ def hold(documents: Iterable[Sequence[Document]]) -> tuple[list[Held | LeftOut],
         if len(rows) == MOST_DOCUMENTS:
             further += 1
             continue
-        name, limits = same[0].name, same[0].limits
+        name, limits, columns = same[0].name, same[0].limits, same[0].columns
         try:
             raw, *_ = [_bytes_of(document, room + 1) for document in same]  # each context may fail
         except (HintedError, OSError) as error:
-            rows.append(LeftOut(name, why_of(error, name), failed=True))
+            rows.append(LeftOut(name, why_of(error, name), True, columns))
             continue
         contexts = tuple(document.context for document in same)
         size = len(raw) + sum(len(_text(context).encode("utf-8", "surrogatepass")) for context in contexts)
         if size > room:
             why = f"too long: a page has room for {MOST_BYTES:,} bytes of text in all"
-            rows.append(LeftOut(name, why, failed=False))
+            rows.append(LeftOut(name, why, False, columns))
             continue
         room -= size
-        rows.append(Held(name, raw, limits, contexts))
+        rows.append(Held(name, raw, limits, contexts, columns))
     return rows, further
 
 
@@ -168,14 +158,12 @@ class WordCollector:
         assert self._summary is not None
         after = text_of_bytes(self._raw, self._tokenizer).after
         units = [unit for unit in self._units if unit.words]
-        starts, ends = (np.array([getattr(unit, name) for unit in units], np.int64) for name in ("start", "end"))
+        bits = [unit.nats / LN2 if unit.scored_tokens == unit.tokens > 0 else np.nan for unit in units]
         return WordScores(
             text=self._raw.decode("utf-8", "surrogateescape"),
-            starts=after[starts],
-            ends=after[ends],
-            bits=np.array([unit.nats / LN2 if unit.scored_tokens else np.nan for unit in units], np.float64),
-            covered=np.array([unit.scored_bytes for unit in units], np.int64),
-            whole=np.array([unit.scored_tokens == unit.tokens for unit in units], np.bool_),
+            starts=after[np.array([unit.start for unit in units], np.int64)],
+            ends=after[np.array([unit.end for unit in units], np.int64)],
+            bits=np.array(bits, np.float64),
             summary=self._summary,
         )
 
@@ -185,12 +173,14 @@ def score_words(
     settings: EvaluationSettings,
     documents: Sequence[Held],
     side: int = 0,
+    bos: int | None = None,
     watch: Callable[[TokenScores], None] = lambda part: None,
 ) -> list[WordScores | Exception]:
     """Score documents one after another; a document that fails gives its error.
 
     Args:
         side: which of the documents' contexts to use, from 0.
+        bos: id of a token that the model reads before each document.
         watch: called with each part of the scores.
 
     Raises:
@@ -204,7 +194,7 @@ def score_words(
     texts = (document.document(side) for document in documents)
     collectors: dict[int, WordCollector] = {}
     results: dict[int, WordScores | Exception] = {}
-    for part in Scorer(model, settings, 1, None, keep_going=True).tokens(texts):
+    for part in Scorer(model, settings, 1, None, keep_going=True, bos=bos).tokens(texts):
         number = part.number
         watch(part)
         if part.error is not None:

@@ -58,7 +58,7 @@ class Job:
             TextError: columns of the input have names that records use themselves.
         """
         reading, per = self.options.reading, self.options.per
-        columns = CarriedColumns(reading, own_columns(per, self.settings.values), tell)
+        columns = CarriedColumns(reading, own_columns(per, self.settings.values), tell, with_id=True)
         return documents_by_input(self.inputs, reading, stdin, per in UNITS, columns)
 
 

@@ -1,27 +1,35 @@
-"""Compare two tables of records row by row: two bundles on one text, or one bundle after two contexts."""
+"""Compare records of `score` in pairs: two tables row by row, or two conditions in one table."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from xlexport.scoring.rows import Row
-from xlexport.scoring.totals import added
 from xlruntime import TextError
 from xlruntime.messages import counted, listed, shown
 
-__all__ = ["Comparison", "Summary", "Table"]
+__all__ = ["Comparison", "Conditions", "Summary", "Table"]
 
 PLACES = (("document",), ("index", "line"), ("word", "region", "text", "token"))  # one column of each, if both have it
 VALUES = ("bits", "surprisal_bits")
-SAME = (
-    "Make both tables from the same documents in the same order, or choose columns, for instance --by item,index,word."
-)
 
 Table = Callable[[], Iterator[Row]]  # reads the rows from the first
+Record = tuple[str, Mapping[str, Any]]  # the file and the line of a row, and its values
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Two values of a column; the rows that have them are the two sides of a comparison."""
+
+    column: str
+    a: str
+    b: str
 
 
 @dataclass
@@ -29,28 +37,41 @@ class Summary:
     """The differences of all records together.
 
     Attributes:
-        records: number of rows; compared: of those with a value in both tables.
-        mean_a, mean_b: means over the compared records.
-        mean_difference: mean of A - B; standard_error: of this mean, None for fewer than two records.
+        value: the column that was compared; a, b: the names of the two sides.
+        records: number of pairs; compared: of those with a value on both sides.
+        items: the column that names items; n_items: number of items with a compared pair.
+        mean_a, mean_b, mean_difference: means over the items, each counted once by the mean of its records; None:
+            nothing was compared.
+        standard_error: of the mean difference, over the items; t: their ratio, with n_items - 1 degrees of freedom.
+            None for fewer than two items, t also if all items have the same difference.
     """
 
     value: str
+    a: str
+    b: str
+    items: str
     records: int = 0
     compared: int = 0
-    mean_a: float = 0.0
-    mean_b: float = 0.0
-    mean_difference: float = 0.0
+    n_items: int = 0
+    mean_a: float | None = None
+    mean_b: float | None = None
+    mean_difference: float | None = None
     standard_error: float | None = None
+    t: float | None = None
 
     def __str__(self) -> str:
-        line = f"{counted(self.records, 'record')}"
+        line = counted(self.records, "record")
         if self.compared < self.records:
-            line += f", {self.records - self.compared:,} of them without a value in one of the tables"
-        if not self.compared:
+            line += f", {self.records - self.compared:,} of them without a value on one side"
+        if self.mean_difference is None:
             return line
-        error = "" if self.standard_error is None else f" ± {self.standard_error:.4f}"
-        line += f": {self.value} A {self.mean_a:.4f}, B {self.mean_b:.4f}, A − B {self.mean_difference:.4f}{error}"
-        return line + (" (mean and standard error over records)" if error else "")
+        line += f": {self.value} {self.a} {self.mean_a:.4f}, {self.b} {self.mean_b:.4f}"
+        line += f", {self.a} − {self.b} {self.mean_difference:.4f}"
+        items = f"{counted(self.n_items, 'item')}, column {self.items}"
+        if self.standard_error is None:
+            return f"{line} ({items}: one item has no standard error; --items names another column)"
+        line += f" ± {self.standard_error:.4f} (mean and standard error over {items})"
+        return line if self.t is None else f"{line}, t({self.n_items - 1:,}) = {self.t:.2f}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields by name."""
@@ -58,51 +79,75 @@ class Summary:
 
 
 class Comparison:
-    """Two tables whose rows belong together in pairs.
+    """Records that belong together in pairs.
 
     Args:
-        by: columns that must be equal in both rows of a pair; empty: the usual ones that both tables have.
+        a, b: two tables whose rows match in order; or one table, if `conditions` are given.
+        by: columns that are equal in both rows of a pair; empty: the usual ones that there are.
         value: the column to compare; None: `bits`, or `surprisal_bits` of tokens.
+        items: the column that names items; None: the first of `by`.
+        where: columns, each with the value that a row must have there; the name of another column is its value.
 
     Raises:
         TextError: a table has no rows or lacks a column.
     """
 
-    def __init__(self, a: Table, b: Table, by: Sequence[str] = (), value: str | None = None) -> None:
-        self._a, self._b = a, b
-        first = [_values(row) for row in (_first(a), _first(b))]
-        names = [name for name in first[0][1] if name in first[1][1]]
-        usual = [next((name for name in group if name in names), None) for group in PLACES]
+    def __init__(
+        self,
+        a: Table,
+        b: Table | None = None,
+        *,
+        conditions: Conditions | None = None,
+        by: Sequence[str] = (),
+        value: str | None = None,
+        items: str | None = None,
+        where: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        assert (b is None) != (conditions is None)
+        self._tables = [a] if b is None else [a, b]
+        self._conditions, self._where = conditions, where
+        first = [_record(_first(table)) for table in self._tables]
+        names = [name for name in first[0][1] if all(name in columns for _, columns in first)]
+        places = PLACES if conditions is None else (("item", "document"), PLACES[1])  # conditions differ in their words
+        usual = [next((name for name in group if name in names), None) for group in places]
         self.by = list(by) or [name for name in usual if name is not None]
         self.value = value or next((name for name in VALUES if name in names), VALUES[0])
-        for where, columns in first:
-            missing = [name for name in [*self.by, self.value] if name not in columns]
+        self.items = items or next(iter(self.by), "document")
+        needed = [*self.by, self.items, self.value, *(name for name, _ in where)]
+        needed += [] if conditions is None else [conditions.column]
+        for place, columns in first:
+            missing = [name for name in dict.fromkeys(needed) if name not in columns]
             if missing or not self.by:
                 raise TextError(
-                    f"{where}: no column {listed(map(shown, missing or ['document']))}, found only "
+                    f"{place}: no column {listed(map(shown, missing or ['document']))}, found only "
                     f"{listed(map(shown, columns))}.",
-                    hint="Choose columns with --by and --value.",
+                    hint="Choose columns with --by, --items and --value.",
                 )
 
     def summary(self) -> Summary:
-        """Read both tables, and return the differences of all records together.
+        """Read the tables, and return the differences of all records together.
 
         Raises:
             TextError: rows do not match, or a value is not a number; the message has the first such row.
         """
-        summary = Summary(self.value)
-        squares = 0.0
-        for record in self.records():
+        conditions = self._conditions
+        labels = ("A", "B") if conditions is None else (conditions.a, conditions.b)
+        summary = Summary(self.value, *labels, self.items)
+        values: dict[str, list[tuple[float, float]]] = defaultdict(list)  # by item
+        for record, a, b in self._compared():
             summary.records += 1
-            one, other, difference = list(record.values())[-3:]
-            if difference is None:
-                continue
-            summary.compared += 1
-            summary.mean_a, _ = added(summary.mean_a, 0.0, one, summary.compared)
-            summary.mean_b, _ = added(summary.mean_b, 0.0, other, summary.compared)
-            summary.mean_difference, squares = added(summary.mean_difference, squares, difference, summary.compared)
-        if summary.compared > 1:
-            summary.standard_error = math.sqrt(squares / (summary.compared - 1) / summary.compared)
+            if a is not None and b is not None:
+                summary.compared += 1
+                values[_text(record[self.items])].append((a, b))
+        if values:
+            sides = [[statistics.fmean(side) for side in zip(*pairs, strict=True)] for pairs in values.values()]
+            differences = [a - b for a, b in sides]
+            summary.n_items = len(sides)
+            summary.mean_a, summary.mean_b = (statistics.fmean(side) for side in zip(*sides, strict=True))
+            summary.mean_difference = statistics.fmean(differences)
+            if len(sides) > 1:
+                summary.standard_error = statistics.stdev(differences) / math.sqrt(len(sides))
+                summary.t = summary.mean_difference / summary.standard_error if summary.standard_error else None
         return summary
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -111,34 +156,111 @@ class Comparison:
         Raises:
             TextError: as `summary`.
         """
-        for one, other in itertools.zip_longest(self._a(), self._b()):
+        conditions = self._conditions
+        labels = ("a", "b") if conditions is None else (conditions.a, conditions.b)
+        columns = dict.fromkeys([*self.by, self.items])
+        for record, *values in self._compared():
+            a, b = values
+            difference = None if a is None or b is None else a - b
+            named = {f"{self.value}_{label}": value for label, value in zip(labels, values, strict=True)}
+            yield {**{column: record.get(column) for column in columns}, **named, "difference": difference}
+
+    def _compared(self) -> Iterator[tuple[Mapping[str, Any], float | None, float | None]]:
+        """Yield for each pair the row of one side, and the values of both; None: without a value."""
+        pairs = self._of_tables() if self._conditions is None else self._of_conditions(self._conditions)
+        for a, b in pairs:
+            (_, record), *_ = [side for side in (a, b) if side is not None]
+            yield record, self._number(a), self._number(b)
+
+    def _rows(self, table: Table) -> Iterator[Record]:
+        """Yield the rows of a table that `where` chooses."""
+        for name, values in map(_record, table()):
+            if all(
+                _text(values.get(column)) == (_text(values[value]) if value in values else value)
+                for column, value in self._where
+            ):
+                yield name, values
+
+    def _of_tables(self) -> Iterable[tuple[Record, Record]]:
+        """Yield the rows of two tables in pairs, in their order."""
+        for one, other in itertools.zip_longest(*map(self._rows, self._tables)):
             if one is None or other is None:
-                raise TextError(f"{(one or other).name}: a row that the other table does not have.", hint=SAME)
-            (name_a, a), (name_b, b) = _values(one), _values(other)
+                raise TextError(
+                    f"{(one or other)[0]}: a row that the other table does not have.",
+                    hint="Make both tables from the same documents in the same order, or choose rows with --where.",
+                )
             for column in self.by:
-                if _text(a.get(column)) != _text(b.get(column)):
+                a, b = (values.get(column) for _, values in (one, other))
+                if _text(a) != _text(b):
+                    rest = ",".join(name for name in self.by if name != column)
+                    hint = f", or leave {column} out: --by {rest}" if rest else ""
                     raise TextError(
-                        f"{name_b}: {column} is {shown(b.get(column))}, but {shown(a.get(column))} in {name_a}.",
-                        hint=SAME,
+                        f"{other[0]}: {column} is {shown(b)}, but {shown(a)} in {one[0]}.",
+                        hint=f"Make both tables from the same documents in the same order{hint}.",
                     )
-            values = _number(a.get(self.value), self.value, name_a), _number(b.get(self.value), self.value, name_b)
-            difference = None if values[0] is None or values[1] is None else values[0] - values[1]
-            yield {
-                **{column: a.get(column) for column in self.by},
-                f"{self.value}_a": values[0],
-                f"{self.value}_b": values[1],
-                "difference": difference,
-            }
+            yield one, other
+
+    def _of_conditions(self, conditions: Conditions) -> Iterable[tuple[Record | None, Record | None]]:
+        """Yield the rows of two conditions in pairs, in the order of the table; None: the other row is missing."""
+        sides: dict[str, dict[tuple[str, ...], Record]] = {conditions.a: {}, conditions.b: {}}
+        others: dict[str, None] = {}
+        for name, values in self._rows(self._tables[0]):
+            condition = _text(values.get(conditions.column))
+            if (side := sides.get(condition)) is None:
+                others[condition] = None
+                continue
+            key = tuple(_text(values.get(column)) for column in self.by)
+            if key in side:
+                which = ", ".join(f"{column} {shown(value)}" for column, value in zip(self.by, key, strict=True))
+                raise TextError(
+                    f"{name}: a second row of {conditions.column} {shown(condition)} with {which}; the first is "
+                    f"{side[key][0]}.",
+                    hint="Add a column to --by, for instance index, or choose rows with --where.",
+                )
+            side[key] = name, values
+        a, b = sides.values()
+        for condition, rows in sides.items():
+            if not rows:
+                known = listed(map(shown, [*others, *(one for one in sides if sides[one])])) or "no rows"
+                raise TextError(
+                    f"no row has {conditions.column} {shown(condition)}, found only {known}.",
+                    hint="Check --pair and --where.",
+                )
+        if not a.keys() & b.keys():
+            raise TextError(
+                f"no row of {shown(conditions.a)} has the {' and '.join(self.by)} of one of {shown(conditions.b)}.",
+                hint="Choose columns that both rows of a pair share, for instance --by item,index.",
+            )
+        return ((a.get(key), b.get(key)) for key in {**a, **b})
+
+    def _number(self, row: Record | None) -> float | None:
+        """Return the value of a row, or None if it is empty.
+
+        Raises:
+            TextError: it is not a number.
+        """
+        value = None if row is None else row[1].get(self.value)
+        if row is None or value is None or value == "":
+            return None
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise TextError(
+                f"{row[0]}: {self.value} is {shown(value)}, expected a number or nothing.", hint="Check --value."
+            )
+        return number
 
 
 def _first(table: Table) -> Row:
     """Return the first row of a table, or one with an error."""
     for row in table():
         return row
-    return Row("", TextError("a table without rows.", hint="Check both files."))
+    return Row("", TextError("a table without rows.", hint="Check the file."))
 
 
-def _values(row: Row) -> tuple[str, Mapping[str, Any]]:
+def _record(row: Row) -> Record:
     if isinstance(row.values, Exception):
         raise row.values
     return row.name, row.values
@@ -147,20 +269,3 @@ def _values(row: Row) -> tuple[str, Mapping[str, Any]]:
 def _text(value: Any) -> str:
     """Return a value as CSV shows it."""
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _number(value: Any, column: str, name: str) -> float | None:
-    """Return a number, or None for an empty value.
-
-    Raises:
-        TextError: it is something else.
-    """
-    if value is None or value == "":
-        return None
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise TextError(f"{name}: {column} is {shown(value)}, expected a number or nothing.", hint="Check --value.")
-    return number

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from xlexport.scoring.inputs import CHUNK, Input, Reading, TextSource, nothing_in, open_input
-from xlexport.scoring.regions import RegionSource, regions_of_field
+from xlexport.scoring.regions import CutSource, regions_of_field
 from xlexport.scoring.rows import MOST_COLUMNS, Row, json_kind, rows_of
 from xlruntime import Document, TextError, TokenError
 from xlruntime.documents import Context, Ids, utf8_bytes
@@ -86,8 +86,8 @@ def file_document(
     source = TextSource(name, opener, repeatable, keep)
     if reading.ids:
         return Document(name, _ids(source))
-    if reading.regions:
-        source = RegionSource(name, opener, repeatable, reading.document_limits, keep)
+    if reading.cut is not None:
+        source = CutSource(name, opener, repeatable, reading.cut, reading.document_limits, keep)
     return Document(name, cast(BinaryIO, source), reading.document_limits)
 
 
@@ -153,13 +153,17 @@ class CarriedColumns:
     Args:
         own: names of columns that records have anyway.
         tell: called with a line about each input that has further columns.
+        with_id: whether the column with the documents' names is one of the others, unless records have its name anyway.
 
     Raises:
         TextError: a chosen column has the name of one that records have anyway.
     """
 
-    def __init__(self, reading: Reading, own: Collection[str], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, reading: Reading, own: Collection[str], tell: Callable[[str], None], with_id: bool = False
+    ) -> None:
         self._reading, self._own, self._tell = reading, own, tell
+        self._with_id = with_id and reading.id_field not in own
         self._names: list[str] | None = None
         self._first = ""
         self._warned: set[str] = set()
@@ -211,7 +215,9 @@ class CarriedColumns:
 
     def _others(self, row: Mapping[str, Any]) -> list[str]:
         reading = self._reading
-        used = {reading.field, reading.context_field, reading.id_field, reading.region_field}
+        used = {reading.field, reading.context_field, reading.region_field}
+        if not self._with_id:
+            used.add(reading.id_field)
         return [column for column in row if column not in used]
 
     def _check(self, names: list[str], where: str) -> None:
@@ -262,12 +268,13 @@ def _item(
     source: Any = content
     if isinstance(content, str):
         opener = partial(_text, content, name)
-        if reading.regions and reading.region_field is None:
-            source = RegionSource(name, opener, True, reading.document_limits, keep)
+        if reading.cut is not None and reading.region_field is None:
+            source = CutSource(name, opener, True, reading.cut, reading.document_limits, keep)
         else:
             source = TextSource(name, opener, True, keep)
         if reading.region_field is not None:
-            source.edges = regions_of_field(content, values.get(reading.region_field), reading.region_field, row.name)
+            edges = regions_of_field(content, values.get(reading.region_field), reading.region_field, row.name)
+            source.edges = np.array(edges, np.int64)
         source.held = row.size
     return Document(name, source, reading.document_limits, context, carried)
 

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from xlruntime import TextError
 from xlruntime.bundle import MANIFEST
 from xlruntime.documents import DOCUMENT_LIMITS
@@ -107,7 +110,8 @@ class Reading:
         context_field: the field of a row that holds the text before the document.
         keep: the columns that records repeat; None: all other columns of the first row.
         separator: the text between context and document, unless there is white space.
-        regions: whether the text of a document has marks between its regions, unless `region_field` is given.
+        cut: where the text of a document itself says that units begin: at marks between regions, unless
+            `region_field` is given, or at punctuation around words; None: only at white space.
         region_field: the field of a row that holds its regions.
         binary: whether texts may have zero bytes, or be UTF-16.
         line_limits: longest row; a row is held in memory as a whole.
@@ -117,7 +121,7 @@ class Reading:
     ids: bool = False
     field: str | None = None
     id_field: str | None = None
-    regions: bool = False
+    cut: Literal["marks", "punctuation"] | None = None
     region_field: str | None = None
     context_field: str | None = None
     keep: tuple[str, ...] | None = None
@@ -273,7 +277,7 @@ class TextSource(io.RawIOBase):
         kept: with `keep`, the bytes from number `base` on that were read and not let go.
         base: number of the first kept byte; it may be set before the first read.
         held: bytes of memory that the source takes before it is read (a line of JSON).
-        edges: the bytes at which regions of the document begin, except the first.
+        edges: the bytes at which units of the document begin, except the first; None: white space says it.
     """
 
     def __init__(self, name: str, opener: Callable[[], BinaryIO], at_hand: bool, keep: bool = False) -> None:
@@ -283,7 +287,7 @@ class TextSource(io.RawIOBase):
         self.kept = bytearray()
         self.base = 0
         self.held = 0
-        self.edges: Sequence[int] = ()
+        self.edges: npt.NDArray[np.int64] | None = None
         self._opener = opener
         self._file: BinaryIO | None = None
         self._keep = keep
@@ -371,7 +375,10 @@ def unpacked(file: Any, name: str, packed: bool, binary: bool) -> BinaryIO:
     Raises:
         TextError, EOFError: as `open_input`.
     """
-    opened: Any = _Unpacked(file) if packed or file.peek(2)[:2] == GZIP else file
+    opened: Any = file
+    if packed or file.peek(2)[:2] == GZIP:
+        opened = gzip.GzipFile(fileobj=file, mode="rb")
+        opened.myfileobj = file  # which it then closes
     if not binary:
         try:
             _check_text(opened.peek(LOOKED_AT)[:LOOKED_AT], name)
@@ -429,15 +436,3 @@ class _Shared:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-class _Unpacked(gzip.GzipFile):
-    """A packed file that closes what it reads."""
-
-    def __init__(self, file: Any) -> None:
-        super().__init__(fileobj=file, mode="rb")
-        self._packed = file
-
-    def close(self) -> None:
-        super().close()
-        self._packed.close()

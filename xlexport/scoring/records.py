@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from xlexport.scoring.inputs import Input
-from xlexport.scoring.output_formats import Columns, Encoded, Kind, encoder, json_value
+from xlexport.scoring.output_formats import Columns, Kind, encoder
 from xlexport.scoring.run_options import UNITS, Level, RunOptions
 from xlexport.scoring.totals import nothing_to_score
 from xlexport.scoring.units import Unit, UnitSplitter
@@ -72,7 +72,11 @@ def _bits(nats: float | None) -> float | None:
 
 
 def _nats(unit: Unit) -> float | None:
-    return unit.nats if unit.scored_tokens else None
+    return unit.nats if unit.complete else None
+
+
+def _entropy_bits(name: str, unit: Unit) -> float | None:
+    return _bits(getattr(unit, name)) if unit.complete else None
 
 
 def _bits_per_byte(line: Unit) -> float | None:
@@ -109,7 +113,7 @@ COLUMNS = (  # after the name of the document and the columns of the input
     Column("tokens", "int", _SUMS),
     Column("scored_tokens", "int", _SUMS),
     Column("unknown_tokens", "int", _DOCUMENT),
-    Column("complete", "bool", UNITS, lambda unit: 0 < unit.scored_tokens == unit.tokens),
+    Column("complete", "bool", UNITS),
     Column("words", "int", ("document", "line", "region")),
     Column("chars", "int", _SUMS),
     Column("bytes", "int", _SUMS),
@@ -131,14 +135,14 @@ COLUMNS = (  # after the name of the document and the columns of the input
     Column("segment_len", "int", _DOCUMENT),
     Column("settings", "int", _DOCUMENT),  # a column for each setting that the bundle declares
     Column("tokens_per_second", "float", _DOCUMENT, option="speed"),
-    Column("entropy_first", "float", UNITS, option="detail"),
-    Column("entropy_sum", "float", UNITS, option="detail"),
+    Column("entropy_first_bits", "float", UNITS, partial(_entropy_bits, "entropy_first"), "detail"),
+    Column("entropy_sum_bits", "float", UNITS, partial(_entropy_bits, "entropy_sum"), "detail"),
     _of_tokens("log_prob", "float", "log_probs"),
     Column("surprisal_bits", "float", ("token",), lambda tokens: [-p / LN2 for p in tokens.part.log_probs.tolist()]),
     Column("context", "int", UNITS),
     _of_tokens("context", "int"),
     _of_tokens("rank", "int", option="detail"),
-    _of_tokens("entropy", "float", option="detail"),
+    Column("entropy_bits", "float", ("token",), lambda tokens: (tokens.part.entropy / LN2).tolist(), "detail"),
 )
 TOP = ("top", *(f"top_{k}_{what}" for k in range(1, 11) for what in ("token", "id", "log_prob")))  # alternatives
 
@@ -308,15 +312,9 @@ class Records:
                 columns[f"top_{k + 1}_id"] = [row[k] for row in ids]
                 columns[f"top_{k + 1}_log_prob"] = [row[k] for row in log_probs]
             return columns
-        known: dict[str, str] = {}
-        rows = (
-            ", ".join(
-                f'{{"token": {json_value(text, known)}, "id": {number}, "log_prob": {json_value(log_prob, known)}}}'
-                for text, number, log_prob in zip(*row, strict=True)
-            )
-            for row in zip(texts, ids, log_probs, strict=True)
-        )
-        return {"top": Encoded([f"[{row}]" for row in rows])}
+        names = ("token", "id", "log_prob")
+        rows = zip(texts, ids, log_probs, strict=True)
+        return {"top": [[dict(zip(names, token, strict=True)) for token in zip(*row, strict=True)] for row in rows]}
 
     def state(self) -> dict[str, Any]:
         """Return what is not complete yet, for JSON."""

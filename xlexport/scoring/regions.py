@@ -1,15 +1,20 @@
-"""Regions of a text, such as the parts that readers see one after another: marked by `|`, or given in another field.
+"""Where the units of a text begin if white space alone does not say it.
 
-A region includes the white space before it, and the last one also the white space after it, as words do.
+Regions, such as the parts that readers see one after another, are marked by `|` or given in another field. Punctuation
+around words may be apart. Each unit includes the white space before it, and the last one also that after it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
+import re
+import sys
+import unicodedata
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +25,10 @@ from xlruntime.documents import IS_SPACE, SPACES, utf8_bytes
 from xlruntime.limits import Limits, read_at_most
 from xlruntime.messages import shown
 
-__all__ = ["MARK", "RegionSource", "marked_regions", "regions_of_field"]
+__all__ = ["MARK", "CutSource", "marked_regions", "punctuation_apart", "regions_of_field"]
 
 MARK = b"|"
+WORD = re.compile(rb"[^%s]+" % re.escape(SPACES))
 HINT = f"Give regions separated by {MARK.decode()}, or the numbers of the characters where regions begin, from 0."
 
 
@@ -108,16 +114,45 @@ def _edges(raw: bytes, begins: Sequence[int], name: str) -> list[int]:
     return edges if edges and edges[-1] < len(raw) else edges[:-1]
 
 
-class RegionSource(TextSource):
-    """A document with marked regions: it is read whole, and has no marks any more."""
+def punctuation_apart(raw: bytes) -> list[int]:
+    """Return the bytes of a text at which words begin, except the first, if punctuation around a word is a word."""
+    marks, begins = _punctuation(), []
+    for word in WORD.finditer(raw):
+        text = word[0].decode("utf-8", "surrogateescape")
+        inner = text.strip(marks)
+        before, _, after = text.partition(inner) if inner else ("", "", "")
+        begin = word.start()
+        for part in (before, inner or text, after):
+            if part:
+                begins.append(begin)
+                begin += len(part.encode("utf-8", "surrogateescape"))
+    return _edges(raw, begins[1:], "")
+
+
+@functools.cache
+def _punctuation() -> str:
+    """Return all characters that Unicode calls punctuation."""
+    characters = map(chr, range(sys.maxunicode + 1))
+    return "".join(character for character in characters if unicodedata.category(character).startswith("P"))
+
+
+class CutSource(TextSource):
+    """A document that is read whole, because its text says where its units begin; it has no marks any more."""
 
     def __init__(
-        self, name: str, opener: Callable[[], BinaryIO], at_hand: bool, limits: Limits, keep: bool = False
+        self,
+        name: str,
+        opener: Callable[[], BinaryIO],
+        at_hand: bool,
+        cut: Literal["marks", "punctuation"],
+        limits: Limits,
+        keep: bool = False,
     ) -> None:
-        super().__init__(name, partial(self._unmarked, opener, limits), at_hand, keep)
+        super().__init__(name, partial(self._cut, opener, cut, limits), at_hand, keep)
 
-    def _unmarked(self, opener: Callable[[], BinaryIO], limits: Limits) -> BinaryIO:
+    def _cut(self, opener: Callable[[], BinaryIO], cut: Literal["marks", "punctuation"], limits: Limits) -> BinaryIO:
         with contextlib.closing(opener()) as file:
             raw = read_at_most(file, limits.budget(self.name, TextError))
-        text, self.edges = marked_regions(raw, self.name)
-        return io.BytesIO(text)
+        raw, edges = marked_regions(raw, self.name) if cut == "marks" else (raw, punctuation_apart(raw))
+        self.edges = np.array(edges, np.int64)
+        return io.BytesIO(raw)

@@ -33,7 +33,7 @@ from xlruntime.state import read_state, write_state
 __all__ = ["Saved", "SavedRun", "changes", "describe_run"]
 
 KIND = "xlexport score run"
-VERSION = 4
+VERSION = 5
 BUSY = 20  # the run works at least this many times as long as writing a state takes
 
 
@@ -134,6 +134,7 @@ def describe_run(
             "--bos": options.bos,
             "--boundary": "corrected" if options.corrected else "plain",
             "--region-field": reading.region_field,
+            "--set punctuation": "apart" if reading.cut == "punctuation" else "attached",
             "--set separator": repr(options.separator),
             "--set separator after contexts": None if reading.context_field is None else repr(reading.separator),
             "--ids": reading.ids,

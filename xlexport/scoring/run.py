@@ -154,7 +154,8 @@ class _Counting:
         self._job, self._tokenizer = job, model.tokenizer
         self._output, self._reporter = output, reporter
         self._started, self._tokens = time.monotonic(), 0
-        self._several = len(job.inputs) > 1 or job.options.reading.field is not None
+        self._in_rows = job.options.reading.field is not None  # of which a file may have many, so they get no lines
+        self._several = len(job.inputs) > 1 or self._in_rows
         self._has_header = self._has_caveats = False
         self._errors: Counter[str] = Counter()  # by input
         self.totals = Totals()
@@ -190,6 +191,8 @@ class _Counting:
             for caveat in caveats(self._job.settings, self._tokenizer):
                 self._reporter.tell(caveat)
             self._has_caveats = True
+        if self._in_rows:
+            return
         if self._job.options.per != "document":
             self._reporter.total(document_fields(score, with_speed=True))
         for loss in losses(score):
@@ -203,11 +206,14 @@ class _Counting:
                 self._reporter.tell(f"{file}: … and {counted(errors - MOST_REPORTED_ERRORS, 'more error')}")
         if totals.documents and (self._several or (isinstance(self._output, PartialFile) and per == "document")):
             speed = self._tokens / max(time.monotonic() - self._started, 1e-9)  # of this process
-            self._reporter.tell(f"{totals.summary()}, {speed:,.0f} tokens/s")
+            file = f"{self._job.inputs[0].name}: " if self._in_rows and len(self._job.inputs) == 1 else ""
+            self._reporter.tell(f"{file}{totals.summary()}, {speed:,.0f} tokens/s")
+        for loss in losses(totals) if self._in_rows else ():
+            self._reporter.tell(loss)
         if totals.without_first and per in UNITS:
             token = r"'\n'" if isinstance(self._tokenizer, ByteTokenizer) else "TOKEN"
             self._reporter.tell(
-                f"The first {per} of {counted(totals.without_first, 'document')} has no complete score "
+                f"The first {per} of {counted(totals.without_first, 'document')} has no score "
                 f"(complete is false), because the model reads no token before it. --bos {token} gives it one."
             )
         if totals.failed and self._several:

@@ -34,6 +34,8 @@ class Totals:
     token_mean: float = 0.0
     token_squares: float = 0.0
     without_first: int = 0  # documents whose first token has no score
+    dropped_bytes: int = 0
+    unknown_tokens: int = 0
 
     def add(self, score: DocumentScore) -> None:
         """Add a document that was scored to its end."""
@@ -44,6 +46,8 @@ class Totals:
         self.scored_bytes += score.scored_bytes
         self.bits += score.bits
         self.without_first += score.scored_tokens < score.tokens
+        self.dropped_bytes += score.dropped_bytes
+        self.unknown_tokens += score.unknown_tokens
         if score.bits_per_token is not None:
             self.token_mean, self.token_squares = added(
                 self.token_mean, self.token_squares, score.bits_per_token, self.documents
@@ -103,8 +107,8 @@ def caveats(evaluation: EvaluationSettings, tokenizer: Tokenizer) -> list[str]:
     return sentences
 
 
-def losses(score: DocumentScore) -> list[str]:
-    """Return sentences about text of a document that its tokens lose, which changes its bits per byte."""
+def losses(score: DocumentScore | Totals) -> list[str]:
+    """Return sentences about text of documents that their tokens lose, which changes their bits per byte."""
     sentences = []
     if score.dropped_bytes:
         sentences.append(

@@ -3,7 +3,7 @@
 A word is a text between white space (ASCII). It includes the white space before it; the last word of a document also
 includes the white space after it. A line ends with its newline. A token counts for the unit that holds its first byte
 that is not white space. A token of white space alone counts for the word after it, and for the line in which it begins.
-A region (`regions`) is cut where its source says, and otherwise treated as a word.
+A region is cut where its source says (`regions`), and otherwise treated as a word. So are words without punctuation.
 So each token, byte and character of a document counts once, and the sums over its units are the document's sums.
 """
 
@@ -22,7 +22,7 @@ from xlexport.scoring.inputs import TextSource
 from xlruntime import TokenScores
 from xlruntime.documents import IS_SPACE, Tokenizer
 from xlruntime.tokenizers import VocabularyTokenizer
-from xlruntime.words import byte_places, counts_bytes, token_anchors, word_edges
+from xlruntime.words import byte_places, token_anchors, word_edges
 
 By = Literal["line", "word", "region"]
 
@@ -75,6 +75,11 @@ class Unit:
     begins: float | None = None
     corrected: float | None = None
 
+    @property
+    def complete(self) -> bool:
+        """Whether it has tokens and all of them have a score; only then its sums mean something."""
+        return 0 < self.scored_tokens == self.tokens
+
     def add(self, other: Unit) -> None:
         """Add the counts of `other`."""
         for name in ("tokens", "scored_tokens", "words", "chars", "bytes", "scored_chars", "scored_bytes", "nats"):
@@ -95,7 +100,7 @@ class Unit:
         Args:
             following: natural logarithm of the probability that the text ends after it; None: not known.
         """
-        if self.begins is not None and following is not None and self.scored_tokens == self.tokens > 0:
+        if self.begins is not None and following is not None and self.complete:
             self.corrected = self.nats + self.begins - following
 
 
@@ -113,7 +118,7 @@ class UnitSplitter:
         self._by = by
         self._holds_last = by != "line"  # it includes the white space after it
         self._source = source
-        self._in_bytes = counts_bytes(tokenizer)
+        self._in_bytes = tokenizer.offsets_in_bytes
         self._drops = vocabulary is not None and vocabulary.kind != "words"
         self._chars = 0  # characters before source.base
         self._before = NEWLINE  # the byte before it
@@ -181,13 +186,15 @@ class UnitSplitter:
 
     def _edges(self, raw: npt.NDArray[np.uint8], is_space: npt.NDArray[np.bool_], done: int) -> Array:
         """Return the places up to `done` at which units begin in `raw`, without the open unit."""
-        if self._by == "region":
-            begins = np.array(self._source.edges, np.int64) - self._source.base
-        elif self._by == "word":
+        base, edges = self._source.base, self._source.edges
+        if edges is not None:
+            first, last = np.searchsorted(edges, (self._opened + 1, base + done + 1))
+            return edges[first:last] - base
+        if self._by == "word":
             begins = word_edges(is_space, bool(IS_SPACE[self._before]))
         else:
             begins = np.flatnonzero(np.concatenate([[self._before], raw[:-1]]) == NEWLINE)
-        first, last = np.searchsorted(begins, (self._opened - self._source.base + 1, done + 1))
+        first, last = np.searchsorted(begins, (self._opened - base + 1, done + 1))
         return begins[first:last]
 
     def _split(self, raw: npt.NDArray[np.uint8], is_space: npt.NDArray[np.bool_], edges: Array) -> list[Unit]:

@@ -8,6 +8,7 @@ import hmac
 import logging
 import re
 import time
+import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -89,6 +90,7 @@ def make_app(
         Route(f"{one}/state", sessions.save),
     ]
     names = {route.endpoint: route.path for route in routes}
+    routes += [Route("/", plain.index), Route("/v1/chat/completions", plain.chat, methods=["GET", "POST"])]
     return _Frame(Router(routes, lifespan=lifespan), limits, keys, hosts, admission, metrics, names)
 
 
@@ -99,6 +101,15 @@ class _ModelRoutes:
     models: Models
     limits: ServeLimits
     metrics: Metrics
+
+    async def index(self, request: Request) -> Response:
+        routes = ["/v1/completions", "/v1/models", "/v1/sessions", "/tokenize", "/detokenize", "/health", "/metrics"]
+        return JSONResponse(
+            {"server": "xlexport", "models": [model.name for model in self.models.all], "routes": routes}
+        )
+
+    async def chat(self, request: Request) -> Response:
+        raise ApiError(404, "no bundle here is a chat model; send the text as a prompt to /v1/completions.", "no_chat")
 
     async def health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -167,12 +178,13 @@ class _Frame:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, nbytes = time.perf_counter(), 0, 0
+        began, status, nbytes, request_id = time.perf_counter(), 0, 0, uuid.uuid4().hex
 
         async def counting(message: Message) -> None:
             nonlocal status, nbytes
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id.encode())]}
             else:
                 nbytes += len(message.get("body", b""))
             try:
@@ -210,8 +222,8 @@ class _Frame:
             self._metrics.seconds.labels(route).observe(seconds)
             client, _ = scope.get("client") or ("-", 0)
             path = _loggable(scope["path"]) if route == OTHER else route
-            request = client, scope["method"], path, status, nbytes, 1000 * seconds
-            access.info("%s %s %s %d %d B %.1f ms", *request)
+            request = client, scope["method"], path, status, nbytes, 1000 * seconds, request_id
+            access.info("%s %s %s %d %d B %.1f ms %s", *request)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -228,8 +240,13 @@ class _Frame:
                 await self._app(scope, receive, send)
 
     def _check_host(self, scope: Scope) -> None:
-        """Refuse a foreign name: with one that leads here, a page of its site could read what only this machine may."""
-        host = _header(scope, b"host").decode("latin-1")
+        """Refuse a foreign name: with one that leads here, a page of its site could read what only this machine may.
+
+        A page of another site may also send some requests without asking; browsers then add its `Origin`.
+        """
+        host, origin = (_header(scope, name).decode("latin-1") for name in (b"host", b"origin"))
+        if origin and origin.partition("://")[2] != host:
+            raise ApiError(403, f"a page of {named(origin)} may not use this server without a key.", "foreign_origin")
         try:
             name = urlsplit(f"//{host}").hostname or ""
             if host and name not in self._hosts:

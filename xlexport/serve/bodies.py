@@ -74,6 +74,8 @@ class SamplingBody(Body):
     top_p: float | None = Field(default=1.0, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, le=2**31)
     seed: int | None = Field(default=None, ge=0, lt=2**63)
+    min_p: float | None = Field(default=0.0, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=1.0, gt=0, le=100)
     stop: str | Annotated[list[str], Field(max_length=64, fail_fast=True)] | None = None
     logprobs: int | None = Field(default=None, ge=0, le=10)
 
@@ -94,6 +96,8 @@ class SamplingBody(Body):
             self.top_k if self.top_k is not None and self.top_k > 0 else None,
             self.top_p if self.top_p is not None and self.top_p < 1 else None,
             None if self.seed is None else self.seed + number,
+            self.min_p or 0.0,
+            1.0 if self.repetition_penalty is None else self.repetition_penalty,
         )
 
 
@@ -115,9 +119,9 @@ class CompletionBody(SamplingBody):
     user: str | None = None
     best_of: int | None = None
     suffix: str | None = None
-    frequency_penalty: float | None = Field(default=0, ge=0, le=0)
-    presence_penalty: float | None = Field(default=0, ge=0, le=0)
-    logit_bias: dict[str, float] | None = Field(default=None, max_length=0)
+    frequency_penalty: float | None = 0
+    presence_penalty: float | None = 0
+    logit_bias: dict[str, float] | None = None
 
 
 class CreateBody(Body):

@@ -22,7 +22,7 @@ from xlexport.serve.logprobs import Log, answer_pieces, draw_log, read_log
 from xlexport.serve.metrics import Metrics
 from xlexport.serve.models import Models, ServedModel
 from xlexport.serve.runs import EventStream, Run
-from xlexport.serve.texts import GrowingText
+from xlruntime import GrowingText
 
 __all__ = ["Completions"]
 
@@ -104,8 +104,7 @@ class _Answer:
         samplings = [body.sampling(number) for number in range(body.n or 1)]
         on_news = run.on_news if body.stream else None
         for prompt, ids in prompts:
-            before = ids[-64:].tolist()
-            texts = [GrowingText(model.tokenizer, before, body.stops, prompt or "") for _ in samplings]
+            texts = [GrowingText(model.tokenizer, ids, body.stops, prompt or "") for _ in samplings]
             job = Job(
                 ids,
                 top=self._top,
@@ -160,6 +159,10 @@ def _check_defaults(body: CompletionBody) -> None:
         ("suffix", body.suffix, ("", None)),
         ("best_of", body.best_of, (None, body.n or 1)),
         ("stream_options", None if body.stream else body.stream_options, (None,)),
+        ("frequency_penalty", body.frequency_penalty, (0, None)),
+        ("presence_penalty", body.presence_penalty, (0, None)),
+        ("logit_bias", body.logit_bias, ({}, None)),
     ):
         if value not in usual:
-            raise ApiError(400, f"{name}: not supported here.", "unsupported_parameter", name)
+            instead = "; use repetition_penalty" if name.endswith("penalty") else ""
+            raise ApiError(400, f"{name}: not supported here{instead}.", "unsupported_parameter", name)

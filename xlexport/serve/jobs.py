@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.serve.texts import GrowingText
-from xlruntime import Memory, Sampling, XlruntimeError
+from xlruntime import GrowingText, Memory, Sampling, XlruntimeError
 
 __all__ = ["Choice", "ClosedError", "Delta", "Draws", "Job", "Part", "Place"]
 
@@ -220,6 +219,11 @@ class Job(Future[tuple[Place, ...]]):
     def continues(self) -> bool:
         """Whether the memory is needed after the last token has been read."""
         return self.keep or self.max_tokens > 0
+
+    @property
+    def before(self) -> npt.NDArray[np.int64]:
+        """The tokens before the continuations, as far as this job knows them."""
+        return self.ids if self.start is None else np.append(self.start.pending, self.ids)
 
     @property
     def log_probs(self) -> npt.NDArray[np.float32]:

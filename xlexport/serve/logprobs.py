@@ -12,11 +12,51 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.serve.jobs import Draws, Part
-from xlexport.serve.texts import TokenTexts
+from xlruntime import TextError
+from xlruntime.documents import Tokenizer
+from xlruntime.tokenizers import ByteTokenizer
 
-__all__ = ["Log", "answer_pieces", "draw_log", "read_log"]
+__all__ = ["Log", "TokenTexts", "answer_pieces", "draw_log", "read_log"]
 
 PIECE = 4096  # tokens that are written at a time
+LARGEST_CACHE = 1 << 16
+REPLACEMENT = "\ufffd"
+
+
+class TokenTexts:
+    """The texts of single tokens, each different from all others."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Start with an empty cache."""
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+
+    def __getitem__(self, token: int) -> str:
+        r"""Return the text of a token; bytes that are not a character as `bytes:\xe4`."""
+        text = self._known.get(token)
+        if text is None:
+            if len(self._known) >= LARGEST_CACHE:
+                self._known.clear()
+            text = self._known[token] = self._text(token)
+        return text
+
+    def _text(self, token: int) -> str:
+        try:
+            text = self._tokenizer.decode([token])
+        except TextError:  # the library cannot show a token on its own
+            text = ""
+        if isinstance(self._tokenizer, ByteTokenizer) and text == REPLACEMENT:
+            return f"bytes:\\x{token - self._tokenizer.first_id:02x}"
+        return text if text and REPLACEMENT not in text else f"token_id:{token}"
+
+    def keys(self, tokens: Sequence[int]) -> list[str]:
+        """Return different texts of different tokens, as keys of an object."""
+        texts = [self[token] for token in tokens]
+        if len(set(texts)) == len(texts):
+            return texts
+        return [
+            text if texts.count(text) == 1 else f"token_id:{token}" for text, token in zip(texts, tokens, strict=True)
+        ]
 
 
 @dataclass(frozen=True)

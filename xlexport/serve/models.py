@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.serve.errors import ApiError
+from xlexport.serve.logprobs import TokenTexts
 from xlexport.serve.scheduler import Scheduler
-from xlexport.serve.texts import TokenTexts
 from xlruntime import OptionError, XlruntimeError
 from xlruntime.documents import Tokenizer, as_ids, encode
 from xlruntime.messages import listed, named

@@ -1,7 +1,7 @@
 """Run the jobs of all requests for one bundle in one thread, in rounds of steps.
 
-A round is one step of each document that is read, and of each continuation that is drawn (`stages`), or one that all
-of them share (`batches`). So others wait for a segment of a long document, not for all of it.
+A round is one step of each document that is read, and of each continuation that is drawn, or one that all of them share
+(`stages`). So others wait for a segment of a long document, not for all of it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import logging
 import threading
 from typing import Any
 
-from xlexport.serve.batches import Counts
 from xlexport.serve.jobs import ClosedError, Job
-from xlexport.serve.stages import Drawing, FullDocuments, Reading
+from xlexport.serve.stages import Counts, Drawing, FullDocuments, Reading
 from xlruntime import Model, OptionError, TextError
 from xlruntime.documents import check_ids, check_length
 from xlruntime.scorer import check_detail
@@ -28,7 +27,7 @@ class Scheduler:
     Args:
         most: documents at most that are read, and continuations that are drawn, in a round.
         shared_steps: whether they share steps; otherwise, each has a step of its own, and gets the very numbers that it
-            gets alone (see `batches`). They share steps in any case if the device is not a CPU.
+            gets alone (see `stages`). They share steps in any case if the device is not a CPU.
         settings: evaluation settings of all jobs, as `Model.evaluation` takes them.
 
     Attributes:

@@ -35,8 +35,7 @@ from xlexport.serve.limits import ServeLimits
 from xlexport.serve.logprobs import draw_log, read_log
 from xlexport.serve.models import Models, ServedModel
 from xlexport.serve.runs import EventStream, Run
-from xlexport.serve.texts import GrowingText
-from xlruntime import Stream
+from xlruntime import GrowingText, Stream
 from xlruntime.scores import LN2
 
 __all__ = ["Session", "SessionRoutes", "SessionStore"]
@@ -249,8 +248,8 @@ class SessionRoutes:
             (ids,) = await self._tokens(request, session, [body.prompt or []])
             self.limits.check_tokens(len(ids), body.n_new)
             share_of(request).take_scores(len(ids) + body.n_new, body.logprobs)
-            before = [] if session.place is None else [session.place.pending]
-            text = GrowingText(session.model.tokenizer, [*before, *ids[-64:].tolist()][-64:], body.stops)
+            before = ids if session.place is None else np.append(session.place.pending, ids)
+            text = GrowingText(session.model.tokenizer, before, body.stops)
             run = stack.enter_context(self._run(session))
             job = Job(
                 ids,

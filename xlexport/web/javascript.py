@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,16 +16,17 @@ __all__ = ["Package", "find_packages"]
 
 PACKAGE_LIMITS = Limits(bytes=1 << 20)  # of a package.json
 CHECKOUT = Path(__file__).parents[2] / "runtime/js"  # exists only in a clone of the repository
+INSTALLED = "xlexport_web"  # the Python package that `pip install ./runtime/js` makes
 RUNTIME = "xlruntime"
+INSTALL = "Install it, in a clone of xlexport: pip install ./runtime/js"
 # The files that a page needs of each npm package, and the oldest version that has what the page uses.
 NEEDED = {
-    "xlruntime": ("dist", ("browser.js", "model.js", "stream.js", "state.js"), (0, 1, 0)),
+    "xlruntime": (("browser.js", "model.js", "stream.js", "state.js"), (0, 1, 0)),
     "onnxruntime-web": (
-        "dist",
         ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"),
         (1, 24, 1),
     ),
-    "@huggingface/tokenizers": ("dist", ("tokenizers.min.mjs",), (0, 1, 0)),
+    "@huggingface/tokenizers": (("tokenizers.min.mjs",), (0, 1, 0)),
 }
 
 
@@ -47,13 +49,14 @@ def find_packages(names: tuple[str, ...], folder: Path | None = None) -> list[Pa
     """Return npm packages.
 
     Args:
-        folder: a folder with `node_modules`, such a folder itself, or the folder of `xlruntime`. None: `runtime/js`
-            of a clone of the repository. The current folder is not searched: its code could be a stranger's.
+        folder: a folder with `node_modules`, such a folder itself, or the folder of `xlruntime`. None: `runtime/js` of
+            a clone of the repository if npm has run there, or else the Python package `xlexport_web`. The current
+            folder is not searched: its code could be a stranger's.
 
     Raises:
         MissingDependencyError: packages are missing, not built, or too old; lists all of them.
     """
-    source = CHECKOUT if folder is None else folder
+    source = _default_folder() if folder is None else folder
     packages: list[Package] = []
     problems: list[str] = []
     for name in names:
@@ -64,12 +67,18 @@ def find_packages(names: tuple[str, ...], folder: Path | None = None) -> list[Pa
         else:
             packages.append(result)
     if problems:
-        raise MissingDependencyError(
-            f"no JavaScript for the page in {source.absolute()}: {'; '.join(problems)}.",
-            hint="In a clone of the repository run `npm ci && npm run build` in runtime/js, and give "
-            "that folder with --runtime.",
-        )
+        hint = f"{INSTALL}." if folder is None else f"{INSTALL}, and leave out --runtime."
+        raise MissingDependencyError(f"no JavaScript for the page in {source}: {'; '.join(problems)}.", hint=hint)
     return packages
+
+
+def _default_folder() -> Path:
+    if (CHECKOUT / "node_modules").is_dir():
+        return CHECKOUT
+    spec = importlib.util.find_spec(INSTALLED)
+    if spec is not None and spec.origin is not None:
+        return Path(spec.origin).parent
+    raise MissingDependencyError("the JavaScript of the page is not installed.", hint=f"{INSTALL}.")
 
 
 def _places(folder: Path, name: str) -> Iterator[Path]:
@@ -92,14 +101,14 @@ def _fields(manifest: Path) -> dict[str, object]:
 
 def _read(place: Path, name: str) -> Package | str:
     """Return a package, or the problem of it."""
-    folder, required, oldest = NEEDED[name]
+    required, oldest = NEEDED[name]
     version = str(_fields(place / "package.json").get("version"))
     numbers = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", version)
     if numbers is None or tuple(map(int, numbers.groups())) < oldest:
         return f"{name} has version {named(version)}, at least {'.'.join(map(str, oldest))} is needed"
-    missing = [file for file in required if not (place / folder / file).is_file()]
+    root = place / "dist"
+    missing = [file for file in required if not (root / file).is_file()]
     if missing:
-        return f"{place / folder} has no {', '.join(missing)}"
-    root = place / folder
+        return f"{root} has no {', '.join(missing)}"
     files = sorted(root.rglob("*.js")) if name == RUNTIME else [root / file for file in required]
     return Package(name, version, root, tuple(files))

@@ -10,8 +10,7 @@ from typing import Any
 
 import xlruntime
 from xlexport import __version__, atomic_output
-from xlexport.report.about import bundle_note, ceilings
-from xlexport.report.html_page import LEVELS, page_pieces, page_title
+from xlexport.page.assemble import LEVELS, bundle_note, ceilings, page_pieces, page_title
 from xlexport.scoring.totals import caveats
 from xlexport.web.javascript import Package, find_packages
 from xlruntime import BundleDamagedError, BundleFormatError
@@ -25,20 +24,6 @@ __all__ = ["POLICY", "SITE_FILE", "check_output", "write_site"]
 SITE_FILE = "site.json"  # says what a site was made from, and shows that a folder is a site
 TITLE = "Surprise as you write"
 TOP = 5  # likeliest tokens on a card
-STYLES = ("colours.css", "report.css", "web.css")
-SCRIPTS = (
-    "common.js",
-    "tokens.js",
-    "text.js",
-    "measures.js",
-    "panels.js",
-    "controls.js",
-    "link.js",
-    "writing.js",
-    "books.js",
-    "branches.js",
-    "web.js",
-)
 # What the page may load besides its own script and style: its worker, and icons that it draws itself.
 POLICY = "; worker-src 'self'; connect-src 'self'; img-src data:"
 LIBRARY = "@huggingface/tokenizers"
@@ -87,7 +72,7 @@ def write_site(
         with as_file(files("xlexport.web").joinpath("worker")) as worker:
             shutil.copytree(worker, site / "worker", ignore=shutil.ignore_patterns("__pycache__"))
         about = _about(bundle, folder, tokenizer, page_title(title or TITLE))
-        page = page_pieces("web.html", STYLES, SCRIPTS, about, (), package="xlexport.web", policy=POLICY)
+        page = page_pieces("live", about, policy=POLICY)
         (site / "index.html").write_text("".join(page), "utf-8", newline="\n")
         versions = {"xlexport": __version__, "packages": {package.name: package.version for package in packages}}
         (site / SITE_FILE).write_text(json.dumps(versions, indent=2) + "\n", "utf-8")
@@ -138,7 +123,8 @@ def _about(bundle: Bundle, folder: Path, tokenizer: Tokenizer, title: str) -> di
         "ceiling": ceilings(bundle.vocab_size),
         "hasBytes": kind != "none",
         "unit": "byte" if kind == "bytes" else "token",
-        "notes": [bundle_note(bundle, folder, settings), *caveats(settings, tokenizer)],
+        "sides": [["", bundle_note(bundle, folder, settings)]],
+        "notes": caveats(settings, tokenizer),
         "offsets": offsets,
         "graphs": sorted(bundle.graphs),
         "bundleBytes": sum(digest.size for digest in bundle.files.values()),

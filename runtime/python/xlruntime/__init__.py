@@ -11,7 +11,6 @@ The logger "xlruntime" reports what opening a bundle does, at the levels INFO an
 
 import logging
 
-from .beam_search import SearchOptions
 from .bundle import Bundle
 from .devices import Device
 from .documents import Document
@@ -40,10 +39,10 @@ from .evaluation import EvaluationSettings
 from .load_options import LoadOptions
 from .memory import Memory
 from .model import Model, load
-from .sampling import Random, Sampling
+from .sampling import GrowingText, Random, Sampling
 from .scores import DocumentScore, TokenScores
 from .stream import NonFiniteScoreWarning, Scores, Stream
-from .translator import Translation, Translator, load_translator
+from .translator import SearchOptions, Translation, Translator, load_translator
 from .words import WordScores
 
 __all__ = [
@@ -59,6 +58,7 @@ __all__ = [
     "Document",
     "DocumentScore",
     "EvaluationSettings",
+    "GrowingText",
     "LoadOptions",
     "Memory",
     "Model",

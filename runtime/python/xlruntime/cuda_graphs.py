@@ -21,11 +21,10 @@ import numpy.typing as npt
 
 from .bundle import POSITIONS, Bundle, Graph
 from .bundle_files import BundleFiles
-from .deadline import Deadline
 from .devices import Device
 from .memory import Memory
 from .providers import device_value, import_onnxruntime, open_session
-from .session import running
+from .session import Deadline, running
 
 __all__ = ["FixedSession", "FixedSessions"]
 

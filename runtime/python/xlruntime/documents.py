@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import builtins
 import codecs
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import TextError, TokenError, TooLongError
+from .errors import OptionError, TextError, TokenError, TooLongError
 from .evaluation import EvaluationSettings
 from .limits import Limits
 
@@ -33,8 +34,8 @@ __all__ = [
     "as_ids",
     "check_ids",
     "check_length",
-    "continuation",
     "encode",
+    "no_boundaries",
     "pieces",
     "text_pieces",
     "utf8_bytes",
@@ -127,45 +128,69 @@ class TextCounts:
         self._in_word = bool(inside[-1])
 
 
-class Tokenizer(Protocol):
-    """A tokenizer: text to ids and back."""
+class Tokenizer(ABC):
+    """A tokenizer: text to ids and back.
 
-    @property
-    def vocab_size(self) -> int | None:
-        """Number of ids that it can return; None if it returns none."""
+    Attributes:
+        vocab_size: number of ids that it can return; None if it returns none.
+        unk_id: the id for text that the vocabulary lacks; None if it is missing.
+        merges_newlines: whether it reads a newline as a space, so that tokens do not show line ends.
+        offsets_in_bytes: whether the offsets of its tokens count bytes, not characters.
+    """
 
-    @property
-    def unk_id(self) -> int | None:
-        """The id for text that the vocabulary lacks; None if it is missing."""
+    vocab_size: int | None = None
+    unk_id: int | None = None
+    merges_newlines: bool = False
+    offsets_in_bytes: bool = False
 
-    @property
-    def merges_newlines(self) -> bool:
-        """Whether it reads a newline as a space, so that tokens do not show line ends."""
-
-    @property
-    def offsets_in_bytes(self) -> bool:
-        """Whether the offsets of its tokens count bytes, not characters."""
-
+    @abstractmethod
     def encode(self, text: str | bytes) -> Ids:
-        """Return token ids (n,) of a whole text, the same as `read` yields."""
+        """Return token ids (n,) of a whole text, the same as `read` yields.
+
+        Raises:
+            TextError, TokenError: as `read`.
+        """
 
     def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
-        """Return token ids (n,) of the next piece of a text.
+        """Return token ids (n,) of the next piece of a text, tokenized on its own.
 
-        The piece is tokenized on its own. It does not end the text, so a line without newline stays open.
+        The piece does not end the text, so a line without newline stays open.
 
         Args:
             previous: the last token before the piece, None at the beginning.
         """
+        return self.encode(text)
 
+    @abstractmethod
     def decode(self, ids: Ids | list[int]) -> str:
         """Return the text of token ids."""
 
     def id_of(self, name: str) -> int | None:
         """Return the id of the token that the vocabulary lists under this name; None if there is none."""
+        return None
 
-    def read(self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits) -> Iterator[TokenPiece]:
-        """Yield the tokens of a document in order, and add to `counts` on the way."""
+    def word_starts(self) -> list[int]:
+        """Return the ids of tokens that begin with white space, and of those that end a text.
+
+        Raises:
+            OptionError: the tokens do not show where words end.
+        """
+        raise no_boundaries("this bundle has no tokenizer")
+
+    @abstractmethod
+    def read(
+        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
+    ) -> Iterator[TokenPiece]:
+        """Yield the tokens of a document in order, and add to `counts` on the way.
+
+        Raises:
+            TextError, TokenError: the document exceeds `limits`, or cannot be tokenized.
+        """
+
+
+def no_boundaries(why: str) -> OptionError:
+    """Return the error for tokens that do not show where words end."""
+    return OptionError(f"no correction for word boundaries: {why}.", hint="Leave it out.")
 
 
 def as_ids(source: npt.ArrayLike, name: str) -> Ids:
@@ -278,7 +303,7 @@ def utf8_text(text: str | bytes, name: str) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _not_utf8(name, error.start, raw[error.start]) from error
+        raise _not_utf8(name, error.start, error) from error
 
 
 def pieces(file: BinaryIO) -> Iterator[bytes]:
@@ -301,24 +326,13 @@ def text_pieces(file: BinaryIO, name: str, counts: TextCounts) -> Iterator[str]:
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:  # its bytes begin with the rest of earlier pieces, and end here
         at = counts.bytes - len(error.object) + error.start
-        raise _not_utf8(name, at, error.object[error.start]) from error
+        raise _not_utf8(name, at, error) from error
 
 
-def continuation(tokenizer: Tokenizer, prompt: str, before: Ids, ids: Ids) -> str:
-    """Return the text of `ids` after a prompt, so that prompt and result read as one text.
-
-    Args:
-        before: (m,) ids of the prompt; ids: (n,) ids after the prompt.
-    """
-    known, whole = tokenizer.decode(before), tokenizer.decode(np.concatenate([before, ids]))
-    text = whole.removeprefix(known) if whole.startswith(known) else tokenizer.decode(ids)
-    if prompt[-1:].isspace() and not known[-1:].isspace():  # tokens do not show which white space the prompt ended with
-        text = text.removeprefix(" ")
-    return text
-
-
-def _not_utf8(name: str, at: int, byte: int) -> TextError:
-    return TextError(
-        f"{name}: not UTF-8 at byte {at} (0x{byte:02x}), and this bundle's tokenizer needs text.",
-        hint=f"Convert it, for instance: iconv -f latin1 -t utf-8 {name}",
-    )
+def _not_utf8(name: str, at: int, error: UnicodeDecodeError) -> TextError:
+    where = f"{name}: not UTF-8 at byte {at} (0x{error.object[error.start]:02x})"
+    if error.reason == "unexpected end of data":
+        hint = "Copy it again, or cut it before that byte. If it is in another encoding, convert it with iconv."
+        return TextError(f"{where}: the text ends within a character.", hint=hint)
+    hint = f"Convert it, for instance: iconv -f latin1 -t utf-8 {name}"
+    return TextError(f"{where}, and the tokenizer needs text.", hint=hint)

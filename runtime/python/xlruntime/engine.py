@@ -7,25 +7,23 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from .bundle import FIRST_MEMORY_FILE, POSITIONS, Bundle, Graph
-from .bundle_files import BundleFiles
+from .bundle_files import BundleFiles, check_digests, read_bundle
 from .cuda_graphs import FixedSessions
-from .deadline import Deadline
 from .errors import BundleDamagedError, BundleFormatError, OptionError
 from .evaluation import EvaluationSettings, SettingValue
-from .graph_outputs import check_outputs
 from .kernels import describe_kernels, find_kernels
 from .load_options import LoadOptions
 from .memory import Memory, MemoryPlan, check_room
 from .messages import first_line, listed, named
 from .placement import count_placed
 from .providers import require_version
-from .session import GraphSession, Session, SessionFactory
+from .session import Deadline, GraphSession, Session, SessionFactory, check_outputs
 from .tokenizers import make_tokenizer
 
 __all__ = ["Engine"]
@@ -87,6 +85,32 @@ class Engine:
             self._first_values = self._read_first_values()
         if options.cuda_graphs:
             self.use_fixed()
+
+    @classmethod
+    def open(cls, folder: str | Path, options: LoadOptions, *, translates: bool) -> Self:
+        """Open a bundle; see `load`.
+
+        Args:
+            translates: whether this class is for bundles with an encoder.
+
+        Raises:
+            BundleError, ProviderError, OptionError: as `load`; or the bundle needs another class.
+        """
+        path = Path(folder)
+        bundle = read_bundle(path, options.digest, check_files=False)
+        _check_kind(path, bundle, translates)
+        files = BundleFiles(path, bundle)  # before digests are compared, to notice files replaced meanwhile
+        size = sum(file.size for file in bundle.files.values())
+        checked = "compared with their digests" if options.check_files else "not compared with their digests"
+        logger.info("%s: opening %s, %s", path, bundle.architecture, bundle.precision)
+        if options.check_files:
+            check_digests(path, bundle.files)
+        logger.info("%s: %d files, %s bytes, %s", path, len(bundle.files), f"{size:,}", checked)
+        if options.cuda_graphs and not any(graph.static for graph in bundle.graphs.values()):
+            raise OptionError(
+                f"{path}: no graphs for cuda_graphs.", hint="Convert the checkpoint again with --set cuda_graphs=true."
+            )
+        return cls(path, bundle, options, files=files)
 
     def __repr__(self) -> str:
         settings = self.bundle.settings
@@ -338,3 +362,17 @@ class Engine:
         if wrong:
             raise BundleFormatError(f"{file}: no such rows: {listed(wrong)}.", hint="Convert the checkpoint again.")
         return values
+
+
+def _check_kind(folder: Path, bundle: Bundle, translates: bool) -> None:
+    if translates and bundle.encoder is None:
+        raise BundleFormatError(
+            f"{folder}: a language model, which has no encoder, so it translates nothing.",
+            hint="Score or continue documents with it (xlruntime.load), or give the bundle of an encoder-decoder.",
+        )
+    if not translates and bundle.encoder is not None:
+        raise BundleFormatError(
+            f"{folder}: an encoder-decoder, which turns one text into another, so it neither scores nor continues "
+            "documents.",
+            hint="Use `xlexport translate`, or open it with xlruntime.load_translator.",
+        )

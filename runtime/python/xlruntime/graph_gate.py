@@ -161,8 +161,7 @@ class _FileRecord:
             if depth > DEEPEST:
                 return
         messages, texts, wanted = MESSAGES[kind]
-        places, count = fields(self.content, begin, end, wanted)
-        self.budget.charge(0, 1 + count)
+        places = fields(self.content, begin, end, wanted, self.budget)
         if kind == ATTRIBUTE and not places and end - begin <= SHORT:
             self._empty.add(self.content[begin:end])
         attributes: dict[str, str] = {}

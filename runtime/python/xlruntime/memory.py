@@ -93,6 +93,7 @@ class Memory:
     runs nodes in any order: a step may read the old buffer after it has written the new one.
 
     Attributes:
+        entries, evaluation, device, capacity, max_segment, slots: as in `MemoryPlan`.
         offset: rows written to the rings so far.
         memory_length: (B,) int64, visible rows of each batch row in the ring that keeps the most.
         position: (B,) int64, number of tokens read of the row's own document.
@@ -108,6 +109,8 @@ class Memory:
         position: npt.NDArray[np.int64],
     ) -> None:
         self.plan = plan
+        self.entries, self.evaluation, self.device = plan.entries, plan.evaluation, plan.device
+        self.capacity, self.max_segment, self.slots = plan.capacity, plan.max_segment, plan.slots
         self.offset = offset
         self.memory_length = memory_length
         self.position = position
@@ -125,11 +128,6 @@ class Memory:
         return cls(plan, arrays, 0, length, np.zeros(batch_size, np.int64))
 
     @property
-    def entries(self) -> tuple[MemoryEntry, ...]:
-        """The carried tensors."""
-        return self.plan.entries
-
-    @property
     def constants(self) -> Mapping[str, Any]:
         """Inputs of the graphs that stay the same for the whole walk."""
         return self.plan.constants
@@ -139,34 +137,9 @@ class Memory:
         self.plan = replace(self.plan, constants=constants)
 
     @property
-    def evaluation(self) -> EvaluationSettings:
-        """The evaluation settings of the walk."""
-        return self.plan.evaluation
-
-    @property
-    def device(self) -> Device:
-        """The device of the buffers."""
-        return self.plan.device
-
-    @property
-    def capacity(self) -> int:
-        """Slots of the largest ring."""
-        return self.plan.capacity
-
-    @property
     def batch_size(self) -> int:
         """Rows of the batch."""
         return len(self.position)
-
-    @property
-    def max_segment(self) -> int:
-        """Longest step that does not overwrite rows that its first query sees."""
-        return self.plan.max_segment
-
-    @property
-    def slots(self) -> Mapping[str, int]:
-        """Slots of the rings, by the symbol of their capacity."""
-        return self.plan.slots
 
     @property
     def room(self) -> npt.NDArray[np.int64]:

@@ -17,7 +17,6 @@ from .evaluation import SettingValue
 from .fitting import BatchSize
 from .load_options import LoadKeywords, LoadOptions
 from .messages import shown
-from .opening import open_as
 from .sampling import Sampling, generate_full_document
 from .scorer import Scorer
 from .scores import DocumentScore, TokenScores
@@ -39,7 +38,7 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
             the library of kernels is missing or cannot be loaded.
         OptionError: an option is malformed, or `cuda_graphs` is not possible with this bundle.
     """
-    return open_as(Model, folder, LoadOptions(**options), translates=False)
+    return Model.open(folder, LoadOptions(**options), translates=False)
 
 
 class Model(Engine):

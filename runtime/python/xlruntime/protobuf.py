@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from .limits import Budget
+
 __all__ = ["fields"]
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4 are groups, which ONNX has never had
 LONGEST_VARINT = 10
 LARGEST_TAG = 1 << 32
+PLACE_BYTES = 128  # of memory for the place of a field
 
 
-def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[list[tuple[int, int, int]], int]:
-    """Return the texts, bytes and messages in the message `data[start:end]`, and its number of fields.
+def fields(data: bytes, start: int, end: int, wanted: Container[int], budget: Budget) -> list[tuple[int, int, int]]:
+    """Return the places of texts, bytes and messages in the message `data[start:end]`.
 
     Args:
         wanted: numbers of the fields to return; the others are only counted.
+        budget: is charged for the message and each of its fields.
 
     Returns:
         Number, begin and end of each field, in order. Begin and end are places of the value, without its length
@@ -23,6 +27,7 @@ def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[l
 
     Raises:
         ValueError: the bytes are not a message.
+        HintedError: the message exceeds the budget.
     """
     places, count, place = [], 0, start
     while place < end:
@@ -41,6 +46,7 @@ def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[l
                 size, place = _varint(data, place, end)
             after = place + size
             if tag >> 3 in wanted:
+                budget.charge(PLACE_BYTES)  # at once: a message may have nothing but empty fields
                 places.append((tag >> 3, place, after))
         elif wire_type == VARINT:
             after = place + 1 if place < end and data[place] < 128 else _varint(data, place, end)[1]
@@ -52,7 +58,8 @@ def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[l
             raise ValueError(f"the field at byte {begin} ends outside its message")
         count += 1
         place = after
-    return places, count
+    budget.charge(0, 1 + count - len(places))
+    return places
 
 
 def _varint(data: bytes, start: int, end: int) -> tuple[int, int]:

@@ -1,22 +1,30 @@
-"""Draw tokens from logits, the same in all runtimes (rules 30 to 33), and continue documents that are one step."""
+"""Draw tokens from logits, the same in all runtimes (rules 30 to 33), and continue documents that are one step.
+
+`GrowingText` turns drawn tokens into text, which ends before a stop.
+"""
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from .documents import Ids, check_length, encode
+from .documents import Ids, Tokenizer, check_length, encode
 from .engine import Engine
 from .errors import OptionError, TextError, XlruntimeError
 from .evaluation import EvaluationSettings
 
-__all__ = ["Random", "Sampling", "draw_tokens", "generate_full_document"]
+__all__ = ["GrowingText", "Random", "Sampling", "draw_tokens", "generate_full_document"]
 
 LARGEST_SEED = 2**64 - 1
+BEFORE = 8  # tokens before new ones that decide how these look: white space between words
+PIECES = 64  # tokens after which a character that is not complete never will be
+REPLACEMENT = "\ufffd"
 
 
 class Random:
@@ -35,13 +43,18 @@ class Random:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The rule for drawing tokens: from probabilities at `temperature`, cut by `top_k`, then by `top_p`.
+    """The rule for drawing tokens: from probabilities at `temperature`, cut by `top_k`, `top_p` and `min_p` in turn.
 
     Attributes:
         temperature: divisor of the logits; 0 takes the likeliest token.
         top_k: draw only from the k likeliest tokens; None: from all.
         top_p: draw only from the likeliest tokens that together reach this probability; None or 1: from all.
         seed: seed of the random draws; None: another one for each run.
+        min_p: draw only from tokens at least this many times as likely as the likeliest one; 0: from all.
+        repetition_penalty: divisor of the positive logits of recent tokens, and factor of their negative ones (Keskar
+            et al. 2019, arXiv:1909.05858, as in Hugging Face's library); above 1, tokens repeat less often. Only the
+            Python runtime has it.
+        repetition_window: number of tokens that count as recent, of the prompt and of what was drawn after it.
 
     Raises:
         OptionError: values are out of range; lists all of them.
@@ -51,6 +64,9 @@ class Sampling:
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    repetition_window: int = 64
 
     def __post_init__(self) -> None:
         problems = []
@@ -62,6 +78,12 @@ class Sampling:
             problems.append(f"top_p is {self.top_p}, expected more than 0 and at most 1")
         if self.seed is not None and not 0 <= self.seed <= LARGEST_SEED:
             problems.append(f"seed is {self.seed}, expected 0 to {LARGEST_SEED}")
+        if not 0 <= self.min_p <= 1:
+            problems.append(f"min_p is {self.min_p}, expected 0 to 1")
+        if not 0 < self.repetition_penalty < math.inf:
+            problems.append(f"repetition_penalty is {self.repetition_penalty}, expected a number above 0")
+        if self.repetition_window < 1:
+            problems.append(f"repetition_window is {self.repetition_window}, at least 1 is needed")
         if problems:
             raise OptionError("sampling: " + "; ".join(problems) + ".")
 
@@ -69,8 +91,16 @@ class Sampling:
         """Return the random numbers of one run, for `draw`."""
         return Random(secrets.randbits(64) if self.seed is None else self.seed)
 
-    def draw(self, logits: npt.NDArray[np.float32], rng: Random) -> int:
-        """Draw one token id from logits (n_token,)."""
+    def recent(self, before: Sequence[int] | Ids) -> deque[int]:
+        """Return the newest of the tokens `before`, to which the caller appends each token that it draws."""
+        return deque(map(int, before[-self.repetition_window :]), self.repetition_window)
+
+    def draw(self, logits: npt.NDArray[np.float32], rng: Random, recent: Sequence[int] = ()) -> int:
+        """Draw one token id from logits (n_token,), after `recent` tokens."""
+        if self.repetition_penalty != 1 and recent:
+            logits, penalty = logits.copy(), self.repetition_penalty
+            own = logits[list(recent)]
+            logits[list(recent)] = np.where(own < 0, own * penalty, own / penalty)
         if self.temperature == 0:
             return int(logits.argmax())
         with np.errstate(over="ignore"):  # a tiny temperature leaves minus infinity for all but the likeliest
@@ -90,21 +120,87 @@ class Sampling:
             probabilities: (V,) proportional to the tokens' probabilities.
         """
         V = len(probabilities)
-        if self.top_k is None and self.top_p in (None, 1):
+        if self.top_k is None and self.top_p in (None, 1) and not self.min_p:
             return None
         k, total = min(self.top_k or V, V), np.cumsum(probabilities)[-1]
         if k < V:
             least = np.partition(probabilities, V - k)[V - k]  # more than k reach it if some are equal
         else:
             # The less likely tokens together have less probability than 1 - top_p, so none of them is needed.
-            least = 0.0 if self.top_p is None else (1 - self.top_p) / V * total
+            least = max(self.min_p, 0.0 if self.top_p is None else (1 - self.top_p) / V * total)
         tokens = np.flatnonzero(probabilities >= least)
         tokens = tokens[np.argsort(-probabilities[tokens], kind="stable")][:k]
         if self.top_p is not None:
             reached = np.cumsum(probabilities[tokens])
             needed = self.top_p * (reached[-1] if k < V else total)
             tokens = tokens[: int(np.searchsorted(reached, needed)) + 1]  # always at least the likeliest one
-        return tokens
+        return tokens[probabilities[tokens] >= self.min_p]  # the likeliest one has 1
+
+
+class GrowingText:
+    """The text of a continuation, which ends before the first stop in it.
+
+    Attributes:
+        stopped: whether a stop was found; later tokens have no effect.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, before: Sequence[int] | Ids, stops: Sequence[str] = (), prompt: str = ""
+    ) -> None:
+        """Start after the tokens `before`.
+
+        Args:
+            prompt: the text of these tokens, if it is known: tokens do not show which white space it ended with.
+        """
+        self.stopped = False
+        self._tokenizer = tokenizer
+        self._stops = [stop for stop in stops if stop]
+        self._hold = max(map(len, self._stops), default=1) - 1  # characters that may belong to a stop
+        self._tokens = list(map(int, before[-BEFORE:]))
+        self._shown = len(self._tokens)  # tokens whose text is in `_text`
+        self._skip_space = prompt[-1:].isspace() and not self._decoded(self._tokens)[-1:].isspace()
+        self._text = ""  # text that was not returned yet
+
+    def add(self, token: int) -> str:
+        """Add a token, and return the text that is certain now."""
+        if self.stopped:
+            return ""
+        self._tokens.append(token)
+        self._take(final=False)
+        return self._released(len(self._text) - self._hold)
+
+    def end(self) -> str:
+        """Return the rest of the text."""
+        if self.stopped:
+            return ""
+        self._take(final=True)
+        return self._released(len(self._text))
+
+    def _take(self, final: bool) -> None:
+        """Move the text of new tokens to `_text`, if its last character is complete."""
+        before = self._decoded(self._tokens[: self._shown])
+        whole = self._decoded(self._tokens)
+        waits = whole.endswith(REPLACEMENT) and len(self._tokens) - self._shown < PIECES
+        if waits and not final:
+            return
+        fresh = whole[len(before) :] if whole.startswith(before) else self._decoded(self._tokens[self._shown :])
+        if fresh and self._skip_space:
+            fresh, self._skip_space = fresh.removeprefix(" "), False
+        self._text += fresh
+        del self._tokens[: max(len(self._tokens) - BEFORE, 0)]
+        self._shown = len(self._tokens)
+
+    def _released(self, certain: int) -> str:
+        """Return the beginning of the text up to a stop, or its `certain` part."""
+        places = [at for at in (self._text.find(stop) for stop in self._stops) if at >= 0]
+        if places:
+            self.stopped = True
+            certain = min(places)
+        text, self._text = self._text[: max(certain, 0)], self._text[max(certain, 0) :]
+        return text
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(tokens)) if tokens else ""
 
 
 def generate_full_document(
@@ -134,6 +230,7 @@ def draw_tokens(
     max_tokens: int,
     sampling: Sampling,
     hint: str,
+    before: Sequence[int] | Ids,
 ) -> Iterator[int]:
     """Yield up to `max_tokens` token ids, each drawn after the ones before it.
 
@@ -141,16 +238,18 @@ def draw_tokens(
         next_logits: runs the model and returns the logits (n_token,) of the next token.
         take: adds a drawn token to the document.
         hint: what a user can do about logits that are not finite.
+        before: the tokens before the first draw, as far as they are known.
 
     Raises:
         XlruntimeError: logits are not finite.
     """
-    rng = sampling.rng()
+    rng, recent = sampling.rng(), sampling.recent(before)
     for _ in range(max_tokens):
         logits = next_logits()
         if not np.isfinite(logits).all():
             raise XlruntimeError("the model gave logits that are not finite, so generation stops.", hint=hint)
-        token = sampling.draw(logits, rng)
+        token = sampling.draw(logits, rng, recent)
+        recent.append(token)
         take(token)
         yield token
 
@@ -168,4 +267,4 @@ def _generate(
         logits: npt.NDArray[np.float32] = engine.step("generate", memory, part, part)["logits"][0]  # any target
         return logits
 
-    yield from draw_tokens(next_logits, read.append, max_tokens, sampling, "Give another prompt.")
+    yield from draw_tokens(next_logits, read.append, max_tokens, sampling, "Give another prompt.", ids)

@@ -1,25 +1,35 @@
-"""Sessions: run one graph of a bundle with its memory bound in place. `GraphSession` uses ONNX Runtime."""
+"""Sessions: run one graph of a bundle with its memory bound in place. `GraphSession` uses ONNX Runtime.
+
+`Deadline` ends steps that take too long, and `check_outputs` compares what a step returned with the bundle.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
-from .bundle import Graph, MemoryEntry
-from .deadline import Deadline
+from .bundle import Graph, MemoryEntry, Tensor
 from .devices import Device
-from .errors import BundleGraphError, StepTimeoutError
+from .errors import BundleGraphError, OptionError, StepTimeoutError
 from .kernels import Kernels
 from .memory import Memory
 from .messages import first_line, listed, named
 from .placement import PlacedNode, placed_nodes
 from .providers import device_value, import_onnxruntime, onnxruntime_errors, open_session, owned_value
 
-__all__ = ["GraphSession", "Session", "SessionFactory", "running"]
+__all__ = ["Deadline", "GraphSession", "Session", "SessionFactory", "check_outputs", "running"]
+
+LONGEST_PAUSE = 1.0  # seconds between two checks of a deadline
+IDLE_LOOKS = 8  # checks without a step before the thread ends; the next step starts another
+SMALLEST_ID = {"rank": 1, "top_ids": 0}  # of outputs that count tokens; a tokenizer has none for larger ids
 
 
 class Session(Protocol):
@@ -48,6 +58,56 @@ class Session(Protocol):
 
 
 SessionFactory = Callable[[str, Graph], Session]  # opens the session of one purpose
+
+
+class Deadline:
+    """A time limit for steps, exceeded by at most a quarter. Safe to share between threads.
+
+    ONNX Runtime checks between two operators whether to stop, so a running operator is never interrupted.
+
+    Attributes:
+        seconds: how long a step may take.
+
+    Raises:
+        OptionError: it is not a positive number.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise OptionError(f"step_timeout is {seconds}, expected a positive number of seconds.")
+        self.seconds = seconds
+        self._lock = threading.Lock()
+        self._running: dict[int, tuple[float, Any]] = {}
+        self._thread: threading.Thread | None = None
+        self._idle = 0
+
+    def begin(self, options: Any) -> None:
+        """Watch a run from its start until `end`; `options` are its `onnxruntime.RunOptions`."""
+        with self._lock:
+            self._running[id(options)] = time.monotonic() + self.seconds, options
+            self._idle = 0
+            if self._thread is None or not self._thread.is_alive():  # a fork has none of its parent's threads
+                self._thread = threading.Thread(target=self._look, name="step deadline", daemon=True)
+                self._thread.start()
+
+    def end(self, options: Any) -> None:
+        """Stop watching a run. Its options can be used again."""
+        with self._lock:
+            self._running.pop(id(options), None)
+            options.terminate = False
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(min(self.seconds / 4, LONGEST_PAUSE))
+            with self._lock:
+                now = time.monotonic()
+                for until, options in self._running.values():
+                    if now > until:
+                        options.terminate = True
+                self._idle += not self._running
+                if self._idle > IDLE_LOOKS:
+                    self._thread = None
+                    return
 
 
 @contextlib.contextmanager
@@ -197,3 +257,44 @@ class GraphSession:
     def _run_options(self) -> Any:
         """Return options through which a deadline can end a run; None without a deadline."""
         return None if self._deadline is None else import_onnxruntime().RunOptions()
+
+
+def check_outputs(
+    file: Path, graph: Graph, outputs: Mapping[str, Any], sizes: Mapping[str, int], vocab_size: int
+) -> None:
+    """Raise unless a graph returned what the bundle describes. Scores that are not finite pass.
+
+    Args:
+        file: the graph's file, for messages.
+        sizes: sizes of named axes; named axes without an entry may have any size.
+
+    Raises:
+        BundleGraphError: an output differs; the message has the file, the output, and the expected and found values.
+    """
+    for name, tensor in graph.outputs.items():
+        array = outputs[name]
+        if not _is_kind(array, tensor, sizes):
+            shape = " x ".join(str(sizes.get(str(axis), axis)) for axis in tensor.shape)
+            raise _not_as_described(file, f"output {named(name)} is {_kind(array)}, expected {tensor.dtype} {shape}")
+        if name in SMALLEST_ID and array.size:
+            least, most = SMALLEST_ID[name], SMALLEST_ID[name] + vocab_size - 1
+            if array.min() < least or array.max() > most:
+                problem = f"values from {array.min()} to {array.max()}, expected {least} to {most}"
+                raise _not_as_described(file, f"output {name} has {problem}")
+
+
+def _is_kind(array: Any, tensor: Tensor, sizes: Mapping[str, int]) -> bool:
+    if not isinstance(array, np.ndarray) or array.dtype != tensor.dtype or array.ndim != len(tensor.shape):
+        return False
+    expected = [axis if isinstance(axis, int) else sizes.get(axis) for axis in tensor.shape]
+    return all(axis in (None, size) for axis, size in zip(expected, array.shape, strict=True))
+
+
+def _kind(array: npt.NDArray[Any] | object) -> str:
+    if not isinstance(array, np.ndarray):
+        return "not a tensor"
+    return f"{array.dtype} {' x '.join(map(str, array.shape)) or 'scalar'}"
+
+
+def _not_as_described(file: Path, problem: str) -> BundleGraphError:
+    return BundleGraphError(f"{file}: {problem}.", hint="Convert the checkpoint again.")

@@ -286,9 +286,10 @@ class Stream:
         return outputs
 
     def _generate(self, ids: npt.NDArray[np.int64], max_tokens: int, sampling: Sampling) -> Iterator[int]:
+        before = ids if self.pending is None else np.append(self.pending, ids)
         for segment in self._segments(self._take(ids, "the prompt")):
             self._run("score", segment)
-        yield from draw_tokens(self._next_logits, self._hold, max_tokens, sampling, "Reset the stream.")
+        yield from draw_tokens(self._next_logits, self._hold, max_tokens, sampling, "Reset the stream.", before)
 
     def _next_logits(self) -> npt.NDArray[np.float32]:
         """Run the held token; return the logits of the next one."""

@@ -1,49 +1,168 @@
-"""The interface of an encoder-decoder for applications: targets of sources, and their probabilities."""
+"""The interface of an encoder-decoder for applications: targets of sources, and their probabilities.
+
+Beam search keeps the likeliest beginnings of a target, and extends all of them by one token at a time. A beginning that
+ends leaves the search and takes its place in the beam with it, so a beam of one is greedy search. The length penalty
+is that of Wu et al. 2016 (arXiv:1609.08144), section 7, without its coverage term.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from .beam_search import Beam, SearchOptions
 from .bundle import ENCODE, Encoder
 from .documents import Ids, encode
 from .engine import Engine
 from .errors import OptionError, TooLongError, XlruntimeError
 from .load_options import LoadKeywords, LoadOptions
 from .memory import Memory
-from .opening import open_as
 from .providers import owned_value
 from .scores import Sum
 
-__all__ = ["Text", "Translation", "Translator", "load_translator"]
+__all__ = [
+    "Beam",
+    "SearchOptions",
+    "Text",
+    "Translation",
+    "Translator",
+    "length_penalty",
+    "load_translator",
+]
 
 Text = str | bytes | npt.NDArray[np.int64] | list[int]
 
 
 @dataclass(frozen=True)
-class Translation:
-    """The target that was found for a source.
+class SearchOptions:
+    """The settings of a search.
 
     Attributes:
-        text: the target.
-        ids: its tokens, without the end.
-        log_prob: natural logarithm of its probability, with the end if it has ended.
-        score: `log_prob` / length penalty, by which the search has chosen it.
-        ended: whether the model ended it; if not, it was cut off at the longest length.
+        beams: beginnings that are kept; 1 is greedy search.
+        length_penalty: exponent of the penalty; 0 compares log-probabilities, and larger ones prefer longer targets.
+        max_tokens: most tokens of a target, its end included; None: as many as the model reads.
+
+    Raises:
+        OptionError: values are out of range; lists all of them.
     """
 
-    text: str
+    beams: int = 1
+    length_penalty: float = 0.0
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.beams < 1:
+            problems.append(f"beams is {self.beams}, at least 1 is needed")
+        if not 0 <= self.length_penalty < math.inf:
+            problems.append(f"length_penalty is {self.length_penalty}, expected a number of at least 0")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            problems.append(f"max_tokens is {self.max_tokens}, at least 1 is needed")
+        if problems:
+            raise OptionError("search: " + "; ".join(problems) + ".")
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A target that a search has found for a source.
+
+    Attributes:
+        ids: its tokens, without the end.
+        log_prob: natural logarithm of its probability, with the end if it has ended.
+        score: `log_prob` / length penalty, by which targets are compared.
+        ended: whether the model ended it; if not, it was cut off at the longest length.
+        text: the target as text; empty while the search goes on.
+    """
+
     ids: tuple[int, ...]
     log_prob: float
     score: float
     ended: bool
+    text: str = ""
+
+
+def length_penalty(tokens: int, exponent: float) -> float:
+    """Return ((5 + tokens) / 6) ^ exponent, by which the log-probability of a target is divided."""
+    return float(((5 + tokens) / 6) ** exponent)
+
+
+@dataclass
+class Beam:
+    """The search for one source's target.
+
+    Attributes:
+        options: its settings.
+        end: id that ends a target.
+        longest: most tokens of a target, its end included.
+        ids: the beginnings that are extended, the likeliest first.
+        log_probs: (n,) their log-probabilities.
+        ended: the targets that have ended.
+    """
+
+    options: SearchOptions
+    end: int
+    longest: int
+    ids: list[tuple[int, ...]] = field(default_factory=lambda: [()])
+    log_probs: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
+    ended: list[Translation] = field(default_factory=list)
+
+    def extend(self, log_probs: npt.NDArray[np.float64]) -> list[int]:
+        """Extend all beginnings by the likeliest tokens.
+
+        Equal ones are ordered by their beginnings, then by the ids of tokens, so results do not depend on chance.
+
+        Args:
+            log_probs: (n, V) of each token after each beginning; minus infinity forbids one.
+
+        Returns:
+            For each new beginning the index of the one that it extends. None are left if the search has ended.
+        """
+        totals = self.log_probs[:, None] + log_probs  # (n, V)
+        parents, sums, before = [], [], self.ids
+        self.ids = []
+        for place in _largest(totals.ravel(), self.options.beams - len(self.ended)):
+            parent, token = divmod(int(place), totals.shape[1])
+            total = float(totals[parent, token])
+            if token == self.end:
+                self.ended.append(self._target(before[parent], len(before[parent]) + 1, total, True))
+            else:
+                parents.append(parent)
+                sums.append(total)
+                self.ids.append((*before[parent], token))
+        self.log_probs = np.array(sums)
+        return [] if self._is_over() else parents
+
+    @property
+    def best(self) -> Translation:
+        """The best target that has ended; if none has, the likeliest beginning."""
+        if self.ended:
+            return max(self.ended, key=lambda target: target.score)  # the first of equal ones
+        return self._target(self.ids[0], len(self.ids[0]), float(self.log_probs[0]), False)
+
+    def _is_over(self) -> bool:
+        """Return whether no beginning is left that can be extended to a better target than the best one."""
+        if not self.ids or len(self.ids[0]) == self.longest:
+            return True
+        # Log-probabilities only fall, and no penalty is larger than that of the longest target.
+        bound = float(self.log_probs[0]) / length_penalty(self.longest, self.options.length_penalty)
+        return bool(self.ended) and self.best.score >= bound
+
+    def _target(self, ids: tuple[int, ...], tokens: int, log_prob: float, ended: bool) -> Translation:
+        return Translation(ids, log_prob, log_prob / length_penalty(tokens, self.options.length_penalty), ended)
+
+
+def _largest(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int64]:
+    """Return the places of the `count` largest values above minus infinity, largest first, equal ones in order."""
+    count = min(count, len(values))
+    places = np.flatnonzero(values >= np.partition(values, len(values) - count)[len(values) - count])
+    places = places[np.argsort(-values[places], kind="stable")][:count]
+    return places[values[places] > -math.inf]
 
 
 def load_translator(folder: str | Path, **options: Unpack[LoadKeywords]) -> Translator:
@@ -52,7 +171,7 @@ def load_translator(folder: str | Path, **options: Unpack[LoadKeywords]) -> Tran
     Raises:
         BundleError: also if the bundle is a language model.
     """
-    return open_as(Translator, folder, LoadOptions(**options), translates=True)
+    return Translator.open(folder, LoadOptions(**options), translates=True)
 
 
 class Translator(Engine):
@@ -154,9 +273,7 @@ class Translator(Engine):
             last = [ids[-1] for owner in dict.fromkeys(owners) for ids in beams[owner].ids]
             tokens = np.array(last, np.int64)[:, None]
         for beam in beams:
-            best = beam.best
-            text = self.tokenizer.decode(list(best.ids))
-            yield Translation(text, best.ids, best.log_prob, best.score, best.ended)
+            yield replace(beam.best, text=self.tokenizer.decode(list(beam.best.ids)))
 
     def _log_probs(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return log-probabilities (R, V); padding and the start never continue a target."""

@@ -16,13 +16,10 @@ import numpy.typing as npt
 
 from .documents import IS_SPACE, SPACES, Tokenizer, utf8_bytes
 from .scores import LN2, DocumentScore, TokenScores, data_frame
-from .tokenizers import ByteTokenizer
-from .tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 __all__ = [
     "WordScores",
     "byte_places",
-    "counts_bytes",
     "token_anchors",
     "word_edges",
     "word_scores",
@@ -40,8 +37,8 @@ class WordScores:
         words: the n words, without white space.
         starts, ends: (n,) their places, in characters: `text[starts[0]:ends[0]] == words[0]`.
         tokens: (n,) number of tokens of each word; scored_tokens: (n,) number of them with a score.
-        bits: (n,) surprisal of each word: the sum over its scored tokens. NaN if no token has a score, as for a first
-            word that is the text's first token.
+        bits: (n,) surprisal of each word: the sum over its tokens. NaN if a token has no score, as in a first word, so
+            that no sum or mean includes a part of a word.
         total: the score of the whole text.
     """
 
@@ -57,8 +54,8 @@ class WordScores:
 
     @property
     def complete(self) -> npt.NDArray[np.bool_]:
-        """Whether each word's tokens all have a score; the text's first token has none."""
-        return self.scored_tokens == self.tokens
+        """Whether each word has tokens, and all of them have a score; the text's first token has none."""
+        return (self.scored_tokens == self.tokens) & (self.tokens > 0)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -103,7 +100,7 @@ def word_scores(text: str, tokenizer: Tokenizer, parts: Sequence[TokenScores]) -
     firsts = [part.first for part in parts if part.first is not None]
     unscored = sum(map(len, firsts))
     begun, ended = (np.concatenate([getattr(piece, at) for piece in (*firsts, *parts)]) for at in ("starts", "ends"))
-    places = token_anchors(*byte_places(begun, ended, raw, counts_bytes(tokenizer)), is_space)
+    places = token_anchors(*byte_places(begun, ended, raw, tokenizer.offsets_in_bytes), is_space)
     edges = word_edges(is_space, after_space=True)
     if len(edges) and is_space[edges[-1] :].all():  # white space at the end counts for the last word
         edges = edges[:-1]
@@ -111,6 +108,7 @@ def word_scores(text: str, tokenizer: Tokenizer, parts: Sequence[TokenScores]) -
     owners = np.searchsorted(edges, np.maximum.accumulate(places), "right")
     nats = -np.concatenate([part.log_probs for part in parts]).astype(np.float64)
     scored = np.bincount(owners[unscored:], minlength=n)[:n]
+    tokens = np.bincount(owners, minlength=n)[:n]
     bits = np.bincount(owners[unscored:], nats, minlength=n)[:n] / LN2
     bounds = np.concatenate([[0], edges, [len(raw)]]).tolist()
     words = tuple(raw[bounds[k] : bounds[k + 1]].tobytes().strip(SPACES).decode("utf-8") for k in range(n))
@@ -122,18 +120,11 @@ def word_scores(text: str, tokenizer: Tokenizer, parts: Sequence[TokenScores]) -
         words=words,
         starts=starts,
         ends=starts + np.array([len(word) for word in words], np.int64),
-        tokens=np.bincount(owners, minlength=n)[:n],
+        tokens=tokens,
         scored_tokens=scored,
-        bits=np.where(scored > 0, bits, np.nan),
+        bits=np.where((scored == tokens) & (tokens > 0), bits, np.nan),
         total=total,
     )
-
-
-def counts_bytes(tokenizer: Tokenizer) -> bool:
-    """Return whether the tokens' places in a text count bytes; otherwise they count characters."""
-    if isinstance(tokenizer, VocabularyTokenizer):
-        return tokenizer.vocabulary.kind == "bytes"
-    return isinstance(tokenizer, ByteTokenizer)
 
 
 def word_edges(is_space: npt.NDArray[np.bool_], after_space: bool) -> Array:

@@ -15,10 +15,8 @@ from typing import NoReturn
 
 from filelock import FileLock
 
-from . import emulated, linux, macos, windows
-from .programs import programs
+from . import rows
 from .runners import Attempt, Broken, Missing, Outcome, Runner, play
-from .states import crossings
 from .workshop import Workshop
 
 __all__ = ["PLATFORMS", "main"]
@@ -26,33 +24,25 @@ __all__ = ["PLATFORMS", "main"]
 Rows = Callable[[Workshop], "list[Runner] | list[Attempt]"]
 # Name: what it is, and what makes its rows.
 PLATFORMS: dict[str, tuple[str, Rows]] = {
-    "host": ("this machine: Python, C, Node, Chromium, Firefox", linux.host),
-    "haswell": (
-        "x86-64 with AVX2, by qemu: Python, C",
-        partial(emulated.x86, "Haswell", "AVX2", "avx2"),
-    ),
-    "westmere": (
-        "x86-64 with SSE4.2, by qemu: Python, C",
-        partial(emulated.x86, "Westmere", "SSE4.2", "base"),
-    ),
-    "aarch64": ("64-bit ARM, by qemu: Python, C", emulated.aarch64),
-    "windows": ("Windows on x86-64, by wine: C, Node", windows.windows),
-    "macos": ("macOS on both processors: compiled with zig, never run", macos.macos),
-    "onnxruntime": ("the oldest and the newest ONNX Runtime: Python, Node", linux.onnxruntime_versions),
-    "numpy": ("the oldest and the newest NumPy: Python", linux.numpy_versions),
-    "node": ("Node 20, 22 and 24", linux.node_versions),
-    "python": ("newer Pythons", linux.python_versions),
-    "programs": ("the documented C, C++ and Rust programs on aarch64 and Windows", programs),
-    "states": ("states saved on one platform, and continued on another", crossings),
+    "host": ("this machine: Python, C, Node, Chromium, Firefox", rows.host),
+    "haswell": ("x86-64 with AVX2, by qemu: Python, C", partial(rows.x86, "Haswell", "AVX2", "avx2")),
+    "westmere": ("x86-64 with SSE4.2, by qemu: Python, C", partial(rows.x86, "Westmere", "SSE4.2", "base")),
+    "aarch64": ("64-bit ARM, by qemu: Python, C", rows.aarch64),
+    "windows": ("Windows on x86-64, by wine: C, Node", rows.windows),
+    "macos": ("macOS on both processors: compiled with zig, never run", rows.macos),
+    "onnxruntime": ("the oldest and the newest ONNX Runtime: Python, Node", rows.onnxruntime_versions),
+    "numpy": ("the oldest and the newest NumPy: Python", rows.numpy_versions),
+    "node": ("Node 20, 22 and 24", rows.node_versions),
+    "python": ("newer Pythons", rows.python_versions),
+    "states": ("states saved on one platform, and continued on another", rows.crossings),
 }
 HEAD = ("platform", "runtime", "kernels", "cases passed", "largest difference", "low precision", "seconds")
 
 
 def attempts(name: str, workshop: Workshop, quick: bool) -> list[Attempt]:
     """Return the rows of a platform; a runner plays the kit."""
-    rows = PLATFORMS[name][1](workshop)
     spare = {("C", True), ("Python", False)} if quick else set()
-    chosen = [row for row in rows if (row.runtime, row.kernels == "none") not in spare]
+    chosen = [row for row in PLATFORMS[name][1](workshop) if (row.runtime, row.kernels == "none") not in spare]
     return [row if isinstance(row, Attempt) else _playing(row, workshop) for row in chosen]
 
 
@@ -99,17 +89,17 @@ def main(arguments: list[str] | None = None) -> None:
     workshop = Workshop(options.downloads, options.offline)
     workshop.built.mkdir(parents=True, exist_ok=True)
     with FileLock(workshop.built / "lock"):  # two runs would take the kit from each other
-        rows = [row for name in options.only or PLATFORMS for row in attempts(name, workshop, options.quick)]
-        try_all(rows, options.jobs)
+        names = options.only or PLATFORMS
+        try_all([row for name in names for row in attempts(name, workshop, options.quick)], options.jobs)
 
 
-def try_all(rows: list[Attempt], jobs: int) -> NoReturn:
-    """Try all rows, print the table, and end the process."""
+def try_all(tries: list[Attempt], jobs: int) -> NoReturn:
+    """Try all of them, print the table, and end the process."""
     print(f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}", sep="\n", flush=True)
     results = []
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         try:
-            for result, lines in pool.map(lines_of, rows):
+            for result, lines in pool.map(lines_of, tries):
                 print(*lines, sep="\n", flush=True)
                 results.append(result)
         except KeyboardInterrupt:

@@ -26,7 +26,6 @@ __all__ = ["NATIVE", "ROOT", "Workshop", "pinned"]
 ROOT = Path(__file__).resolve().parents[3]
 NATIVE, WEB = ROOT / "runtime" / "c", ROOT / "runtime" / "js"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-ARM = "aarch64-unknown-linux-gnu"
 LOCK = threading.RLock()
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -249,25 +248,6 @@ class Workshop:
             program.chmod(0o755)
             programs[name] = str(program)
         return programs
-
-    @alone
-    def rust(self, source: Path, program: Path, triple: str, libraries: Path) -> None:
-        """Compile a Rust program that links the C library, with Debian's Rust.
-
-        Args:
-            triple: what Rust calls the platform: that of this machine, or `aarch64-unknown-linux-gnu`.
-
-        Raises:
-            Broken: it does not compile.
-        """
-        folder = self.debian("bookworm", "amd64", "rustc") / "usr"
-        other = self.debian("bookworm", "arm64", "libstd-rust-dev") / "usr" / "lib" / "rustlib" / ARM
-        if not (folder / "lib" / "rustlib" / ARM).exists():
-            (folder / "lib" / "rustlib" / ARM).symlink_to(other)
-        linker = self._zig(triple.replace("-unknown", ""))["C_COMPILER"]
-        command = ["env", f"LD_LIBRARY_PATH={folder / 'lib' / 'x86_64-linux-gnu'}", str(folder / "bin" / "rustc")]
-        command += ["--sysroot", str(folder), "-O", "--target", triple, "-C", f"linker={linker}", "-L", str(libraries)]
-        _run(*command, "-l", "xlruntime", "-o", program, source, error=Broken)
 
     def newest(self, name: str) -> str:
         """Return the newest version of a Python package on the index."""

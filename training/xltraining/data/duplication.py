@@ -4,7 +4,6 @@ Every example has a new random word, so the symbols of the second half can only 
 must find a single, distant position.
 """
 
-import hashlib
 import math
 from typing import Any
 
@@ -12,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from xltraining.evaluation import Progress, evaluation_mode, no_progress
 from xltraining.language_model import IGNORED
+from xltraining.layers.seeds import generator_of
 
 __all__ = ["N_TOKEN", "DuplicationTask", "duplication_examples", "duplication_scores", "sequence_length"]
 
@@ -31,29 +32,22 @@ def duplication_examples(count: int, word_length: int, seed: int, number: int) -
 
     Targets are the next tokens in the second word, `IGNORED` elsewhere.
     """
-    # torch's generator on the CPU uses only the lowest 32 bits of a seed, so both are mixed into those.
-    mixed = hashlib.sha256(f"{seed} {number}".encode()).digest()[:4]
-    generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little"))
-    words = torch.randint(1, N_TOKEN, (count, word_length), generator=generator)
+    words = torch.randint(1, N_TOKEN, (count, word_length), generator=generator_of(seed, number))
     tokens = F.pad(words, (1, 0)).repeat(1, 2)  # (B,S)
     targets = torch.full_like(tokens, IGNORED)
     targets[:, word_length + 1 : -1] = words
     return tokens, targets
 
 
-@torch.no_grad()
 def duplication_scores(model: Any, tokens: Tensor, targets: Tensor) -> tuple[float, float]:
     """Return bits per symbol of the second word, and the fraction of its symbols predicted right, over examples (B,S).
 
     The model is in evaluation mode during the call.
     """
-    device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    hidden, _ = model(tokens.to(device))
     scored = targets != IGNORED
-    log_probs = model.all_log_probs(hidden).cpu()[scored]  # (N,V)
-    model.train(was_training)
+    with evaluation_mode(model) as device:
+        hidden, _ = model(tokens.to(device))
+        log_probs = model.all_log_probs(hidden).cpu()[scored]  # (N,V)
     nats = F.nll_loss(log_probs, targets[scored]).item()
     return nats / math.log(2), (log_probs.argmax(dim=-1) == targets[scored]).float().mean().item()
 
@@ -81,10 +75,13 @@ class DuplicationTask:
         """Return tokens and targets (B,S) int64 of examples that no step uses."""
         return duplication_examples(count, self.word_length, self.seed, 0)
 
-    def evaluate(self, model: Any) -> dict[str, float]:
+    def evaluate(self, model: Any, progress: Progress = no_progress) -> dict[str, float]:
         """Return bits per symbol and accuracy on held-out examples."""
         tokens, targets = self.held_out_examples(_HELD_OUT_EXAMPLES)
-        parts = zip(tokens.split(self.batch_size), targets.split(self.batch_size), strict=True)
-        scores = torch.tensor([[*duplication_scores(model, *part), len(part[0])] for part in parts]).double()
-        bits, accuracy = (scores[:, :2].T @ scores[:, 2] / _HELD_OUT_EXAMPLES).tolist()
+        sums, done = torch.zeros(2, dtype=torch.float64), 0
+        for part in zip(tokens.split(self.batch_size), targets.split(self.batch_size), strict=True):
+            sums += torch.tensor(duplication_scores(model, *part), dtype=torch.float64) * len(part[0])
+            done += len(part[0])
+            progress(done * self.word_length, _HELD_OUT_EXAMPLES * self.word_length)
+        bits, accuracy = (sums / _HELD_OUT_EXAMPLES).tolist()
         return {"valid_bits_per_symbol": bits, "valid_accuracy": accuracy}

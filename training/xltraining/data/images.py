@@ -13,7 +13,7 @@ from torch import Tensor
 
 from xltraining.config_fields import ModelConfig
 from xltraining.data.photos import Photo, photos_sha256, random_crop
-from xltraining.evaluation import evaluate
+from xltraining.evaluation import Progress, evaluate, no_progress
 from xltraining.language_model import LanguageModel
 from xltraining.training_config import TrainingConfig
 
@@ -90,8 +90,8 @@ class ImageTask:
         read = torch.stack([image_document(image)[start : start + self.segment_len + 1] for image in images]).long()
         return read[:, :-1], read[:, 1:]
 
-    def evaluate(self, model: LanguageModel) -> dict[str, float]:
+    def evaluate(self, model: LanguageModel, progress: Progress = no_progress) -> dict[str, float]:
         """Return bits per byte, which are the bits per dimension of the literature, of held-out images."""
         images = random_images(self._valid_photos, self._side, 0, range(_HELD_OUT_IMAGES))
         text = torch.cat([image_document(image) for image in images])
-        return {"valid_bits_per_byte": evaluate(model, text, self.segment_len, len(images))}
+        return {"valid_bits_per_byte": evaluate(model, text, self.segment_len, len(images), progress)}

@@ -13,14 +13,15 @@ from torch import Tensor
 from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.encoder_decoder.config import END, FIRST_BYTE, PAD, START
 from xltraining.errors import DataError
+from xltraining.evaluation import Progress, evaluation_mode, no_progress
+from xltraining.language_model import IGNORED
+from xltraining.layers.seeds import generator_of
 from xltraining.messages import listed
 
-__all__ = ["IGNORED", "Pair", "PairsTask", "read_pairs"]
+__all__ = ["Pair", "PairsTask", "read_pairs"]
 
 Pair = tuple[bytes, bytes]
 """Source and target."""
-
-IGNORED = -100  # a target that is not scored: the `ignore_index` of torch's cross_entropy
 
 
 class PairsTask:
@@ -77,9 +78,7 @@ class PairsTask:
 
     def _ordered(self, epoch: int) -> list[list[int]]:
         """Return the indices of each batch of an epoch: pairs of similar lengths, in random order."""
-        # torch's generator on the CPU uses only the lowest 32 bits of a seed, so both are mixed into those.
-        mixed = hashlib.sha256(f"{self.seed} {epoch}".encode()).digest()[:4]
-        generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little"))
+        generator = generator_of(self.seed, epoch)
         order = torch.randperm(len(self._pairs), generator=generator).tolist()
         whole = order[: len(order) // self.batch_size * self.batch_size]
         whole.sort(key=lambda index: tuple(map(len, reversed(self._pairs[index]))))  # stable: ties keep their order
@@ -94,26 +93,24 @@ class PairsTask:
         source, tokens = _padded(sources, self.config.source_len, PAD), _padded(read, S, PAD)
         return torch.cat([source, tokens], dim=1), _padded([[*target, END] for target in targets], S, IGNORED)
 
-    @torch.no_grad()
-    def evaluate(self, model: Any) -> dict[str, float]:
+    def evaluate(self, model: Any, progress: Progress = no_progress) -> dict[str, float]:
         """Return bits per symbol of held-out targets, and the fraction of symbols that are the model's first choice.
 
         Each symbol is predicted from the true symbols before it. The end of a target is a symbol, too.
         """
-        was_training = model.training
-        model.eval()
         nats, right, count = 0.0, 0, 0
-        device = next(model.parameters()).device
         pairs = sorted(self._valid, key=lambda pair: tuple(map(len, reversed(pair))))
-        for start in range(0, len(pairs), self.batch_size):
-            tokens, targets = (each.to(device) for each in self._tensors(pairs[start : start + self.batch_size]))
-            hidden, _ = model(tokens)
-            scored = targets != IGNORED
-            log_probs, wanted = model.all_log_probs(hidden)[scored], targets[scored]  # (N,V), (N,)
-            nats += F.nll_loss(log_probs, wanted, reduction="sum").item()
-            right += int((log_probs.argmax(dim=-1) == wanted).sum())
-            count += len(wanted)
-        model.train(was_training)
+        total = sum(len(target) + 1 for _, target in pairs)
+        with evaluation_mode(model) as device:
+            for start in range(0, len(pairs), self.batch_size):
+                tokens, targets = (each.to(device) for each in self._tensors(pairs[start : start + self.batch_size]))
+                hidden, _ = model(tokens)
+                scored = targets != IGNORED
+                log_probs, wanted = model.all_log_probs(hidden)[scored], targets[scored]  # (N,V), (N,)
+                nats += F.nll_loss(log_probs, wanted, reduction="sum").item()
+                right += int((log_probs.argmax(dim=-1) == wanted).sum())
+                count += len(wanted)
+                progress(count, total)
         return {"valid_bits_per_symbol": nats / count / math.log(2), "valid_accuracy": right / count}
 
 

@@ -3,26 +3,26 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
+import torch
 from torch import Tensor
 
 from xltraining.config_fields import ModelConfig
-from xltraining.data.byte_streams import ByteStreams, read_bytes
 from xltraining.data.duplication import N_TOKEN, DuplicationTask, sequence_length
 from xltraining.data.images import ImageTask, image_problems
 from xltraining.data.pairs import PairsTask
 from xltraining.data.photos import read_photos
-from xltraining.data.prepared_task import PreparedTask
-from xltraining.data.token_shards import is_prepared
-from xltraining.data.tokenizer_file import TokenizerFile
+from xltraining.data.streams import ByteText, OrderedStreams, ShuffledStreams, Text, TokenStreams, read_bytes
+from xltraining.data.token_shards import check_digests, is_prepared, read_prepared
+from xltraining.data.tokenizer_file import TokenizerFile, TokenizerKind
 from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.errors import ConfigError, DataError
-from xltraining.evaluation import evaluate
+from xltraining.evaluation import Progress, evaluate, no_progress
 from xltraining.language_model import LanguageModel
 from xltraining.training_config import TrainingConfig
 
-__all__ = ["Task", "TextTask", "check_task", "make_task"]
+__all__ = ["StreamTask", "Task", "check_task", "make_task", "prepared_task", "text_task"]
 
 _VALID_STREAMS = 8  # the held-out text is walked as so many streams, for speed
 
@@ -61,41 +61,93 @@ class Task(Protocol):
     def batch(self, step: int, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return tokens and targets of some rows of a step (from 0), both (rows,S) int64; -100 is not scored."""
 
-    def evaluate(self, model: LanguageModel) -> dict[str, float]:
+    def evaluate(self, model: LanguageModel, progress: Progress = no_progress) -> dict[str, float]:
         """Return figures on held-out data, by their names in the log."""
 
 
-class TextTask:
-    """The task of predicting contiguous streams of bytes."""
+class StreamTask:
+    """The task of predicting contiguous streams of bytes or prepared tokens."""
 
-    unit = "byte"
-    tokenizer = "bytes"
-    bytes_per_target = None
     carries_memory = True
 
-    def __init__(self, text: Tensor, valid_text: Tensor, batch_size: int, segment_len: int, seed: int) -> None:
-        """Train on `text` (N,) uint8, evaluate on `valid_text`, which may be empty.
+    def __init__(
+        self,
+        streams: TokenStreams,
+        valid: Text | None,
+        *,
+        text_sha256: str,
+        unit: str = "byte",
+        tokenizer: str | TokenizerFile = "bytes",
+        text_bytes: tuple[int, int] | None = None,
+    ) -> None:
+        """Train on streams of a text, evaluate on another one if there is one.
+
+        Args:
+            text_bytes: bytes of the training text and of the held-out text, if tokens are not bytes.
 
         Raises:
-            DataError: the training text is too short, or the held-out text is a single byte.
+            DataError: the held-out text is a single token.
         """
-        if len(valid_text) == 1:
-            raise DataError("the held-out text is one byte long.", hint="Give at least two bytes, or no text.")
-        self.text_sha256 = hashlib.sha256(text.numpy().tobytes()).hexdigest()
-        self._streams = ByteStreams(text, batch_size, segment_len, seed)
-        self._valid_text = valid_text
-        self.segment_len = segment_len
-        self.held_out = len(valid_text) > 0
+        if valid is not None and len(valid) < 2:
+            raise DataError(f"the held-out text is one {unit} long.", hint="Give at least two, or no held-out text.")
+        self._streams, self._valid, self._text_bytes = streams, valid, text_bytes
+        self.unit, self.tokenizer, self.text_sha256 = unit, tokenizer, text_sha256
+        self.segment_len = streams.segment_len
+        self.held_out = valid is not None
+        self.bytes_per_target = None if text_bytes is None else text_bytes[0] / len(streams.text)
 
     def batch(self, step: int, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return tokens and targets of some rows of a step (from 0), both (rows,S) int64."""
-        tokens, targets = self._streams.batch(step)
-        return tokens[rows], targets[rows]
+        return self._streams.batch(step, rows)
 
-    def evaluate(self, model: LanguageModel) -> dict[str, float]:
-        """Return bits per byte of the held-out text."""
-        streams = min(_VALID_STREAMS, len(self._valid_text) // 2)
-        return {"valid_bits_per_byte": evaluate(model, self._valid_text, self.segment_len, streams)}
+    def evaluate(self, model: LanguageModel, progress: Progress = no_progress) -> dict[str, float]:
+        """Return bits per token of the held-out text; if tokens are not bytes, also bits per byte and perplexity."""
+        assert self._valid is not None
+        count = len(self._valid)
+        tokens = torch.from_numpy(self._valid.read(0, count))
+        bits = evaluate(model, tokens, self.segment_len, min(_VALID_STREAMS, count // 2), progress)
+        scores = {f"valid_bits_per_{self.unit}": bits}
+        if self._text_bytes is None:
+            return scores
+        return scores | {"valid_bits_per_byte": bits * count / self._text_bytes[1], "valid_perplexity": 2**bits}
+
+
+def text_task(text: Tensor, valid_text: Tensor, training: TrainingConfig, segment_len: int) -> StreamTask:
+    """Return the task of a text (N,) uint8; the held-out text may be empty.
+
+    Raises:
+        DataError: the training text is too short, or the held-out text is a single byte.
+    """
+    streams = OrderedStreams(ByteText(text), training.batch_size, segment_len, training.seed)
+    digest = hashlib.sha256(text.numpy().tobytes()).hexdigest()
+    return StreamTask(streams, ByteText(valid_text) if len(valid_text) else None, text_sha256=digest)
+
+
+def prepared_task(folder: Path, n_token: int, training: TrainingConfig, segment_len: int) -> StreamTask:
+    """Return the task of prepared data, of its split `train`, and of its split `valid` if it has one.
+
+    Raises:
+        DataError: the folder is damaged, changed, too short, or has another vocabulary than the model.
+    """
+    data = read_prepared(folder)
+    if data.n_token != n_token:
+        raise DataError(
+            f"{folder}: a vocabulary of {data.n_token:,}, but the model has {n_token:,} tokens.",
+            hint="Leave n_token out, or prepare the data with the model's vocabulary.",
+        )
+    check_digests(data)
+    if "train" not in data.splits:
+        raise DataError(f"{folder}: no split named train.", hint="Prepare the data again.")
+    text, valid, content = data.splits["train"], data.splits.get("valid"), data.tokenizer_file()
+    kind = ShuffledStreams if training.shuffle else OrderedStreams
+    return StreamTask(
+        kind(text, training.batch_size, segment_len, training.seed, n_token),
+        valid,
+        text_sha256=data.sha256,
+        unit=data.unit,
+        tokenizer="bytes" if content is None else TokenizerFile(cast(TokenizerKind, data.tokenizer["kind"]), content),
+        text_bytes=None if data.unit == "byte" else (text.text_bytes, 0 if valid is None else valid.text_bytes),
+    )
 
 
 def check_task(model: ModelConfig, training: TrainingConfig) -> None:
@@ -152,10 +204,9 @@ def make_task(
             raise DataError(
                 "prepared data has its own held-out text.", hint="Name its folder alone, without other files."
             )
-        return PreparedTask(Path(train_files[0]), model.n_token, training, model.tgt_len)
+        return prepared_task(Path(train_files[0]), model.n_token, training, model.tgt_len)
     if training.shuffle:
         raise DataError("shuffle needs documents.", hint="Prepare the text with `xlexport prepare` first.")
     if not train_files:
         raise DataError("no text was given to train on.", hint="Name one or more text files.")
-    text, valid_text = read_bytes(train_files), read_bytes(valid_files)
-    return TextTask(text, valid_text, training.batch_size, model.tgt_len, training.seed)
+    return text_task(read_bytes(train_files), read_bytes(valid_files), training, model.tgt_len)

@@ -62,6 +62,11 @@ class Split:
     documents: int
     documents_file: str
 
+    @property
+    def name(self) -> str:
+        """What messages call its text."""
+        return f"{self.folder}: the training text"
+
     def __len__(self) -> int:
         """Return the number of tokens."""
         return sum(shard.tokens for shard in self.shards)

@@ -6,8 +6,8 @@ runs each of them twice, with the same random numbers. A Reformer's layer is two
 y2 = x2 + G(y1). Blocks may also read a third input, the encoder's output: its gradient is the sum over them.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from xltraining.layers.random_state import RandomState
 from xltraining.layers.swapping import LayerStore, present
 
 __all__ = ["Block", "run_blocks"]
@@ -70,12 +69,30 @@ def run_blocks(
     return first, second
 
 
+class _RandomState:
+    """State of the random number generators at one moment, so that a block that runs twice draws the same numbers."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Restore this state in the block; afterwards the current random numbers continue."""
+        with torch.random.fork_rng([self.device] if self.cuda is not None else []):
+            torch.set_rng_state(self.cpu)
+            if self.cuda is not None:
+                torch.cuda.set_rng_state(self.cuda, self.device)
+            yield
+
+
 class _Run:
     """One forward pass, and the values that its backward pass needs in addition to the last streams."""
 
     def __init__(self, layers: Sequence[Sequence[Block]], store: LayerStore | None) -> None:
         self.layers, self.store = layers, store
-        self.states: list[list[RandomState]] = [[] for _ in layers]
+        self.states: list[list[_RandomState]] = [[] for _ in layers]
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters that need a gradient, in the order of `backward`'s gradients."""
@@ -92,7 +109,7 @@ class _Run:
             for index, blocks in enumerate(self.layers):
                 with present(self.store, index, index + 1):
                     for block in blocks:
-                        self.states[index].append(RandomState(first.device))
+                        self.states[index].append(_RandomState(first.device))
                         first, second = second, first + block.run(second, source, False)
         return first, second
 

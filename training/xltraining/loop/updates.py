@@ -5,7 +5,6 @@ carries its own memory. An update follows the mean gradient of all groups. With 
 by the number of the update and of the group, so it does not matter which process computes a group.
 """
 
-import hashlib
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -17,14 +16,63 @@ from torch.optim.swa_utils import AveragedModel
 from xltraining.data.tasks import Task
 from xltraining.errors import ConfigError
 from xltraining.language_model import LanguageModel
+from xltraining.layers.seeds import mixed_seed
 from xltraining.loop.fast_dropout import use_fast_dropout
-from xltraining.loop.losses import check_loss, first_intermediate, update_loss
 from xltraining.loop.optimizers import make_optimizers
 from xltraining.loop.processes import Processes, joined_rows, split_rows
 from xltraining.messages import first_line
 from xltraining.training_config import TrainingConfig, learning_rate
+from xltraining.transformer_xl import TransformerXL
 
-__all__ = ["Updates"]
+__all__ = ["Updates", "first_intermediate", "update_loss"]
+
+
+def first_intermediate(config: TrainingConfig, n_layer: int, step: int) -> int | None:
+    """Return the lowest layer (from 1) whose intermediate loss counts in an update (from 0), or None if none does.
+
+    Layer l of n counts during the first l / 2n of the run, so after half of it only the last layer does (Al-Rfou et al.
+    2018, arXiv:1808.04444, section 3.2).
+    """
+    if not config.auxiliary:
+        return None
+    counting = [layer for layer in range(1, n_layer) if step * 2 * n_layer < config.steps * layer]
+    return min(counting, default=None)
+
+
+def update_loss(
+    model: LanguageModel,
+    tokens: Tensor,
+    targets: Tensor,
+    memory: Any,
+    half: bool = False,
+    intermediate: int | None = None,
+) -> tuple[Tensor, Tensor, Any]:
+    """Run one segment.
+
+    Args:
+        tokens, targets: (B,S) int64; targets of -100 do not count.
+        memory: memory of the segment before it, or None.
+        half: count only the later half of the positions (section 4.2 of Dai et al. 2019): S // 2 of them are left out.
+        intermediate: lowest layer (from 1) that also predicts, through the same output layer; None: only the last.
+
+    Returns:
+        The loss to minimise, which is the sum over all predicting layers; the loss of the last layer alone, without
+        gradient; the new memory.
+    """
+    first = targets.shape[1] // 2 if half else 0
+    targets = targets[:, first:]
+    if intermediate is None:
+        hidden, memory = model(tokens, memory)
+        loss = model.loss(hidden[:, first:], targets)
+        return loss, loss.detach(), memory
+    assert isinstance(model, TransformerXL)
+    outputs, memory = model.forward_layers(tokens, memory)
+    *lower, last = (model.dropout(output)[:, first:] for output in outputs[intermediate - 1 :])
+    own = model.loss(last, targets)
+    total = own
+    for hidden in lower:
+        total = total + model.loss(hidden, targets)
+    return total, own.detach(), memory
 
 
 class _GroupLoss(nn.Module):
@@ -47,11 +95,13 @@ class Updates:
         """Prepare a model for updates.
 
         Raises:
-            ConfigError: the batch cannot be divided among the processes, or torch.compile does not work here.
+            ConfigError: the batch cannot be divided among the processes, the model has no auxiliary losses, or
+                torch.compile does not work here.
         """
         self.model, self.config, self.processes = model, config, processes
         self._store = model.store
-        check_loss(model, config)
+        if config.auxiliary and not isinstance(model, TransformerXL):
+            raise ConfigError(f"auxiliary losses are for Transformer-XL, found {type(model).__name__}.")
         self._divide(config.micro_batches or processes.count)
         self.device = next(model.parameters()).device
         if self.device.type == "cpu" and not config.compile:
@@ -98,7 +148,7 @@ class Updates:
         intermediate = first_intermediate(self.config, getattr(self.model.config, "n_layer", 1), step)
         for place, group in enumerate(self._own):
             if self.groups > 1:
-                torch.manual_seed(_mixed(self.config.seed, step, group))
+                torch.manual_seed(mixed_seed(self.config.seed, step, group))
             part = slice(group * rows, (group + 1) * rows)
             tokens, targets = (each.to(self.device) for each in task.batch(step, part))
             memory = None
@@ -207,8 +257,3 @@ def _check_compiler(device: torch.device) -> None:
             f"torch.compile does not work on this machine ({first_line(error)}).",
             hint="Install a C++ compiler such as g++, or train without compile.",
         ) from error
-
-
-def _mixed(seed: int, step: int, group: int) -> int:
-    """Return a seed for a group of an update. Torch's generator on the CPU uses only the lowest 32 bits."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {step} {group}".encode()).digest()[:4], "little")

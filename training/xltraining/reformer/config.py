@@ -28,7 +28,7 @@ _LAYER_SETTINGS = {
 class ReformerConfig(ModelConfig):
     """Hyper-parameters of a Reformer (Kitaev et al. 2020).
 
-    The defaults are for training; other values are for checkpoints of other code bases.
+    The defaults are those of checkpoints that lack a field. New models have those of `for_training`.
 
     Raises:
         ConfigError: fields are invalid. The message lists all of them.
@@ -75,7 +75,9 @@ class ReformerConfig(ModelConfig):
     mem_len: int = setting(512, "Earlier tokens that each layer remembers.", minimum=1, common=True)
     """M, the reach of LSH and full attention; local attention sees its own chunk and the chunks before it."""
     position: Literal["axial", "axial_sum", "absolute", "sinusoid", "rotary"] = setting(
-        "axial", "Kind of positions: embeddings by axes, their sum, one embedding each, sinusoids, or rotary."
+        "axial",
+        "Kind of positions: rotary or sinusoid for documents of any length; axial, axial_sum or absolute for "
+        "max_positions. axial_shape and axial_dims choose axial.",
     )
     axial_shape: tuple[int, ...] = setting(
         (64, 128), "Rows and columns of the table of positions.", longest=_MOST_PARTS
@@ -166,14 +168,16 @@ class ReformerConfig(ModelConfig):
 
     @classmethod
     def for_training(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a new model; the kind of positions decides how many there are."""
-        chosen = {"position": cls.position, "axial_shape": cls.axial_shape, "d_model": cls.d_model, **values}
+        """Return the values of a new model: positions without end, unless the user chooses embeddings for them."""
+        axial = "axial_shape" in values or "axial_dims" in values
+        chosen = {"position": "axial" if axial else "rotary", **values}
         if chosen["position"] in ("sinusoid", "rotary"):
-            return {"max_positions": 0, **values}
+            return {"max_positions": 0, **chosen}
         if chosen["position"] == "axial":
-            dims = (chosen["d_model"] // 4, chosen["d_model"] - chosen["d_model"] // 4)
-            return {"max_positions": math.prod(chosen["axial_shape"]), "axial_dims": dims, **values}
-        return dict(values)
+            width = chosen.get("d_model", cls.d_model)
+            cells = math.prod(chosen.get("axial_shape", cls.axial_shape))
+            return {"max_positions": cells, "axial_dims": (width // 4, width - width // 4), **chosen}
+        return chosen
 
     @classmethod
     def without_effect(cls, values: Mapping[str, Any]) -> Iterator[str]:
@@ -184,7 +188,7 @@ class ReformerConfig(ModelConfig):
             if idle and kind not in layers and set(_LAYERS).issuperset(layers):  # an unknown kind is reported elsewhere
                 yield f"{', '.join(idle)}: only with {kind} layers, but attn_layers is {','.join(layers)}"
         axes = [name for name in ("axial_dims", "axial_shape") if name in values]
-        if axes and values.get("position", cls.position) != "axial":
+        if axes and values.get("position", "axial") != "axial":
             yield f"{', '.join(axes)}: only for position axial"
         elif axes:
             rows, widths = len(values.get("axial_shape", (0, 0))), len(values.get("axial_dims", (0, 0)))

@@ -21,7 +21,6 @@ into chunks. A query sees the earlier rows of its own chunk and of the chunks be
 and into the round before. A key counts once for each round. The covered keys also depend on later tokens.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from xltraining.layers.seeds import generator_of
 
 __all__ = [
     "Buckets",
@@ -69,12 +70,8 @@ def draw_rotations(n_head: int, d_head: int, columns: int, n_hashes: int, seed: 
     Each round has its own seed, so that the rotations for 8 rounds begin with those for 4. Columns of equal length give
     buckets of equal expected size: with plain Gaussian columns, the sizes follow the columns' lengths.
     """
-    rounds = []
-    for index in range(n_hashes):
-        # torch's generator on the CPU uses only the lowest 32 bits of a seed, so all three are mixed into those.
-        mixed = hashlib.sha256(f"{seed} {layer} {index}".encode()).digest()[:4]
-        generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little"))
-        rounds.append(torch.randn(n_head, d_head, columns, generator=generator, device="cpu"))
+    generators = (generator_of(seed, layer, index) for index in range(n_hashes))
+    rounds = [torch.randn(n_head, d_head, columns, generator=each, device="cpu") for each in generators]
     return unit_columns(torch.stack(rounds, dim=1))
 
 

@@ -44,10 +44,6 @@ class EncoderDecoderArchitecture(Architecture):
 
         return EncoderDecoderStep(model)
 
-    def kind(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
-        """Return the kind of a model, for messages."""
-        return "an encoder-decoder"
-
     def available(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> Collection[str]:
         """Return no options: a target is read up to its longest length."""
         return ()

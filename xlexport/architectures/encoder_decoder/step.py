@@ -14,31 +14,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from xlexport.architectures.detail import describe, described
-from xlexport.architectures.step import (
-    Form,
-    StepTensor,
-    carried_inputs,
-    carried_outputs,
-    example_of,
-    traced_outputs,
-)
+from xlexport.architectures.step import StepTensor, carried_inputs, carried_outputs, example_of, traced_outputs
+from xlexport.architectures.step_module import TARGETS, TOKENS, StepModule, describe_softmax, purposes_of
 from xlruntime.bundle import Feed, MemoryEntry
 from xltraining.encoder_decoder import DecoderMemory, EncoderDecoder
-from xltraining.encoder_decoder.blocks import Attention, CrossAttention, DecoderAttention, EncoderAttention, FeedForward
 from xltraining.encoder_decoder.config import PAD
+from xltraining.encoder_decoder.model import Attention, CrossAttention, DecoderAttention, EncoderAttention, FeedForward
 from xltraining.layers.sinusoids import sinusoids
 
 __all__ = ["EncoderDecoderStep", "project_memory"]
 
 
-class EncoderDecoderStep(nn.Module):
-    """One module that computes the outputs of all graphs of a bundle; the exporter cuts it by purpose.
+class EncoderDecoderStep(StepModule):
+    """The step module of an encoder-decoder.
 
     B, S and L (batch, segment, source) are free; all other sizes are fixed by the model.
 
@@ -47,7 +40,6 @@ class EncoderDecoderStep(nn.Module):
     """
 
     traceable = False
-    forms: ClassVar[Mapping[str, Form]] = {}
 
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
@@ -93,8 +85,8 @@ class EncoderDecoderStep(nn.Module):
         * `position`: tokens of the target before the segment.
         """
         return (
-            StepTensor("targets", "int64", ("batch", "segment"), Feed("targets")),
-            StepTensor("tokens", "int64", ("batch", "segment"), Feed("tokens")),
+            TARGETS,
+            TOKENS,
             StepTensor("position", "int64", ("batch",), Feed("position")),
             StepTensor("source", "int64", ("sources", "source_tokens"), Feed("source")),
             *(replace(tensor, feed=Feed("constant")) for tensor in self._encoded("batch", "source")),
@@ -104,15 +96,7 @@ class EncoderDecoderStep(nn.Module):
     @property
     def purposes(self) -> dict[str, tuple[StepTensor, ...]]:
         """The graphs that are cut out of `forward`, and the outputs of each."""
-        V = self.config.n_token
-        log_prob = StepTensor("log_prob", "float32", ("batch", "segment"))
-        carried = carried_outputs(self.memory)
-        return {
-            "encode": self.encoded,
-            "score": (log_prob, *carried),
-            "generate": (StepTensor("logits", "float32", ("batch", V)), *carried),
-            "detail": (log_prob, *described(V), *carried),
-        }
+        return {"encode": self.encoded, **purposes_of(self.config.n_token, carried_outputs(self.memory))}
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with; every free axis is longer than 1, because tracing would fix it."""
@@ -130,7 +114,7 @@ class EncoderDecoderStep(nn.Module):
         outputs |= carried
         outputs["log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
         outputs["logits"] = hidden[:, -1] @ self.word_emb.weight.T
-        outputs |= describe([((0, self.config.n_token), (torch.zeros(1, 1), log_probs.flatten(0, 1)))], targets)
+        outputs |= describe_softmax(log_probs, targets)
         return tuple(outputs[name] for name in traced_outputs(self))
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
@@ -187,15 +171,6 @@ class EncoderDecoderStep(nn.Module):
         reach = position.view(-1, 1, 1) + steps.view(1, S, 1)  # tokens before each
         seen = (distance >= 0) & (distance <= reach)  # (B, S, tgt_len + S)
         return torch.where(seen, 0.0, -math.inf).unsqueeze(1)
-
-    def first_rows(self) -> Mapping[str, Tensor]:
-        """Return an empty mapping, because a target starts with no memory."""
-        return {}
-
-    def discard(self) -> None:
-        """Release all weights, including the trained model's; neither can run afterwards."""
-        for tensor in (*self.parameters(), *self.buffers()):
-            tensor.data = torch.empty(0)
 
 
 def _projected(block: Attention, rows: Tensor) -> tuple[Tensor, Tensor]:

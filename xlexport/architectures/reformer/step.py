@@ -18,7 +18,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from xlexport.architectures.detail import describe, described
 from xlexport.architectures.reformer.attention import (
     KEY_EPSILON,
     ChunkLSH,
@@ -29,14 +28,8 @@ from xlexport.architectures.reformer.attention import (
     hash_buckets,
 )
 from xlexport.architectures.ring import Ring
-from xlexport.architectures.step import (
-    Form,
-    StepTensor,
-    carried_inputs,
-    carried_outputs,
-    example_of,
-    traced_outputs,
-)
+from xlexport.architectures.step import Form, StepTensor, carried_inputs, carried_outputs, example_of, traced_outputs
+from xlexport.architectures.step_module import TARGETS, TOKENS, StepModule, describe_softmax, purposes_of
 from xlruntime.bundle import Feed, Layout, MemoryEntry
 from xltraining.reformer import Reformer, ReformerMemory
 from xltraining.reformer.model import ReversibleLayer
@@ -121,8 +114,8 @@ class FeedForwardStep(nn.Module):
         return result
 
 
-class ReformerStep(nn.Module):
-    """One module that computes the outputs of all graphs of a bundle; the exporter cuts it by purpose.
+class ReformerStep(StepModule):
+    """The step module of a Reformer.
 
     B, S and C (batch, segment, capacity) are free; all other sizes are fixed by the model.
 
@@ -170,15 +163,11 @@ class ReformerStep(nn.Module):
         * `window`: the largest number of keys that a query reaches, itself included;
         * `n_hashes`: rounds that count.
         """
-        targets = StepTensor("targets", "int64", ("batch", "segment"), Feed("targets"))
-        # Tracing reads the segment's length from the last input that has it. This must not be `targets`, or the
-        # generate graph would need them.
-        tokens = StepTensor("tokens", "int64", ("batch", "segment"), Feed("tokens"))
         if self.whole:
-            return targets, tokens
+            return TARGETS, TOKENS
         return (
-            targets,
-            tokens,
+            TARGETS,
+            TOKENS,
             StepTensor("position", "int64", ("batch",), Feed("position")),
             StepTensor("offset", "int64", (1,), Feed("offset", ring="capacity")),
             StepTensor("window", "int64", (1,), Feed("window", ring="capacity")),
@@ -190,18 +179,13 @@ class ReformerStep(nn.Module):
     def purposes(self) -> dict[str, tuple[StepTensor, ...]]:
         """The graphs that are cut out of `forward`, and the outputs of each.
 
-        * `log_prob`: log-probability of each target, in nats;
-        * `logits`: logits of the last position;
-        * `rank`: rank of each target, where 1 is the most probable token;
-        * `entropy`: in nats;
-        * `top_ids`, `top_log_probs`: the most probable tokens, best first;
+        In addition to those of `purposes_of`:
+
         * `overflow`: for each LSH layer, the number of (head, round) pairs in which a token could see more keys than
           the rule allows; not under rule `chunk`;
         * `bucket_i`: bucket ids.
         """
         config = self.config
-        log_prob = StepTensor("log_prob", "float32", ("batch", "segment"))
-        logits = StepTensor("logits", "float32", ("batch", config.n_token))
         lsh = [index for index, kind in enumerate(config.attn_layers) if kind == "lsh"]
         if self.whole:
             ids = ("batch", config.n_head, config.n_hashes, "segment")
@@ -210,12 +194,8 @@ class ReformerStep(nn.Module):
             carried = carried_outputs(self.memory)
         if lsh and config.rule != "chunk":
             carried = (StepTensor("overflow", "int32", ("batch", "segment", len(lsh))), *carried)
-        purposes = {
-            "score": (log_prob, *carried),
-            "generate": (logits, *carried),
-            "detail": (log_prob, *described(config.n_token), *carried),
-        }
-        return purposes if self.whole else {**purposes, "score_few": (log_prob, *carried)}
+        purposes = purposes_of(config.n_token, carried)
+        return purposes if self.whole else {**purposes, "score_few": purposes["score"]}
 
     @property
     def forms(self) -> Mapping[str, Form]:
@@ -244,8 +224,7 @@ class ReformerStep(nn.Module):
             outputs[f"{prefix}log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
             outputs[f"{prefix}logits"] = self.head(hidden[:, -1])
             if not prefix:
-                vocabulary = ((0, self.config.n_token), (torch.zeros(1, 1), log_probs.flatten(0, 1)))
-                outputs |= describe([vocabulary], targets)
+                outputs |= describe_softmax(log_probs, targets)
         return tuple(outputs[name] for name in traced_outputs(self))
 
     def _run(self, tokens: Tensor, tensors: Mapping[str, Tensor], few: bool) -> tuple[Tensor, dict[str, Tensor]]:
@@ -275,15 +254,6 @@ class ReformerStep(nn.Module):
     @property
     def _attention(self) -> list[AttentionStep]:
         return [cast(AttentionStep, layer) for layer in self.attention]
-
-    def first_rows(self) -> Mapping[str, Tensor]:
-        """Return an empty mapping, because a document starts with no memory."""
-        return {}
-
-    def discard(self) -> None:
-        """Release all weights, including the trained model's; neither can run afterwards."""
-        for tensor in (*self.parameters(), *self.buffers()):
-            tensor.data = torch.empty(0)
 
 
 class _Carried:

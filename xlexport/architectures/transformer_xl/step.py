@@ -24,15 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xlexport.architectures.detail import describe, described
-from xlexport.architectures.step import (
-    Form,
-    StepTensor,
-    carried_inputs,
-    carried_outputs,
-    example_of,
-    traced_outputs,
-)
+from xlexport.architectures.step import Form, StepTensor, carried_inputs, carried_outputs, example_of, traced_outputs
+from xlexport.architectures.step_module import TARGETS, TOKENS, StepModule, describe, purposes_of
 from xlexport.architectures.transformer_xl.attention import (
     BiasedAttention,
     GatheredAttention,
@@ -45,16 +38,18 @@ from xlexport.architectures.transformer_xl.attention import (
 )
 from xlruntime.bundle import Feed, MemoryEntry
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
-from xltraining.transformer_xl.encodings.absolute import AttentionByContent
-from xltraining.transformer_xl.encodings.by_distance import AttentionByDistance
-from xltraining.transformer_xl.encodings.learned import LearnedAttention
-from xltraining.transformer_xl.encodings.relative import RelativeAttention
-from xltraining.transformer_xl.encodings.shaw import ShawAttention
-from xltraining.transformer_xl.encodings.sinusoidal import SinusoidalAttention
+from xltraining.transformer_xl.encodings import (
+    AttentionByContent,
+    AttentionByDistance,
+    LearnedAttention,
+    RelativeAttention,
+    ShawAttention,
+    SinusoidalAttention,
+)
 
 if TYPE_CHECKING:
     from xltraining.transformer_xl import TransformerXLConfig
-    from xltraining.transformer_xl.encodings.attention import Attention
+    from xltraining.transformer_xl.encodings import Attention
 
 __all__ = [
     "STEPS",
@@ -135,8 +130,8 @@ class StepLayer(nn.Module):
         return hidden
 
 
-class TransformerXLStep(nn.Module):
-    """One module that computes the outputs of all graphs of a bundle; the exporter cuts it by purpose.
+class TransformerXLStep(StepModule):
+    """The step module of a Transformer-XL with encoding `relative`, and the base of the others.
 
     B, S and C (batch, segment, capacity) are free; H, d_head and n_token are fixed by the model.
 
@@ -183,8 +178,7 @@ class TransformerXLStep(nn.Module):
     def inputs(self) -> tuple[StepTensor, ...]:
         """The inputs of `forward`, in order.
 
-        * `targets`: the token after each of `tokens`;
-        * `tokens`;
+        * `targets` and `tokens`;
         * `offset`: rows written to the ring so far;
         * `memory_length`: rows of memory that each batch row may see (at most mem_len);
         * `window`: the largest number of keys that a query sees, itself included;
@@ -194,10 +188,8 @@ class TransformerXLStep(nn.Module):
           and `clamp_len` (no clamp unless positive).
         """
         return (
-            StepTensor("targets", "int64", ("batch", "segment"), Feed("targets")),
-            # Tracing reads the segment's length from the last input that has it. This must not be `targets`, or the
-            # generate graph would need them.
-            StepTensor("tokens", "int64", ("batch", "segment"), Feed("tokens")),
+            TARGETS,
+            TOKENS,
             StepTensor("offset", "int64", (1,), Feed("offset", ring="capacity")),
             StepTensor("memory_length", "int64", ("batch",), Feed("length", ring="capacity")),
             StepTensor("window", "int64", (1,), Feed("window", ring="capacity")),
@@ -210,32 +202,15 @@ class TransformerXLStep(nn.Module):
 
     @property
     def purposes(self) -> dict[str, tuple[StepTensor, ...]]:
-        """The graphs that are cut out of `forward`, and the outputs of each.
-
-        * `log_prob`: log-probability of each target, in nats;
-        * `logits`: logits of the last position;
-        * `rank`: rank of each target, where 1 is the most probable token;
-        * `entropy`: in nats;
-        * `top_ids`, `top_log_probs`: the most probable tokens, best first.
-        """
-        config = self.config
-        log_prob = StepTensor("log_prob", "float32", ("batch", "segment"))
-        memory = carried_outputs(self.memory)
-        generate = (StepTensor("logits", "float32", ("batch", config.n_token)), *memory)
-        fixed = {"score_fixed": (log_prob, *memory), "generate_fixed": generate}
-        if len(config.cluster_bounds) > 1:  # the number of targets in each cluster depends on data
-            del fixed["score_fixed"]
-        return {
-            "score": (log_prob, *memory),
-            "generate": generate,
-            "detail": (
-                log_prob,
-                *described(config.n_token),
-                *memory,
-            ),
-            "positions": self._position_keys,
-            **(fixed if self.cuda_graphs else {}),
-        }
+        """The graphs that are cut out of `forward`, and the outputs of each."""
+        purposes = purposes_of(self.config.n_token, carried_outputs(self.memory))
+        if self.cuda_graphs:
+            fixed = {f"{purpose}_fixed": purposes[purpose] for purpose in ("score", "generate")}
+            if len(self.config.cluster_bounds) > 1:  # the number of targets in each cluster depends on data
+                del fixed["score_fixed"]
+        else:
+            fixed = {}
+        return {**purposes, "positions": self._position_keys, **fixed}
 
     @property
     def forms(self) -> Mapping[str, Form]:
@@ -345,11 +320,6 @@ class TransformerXLStep(nn.Module):
         """
         return self._first_rows
 
-    def discard(self) -> None:
-        """Release all weights, including the trained model's; neither can run afterwards."""
-        for parameter in self.parameters():
-            parameter.data = torch.empty(0)
-
 
 class ShawLayer(StepLayer):
     """One decoder layer with encoding `shaw`: positional keys are learned and have a bias.
@@ -457,10 +427,8 @@ class AbsoluteStep(TransformerXLStep):
     def inputs(self) -> tuple[StepTensor, ...]:
         """The inputs of `forward`, in order: see `TransformerXLStep.inputs`, and `position`."""
         return (
-            StepTensor("targets", "int64", ("batch", "segment"), Feed("targets")),
-            StepTensor(
-                "tokens", "int64", ("batch", "segment"), Feed("tokens")
-            ),  # the last with the segment's length, for tracing
+            TARGETS,
+            TOKENS,
             StepTensor("offset", "int64", (1,), Feed("offset", ring="capacity")),
             StepTensor("memory_length", "int64", ("batch",), Feed("length", ring="capacity")),
             StepTensor("position", "int64", ("batch",), Feed("position")),
@@ -498,12 +466,6 @@ class AbsoluteStep(TransformerXLStep):
     def first_rows(self) -> Mapping[str, Tensor]:
         """Return an empty mapping, because a part starts with no memory."""
         return {}
-
-    def discard(self) -> None:
-        """Release all weights, including the trained model's; neither can run afterwards."""
-        super().discard()
-        for buffer in self.buffers():
-            buffer.data = torch.empty(0)
 
 
 STEPS: dict[str, type[TransformerXLStep]] = {

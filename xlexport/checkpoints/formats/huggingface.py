@@ -10,18 +10,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xlexport.checkpoints.files import inside, read_json, read_weights
 from xlexport.checkpoints.formats import huggingface_reformer as huggingface_reformer_format
 from xlexport.checkpoints.source import Note, SourceCheckpoint
 from xlexport.checkpoints.transformer_xl import CODE_BASES, SETTINGS, plain_names, torch_source, with_evaluation
+from xlexport.checkpoints.vocabularies import read_vocabulary
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
 from xlruntime.messages import shown
-
-if TYPE_CHECKING:
-    from xlruntime.tokenizers.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 __all__ = ["NAME", "SPELLINGS", "TOKENIZERS", "VOCABULARIES", "is_config", "load", "matches", "settings_of"]
 
@@ -137,8 +136,6 @@ def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
 
 def _tokenizer(folder: Path, notes: list[str]) -> tuple[Vocabulary | Path | None, Path | None]:
     """Return the tokenizer in the folder of the weights and its file: transformers' own vocabulary, or a library's."""
-    from xlexport.checkpoints.vocabularies import read_vocabulary
-
     library = next((inside(folder, name) for name in TOKENIZERS if (folder / name).is_file()), None)
     for name in VOCABULARIES:
         if (folder / name).is_file():

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from xlexport.checkpoints.safe_pickle import summarize
+from xlexport.checkpoints.safe_pickle import Record, read, summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import problems_listed
 from xlexport.checkpoints.transformer_xl import (
@@ -25,9 +25,6 @@ from xlexport.checkpoints.transformer_xl import (
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
 from xlruntime.messages import shown
-
-if TYPE_CHECKING:
-    from xlexport.checkpoints.safe_pickle import Record
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -63,13 +60,11 @@ def matches(path: Path) -> bool:
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
     """Read the checkpoint; see `CheckpointFormat`. `config` has evaluation settings other than those of training."""
     require("convert")
-    from xlexport.checkpoints.safe_pickle import read
-
     model = _model(path, read(path))
     settings = {name: model.get(name, default) for name, default in SETTINGS.items()}
     settings = with_evaluation(path, settings, config)
-    parts = dict(_few(path, _parts(model, "")))  # counted before other code walks through them
-    tensors = dict(_few(path, _tensors(model, "")))
+    parts = dict(_few(path, _parts(model)))  # counted before other code walks through them
+    tensors = dict(_few(path, _tensors(parts)))
     require_supported(path, settings, tensors, ATTENTION_TYPES)
     _add_settings_of_parts(path, parts, settings)
     settings |= ties_of(tensors, len(settings["cutoffs"]) + 1)
@@ -87,8 +82,6 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
 def _model(path: Path, content: Any) -> Record:
     """Return the language model, which may be in a wrapper such as `nn.DataParallel`."""
-    from xlexport.checkpoints.safe_pickle import Record
-
     model = content
     while isinstance(model, Record) and set(_children(model)) == {"module"}:
         model = _children(model)["module"]
@@ -119,18 +112,22 @@ def _few(path: Path, parts: Iterator[tuple[str, Part]]) -> Iterator[tuple[str, P
         yield name, part
 
 
-def _tensors(module: Record, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield parameters and buffers with the names that `state_dict` would give them."""
-    from xlexport.checkpoints.safe_pickle import Record
-
-    for kind in ("_parameters", "_buffers"):
-        entries = module.get(kind)
-        for name, tensor in entries.items() if isinstance(entries, dict) else ():
-            if tensor is not None:
-                yield f"{prefix}{name}", tensor
-    for name, child in _children(module).items():
+def _parts(module: Record, name: str = "") -> Iterator[tuple[str, Record]]:
+    """Yield a module and all modules in it, with their names."""
+    yield name, module
+    for inner, child in _children(module).items():
         if isinstance(child, Record):
-            yield from _tensors(child, f"{prefix}{name}.")
+            yield from _parts(child, f"{name}.{inner}" if name else str(inner))
+
+
+def _tensors(parts: Mapping[str, Record]) -> Iterator[tuple[str, Any]]:
+    """Yield parameters and buffers with the names that `state_dict` would give them."""
+    for prefix, part in parts.items():
+        for kind in ("_parameters", "_buffers"):
+            entries = part.get(kind)
+            for name, tensor in entries.items() if isinstance(entries, dict) else ():
+                if tensor is not None:
+                    yield f"{prefix}.{name}" if prefix else str(name), tensor
 
 
 def _add_settings_of_parts(path: Path, parts: Mapping[str, Record], settings: dict[str, Any]) -> None:
@@ -163,15 +160,6 @@ def _add_settings_of_parts(path: Path, parts: Mapping[str, Record], settings: di
     for name, part in (("dropout", parts.get("drop")), ("dropatt", parts.get("layers.0.dec_attn.dropatt"))):
         probability = part.get("p") if part is not None else None
         settings[name] = probability if isinstance(probability, float) and 0 <= probability < 1 else 0.0
-
-
-def _parts(module: Record, prefix: str) -> Iterator[tuple[str, Record]]:
-    from xlexport.checkpoints.safe_pickle import Record
-
-    for name, child in _children(module).items():
-        if isinstance(child, Record):
-            yield f"{prefix}{name}", child
-            yield from _parts(child, f"{prefix}{name}.")
 
 
 def _values(parts: list[Record], attribute: str, default: Any) -> list[Any]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from xlexport.checkpoints.safe_pickle import summarize
+from xlexport.checkpoints.safe_pickle import read, summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.transformer_xl import (
     CODE_BASES,
@@ -19,12 +19,11 @@ from xlexport.checkpoints.transformer_xl import (
     training_notes,
     with_evaluation,
 )
+from xlexport.checkpoints.vocabularies import vocabulary_of
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
 from xlruntime.messages import named
-
-if TYPE_CHECKING:
-    from xlruntime.tokenizers.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -59,8 +58,6 @@ def matches(path: Path) -> bool:
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
     """Read the checkpoint; see `CheckpointFormat`. `config` has evaluation settings other than those of training."""
     require("convert")
-    from xlexport.checkpoints.safe_pickle import read
-
     content = read(path)
     if not isinstance(content, dict) or not all(isinstance(content.get(part), dict) for part in PARTS):
         raise CheckpointError(
@@ -95,8 +92,6 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
 def _vocabulary(path: Path, vocab: Any) -> tuple[Vocabulary | None, list[str]]:
     """Return the vocabulary in the checkpoint, or a note with the reason why there is none."""
-    from xlexport.checkpoints.vocabularies import vocabulary_of
-
     if vocab is None:
         return None, []
     if str(getattr(vocab, "name", "")).rpartition(".")[2] == BPE_VOCABULARY:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from xlexport.checkpoints.files import read_tensors, safetensors_names, state_dict_in
+from xlexport.checkpoints.files import holds_tensor, read_state_dict
 from xlexport.checkpoints.reformer import (
     BUCKET_CHOICES,
     EVALUATION_SETTINGS,
@@ -21,7 +21,6 @@ from xlexport.checkpoints.reformer import (
     evaluation_lengths,
     reformer_source,
 )
-from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import Origin, problems_listed
 from xlexport.errors import CheckpointError
@@ -95,12 +94,7 @@ NAMES = {
 
 def matches(path: Path) -> bool:
     """Return whether `path` is a file of tensors with the names of `ReformerLM`."""
-    if path.is_dir():
-        return False
-    if path.suffix == ".safetensors":
-        return any(map(_is_anchor, safetensors_names(path)))
-    summary = summarize(path)
-    return summary is not None and any(map(_is_anchor, summary.strings))
+    return holds_tensor(path, (ANCHOR,))
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
@@ -112,10 +106,8 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
             `torch.manual_seed`.
     """
     require("convert")
-    if path.is_dir():
-        raise CheckpointError(f"{path}: a folder.", hint="Give the file with the state dict.")
     missing = f"no {ANCHOR} in it, so not a state dict of reformer-pytorch's ReformerLM"
-    tensors = _plain_names(state_dict_in(path, read_tensors(path), _is_anchor, missing))
+    tensors = _plain_names(read_state_dict(path, (ANCHOR,), missing))
     arguments = {name: tuple(value) if isinstance(value, list) else value for name, value in (config or {}).items()}
     _require_supported(path, arguments, tensors)
     values, notes = _settings_of(path, arguments, tensors)
@@ -136,13 +128,9 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     )
 
 
-def _is_anchor(name: object) -> bool:
-    return isinstance(name, str) and name.endswith(ANCHOR)
-
-
 def _plain_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tensors under names without a prefix, such as a TrainingWrapper's `net.net.` or `module.`."""
-    prefix = next(name for name in tensors if _is_anchor(name)).removesuffix(ANCHOR)
+    prefix = next(name for name in tensors if name.endswith(ANCHOR)).removesuffix(ANCHOR)
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.files import read_tensors, safetensors_names, state_dict_in
+from xlexport.checkpoints.files import holds_tensor, read_state_dict
 from xlexport.checkpoints.formats.huggingface import SPELLINGS, is_config, settings_of
-from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import problems_listed
 from xlexport.checkpoints.transformer_xl import (
@@ -54,12 +53,8 @@ KNOWN = (*SETTINGS, *SPELLINGS, *CONVENTIONS, "proj_same_dim")
 
 def matches(path: Path) -> bool:
     """Return whether `path` is a file of tensors with a Transformer-XL's names."""
-    if path.is_dir():
-        return False
-    if path.suffix == ".safetensors":
-        return not (path.parent / "config.json").exists() and any(map(_is_anchor, safetensors_names(path)))
-    summary = summarize(path)
-    return summary is not None and any(map(_is_anchor, summary.strings))
+    beside_config = path.suffix == ".safetensors" and (path.parent / "config.json").exists()
+    return not beside_config and holds_tensor(path, ANCHORS)
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
@@ -69,13 +64,12 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         config: settings that the tensors do not show, under the field's names; `source` can name the code base.
     """
     require("convert")
-    if path.is_dir():
-        raise CheckpointError(f"{path}: a folder.", hint="Give the file with the state dict.")
     if config is None and (path.parent / "config.json").is_file():
         raise CheckpointError(
             f"{path}: one file of a checkpoint.", hint="Give the folder that it is in, or --config FILE."
         )
-    weights = _named(path, read_tensors(path))
+    missing = f"no {ANCHOR} in it, so not a Transformer-XL's state dict"
+    weights = _named(read_state_dict(path, ANCHORS, missing))
     require_supported(path, config or {}, weights.tensors)
     configuration, configured_source, notes = _stated(path, config or {})
     source, problems = _source(weights, configured_source)
@@ -114,12 +108,7 @@ class _Named:
     certain: bool
 
 
-def _is_anchor(name: object) -> bool:
-    return isinstance(name, str) and name.endswith(ANCHORS)
-
-
-def _named(path: Path, content: Mapping[Any, Any]) -> _Named:
-    tensors = state_dict_in(path, content, _is_anchor, f"no {ANCHOR} in it, so not a Transformer-XL's state dict")
+def _named(tensors: dict[str, Any]) -> _Named:
     if any(name.endswith(OUR_ANCHOR) for name in tensors):
         return _Named(_authors_names(tensors), OURS, True)
     plain = plain_names(tensors)

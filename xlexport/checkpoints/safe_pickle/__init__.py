@@ -1,7 +1,7 @@
 """Read pickles and files of `torch.save` that nobody vouches for, with inert records in place of their objects.
 
 This module is the only entry; the others of the folder are private to it. Nothing of a pickle is imported or called,
-and nothing falls back to an unpickler that would. A name that is not in the table of `names.py` is refused; one
+and nothing falls back to an unpickler that would. A name that is not in the table of `records.py` is refused; one
 error lists all such names of a file. What comes out is a finite tree: it does not contain itself, is not deep, and is
 not huge even if shared parts are counted at every place.
 """
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import mmap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from xlexport.checkpoints.safe_pickle.machine import PICKLE_LIMITS, Machine
-from xlexport.checkpoints.safe_pickle.records import BadFileError, Record, opened
+from xlexport.checkpoints.safe_pickle.records import BadFileError, Record
 from xlexport.checkpoints.safe_pickle.torch_files import (
     ARCHIVE_MAGIC,
     LEGACY_MAGIC,
@@ -23,7 +25,7 @@ from xlexport.checkpoints.safe_pickle.torch_files import (
     read_legacy,
     read_members,
 )
-from xlexport.errors import CheckpointError
+from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlruntime.limits import Limits
 
 __all__ = ["PICKLE_LIMITS", "PickleSummary", "Record", "is_archive", "read", "summarize"]
@@ -44,7 +46,7 @@ def read(path: Path, limits: Limits = PICKLE_LIMITS) -> Any:
         CheckpointError: it is damaged, of the other byte order, would take more than a limit, or has objects that
             could run code; the message names all of them.
     """
-    with opened(path) as (file, data):
+    with _mapped(path) as (file, data):
         if data[: len(ARCHIVE_MAGIC)] == ARCHIVE_MAGIC:
             return read_archive(file, data, limits)
         budget = limits.budget(str(path), CheckpointError)
@@ -84,7 +86,7 @@ def summarize(path: Path, limits: Limits = PICKLE_LIMITS) -> PickleSummary | Non
 @functools.lru_cache(maxsize=1)  # each format asks for the same file
 def _summarize(path: Path, limits: Limits, _size: int, _changed: int) -> PickleSummary | None:
     machine = Machine(limits.budget(str(path), CheckpointError), persistent=lambda reference: None)
-    with opened(path) as (file, data):
+    with _mapped(path) as (file, data):
         places: list[tuple[int, int] | tuple[()]] = [()] * PICKLES_IN_A_LEGACY_FILE  # one after the other
         if is_archive := data[: len(ARCHIVE_MAGIC)] == ARCHIVE_MAGIC:
             members = read_members(file, data, limits, check=False)
@@ -98,3 +100,23 @@ def _summarize(path: Path, limits: Limits, _size: int, _changed: int) -> PickleS
             return None  # any text may begin like a pickle without a protocol
     foreign = (name for name, is_known in machine.names.items() if not is_known)
     return PickleSummary(tuple(machine.texts), tuple(machine.names), tuple(foreign))
+
+
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[tuple[BinaryIO, mmap.mmap]]:
+    """Open a file, map it so that changes of the mapping stay in memory, and make every error a CheckpointError."""
+    try:
+        if not path.is_file():  # opening a pipe or a device could wait forever
+            if path.is_symlink() or path.exists():
+                raise CheckpointError(f"{path}: not a file, or a link that leads to none.", "Check the path.")
+            raise CheckpointNotFoundError(f"{path}: no such file.", "Check the path.")
+        with path.open("rb") as file:
+            if not file.seek(0, 2):
+                raise BadFileError("the file is empty")
+            yield file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except BadFileError as error:
+        raise CheckpointError(f"{path}: {error}", error.hint) from error
+    except OSError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).", "Check its permissions.") from error

@@ -15,8 +15,15 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from xlexport.checkpoints.safe_pickle.names import BUILDERS, is_known, known_as
-from xlexport.checkpoints.safe_pickle.records import BadFileError, Name, Record, check_tree
+from xlexport.checkpoints.safe_pickle.records import (
+    BUILDERS,
+    BadFileError,
+    Name,
+    Record,
+    check_tree,
+    is_known,
+    known_as,
+)
 from xlexport.errors import CheckpointError
 from xlruntime.limits import Budget, Limits
 

@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from xlexport.checkpoints.safe_pickle.machine import LIST_PLACE, LONGEST_KEY, Machine
-from xlexport.checkpoints.safe_pickle.names import BUILDERS
-from xlexport.checkpoints.safe_pickle.records import BadFileError, Name
+from xlexport.checkpoints.safe_pickle.records import BUILDERS, BadFileError, Name
 from xlexport.errors import CheckpointError
 from xlruntime.limits import Budget, Limits
 

@@ -33,8 +33,10 @@ const takers = {
     open.offsets = about.offsets;
     const libraries = {};
     if (about.offsets === "none") libraries.tokenizers = await import("../tokenizers/tokenizers.min.mjs");
-    // Without isolation a browser has only one thread for WebAssembly.
-    const threads = globalThis.crossOriginIsolated ? Math.min(MOST_THREADS, navigator.hardwareConcurrency || 1) : 1;
+    // Without isolation a browser has only one thread for WebAssembly. With several, ONNX Runtime 1.30 never finishes to
+    // open a bundle's graphs in Firefox 153.
+    const hasThreads = globalThis.crossOriginIsolated && !navigator.userAgent.includes("Firefox");
+    const threads = hasThreads ? Math.min(MOST_THREADS, navigator.hardwareConcurrency || 1) : 1;
     await loadAll();
     open.model = await xlruntime.load(new URL("../bundle", import.meta.url), {
       onnxruntime,
@@ -50,9 +52,9 @@ const takers = {
   text: (message) => take(message),
   book: (message) => take(message),
   describe({ id, token }) {
-    const found = { id: openDocument.ids[token], ...openDocument.table.of(token) };
-    const labels = Object.fromEntries([found, ...found.alternatives].map((one) => [one.id, labelOf(one.id)]));
-    post({ kind: "described", id, found, labels });
+    const facts = { id: openDocument.ids[token], ...openDocument.table.of(token) };
+    const labels = Object.fromEntries([facts, ...facts.alternatives].map((one) => [one.id, labelOf(one.id)]));
+    post({ kind: "described", id, facts, labels });
   },
   generate: (message) => queue(message, generate),
   continuation: (message) => queue(message, scoreContinuation),

@@ -9,8 +9,8 @@ from typing import BinaryIO
 import numpy as np
 
 from .. import bundle
-from ..documents import DOCUMENT_LIMITS, Ids, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
-from ..errors import BundleFormatError, TextError, VocabularyError
+from ..documents import DOCUMENT_LIMITS, SPACES, Ids, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
+from ..errors import TextError, VocabularyError
 from ..limits import Limits, read_json
 from .libraries import TOKENIZER_LIMITS, SentencePieceTokenizer, TokenizersTokenizer
 from .vocabulary import Vocabulary
@@ -19,33 +19,27 @@ from .vocabulary_tokenizer import VocabularyTokenizer
 __all__ = ["ByteTokenizer", "NoTokenizer", "Vocabulary", "VocabularyTokenizer", "make_tokenizer"]
 
 
-class ByteTokenizer:
-    """A tokenizer with id = byte + `first_id`. Any file is valid, and is read piece by piece."""
+class ByteTokenizer(Tokenizer):
+    """A tokenizer with id = byte + `first_id`. Any file is valid, and is read piece by piece; cuts do not matter."""
 
-    unk_id: int | None = None
-    merges_newlines: bool = False
-    offsets_in_bytes: bool = True
+    offsets_in_bytes = True
 
     def __init__(self, first_id: int = 0) -> None:
         self.first_id = first_id
-        self.vocab_size: int | None = first_id + 256
+        self.vocab_size = first_id + 256
 
     def encode(self, text: str | bytes) -> Ids:
         """Return ids (n,) of the bytes of `text`; a str is encoded as UTF-8."""
         return self._ids(utf8_bytes(text, "the text"))
-
-    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
-        """Return ids (n,) as `encode` does: cuts of the text do not matter."""
-        return self.encode(text)
 
     def decode(self, ids: Ids | list[int]) -> str:
         """Return the text of the bytes; invalid UTF-8 becomes U+FFFD. Ids without a byte are left out."""
         values = np.asarray(ids, np.int64) - self.first_id
         return values[(values >= 0) & (values < 256)].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
-    def id_of(self, name: str) -> int | None:
-        """Return None: bytes have no names."""
-        return None
+    def word_starts(self) -> list[int]:
+        """Return the ids of white space."""
+        return [self.first_id + space for space in SPACES]
 
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
@@ -65,19 +59,10 @@ class ByteTokenizer:
         return np.frombuffer(raw, np.uint8).astype(np.int64) + self.first_id
 
 
-class NoTokenizer:
+class NoTokenizer(Tokenizer):
     """A placeholder for bundles without a tokenizer: accepts token ids, refuses text."""
 
-    vocab_size: int | None = None
-    unk_id: int | None = None
-    merges_newlines: bool = False
-    offsets_in_bytes: bool = False
-
     def encode(self, text: str | bytes) -> Ids:
-        """Raise TextError."""
-        raise self._refusal("the text")
-
-    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
         """Raise TextError."""
         raise self._refusal("the text")
 
@@ -107,29 +92,19 @@ def make_tokenizer(tokenizer: bundle.Tokenizer, folder: Path, limits: Limits = T
     """Return the declared tokenizer of a bundle in `folder`; its file is read within `limits`.
 
     Raises:
-        BundleFormatError: the kind is unknown.
         VocabularyError: the file does not fit the kind.
         TextError: the tokenizer's library is not installed.
     """
-    kind: str = tokenizer.kind  # from a file, so it may have any value
-    if kind == "bytes":
-        return ByteTokenizer(tokenizer.first_id)
-    if kind == "none":
-        return NoTokenizer()
-    if tokenizer.file is not None:
-        path = folder / tokenizer.file
-        if kind == "tokenizers":
+    path = folder / str(tokenizer.file)
+    match tokenizer.kind:
+        case "bytes":
+            return ByteTokenizer(tokenizer.first_id)
+        case "none":
+            return NoTokenizer()
+        case "tokenizers":
             return TokenizersTokenizer(path, limits)
-        if kind == "sentencepiece":
+        case "sentencepiece":
             return SentencePieceTokenizer(path, limits)
-        if kind == "vocabulary":
-            return VocabularyTokenizer(_read_vocabulary(path, limits))
-    raise BundleFormatError(
-        f"{folder}: unknown tokenizer {tokenizer.kind!r}; expected 'bytes', 'none', or 'vocabulary', 'tokenizers' or "
-        "'sentencepiece' with a file."
-    )
-
-
-def _read_vocabulary(path: Path, limits: Limits) -> Vocabulary:
-    fields = read_json(path, limits, VocabularyError, "Convert the checkpoint again.")
-    return Vocabulary.from_fields(fields, str(path))
+        case "vocabulary":
+            fields = read_json(path, limits, VocabularyError, "Convert the checkpoint again.")
+            return VocabularyTokenizer(Vocabulary.from_fields(fields, str(path)))

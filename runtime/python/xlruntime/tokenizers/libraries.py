@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..documents import DOCUMENT_LIMITS, Ids, TextCounts, TokenPiece, utf8_text
-from ..errors import OptionError, TextError, VocabularyError, XlruntimeError
+from ..documents import DOCUMENT_LIMITS, Ids, TextCounts, Tokenizer, TokenPiece, no_boundaries, utf8_text
+from ..errors import TextError, VocabularyError, XlruntimeError
 from ..limits import Limits, read_at_most
 from ..messages import first_line
 from .sentencepiece_file import read_sentencepiece
@@ -33,7 +33,7 @@ MARKS = {"ByteLevel": "\u0120\u0109\u010a\u010b\u010c\u010d", "Metaspace": META_
 SPACE_BYTES = {f"<0x{byte:02X}>" for byte in b" \t\n\v\f\r"}  # tokens of single bytes
 
 
-class _LibraryTokenizer:
+class _LibraryTokenizer(Tokenizer):
     """A library's tokenizer. Documents must be UTF-8, and are read whole: cuts would change tokens.
 
     Attributes:
@@ -41,7 +41,6 @@ class _LibraryTokenizer:
     """
 
     growth: int
-    offsets_in_bytes: bool = False
 
     @abstractmethod
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -55,12 +54,8 @@ class _LibraryTokenizer:
     def _normalized(self, text: str) -> str:
         """Return the text that the library cuts into tokens."""
 
-    @abstractmethod
-    def id_of(self, name: str) -> int | None:
-        """Return the id of the token of this name; None if there is none."""
-
     @cached_property
-    def merges_newlines(self) -> bool:
+    def merges_newlines(self) -> bool:  # type: ignore[override]  # it takes two calls of the library
         """Whether a newline has the same tokens as a space."""
         try:
             return self._encode("a\nb", "the text")[0] == self._encode("a b", "the text")[0]
@@ -70,10 +65,6 @@ class _LibraryTokenizer:
     def encode(self, text: str | bytes) -> Ids:
         """Return token ids (n,) of a text, without special tokens."""
         return np.array(self._encode(utf8_text(text, "the text"), "the text")[0], np.int64)
-
-    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
-        """Return ids (n,) as `encode` does: tokens at cuts may differ from the tokens of the whole text."""
-        return self.encode(text)
 
     def decode(self, ids: Ids | list[int]) -> str:
         """Return the text of token ids.
@@ -143,8 +134,8 @@ class TokenizersTokenizer(_LibraryTokenizer):
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
-            self.vocab_size: int | None = int(self._tokenizer.get_vocab_size())
-            self.unk_id: int | None = self._unk_id(fields["model"])
+            self.vocab_size = int(self._tokenizer.get_vocab_size())
+            self.unk_id = self._unk_id(fields["model"])
         self._kinds = _kinds({name: fields.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")})
 
     def word_starts(self) -> list[int]:
@@ -155,10 +146,7 @@ class TokenizersTokenizer(_LibraryTokenizer):
         """
         marks = {mark for kind, symbols in MARKS.items() if kind in self._kinds for mark in symbols}
         if not marks:
-            raise OptionError(
-                "no correction for word boundaries: the tokens of this tokenizer.json do not show white space.",
-                hint="Leave it out.",
-            )
+            raise no_boundaries("the tokens of this tokenizer.json do not show white space")
         vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         starts = {number for name, number in vocabulary.items() if name[:1] in marks or name in SPACE_BYTES}
         added = self._tokenizer.get_added_tokens_decoder().items()
@@ -204,8 +192,8 @@ class SentencePieceTokenizer(_LibraryTokenizer):
         raw, self.growth = read_sentencepiece(path, limits)
         with _errors_of_library(VocabularyError, f"{path}: not a SentencePiece model"):
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=raw or b" ")
-            self.vocab_size: int | None = int(self._processor.vocab_size())
-            self.unk_id: int | None = int(self._processor.unk_id())
+            self.vocab_size = int(self._processor.vocab_size())
+            self.unk_id = int(self._processor.unk_id())
 
     def word_starts(self) -> list[int]:
         """Return the ids of pieces that begin with white space, and of control pieces such as the end of a text."""

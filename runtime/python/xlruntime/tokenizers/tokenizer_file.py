@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from ..errors import VocabularyError
 from ..limits import Budget, Limits, parse_json, read_at_most
 from ..messages import shown
 from .charsmap import longest_replacement
-from .expressions import problem_of_expression
 
 __all__ = ["read_tokenizer_json"]
 
@@ -49,6 +49,15 @@ LONGEST_TEXT = 100  # characters of a setting
 LONGEST_PREPENDED = 16
 LONGEST_TOKEN = 1000  # characters; Unigram reads so many at each place of a text
 LONGEST_WORD = 200  # characters of a word; WordPiece needs time proportional to their square
+# Regular expressions, which the Oniguruma library runs on every document.
+LONGEST_EXPRESSION = 10_000  # characters
+MOST_REPETITIONS = 1000  # in a count such as {1000}
+MOST_LOOPS = 4  # in a row: each multiplies the time by the length of the text
+# One element: an escape, a quantifier, or another character.
+ELEMENT = re.compile(r"\\.|\{\d*,?\d*\}|[*+?][+?]?|.", re.DOTALL)
+REFERENCE = re.compile(r"\\[1-9kg]")
+OTHER_SYNTAX = re.compile(r"\\[cCM]")  # consumes the next characters
+GROUP = re.compile(r"\(\?(?:[imsp-]*[:)]|[=!>]|<[=!])|\((?![?*])")  # neither names, conditions, calls nor comments
 TOKEN_COST, CHARACTER_COST = 300, 220  # bytes in the library; measured: 212 per character of a Unigram model
 
 
@@ -143,7 +152,7 @@ def _check_pattern(fields: dict[str, Any], budget: Budget) -> bytes | None:
     if kind == "String" and text:
         return text.encode("utf-8", "replace")
     if kind == "Regex":
-        problem = problem_of_expression(text)
+        problem = _problem_of_expression(text)
         _need(problem is None, budget, f"a pattern with {problem}", text)
     return None
 
@@ -211,3 +220,69 @@ def _refused(budget: Budget, found: str, expected: str) -> VocabularyError:
         f"{found}.",
         hint="Check where the file comes from, or use another tokenizer.",
     )
+
+
+def _problem_of_expression(text: str) -> str | None:
+    """Return why an expression may take unbounded time; None: its time is bounded.
+
+    Oniguruma stops after ten million steps at one place of a text, but a text has many places. So an expression must
+    not repeat a group or refer to one. The expressions of published tokenizers do neither.
+    """
+    if len(text) > LONGEST_EXPRESSION:
+        return f"more than {LONGEST_EXPRESSION:,} characters"
+    brackets, before, loops = 0, "", _Loops()
+    for match in ELEMENT.finditer(text):
+        element, problem = match.group(), None
+        if OTHER_SYNTAX.fullmatch(element):
+            problem = f"the escape {element}"
+        elif brackets or element == "[":  # brackets may contain brackets; other marks are plain characters there
+            brackets += {"[": 1, "]": -1}.get(element, 0)
+        elif REFERENCE.fullmatch(element):
+            problem = "a reference to a group"
+        elif element == "(" and not GROUP.match(text, match.start()):
+            problem = "a group of a kind that no tokenizer needs"
+        elif _repeats(element) and before == "\\x":  # a character by its number, not a count
+            element = ""
+        else:
+            problem = loops.take(element, before)
+        if problem is not None:
+            return problem
+        before = element
+    return None
+
+
+class _Loops:
+    """A counter of repetitions in a row; only the longest alternative counts."""
+
+    def __init__(self) -> None:
+        self._now = 0
+        self._groups = [(0, 0)]  # per open group: loops before it, and the most loops of its alternatives so far
+
+    def take(self, element: str, before: str) -> str | None:
+        """Take the next element, and return its problem, if any."""
+        if element == "(":
+            self._groups.append((self._now, self._now))
+        elif element == "|":
+            first, most = self._groups[-1]
+            self._groups[-1] = (first, max(most, self._now))
+            self._now = first
+        elif element == ")" and len(self._groups) > 1:
+            self._now = max(self._now, self._groups.pop()[1])
+        elif _repeats(element):
+            return self._repeat(element, before)
+        return None
+
+    def _repeat(self, element: str, before: str) -> str | None:
+        self._now += 1
+        if before == ")" or before[:1] == "?" or _repeats(before):
+            return "a repetition of a group or of a repetition"
+        if self._now > MOST_LOOPS:
+            return f"more than {MOST_LOOPS} repetitions in a row"
+        if any(int(count[:9]) > MOST_REPETITIONS for count in re.findall(r"\d+", element)):
+            return f"more than {MOST_REPETITIONS:,} repetitions"
+        return None
+
+
+def _repeats(element: str) -> bool:
+    """Return whether an element is a quantifier, except `?`, which repeats at most once."""
+    return element[:1] in ("*", "+") or (element[:1] == "{" and len(element) > 1)

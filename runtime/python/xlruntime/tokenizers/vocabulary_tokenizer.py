@@ -13,11 +13,23 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ..documents import DOCUMENT_LIMITS, Ids, TextCounts, TokenPiece, pieces, text_pieces, utf8_bytes, utf8_text
+from ..documents import (
+    DOCUMENT_LIMITS,
+    SPACES,
+    Ids,
+    TextCounts,
+    Tokenizer,
+    TokenPiece,
+    no_boundaries,
+    pieces,
+    text_pieces,
+    utf8_bytes,
+    utf8_text,
+)
 from ..errors import TextError, TokenError
 from ..limits import Limits
 from ..messages import listed, shown
-from .vocabulary import Vocabulary
+from .vocabulary import Vocabulary, is_byte
 
 __all__ = ["VocabularyTokenizer"]
 
@@ -30,7 +42,7 @@ NEWLINE_BYTE = ord("\n")
 DROPPED, UNKNOWN = -1, -2
 
 
-class VocabularyTokenizer:
+class VocabularyTokenizer(Tokenizer):
     """A tokenizer for documents of any length at constant memory; words and characters must be UTF-8.
 
     Args:
@@ -39,18 +51,14 @@ class VocabularyTokenizer:
 
     def __init__(self, vocabulary: Vocabulary, skip_unknown: bool = False) -> None:
         self.vocabulary = vocabulary
-        self.vocab_size: int | None = len(vocabulary)
+        self.vocab_size = len(vocabulary)
         self.unk_id = vocabulary.id_of(vocabulary.unk)
-        self.merges_newlines: bool = vocabulary.kind == "words" and vocabulary.line_end is None
-        self.offsets_in_bytes: bool = vocabulary.kind == "bytes"
+        self.merges_newlines = vocabulary.kind == "words" and vocabulary.line_end is None
+        self.offsets_in_bytes = vocabulary.kind == "bytes"
         self._skip_unknown = skip_unknown
 
     def encode(self, text: str | bytes) -> Ids:
-        """Return ids (n,) of a whole text, the same as `read` yields.
-
-        Raises:
-            TextError, TokenError: as `read`.
-        """
+        """Return ids (n,) of a whole text."""
         file = io.BytesIO(utf8_bytes(text, "the text"))
         return _all_ids(self.read(file, "the text", TextCounts()))
 
@@ -85,6 +93,19 @@ class VocabularyTokenizer:
     def id_of(self, name: str) -> int | None:
         """Return the id of a symbol; None if the vocabulary lacks it."""
         return self.vocabulary.id_of(name)
+
+    def word_starts(self) -> list[int]:
+        """Return the ids of symbols that begin with white space, and of line ends."""
+        vocabulary, kind = self.vocabulary, self.vocabulary.kind
+        if kind == "words":
+            raise no_boundaries("each token is a whole word, whose end is certain")
+        ends = {vocabulary.line_end, vocabulary.space} - {None}
+        return [
+            number
+            for number, symbol in enumerate(vocabulary.symbols)
+            if symbol in ends
+            or (is_byte(symbol) and int(symbol) in SPACES if kind == "bytes" else symbol[0].encode() in SPACES)
+        ]
 
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS

@@ -1,0 +1,26 @@
+"""The experiments of both papers: `python -m experiments NAME --help`."""
+
+from __future__ import annotations
+
+import click
+
+from experiments import reformer, reformer_table2, reformer_table3, transformer_xl
+
+__all__ = ["main"]
+
+
+@click.group()
+def main() -> None:
+    """Train the models of a table or figure, and print it next to the paper's (experiments/README.md)."""
+
+
+for _name, _command in {
+    **transformer_xl.COMMANDS,
+    "reformer_table2": reformer_table2.main,
+    "reformer_table3": reformer_table3.main,
+    **reformer.COMMANDS,
+}.items():
+    main.add_command(_command, _name)
+
+if __name__ == "__main__":
+    main(prog_name="python -m experiments")

@@ -1,0 +1,297 @@
+"""Figures 3 to 5 of the Reformer paper: `python -m experiments NAME --help`.
+
+All models have rotary positions, because a short training does not learn to use other ones. Held-out scores have their
+standard error over the seeds. Pictures and numbers are in RUNS/SCALE/NAME.png and .json.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from experiments.running import (
+    STREAMS,
+    Experiment,
+    ExperimentCommand,
+    Ordering,
+    Point,
+    Scale,
+    Variant,
+    draw,
+    experiment_options,
+    mean_and_error,
+    point,
+    print_orderings,
+    print_rows,
+)
+from xlexport.figures import check_picture
+from xltraining.evaluation import evaluate
+from xltraining.language_model import LanguageModel
+from xltraining.reformer import Reformer, ReformerConfig
+from xltraining.reformer.attention import Context, SharedAttention
+
+__all__ = ["COMMANDS", "KINDS", "SCALES", "VARIANTS", "config_of", "with_attention"]
+
+SCALES = {
+    "tiny": Scale(
+        {"d_model": 64, "n_head": 2, "d_head": 32, "d_inner": 128, "n_buckets": (16,), "chunk_length": 16},
+        tgt_len=128, steps=300, batch_size=8, learning_rate=4e-3, warmup_steps=30, seeds=2, most=400_000,
+    ),
+    "quick": Scale(
+        {"d_model": 128, "n_head": 4, "d_head": 32, "d_inner": 512, "n_buckets": (32,), "chunk_length": 32},
+        tgt_len=512, steps=500, batch_size=2, learning_rate=3e-3, warmup_steps=50, seeds=3, held_out=32_768, bf16=True,
+        reversible=False,
+    ),
+    "small": Scale(
+        {"d_model": 256, "n_head": 4, "d_head": 64, "d_inner": 1024, "n_buckets": (64,), "chunk_length": 64},
+        tgt_len=1024, steps=4000, batch_size=8, learning_rate=2e-3, warmup_steps=300, seeds=3,
+    ),
+    "paper": Scale(
+        {"d_model": 1024, "n_head": 8, "d_head": 128, "d_inner": 4096, "n_buckets": (32, 32), "chunk_length": 128},
+        tgt_len=65_536, steps=20_000, batch_size=8, learning_rate=5e-4, warmup_steps=1000, seeds=1,
+    ),
+}  # fmt: skip
+
+
+def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> ReformerConfig:
+    """Return the configuration of a model; by default it has two layers, and no memory between segments."""
+    config = ReformerConfig(
+        n_token=n_token, tgt_len=scale.tgt_len, mem_len=scale.tgt_len, rule="paper", position="rotary",
+        max_positions=0, streams="mean", dropout=0.0, attn_layers=("lsh",) * 2, **scale.model,
+    )  # fmt: skip
+    return replace(config, **dict(variant.model))
+
+
+def variant(name: str, *, run: str = "", training: tuple[tuple[str, Any], ...] = (), **model: Any) -> Variant:
+    """Return a model of a figure with further fields of its configuration; `run` and `training` as in `Variant`."""
+    return Variant(name, model=tuple(model.items()), training=training, run=run)
+
+
+RECOMPUTED = (("reversible", True),)  # also at a scale that keeps activations, because this is what is compared
+SEPARATE, SHARED = ("separate",) * 2, ("full",) * 2
+ROUNDS = (1, 2, 4, 8)
+SHARED_REVERSIBLE = variant("shared reversible", attn_layers=SHARED, training=RECOMPUTED)
+# Figures 4 and 5 take models of Figures 3 and 4 that are equal.
+VARIANTS = {
+    "reformer_figure3": (
+        variant("separate ordinary", attn_layers=SEPARATE, residual="ordinary"),
+        variant("shared ordinary", attn_layers=SHARED, residual="ordinary"),
+        variant("separate reversible", attn_layers=SEPARATE, training=RECOMPUTED),
+        SHARED_REVERSIBLE,
+    ),
+    "reformer_figure4": (
+        *(variant(f"LSH-{rounds}", n_hashes=rounds) for rounds in ROUNDS),
+        variant("LSH-4 redrawn", n_hashes=4, redraw_hashes=True),
+        replace(SHARED_REVERSIBLE, name="full", run="shared reversible"),
+    ),
+    "reformer_figure5_layers": (
+        variant("1 layer", attn_layers=("lsh",)),
+        variant("2 layers", run="LSH-2", n_hashes=2),
+        variant("4 layers", attn_layers=("lsh",) * 4),
+    ),
+}
+ORDERINGS = {
+    "reformer_figure3": (
+        Ordering("shared no worse, ordinary", "shared ordinary", "separate ordinary"),
+        Ordering("shared no worse, reversible", "shared reversible", "separate reversible"),
+        Ordering("reversible no worse, separate", "separate reversible", "separate ordinary"),
+        Ordering("reversible no worse, shared", "shared reversible", "shared ordinary"),
+    ),
+    "reformer_figure4": tuple(
+        Ordering(f"{better} better than {worse}", better, worse)
+        for better, worse in (
+            ("LSH-2 by LSH-2", "LSH-1 by LSH-1"),
+            ("LSH-4 by LSH-4", "LSH-2 by LSH-2"),
+            ("LSH-8 by LSH-8", "LSH-4 by LSH-4"),
+            ("full by full", "LSH-8 by LSH-8"),
+            ("LSH-4 by LSH-8", "LSH-4 by LSH-4"),
+            ("LSH-4 redrawn by LSH-8", "LSH-4 redrawn by LSH-4"),
+            ("LSH-4 redrawn by LSH-4", "LSH-4 by LSH-4"),
+            ("full by full", "full by LSH-8"),
+        )
+    ),
+    "reformer_figure5_layers": (
+        Ordering("2 layers better than 1", "2 layers", "1 layer"),
+        Ordering("4 layers better than 2", "4 layers", "2 layers"),
+    ),
+}
+
+
+def bits(experiment: Experiment, model: LanguageModel) -> float:
+    """Return bits per unit of the held-out text, read in segments of the training's length."""
+    return evaluate(model, experiment.held_out, experiment.scale.tgt_len, STREAMS)
+
+
+def compare(
+    experiment: Experiment,
+    figure: str,
+    columns: tuple[str, ...],
+    cells: Callable[[str], Sequence[str]] = lambda name: [name],
+) -> None:
+    """Train the models; print bits of the held-out text and differences, and draw curves of the training text.
+
+    Args:
+        columns: titles; cells: what they hold for the name of a model, without the bits at the end.
+    """
+    picture = experiment.folder / f"{figure}.png"
+    check_picture(picture)
+    chosen = experiment.chosen(VARIANTS[figure])
+    experiment.run(chosen)
+    seeds = range(experiment.seeds)
+    scores = {one.name: [bits(experiment, experiment.trained(one, seed)) for seed in seeds] for one in chosen}
+    lines = _curves(experiment, chosen)
+    experiment.keep(figure, {"bits": scores, "curves": lines})
+    print_rows((*columns, "bits"), [(*cells(name), mean_and_error(one)) for name, one in scores.items()])
+    print_orderings(ORDERINGS[figure], scores)
+    draw(picture, lines, "updates", "bits per unit of the training text")
+
+
+def _curves(experiment: Experiment, variants: Sequence[Variant]) -> dict[str, list[Point]]:
+    """Return bits of the training text by number of updates, as means of the seeds, by name of the model."""
+    curves = {}
+    for one in variants:
+        seeds = [experiment.curve(one, seed) for seed in range(experiment.seeds)]
+        curves[one.name] = [point(same[0][0], [bits for _, bits in same]) for same in zip(*seeds, strict=True)]
+    return curves
+
+
+@experiment_options(SCALES, config_of)
+def figure3(experiment: Experiment) -> None:
+    """Figure 3: shared queries and keys, and reversible layers, against those of a Transformer.
+
+    All models have full attention. Shared models have fewer weights: one matrix takes the place of two.
+    """
+    compare(experiment, "reformer_figure3", ("queries and keys", "layers"), str.split)
+
+
+@experiment_options(SCALES, config_of)
+def figure4(experiment: Experiment) -> None:
+    """Figure 4: rounds of hashing, in training and in evaluation.
+
+    A row is a model, trained with some rounds of hashing or with full attention; a column is the number of rounds that
+    it is evaluated with. The paper's figure has equal rounds in both; its Table 2 crosses them for another task.
+    Rotations are fixed, but for a model `redrawn` each update of training draws others, as the paper does. `A by B` is
+    model A with the attention B.
+    """
+    picture = experiment.folder / "reformer_figure4.png"
+    check_picture(picture)
+    chosen = experiment.chosen(VARIANTS["reformer_figure4"])
+    experiment.run(chosen)
+    scores_by_model, rows = {}, []
+    scores: dict[str, list[float]] = {}
+    lines: dict[str, list[Point]] = {}
+    for one in chosen:
+        bits_by_rounds = {
+            f"LSH-{rounds}" if rounds else "full": [
+                bits(experiment, with_attention(experiment.trained(one, seed), rounds))
+                for seed in range(experiment.seeds)
+            ]
+            for rounds in (*ROUNDS, None)
+        }
+        scores_by_model[one.name] = bits_by_rounds
+        rows.append((one.name, *map(mean_and_error, bits_by_rounds.values())))
+        scores |= {f"{one.name} by {attention}": seeds for attention, seeds in bits_by_rounds.items()}
+        lines[f"trained with {one.name}"] = [point(rounds, bits_by_rounds[f"LSH-{rounds}"]) for rounds in ROUNDS]
+    experiment.keep("reformer_figure4", scores_by_model)
+    print_rows(("trained with", *(f"LSH-{rounds}" for rounds in ROUNDS), "full"), rows)
+    print_orderings(ORDERINGS["reformer_figure4"], scores)
+    draw(picture, lines, "rounds of hashing at evaluation", "bits of held-out text")
+
+
+def with_attention(model: LanguageModel, rounds: int | None) -> Reformer:
+    """Return a model that is evaluated with some rounds of hashing, or None: with full attention."""
+    assert isinstance(model, Reformer)
+    kind = "full" if rounds is None else "lsh"
+    config = replace(model.config, attn_layers=(kind,) * model.config.n_layer, n_hashes=rounds or 1)
+    other = Reformer(config)
+    # Rotations follow from the seed, and their first rounds are those of training.
+    weights = {name: weight for name, weight in model.state_dict().items() if not model.is_drawn(name)}
+    other.load_state_dict({**other.state_dict(), **weights})
+    return other.eval()
+
+
+@experiment_options(SCALES, config_of)
+def figure5_layers(experiment: Experiment) -> None:
+    """Figure 5, left: models of 1, 2 and 4 LSH layers."""
+    compare(experiment, "reformer_figure5_layers", ("LSH layers",))
+
+
+# Kind, chunk length, rounds.
+KINDS = (("full", 64, 1), ("LSH", 32, 1), ("LSH", 32, 2), ("LSH", 64, 1), ("LSH", 64, 4), ("LSH", 128, 2))
+
+
+def attention_of(kind: str, chunk: int, rounds: int, length: int) -> SharedAttention:
+    """Return a layer of attention, 4 heads of 64, for rows of some length."""
+    buckets = max(2, length // chunk // 2 * 2)
+    layers = ("full" if kind == "full" else "lsh",)
+    config = ReformerConfig(
+        rule="paper", attn_layers=layers, n_hashes=rounds, n_buckets=(buckets,), chunk_length=chunk, full_chunk=64,
+        position="sinusoid", max_positions=0, dropout=0.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return SharedAttention(config, 0)
+
+
+def seconds(attention: SharedAttention, batch: int, length: int) -> float:
+    """Return the time of one pass forwards and backwards."""
+    hidden = torch.randn(batch, length, attention.config.d_model, requires_grad=True)
+    context = Context(0, hidden.new_zeros(batch, 0, attention.config.d_model))
+    started = time.perf_counter()
+    attention(hidden, context)[0].sum().backward()
+    return time.perf_counter() - started
+
+
+@click.command(cls=ExperimentCommand)
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of results.")
+@click.option("--tokens", default=8192, show_default=True, type=click.IntRange(1), help="Tokens of a batch.")
+@click.option("--shortest", default=128, show_default=True, type=click.IntRange(1), help="Tokens of its shortest rows.")
+@click.option(
+    "--repeats", default=3, show_default=True, type=click.IntRange(1), help="Repetitions; one more is not counted."
+)
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads.")
+def figure5_speed(out: Path, tokens: int, shortest: int, repeats: int, threads: int) -> None:
+    """Figure 5, right: speed by length.
+
+    The tokens of a batch are constant, in few long rows or in many short ones. One layer of attention is timed,
+    forwards and backwards: full attention, and LSH attention by rule `paper` with several chunk lengths and rounds. A
+    figure is the median of the repetitions in milliseconds, taken in turns. The number of buckets grows with the
+    length, so that two chunks hold what a bucket holds.
+    """
+    torch.set_num_threads(threads)
+    out.mkdir(parents=True, exist_ok=True)
+    picture = out / "reformer_figure5_speed.png"
+    check_picture(picture)
+    lengths = [shortest << power for power in range((tokens // shortest).bit_length())]
+    milliseconds: dict[str, list[Point]] = {}
+    for length in lengths:
+        times: dict[str, list[float]] = {}
+        for turn in range(repeats + 1):
+            for kind, chunk, rounds in KINDS:
+                name = "full attention" if kind == "full" else f"LSH, chunks of {chunk}, rounds {rounds}"
+                spent = seconds(attention_of(kind, chunk, rounds, length), tokens // length, length)
+                if turn:
+                    times.setdefault(name, []).append(spent)
+        for name, each in times.items():
+            milliseconds.setdefault(name, []).append((length, 1000 * statistics.median(each)))
+    (out / "reformer_figure5_speed.json").write_text(
+        json.dumps({"tokens": tokens, "ms": milliseconds}, indent=1) + "\n", "utf-8"
+    )
+    rows = [(name, *(f"{ms:.0f}" for _, ms in points)) for name, points in milliseconds.items()]
+    print_rows((f"ms for {tokens:,} tokens", *map(str, lengths)), rows)
+    draw(picture, milliseconds, "length", f"ms for {tokens:,} tokens", log="xy")
+
+
+COMMANDS = {
+    "reformer_figure3": figure3,
+    "reformer_figure4": figure4,
+    "reformer_figure5_layers": figure5_layers,
+    "reformer_figure5_speed": figure5_speed,
+}

@@ -1,0 +1,312 @@
+"""Tables 5 to 8 and 10, and Figure 4, of the Transformer-XL paper: `python -m experiments NAME --help`.
+
+Tables print the paper's figures next to ours. Below them are the differences between two models, in standard errors
+over the seeds.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from experiments.running import (
+    Experiment,
+    Ordering,
+    Scale,
+    Variant,
+    bits_at_length,
+    draw,
+    experiment_options,
+    mean_and_error,
+    point,
+    print_orderings,
+    print_rows,
+)
+from xlexport.analysis.recl import find_recl
+from xlexport.figures import check_picture
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
+
+__all__ = ["COMMANDS", "ORDERINGS", "SCALES", "VARIANTS", "model_of", "shuffled_sentences"]
+
+_QUICK = {"n_layer": 2, "n_head": 4, "d_model": 128, "d_head": 32, "d_inner": 512, "dropout": 0.0}
+SCALES = {
+    "tiny": Scale(
+        {"n_layer": 2, "n_head": 2, "d_model": 32, "d_head": 16, "d_inner": 64, "dropout": 0.0},
+        tgt_len=32, steps=60, batch_size=8, learning_rate=4e-3, warmup_steps=10, seeds=2, lengths=(0.5, 1, 2),
+        most=40_000,
+    ),
+    "quick32": Scale(
+        _QUICK, tgt_len=32, steps=2500, batch_size=32, learning_rate=3e-3, warmup_steps=300, seeds=3, held_out=65_536,
+        bf16=True,
+    ),
+    "quick128": Scale(
+        _QUICK, tgt_len=128, steps=1500, batch_size=8, learning_rate=3e-3, warmup_steps=200, seeds=3, held_out=32_768,
+        bf16=True,
+    ),
+    "small": Scale(
+        {"n_layer": 6, "n_head": 8, "d_model": 192, "d_head": 24, "d_inner": 768, "dropout": 0.1},
+        tgt_len=128, steps=8000, batch_size=16, learning_rate=2e-3, warmup_steps=300, seeds=3,
+    ),
+    "paper": Scale(
+        {"n_layer": 16, "n_head": 10, "d_model": 410, "d_head": 41, "d_inner": 2100, "dropout": 0.1},
+        tgt_len=128, steps=200_000, batch_size=60, learning_rate=2.5e-4, warmup_steps=0, seeds=1,
+        lengths=(0.5, 1, 2, 3, 4, 5),
+    ),
+}  # fmt: skip
+
+
+def model_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> TransformerXLConfig:
+    """Return the configuration of a model; `cutoffs` divide its vocabulary into clusters."""
+    tgt_len = round(scale.tgt_len * variant.length)
+    mem_len = tgt_len if variant.recurrence else 0
+    sizes: dict[str, Any] = {**scale.model, **dict(variant.model)}
+    return TransformerXLConfig(
+        n_token=n_token, cutoffs=cutoffs, tgt_len=tgt_len, mem_len=mem_len, encoding=variant.encoding, **sizes
+    )
+
+
+PLAIN = (("dropout", 0.3), ("dropatt", 0.1))
+VARIATIONAL = (*PLAIN, ("variational", True), ("dropemb", 0.1))
+AVERAGE = (("average_from", 0.6),)
+AUXILIARY = (("auxiliary", True),)
+# The models of each table: recurrence, encoding of positions, loss, and the paper's figures.
+VARIANTS = {
+    "table5": (
+        Variant("plain dropout", model=PLAIN, training=AVERAGE),
+        Variant("variational dropout", model=VARIATIONAL, training=AVERAGE),
+    ),
+    "table6": (
+        Variant("recurrence relative full", True, "relative", "full", (27.02, 26.77, 500)),
+        Variant("recurrence shaw full", True, "shaw", "full", (27.94, 27.94, 256)),
+        Variant("recurrence relative half", True, "relative", "half", (28.69, 28.33, 460)),
+        Variant("relative full", False, "relative", "full", (29.59, 29.02, 260)),
+        Variant("relative half", False, "relative", "half", (30.10, 30.10, 120)),
+        Variant("shaw full", False, "shaw", "full", (29.75, 29.75, 120)),
+        Variant("shaw half", False, "shaw", "half", (30.50, 30.50, 120)),
+        Variant("sinusoidal half", False, "sinusoidal", "half", (30.97, 30.97, 120)),
+        Variant("learned half auxiliary", False, "learned", "half", (31.16, 31.16, 120), training=AUXILIARY),
+        Variant("sinusoidal full", False, "sinusoidal", "full", (None, None, None)),
+    ),
+    "table7": (
+        Variant("sentences relative", True, "relative", paper=(25.2, None, None)),
+        Variant("sentences shaw", True, "shaw", paper=(25.7, None, None)),
+        Variant("sentences relative alone", False, "relative", paper=(27.1, None, None)),
+    ),
+    "table10": (
+        Variant("recurrence relative full", True, "relative", "full", (27.02, 26.77, 500)),
+        Variant("recurrence relative half", True, "relative", "half", (28.69, 28.33, 460)),
+        Variant("longer relative full", False, "relative", "full", (28.43, 27.98, 400), length=176 / 128),
+        Variant("longer relative half", False, "relative", "half", (28.83, 28.83, 120), length=172 / 128),
+    ),
+}
+AVERAGED = "{}, averaged"
+PAPER_5 = {"variational dropout, averaged": (56.72, 54.52)}
+PAPER_8 = {
+    "recurrence relative full": (700, 600, 500),
+    "recurrence shaw full": (400, 400, 300),
+    "relative full": (300, 300, 300),
+    "learned half auxiliary": (128, 128, 128),
+}
+VARIANTS["table8"] = tuple(variant for variant in VARIANTS["table6"] if variant.name in PAPER_8)
+ORDERINGS = {
+    "table5": (
+        Ordering("variational and averaged better than plain", "variational dropout, averaged", "plain dropout"),
+        Ordering("averaged better than the last weights", "variational dropout, averaged", "variational dropout"),
+    ),
+    "table6": (
+        Ordering("recurrence better than none", "recurrence relative full", "relative full"),
+        Ordering("relative better than Shaw's", "recurrence relative full", "recurrence shaw full"),
+        Ordering("full loss better for relative", "recurrence relative full", "recurrence relative half"),
+        Ordering("half loss better for absolute", "sinusoidal half", "sinusoidal full"),
+    ),
+    "table7": (
+        Ordering("relative better than Shaw's", "sentences relative", "sentences shaw"),
+        Ordering("recurrence better than none", "sentences relative", "sentences relative alone"),
+    ),
+    "table10": (
+        Ordering("recurrence better at equal memory, full loss", "recurrence relative full", "longer relative full"),
+        Ordering("recurrence better at equal memory, half loss", "recurrence relative half", "longer relative half"),
+    ),
+}
+SHARES = (0.1, 0.5, 1.0)
+TOKENS, ROWS = 2000, 32  # of Table 8
+
+
+@experiment_options(SCALES, model_of)
+def table5(experiment: Experiment) -> None:
+    """Table 5: regularisation, variational dropout and averaged weights on little text.
+
+    A run keeps its last weights and the average of its weights, so one run gives the scores of both. The paper's text
+    is words: `xlexport prepare` makes the folder for --data. The paper gives no figures without regularisation, and no
+    recipe; recipes/penn_treebank.toml has the settings here.
+    """
+    chosen = experiment.chosen(VARIANTS["table5"])
+    experiment.run(chosen)
+    length = experiment.scale.tgt_len
+    scores: dict[str, list[float]] = {}
+    rows = []
+    for variant in chosen:
+        for name, averaged in ((variant.name, False), (AVERAGED.format(variant.name), True)):
+            models = [experiment.model(variant, seed, averaged) for seed in range(experiment.seeds)]
+            scores[name] = [bits_at_length(model, experiment.held_out, length, recurrence=True) for model in models]
+            rows.append((name, *PAPER_5.get(name, (None, None)), mean_and_error(scores[name])))
+    experiment.keep("table5", scores)
+    print_rows(("model", "paper: valid", "test", "bits"), rows)
+    print_orderings(ORDERINGS["table5"], scores)
+
+
+def by_length(experiment: Experiment, variant: Variant, model: TransformerXL) -> dict[int, float]:
+    """Return bits per token with each attention length that the model can have."""
+    config, base = model.config, experiment.scale.tgt_len
+    lengths = sorted({round(base * factor) for factor in experiment.scale.lengths} | {config.tgt_len})
+    if config.is_absolute:
+        lengths = [length for length in lengths if length <= config.tgt_len]
+    return {
+        length: bits_at_length(model, experiment.held_out, length, variant.recurrence)
+        for length in lengths
+        if length + 1 < len(experiment.held_out) // 8
+    }
+
+
+def compare(experiment: Experiment, name: str) -> None:
+    """Train the models of a table, print it with the paper's figures and its orderings, and keep all scores.
+
+    `init` is the score with the attention length of training, `best` the best score over all lengths, and `length` the
+    shortest length with this score.
+    """
+    chosen = experiment.chosen(VARIANTS[name])
+    experiment.run(chosen)
+    rows, models, scores = [], {}, {}
+    for variant in chosen:
+        bits = [by_length(experiment, variant, experiment.model(variant, seed)) for seed in range(experiment.seeds)]
+        init = [one[round(experiment.scale.tgt_len * variant.length)] for one in bits]
+        best = [min(one.values()) for one in bits]
+        means = {length: sum(one[length] for one in bits) / len(bits) for length in bits[0]}
+        shortest = min(length for length, mean in means.items() if mean <= min(means.values()) + 1e-3)
+        scores[variant.name] = best
+        models[variant.name] = {"paper": variant.paper, "bits": bits}
+        sign = "yes" if variant.recurrence else "no"
+        figures = mean_and_error(init), mean_and_error(best), shortest
+        rows.append((sign, variant.encoding, variant.loss, *variant.paper, *figures))
+    experiment.keep(name, models)
+    heading = ("recurrence", "encoding", "loss", "paper: init", "best", "length", "bits: init", "best", "length")
+    print_rows(heading, rows)
+    print_orderings(ORDERINGS[name], scores)
+
+
+@experiment_options(SCALES, model_of)
+def table6(experiment: Experiment) -> None:
+    """Table 6: recurrence, encoding of positions, and loss.
+
+    All lengths are in RUNS/SCALE/table6.json, from which `figure4` draws them.
+    """
+    compare(experiment, "table6")
+
+
+def shuffled_sentences(text: bytes) -> bytes:
+    """Return the sentences of a text, each on its line, in an order that is always the same."""
+    sentences = [" ".join(part.split()) for part in re.split(r"(?<=[.!?])\s+", text.decode("utf-8", "replace"))]
+    lines = [sentence for sentence in sentences if sentence]
+    random.Random(0).shuffle(lines)
+    return "".join(f"{sentence}\n" for sentence in lines).encode()
+
+
+@experiment_options(SCALES, model_of, shuffled_sentences)
+def table7(experiment: Experiment) -> None:
+    """Table 7: text without long dependencies, here the sentences of a text in random order."""
+    compare(experiment, "table7")
+
+
+@experiment_options(SCALES, model_of)
+def table10(experiment: Experiment) -> None:
+    """Table 10: models that take equal memory of the device, which recurrence shares.
+
+    Without recurrence, gradients flow through 176 or 172 tokens instead of 128, here in proportion.
+    """
+    compare(experiment, "table10")
+
+
+@torch.no_grad()
+def last_token_nats(model: TransformerXL, text: Tensor, context: int, longest: int) -> npt.NDArray[np.float64]:
+    """Return the loss of the same tokens in nats, each predicted from the `context` tokens before it.
+
+    Args:
+        longest: the longest context of the comparison, which decides on the tokens.
+    """
+    limit = model.config.position_limit
+    context = context if limit is None else min(context, limit)
+    places = np.linspace(longest, len(text) - 1, min(TOKENS, len(text) - longest), dtype=np.int64)
+    nats = []
+    for part in torch.from_numpy(places).split(ROWS):
+        rows = torch.stack([text[place - context : place + 1].long() for place in part.tolist()])
+        rows = rows.to(next(model.parameters()).device)
+        hidden, _ = model(rows[:, :-1])
+        nats.append(-model.log_probs(hidden[:, -1:], rows[:, -1:])[:, 0].double().cpu())
+    return torch.cat(nats).numpy()
+
+
+def _losses(models: list[TransformerXL], text: Tensor, longest: int, context: int) -> list[npt.NDArray[np.float64]]:
+    return [last_token_nats(model, text, context, longest) for model in models]
+
+
+@experiment_options(SCALES, model_of)
+def table8(experiment: Experiment) -> None:
+    """Table 8: relative effective context length (RECL) of the group of models of 128 million parameters.
+
+    The models are those of Table 6, so a folder of that table is used again. A model's context ends with its places.
+    """
+    group = experiment.chosen(VARIANTS["table8"])
+    experiment.run(group)
+    step = max(1, experiment.scale.tgt_len // 4)
+    longest = round(experiment.scale.tgt_len * max(experiment.scale.lengths))
+    recl_by_model = {}
+    results: list[list[int]] = [[0, 0, 0] for _ in group]
+    for seed in range(experiment.seeds):
+        models = [experiment.model(variant, seed) for variant in group]
+        recl = find_recl(
+            functools.partial(_losses, models, experiment.held_out, longest),
+            start=step,
+            step=step,
+            longest=longest,
+            shares=SHARES,
+        )
+        for row, lengths in enumerate(recl):
+            results[row] = [before + one.at_least for before, one in zip(results[row], lengths, strict=True)]
+            recl_by_model[f"{group[row].name}-{seed}"] = [one.at_least for one in lengths]
+    experiment.keep("table8", {"shares": SHARES, "paper": PAPER_8, "recl": recl_by_model})
+    rows = [
+        (variant.name, *PAPER_8[variant.name], *(f"{total / experiment.seeds:.0f}" for total in lengths))
+        for variant, lengths in zip(group, results, strict=True)
+    ]
+    shares = tuple(f"r = {share}" for share in SHARES)
+    print_rows(("model", *(f"paper: {shares[0]}", *shares[1:]), *(f"ours: {shares[0]}", *shares[1:])), rows)
+
+
+@click.command()
+@click.argument("scores", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Picture, .png or .svg.")
+def figure4(scores: Path, out: Path) -> None:
+    """Figure 4: draw score by attention length, which Table 6, 7 or 10 kept in SCORES, its JSON file."""
+    check_picture(out)
+    lines = {
+        name: [
+            point(int(length), [seed[length] for seed in model["bits"]]) for length in sorted(model["bits"][0], key=int)
+        ]
+        for name, model in json.loads(scores.read_text("utf-8")).items()
+    }
+    draw(out, lines, "attention length at evaluation, tokens", "bits per token", log="x")
+    click.echo(f"wrote {out}")
+
+
+COMMANDS = {"table5": table5, "table6": table6, "table7": table7, "table8": table8, "table10": table10}
+COMMANDS["figure4"] = figure4

@@ -1,0 +1,157 @@
+"""The shapes of which speed is measured, and the checkpoints and bundles that the parts use, made once in a folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sides import ROOT, code_digest, run_once
+from tests.gpu.parts import PartError, Record, Settings
+from xlexport.sample import sample_checkpoint
+
+__all__ = ["FLOAT16", "TEXT_MODEL", "Shape", "bundle_of", "checkpoint_of", "make_bundles", "shapes_of"]
+
+TEXT_MODEL = "text"  # the trained sample, because the cost of float16 is measured on real text
+FLOAT16 = {
+    "float16": "float32",
+    "float16-memory": "float16",
+}  # its bundles in float16, and the precision of their memories
+GATE_TOKENS = "2048"  # `quantize` measures on the CPU, where float16 is slow; this program measures again on the device
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Transformer-XL with random weights, and one of its steps on full memory.
+
+    Attributes:
+        config: fields of a `TransformerXLConfig` that differ from its defaults.
+        cuda_graphs: whether its bundle has a graph that scores at fixed sizes; this needs a vocabulary without
+        clusters.
+    """
+
+    name: str
+    title: str
+    segment_len: int
+    mem_len: int
+    config: dict[str, Any]
+
+    @property
+    def cuda_graphs(self) -> bool:
+        """Whether a step has fixed sizes, which do not depend on the number of targets in each cluster."""
+        return not self.config.get("cutoffs")
+
+
+_SAMPLE = {
+    **{"n_layer": 6, "n_head": 3, "d_model": 192, "d_head": 64, "d_inner": 768},
+    **{"pre_lnorm": True, "clamp_len": 192, "same_length": True},
+}
+_ENWIK8 = {"n_layer": 12, "n_head": 8, "d_model": 512, "d_head": 64, "d_inner": 2048}
+_WT103 = {"n_layer": 18, "n_head": 16, "d_model": 1024, "d_head": 64, "d_inner": 4096, "n_token": 267_735}
+_SMALL = {"n_layer": 2, "n_head": 2, "d_model": 32, "d_head": 16, "d_inner": 64}
+_SMALL_CLUSTERS = {**_SMALL, "n_token": 100, "cutoffs": (20, 40), "div_val": 2}
+
+SHAPES = (
+    Shape("sample", "the sample's shape, 6 layers of 192", 128, 384, _SAMPLE),
+    Shape("enwik8-12L", "the enwik8 shape, 12 layers of 512", 80, 2100, _ENWIK8),
+    Shape(
+        "wt103",
+        "a WikiText-103 shape, 18 layers of 1,024, 267,735 words in four clusters",
+        128,
+        1600,
+        {**_WT103, "cutoffs": (20_000, 40_000, 200_000), "div_val": 4},
+    ),
+)
+TINY_SHAPES = (
+    Shape("tiny", "tiny", 8, 24, _SMALL),
+    Shape("tiny-clusters", "tiny, three clusters", 8, 24, _SMALL_CLUSTERS),
+)
+
+
+def shapes_of(settings: Settings) -> tuple[Shape, ...]:
+    """Return the shapes for which speed is measured."""
+    return TINY_SHAPES if settings.tiny else SHAPES
+
+
+def checkpoint_of(settings: Settings, shape: Shape) -> Path:
+    """Return the checkpoint of a shape, which `make_bundles` writes."""
+    return Path(settings.folder) / f"{shape.name}.pt"
+
+
+def bundle_of(settings: Settings, name: str) -> Path:
+    """Return the bundle of a shape, `TEXT_MODEL` or a name in `FLOAT16`; its name has a digest of the exporter."""
+    if settings.tiny and name == TEXT_MODEL:
+        name = TINY_SHAPES[0].name
+    tiny = "tiny-" if settings.tiny and name in FLOAT16 else ""
+    return Path(settings.folder) / f"{tiny}{name}-{code_digest()}"
+
+
+def make_bundles(settings: Settings, record: Record) -> None:
+    """Write the checkpoints and bundles that the other parts need, unless they exist in the folder.
+
+    Raises:
+        PartError: a conversion failed; its output on stderr comes before the message.
+    """
+    Path(settings.folder).mkdir(parents=True, exist_ok=True)
+    text = bundle_of(settings, TEXT_MODEL)  # with tiny sizes it is one of the shapes
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        # The largest shape first: it takes longest.
+        shapes = [shape for shape in reversed(shapes_of(settings)) if bundle_of(settings, shape.name) != text]
+        works = [pool.submit(_make_shape, settings, shape) for shape in shapes]
+        works.append(pool.submit(_make_text_models, settings))
+        for work in works:
+            work.result()
+    names = [*(shape.name for shape in shapes_of(settings)), TEXT_MODEL, *FLOAT16]
+    record({"megabytes": {name: _megabytes(bundle_of(settings, name)) for name in names}})
+
+
+def write_checkpoint(path: Path, config: dict[str, Any]) -> None:
+    """Write random weights of this shape; documents begin with memory of zeros, so that it is full from the start."""
+    import torch
+
+    from xltraining.checkpoint import save_checkpoint
+    from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
+
+    torch.manual_seed(0)
+    sizes = TransformerXLConfig(**{**config, "dropout": 0.0, "first_memory": "zeros"})
+    tokenizer = "bytes" if sizes.n_token == 256 else None
+    save_checkpoint(path, sizes, TransformerXL(sizes).state_dict(), tokenizer=tokenizer)
+
+
+def _make_shape(settings: Settings, shape: Shape) -> None:
+    """Verify only two segments, because the parts compare all their scores with PyTorch."""
+    checkpoint = checkpoint_of(settings, shape)
+    if not checkpoint.exists():
+        run_once(write_checkpoint, checkpoint, {**shape.config, "tgt_len": shape.segment_len, "mem_len": shape.mem_len})
+    options = ["--set", "cuda_graphs=true"] if shape.cuda_graphs else ["--tokenizer", "none"]
+    _run("convert", checkpoint, bundle_of(settings, shape.name), ["--segments", "2", *options])
+
+
+def _make_text_models(settings: Settings) -> None:
+    text = bundle_of(settings, TEXT_MODEL)
+    if settings.tiny:
+        _make_shape(settings, TINY_SHAPES[0])
+    else:
+        _run("convert", sample_checkpoint(), text, ["--segments", "2", "--set", "cuda_graphs=true"])
+    for name, memory_dtype in FLOAT16.items():
+        options = ["--dtype", "float16", "--memory-dtype", memory_dtype, "--tokens", GATE_TOKENS]
+        _run("quantize", text, bundle_of(settings, name), options)
+
+
+def _run(command: str, source: Path, output: Path, options: Sequence[str]) -> None:
+    if output.exists():
+        return
+    line = [sys.executable, "-m", "xlexport", command, str(source), "-o", str(output), *options]
+    process = subprocess.run(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if process.returncode:
+        last = (process.stderr.strip().splitlines() or ["no message"])[-1]
+        raise PartError(f"{command} of {source} ended with status {process.returncode}: {last}")
+
+
+def _megabytes(folder: Path) -> float:
+    return sum(file.stat().st_size for file in folder.iterdir()) / 1e6

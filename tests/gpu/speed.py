@@ -1,0 +1,177 @@
+"""Measure three shapes at three batch sizes: the bundle (plain and captured), PyTorch eager and `torch.compile`.
+
+Every side is a separate process. The sides of one shape prepare at the same time, because compilations take longest,
+and then take turns on the device. All sides score the same tokens after the same full memory in every step, and a step
+ends with the scores on the CPU. So a step's time includes all work of the device, and the scores can be compared.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.sides import Ready, Side, SideError, measure
+from benchmarks.transformer_xl import scoring_module
+from tests.gpu.bundles import Shape, bundle_of, checkpoint_of, shapes_of
+from tests.gpu.parts import PartError, Record, Settings
+
+__all__ = ["BATCHES", "BUNDLE", "CAPTURED", "COMPILED", "EAGER", "SIDES", "measure_speed", "side_name"]
+
+BATCHES, TINY_BATCHES = (1, 8, 32), (2,)
+BUNDLE, CAPTURED, EAGER, COMPILED = "bundle", "bundle, CUDA graphs", "PyTorch eager", "torch.compile"
+WARM = 8  # steps of every side before the first turn; a shape gets a captured session with its fifth step
+ROUNDS, REPEATS = 3, 10
+TINY_ROUNDS, TINY_REPEATS = 1, 2
+READY_AT_ONCE = 8  # processes; each compiles with few threads
+# Nats: ten times the largest difference of correct sides on a CPU; `benchmarks` calls more "another computation".
+ROUNDING = 1e-3
+
+
+def by_bundle(folder: Path, device: str, threads: int, work: Mapping[str, int], captured: bool) -> Ready:
+    """Return steps of the bundle; `captured`: replayed as CUDA graphs (on a CPU: in sessions of fixed sizes)."""
+    import xlruntime
+    from xlexport.bench.roofline import step_floor
+    from xlexport.bench.sides import GraphSide, Work
+
+    model = xlruntime.load(folder, device=device, threads=threads, cuda_graphs=captured and device != "cpu")
+    if captured and device == "cpu":
+        model.use_fixed()
+    evaluation = model.evaluation(work["segment_len"], mem_len=work["mem_len"])
+    side = GraphSide(model, Work("score", evaluation, work["segment_len"], work["batch_size"]))
+
+    def step() -> npt.NDArray[Any]:
+        return cast(Mapping[str, npt.NDArray[Any]], side.step())["log_prob"]
+
+    return Ready(step, {**_facts(work), **asdict(step_floor(side))}, WARM)
+
+
+def by_pytorch(checkpoint: Path, device: str, threads: int, work: Mapping[str, int], compiled: bool) -> Ready:
+    """Return steps of the eager model with the paper's memory of hidden states, or of its `torch.compile` form."""
+    import torch
+    from torch._inductor import config as inductor
+
+    from xlexport.bench.sides import Work
+    from xlexport.checkpoints import load
+    from xltraining.transformer_xl import TransformerXL
+
+    torch.set_num_threads(threads)
+    if compiled:
+        # With torch 2.13 it overwrites values that models of three or more layers still need: scores are off by nats.
+        inductor.inplace_buffers = False
+    source = load(checkpoint)
+    built = source.build_model()
+    assert isinstance(built, TransformerXL)
+    model = built.eval().to(device).with_evaluation(mem_len=work["mem_len"])
+    config = {"n_token": model.config.n_token, "cutoffs": model.config.cutoffs}
+    ids = Work("score", cast(Any, None), work["segment_len"], work["batch_size"]).ids(config)
+
+    module = scoring_module(model)
+    run: Any = torch.compile(module, dynamic=False) if compiled else module
+    state = model.first_memory(work["batch_size"])
+
+    @torch.inference_mode()
+    def step() -> npt.NDArray[Any]:
+        tokens, targets = (torch.from_numpy(each).to(device) for each in ids)
+        log_probs, *state[:] = run(tokens, targets, *state)
+        scores: npt.NDArray[np.float32] = log_probs.cpu().numpy()
+        if device != "cpu":
+            torch.cuda.synchronize(device)  # the new memory, too
+        return scores
+
+    return Ready(step, {**_facts(work), "matmul_precision": torch.get_float32_matmul_precision()}, WARM)
+
+
+def _facts(work: Mapping[str, int]) -> dict[str, Any]:
+    """Return the facts about a side; the scores of sides with the same batch size are compared."""
+    return {"tokens": work["batch_size"] * work["segment_len"], "model": f"batch {work['batch_size']}"}
+
+
+SIDES: Mapping[str, tuple[Callable[..., Any], bool]] = {
+    BUNDLE: (by_bundle, False),
+    CAPTURED: (by_bundle, True),
+    EAGER: (by_pytorch, False),
+    COMPILED: (by_pytorch, True),
+}
+
+
+def side_name(side: str, batch_size: int) -> str:
+    """Return the name of a side at one batch size, as in the figures."""
+    return f"{side}, batch {batch_size}"
+
+
+def measure_speed(settings: Settings, record: Record) -> None:
+    """Measure shape by shape; a side that cannot run is left out.
+
+    Raises:
+        PartError: a side did not run, or its scores differ from the bundle's.
+    """
+    problems: list[str] = []
+    shapes: dict[str, Any] = {}
+    for shape in shapes_of(settings):
+        try:
+            figures, failed = _measure_shape(settings, shape)
+        except (SideError, OSError) as error:  # a process ended during its turn
+            figures, failed = {"title": shape.title}, {"a turn": str(error)}
+        shapes[shape.name] = figures
+        problems += [f"{shape.name}, {side}: {reason}" for side, reason in failed.items()]
+        for side, row in figures.get("sides", {}).items():
+            if not row.get("max_abs_log_prob_diff", float("inf")) <= ROUNDING:
+                problems.append(f"{shape.name}, {side}: its scores are not the bundle's")
+        record({"shapes": shapes, "problems": problems})
+    if problems:
+        raise PartError(f"{len(problems)} problems, first: {problems[0]}")
+
+
+def _sides_of(shape: Shape, tiny: bool) -> list[str]:
+    """Return the sides of a shape; a rehearsal compiles one shape only, as compilations take longest."""
+    if shape.cuda_graphs:
+        return list(SIDES)
+    return [side for side in SIDES if side != CAPTURED and not (tiny and side == COMPILED)]
+
+
+def _measure_shape(settings: Settings, shape: Shape) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the figures of the sides that were ready, and the reasons why the others were not."""
+    threads = os.cpu_count() or 1
+    batches = TINY_BATCHES if settings.tiny else BATCHES
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(min(READY_AT_ONCE, max(2, threads // 2))) as pool:
+        starting = {
+            side_name(side, batch_size): pool.submit(_start, settings, shape, side, batch_size, scratch)
+            for batch_size in batches
+            for side in _sides_of(shape, settings.tiny)
+        }
+        ready, failed = _wait(starting)
+        figures: dict[str, Any] = {"title": shape.title, "segment_len": shape.segment_len, "mem_len": shape.mem_len}
+        if not ready:
+            return figures, failed
+        rounds, repeats = (TINY_ROUNDS, TINY_REPEATS) if settings.tiny else (ROUNDS, REPEATS)
+        makers = {name: (lambda side=side: side) for name, side in ready.items()}
+        figures |= measure(makers, rounds, repeats, threads, settings.device)
+        return figures, failed
+
+
+def _wait(starting: Mapping[str, Future[Side]]) -> tuple[dict[str, Side], dict[str, str]]:
+    ready, failed = dict[str, Side](), dict[str, str]()
+    for name, future in starting.items():
+        try:
+            ready[name] = future.result()
+        except (SideError, OSError) as error:
+            failed[name] = str(error)
+    return ready, failed
+
+
+def _start(settings: Settings, shape: Shape, side: str, batch_size: int, scratch: str) -> Side:
+    """Start a side and wait until it has run its first steps."""
+    function, variant = SIDES[side]
+    source: Path = bundle_of(settings, shape.name) if function is by_bundle else checkpoint_of(settings, shape)
+    work = {"segment_len": shape.segment_len, "mem_len": shape.mem_len, "batch_size": batch_size}
+    # Not a cache of another run, which may have been interrupted. Each side has few compilers, as many sides compile.
+    environment = {"TORCHINDUCTOR_CACHE_DIR": scratch, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+    return Side(function, source, settings.device, os.cpu_count() or 1, work, variant, environment=environment)

@@ -1,0 +1,236 @@
+"""Plots of analyses: bits by memory length and along a document, attention by distance, and training runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xlexport.analysis.attention import TERMS, AttentionReport, AttentionTerms
+from xlexport.analysis.bits_along import BitsAlong
+from xlexport.analysis.context import ContextReport, names_of, share_name, unit_of
+from xlexport.figures import plain, save_picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_along", "draw_attention", "draw_context", "draw_terms", "plot_training"]
+
+DECADES = 5  # range of the colours: attention further below the maximum looks like zero
+FEW_POINTS = 60  # so few that each gets a mark
+TITLES = {"a": "(a) content", "b": "(b) position, as the query asks", "d": "(d) position"}
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure  # without pyplot, which needs a display
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _count(value: float, _: float) -> str:
+    """Return the label of a number on an axis."""
+    return f"{value:,.0f}"
+
+
+def _layer_ticks(axes: Axes, layers: int, heads: int, color: str, linewidth: float) -> None:
+    """Name the layers of rows of heads, and draw a line between two layers."""
+    for layer in range(1, layers):
+        axes.axhline(layer * heads, color=color, linewidth=linewidth)
+    axes.set_yticks(np.arange(layers) * heads + heads / 2, [f"layer {layer}" for layer in range(layers)])
+    axes.tick_params(axis="y", length=0)
+
+
+def draw_context(report: ContextReport, path: Path) -> None:
+    """Draw bits by memory length, a line for each model, and next to it relative gains if RECL was computed.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    gains = report.recl is not None and any(recl.gains for model in report.models for recl in model.recl)
+    figure = _figure(11 if gains else 7, 4.8)
+    places = figure.subplots(1, 2 if gains else 1, squeeze=False)[0]
+    _draw_losses(report, places[0])
+    if gains:
+        _draw_gains(report, places[1])
+    names = [plain(Path(name).name) for name in report.documents]
+    texts = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    figure.suptitle(f"{texts}: {report.scored_tokens:,} tokens", fontsize="medium")
+    save_picture(figure, path)
+
+
+def _draw_losses(report: ContextReport, axes: Axes) -> None:
+    unit = unit_of(report)
+    for name, model in zip(names_of(report), report.models, strict=True):
+        lengths = [score.mem_len for score in model.lengths]
+        bits = [getattr(score, f"bits_per_{unit}") for score in model.lengths]
+        marked = [place for place, length in enumerate(lengths) if length in report.curve]  # not those only for RECL
+        (line,) = axes.plot(lengths, bits, marker="o", markersize=4, markevery=marked, label=plain(name))
+        if lengths[0] <= model.mem_len <= lengths[-1]:
+            axes.axvline(model.mem_len, color=line.get_color(), linestyle=":", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(_count)
+    axes.set_xticks(report.curve)
+    axes.minorticks_off()
+    axes.set_xlabel("memory length at evaluation, tokens (dotted: the bundle's own)")
+    axes.set_ylabel(f"bits per {unit} (the axis does not begin at 0)")
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+def _draw_gains(report: ContextReport, axes: Axes) -> None:
+    """Draw relative gains in percent, with a colour for each model and a line style for each share of hard tokens."""
+    assert report.recl is not None
+    styles = ("-", "--", ":", "-.")
+    several = len(report.models) > 1
+    for number, (name, model) in enumerate(zip(names_of(report), report.models, strict=True)):
+        for style, recl in enumerate(model.recl):
+            share = share_name(recl.hard)
+            axes.plot(
+                [gain.short for gain in recl.gains],
+                [100 * gain.gain for gain in recl.gains],
+                color=f"C{number}",
+                linestyle=styles[style % len(styles)],
+                marker="o",
+                markersize=4,
+                label=f"{plain(name)}, {share}" if several else share,
+            )
+    axes.axhline(100 * report.recl.threshold, color="black", linewidth=1)
+    axes.set_xlabel(f"context length c, tokens; gain from c to c + {report.recl.step:,}")
+    axes.set_ylabel("relative gain in perplexity, %")
+    axes.set_ylim(bottom=0)
+    axes.set_title(f"black: {100 * report.recl.threshold:g}%, below which RECL = c", fontsize="small")
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+def draw_along(curves: Sequence[BitsAlong], path: Path) -> None:
+    """Draw bits per unit in each window (pale) and from the beginning (thick), with a colour for each document.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    figure = _figure(9, 4.8)
+    axes = figure.add_subplot()
+    for number, curve in enumerate(curves):
+        colour = f"C{number % 10}"
+        begins = np.concatenate([[0], curve.ends[:-1]])
+        axes.stairs(curve.windowed, np.append(begins, curve.ends[-1]), baseline=None, color=colour, alpha=0.45)
+        label = f"{plain(Path(curve.document).name)}: {curve.running[-1]:.4f}"
+        axes.plot(curve.ends, curve.running, color=colour, linewidth=2, label=label)
+    unit, window = curves[0].unit, curves[0].window
+    axes.set_xlim(0, max(int(curve.ends[-1]) for curve in curves))
+    axes.xaxis.set_major_formatter(_count)
+    axes.set_xlabel(f"{unit}s of the document")
+    axes.set_ylabel(f"bits per {unit}")
+    axes.set_title(f"thick: from the beginning to there; steps: in windows of {window:,} {unit}s", fontsize="medium")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    save_picture(figure, path)
+
+
+def draw_attention(report: AttentionReport, path: Path) -> None:
+    """Draw a row for each head, the first layer at the top; the colour shows mean attention to each distance.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from matplotlib.colors import LogNorm
+
+    L, H, D = report.mean.shape
+    rows = report.mean.reshape(L * H, D)
+    figure = _figure(9, min(2.5 + 0.11 * L * H, 16))
+    axes = figure.add_subplot()
+    most = float(rows.max())
+    mesh = axes.pcolormesh(
+        np.arange(D + 1) + 0.5,  # distance + 1, because the axis is logarithmic
+        np.arange(L * H + 1),
+        rows.clip(min=most * 10.0**-DECADES),
+        norm=LogNorm(most * 10.0**-DECADES, most),
+        cmap="viridis",
+        rasterized=True,  # also in an .svg, which would otherwise have a rectangle for each number
+    )
+    axes.scatter(
+        report.within(0.5).flatten() + 1,
+        np.arange(L * H) + 0.5,
+        marker="|",
+        s=30,
+        color="white",
+        label="half of the attention is within",
+    )
+    axes.set_xscale("log")
+    axes.set_xlim(0.5, D + 0.5)
+    axes.xaxis.set_major_formatter(_count)
+    axes.set_xlabel("tokens before the one that is predicted (distance + 1)")
+    _layer_ticks(axes, L, H, "white", 0.8)
+    axes.invert_yaxis()
+    axes.set_title(
+        f"mean attention over {report.tokens:,} queries; heads of a layer 0 to {H - 1}; tick: half is nearer",
+        fontsize="medium",
+    )
+    figure.colorbar(mesh, ax=axes, label="attention to one token", extend="min")
+    save_picture(figure, path)
+
+
+def draw_terms(report: AttentionTerms, path: Path) -> None:
+    """Draw a column for each term and a row for each head; colours show the mean less that of all distances.
+
+    Only differences between distances change attention.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    L, H, D = report.mean["a"].shape
+    figure = _figure(12, min(2.5 + 0.11 * L * H, 16))
+    for axes, term in zip(figure.subplots(1, len(TERMS), sharey=True), TERMS, strict=True):
+        rows = report.mean[term].reshape(L * H, D)
+        rows = rows - rows.mean(axis=1, keepdims=True)
+        most = float(np.abs(rows).max()) or 1.0
+        mesh = axes.pcolormesh(
+            np.arange(D + 1), np.arange(L * H + 1), rows, cmap="RdBu_r", vmin=-most, vmax=most, rasterized=True
+        )
+        _layer_ticks(axes, L, H, "black", 0.4)
+        axes.set_title(TITLES[term], fontsize="medium")
+        axes.set_xlabel("distance in tokens")
+        figure.colorbar(mesh, ax=axes)
+    figure.axes[0].invert_yaxis()
+    save_picture(figure, path)
+
+
+def plot_training(log: Path, path: Path) -> None:
+    """Draw the bits of the training text and of the held-out text, above the learning rate.
+
+    Args:
+        log: the `log.jsonl` of a run.
+
+    Raises:
+        OSError: the log cannot be read, or the file cannot be written.
+    """
+    lines: list[dict[str, Any]] = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    unit = _unit(lines)
+    figure = _figure(9, 6)
+    above, below = figure.subplots(2, sharex=True, height_ratios=(3, 1))
+    for name, label in ((f"bits_per_{unit}", "training text"), (f"valid_bits_per_{unit}", "held-out text")):
+        points = [(line["step"], line[name]) for line in lines if name in line]
+        if points:
+            marker = "." if len(points) < FEW_POINTS else ""
+            above.plot(*zip(*points, strict=True), label=f"{label}: {points[-1][1]:.4f}", marker=marker)
+    above.set_ylabel(f"bits per {unit}")
+    above.set_title(plain(log.parent.name), fontsize="medium")
+    above.legend()
+    below.plot([line["step"] for line in lines], [line["learning_rate"] for line in lines], color="C7")
+    below.set_ylabel("learning rate")
+    below.set_xlabel("updates")
+    below.xaxis.set_major_formatter(_count)
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+    save_picture(figure, path)
+
+
+def _unit(lines: list[dict[str, Any]]) -> str:
+    """Return `byte` if the log has bits per byte, else its own unit."""
+    names = [name.removeprefix("bits_per_") for line in lines[:1] for name in line if name.startswith("bits_per_")]
+    return "byte" if "byte" in names or not names else names[0]
