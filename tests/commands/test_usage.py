@@ -62,7 +62,7 @@ def test_overview_and_version(invoke: Invoke) -> None:
         ([], "Usage: xlexport"),
         (["scroe"], "No such command 'scroe'. Did you mean 'score'?"),
         (["score"], "Missing argument 'BUNDLE'"),
-        (["report", "bundle", "text", "--keep", "a"], "No such option '--keep'.\n"),  # nothing of '--help'
+        (["report", "bundle", "text", "--zoom", "a"], "No such option '--zoom'.\n"),  # nothing of '--help'
         (["report", "bundle", "text", "--outp", "a"], "No such option '--outp'. Did you mean '--output'?"),
         (["score", "bundle", "text", "--batch-size", "0"], "0 is not in the range x>=1"),
         (["score", "bundle", "text", "--mem-len", "many"], "'many' is not a valid integer"),
@@ -151,7 +151,6 @@ def test_commands_in_an_installation_without_torch(
         (("verify", "b", "c.pt"), "convert"),
         (("bench", "b"), "convert"),
         (("demo",), "convert"),
-        (("train", "t", "-o", "r"), "train"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
