@@ -63,7 +63,9 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
             hint="Use device cpu, or convert the checkpoint with --to onnx.",
         )
     if chosen.step_timeout is not None:
-        raise OptionError(f"{folder}: PyTorch runs this bundle, and cannot end a step.", hint="Leave step_timeout out.")
+        raise OptionError(
+            f"{folder}: PyTorch runs this bundle, and cannot interrupt a step.", hint="Leave step_timeout out."
+        )
     if chosen.ops not in ("auto", "none"):
         raise OptionError(
             f"{folder}: PyTorch runs this bundle, and cannot use the kernels of {chosen.ops}.", hint="Leave ops out."

@@ -111,7 +111,10 @@ def _build(
     """Read the files again and make the model: a source that held the tensors would double the memory."""
     source = module.load(path, config)
     if source.files != files:
-        raise CheckpointError(f"{path}: has changed since it was read.", hint="Start again when nothing writes to it.")
+        raise CheckpointError(
+            f"{path}: has changed since it was read.",
+            hint="Run the command again when no program writes to the checkpoint.",
+        )
     return source.build_model()
 
 
@@ -189,7 +192,8 @@ def _tensor_names(path: Path) -> list[str]:
 def _unknown_folder(path: Path) -> CheckpointError:
     if is_bundle(path):
         return CheckpointError(
-            f"{path}: already a bundle.", hint="Use it with `xlexport score`, or give the checkpoint."
+            f"{path}: already a bundle.",
+            hint="Use it with `xlexport score`, or give the checkpoint that it was converted from.",
         )
     if any(path.glob("*.onnx")):
         return CheckpointNotFoundError(

@@ -165,12 +165,12 @@ def find_inputs(
         else:
             inputs.append(Input(name, argument))
     if include and not any(os.path.isdir(path) or glob.has_magic(str(path)) for path in arguments):
-        tell("--include selects files in folders and patterns; files that are named are all taken")
+        tell("--include has no effect: it selects files in folders and patterns, and FILES has neither.")
     tables = [entry.name for entry in inputs if entry.row_format != "json"]
     if tables and reading.field is None and not reading.ids:
         tell(f"{listed(tables)}: read as text. For a document in each row, name its column with --field.")
     if not inputs:
-        hint = "Check the paths, or choose other files with --include."
+        hint = "Check the paths, or select other files with --include."
         raise nothing_in([str(argument) for argument in arguments], f"files{named}", hint)
     return inputs
 

@@ -129,8 +129,8 @@ def _received(worker: _Worker) -> bytes:
     except (EOFError, OSError):
         worker.process.join(PATIENCE)
         raise WorkerError(
-            f"a process that scored documents ended {_how(worker.process.exitcode)}, expected it to go on.",
-            hint="Go on with --resume if there is an output file; with fewer --processes if memory ran out.",
+            f"a process that scored documents ended {_how(worker.process.exitcode)} before its work was done.",
+            hint="Continue with --resume if there is an output file. If memory ran out, use fewer --processes.",
         ) from None
 
 

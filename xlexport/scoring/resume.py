@@ -102,7 +102,7 @@ class SavedRun:
         if differences := changes(fields["run"], self._run):
             raise ResumeError(
                 f"{output.partial}: of another run: {'; '.join(differences)}.",
-                hint="Give what it began with, or begin again with --force.",
+                hint="Give the files and options of that run, or start again with --force.",
             )
         state = None if fields["chunk"] is None else ChunkState(fields["chunk"], arrays)
         return Saved(fields["position"], Totals(**fields["totals"]), fields["chunks"], state)

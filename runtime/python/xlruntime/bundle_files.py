@@ -1,4 +1,4 @@
-"""The files of a bundle: read the manifest, compare digests, and notice that files of an open bundle were replaced."""
+"""Read the manifest of a bundle, compare digests, and notice replaced files of an open bundle."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_bundle(folder: Path, digest: str | None = None, check_files: bool = Tru
         raise _manifest_changed(manifest)
     if digest is not None and digest != sha256:
         raise BundleMismatchError(
-            f"{manifest}: its SHA-256 is {sha256}, expected {digest[:80]!r}.", hint="Use the bundle that was chosen."
+            f"{manifest}: its SHA-256 is {sha256}, expected {digest[:80]!r}.", hint="Use the bundle with this digest."
         )
     bundle = Bundle.from_json(raw, str(manifest))
     if not intact:  # earlier formats have no digest

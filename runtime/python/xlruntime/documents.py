@@ -63,9 +63,9 @@ class Document:
             arrays.
         limits: bounds for the whole document if its tokenizer reads it whole (tokenizer.json, SentencePiece), or for
             a single word if the vocabulary is of words.
-        context: what the model reads before the document, without a score of its own. A text is tokenized together with
-            the document's text; a token with text of both is the document's. Token ids stay as they are. Nothing is
-            put between context and document: end the context with a space.
+        context: text or ids that the model reads before the document without scoring them. A text is tokenized with
+            the document's text; a token with text of both is the document's. Nothing is put between context and
+            document: end the context with a space.
         columns: values that belong to the document, for the caller; no score depends on them.
     """
 

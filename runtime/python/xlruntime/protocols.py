@@ -1,4 +1,4 @@
-"""Published protocols of evaluation: a corpus is walked as parallel streams, as in the original scripts.
+"""Evaluate a corpus by published protocols: as parallel streams, as the original scripts do.
 
     kimiyoung   streams of equal length, one per row of the batch; the first token of each is not predicted
     nvidia      the same, but each row first runs the end of the stream before its own, which is not counted

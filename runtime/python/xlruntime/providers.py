@@ -1,4 +1,4 @@
-"""Load ONNX Runtime and open its sessions: if the requested device cannot run, raise an error."""
+"""Load ONNX Runtime and open its sessions; raise an error if the requested device cannot run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check a SentencePiece model before the library reads it: sizes, and parts that the library does not check."""
+"""Check sizes and parts of a SentencePiece model that the library itself does not check."""
 
 from __future__ import annotations
 
