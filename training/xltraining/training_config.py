@@ -72,8 +72,8 @@ class TrainingConfig(PlainFields):
         minimum=0,
         below=1,
     )
-    """All with equal weight (Polyak and Juditsky 1992; Merity et al. 2017, arXiv:1708.02182). The average is evaluated and
-    saved."""
+    """All with equal weight (Polyak and Juditsky 1992; Merity et al. 2017, arXiv:1708.02182). Evaluations and
+    checkpoints use the average."""
     seed: int = setting(0, "Seed of the initial weights and of dropout.", common=True)
     log_every: int = setting(50, "Updates between two lines of log.jsonl.", minimum=1, common=True)
     eval_every: int = setting(500, "Updates between two evaluations.", minimum=1, common=True)

@@ -93,8 +93,8 @@ class Model(Engine):
 
         Args:
             documents: texts, bytes, paths, open binary files, token ids, or `Document`s, which have names.
-            batch_size: most documents that run at the same time; "auto" forms batches of similar lengths. A document that
-                the model reads in one step is always alone in its batch.
+            batch_size: most documents that run at the same time; "auto" forms batches of similar lengths. A document
+                that the model reads in one step is always alone in its batch.
             bos: id of a token that the model reads before each document, so that its first token has a score, too.
             settings: see `evaluation`.
 
