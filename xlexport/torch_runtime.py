@@ -121,17 +121,17 @@ class TorchSessions:
         Raises:
             BundleDamagedError: the content does not match the manifest.
         """
-        path, wanted = self.folder / name, self.bundle.files[name]
+        path, digest = self.folder / name, self.bundle.files[name]
         try:
             content = path.read_bytes()
         except FileNotFoundError as error:
             raise BundleDamagedError(
                 f"{path}: missing.", hint="Copy the bundle again, or convert the checkpoint again."
             ) from error
-        if hashlib.sha256(content).hexdigest() != wanted.sha256:
+        if hashlib.sha256(content).hexdigest() != digest.sha256:
             raise BundleDamagedError(
-                f"{path}: was changed ({len(content):,} bytes, expected {wanted.size:,} with SHA-256 "
-                f"{wanted.sha256[:12]}…), so nothing of it was loaded.",
+                f"{path}: was changed ({len(content):,} bytes, expected {digest.size:,} with SHA-256 "
+                f"{digest.sha256[:12]}…), so nothing of it was loaded.",
                 hint="Copy the bundle again.",
             )
         return io.BytesIO(content)

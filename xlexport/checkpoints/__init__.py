@@ -1,4 +1,4 @@
-"""Readers of checkpoints, one module for each format. The content decides which format a file has, not its name.
+"""Read checkpoints, with one module for each format. The content of a file decides its format, not the name.
 
 A format is a module with `NAME`, `matches(path) -> bool` and `load(path, config) -> SourceCheckpoint`. Checkpoints are
 untrusted: no reader runs code from a file, and none falls back to a reader that would.
@@ -161,7 +161,7 @@ def _unknown_pickle(path: Path) -> CheckpointError:
 
 
 def _foreign(path: Path, tensors: Sequence[str]) -> CheckpointError:
-    """Say that a file is of another model, and name its first tensors."""
+    """Return the error for a file of another model; it names its first tensors."""
     names = [ascii(name[:LONGEST_NAME])[1:-1] for name in tensors[:SHOWN]]
     more = ", …" if len(tensors) > SHOWN else ""
     contents = f" (tensors: {', '.join(names)}{more})" if names else ""

@@ -45,10 +45,10 @@ class _Equal(click.ParamType[tuple[str, str]]):
     name = "COLUMN=VALUE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        column, mark, wanted = str(value).partition("=")
+        column, mark, cell = str(value).partition("=")
         if not (column.strip() and mark):
             self.fail(f"{value!r} is not a column with a value, such as index=3.", param, ctx)
-        return column.strip(), wanted
+        return column.strip(), cell
 
 
 @click.command(

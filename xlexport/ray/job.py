@@ -48,7 +48,7 @@ PART_NAME = re.compile(r"part-(\d+)-(\d+)\.(?:parquet|jsonl)")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a run works.
+    """The cluster and the processes of a run.
 
     Attributes:
         address: of a cluster, as `ray.init` takes it; None: this machine.
@@ -243,9 +243,9 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
 
         def read(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             for item in batch["item"]:
-                known = set(item["done"])
+                finished = set(item["done"])
                 for part in parts_of(item["file"], reading, part_bytes):
-                    if part.number not in known:
+                    if part.number not in finished:
                         yield {"part": [part]}
 
         items_of_files = ray.data.from_items(
@@ -399,7 +399,7 @@ def score_dataset(
 
     requested = options or RunOptions(batch_size="auto")
     if requested.continuous or requested.strict:
-        raise ArgumentError("continuous and strict are for documents in order, but a dataset has none.")
+        raise ArgumentError("continuous and strict need documents in order, but a dataset has no order.")
     cut = "marks" if requested.per == "region" else requested.reading.cut
     reading = replace(requested.reading, field=field, id_field=id_field, keep=keep, cut=cut)
     run_options = replace(requested, kind="jsonl", reading=reading, by_chunks=True)

@@ -39,7 +39,7 @@ class PartialFile:
 
     @property
     def position(self) -> int:
-        """Bytes written."""
+        """Number of bytes written so far."""
         return int(self._file.tell())
 
     def check(self, force: bool, resume: bool) -> None:
@@ -62,7 +62,7 @@ class PartialFile:
         check_file(self.path, force or resume)
 
     def open(self, keep: int | None = None) -> None:
-        """Begin to write, from the start or after the first `keep` bytes that an earlier run has left.
+        """Begin to write from the start, or after the first `keep` bytes of an earlier run.
 
         Raises:
             ResumeError: FILE.partial has fewer bytes.

@@ -1,4 +1,4 @@
-"""Several processes that score the chunks of a run; their messages come in the order of the chunks."""
+"""Score the chunks of a run in several processes; their messages arrive in the order of the chunks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _NoChunk:
 
 @dataclass(frozen=True)
 class _Failed:
-    """The answer if a worker cannot go on."""
+    """The answer if a worker cannot continue."""
 
     error: Exception
 

@@ -1,4 +1,4 @@
-"""The state from which an interrupted run continues.
+"""Save the state from which an interrupted run continues, and read it.
 
 FILE.partial.state identifies the run. It says how much of FILE.partial belongs to the state, how many chunks are done,
 and holds everything that is needed to write the rest of the chunk in work byte for byte.

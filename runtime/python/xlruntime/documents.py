@@ -231,12 +231,12 @@ def check_ids(ids: Ids, vocab_size: int, name: str, first: int = 0) -> None:
         )
 
 
-def check_length(tokens: int, evaluation: EvaluationSettings, name: str, found: str | None = None) -> None:
+def check_length(tokens: int, evaluation: EvaluationSettings, name: str, length: str | None = None) -> None:
     """Refuse a document that is longer than the model can read, unless it may restart.
 
     Args:
         tokens: number of tokens in the document.
-        found: the length as the message shows it; None: `tokens`.
+        length: the length as the message shows it; None: `tokens`.
 
     Raises:
         TooLongError: the message has the longest length.
@@ -248,7 +248,7 @@ def check_length(tokens: int, evaluation: EvaluationSettings, name: str, found: 
             " or give a larger segment_len," if evaluation.full_document and longest != evaluation.max_positions else ""
         )
         raise TooLongError(
-            f"{name}: {found or f'{tokens:,} tokens'}, but at most {most:,} are possible: the model reads "
+            f"{name}: {length or f'{tokens:,} tokens'}, but at most {most:,} are possible: the model reads "
             f"{longest:,} tokens of a document{one_more}.",
             hint=f"Make it shorter,{more} or let it begin again every {longest:,} tokens (restart=True, --restart).",
         )

@@ -202,8 +202,8 @@ def _of_context(ids: Ids) -> TokenPiece:
 def _of_ids(source: Any, name: str) -> Iterator[TokenPiece]:
     """Yield the tokens of a document given as ids: an array, a list, or an iterator of arrays."""
     before = 0
-    for given in [source] if isinstance(source, np.ndarray | list | tuple) else source:
-        ids = as_ids(given, name)
+    for part in [source] if isinstance(source, np.ndarray | list | tuple) else source:
+        ids = as_ids(part, name)
         places = np.arange(before, before + len(ids), dtype=np.int64)
         before += len(ids)
         yield TokenPiece(ids, places, places + 1)
