@@ -106,9 +106,9 @@ class _Equal(click.ParamType[tuple[str, str]]):
         "--format",
         "kind",
         type=click.Choice(RECORD_FORMATS),
-        help="Format of the records.  [default: by the ending of --output; on stdout jsonl]",
+        help="Format of the records.  [default: from the ending of --output; on stdout jsonl]",
     ),
-    click.option("-o", "--output", type=OUTPUT, metavar="FILE", help="Write to FILE."),
+    click.option("-o", "--output", type=OUTPUT, metavar="FILE", help="Write the records to FILE."),
     click.option("--force", is_flag=True, help="Replace FILE."),
     click.option("--json", "as_json", is_flag=True, help="Print only the summary, as one JSON object."),
 )

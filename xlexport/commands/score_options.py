@@ -302,8 +302,8 @@ record_options = all_of(
     click.option(
         "--per",
         type=click.Choice(LEVELS),
-        help="Write one record for each document, line, word, region or token; totals go to stderr. `|` in the text "
-        "separates regions and is removed.  [default: document]",
+        help="Write one record for each document, line, word, region or token; totals go to stderr. With region, `|` "
+        "in the text separates regions and is removed.  [default: document]",
     ),
     click.option(
         "--format",

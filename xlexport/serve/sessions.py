@@ -41,7 +41,7 @@ from xlruntime.scores import LN2
 __all__ = ["Session", "SessionRoutes", "SessionStore"]
 
 STATE = "application/octet-stream"
-HEADERS = 1 << 20  # bytes of a saved state besides its tensors
+HEADERS = 1 << 20  # bytes of a saved state in addition to its tensors
 
 
 @dataclass(eq=False)
