@@ -110,7 +110,7 @@ class ReclOptions:
 
 @dataclass(frozen=True)
 class ContextReport:
-    """Curves and RECL of a group of models over the same text; `curve` has the lengths that are not only RECL's."""
+    """Curves and RECL of a group of models on one text; `curve` lacks lengths that only RECL needs."""
 
     documents: tuple[str, ...]
     tokens: int

@@ -217,7 +217,7 @@ class Graph:
                 raise ValueError(f"{named(name)} of {named(self.file)} is {size}, expected 1 to {LARGEST_AXIS}")
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the graph takes a step of these sizes: `segment`, `batch`, and the slots of each ring."""
+        """Return whether the graph takes a step of these sizes (`segment`, `batch`, slots of each ring)."""
         most = sizes["segment"] if self.max_segment is None else self.max_segment
         return sizes["segment"] <= most and all(sizes.get(axis) == size for axis, size in self.fixed.items())
 

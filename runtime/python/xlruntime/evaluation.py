@@ -306,7 +306,7 @@ class EvaluationSettings:
         return max((self._number(ring.slots, length) for ring in self.rules.rings.values()), default=length)
 
     def slots(self, symbol: str, capacity: int | None = None) -> int:
-        """Return the slots of rings of this symbol if the largest ring has `capacity` slots; None: just enough."""
+        """Return the slots of this symbol's rings if the largest ring has `capacity` slots; None: just enough."""
         more = 0 if capacity is None else capacity - self.capacity()
         return self._number(self.rules.rings[symbol].slots) + more
 

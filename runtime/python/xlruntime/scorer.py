@@ -343,7 +343,7 @@ class Scorer:
         return TokenReader(document, tokenizer, self.engine.bundle.vocab_size, before)
 
     def _end(self, document: ActiveDocument) -> None:
-        """Remember how a document ended, for the next one."""
+        """Record how a document ended, for the next one."""
         if self.continuous:
             self.last = document.held
             self.spaced = document.reader.ended_in_space or _is_space(self.engine, document.held)
@@ -367,7 +367,7 @@ class Scorer:
         check_length(longest + 1, self.evaluation, name, f"more than {longest:,} tokens{with_bos}")
 
     def _make_room(self, memory: Memory) -> Iterator[TokenScores]:
-        """Restart all rows without positions left, idle ones too; yield ends of documents that must not restart."""
+        """Restart all rows that have no positions left; yield ends of documents that must not restart."""
         for row in np.flatnonzero(memory.room == 0).tolist():
             document = self.rows[row]
             if document is not None:
@@ -499,7 +499,7 @@ def _name(source: Source, number: int) -> str:
 
 
 def _check_continuous(engine: Engine, evaluation: EvaluationSettings, batch_size: BatchSize, separator: str) -> None:
-    """Raise OptionError if memory cannot be carried from document to document, or a separator has no tokens."""
+    """Refuse to carry memory between documents if the model cannot, or if the separator has no tokens."""
     if evaluation.full_document:
         raise OptionError(
             "continuous: this model reads each document in one step and carries no memory.", hint="Leave it out."

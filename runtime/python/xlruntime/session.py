@@ -1,4 +1,4 @@
-"""Sessions: run one graph of a bundle with its memory bound in place. `GraphSession` uses ONNX Runtime.
+"""Run one graph of a bundle with its memory bound in place. `GraphSession` uses ONNX Runtime.
 
 `Deadline` ends steps that take too long, and `check_outputs` compares what a step returned with the bundle.
 """

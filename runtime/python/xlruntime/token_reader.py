@@ -27,7 +27,7 @@ __all__ = ["TokenReader"]
 
 
 class TokenReader:
-    """A reader that returns a document's tokens in the amounts that a step needs; first those of its context.
+    """A reader of a document's tokens, as many as a step needs at a time; those of its context come first.
 
     Args:
         before: token ids to return even before the context, as if they belonged to it.

@@ -137,7 +137,7 @@ def word_edges(is_space: npt.NDArray[np.bool_], after_space: bool) -> Array:
 
 
 def byte_places(starts: Array, ends: Array, raw: npt.NDArray[np.uint8], in_bytes: bool) -> tuple[Array, Array]:
-    """Return where tokens begin and end in UTF-8 bytes `raw`; with `in_bytes` their places are bytes already."""
+    """Return the byte places of tokens in UTF-8 `raw`; with `in_bytes`, places count bytes already."""
     if not in_bytes:
         characters = np.append(np.flatnonzero((raw & 0xC0) != 0x80), len(raw))  # where each begins, and the end
         starts, ends = (characters[np.clip(at, 0, len(characters) - 1)] for at in (starts, ends))
