@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
 from xlexport.verification import verify
 from xlruntime import Model, OptionError, ProviderError, load, providers
-from xlruntime import cuda_graphs as fixed_module
 from xlruntime.cuda_graphs import STEADY, FixedSession
 from xlruntime.devices import Device
 from xlruntime.placement import placed_nodes
@@ -166,48 +164,12 @@ def test_streams_take_turns_in_one_session_and_generation_goes_on(model: Model) 
 
 
 @pytest.mark.full
-def test_what_is_bound_for_a_memory_goes_with_it(model: Model) -> None:
-    memory = model.new_memory(model.evaluation(8))
-    sizes = {"batch": 1, "segment": 8, "capacity": 28, "near + 1": 29}
-    fixed = model.bundle.graphs["score_fixed"]
-    session = FixedSession(model.folder, fixed, Device("cpu"), 1, sizes, memory, DATA)
-    ids = random_ids(1, 8), random_ids(1, 8)
-    first = session.step(memory.feeds(fixed, *ids), memory)["log_prob"]
-    session.step(memory.feeds(fixed, *ids), memory)
-    assert len(session._captures) == 1
-    memory.load_rows({entry.input: memory.array(entry).copy() for entry in memory.entries}, 0, memory.capacity)
-    again = session.step(memory.feeds(fixed, *ids), memory)["log_prob"]  # into its new buffers
-    np.testing.assert_array_equal(again, first)
-    assert len(session._captures) == 1
-    other = model.new_memory(model.evaluation(8))
-    session.step(other.feeds(fixed, *ids), other)
-    assert len(session._captures) == 2
-    del memory
-    gc.collect()
-    session.step(other.feeds(fixed, *ids), other)
-    new = model.new_memory(model.evaluation(8))
-    session.step(new.feeds(fixed, *ids), new)
-    assert len(session._captures) == 2
-    assert len({walk.graph_id for walk in session._captures}) == 2
-
-
-@pytest.mark.full
 def test_results_are_copies(model: Model) -> None:
     """Check that results stay valid although the next step writes to the same buffer."""
     model.use_fixed()
     ids = random_ids(1, 20 * 8 + 1)
     segments = walk(model, ids, 8)
     assert len({segment.tobytes() for segment in segments}) == len(segments)
-
-
-@pytest.mark.full
-def test_few_shapes_have_sessions_at_a_time(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed_module, "KEPT", 2)
-    model.use_fixed()
-    for segment_len in (3, 4, 5):
-        walk(model, random_ids(1, 12 * segment_len), segment_len)
-    assert model._fixed is not None
-    assert [dict(key[1])["segment"] for key in model._fixed._open] == [4, 5]
 
 
 @pytest.mark.full

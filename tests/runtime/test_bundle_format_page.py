@@ -48,12 +48,6 @@ def test_kinds_are_named() -> None:
     assert f"version {FORMAT}" in PAGE.splitlines()[0]
 
 
-def test_rules_are_numbered_through() -> None:
-    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", PAGE, re.MULTILINE)]
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert max(int(number) for number in re.findall(r"\brules? (\d+)", PAGE)) <= len(numbers)
-
-
 def test_example_equals_a_transformer_xl_s_declaration() -> None:
     fields = json.loads(EXAMPLE)
     document = {name: value for name, value in fields["document"].items() if name != "encoder"}

@@ -131,25 +131,6 @@ def test_draw_equals_a_full_sort(top_k: int | None, top_p: float | None, decimal
         assert sampling.draw(logits, Fixed(u)) == by_full_sort(sampling, logits, u), u
 
 
-@pytest.mark.parametrize(
-    ("sampling", "longest"),
-    [(Sampling(), 0), (Sampling(top_k=40), 40), (Sampling(top_p=0.9), 25_000), (Sampling(top_k=40, top_p=0.9), 40)],
-    ids=repr,
-)
-def test_large_vocabulary_is_not_sorted(sampling: Sampling, longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    argsort, lengths = np.argsort, [0]
-
-    def spy(values: Any, **options: Any) -> Any:
-        lengths.append(len(values))
-        return argsort(values, **options)
-
-    monkeypatch.setattr(np, "argsort", spy)
-    logits = np.random.default_rng(0).normal(0, 3, 100_000).astype(np.float32)  # the likeliest are all different
-    draws = [[sampling.draw(logits, rng) for _ in range(3)] for rng in map(Random, (1, 1, 2))]
-    assert max(lengths) <= longest
-    assert draws[0] == draws[1] != draws[2]
-
-
 def test_all_sampling_options_out_of_range_are_listed() -> None:
     with pytest.raises(OptionError) as caught:
         Sampling(temperature=-1, top_k=0, top_p=1.5, seed=-1, min_p=2, repetition_penalty=0, repetition_window=0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.conftest import Close, RandomIds
-from xlruntime import Model, OptionError, TokenError
+from xlruntime import Model, OptionError
 
 
 def joined(parts: list[Any], what: str) -> Any:
@@ -49,17 +49,6 @@ def test_empty_feeds_change_nothing(bytes_model: Model, random_ids: RandomIds) -
     for part in parts:
         kinds = [part.index.dtype, part.tokens.dtype, part.log_probs.dtype, part.context.dtype]
         assert kinds == [np.int64, np.int64, np.float32, np.int64]
-
-
-def test_refused_feed_takes_nothing(bytes_model: Model, random_ids: RandomIds) -> None:
-    ids = random_ids(80)
-    stream, other = bytes_model.stream(), bytes_model.stream()
-    stream.feed(ids[:50])
-    other.feed(ids[:50])
-    with pytest.raises(TokenError, match="token 53 has id 256"):
-        stream.feed([1, 2, 3, 256])
-    assert stream.position == 50
-    np.testing.assert_array_equal(stream.feed(ids[50:]).log_probs, other.feed(ids[50:]).log_probs)
 
 
 def test_reset_stream_equals_a_new_one(model: Model, random_ids: RandomIds, close: Close) -> None:
