@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import torch
 
-import xlruntime
 from tests.checkpoints.transformer_xl_files import VARIANTS, WAYS, make_oracle, write_nvidia
 from tests.helpers.paths import ROOT
 from tests.oracles.huggingface import Oracle
@@ -170,38 +168,6 @@ def test_missing_evaluation_settings_are_refused_all_at_once(tmp_path: Path) -> 
     assert str(caught.value).endswith("Give --segment-len, --set clamp_len, --set same_length.")
     assert str(caught.value).startswith(str(path))
     assert not (tmp_path / "bundle").exists()
-
-
-@pytest.mark.usefixtures("cached_exports")
-@pytest.mark.full
-def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
-    """Use NVIDIA's file, as its differences are hidden: reversed clusters, a wider window, different names."""
-    oracle = make_oracle(**VARIANTS["div_val"], window_extra=1)
-    source = checkpoints.load(write_nvidia(oracle, tmp_path))
-    messages: list[str] = []
-    convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none"), tell=messages.append)
-    assert set(source.notes) <= set(messages)
-
-    ids = torch.randint(0, oracle.config.n_token, (1, 37), generator=torch.Generator().manual_seed(1))
-    segments = [(ids[:, start : start + 6], ids[:, start + 1 : start + 7]) for start in range(0, 36, 6)]
-    expected = torch.cat([segment.target_log_probs for segment in oracle.walk(segments)], dim=1)[0]
-    found = xlruntime.load(tmp_path / "bundle", threads=1).stream().feed(ids[0].numpy()).log_probs
-    # float32 on both sides, with the sums in another order: the differences are about a hundredth of this.
-    np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
-
-
-def test_missing_text_is_refused_before_the_export(tmp_path: Path) -> None:
-    path = write_nvidia(make_oracle(n_token=256), tmp_path)
-    source, messages = checkpoints.load(path), list[str]()
-    for text, error, tokenizer in (
-        (tmp_path / "absent.txt", FileNotFoundError, "bytes"),
-        (tmp_path, ExportError, "bytes"),
-        (path, ExportError, "none"),
-    ):
-        options = ConversionOptions(tokenizer=tokenizer, verify_text=text)
-        with pytest.raises(error):
-            convert(source, tmp_path / "bundle", options, tell=messages.append)
-    assert messages == []
 
 
 # Reformers without a number of buckets.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +34,6 @@ def test_examples_run_and_print_the_messages_of_the_page(
     exec(compile(source, page, "exec"), {})
     promised, shown = re.findall(r"print\(error\)\s+# (.*)", source), capsys.readouterr().out
     assert len(promised) == messages and all(message in shown for message in promised)
-
-
-def test_docstring_example_runs(bytes_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(bytes_model.folder.parent)  # holds a folder `bundle`
-    assert xlruntime.__doc__ is not None
-    *lines, last = textwrap.dedent(xlruntime.__doc__.partition("::\n\n")[2]).strip().splitlines()
-    names: dict[str, Any] = {}
-    exec("\n".join(lines), names)
-    assert isinstance(names["model"], xlruntime.Model)
-    assert isinstance(names["stream"], xlruntime.Stream)
-    log_probs = eval(last.partition("#")[0], names)
-    assert log_probs.shape == (len("Call me Ishmael. ") - 1,)
-    assert (log_probs < 0).all()
 
 
 def public(thing: type[Any]) -> set[str]:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.runtime.conftest import BAND, EMPTY, ZEROS, Golden, RandomIds
+from tests.helpers.paths import BAND, EMPTY, ZEROS
+from tests.runtime.conftest import Golden, RandomIds
 from xlruntime import Model, NonFiniteScoreWarning, Sampling, Stream, TextError, TokenError
 from xlruntime.memory import Memory
 
