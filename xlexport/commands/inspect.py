@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.architectures.choices import spellings
-from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_bundle, stored_parity
+from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_any_bundle, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, checkpoint_options, ops_option
@@ -265,13 +265,16 @@ def _shape(shape: tuple[int | str, ...]) -> str:
 @headed(
     "Output",
     click.option(
-        "--json", "as_json", is_flag=True, help="Print the whole manifest, or everything known about a checkpoint."
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print the manifest of a bundle, or the description of a checkpoint, as one JSON object.",
     ),
-    click.option("--verbose", is_flag=True, help="Also show a bundle's digests, versions, and outputs of graphs."),
+    click.option("--verbose", is_flag=True, help="Also show a bundle's digests, versions and graph outputs."),
 )
 @headed(
     "Device",
-    click.option("--device", help="Also open a bundle on this device, and show which provider computes each node."),
+    click.option("--device", help="Also open the bundle on this device, and show the execution provider of its nodes."),
     ops_option,
 )
 @headed("Checkpoint", checkpoint_options)
@@ -284,22 +287,22 @@ def inspect(
     format_name: str | None,
     config: dict[str, Any] | None,
 ) -> None:
-    """Check the bundle or checkpoint at PATH, and show what is in it."""
+    """Check the bundle or checkpoint at PATH, and show its contents."""
     from xlexport import checkpoints
     from xlruntime.bundle_files import is_bundle, read_bundle
 
     if ops != "auto" and device is None:
-        raise click.UsageError("ops is for bundles that run. Give --device, too.")
+        raise click.UsageError("--set ops is for bundles that run. Add --device.")
 
     if is_bundle(path):
         manifest = read_bundle(path)
         content, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
         if device is not None:
-            model = open_bundle(path, translators=True, device=device, ops=ops, check_files=False)
+            model = open_any_bundle(path, device=device, ops=ops, check_files=False)
             content["placement"], content["kernels"] = placed = placement_of(model)
             rows += placement_rows(*placed)
     elif device is not None:
-        raise click.UsageError("--device is for bundles: a checkpoint does not run.")
+        raise click.UsageError("--device is for bundles, but PATH is a checkpoint. Leave it out.")
     else:
         try:
             source, missing = checkpoints.load(path, format_name, config), None

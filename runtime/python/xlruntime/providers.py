@@ -1,10 +1,11 @@
-"""Load ONNX Runtime and open its sessions: if the requested device cannot run, raise an error."""
+"""Load ONNX Runtime and open its sessions; raise an error if the requested device cannot run."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import importlib
+import os
 import re
 import sys
 from collections.abc import Collection, Mapping
@@ -127,7 +128,7 @@ def onnxruntime_errors() -> tuple[type[Exception], ...]:
 
 
 def device_value(array: npt.NDArray[Any], device: Device) -> Any:
-    """Return an OrtValue of `array` on `device`. On the CPU it shares the array's memory; keep the array alive."""
+    """Return an OrtValue of `array` on `device`. On the CPU it shares memory, so keep the array alive."""
     ort = import_onnxruntime()
     return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device.kind, device.index)
 
@@ -210,7 +211,7 @@ def open_session(
             settings["enable_cuda_graph"] = "1"
         providers = [(device.provider, settings), "CPUExecutionProvider"]
     content = read_graph(path, data_files)
-    options.add_session_config_entry(WEIGHTS_FOLDER, str(path.parent))
+    options.add_session_config_entry(WEIGHTS_FOLDER, os.fsencode(path.parent))  # the name may be any bytes
     options.add_session_config_entry("session.load_model_format", "ONNX")  # never ONNX Runtime's own format
     try:
         session = ort.InferenceSession(content, sess_options=options, providers=providers, enable_fallback=0)
