@@ -187,7 +187,7 @@ CASES: list[tuple[Change, str]] = [  # in addition to the contradictions of the 
         "the graph 'score' lists memory among its outputs: new_memory_key_0",
     ),
     # encoder
-    (document(encoder={"source_len": 5, "pad": 0, "start": 1, "end": 2}), "the encoder of documents are not there"),
+    (document(encoder={"source_len": 5, "pad": 0, "start": 1, "end": 2}), "found only one of them"),
     (encoder(end=1), "pad, start and end are not three different ids"),
     (encoder(end=256), "ids of the encoder are outside the vocabulary: end 256"),
     (encoder(source_len=0), "source_len is 0, expected 1 to"),
