@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from tests.helpers.tiny import RingDriver, cut, tiny_model
-from xlexport.architectures import architecture
 from xlexport.architectures.step_module import TOP_K
 from xlexport.architectures.transformer_xl.attention import SlicedAttention
 from xlexport.architectures.transformer_xl.step import TransformerXLStep, project_memory
@@ -113,20 +112,3 @@ def test_only_distances_that_differ_have_positional_keys(clamp_len: int, near: i
     step = TransformerXLStep(tiny_model())
     keys = step.positions(*(torch.tensor([number]) for number in (40, 30, clamp_len)))
     assert {key.shape[2] for key in keys} == {near + 1}
-
-
-def test_step_declares_what_forward_takes_and_gives() -> None:
-    step = architecture("transformer_xl").build_step(tiny_model(), {})
-    example = step.example()
-    free: dict[int | str, int] = {}
-    for tensor, entry in zip(example, step.inputs, strict=True):
-        assert str(tensor.dtype) == f"torch.{entry.dtype}"
-        assert tensor.ndim == len(entry.shape)
-        for size, axis in zip(tensor.shape, entry.shape, strict=True):
-            assert free.setdefault(axis, size) == size
-    named = {axis: size for axis, size in free.items() if isinstance(axis, str)}
-    assert named.keys() == {"batch", "segment", "capacity", "near + 1"}
-    assert len(set(named.values())) == 4 and min(named.values()) > 1
-    assert {entry.input for entry in step.memory} <= {entry.name for entry in step.inputs}
-    outputs = {tensor.name: tensor for tensor in step.purposes["score"]}
-    assert all(outputs[entry.output].shape == entry.shape for entry in step.memory)

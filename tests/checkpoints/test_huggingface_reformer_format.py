@@ -20,7 +20,6 @@ from xlexport.checkpoints.formats import huggingface_reformer as huggingface_ref
 from xlexport.errors import MissingAnswerError
 from xlexport.tokenizer_choice import choose_tokenizer
 from xlruntime.bundle import Tokenizer
-from xltraining.reformer import ReformerConfig as XltrainingConfig
 from xltraining.reformer.lsh import draw_rotations
 
 ENWIK8 = {  # google/reformer-enwik8's config.json
@@ -73,32 +72,18 @@ def test_configuration_is_that_of_the_folder(folder: Path) -> None:
     assert source.notes == ()
     assert source.needs == ()
     assert [file.name for file in source.files] == ["config.json", "model.safetensors"]
-    assert (
-        source.config
-        == XltrainingConfig(
-            n_token=50,
-            d_model=32,
-            n_head=2,
-            d_head=8,
-            d_inner=48,
-            attn_layers=("local", "lsh"),
-            n_hashes=2,
-            n_buckets=(4, 6),
-            chunk_length=16,
-            local_chunk_length=8,
-            rule="chunk",
-            reads_last=True,
-            tgt_len=2048,
-            mem_len=2048,
-            axial_shape=(32, 64),
-            axial_dims=(8, 24),
-            max_positions=2048,
-            layer_norm_epsilon=1e-12,
-            self_mask=-1e5,
-            hash_seed=11,
-            dropout=0.0,
-        ).to_dict()
-    )
+    stated = {
+        "rule": "chunk",
+        "reads_last": True,
+        "tgt_len": 2048,
+        "mem_len": 2048,
+        "max_positions": 2048,
+        "hash_seed": 11,
+        "dropout": 0.0,
+        "attn_layers": ["local", "lsh"],
+        "n_buckets": [4, 6],
+    }
+    assert stated.items() <= source.config.items()
     assert load(folder, config={"num_buckets": (4, 6)}).config == source.config
 
 

@@ -6,19 +6,16 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import torch
 
-import xlruntime
-from tests.checkpoints.transformer_xl_files import VARIANTS, WAYS, change_config, make_oracle, write_nvidia
-from tests.helpers.command_table import all_commands
+from tests.checkpoints.transformer_xl_files import VARIANTS, WAYS, make_oracle, write_nvidia
 from tests.helpers.paths import ROOT
 from tests.oracles.huggingface import Oracle
 from tests.oracles.reformer_configurations import ReformerCase
-from tests.oracles.reformers import HuggingFaceReformer, PyTorchReformer
+from tests.oracles.reformers import HuggingFaceReformer
 from xlexport import checkpoints
 from xlexport.choices import FORMATS
 from xlexport.commands import run
@@ -148,12 +145,6 @@ def test_formats_that_can_be_chosen_are_read_and_documented() -> None:
     assert all(f"\n| `{name}` | " in documented for name in FORMATS)
 
 
-@pytest.mark.parametrize("command", ["convert", "verify", "bench", "inspect"])
-def test_commands_that_read_checkpoints_take_the_same_options(command: str) -> None:
-    options = {option for parameter in all_commands()[command].params for option in parameter.opts}
-    assert {"--format", "--config"} <= options
-
-
 def test_vocabulary_is_recognized(inspect: Inspect, tmp_path: Path) -> None:
     module = type("Corpus", (), {"__module__": __name__})
     globals()["Corpus"] = module
@@ -179,52 +170,6 @@ def test_missing_evaluation_settings_are_refused_all_at_once(tmp_path: Path) -> 
     assert not (tmp_path / "bundle").exists()
 
 
-@pytest.mark.usefixtures("cached_exports")
-@pytest.mark.full
-def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
-    """Use NVIDIA's file, as its differences are hidden: reversed clusters, a wider window, different names."""
-    oracle = make_oracle(**VARIANTS["div_val"], window_extra=1)
-    source = checkpoints.load(write_nvidia(oracle, tmp_path))
-    messages: list[str] = []
-    convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none"), tell=messages.append)
-    assert set(source.notes) <= set(messages)
-
-    ids = torch.randint(0, oracle.config.n_token, (1, 37), generator=torch.Generator().manual_seed(1))
-    segments = [(ids[:, start : start + 6], ids[:, start + 1 : start + 7]) for start in range(0, 36, 6)]
-    expected = torch.cat([segment.target_log_probs for segment in oracle.walk(segments)], dim=1)[0]
-    found = xlruntime.load(tmp_path / "bundle", threads=1).stream().feed(ids[0].numpy()).log_probs
-    # float32 on both sides, with the sums in another order: the differences are about a hundredth of this.
-    np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
-
-
-@pytest.mark.full
-@pytest.mark.usefixtures("cached_exports")
-@pytest.mark.parametrize(("given", "asked"), [({}, True), ({"same_length": False}, False)])
-def test_settings_that_were_given_are_not_asked_for(given: dict[str, Any], asked: bool, tmp_path: Path) -> None:
-    source = checkpoints.load(write_nvidia(make_oracle(), tmp_path))
-    source = replace(source, notes=(*source.notes, "Another note."))
-    messages: list[str] = []
-    options = {"segment_len": 3, "mem_len": 5, "clamp_len": 4, **given, "tokenizer": "none", "verify_segments": 2}
-    convert(source, tmp_path / "bundle", ConversionOptions.of(**options), tell=messages.append)
-    assert any("give --segment-len" in line for line in messages) == asked
-    notes = xlruntime.load(tmp_path / "bundle", threads=1).bundle.provenance["notes"]
-    assert notes == list(source.notes if asked else ["Another note."])
-
-
-def test_missing_text_is_refused_before_the_export(tmp_path: Path) -> None:
-    path = write_nvidia(make_oracle(n_token=256), tmp_path)
-    source, messages = checkpoints.load(path), list[str]()
-    for text, error, tokenizer in (
-        (tmp_path / "absent.txt", FileNotFoundError, "bytes"),
-        (tmp_path, ExportError, "bytes"),
-        (path, ExportError, "none"),
-    ):
-        options = ConversionOptions(tokenizer=tokenizer, verify_text=text)
-        with pytest.raises(error):
-            convert(source, tmp_path / "bundle", options, tell=messages.append)
-    assert messages == []
-
-
 # Reformers without a number of buckets.
 
 
@@ -246,30 +191,6 @@ def test_buckets_that_are_given(given: str, buckets: str, inspect: Inspect, unsa
     assert rows["vocabulary"] == "bytes, 258 tokens"
 
 
-def test_options_come_before_what_the_configuration_says(inspect: Inspect, unsaid: Path, tmp_path: Path) -> None:
-    config = tmp_path / "settings.json"
-    config.write_text(json.dumps({"num_buckets": [4, 6], "mem_len": 32}))
-    found = json.loads(inspect(unsaid, "--config", "num_buckets=8", "--config", config, "--json").out)
-    assert (found["config"]["n_buckets"], found["config"]["mem_len"]) == ([8], 32)
-    assert (found["architecture"], found["tokenizer"]) == ("reformer", "bytes")
-
-
-def test_checkpoint_without_buckets_is_described(inspect: Inspect, unsaid: Path) -> None:
-    """Check that all but the buckets is shown as if they were given, and that the last line asks for them."""
-
-    def text(rows: list[tuple[str, str]]) -> str:
-        return ", ".join(f"{name} {value}" if name != "config" else value for name, value in rows)
-
-    *shown, (name, needs) = inspect(unsaid).rows
-    given = text(inspect(unsaid, "--config", "num_buckets=4").rows)
-    assert text(shown) == given.replace("n_buckets [4]", "n_buckets ?").replace("of 4 buckets", "of ? buckets")
-    assert name == "needs"
-    assert needs.startswith("--config num_buckets=N (or N,M for two factors), or --config max_length=T for ")
-    found = json.loads(inspect(unsaid, "--json").out)
-    assert (found["config"]["n_buckets"], found["needs"]) == (None, ["num_buckets"])
-    assert found["parameters"] == json.loads(inspect(unsaid, "--config", "num_buckets=4", "--json").out)["parameters"]
-
-
 def test_checkpoint_without_buckets_is_not_converted(unsaid: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["convert", str(unsaid), "-o", str(unsaid.parent / "bundle")]) == 1
     assert capsys.readouterr().err == (
@@ -277,41 +198,6 @@ def test_checkpoint_without_buckets_is_not_converted(unsaid: Path, capsys: pytes
         "Give --config num_buckets=N (or N,M for two factors), or --config max_length=T for documents of T tokens.\n"
     )
     assert not (unsaid.parent / "bundle").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["num_buckets=x"], "num_buckets is 'x', expected"),
-        (["num_buckets=8,7"], "num_buckets is (8, 7), expected an even number or several, such as 64,128."),
-        (["max_length=0"], "max_length is 0, expected"),
-        (["num_buckets=8", "max_length=100"], "num_buckets and max_length are both given"),
-        (["num_bucket=8"], "num_bucket"),
-        (["missing.json"], "No such file"),
-    ],
-)
-def test_choices_that_are_refused(given: list[str], said: str, inspect: Inspect, unsaid: Path) -> None:
-    shown = inspect(unsaid, *(part for choice in given for part in ("--config", choice)))
-    assert (shown.code, shown.out) == (1, "") and said in shown.err
-
-
-def test_other_problems_are_listed_with_the_missing_buckets(inspect: Inspect, unsaid: Path) -> None:
-    change_config(unsaid, is_decoder=False)
-    shown = inspect(unsaid)
-    assert shown.code == 1
-    assert "is_decoder is not true" in shown.err and "config.json has no num_buckets" in shown.err
-    change_config(unsaid, is_decoder=True)
-    (unsaid / "model.safetensors").unlink()
-    assert f"{unsaid}: none of model.safetensors, pytorch_model.bin in it" in inspect(unsaid).err
-
-
-def test_state_dict_of_reformer_pytorch(inspect: Inspect, tmp_path: Path) -> None:
-    oracle = PyTorchReformer(ReformerCase("small", {"max_seq_len": 64}, ()))
-    path, config = oracle.save(tmp_path / "folder"), tmp_path / "settings.json"
-    config.write_text(json.dumps(oracle.config))
-    rows = dict(inspect(path, "--config", config, "--config", "max_length=128").rows)
-    assert rows["checkpoint"] == "reformer_pytorch, reformer"
-    assert rows["LSH"] == "rule chunk, 2 rounds of 8 buckets"
 
 
 @pytest.mark.full

@@ -203,13 +203,6 @@ def test_a_cut_pickle_is_not_read_as_text(content: bytes, suffix: str, tmp_path:
         read_vocabulary(path)
 
 
-def test_vocabularies_of_any_protocol_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "vocab.pkl"
-    for protocol in range(6):
-        path.write_bytes(pickle.dumps({"idx2sym": ["<eos>", "word"]}, protocol))
-        assert read_vocabulary(path).symbols == ("<eos>", "word")
-
-
 def test_lines_and_symbols_of_a_vocabulary_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(map(str, range(1000))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zipfile
 from collections import OrderedDict
 from pathlib import Path
 
@@ -147,24 +146,6 @@ def test_file_that_is_not_a_checkpoint(content: bytes, what: str, format: str | 
     message = refusal(path, format=format)
     if format is None:
         assert what in message
-
-
-def test_truncated_file_wherever_it_is_cut(checkpoint: Path) -> None:
-    whole = checkpoint.read_bytes()
-    for length in (1, 3, 4, 5, 30, 1000, len(whole) // 2, len(whole) - 22, len(whole) - 1):
-        checkpoint.write_bytes(whole[:length])
-        assert "Copy or save it again" in refusal(checkpoint) or length < 4
-        refusal(checkpoint, format="xltraining")
-
-
-def test_flipped_bit_in_a_tensor_is_noticed(checkpoint: Path) -> None:
-    with zipfile.ZipFile(checkpoint) as archive:
-        largest = max(archive.infolist(), key=lambda member: member.file_size)
-    content = bytearray(checkpoint.read_bytes())
-    content[largest.header_offset + largest.file_size // 2 + 100] ^= 1
-    checkpoint.write_bytes(content)
-    torch.load(checkpoint, weights_only=True)  # torch does not notice
-    assert "wrong checksum" in refusal(checkpoint)
 
 
 def test_safetensors_of_another_model_names_its_tensors(tmp_path: Path) -> None:

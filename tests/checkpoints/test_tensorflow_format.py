@@ -140,15 +140,6 @@ def test_weights_are_read_and_the_optimizer_is_not(tmp_path: Path) -> None:
     assert 1 < outcomes.count(True) / outcomes.count(False) < 4
 
 
-def test_published_sizes_are_noted_with_the_published_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    wikitext = tensorflow_format.PUBLISHED[18, 1024, 16, 4096, 4]
-    monkeypatch.setattr(tensorflow_format, "PUBLISHED", {(2, 8, 2, 12, 2): wikitext})
-    assert load(DATA / "same_dim").notes == (
-        "The sizes are those of the published WikiText-103 model. Its published scores are with --segment-len 128 "
-        "--mem-len 1600 --set clamp_len=1000 --set same_length=true.",
-    )
-
-
 def test_other_floats_become_float32(tmp_path: Path) -> None:
     variables = VARIANTS["plain"].variables(seed=5)
     write_bundle(tmp_path / "model", {name: value.astype(np.float16) for name, value in variables.items()})

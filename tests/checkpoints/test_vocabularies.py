@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from xlexport.checkpoints.safe_pickle import Record
-from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary, restyled, vocabulary_of
+from xlexport.checkpoints.vocabularies import read_vocabulary, restyled, vocabulary_of
 from xlexport.choices import VOCAB_STYLES
 from xlexport.errors import CheckpointError
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -179,25 +179,6 @@ def test_restyled_keeps_the_symbols_and_the_objects_settings() -> None:
     read = vocabulary_of(fields_of(("a", "bc", "?"), special=[], unk_idx=2, lower_case=True), "it")
     assert restyled(read, "it", "wikitext") == read
     assert restyled(WIKITEXT, "it", "ptb").lower_case
-
-
-@pytest.mark.parametrize(
-    ("vocabulary", "description"),
-    [
-        (
-            WIKITEXT,
-            "Vocabulary of 4 words, between white space, in text that is tokenized already, <eos> after every line, "
-            "<unk> for what is unknown.",
-        ),
-        (
-            Vocabulary("characters", TEXT8, space="_", lower_case=True),
-            "Vocabulary of 27 characters, lower-cased, _ for a space, newlines left out, refuses what is unknown.",
-        ),
-        (Vocabulary("bytes", ("10", "32")), "Vocabulary of 2 bytes, refuses what is unknown."),
-    ],
-)
-def test_description_says_how_text_is_read(vocabulary: Vocabulary, description: str) -> None:
-    assert describe_vocabulary(vocabulary) == description
 
 
 BROKEN: list[tuple[Any, str]] = [

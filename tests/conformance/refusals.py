@@ -24,7 +24,7 @@ from .actions import DIGEST, MANIFEST, Case, Edit, Files, opening, refused
 from .graphs import bundle_of, graphs_that_open, hostile_graphs, write_escapes
 from .player import metadata_of
 
-__all__ = ["OBJECTS", "refusals"]
+__all__ = ["BASE", "CONTRADICTIONS", "OBJECTS", "refusals"]
 
 BASE, RICH, FULL_DOCUMENT = "two_rings", "pre_lnorm_same_length_zeros", "reformer_chunk"
 FIRST_MEMORY = "first_memory.safetensors"

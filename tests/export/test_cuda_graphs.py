@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
 from xlexport.verification import verify
 from xlruntime import Model, OptionError, ProviderError, load, providers
-from xlruntime import cuda_graphs as fixed_module
-from xlruntime.cuda_graphs import STEADY, FixedSession
 from xlruntime.devices import Device
 from xlruntime.placement import placed_nodes
 from xlruntime.providers import open_session
@@ -131,83 +128,12 @@ def walk(model: Model, ids: npt.NDArray[np.int64], segment_len: int, clamp_len: 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("batch_size", "segment_len", "clamp_len"), [(1, 8, -1), (3, 8, 6), (2, 1, -1), (3, 5, 3)])
-def test_runtime_walks_many_segments_in_fixed_sessions(
-    batch_size: int, segment_len: int, clamp_len: int, model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = random_ids(batch_size, 20 * segment_len + 1)
-    expected = walk(model, ids, segment_len, clamp_len)
-    steps, step = [], FixedSession.step
-
-    def watched(*given: Any) -> dict[str, npt.NDArray[Any]]:
-        steps.append(1)
-        return step(*given)
-
-    monkeypatch.setattr(FixedSession, "step", watched)
-    model.use_fixed()
-    for found, wanted in zip(walk(model, ids, segment_len, clamp_len), expected, strict=True):
-        # If all sizes are known, ONNX Runtime folds and fuses more nodes, so sums round differently.
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
-    assert len(steps) == 20 - STEADY
-
-
-@pytest.mark.full
-def test_streams_take_turns_in_one_session_and_generation_goes_on(model: Model) -> None:
-    ids = random_ids(100)
-    alone = model.stream(segment_len=8).feed(ids).log_probs
-    drawn = list(model.generate(ids[:30], max_tokens=12))
-    model.use_fixed()
-    streams = [model.stream(segment_len=8) for _ in range(3)]
-    parts = [[stream.feed(ids[start : start + 20]).log_probs for stream in streams] for start in range(0, 100, 20)]
-    for found in zip(*parts, strict=True):
-        np.testing.assert_allclose(np.concatenate(found), alone, rtol=0, atol=2e-5)
-    assert len(list(model.generate(ids[:30], max_tokens=12))) == len(drawn) == 12
-    assert model._fixed is not None and {key[0] for key in model._fixed._open} == {"score", "generate"}
-
-
-@pytest.mark.full
-def test_what_is_bound_for_a_memory_goes_with_it(model: Model) -> None:
-    memory = model.new_memory(model.evaluation(8))
-    sizes = {"batch": 1, "segment": 8, "capacity": 28, "near + 1": 29}
-    fixed = model.bundle.graphs["score_fixed"]
-    session = FixedSession(model.folder, fixed, Device("cpu"), 1, sizes, memory, DATA)
-    ids = random_ids(1, 8), random_ids(1, 8)
-    first = session.step(memory.feeds(fixed, *ids), memory)["log_prob"]
-    session.step(memory.feeds(fixed, *ids), memory)
-    assert len(session._captures) == 1
-    memory.load_rows({entry.input: memory.array(entry).copy() for entry in memory.entries}, 0, memory.capacity)
-    again = session.step(memory.feeds(fixed, *ids), memory)["log_prob"]  # into its new buffers
-    np.testing.assert_array_equal(again, first)
-    assert len(session._captures) == 1
-    other = model.new_memory(model.evaluation(8))
-    session.step(other.feeds(fixed, *ids), other)
-    assert len(session._captures) == 2
-    del memory
-    gc.collect()
-    session.step(other.feeds(fixed, *ids), other)
-    new = model.new_memory(model.evaluation(8))
-    session.step(new.feeds(fixed, *ids), new)
-    assert len(session._captures) == 2
-    assert len({walk.graph_id for walk in session._captures}) == 2
-
-
-@pytest.mark.full
 def test_results_are_copies(model: Model) -> None:
     """Check that results stay valid although the next step writes to the same buffer."""
     model.use_fixed()
     ids = random_ids(1, 20 * 8 + 1)
     segments = walk(model, ids, 8)
     assert len({segment.tobytes() for segment in segments}) == len(segments)
-
-
-@pytest.mark.full
-def test_few_shapes_have_sessions_at_a_time(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed_module, "KEPT", 2)
-    model.use_fixed()
-    for segment_len in (3, 4, 5):
-        walk(model, random_ids(1, 12 * segment_len), segment_len)
-    assert model._fixed is not None
-    assert [dict(key[1])["segment"] for key in model._fixed._open] == [4, 5]
 
 
 @pytest.mark.full
@@ -242,17 +168,3 @@ def test_reformers_have_none(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "model.pt", BAND, tiny_reformer(BAND).state_dict(), tokenizer=None)
     with pytest.raises(ExportError, match=r"--set cuda_graphs applies to Transformer-XL models only; .* a Reformer"):
         convert(load_checkpoint(tmp_path / "model.pt"), tmp_path / "out", ConversionOptions.of(cuda_graphs=True))
-
-
-@pytest.mark.cuda
-@pytest.mark.full
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_replayed_on_cuda(batch_size: int, converted: Converted, model: Model) -> None:
-    try:
-        captured = load(converted.folder, device="cuda", cuda_graphs=True)
-    except ProviderError as error:
-        pytest.skip(f"no CUDA here: {error}")
-    ids = random_ids(batch_size, 20 * 8 + 1)
-    for found, wanted in zip(walk(captured, ids, 8), walk(model, ids, 8), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
-    assert captured._fixed is not None and captured._fixed._open

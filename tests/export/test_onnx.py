@@ -220,29 +220,6 @@ def test_positions_against_step(
         assert np.abs(found[f"position_key_{index}"] - key.numpy()).max() <= 1e-5
 
 
-def test_graph_is_a_pure_function_unless_its_memory_is_bound(
-    sessions: dict[str, ort.InferenceSession], step: TransformerXLStep
-) -> None:
-    driver = warm(RingDriver(step, 2))
-    feeds = numpy_feeds(driver, *random_tokens(driver, 7))
-    before = {name: feeds[name].copy() for name in RINGS}
-    wanted = run(sessions["score"], feeds)
-    assert all(np.array_equal(feeds[name], before[name]) for name in RINGS)
-
-    binding = sessions["score"].io_binding()
-    for value in sessions["score"].get_inputs():
-        binding.bind_ortvalue_input(value.name, ort.OrtValue.ortvalue_from_numpy(feeds[value.name]))
-    for name in RINGS:
-        binding.bind_ortvalue_output(f"new_{name}", ort.OrtValue.ortvalue_from_numpy(feeds[name]))
-    binding.bind_output("log_prob")
-    sessions["score"].run_with_iobinding(binding)
-    assert np.array_equal(binding.get_outputs()[-1].numpy(), wanted["log_prob"])
-    written = sorted((driver.offset + place) % driver.capacity for place in range(7))
-    for name in RINGS:
-        assert np.array_equal(feeds[name], wanted[f"new_{name}"])
-        assert np.flatnonzero((feeds[name] != before[name]).any(axis=(0, 1, 3))).tolist() == written
-
-
 def test_large_logits_do_not_overflow(bytes_bundle: Converted, step: TransformerXLStep, tmp_path: Path) -> None:
     """Use logits whose exp is infinite in float32 (exp(120)); the normaliser must subtract the largest logit first."""
     model = onnx.load(bytes_bundle.folder / "score.onnx")

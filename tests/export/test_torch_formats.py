@@ -16,7 +16,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -43,8 +43,6 @@ from xlruntime.bundle_files import digest_file, read_bundle
 from xlruntime.errors import BundleError, OptionError
 from xlruntime.model import Model
 from xltraining.checkpoint import save_checkpoint
-from xltraining.reformer import ReformerConfig
-from xltraining.transformer_xl import TransformerXLConfig
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted, ConvertedReformer
@@ -150,17 +148,6 @@ def constants_of(file: Path) -> bytes:
     with zipfile.ZipFile(file) as archive:
         wanted = re.compile(r"/(data|constants|data/weights/weight)[^/]*/?\d+$|weight_\d+$")
         return b"".join(archive.read(name) for name in archive.namelist() if wanted.search(name))
-
-
-def test_streams_are_scored_and_continued_alike(made: Made) -> None:
-    ids = np.random.default_rng(3).integers(0, 20, 90)
-    found, expected = made.open(), xlruntime.load(made.onnx.folder, threads=1)
-    totals = [[total.nats for total in model.score([ids, ids[:40]], batch_size=2)] for model in (found, expected)]
-    np.testing.assert_allclose(totals[0], totals[1], rtol=1e-5)
-    greedy = xlruntime.Sampling(temperature=0)
-    assert list(found.generate(ids, max_tokens=12, sampling=greedy)) == list(
-        expected.generate(ids, max_tokens=12, sampling=greedy)
-    )
 
 
 def test_runtime_refuses_them_and_says_what_runs_them(made: Made) -> None:
@@ -399,11 +386,3 @@ def test_equal_over_carried_memory(model: str | dict[str, Any], to: Format, tmp_
     assert report.passed and report.segments >= SEGMENTS
     assert report.tokens > report.mem_len + report.segment_len  # every ring is written once round
     assert {graph.format for graph in read_bundle(tmp_path / "bundle").graphs.values()} == {to}
-
-
-def test_every_encoding_is_in_the_table() -> None:
-    for name, config, models in (
-        ("encoding", TransformerXLConfig, TRANSFORMER_XL),
-        ("position", ReformerConfig, REFORMER),
-    ):
-        assert {model[name] for model in models if name in model} == set(get_args(get_type_hints(config)[name]))

@@ -14,19 +14,19 @@ import pytest
 
 from tests.helpers import ids
 from tests.helpers.manifests import with_tokenizer
-from tests.helpers.paths import GOLDEN, WHOLE
+from tests.helpers.paths import BAND, CHUNK, EMPTY, GOLDEN, WHOLE, ZEROS
 from xlruntime import Model, load
+from xlruntime.memory import Memory
 
-BAND, CHUNK = "reformer_band", "reformer_chunk"
 MADE_UP = {"late_reader", "two_rings"}  # artificial graphs, not from models
 PLACES = "learned_places"  # a Transformer-XL without the settings of memory
 VARIANTS = sorted({path.parent.name for path in GOLDEN.glob("*/bundle")} - {BAND, PLACES, *WHOLE, *MADE_UP})
-EMPTY, ZEROS = "post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros"  # both with same_length, on bytes
 
 RandomIds = Callable[..., npt.NDArray[np.int64]]
 Close = Callable[..., None]
 Golden = Callable[[str], Model]
 BundleWith = Callable[[str, Path], Path]
+Steps = list[tuple[str, tuple[int, ...]]]
 
 
 @functools.cache
@@ -96,6 +96,19 @@ def bundle_with(no_text_model: Model, tmp_path: Path) -> Callable[[str, Path], P
         return with_tokenizer(no_text_model.folder, tmp_path / "bundle", file, kind=kind)
 
     return make
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    """Record the purpose of every step, and the shape of its tokens."""
+    step, seen = Model.step, []
+
+    def spy(self: Model, purpose: str, memory: Memory, tokens: Any, targets: Any) -> Any:
+        seen.append((purpose, tokens.shape))
+        return step(self, purpose, memory, tokens, targets)
+
+    monkeypatch.setattr(Model, "step", spy)
+    return seen
 
 
 @pytest.fixture

@@ -35,13 +35,6 @@ def parts_alone(model: Model, ids: Ids) -> npt.NDArray[np.float32]:
     return np.concatenate([model.stream().feed(ids[start : start + LIMIT + 1]).log_probs for start in starts])
 
 
-def test_longest_document_is_read_whole(band_model: Model, ids: Ids) -> None:
-    found = band_model.stream().feed(ids[: LIMIT + 1])
-    assert len(found) == LIMIT
-    assert found.context[:14].tolist() == [*range(1, 14), 13]
-    assert found.context[-1] == 13
-
-
 @pytest.mark.parametrize("fed", [0, 1, 100, LIMIT, LIMIT + 1])
 def test_one_token_too_many_is_refused_and_nothing_is_taken(
     fed: int, band_model: Model, ids: Ids, close: Close
@@ -72,14 +65,6 @@ def test_restart_scores_each_token_from_its_own_part(band_model: Model, ids: Ids
     assert found.context[LIMIT - 2 : LIMIT + 2].tolist() == [13, 13, 1, 2]
 
 
-@pytest.mark.parametrize("segment_len", [1, 7, 33, 64, 200, 500])
-def test_segmentation_does_not_matter_to_restarts(segment_len: int, band_model: Model, ids: Ids, close: Close) -> None:
-    expected = band_model.stream(restart=True).feed(ids)
-    found = band_model.stream(restart=True, segment_len=segment_len).feed(ids)
-    close(found.log_probs, expected.log_probs)
-    np.testing.assert_array_equal(found.context, expected.context)
-
-
 def test_feeds_may_end_anywhere_about_a_restart(band_model: Model, ids: Ids, close: Close) -> None:
     stream = band_model.stream(restart=True)
     cuts = [0, 1, 199, 200, 201, 202, 399, 402, 402, 600, 777]
@@ -87,7 +72,7 @@ def test_feeds_may_end_anywhere_about_a_restart(band_model: Model, ids: Ids, clo
     close(np.concatenate(parts), band_model.stream(restart=True).feed(ids).log_probs)
 
 
-@pytest.mark.parametrize("fed", [150, 199, 200, 201, 202, 430])
+@pytest.mark.parametrize("fed", [0, 1, 5, 150, 199, 200, 201, 202, 430])
 def test_saved_stream_restarts_at_the_same_place(
     fed: int, band_model: Model, ids: Ids, tmp_path: Any, close: Close
 ) -> None:
@@ -95,12 +80,13 @@ def test_saved_stream_restarts_at_the_same_place(
     stream.feed(ids[:fed])
     stream.save(tmp_path / "state")
     restored = band_model.restore(tmp_path / "state")
-    moved = band_model.restore(tmp_path / "state", capacity=50)
+    moved = [band_model.restore(tmp_path / "state", capacity=capacity) for capacity in (13, 50)]
     expected = stream.feed(ids[fed:])
     found = restored.feed(ids[fed:])
     np.testing.assert_array_equal(found.log_probs, expected.log_probs)
     np.testing.assert_array_equal(found.context, expected.context)
-    close(moved.feed(ids[fed:]).log_probs, expected.log_probs)
+    for other in moved:
+        close(other.feed(ids[fed:]).log_probs, expected.log_probs)
 
 
 def test_generation_that_could_get_too_long_is_refused_at_once(band_model: Model, ids: Ids) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,64 +13,22 @@ import pytest
 
 from tests.runtime.conftest import Close, RandomIds
 from xlruntime import Document, Model, OptionError, TokenError
-from xlruntime.memory import Memory
 
 LENGTHS = (1000, 1, 3000, 63, 2, 5000, 64, 65)
 
 
-@pytest.fixture
-def shrinks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Record the batch sizes before and after each shrinking of a batch."""
-    take, seen = Memory.take, []
-
-    def spy(self: Memory, rows: Sequence[int]) -> Memory:
-        seen.append((self.batch_size, len(rows)))
-        return take(self, rows)
-
-    monkeypatch.setattr(Memory, "take", spy)
-    return seen
-
-
-@pytest.fixture
-def batch_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record the number of rows of every step."""
-    step, seen = Model.step, []
-
-    def spy(self: Model, purpose: str, memory: Memory, tokens: Any, targets: Any) -> Any:
-        seen.append(len(tokens))
-        return step(self, purpose, memory, tokens, targets)
-
-    monkeypatch.setattr(Model, "step", spy)
-    return seen
-
-
-@pytest.mark.parametrize(("batch_size", "expected_shrinks"), [(2, [(2, 1)]), (3, [(3, 1)]), (8, [(7, 3), (3, 1)])])
-def test_batch_equals_each_document_alone(
-    batch_size: int,
-    expected_shrinks: list[tuple[int, int]],
-    model: Model,
-    random_ids: RandomIds,
-    close: Close,
-    shrinks: list[tuple[int, int]],
-) -> None:
+@pytest.mark.parametrize("batch_size", [2, 3, 8])
+def test_batch_equals_each_document_alone(batch_size: int, model: Model, random_ids: RandomIds, close: Close) -> None:
     documents = [random_ids(length, seed=length) for length in LENGTHS]
     found: dict[int, list[Any]] = defaultdict(list)
     for scores in model.score_tokens(documents, batch_size=batch_size):
         found[scores.number].append(scores)
-    assert shrinks == expected_shrinks  # the document of one token never takes a row
     for number, document in enumerate(documents):
         alone, parts = model.stream().feed(document), found[number]
         close(np.concatenate([part.log_probs for part in parts]), alone.log_probs)
         for what in ("index", "tokens", "context"):
             np.testing.assert_array_equal(np.concatenate([getattr(part, what) for part in parts]), getattr(alone, what))
         assert [part.summary is not None for part in parts] == [False] * (len(parts) - 1) + [True]
-
-
-def test_batch_is_as_wide_as_there_are_documents(
-    bytes_model: Model, random_ids: RandomIds, batch_sizes: list[int]
-) -> None:
-    list(bytes_model.score([random_ids(n) for n in (41, 41, 20)], batch_size=16))
-    assert batch_sizes == [3] * 5
 
 
 def test_results_come_in_the_order_of_the_documents(bytes_model: Model, random_ids: RandomIds) -> None:
@@ -112,18 +70,6 @@ def test_documents_are_read_only_when_a_row_is_free(bytes_model: Model, random_i
         finished += score.summary is not None
         assert begun <= finished + 2
     assert (begun, finished) == (5, 5)
-
-
-def test_nothing_is_read_before_the_first_score_is_asked_for(bytes_model: Model) -> None:
-    documents = iter(["one", "two"])
-    bytes_model.score(documents, batch_size=2)
-    assert next(documents) == "one"
-
-
-def test_no_documents_no_scores(bytes_model: Model, batch_sizes: list[int]) -> None:
-    assert list(bytes_model.score([])) == []
-    assert list(bytes_model.score([b"", b"x"], batch_size=4)) != []
-    assert batch_sizes == []
 
 
 def test_long_document_is_read_piece_by_piece(bytes_model: Model) -> None:

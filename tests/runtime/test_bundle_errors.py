@@ -69,16 +69,11 @@ def test_flipped_byte_in_any_file_is_noticed(bundle_copy: Path) -> None:
     load(bundle_copy)
 
 
-def test_manifest_without_its_digest_is_refused(bundle_copy: Path) -> None:
-    (bundle_copy / "bundle.json.sha256").unlink()
-    assert "differs from the SHA-256 in bundle.json.sha256" in refusal(bundle_copy, BundleDamagedError)
-
-
 def test_expected_digest_is_compared(bundle_copy: Path) -> None:
     digest = digest_file(bundle_copy / "bundle.json").sha256
-    assert read_bundle(bundle_copy, digest).digest == load(bundle_copy).digest == digest
+    assert load(bundle_copy, digest=digest).digest == load(bundle_copy).digest == digest
     with pytest.raises(BundleMismatchError, match=f"its SHA-256 is {digest}, expected '0000"):
-        read_bundle(bundle_copy, "0" * 64)
+        load(bundle_copy, digest="0" * 64, check_files=False)
     edit_manifest(bundle_copy, lambda manifest: manifest["document"].update(segment_len=9))
     load(bundle_copy)
     with pytest.raises(BundleMismatchError):
@@ -208,11 +203,6 @@ def test_invalid_first_values_are_refused(damage: str, bundle_copy: Path) -> Non
     edit_manifest(bundle_copy, lambda manifest: manifest["files"].update({FIRST_MEMORY_FILE: digest}))
     message = refusal(bundle_copy)
     assert f"{FIRST_MEMORY_FILE}: {'damaged' if damage == 'cut' else 'missing or misshapen rows'}" in message
-
-
-def test_name_of_a_first_value_is_shown_without_control_characters(bundle_copy: Path) -> None:
-    edit_manifest(bundle_copy, lambda manifest: manifest["memory"][0].update(first_value="\x1b[2J\x00"))
-    assert r"missing or misshapen rows: '\x1b[2J\x00' for " in refusal(bundle_copy, BundleFormatError)
 
 
 @pytest.mark.parametrize("newer", ["1.99", "99.0.1"])

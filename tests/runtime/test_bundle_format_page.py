@@ -1,4 +1,4 @@
-"""docs/bundle_format.md names every field of a manifest, and its example and digests are the code's own."""
+"""docs/bundle_format.md names every field of a manifest and the code of every error; its example is the code's own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any, get_args
 
 import pytest
 
+import xlruntime
 from tests.helpers.paths import GOLDEN, ROOT
 from xlexport.architectures import architecture
 from xlruntime import bundle as manifest
+from xlruntime import errors
 from xlruntime.bundle import FORMAT, FeedKind, Format, Layout
 from xlruntime.bundle_files import read_bundle
 from xlruntime.evaluation import EvaluationRules, Ring, Setting
@@ -48,12 +50,6 @@ def test_kinds_are_named() -> None:
     assert f"version {FORMAT}" in PAGE.splitlines()[0]
 
 
-def test_rules_are_numbered_through() -> None:
-    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", PAGE, re.MULTILINE)]
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert max(int(number) for number in re.findall(r"\brules? (\d+)", PAGE)) <= len(numbers)
-
-
 def test_example_equals_a_transformer_xl_s_declaration() -> None:
     fields = json.loads(EXAMPLE)
     document = {name: value for name, value in fields["document"].items() if name != "encoder"}
@@ -73,3 +69,38 @@ def test_digests_are_computed_as_the_page_says(path: Any) -> None:
     lines = [f"{file['sha256']}  {name}\n" for name, file in sorted(fields["files"].items())]
     assert fields["tokenizer"]["file"] is None
     assert read_bundle(path.parent).fingerprint == hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+# Codes of errors.
+
+BASES = {"BundleError", "StateError"}  # only their subclasses are raised
+OTHERS = {"file", "memory", "busy", "stopped", "internal"}  # Python's own errors, the server's, and C's
+CLASSES = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.XlruntimeError) and name not in BASES
+}
+
+
+def test_every_code_of_the_page_has_one_class() -> None:
+    table = PAGE.partition("\n## Errors")[2]
+    codes = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert sorted({*codes} - OTHERS) == sorted(kind.code for kind in CLASSES.values())
+    assert {*codes} > OTHERS
+
+
+def test_every_class_is_public() -> None:
+    assert {*CLASSES, *BASES} <= {*xlruntime.__all__}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.TooLongError("x"), "too_long"),
+        (FileNotFoundError(), "file"),
+        (MemoryError(), "memory"),
+        (KeyError(), "internal"),
+    ],
+)
+def test_code_of_any_error(error: Exception, code: str) -> None:
+    assert xlruntime.error_code(error) == code

@@ -12,7 +12,7 @@ import pytest
 
 from xlruntime import ArgumentError, Document, Model, TextError, TokenError
 from xlruntime import documents as text
-from xlruntime.documents import TextCounts, as_ids, check_ids
+from xlruntime.documents import TextCounts, check_ids
 from xlruntime.token_reader import TokenReader
 from xlruntime.tokenizers import ByteTokenizer, NoTokenizer
 
@@ -43,10 +43,6 @@ def test_wrong_ids_are_refused(ids: Any, message: str, bytes_model: Model) -> No
             refused()
         assert "\n" not in str(caught.value)
     assert (stream.position, stream.memory.offset) == (0, 0)
-
-
-@pytest.mark.parametrize(("ids", "message"), OUTSIDE + NOT_IDS)
-def test_wrong_ids_of_a_document_are_refused(ids: Any, message: str, bytes_model: Model) -> None:
     with pytest.raises(TokenError, match=f"^mine: .*{message}"):
         list(bytes_model.score([Document("mine", ids)]))
 
@@ -56,13 +52,6 @@ def test_wrong_id_far_into_a_stream_is_named_by_its_place(bytes_model: Model) ->
     stream.feed(bytes(100))
     with pytest.raises(TokenError, match="token 102 has id 256"):
         stream.feed([1, 2, 256])
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64, np.int64])
-def test_every_integer_type_is_accepted(dtype: Any) -> None:
-    ids = as_ids(np.array([0, 3, 255], dtype), "it")
-    assert ids.dtype == np.int64
-    assert ids.tolist() == [0, 3, 255]
 
 
 def test_first_and_last_id_are_inside() -> None:

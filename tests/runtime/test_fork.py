@@ -9,19 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.runtime.conftest import RandomIds
+from tests.helpers.paths import BAND, EMPTY, ZEROS
+from tests.runtime.conftest import Golden, RandomIds
 from xlruntime import Model, NonFiniteScoreWarning, Sampling, Stream, TextError, TokenError
 from xlruntime.memory import Memory
 
 FED = (0, 1, 5, 60, 150)  # nothing; a held token; less than a segment; full rings; rings that wrapped often
 LENGTHS = (0, 1, 3, 8, 30)  # of continuations: shorter and longer than a step, and than the spare slots of a ring
-THREADS = 8
 
 
-@pytest.fixture(params=["transformer_xl", "reformer"])
-def streaming(request: pytest.FixtureRequest, bytes_model: Model, band_model: Model) -> Model:
-    """Return a model with rings, and one with rings and windows of recent rows."""
-    return bytes_model if request.param == "transformer_xl" else band_model
+@pytest.fixture(params=[EMPTY, ZEROS, BAND])
+def streaming(request: pytest.FixtureRequest, golden: Golden) -> Model:
+    """Return models with rings, for each rule for the first memory, and one with windows of recent rows too."""
+    return golden(request.param)
 
 
 def same(found: Any, expected: Any) -> None:
@@ -74,19 +74,6 @@ def test_continuations_score_as_if_fed_and_change_nothing(fed: int, streaming: M
         same(stream.score_continuation(continuation), alone.fork().feed(continuation))
         assert (stream.position, stream.pending) == (alone.position, alone.pending)
     same(stream.feed(ids[fed:]), alone.feed(ids[fed:]))
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-def test_continuations_under_every_variant(length: int, variant: Model, random_ids: RandomIds) -> None:
-    """Test both rules for the first memory, with and without same_length."""
-    vocab_size = variant.bundle.vocab_size
-    ids = random_ids(140, vocab_size=vocab_size)
-    stream, alone = variant.stream(), variant.stream()
-    for begin, end in ((0, 0), (0, 9), (9, 100)):
-        same(stream.feed(ids[begin:end]), alone.feed(ids[begin:end]))
-        continuation = random_ids(length, seed=end, vocab_size=vocab_size)
-        same(stream.score_continuation(continuation), alone.fork().feed(continuation))
-    same(stream.feed(ids[100:]), alone.feed(ids[100:]))
 
 
 def test_short_continuation_does_not_copy_a_ring(

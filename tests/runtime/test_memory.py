@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.runtime.conftest import Close, Golden, RandomIds
+from tests.runtime.conftest import Golden, RandomIds
+from tests.runtime.in_place import walk_both_ways
 from xlruntime import Model
-from xlruntime.bundle import MemoryEntry
 from xlruntime.memory import Memory
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -35,10 +34,6 @@ def walked(band_model: Model, random_ids: RandomIds) -> Memory:
     return memory
 
 
-def recent(memory: Memory) -> list[MemoryEntry]:
-    return [entry for entry in memory.entries if entry.layout == "window"]
-
-
 def contents(memory: Memory) -> Arrays:
     return {entry.input: memory.array(entry).copy() for entry in memory.entries}
 
@@ -50,24 +45,6 @@ def test_graph_may_read_its_memory_after_it_has_written_it(late_reader: Model) -
     session, tokens = late_reader.session("score"), np.array([[5, 6, 7, 8]])
     memory.target = lambda entry: memory.values[entry.input]  # type: ignore[method-assign]  # one buffer for both
     assert session.step({"tokens": tokens}, memory)["log_prob"].tolist() != [[-5, -6, -7, -8]]
-
-
-def test_buffers_change_places(band_model: Model, walked: Memory) -> None:
-    tokens = np.ones((2, 3), np.int64)
-    for entry in recent(walked):
-        places = [walked.values[entry.input].data_ptr(), walked.target(entry).data_ptr()]
-        assert places[0] != places[1]
-        for _ in range(3):
-            before = walked.array(entry).copy()
-            band_model.step("score", walked, tokens, tokens)
-            assert [walked.values[entry.input].data_ptr(), walked.target(entry).data_ptr()] == places[::-1]
-            assert walked.array(entry).ctypes.data == places[1]
-            places.reverse()
-            # Local attention keeps 8 rows: 5 of them were there before.
-            np.testing.assert_array_equal(walked.array(entry)[:, :, :5], before[:, :, 3:])
-    for entry in walked.entries:
-        if entry.layout == "ring":
-            assert walked.target(entry) is walked.values[entry.input]
 
 
 def test_rows_by_age_are_those_of_the_document(walked: Memory) -> None:
@@ -117,77 +94,21 @@ def test_both_buffers_count(band_model: Model) -> None:
     assert memory.nbytes == 3 * (rings + ids + 2 * rows)
 
 
-@pytest.mark.parametrize("fed", [0, 1, 5, 60, 130])
-def test_saved_stream_goes_on_bit_equal(
-    fed: int, band_model: Model, random_ids: RandomIds, tmp_path: Path, close: Close
-) -> None:
-    ids = random_ids(fed + 50, vocab_size=258)
-    stream = band_model.stream()
-    stream.feed(ids[:fed])
-    stream.save(tmp_path / "state")
-    restored = band_model.restore(tmp_path / "state")
-    relaid = [band_model.restore(tmp_path / "state", capacity=capacity) for capacity in (13, 45)]
-    for entry in stream.memory.entries:
-        array = restored.memory.array(entry)
-        assert array.dtype == entry.dtype
-        np.testing.assert_array_equal(array, stream.memory.array(entry))
-    expected = stream.feed(ids[fed:])
-    np.testing.assert_array_equal(restored.feed(ids[fed:]).log_probs, expected.log_probs)
-    for other in relaid:
-        found = other.feed(ids[fed:])
-        close(found.log_probs, expected.log_probs)
-        np.testing.assert_array_equal(found.context, expected.context)
-
-
 # A step with bound memory writes it in place; an unbound step is a pure function.
 
 
-@pytest.fixture
-def filled(variant: Model, random_ids: RandomIds) -> Memory:
-    """Return three rows of different histories after 31 tokens, in a ring of 19 slots that has wrapped."""
-    memory = variant.new_memory(variant.bundle.settings, batch_size=3, capacity=19)
-    ids = random_ids(3 * 31, vocab_size=variant.bundle.vocab_size).reshape(3, 31)
-    for number, segment in enumerate(np.split(ids, [7, 14, 21, 26], axis=1)):
-        if number == 4:
-            memory.restart(1)
-        variant.step("score", memory, segment, segment)
-    assert memory.offset == 31
-    return memory
+# Bound to one buffer as input and output, rings are written in place; `test_cuda.py` asks the same of CUDA.
 
 
-def row_axis(entry: MemoryEntry) -> int:
-    assert entry.row_axis is not None
-    return entry.row_axis
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_rings_are_written_in_place_over_many_segments(batch_size: int, variant: Model, random_ids: RandomIds) -> None:
+    T = 4 * variant.new_memory(variant.bundle.settings).capacity
+    ids = random_ids(batch_size * T, vocab_size=variant.bundle.vocab_size).reshape(batch_size, T)
+    walk_both_ways(variant, ids, within=0)  # the same nodes on the same numbers
 
 
-@pytest.mark.parametrize("purpose", ["score", "generate", "detail"])
-def test_unbound_graph_is_a_pure_function(purpose: str, variant: Model, filled: Memory, random_ids: RandomIds) -> None:
-    tokens, targets = random_ids(2 * 3 * 6, seed=1, vocab_size=variant.bundle.vocab_size).reshape(2, 3, 6)
-    memory = contents(filled)
-    session = variant.session(purpose)
-    feeds: Arrays = {**filled.feeds(session.graph, tokens, targets), **memory}
-    feeds |= {name: value.numpy() for name, value in filled.constants.items()}
-    before = {name: array.copy() for name, array in feeds.items()}
-
-    outputs = session.run(feeds)
-    for name, array in feeds.items():
-        np.testing.assert_array_equal(array, before[name])
-    again = session.run(feeds)
-    bound = variant.step(purpose, filled, tokens, targets)
-    carried = {entry.output: filled.array(entry) for entry in filled.entries}
-    assert set(outputs) == set(bound) | set(carried)
-    for name, array in {**bound, **carried}.items():
-        np.testing.assert_array_equal(outputs[name], array)
-        np.testing.assert_array_equal(outputs[name], again[name])
-
-
-def test_rows_by_age_are_the_last_ones_written(variant: Model, filled: Memory) -> None:
-    mem_len = variant.bundle.settings["mem_len"]
-    for entry in filled.entries:
-        rows = filled.by_age(entry, 0)
-        assert rows.shape[row_axis(entry) - 1] == mem_len
-        newest = (filled.offset - 1) % filled.capacity
-        wanted = filled.array(entry)[0].take(newest, axis=row_axis(entry) - 1)
-        np.testing.assert_array_equal(rows.take(-1, axis=row_axis(entry) - 1), wanted)
-    restarted = variant.bundle.evaluation.fresh_memory == "empty"
-    assert filled.by_age(filled.entries[0], 1).shape[1] == (5 if restarted else mem_len)
+def test_rings_of_a_reformer_are_written_in_place(band_model: Model, random_ids: RandomIds) -> None:
+    longest = band_model.bundle.evaluation.max_positions
+    assert longest is not None
+    ids = random_ids(2 * longest, vocab_size=band_model.bundle.vocab_size).reshape(2, longest)
+    walk_both_ways(band_model, ids, within=0)

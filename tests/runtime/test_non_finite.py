@@ -77,22 +77,6 @@ def test_poisoned_row_leaves_its_neighbours_alone(
     assert math.isnan(found[1].summary.perplexity)
 
 
-def test_document_without_any_finite_score_warns_once(
-    model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = Model.step
-
-    def poisoned(self: Model, purpose: str, memory: Memory, *segment: Any) -> Any:
-        poison(memory, 0)
-        return step(self, purpose, memory, *segment)
-
-    monkeypatch.setattr(Model, "step", poisoned)
-    with pytest.warns(NonFiniteScoreWarning) as caught:
-        (found,) = by_document(model, [random_ids(90)])
-    assert len(caught) == 1
-    assert np.isnan(found.log_probs).sum() > 8  # of more than one segment
-
-
 class Parts:
     """All scores of one document."""
 

@@ -41,19 +41,6 @@ def of_sentences(sentences: list[list[int]] = SENTENCES) -> Corpus:
 
 
 @pytest.fixture
-def segments(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
-    """Record tokens and targets of every step."""
-    step, seen = Model.step, []
-
-    def spy(self: Model, purpose: str, memory: Any, tokens: Any, targets: Any) -> Any:
-        seen.append((tokens.tolist(), targets.tolist()))
-        return step(self, purpose, memory, tokens, targets)
-
-    monkeypatch.setattr(Model, "step", spy)
-    return seen
-
-
-@pytest.fixture
 def word_model(golden: Golden) -> Model:
     """Return a model of 29 tokens, whose vocabulary marks lines as in the One Billion Word corpus."""
     model = load(golden("pre_lnorm_empty").folder, threads=1)
@@ -231,15 +218,6 @@ def test_corpus_of_sentences(word_model: Model) -> None:
     assert found.ids.tolist() == [0, 2, 3, 0, 0, 0, 0, 4, 1, 0]
 
 
-def test_corpus_of_characters(word_model: Model) -> None:
-    word_model.tokenizer = VocabularyTokenizer(
-        Vocabulary("characters", ("_", "a", "b"), unk=None, line_start=None, line_end=None, lower_case=False, space="_")
-    )
-    found = read_corpus(word_model, Document("it", "a b\nab"))
-    assert (found.unit, found.marks, found.bytes, found.dropped_bytes) == ("character", None, 6, 1)
-    assert found.ids.tolist() == [1, 0, 2, 1, 2]
-
-
 def test_corpus_of_ids(no_text_model: Model) -> None:
     found = read_corpus(no_text_model, Document("it", [3, 1, 28]))
     assert (found.unit, found.bytes, found.ids.tolist()) == ("token", 0, [3, 1, 28])
@@ -301,28 +279,6 @@ def test_sentences_are_scored_without_a_reset_between_them(word_model: Model, ra
     assert len(expected) == found.scored_tokens == 3 * found.stream_len > 100
     assert found.nats_per_token == pytest.approx(-expected.mean(dtype=np.float64), abs=WITHIN)
     assert (found.sentences, found.unit, found.bytes) == (True, "word", len(text))
-
-
-def test_segments_of_a_walk(no_text_model: Model, segments: list[tuple[Any, Any]]) -> None:
-    walk(no_text_model, arrange(numbered(23), settings(), "nvidia", 2))
-    assert segments == [
-        ([[14, 15, 16, 17], [3, 4, 5, 6]], [[15, 16, 17, 18], [4, 5, 6, 7]]),
-        ([[18, 19, 20, 21], [7, 8, 9, 10]], [[19, 20, 21, 0], [8, 9, 10, 11]]),  # 0 and 11 are not counted
-        ([[0, 1, 2, 3], [11, 12, 13, 14]], [[1, 2, 3, 4], [12, 13, 14, 15]]),
-        ([[4, 5, 6, 7], [15, 16, 17, 18]], [[5, 6, 7, 8], [16, 17, 18, 19]]),
-        ([[8, 9], [19, 20]], [[9, 10], [20, 21]]),
-    ]
-
-
-def test_mean_is_over_tokens_not_segments(no_text_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Average two columns of four nats and one of seven: the mean is 5, not 5.5."""
-
-    def step(self: Model, purpose: str, memory: Any, tokens: Any, targets: Any) -> dict[str, Any]:
-        return {"log_prob": np.full(tokens.shape, -4.0 if tokens.shape[1] == 2 else -7.0, np.float32)}
-
-    monkeypatch.setattr(Model, "step", step)
-    found = walk(no_text_model, arrange(numbered(8), settings(segment_len=2), batch_size=2))
-    assert (found.nats, found.nats_per_token) == (30.0, 5.0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])

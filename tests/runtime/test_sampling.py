@@ -34,13 +34,8 @@ def shares(sampling: Sampling, draws: int = 4000) -> list[float]:
         (Sampling(temperature=0.5, seed=0), PROBABILITIES**2 / (PROBABILITIES**2).sum()),
         (Sampling(temperature=2, seed=0), PROBABILITIES**0.5 / (PROBABILITIES**0.5).sum()),
         (Sampling(temperature=float("inf"), seed=0), [0.25] * 4),
-        (Sampling(top_k=1, seed=0), [0, 1, 0, 0]),
         (Sampling(top_k=2, seed=0), [0, 0.625, 0, 0.375]),
-        (Sampling(top_k=9, seed=0), PROBABILITIES),
-        (Sampling(top_p=0.001, seed=0), [0, 1, 0, 0]),
         (Sampling(top_p=0.79, seed=0), [0, 0.625, 0, 0.375]),
-        (Sampling(top_p=0.9, seed=0), [0, 10 / 19, 3 / 19, 6 / 19]),
-        (Sampling(top_p=1.0, seed=0), PROBABILITIES),
         (Sampling(top_k=3, top_p=0.6, seed=0), [0, 0.625, 0, 0.375]),
         (Sampling(min_p=0.59, seed=0), [0, 0.625, 0, 0.375]),
         (Sampling(min_p=1, seed=0), [0, 1, 0, 0]),
@@ -129,25 +124,6 @@ def test_draw_equals_a_full_sort(top_k: int | None, top_p: float | None, decimal
     sampling = Sampling(temperature=1.3, top_k=top_k, top_p=top_p)
     for u in [*np.linspace(0, 1, 257)[:-1], 1 - 2**-53]:
         assert sampling.draw(logits, Fixed(u)) == by_full_sort(sampling, logits, u), u
-
-
-@pytest.mark.parametrize(
-    ("sampling", "longest"),
-    [(Sampling(), 0), (Sampling(top_k=40), 40), (Sampling(top_p=0.9), 25_000), (Sampling(top_k=40, top_p=0.9), 40)],
-    ids=repr,
-)
-def test_large_vocabulary_is_not_sorted(sampling: Sampling, longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    argsort, lengths = np.argsort, [0]
-
-    def spy(values: Any, **options: Any) -> Any:
-        lengths.append(len(values))
-        return argsort(values, **options)
-
-    monkeypatch.setattr(np, "argsort", spy)
-    logits = np.random.default_rng(0).normal(0, 3, 100_000).astype(np.float32)  # the likeliest are all different
-    draws = [[sampling.draw(logits, rng) for _ in range(3)] for rng in map(Random, (1, 1, 2))]
-    assert max(lengths) <= longest
-    assert draws[0] == draws[1] != draws[2]
 
 
 def test_all_sampling_options_out_of_range_are_listed() -> None:

@@ -263,11 +263,3 @@ def test_absent_pandas_is_named(bytes_model: Model, monkeypatch: pytest.MonkeyPa
     for result in (found, bytes_model.stream().feed("some words")):
         with pytest.raises(XlruntimeError, match=r"no module pandas\. Install it: pip install pandas$"):
             result.to_pandas()
-
-
-def test_objects_describe_themselves_in_a_line(bytes_model: Model) -> None:
-    stream = bytes_model.stream()
-    (part,) = bytes_model.score_tokens([Document("it", "abc")])
-    (words,) = bytes_model.surprisal([Document("it", "ab cd")])
-    for thing in (bytes_model, stream, stream.feed("a"), stream.feed("bc"), part, words):
-        assert repr(thing).startswith(f"{type(thing).__name__}(") and "\n" not in repr(thing)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from tests.runtime.conftest import RandomIds
 from xlruntime import Model, Sampling, load
-from xlruntime.providers import import_onnxruntime
 
 THREADS = 8
 
@@ -55,26 +52,3 @@ def test_streams_that_alternate_equal_each_alone(model: Model, random_ids: Rando
         alone = model.stream(capacity=capacity)
         expected = [alone.feed(piece).log_probs for piece in np.array_split(ids, 6)]
         np.testing.assert_array_equal(np.concatenate([part[number] for part in parts]), np.concatenate(expected))
-
-
-def live_values() -> int:
-    gc.collect()
-    value = import_onnxruntime().OrtValue
-    return sum(type(thing) is value for thing in gc.get_objects())
-
-
-@pytest.mark.full
-def test_memory_is_constant_over_a_long_feed(bytes_model: Model, random_ids: RandomIds) -> None:
-    psutil = pytest.importorskip("psutil")
-    process, ids = psutil.Process(), random_ids(4000)
-    stream = bytes_model.stream(segment_len=80)
-    stream.feed(ids)  # includes one-time allocations
-    values, nbytes, resident = live_values(), stream.memory.nbytes, process.memory_info().rss
-    arrays = [id(stream.memory.array(entry)) for entry in stream.memory.entries]
-    for _ in range(19):
-        stream.feed(ids)
-    assert stream.position == 80_000
-    assert live_values() == values
-    assert stream.memory.nbytes == nbytes
-    assert [id(stream.memory.array(entry)) for entry in stream.memory.entries] == arrays
-    assert process.memory_info().rss - resident < 4 << 20

@@ -11,8 +11,6 @@ import pytest
 
 from tests.helpers.made_graphs import endless, made_bundle
 from xlruntime import BundleError, Model, OptionError, StepTimeoutError, load
-from xlruntime.providers import import_onnxruntime
-from xlruntime.session import Deadline
 
 
 @pytest.fixture
@@ -62,25 +60,3 @@ def test_other_errors_pass_unchanged(opened: Model) -> None:
 def test_invalid_timeout_is_refused(seconds: float, bundle: Path) -> None:
     with pytest.raises(OptionError, match=r"step_timeout is .*, expected a positive number of seconds"):
         load(bundle, step_timeout=seconds)
-
-
-def test_one_thread_watches_all_steps_and_ends_after_the_last() -> None:
-    deadline = Deadline(0.01)
-    options = [import_onnxruntime().RunOptions() for _ in range(20)]
-    before = set(threading.enumerate())
-    for each in options:
-        deadline.begin(each)
-    (watcher,) = set(threading.enumerate()) - before
-    for each in options:
-        deadline.end(each)
-    watcher.join(60)
-    assert not watcher.is_alive()
-    deadline.begin(options[0])  # starts another thread
-    deadline.end(options[0])
-    assert not options[0].terminate
-
-
-def test_no_thread_without_a_deadline(bundle: Path) -> None:
-    before = set(threading.enumerate())
-    load(bundle, threads=1).stream().feed([1, 2, 3])
-    assert set(threading.enumerate()) <= before

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime.conftest import Close, RandomIds
-from xlruntime import Model, OptionError, TokenError
+from tests.runtime.conftest import Close, RandomIds, Steps
+from xlruntime import Model, OptionError
 
 
 def joined(parts: list[Any], what: str) -> Any:
@@ -51,17 +51,6 @@ def test_empty_feeds_change_nothing(bytes_model: Model, random_ids: RandomIds) -
         assert kinds == [np.int64, np.int64, np.float32, np.int64]
 
 
-def test_refused_feed_takes_nothing(bytes_model: Model, random_ids: RandomIds) -> None:
-    ids = random_ids(80)
-    stream, other = bytes_model.stream(), bytes_model.stream()
-    stream.feed(ids[:50])
-    other.feed(ids[:50])
-    with pytest.raises(TokenError, match="token 53 has id 256"):
-        stream.feed([1, 2, 3, 256])
-    assert stream.position == 50
-    np.testing.assert_array_equal(stream.feed(ids[50:]).log_probs, other.feed(ids[50:]).log_probs)
-
-
 def test_reset_stream_equals_a_new_one(model: Model, random_ids: RandomIds, close: Close) -> None:
     ids = random_ids(150, seed=1)
     stream = model.stream()
@@ -86,19 +75,6 @@ def test_context_counts_the_tokens_that_were_seen(model: Model, no_text_model: M
 # Cuts of a document into segments: with same_length they do not matter; without it the bundle's own apply.
 
 
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Record purpose and length of every step."""
-    run, done = Model.step, []
-
-    def step(self: Model, purpose: str, memory: Any, tokens: Any, targets: Any) -> Any:
-        done.append((purpose, tokens.shape[1]))
-        return run(self, purpose, memory, tokens, targets)
-
-    monkeypatch.setattr(Model, "step", step)
-    return done
-
-
 @pytest.mark.parametrize("segment_len", [1, 7, 64, 500])
 def test_segmentation_does_not_matter_with_same_length(
     segment_len: int, model: Model, random_ids: RandomIds, close: Close
@@ -110,15 +86,13 @@ def test_segmentation_does_not_matter_with_same_length(
     np.testing.assert_array_equal(found.context, expected.context)
 
 
-def test_segment_len_is_exact_without_same_length(
-    no_text_model: Model, random_ids: RandomIds, steps: list[tuple[str, int]]
-) -> None:
+def test_segment_len_is_exact_without_same_length(no_text_model: Model, random_ids: RandomIds, steps: Steps) -> None:
     ids = random_ids(26, vocab_size=29)
     stream = no_text_model.stream()
     assert stream.evaluation.segmentation_matters
     assert stream.evaluation.segment_len == no_text_model.bundle.config["tgt_len"] == 10
     log_probs = stream.feed(ids).log_probs
-    assert steps == [("score", 10), ("score", 10), ("score", 5)]
+    assert steps == [("score", (1, length)) for length in (10, 10, 5)]
     other = no_text_model.stream(segment_len=25).feed(ids).log_probs
     np.testing.assert_allclose(other[:10], log_probs[:10], rtol=0, atol=2e-5)  # the same until the memory is full
     assert np.abs(other - log_probs)[20:].max() > 0.01
@@ -134,14 +108,19 @@ def test_batch_keeps_segments_as_they_are_without_same_length(
 
 
 def test_feed_longer_than_the_ring_takes_is_split(
-    model: Model, random_ids: RandomIds, close: Close, steps: list[tuple[str, int]]
+    model: Model, random_ids: RandomIds, close: Close, steps: Steps
 ) -> None:
     ids = random_ids(101)
     stream = model.stream(segment_len=64, capacity=model.bundle.settings["mem_len"] + 3)
     found = stream.feed(ids)
-    assert steps == [("score", 3)] * 33 + [("score", 1)]
+    assert steps == [("score", (1, 3))] * 33 + [("score", (1, 1))]
     list(stream.generate(ids[:8], max_tokens=1))
-    assert steps[34:] == [("score", 3), ("score", 3), ("score", 2), ("generate", 1)]
+    assert [(purpose, shape[1]) for purpose, shape in steps[34:]] == [
+        ("score", 3),
+        ("score", 3),
+        ("score", 2),
+        ("generate", 1),
+    ]
     close(found.log_probs, model.stream().feed(ids).log_probs)
 
 

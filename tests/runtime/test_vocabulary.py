@@ -97,19 +97,6 @@ def test_broken_file_is_refused(text: str, problem: str) -> None:
         Vocabulary.from_json(text, "it")
 
 
-def test_repeated_text_is_checked_once() -> None:
-    class Text(str):
-        looked = 0
-
-        def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
-            Text.looked += 1
-            return super().encode(encoding, errors)
-
-    with pytest.raises(VocabularyError, match="more than once"):
-        Vocabulary("words", (Text("a"),) * 1000)
-    assert Text.looked == 1
-
-
 # Bundles with a vocabulary: scored, fed, generated and counted text.
 
 FILLERS = tuple(f"w{number}" for number in range(29))
@@ -220,10 +207,3 @@ def test_continuation_reads_on(vocabulary: Vocabulary, prompt: str, ids: list[in
     tokenizer = VocabularyTokenizer(vocabulary)
     growing = GrowingText(tokenizer, tokenizer.encode_piece(prompt, None), prompt=prompt)
     assert "".join([*map(growing.add, ids), growing.end()]) == text
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff", b"{}", b'{"format": "xlexport vocabulary", "kind": "words"}'])
-def test_broken_vocabulary_is_refused(content: bytes, bundle_with: BundleWith, tmp_path: Path) -> None:
-    (tmp_path / "vocabulary.json").write_bytes(content)
-    with pytest.raises(VocabularyError, match=r"vocabulary\.json: .*(Convert the checkpoint again|write it again)"):
-        load(bundle_with("vocabulary", tmp_path / "vocabulary.json"))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers.manifests import edit_manifest
-from tests.runtime.conftest import Close, RandomIds
+from tests.runtime.conftest import Close, RandomIds, Steps
 from xlruntime import Document, Model, OptionError, Sampling, TextError, TokenError, load
 from xlruntime.protocols import Corpus, arrange, walk
 
@@ -35,19 +35,10 @@ def pure(model: Model, ids: Ids) -> npt.NDArray[np.float32]:
     return np.asarray(model.session("score").run(feeds)["log_prob"][0])
 
 
-def test_each_document_is_one_step_of_its_own(
-    chunk_model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step, shapes = Model.step, []
-
-    def spy(self: Model, purpose: str, memory: Any, tokens: Any, targets: Any) -> Any:
-        shapes.append(tokens.shape)
-        return step(self, purpose, memory, tokens, targets)
-
-    monkeypatch.setattr(Model, "step", spy)
+def test_each_document_is_one_step_of_its_own(chunk_model: Model, random_ids: RandomIds, steps: Steps) -> None:
     documents = [random_ids(length, seed=length, vocab_size=40) for length in (50, 97, 1, 2, 17, 50, 0)]
     found = [scores for scores in chunk_model.score_tokens(documents, batch_size=4) if len(scores)]
-    assert shapes == [(1, 49), (1, 96), (1, 1), (1, 16), (1, 49)]
+    assert [shape for _, shape in steps] == [(1, 49), (1, 96), (1, 1), (1, 16), (1, 49)]
     for scores in found:
         np.testing.assert_array_equal(scores.log_probs, pure(chunk_model, documents[scores.number]))
         np.testing.assert_array_equal(scores.context, np.arange(1, len(scores) + 1))

@@ -14,12 +14,18 @@ from tests.serve.conftest import Start, error_of, metric
 pytestmark = pytest.mark.full
 
 JSON_TYPE = {"content-type": "application/json"}
+ENDLESS = {"prompt": "a", "max_tokens": 10**9}
+
+
+def head_of(length: int) -> bytes:
+    """Return the head of a request whose body has this length."""
+    lines = ["POST /v1/completions HTTP/1.1", "host: localhost", "content-type: application/json"]
+    return "\r\n".join([*lines, f"content-length: {length}", "", ""]).encode()
 
 
 def test_full_server_refuses_but_shows_metrics(start: Start) -> None:
     client = start(requests=1, new_tokens=10**9, request_bytes=10**12)
-    endless = {"prompt": "a", "max_tokens": 10**9, "stream": True}
-    with client.stream("POST", "/v1/completions", json=endless) as stream:
+    with client.stream("POST", "/v1/completions", json={**ENDLESS, "stream": True}) as stream:
         lines = stream.iter_lines()
         assert "text_completion" in next(lines)
         refused = client.post("/v1/completions", json={"prompt": "a"})
@@ -32,11 +38,9 @@ def test_full_server_refuses_but_shows_metrics(start: Start) -> None:
 
 def test_client_that_goes_away_ends_its_job(start: Start) -> None:
     client = start(new_tokens=10**9, request_bytes=10**12)
-    raw = json.dumps({"prompt": "a", "max_tokens": 10**9}).encode()
-    lines = ["POST /v1/completions HTTP/1.1", "host: localhost", "content-type: application/json"]
-    head = "\r\n".join([*lines, f"content-length: {len(raw)}", "", ""])
+    raw = json.dumps(ENDLESS).encode()
     with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
-        connection.sendall(head.encode() + raw)
+        connection.sendall(head_of(len(raw)) + raw)
         while not metric(client, 'xlexport_tokens_total{kind="drawn"'):
             pass
     while metric(client, "xlexport_jobs_under_way"):
@@ -46,12 +50,12 @@ def test_client_that_goes_away_ends_its_job(start: Start) -> None:
 
 def test_request_that_takes_too_long(start: Start) -> None:
     client = start(new_tokens=10**9, request_bytes=10**12, request_seconds=0.2)
-    answer = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 10**9})
+    answer = client.post("/v1/completions", json=ENDLESS)
     assert "longer than 0.2 seconds" in error_of(answer, 408)["message"]
-    events = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 10**9, "stream": True}).text
+    events = client.post("/v1/completions", json={**ENDLESS, "stream": True}).text
     assert '"type": "timeout_error"' in events.split("\n\n")[-3]
     own = client.post("/v1/sessions", json={}).json()["id"]
-    error_of(client.post(f"/v1/sessions/{own}/generate", json={"prompt": "a", "max_tokens": 10**9}), 408)
+    error_of(client.post(f"/v1/sessions/{own}/generate", json=ENDLESS), 408)
     assert client.get(f"/v1/sessions/{own}").json()["tokens"] == 0
     assert client.post(f"/v1/sessions/{own}/feed", json={"input": "ab"}).status_code == 200
 
@@ -71,16 +75,8 @@ def test_memory_of_all_requests(start: Start) -> None:
     assert error_of(announced, 413)["code"] == "request_too_large"
     chunks = client.post("/v1/completions", content=iter([b" " * 9_000] * 5), headers=JSON_TYPE)
     assert error_of(chunks, 413)["code"] == "request_too_large"
-    lines = [
-        "POST /v1/completions HTTP/1.1",
-        "host: localhost",
-        "content-type: application/json",
-        "content-length: 39000",
-        "",
-        "",
-    ]
     with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
-        connection.sendall("\r\n".join(lines).encode() + b" " * 38_500)
+        connection.sendall(head_of(39_000) + b" " * 38_500)
         while metric(client, "xlexport_request_bytes") < 38_500:
             pass
         refused = client.post("/v1/completions", json={"prompt": "a" * 3_000})
@@ -96,12 +92,10 @@ def test_clients_that_are_too_slow(start: Start, slow: str) -> None:
     client.headers["connection"] = "close"  # the server closes idle connections, on a busy machine before the next use
     length = 19_000 if slow == "reader of one part" else 25_000
     raw = json.dumps({"prompt": "a" * length, "max_tokens": 0, "echo": True, "logprobs": 10}).encode()
-    lines = ["POST /v1/completions HTTP/1.1", "host: localhost", "content-type: application/json"]
-    head = "\r\n".join([*lines, f"content-length: {len(raw)}", "", ""]).encode()
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect((client.base_url.host, client.base_url.port))
-        connection.sendall(head + (raw[:9] if slow == "sender" else raw))
+        connection.sendall(head_of(len(raw)) + (raw[:9] if slow == "sender" else raw))
         status = "408" if slow == "sender" else "499"
         while not metric(client, f'xlexport_requests_total{{route="/v1/completions",status="{status}"}}'):
             pass
@@ -136,7 +130,7 @@ def test_too_many_connections(start: Start) -> None:
 
     client = start(connections=3, head_seconds=10**9, new_tokens=10**9, request_bytes=10**12)
     address = client.base_url.host, client.base_url.port
-    endless = {"prompt": "a", "max_tokens": 10**9, "stream": True}
+    endless = {**ENDLESS, "stream": True}
     with client.stream("POST", "/v1/completions", json=endless) as first:
         lines = first.iter_lines()
         next(lines)

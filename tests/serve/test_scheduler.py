@@ -136,24 +136,6 @@ def test_answers_do_not_depend_on_other_requests() -> None:
     scheduler.close()
 
 
-def test_shared_steps_are_fewer() -> None:
-    model, steps = opened(EMPTY), []
-    for shared in (False, True):
-        scheduler = Scheduler(model, most=4, shared_steps=shared)
-        first, jobs = Held(), []
-        for n, one in enumerate([first, *(choice(Sampling(0)) for _ in range(3))]):
-            jobs.append(Job(some_ids(model, n + 1, n), max_tokens=40, choices=[one]))
-            scheduler.submit(jobs[-1])
-            first.begun.wait(60)  # and stays there until all have been submitted
-        first.go_on.set()
-        assert [drawn(job)[0].tokens.tolist() for job in jobs] == [
-            list(model.generate(some_ids(model, n + 1, n), max_tokens=40, sampling=Sampling(0))) for n in range(4)
-        ]
-        scheduler.close()
-        steps.append(scheduler.counts.steps)
-    assert steps[1] < steps[0] / 2
-
-
 def test_place_is_shared_and_never_changes() -> None:
     model = opened(EMPTY)
     scheduler = Scheduler(model)
@@ -188,18 +170,6 @@ def test_cancelled_job_ends_and_others_go_on() -> None:
     assert len(other.log_probs) == 29
     scheduler.close()
     assert (scheduler.counts.cancelled, scheduler.counts.finished, scheduler.counts.failed) == (1, 1, 0)
-
-
-def test_stop_ends_a_continuation() -> None:
-    model = opened(EMPTY)
-    scheduler = Scheduler(model)
-    tokens = list(model.generate(some_ids(model, 5, 1), max_tokens=3, sampling=Sampling(0)))
-    text = GrowingText(ByteTokenizer(), [], [ByteTokenizer().decode(tokens)])
-    job = Job(some_ids(model, 5, 1), max_tokens=10, choices=[Choice(Sampling(0), text)])
-    scheduler.submit(job)
-    assert drawn(job)[0].tokens.tolist() == tokens
-    assert job.choices[0].reason == "stop"
-    scheduler.close()
 
 
 def test_error_of_a_receiver_ends_its_job_only() -> None:
