@@ -73,10 +73,10 @@ def test_bytes_against_full_distributions(name: str, text: str, score: Score, tm
     shown = score("-", "--per", "word", "--boundary", "corrected", "--bos", r"\n", stdin=text.encode(), bundle=bundle)
     model = xlruntime.load(bundle, threads=1)
     texts = {byte + first: chr(byte) for byte in range(256)}
-    found = [record["corrected_nats"] for record in shown.succeeded().records]
+    found = [record["corrected_nats"] for record in shown.succeeded().objects]
     right = expected(predictor(model), [byte + first for byte in text.encode()], texts, ord("\n") + first)
     assert found == pytest.approx(right, abs=2e-4)
-    for record in shown.records:
+    for record in shown.objects:
         assert record["corrected_bits"] == pytest.approx(record["corrected_nats"] / math.log(2))
 
 
@@ -92,12 +92,12 @@ def test_segments_that_matter(
     assert xlruntime.load(bundle).evaluation().segmentation_matters
     text = "the best of times, it was the\nworst of them\n"
     options = ("--per", "word", "--boundary", "corrected", "--bos", "<eos>", "--segment-len", segment_len)
-    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().records
+    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().objects
     texts = {n: symbol if len(symbol) == 1 else "x" for n, symbol in enumerate(symbols)}
     predict = predictor(xlruntime.load(bundle, threads=1), int(segment_len))
     right = expected(predict, [symbols.index(mark) for mark in text], texts, symbols.index("<eos>"))
     assert [record["corrected_nats"] for record in shown] == pytest.approx(right, abs=2e-4)
-    plain = score("-", *options[:2], *options[4:], stdin=text.encode(), bundle=bundle).succeeded().records
+    plain = score("-", *options[:2], *options[4:], stdin=text.encode(), bundle=bundle).succeeded().objects
     names = set(plain[0])
     assert [{name: record[name] for name in names} for record in shown] == plain  # nothing else changes
 
@@ -119,7 +119,7 @@ def bpe(tmp_path: Path, words_bundle: Callable[..., Path]) -> Path:
 def run_bpe(bundle: Path, text: str, score: Score) -> tuple[list[dict[str, Any]], list[float]]:
     """Return records, and what is expected."""
     options = ("--per", "word", "--boundary", "corrected", "--bos", "<|endoftext|>")
-    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().records
+    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().objects
     model = xlruntime.load(bundle, threads=1)
     texts = (model.tokenizer.decode([number]) for number in range(model.tokenizer.vocab_size or 0))
     names = {number: text.replace("Ġ", " ").replace("Ċ", "\n") for number, text in enumerate(texts)}
@@ -149,7 +149,7 @@ def test_tokens_that_write_a_space_as_a_mark(words_bundle: Callable[..., Path], 
     bundle = words_bundle("tokenizers", tmp_path / "tokenizer.json")
     text = "the of then\nof nab"
     options = ("--per", "word", "--boundary", "corrected", "--bos", "</s>")
-    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().records
+    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().objects
     model = xlruntime.load(bundle, threads=1)
     texts = {n: symbol.replace("▁", " ") for symbol, n in ids.items()} | {ids["<0x0A>"]: "\n", ids["</s>"]: "\n"}
     right = expected(predictor(model), model.tokenizer.encode(text).tolist(), texts, ids["</s>"])
@@ -175,7 +175,7 @@ def test_first_word_after_a_context(sentence: str, bpe: Path, score: Score, tmp_
     items = tmp_path / "items.jsonl"
     items.write_text(json.dumps({"context": "oath tea", "sentence": sentence}))
     line = ("--field", "sentence", "--context-field", "context", "--per", "word", "--boundary", "corrected")
-    shown = score(items, *line, "--bos", "<|endoftext|>", bundle=bpe).succeeded().records
+    shown = score(items, *line, "--bos", "<|endoftext|>", bundle=bpe).succeeded().objects
     _, right = run_bpe(bpe, "oath tea " + sentence.strip(), score)
     assert [record["corrected_nats"] for record in shown] == pytest.approx(right[2:], abs=2e-4)
 
@@ -183,11 +183,11 @@ def test_first_word_after_a_context(sentence: str, bpe: Path, score: Score, tmp_
 def test_words_add_up_to_regions(score: Score) -> None:
     """Let the ends inside a region cancel, so that its figure is the sum over its words."""
     options = ("--boundary", "corrected", "--bos", " ")
-    words = score("-", "--per", "word", *options, stdin=b"The old man sat down").succeeded().records
-    regions = score("-", "--per", "region", *options, stdin=b"The old| man sat| down").succeeded().records
+    words = score("-", "--per", "word", *options, stdin=b"The old man sat down").succeeded().objects
+    regions = score("-", "--per", "region", *options, stdin=b"The old| man sat| down").succeeded().objects
     sums = [sum(record["corrected_nats"] for record in words[a:b]) for a, b in ((0, 2), (2, 4), (4, 5))]
     assert [record["corrected_nats"] for record in regions] == pytest.approx(sums)
-    (inside, _) = score("-", "--per", "region", *options, stdin=b"un|kind").succeeded().records
+    (inside, _) = score("-", "--per", "region", *options, stdin=b"un|kind").succeeded().objects
     assert inside["corrected_nats"] is None  # no word ends there
 
 
@@ -195,7 +195,7 @@ def test_models_without_ends_of_words(words_bundle: Callable[..., Path], score: 
     file = tmp_path / "vocabulary.json"
     file.write_text(Vocabulary("words", ("<unk>", "the"), unk="<unk>").to_json(), "utf-8")
     options = ("--per", "word", "--boundary", "corrected")
-    refusal = score("-", *options, stdin=b"the end", bundle=words_bundle("vocabulary", file)).refusal
+    refusal = score("-", *options, stdin=b"the end", bundle=words_bundle("vocabulary", file)).error
     assert "each token is a whole word, whose end is certain. Leave it out." in refusal
     tokenizers = pytest.importorskip("tokenizers")
     pieces = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
@@ -203,10 +203,10 @@ def test_models_without_ends_of_words(words_bundle: Callable[..., Path], score: 
     pieces.save(str(tmp_path / "tokenizer.json"))
     shutil.rmtree(tmp_path / "words.bundle")
     bundle = words_bundle("tokenizers", tmp_path / "tokenizer.json")
-    refusal = score("-", *options, stdin=b"the end", bundle=bundle).refusal
+    refusal = score("-", *options, stdin=b"the end", bundle=bundle).error
     assert "the tokens of this tokenizer.json do not show white space" in refusal
     whole = with_tokenizer(golden_bundle("reformer_chunk"), tmp_path / "whole", kind="bytes", first_id=0)
-    assert "Error: " in score("-", *options, stdin=b"the end", bundle=whole).refusal
+    assert "Error: " in score("-", *options, stdin=b"the end", bundle=whole).error
 
 
 def test_document_of_the_longest_length_has_no_last_end(tmp_path: Path, score: Score) -> None:
@@ -217,4 +217,4 @@ def test_document_of_the_longest_length_has_no_last_end(tmp_path: Path, score: S
     for length, is_known in ((longest, True), (longest + 1, False)):
         text = ("word " * longest)[: length - 1] + "x"
         shown = score("-", "--per", "word", "--boundary", "corrected", stdin=text.encode(), bundle=bundle).succeeded()
-        assert [record["corrected_nats"] is not None for record in shown.records][-2:] == [True, is_known]
+        assert [record["corrected_nats"] is not None for record in shown.objects][-2:] == [True, is_known]
