@@ -9,16 +9,12 @@ import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.paths import golden_bundle
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 BUNDLES = [golden_bundle(name) for name in ("post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros")]
 
@@ -98,20 +94,8 @@ def test_conditions_in_one_table(id_field: tuple[str, ...], invoke: Invoke, tmp_
     """Pair rows by item and place, in any order, and take the error over items."""
     (tmp_path / "items.csv").write_text(ITEMS)
     words = tmp_path / "words.csv"
-    line = (
-        "--field",
-        "sentence",
-        "--per",
-        "word",
-        "--set",
-        "punctuation=apart",
-        *id_field,
-        "--bos",
-        " ",
-        "--threads",
-        "1",
-    )
-    invoke("score", BUNDLES[0], tmp_path / "items.csv", *line, "-o", words).succeeded()
+    line = ("--field", "sentence", "--per", "word", "--set", "punctuation=apart", *id_field, "--bos", " ")
+    invoke("score", BUNDLES[0], tmp_path / "items.csv", *line, "-o", words, "--threads", "1").succeeded()
     bits = {(row["item"], row["condition"], row["index"]): float(row["bits"]) for row in rows(words)}
     pair = ("compare", words, "--pair", "condition=expected,odd")
     shown = invoke(*pair, "--format", "csv").succeeded()
@@ -175,7 +159,7 @@ def test_two_contexts_of_items(invoke: Invoke, tmp_path: Path) -> None:
     shown = invoke("compare", *tables, "--by", "item,word", "--format", "csv").succeeded()
     found = list(csv.DictReader(io.StringIO(shown.out)))
     assert [(row["item"], row["word"]) for row in found] == [
-        *(("1", "It"), ("1", "barked"), ("2", "It"), ("2", "was"), ("2", "wet")),
+        *(("1", "It"), ("1", "barked"), ("2", "It"), ("2", "was"), ("2", "wet"))
     ]
     assert all(float(row["difference"]) == float(row["bits_a"]) - float(row["bits_b"]) for row in found)
 

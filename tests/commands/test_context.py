@@ -6,24 +6,19 @@ import gzip
 import json
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 import xlruntime
+from tests.helpers.invoking import Invoke
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import GOLDEN
 from xlexport.analysis.recl import find_recl
 from xlruntime.tokenizers.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 ZEROS, EMPTY, FREE, BAND, CHUNK = (
     GOLDEN / name / "bundle"

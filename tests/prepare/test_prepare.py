@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.helpers.invoking import Invoke
 from xlexport import checkpoints
 from xlexport.choices import SUBWORDS
 from xlexport.prepare import units
@@ -18,11 +18,6 @@ from xlexport.prepare.writing import prepare_data
 from xlruntime.errors import TextError
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 from xltraining.data.token_shards import read_prepared
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 TEXT = "\ufeffthe cat sat on the mat\nthe dog\n\nThe end"
 TINY = (

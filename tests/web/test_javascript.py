@@ -94,19 +94,8 @@ def test_browsers_pass_the_kit_and_python_goes_on_from_their_states(browser: str
 @pytest.mark.parametrize("name", [EMPTY, "pre_lnorm_empty", "reformer_band", "two_rings", "late_reader"])
 def test_webgpu_passes_streams_and_states(name: str, kit: Path) -> None:
     for what in ("stream", "state"):
-        run(
-            "node",
-            "conformance/run.mjs",
-            kit,
-            "--browser",
-            "chromium",
-            "--device",
-            "webgpu",
-            "--only",
-            f"{what}_{name}",
-            "--within",
-            WEBGPU,
-        )
+        device = ("--browser", "chromium", "--device", "webgpu")
+        run("node", "conformance/run.mjs", kit, *device, "--only", f"{what}_{name}", "--within", WEBGPU)
 
 
 @pytest.mark.native

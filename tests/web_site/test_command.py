@@ -6,15 +6,12 @@ import http.client
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.paths import EMPTY, golden_bundle
 from xlexport.web.server import HEADERS, site_server
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Invoke
 
 BUNDLE = golden_bundle(EMPTY)
 
