@@ -12,6 +12,7 @@ from tests.helpers.invoking import Finished, Invoke, invoke
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import GOLDEN, golden_bundle
 from xlexport.scoring.resume import SavedRun
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 __all__ = ["invoke"]
 
@@ -53,11 +54,14 @@ def texts(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-def words_bundle(tmp_path: Path) -> Callable[[str, Path], Path]:
-    """Return `words_bundle(kind, file)`, which makes a bundle of 29 tokens that reads text with this tokenizer."""
+def words_bundle(tmp_path: Path) -> Callable[[Any], Path]:
+    """Return `words_bundle(tokenizer)`, which makes a bundle of 29 tokens from a vocabulary or a BPE or WordPiece."""
 
-    def made(kind: str, file: Path) -> Path:
-        return with_tokenizer(golden_bundle("pre_lnorm_empty"), tmp_path / "words.bundle", file, kind=kind)
+    def made(tokenizer: Any) -> Path:
+        kind = "vocabulary" if isinstance(tokenizer, Vocabulary) else "tokenizers"
+        file = tmp_path / {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json"}[kind]
+        file.write_text(tokenizer.to_json() if kind == "vocabulary" else tokenizer.to_str(), "utf-8")
+        return with_tokenizer(golden_bundle("pre_lnorm_empty"), tmp_path / f"{kind}.bundle", file, kind=kind)
 
     return made
 

@@ -71,11 +71,9 @@ def test_continuous_documents_have_one_token_before_them(bundle: Path, score: Sc
     assert [record["log_prob"] for record in shown.objects] == pytest.approx(expected.log_probs.tolist(), abs=1e-5)
 
 
-def test_names_and_texts_of_tokens(words_bundle: Callable[..., Path], score: Score, tmp_path: Path) -> None:
+def test_names_and_texts_of_tokens(words_bundle: Callable[..., Path], score: Score) -> None:
     vocabulary = Vocabulary("words", ("<eos>", "<unk>", "the", "of", "it"), unk="<unk>", line_end="<eos>")
-    file = tmp_path / "vocabulary.json"
-    file.write_text(vocabulary.to_json(), "utf-8")
-    tokenizer = xlruntime.load(words_bundle("vocabulary", file)).tokenizer
+    tokenizer = xlruntime.load(words_bundle(vocabulary)).tokenizer
     assert [bos_token(text, tokenizer) for text in ("<eos>", "of", r"\n")] == [0, 3, 0]
     with pytest.raises(OptionError) as caught:
         bos_token("nothing", tokenizer)

@@ -172,9 +172,8 @@ def test_rows_get_one_line_together(
     """Print neither a total nor a note for each row, but for all of them."""
     monkeypatch.chdir(tmp_path)
     vocabulary = Vocabulary("words", ("<eos>", "<unk>", "one", "two"), unk="<unk>", line_end="<eos>")
-    Path("vocabulary.json").write_text(vocabulary.to_json(), "utf-8")
     Path("i.jsonl").write_text('{"t": "one two three"}\n{"t": "four five"}\n')
-    bundle = words_bundle("vocabulary", Path("vocabulary.json"))
+    bundle = words_bundle(vocabulary)
     summary, loss, *notes = score("i.jsonl", "--field", "t", *options, bundle=bundle).succeeded().err.splitlines()[1:]
     assert summary.startswith("i.jsonl: 2 documents, 7 tokens: ") and summary.endswith(" tokens/s")
     assert loss.startswith("3 of 7 tokens replace text that the vocabulary lacks")

@@ -63,19 +63,17 @@ VOCABULARIES = {
 }
 
 
-def tokenizer_of(kind: str, folder: Path) -> tuple[str, Path]:
-    """Write a tokenizer; that of word pieces has words, parts of words, and two words together."""
+def tokenizer_of(kind: str) -> Any:
+    """Return a tokenizer; that of word pieces has words, parts of words, and two words together."""
     if kind in VOCABULARIES:
-        (folder / "vocabulary.json").write_text(VOCABULARIES[kind].to_json(), "utf-8")
-        return "vocabulary", folder / "vocabulary.json"
+        return VOCABULARIES[kind]
     tokenizers = pytest.importorskip("tokenizers")
     pieces = ["[UNK]", "the", "best", "of", "times", ",", "it", "was", "wor", "##st", "##s", "wisdom", "age"]
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordPiece({piece: n for n, piece in enumerate(pieces)}, unk_token="[UNK]")
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return "tokenizers", folder / "tokenizer.json"
+    return tokenizer
 
 
 @pytest.mark.parametrize(
@@ -92,11 +90,10 @@ def test_units_add_up_to_their_document(
     bundle: Path,
     words_bundle: Callable[..., Path],
     score: Score,
-    tmp_path: Path,
 ) -> None:
     """Compare lines and words with the document, its tokens, and the words of `Model.surprisal`."""
     if kind != "bytes":
-        bundle = words_bundle(*tokenizer_of(kind, tmp_path))
+        bundle = words_bundle(tokenizer_of(kind))
     text, raw = TEXTS[name], TEXTS[name].encode()
     (total,) = score("-", "--json", *options, stdin=raw, bundle=bundle).succeeded().objects
     tokens = score("-", "--per", "token", *options, stdin=raw, bundle=bundle).succeeded().objects
@@ -129,22 +126,15 @@ def test_units_add_up_to_their_document(
         assert [text[start:end] for start, end in zip(found.starts, found.ends, strict=True)] == words
 
 
-@pytest.fixture
-def bpe(tmp_path: Path) -> Path:
-    """Return a tokenizer whose tokens begin with the space before a word, span several words, or are white space."""
+def test_words_of_a_tokenizer(words_bundle: Callable[..., Path], score: Score) -> None:
+    """Count a token that begins with a space for the word after it, also if it is only white space."""
     tokenizers = pytest.importorskip("tokenizers")
     symbols = [*"Ġtheofsanb", "Ċ", "th", "the", "Ġthe", "of", "Ġof", "Ġofs", "ĊĊ", "Ġb", "Ċs"]
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("o", "f"), ("Ġ", "of"), ("Ċ", "Ċ"), ("Ġ", "b"), ("Ċ", "s")]
     ids = {symbol: n for n, symbol in enumerate(dict.fromkeys(symbols))}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    return tmp_path / "tokenizer.json"
-
-
-def test_words_of_a_tokenizer(words_bundle: Callable[..., Path], bpe: Path, score: Score) -> None:
-    """Count a token that begins with a space for the word after it, also if it is only white space."""
-    bundle, text = words_bundle("tokenizers", bpe), "the of\n\nof b the"
+    bundle, text = words_bundle(tokenizer), "the of\n\nof b the"
     tokens = score("-", "--per", "token", stdin=text.encode(), bundle=bundle).succeeded().objects
     assert [text[record["start"] : record["end"]] for record in tokens] == [" of", "\n\n", "of", " b", " the"]
     words = score("-", "--per", "word", stdin=text.encode(), bundle=bundle).succeeded().objects

@@ -76,7 +76,7 @@ def test_stopped_after_any_state(
     ending: str,
     source: str,
     bundle: Path,
-    words_bundle: Callable[[str, Path], Path],
+    words_bundle: Callable[..., Path],
     score: Score,
     texts: list[Path],
     stop_after: Callable[[int], None],
@@ -88,8 +88,7 @@ def test_stopped_after_any_state(
     given: list[Path | str] = [*texts, tmp_path / "absent"]
     if source == "text":  # of characters, whose offsets differ from those of bytes
         vocabulary = Vocabulary("characters", (*"abcdefghijklmnopqrstuvwxyz _",), unk="_")
-        (tmp_path / "vocabulary.json").write_text(vocabulary.to_json(), "utf-8")
-        bundle = words_bundle("vocabulary", tmp_path / "vocabulary.json")
+        bundle = words_bundle(vocabulary)
     if source == "marks":
         texts[0].write_bytes(b"The horse |raced past | the barn|. " * 5)
     if source == "rows":

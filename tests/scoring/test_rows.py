@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import csv
 import datetime
 import decimal
 import gzip
@@ -70,27 +69,6 @@ def check(file: Input, expected: list[str], reading: Reading = FIELD) -> None:
     assert len(found) == len(expected), found
     for outcome, beginning in zip(found, expected, strict=True):
         assert outcome.startswith(beginning) if ": " in beginning else outcome == beginning, found
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "n,t\n1,one\n2,two\n",
-        "n,t\r\n1,one\r\n2,two",
-        '\ufeff"n","t"\n"1","one, ""two""\nthree"\n2,\n',
-        "n,t\n1,5\" disk\n2,' \" '\n",
-        "n,t\n\n1, one \n\n\n2,\u2028\x00\n",
-    ],
-)
-def test_rows_are_those_of_the_csv_module(text: str, tmp_path: Path) -> None:
-    expected = list(csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline="")))
-    assert values(write(tmp_path, "i.csv", text)) == expected
-    if '"' not in text:
-        assert values(write(tmp_path, "i.tsv", text.replace(",", "\t"))) == expected
-
-
-def test_column_without_a_name_is_left_out(tmp_path: Path) -> None:
-    assert values(write(tmp_path, "i.csv", ",t,,\n1,one,2,3\n")) == [{"t": "one"}]
 
 
 CSV = {
