@@ -108,11 +108,9 @@ def test_names_are_shown_as_they_are(name: str) -> None:
 
 def test_attention_is_drawn(bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    for suffix in (".png", ".svg"):
-        path = tmp_path / f"heads{suffix}"
-        found = invoke("plot", "attention", bundle, checkpoint, text, "-o", path, "--tokens", "40").succeeded()
-        assert found.err == f"wrote {path}\n"
-        assert is_picture(path)
+    path = tmp_path / "heads.png"
+    found = invoke("plot", "attention", bundle, checkpoint, text, "-o", path, "--tokens", "40").succeeded()
+    assert found.err == f"wrote {path}\n" and is_picture(path)
     lines = found.out.splitlines()
     assert lines[0].split(maxsplit=1) == ["attention", "of 40 queries, memory 20, segments of 8"]
     assert [line.split()[:2] for line in lines[1:]] == [["layer", "0"], ["layer", "1"]]
