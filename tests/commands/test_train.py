@@ -196,7 +196,7 @@ def test_train_a_reformer_and_go_on(prose: Path, invoke: Invoke, tmp_path: Path)
     more = ("--optimizer", "adafactor", "--set=model.redraw_hashes=true", "--set=model.hash_seed=5", "--steps", "3")
     command = ("train", prose, "-o", out, "--valid", prose, *REFORMER, *SHORT, AXIAL, *more)
     shown = invoke(*command, "--set=training.reversible=false").succeeded()
-    assert "positions end after 32 tokens, so longer documents need --restart. --set model.position=rotary" in shown.err
+    assert "the model has 32 positions, so longer documents will need --restart. --set model.pos" in shown.err
     assert [line["step"] for line in log_of(out)] == [1, 2, 3]
     assert "valid_bits_per_byte" in log_of(out)[-1]
     checkpoint = load_checkpoint(out / "checkpoint.pt")

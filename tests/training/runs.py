@@ -12,8 +12,8 @@ from torch import Tensor
 
 from xltraining.config_fields import ModelConfig
 from xltraining.language_model import LanguageModel
+from xltraining.loop.train import TrainingConfig, TrainingResult, train
 from xltraining.reformer import ReformerConfig
-from xltraining.train import TrainingConfig, TrainingResult, train
 
 __all__ = ["REFORMER", "TEXT", "equal", "quiet", "read_log", "resumed_like_whole", "run", "saved_bytes", "stop_at"]
 

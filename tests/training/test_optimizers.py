@@ -12,7 +12,7 @@ import torch
 
 from tests.training.conftest import SMALL
 from xltraining.loop.optimizers import Optimizers, make_optimizers
-from xltraining.train import TrainingConfig
+from xltraining.loop.train import TrainingConfig
 from xltraining.training_config import learning_rate
 from xltraining.transformer_xl import TransformerXL
 

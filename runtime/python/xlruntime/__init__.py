@@ -1,12 +1,12 @@
 """Run xlexport bundles on ONNX Runtime, without PyTorch.
 
-The logger "xlruntime" reports what opening a bundle does, at the levels INFO and DEBUG. For example::
+The logger "xlruntime" reports the steps of opening a bundle at the levels INFO and DEBUG. For example::
 
     import xlruntime
 
     model = xlruntime.load("bundle")
     stream = model.stream()
-    stream.feed("Call me Ishmael. ").log_probs  # natural logarithms, one a token
+    stream.feed("Call me Ishmael. ").log_probs  # natural logarithms, one for each token
 """
 
 import logging
@@ -39,8 +39,9 @@ from .evaluation import EvaluationSettings
 from .load_options import LoadOptions
 from .memory import Memory
 from .model import Model, load
-from .sampling import GrowingText, Random, Sampling
+from .sampling import Random, Sampling
 from .scores import DocumentScore, TokenScores
+from .stops import GrowingText
 from .stream import NonFiniteScoreWarning, Scores, Stream
 from .translator import SearchOptions, Translation, Translator, load_translator
 from .words import WordScores
