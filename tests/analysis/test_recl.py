@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from xlexport.analysis.recl import find_recl, hardest, relative_gains
+from xlexport.analysis.recl import find_recl, relative_gains
 
 Losses = npt.NDArray[np.float64]
 
@@ -57,17 +57,6 @@ def test_gain_of_hand_computed_losses() -> None:
     half = relative_gains([first, second], longer, (10, 20), 0.5)
     assert [(gain.baseline_nats, gain.relative_nats) for gain in half] == [(2.5, 2.0), (2.5, 2.5)]
     assert half[1].gain == 0.0
-
-
-def test_worse_with_more_context_is_no_loss() -> None:
-    (found,) = relative_gains([array(1.0, 2.0)], [array(9.0, 9.0)], (1, 2), 1.0)
-    assert (found.gain, found.perplexity_gain) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize(("share", "places"), [(1.0, [2, 0, 1, 3]), (0.5, [2, 0]), (0.25, [2]), (0.01, [2])])
-def test_hardest_tokens(share: float, places: list[int]) -> None:
-    """Expect the largest first, the earlier of equal ones, and at least one."""
-    assert hardest(array(3.0, 3.0, 4.0, 1.0), share).tolist() == places
 
 
 def test_walk_of_hand_computed_losses() -> None:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import xlruntime
 import xlruntime.protocols
+from tests.helpers.invoking import Invoke
 from xlexport.choices import PROTOCOLS
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 TEXT = (b"It was the best of times, it was the worst of times,\nit was the age of wisdom.\n" * 7)[:480]
 
@@ -56,18 +51,10 @@ def test_evaluate_as_json(bundle: Path, corpus: Path, invoke: Invoke) -> None:
 
 
 def test_evaluate_under_other_settings(bundle: Path, corpus: Path, invoke: Invoke) -> None:
-    options = (
-        "--protocol",
-        "nvidia",
-        "--batch-size",
-        "7",
-        "--segment-len",
-        "6",
-        "--mem-len",
-        "9",
-        "--set=same_length=true",
+    options = ("--protocol", "nvidia", "--batch-size", "7", "--segment-len", "6", "--set=same_length=true")
+    found = (
+        invoke("evaluate", bundle, corpus, "--json", "--threads", "1", "--mem-len", "9", *options).succeeded().object
     )
-    found = invoke("evaluate", bundle, corpus, "--json", "--threads", "1", *options).succeeded().object
     assert (found["batch_size"], found["warmup_segments"], found["trimmed_tokens"]) == (7, 2, 4)
     expected = walked(bundle, corpus, "nvidia", 7, segment_len=6, mem_len=9, same_length=True)
     assert without_speed(found) == without_speed(expected)

@@ -2,51 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.paths import ROOT
 from xlruntime import Sampling, load
 from xlruntime.images import draw_image, image_ids, png
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.data.photos import central_crop, read_photos
 
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
-
 SIDE = 4
 GOLDEN = ROOT / "tests/golden/reformer_band/bundle"
 TRAIN = (
     *("--task", "images", f"--set=training.image_size={SIDE}"),
     *("--architecture", "reformer", "--attn-layers", "local,lsh"),
-    *(
-        "--d-model",
-        8,
-        "--n-head",
-        2,
-        "--d-head",
-        4,
-        "--d-inner",
-        8,
-        "--set=model.axial_shape=4,4,3",
-        "--set=model.axial_dims=3,3,2",
-    ),
-    *(
-        "--tgt-len",
-        12,
-        "--mem-len",
-        12,
-        "--set=model.chunk_length=4",
-        "--set=model.local_chunk_length=12",
-        "--set=model.n_buckets=4",
-    ),
+    *("--d-model", 8, "--n-head", 2, "--d-head", 4, "--d-inner", 8, "--tgt-len", 12, "--mem-len", 12),
+    *("--set=model.axial_shape=4,4,3", "--set=model.axial_dims=3,3,2", "--set=model.n_buckets=4"),
+    *("--set=model.chunk_length=4", "--set=model.local_chunk_length=12"),
     *("--steps", 3, "--batch-size", 2, "--threads", 1),
 )
 

@@ -5,23 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+from tests.helpers.invoking import Invoke
 from tests.training.runs import read_log, run
 from xltraining.checkpoint import load_checkpoint
 from xltraining.loop.train import TrainingConfig
 from xltraining.transformer_xl import TransformerXLConfig
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 pytestmark = [
     pytest.mark.native,

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.paths import EMPTY, GOLDEN, golden_bundle
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 BUNDLE = GOLDEN / "encoder_decoder" / "translator"
 

@@ -69,17 +69,8 @@ def test_rounds_are_printed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.full
 def test_speed_is_printed_and_drawn(tmp_path: Path) -> None:
-    arguments = [
-        "reformer_figure5_speed",
-        "--out",
-        str(tmp_path),
-        "--tokens",
-        "64",
-        "--shortest",
-        "32",
-        "--repeats",
-        "1",
-    ]
+    sizes = ["--tokens", "64", "--shortest", "32", "--repeats", "1"]
+    arguments = ["reformer_figure5_speed", "--out", str(tmp_path), *sizes]
     found = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert len(found.stdout.splitlines()) == 1 + len(reformer.KINDS)
     assert (tmp_path / "reformer_figure5_speed.png").stat().st_size > 0

@@ -58,7 +58,7 @@ class Finished:
     @property
     def objects(self) -> list[Any]:
         """Standard output, every line of which must be JSON."""
-        return [json.loads(line) for line in self.out.splitlines()]
+        return [json.loads(line) for line in self.out.split("\n")[:-1]]  # not splitlines, which cuts at U+2028 too
 
     @property
     def object(self) -> Any:

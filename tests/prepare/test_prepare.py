@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
-from collections.abc import Callable
+import random
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
+from tests.helpers.invoking import Invoke
 from xlexport import checkpoints
 from xlexport.choices import SUBWORDS
 from xlexport.prepare import units
+from xlexport.prepare.clusters import best_cutoffs
+from xlexport.prepare.counting import SymbolCounts
 from xlexport.prepare.units import counted, given, trained
 from xlexport.prepare.writing import prepare_data
 from xlruntime.errors import TextError
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 from xltraining.data.token_shards import read_prepared
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 TEXT = "\ufeffthe cat sat on the mat\nthe dog\n\nThe end"
 TINY = (
@@ -207,3 +210,53 @@ def test_wrong_settings_are_refused(
     given = [part for one in override for part in ("--set", one)]
     shown = invoke("train", "-o", tmp_path / "run", "--settings", tmp_path / "run.toml", *given)
     assert shown.code == 2 and message in shown.err
+
+
+def work(counts: npt.NDArray[np.int64], cutoffs: tuple[int, ...]) -> float:
+    """Return the mean number of logits of a token."""
+    edges = (*cutoffs, len(counts))
+    tails = sum(counts[first:end].sum() / counts.sum() * (end - first) for first, end in itertools.pairwise(edges))
+    return edges[0] + (tails if cutoffs else 0)
+
+
+@pytest.mark.parametrize("clusters", [2, 3, 4])
+def test_no_other_cutoffs_are_less_work(clusters: int) -> None:
+    counts = np.array([1000 // (rank + 1) for rank in range(30)])
+    found = best_cutoffs(counts, clusters)
+    assert len(found) == clusters - 1
+    best = min(work(counts, cutoffs) for cutoffs in itertools.combinations(range(2, 30), clusters - 1))
+    assert work(counts, found) == pytest.approx(best)
+
+
+def test_few_tokens_and_one_cluster_need_no_cut() -> None:
+    counts = np.ones(50_000, np.int64)
+    assert best_cutoffs(counts, 1) == ()
+    assert best_cutoffs(np.ones(2, np.int64), 4) == ()
+    assert len(best_cutoffs(np.ones(4, np.int64), 4)) <= 2
+    assert best_cutoffs(np.zeros(100, np.int64), 3)  # a text without any of them
+
+
+@pytest.mark.parametrize("min_count", [1, 3])
+@pytest.mark.parametrize("max_size", [None, 25])
+def test_counts_in_files_are_those_of_a_counter(min_count: int, max_size: int | None, tmp_path: Path) -> None:
+    """Compare the order, too: equal counts keep the order of the text."""
+    choose = random.Random(3)
+    words = [f"{choose.choice('abü語😀')}{int(choose.paretovariate(0.6)) % 300}" for _ in range(4000)]
+    expected = [word for word, count in Counter(words).most_common(max_size) if count >= min_count]
+    assert 20 < len(expected) <= len(set(words))
+    with closing(SymbolCounts(tmp_path, limit=40)) as counts:
+        for start in range(0, len(words), 50):
+            counts.update(words[start : start + 50])
+        assert len(counts._files) > 20
+        assert len(counts._counts) <= 40
+        assert counts.most_common(min_count, max_size) == expected
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_vocabulary_does_not_depend_on_the_limit(prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def symbols_of(unit: str) -> list[str]:
+        return symbols(counted([prose], unit))
+
+    whole = symbols_of("words"), symbols_of("characters")
+    monkeypatch.setattr(SymbolCounts.__init__, "__defaults__", (None, 10))
+    assert (symbols_of("words"), symbols_of("characters")) == whole

@@ -10,7 +10,7 @@ import pytest
 
 from tests.commands.test_context import with_words
 from tests.helpers.browser import Browser, missing_browser
-from tests.report.browsing import (
+from tests.report.conftest import (
     END,
     ENTER,
     ESCAPE,
@@ -159,20 +159,6 @@ def test_theme_follows_the_system_until_it_is_chosen(hostile: Browser) -> None:
     assert hostile.run(colours) == [rgb(COLOURS["page"]["light"]), rgb(COLOURS["ink"]["light"])]
 
 
-def test_colour_by_word_and_by_entropy(hostile: Browser) -> None:
-    word = HOSTILE.index(b"&amp;")
-    levels = "return arguments[0].map((t) => document.querySelector(`[data-t='${t}']`).className)"
-    mode = "return document.querySelector('[name=mode]:checked').value"
-    hostile.keys("c", "c", "c")
-    hostile.keys("c")
-    assert hostile.run(mode) == "word"
-    assert len(set(hostile.run(levels, [*range(word, word + 5)]))) == 1
-    assert hostile.run(levels, [word - 1]) == ["l0"]
-    hostile.keys("c")
-    hostile.wait("document.querySelectorAll('[data-t]').length > 50")
-    assert hostile.run(mode) == "entropy"
-
-
 def test_scale_count_keys_and_overview_follow_the_mode(hostile: Browser, scores: list[TokenScores]) -> None:
     """Check that each mode has its own scale and its own limit of surprising tokens, with the handle."""
     entropy = np.rint(all_columns(scores, "entropy") / np.log(2) * 100) / 100
@@ -181,7 +167,12 @@ def test_scale_count_keys_and_overview_follow_the_mode(hostile: Browser, scores:
         return {max: +of("threshold").max, enough: of("threshold").value / 10, end: of("scale").lastChild.textContent,
                 count: of("surprising").textContent.trim(), picture: of("bars").innerHTML};"""
     token = hostile.run(seen)
-    hostile.keys("c")
+    hostile.keys("c", "c", "c", "c")
+    assert hostile.run("return document.querySelector('[name=mode]:checked').value") == "word"
+    levels = "return arguments[0].map((t) => document.querySelector(`[data-t='${t}']`).className)"
+    place = HOSTILE.index(b"&amp;")
+    assert len(set(hostile.run(levels, [*range(place, place + 5)]))) == 1
+    assert hostile.run(levels, [place - 1]) == ["l0"]
     word = hostile.run(seen)
     hostile.keys("[", "n", "n")  # the first word begins with a token that has no score
     hostile.wait("document.querySelector('#card').innerText.includes('token ')")

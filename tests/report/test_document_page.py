@@ -24,7 +24,6 @@ from tests.report.report_pages import (
     read_page,
     scale,
 )
-from xlexport.page import assemble
 from xlexport.report import page_text
 from xlexport.report.packing import NO_SCORE
 from xlruntime import load
@@ -107,21 +106,6 @@ def test_document_is_no_markup_and_page_is_the_same_again(invoke: Invoke, hostil
     check_safety(page, title, ("broken", "onerror", FAMILY, "override", "\x00", "\x1b", "<script>alert", "]]>"))
     assert read_page(page).about["title"] == title
     assert written(invoke, hostile, "--title", title) == page
-
-
-def test_modules_that_cannot_be_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = {
-        "a.js": 'import { b } from "./b.js";\nexport const a = b;\n',
-        "b.js": 'import { a } from "./a.js";\nexport const b = a;\n',
-        "c.js": 'import {\n  d,\n  e,\n} from "./d.js";\n',
-        "d.js": "export function d() {}\nexport class D {}\n",
-    }
-    monkeypatch.setattr(assemble, "_file", sources.__getitem__)
-    assert assemble.bundled("d.js") == "const $d = (() => {\nfunction d() {}\nclass D {}\nreturn { d, D };\n})();\n"
-    with pytest.raises(ValueError, match=r"a\.js: imports itself"):
-        assemble.bundled("a.js")
-    with pytest.raises(ValueError, match=r"c\.js: d\.js does not export e"):
-        assemble.bundled("c.js")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -286,11 +270,6 @@ def test_what_the_scores_do_not_cover_is_said_as_score_says_it(
         (line,) = (line for line in reported if words in line)
         assert line in scored.splitlines()
         assert any(words in note for note in notes), words
-
-
-def test_document_that_is_too_long_for_a_page(invoke: Invoke, prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.report.document_page.LONGEST_BYTES", 10)
-    assert "more than 10 bytes, but at most 10" in invoke("report", GOLDEN, prose).error
 
 
 def test_bundle_without_a_detail_graph(invoke: Invoke, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.browser import Browser, missing_browser
 from tests.helpers.paths import ZEROS, golden_bundle
-from tests.report.browsing import shown
+from tests.report.conftest import shown
 from tests.report.report_pages import GOLDEN, HOSTILE, ListPage, read_list, scale
 from tests.report.test_browser import rgb
 from xlexport.page.assemble import LEVELS
@@ -77,7 +77,7 @@ def figure(text: str) -> float:
     return float(text.replace("−", "-").replace(",", ""))
 
 
-def test_documents_are_listed_and_open_their_text(two: Browser, data: ListPage) -> None:
+def test_documents_are_listed_and_open_their_text_and_table(two: Browser, data: ListPage) -> None:
     assert texts(two, ".name") == ["1 spoon", NAME.replace("\u202e", "U+202E"), "3 long"]
     assert texts(two, ".why") == ["left out: no such <i>file</i>"]
     assert texts(two, ".block") == []
@@ -85,12 +85,6 @@ def test_documents_are_listed_and_open_their_text(two: Browser, data: ListPage) 
     assert texts(two, ".block") == ["The cook stirred the soup with a spoon."]
     assert texts(two, WORD) == data.words(0)
     assert two.run("return document.querySelector('.name').getAttribute('aria-expanded')") == "true"
-    click(two, ".name")
-    assert texts(two, ".block") == []
-
-
-def test_table_of_words_has_the_bits_of_both_sides_and_their_sums(two: Browser, data: ListPage) -> None:
-    click(two, ".name")
     document = data.documents[0]
     assert (document["bits"][0][0], document["difference"][0]) == (None, None)  # it begins with a token without score
     rows = two.run("""
@@ -103,6 +97,11 @@ def test_table_of_words_has_the_bits_of_both_sides_and_their_sums(two: Browser, 
         numbers = [value / 1000 for value in bits[1:]]
         assert [figure(row[column]) for row in rows[1:]] == pytest.approx(numbers, abs=0.0051)
         assert figure(sums[column]) == pytest.approx(sum(numbers), abs=0.0051)
+    for width in (360, 768):
+        two.resize(width, 700)
+        assert two.run("return document.documentElement.scrollWidth") <= width
+    click(two, ".name")
+    assert texts(two, ".block") == []
 
 
 def test_hostile_texts_and_names_are_shown_as_they_are(two: Browser) -> None:
@@ -183,18 +182,3 @@ def test_page_of_one_side(one: Browser) -> None:
     assert texts(one, ".unscored")[0] == "The"
     click(one, "#all")
     assert texts(one, ".block") == []
-
-
-@pytest.mark.parametrize("width", [360, 768])
-def test_page_fits_narrow_windows(two: Browser, width: int) -> None:
-    click(two, ".name")
-    two.resize(width, 700)
-    assert two.run("return document.documentElement.scrollWidth") <= width
-
-
-def test_theme_changes(one: Browser) -> None:
-    background = "return getComputedStyle(document.body).backgroundColor"
-    light = one.run(background)
-    click(one, "#theme")
-    assert one.run(background) != light
-    assert one.run("return document.documentElement.dataset.theme") == "dark"

@@ -218,6 +218,9 @@ def test_two_contexts_are_compared_by_word(invoke: Invoke, contexts: Path) -> No
         assert shown(steps) == pytest.approx(bits_of(scored(invoke, "word", GOLDEN, *own)), abs=STEP)
         totals = [total["bits"] for total in scored(invoke, "document", GOLDEN, *own)]
         assert [document["values"][1 + side] for document in page.documents] == totals
+        alone = read_list(written(invoke, GOLDEN, *own))
+        assert [document["values"][1] for document in alone.documents] == totals
+        assert alone.about["sides"][0][0] == f"context: {name}"
     first, second = page.documents
     assert first["contexts"] == ["He was in the kitchen. ", "He was on the ship. "]
     assert second["contexts"] == ["She was in the kitchen. ", ""]
@@ -228,14 +231,6 @@ def test_two_contexts_are_compared_by_word(invoke: Invoke, contexts: Path) -> No
     assert any(note.startswith("B: 1 word without a score") for note in page.about["notes"])
 
 
-def test_one_context(invoke: Invoke, contexts: Path) -> None:
-    options = (contexts, "--field", "sentence", "--context-field", "kitchen")
-    page = read_list(written(invoke, GOLDEN, *options))
-    totals = [total["bits"] for total in scored(invoke, "document", GOLDEN, *options, "--keep", "")]
-    assert [document["values"][1] for document in page.documents] == totals
-    assert page.about["sides"][0][0] == "context: kitchen"
-
-
 def test_item_without_a_context_field_is_left_out(invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "items.jsonl"
     path.write_text('{"s": "one two", "a": "x", "b": "y"}\n{"s": "three four", "a": "x"}\n')
@@ -243,12 +238,6 @@ def test_item_without_a_context_field_is_left_out(invoke: Invoke, tmp_path: Path
     assert done.code == 1 and "expected text in field 'b', found only 's', 'a'" in done.err
     page = read_list(path.with_suffix(".html").read_text("utf-8"))
     assert ["why" in document for document in page.documents] == [False, True]
-
-
-def test_contexts_need_files_that_can_be_read_twice(invoke: Invoke, tmp_path: Path) -> None:
-    options = ("--field", "s", "--context-field", "a", "--context-field", "b", "-o", tmp_path / "page.html")
-    refused = invoke("report", GOLDEN, "-", *options, stdin=b"{}")
-    assert refused.code == 2 and "Two contexts read their input twice" in refused.err
 
 
 def test_bundle_without_a_tokenizer_is_refused(invoke: Invoke, prose: Path) -> None:
@@ -305,15 +294,11 @@ def test_nothing_of_items_is_markup_or_script(invoke: Invoke, items: Path, conte
     shared = ("--field", "sentence", "--title", title)
     page = written(invoke, GOLDEN, items, *shared, "--id-field", "item", "--with", OTHER)
     check_safety(page, title, ("onerror", "stirred", "{{about}}", "<script>alert"))
+    assert page == written(invoke, GOLDEN, items, *shared, "--id-field", "item", "--with", OTHER)
     page = written(invoke, GOLDEN, contexts, *shared, "--context-field", "kitchen", "--context-field", CONTEXT)
     check_safety(page, title, ("<b onclick", "ship</script>"))
     assert "onclick" in json.dumps(read_list(page).about)
     assert "<b" in json.dumps(read_list(written(invoke, GOLDEN, contexts, *shared)).about["fields"])
-
-
-def test_same_input_gives_the_same_list(invoke: Invoke, items: Path) -> None:
-    options = (GOLDEN, items, "--field", "sentence", "--with", OTHER)
-    assert written(invoke, *options) == written(invoke, *options)
 
 
 def test_folder_of_documents(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,6 +326,8 @@ def test_folder_of_documents(invoke: Invoke, tmp_path: Path, monkeypatch: pytest
         (("a.txt", "--context-field", "x"), "--context-field is for JSON lines and tables. Add --field."),
         (("a.txt", "--keep", "x"), "--keep is for JSON lines and tables. Add --field."),
         (("a.txt", "--field", "s", *("--context-field", "x") * 3), "--context-field is given 3 times"),
+        (("a.txt", "--ids", "--picture", "w.svg"), "--ids reads token ids"),
+        (("-", "--field", "s", *("--context-field", "a") * 2, "-o", "p.html"), "Two contexts"),
         (("a.txt", "--field", "s", *("--context-field", "x") * 2, "--with", "b"), "two bundles or two contexts"),
         (("a.txt", "b.html", "-o", "b.html", "--force"), "b.html is also an input"),
     ],

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import json
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import xlruntime
+from tests.helpers.invoking import Finished, Invoke, invoke
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import GOLDEN, golden_bundle
-from xlexport.commands import run
 from xlexport.scoring.resume import SavedRun
+from xlruntime.tokenizers.vocabulary import Vocabulary
+
+__all__ = ["invoke"]
 
 TEXT = (
     "It was the best of times,\n it was the worst of times;\r\n\n\tit was the âge of wisdom –\n"
@@ -24,32 +22,7 @@ TEXT = (
 )
 
 
-@dataclass(frozen=True)
-class Scored:
-    """A `score` command that has run."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def records(self) -> list[dict[str, Any]]:
-        """Standard output, every line of which must be JSON."""
-        return [json.loads(line) for line in self.out.split("\n")[:-1]]  # not splitlines, which cuts at U+2028 too
-
-    @property
-    def refusal(self) -> str:
-        """The one line on standard error of a command that failed without printing any data."""
-        assert (self.code, self.out) == (1, "")
-        (line,) = self.err.splitlines()
-        return line
-
-    def succeeded(self) -> Scored:
-        assert self.code == 0, self.err
-        return self
-
-
-Score = Callable[..., Scored]
+Score = Callable[..., Finished]
 
 
 @pytest.fixture(scope="session")
@@ -59,36 +32,13 @@ def bundle() -> Path:
 
 
 @pytest.fixture
-def score(bundle: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Score:
+def score(bundle: Path, invoke: Invoke) -> Score:
     """Return `score(files…, options…, stdin=b"")`, which runs in this process; `bundle=` chooses another bundle."""
 
-    def scored(*arguments: str | Path, stdin: bytes = b"", bundle: Path = bundle) -> Scored:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capfd.readouterr()
-        code = run(["score", str(bundle), "--threads", "1", *map(str, arguments)])
-        out, err = capfd.readouterr()
-        return Scored(code, out, err)
+    def scored(*arguments: str | Path, stdin: bytes = b"", bundle: Path = bundle) -> Finished:
+        return invoke("score", bundle, "--threads", "1", *arguments, stdin=stdin)
 
     return scored
-
-
-@pytest.fixture
-def stopping() -> Callable[[pytest.MonkeyPatch, int], None]:
-    """Return `stopping(patch, n)`, which interrupts a run before it scores its n-th segment."""
-
-    def stop(patch: pytest.MonkeyPatch, number: int) -> None:
-        step, steps = xlruntime.Model.step, 0
-
-        def counted(self: xlruntime.Model, purpose: str, *arguments: Any) -> Any:
-            nonlocal steps
-            steps += purpose != "generate"
-            if steps == number:
-                raise KeyboardInterrupt
-            return step(self, purpose, *arguments)
-
-        patch.setattr(xlruntime.Model, "step", counted)
-
-    return stop
 
 
 @pytest.fixture
@@ -104,11 +54,14 @@ def texts(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-def words_bundle(tmp_path: Path) -> Callable[[str, Path], Path]:
-    """Return `words_bundle(kind, file)`, which makes a bundle of 29 tokens that reads text with this tokenizer."""
+def words_bundle(tmp_path: Path) -> Callable[[Any], Path]:
+    """Return `words_bundle(tokenizer)`, which makes a bundle of 29 tokens from a vocabulary or a BPE or WordPiece."""
 
-    def made(kind: str, file: Path) -> Path:
-        return with_tokenizer(golden_bundle("pre_lnorm_empty"), tmp_path / "words.bundle", file, kind=kind)
+    def made(tokenizer: Any) -> Path:
+        kind = "vocabulary" if isinstance(tokenizer, Vocabulary) else "tokenizers"
+        file = tmp_path / {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json"}[kind]
+        file.write_text(tokenizer.to_json() if kind == "vocabulary" else tokenizer.to_str(), "utf-8")
+        return with_tokenizer(golden_bundle("pre_lnorm_empty"), tmp_path / f"{kind}.bundle", file, kind=kind)
 
     return made
 

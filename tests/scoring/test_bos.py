@@ -35,7 +35,7 @@ def test_first_word_without_a_score_is_empty(score: Score, tmp_path: Path) -> No
     ]
     assert f"The first word of 3 documents has {NOTE}" in shown.err.splitlines()
     lines = score(paths[0], "--per", "word", "--json").succeeded()
-    assert next((record["nats"], record["bits"], record["complete"]) for record in lines.records) == (None, None, False)
+    assert next((record["nats"], record["bits"], record["complete"]) for record in lines.objects) == (None, None, False)
     assert f"The first word of 1 document has {NOTE}" in lines.err
     assert NOTE not in score(*paths).succeeded().err
 
@@ -45,7 +45,7 @@ def test_token_before_a_document_scores_all_of_it(
     options: tuple[str, ...], bundle: Path, score: Score, texts: list[Path]
 ) -> None:
     """Compare with the same documents after the token's text, and leave the token out of records."""
-    every = score(*texts, "--per", "token", "--bos", r"\n", *options).succeeded().records
+    every = score(*texts, "--per", "token", "--bos", r"\n", *options).succeeded().objects
     model = xlruntime.load(bundle, threads=1)
     for path in texts:
         raw = path.read_bytes()
@@ -56,10 +56,10 @@ def test_token_before_a_document_scores_all_of_it(
         assert [record["log_prob"] for record in found] == pytest.approx(expected.log_probs.tolist(), abs=1e-5)
         assert [record["context"] for record in found] == expected.context.tolist()
     words = score(*texts, "--per", "word", "--bos", r"\n", *(() if "--top" in options else options)).succeeded()
-    assert all(record["complete"] for record in words.records) and NOTE not in words.err
-    (word,) = score("-", "--per", "word", "--bos", " ", "--json", stdin=b"I").succeeded().records
+    assert all(record["complete"] for record in words.objects) and NOTE not in words.err
+    (word,) = score("-", "--per", "word", "--bos", " ", "--json", stdin=b"I").succeeded().objects
     assert word["complete"] and word["nats"] > 0
-    (total,) = score(texts[0], "--json", "--bos", r"\n").succeeded().records
+    (total,) = score(texts[0], "--json", "--bos", r"\n").succeeded().objects
     assert total["scored_bytes"] == total["bytes"] == total["tokens"] == total["scored_tokens"] == 60
 
 
@@ -68,28 +68,12 @@ def test_continuous_documents_have_one_token_before_them(bundle: Path, score: Sc
         (tmp_path / name).write_text(text)
     shown = score(tmp_path / "a", tmp_path / "b", "--continuous", "--bos", r"\n", "--per", "token").succeeded()
     (expected,) = xlruntime.load(bundle, threads=1).score_tokens([b"\nfirst second"], segment_len=100)
-    assert [record["log_prob"] for record in shown.records] == pytest.approx(expected.log_probs.tolist(), abs=1e-5)
+    assert [record["log_prob"] for record in shown.objects] == pytest.approx(expected.log_probs.tolist(), abs=1e-5)
 
 
-def test_run_with_a_token_before_documents_resumes(
-    score: Score, texts: list[Path], tmp_path: Path, stopping: Callable[..., None]
-) -> None:
-    line = (*texts, "--per", "word", "--bos", r"\n", "--boundary", "corrected", "--top", "0")
-    score(*line, "-o", tmp_path / "whole.csv").succeeded()
-    with pytest.MonkeyPatch.context() as patch:
-        stopping(patch, 20)
-        assert score(*line, "-o", tmp_path / "cut.csv", "--set", "save_every=0").code == 130
-    other = score(*texts, "--per", "word", "--bos", " ", "-o", tmp_path / "cut.csv", "--resume")
-    assert other.code == 1 and "--bos was" in other.err
-    assert "going on after" in score(*line, "-o", tmp_path / "cut.csv", "--resume").succeeded().err
-    assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
-
-
-def test_names_and_texts_of_tokens(words_bundle: Callable[..., Path], score: Score, tmp_path: Path) -> None:
+def test_names_and_texts_of_tokens(words_bundle: Callable[..., Path], score: Score) -> None:
     vocabulary = Vocabulary("words", ("<eos>", "<unk>", "the", "of", "it"), unk="<unk>", line_end="<eos>")
-    file = tmp_path / "vocabulary.json"
-    file.write_text(vocabulary.to_json(), "utf-8")
-    tokenizer = xlruntime.load(words_bundle("vocabulary", file)).tokenizer
+    tokenizer = xlruntime.load(words_bundle(vocabulary)).tokenizer
     assert [bos_token(text, tokenizer) for text in ("<eos>", "of", r"\n")] == [0, 3, 0]
     with pytest.raises(OptionError) as caught:
         bos_token("nothing", tokenizer)
@@ -98,7 +82,9 @@ def test_names_and_texts_of_tokens(words_bundle: Callable[..., Path], score: Sco
     )
     assert bos_token("17", xlruntime.load(golden_bundle("pre_lnorm_empty")).tokenizer) == 17
     assert bos_token("A", ByteTokenizer(2)) == 67
-    refusal = score("-", "--bos", "<eos>", stdin=b"text").refusal
+    with pytest.raises(OptionError, match="bos is 29, expected 0 to 28"):
+        next(xlruntime.load(golden_bundle("pre_lnorm_empty")).score([np.arange(3)], bos=29))
+    refusal = score("-", "--bos", "<eos>", stdin=b"text").error
     assert refusal == (
         "Error: --bos <eos>: 5 tokens, expected the name or the text of one. Give one token, for instance --bos '\\n'."
     )
@@ -120,20 +106,7 @@ def test_model_of_whole_documents(tmp_path: Path) -> None:
 
 
 def test_lines_show_their_texts(score: Score) -> None:
-    lines = score("-", "--per", "line", stdin=TEXT.encode()).succeeded().records
+    lines = score("-", "--per", "line", stdin=TEXT.encode()).succeeded().objects
     assert [record["text"] for record in lines] == [line.rstrip("\r\n") for line in TEXT.splitlines()]
-    long = score("-", "--per", "line", stdin=(b" " * 700 + b"x" * 5000 + b"\nend")).succeeded().records
+    long = score("-", "--per", "line", stdin=(b" " * 700 + b"x" * 5000 + b"\nend")).succeeded().objects
     assert [record["text"] for record in long] == [" " * 700 + "x" * 300, "end"]
-
-
-def test_token_before_each_text_gives_its_first_word_a_score(bundle: Path, score: Score) -> None:
-    records = score("-", "--per", "word", "--bos", "\\n", stdin=TEXT.encode(), bundle=bundle).succeeded().records
-    model = xlruntime.load(bundle, threads=1)
-    (found,) = model.surprisal([TEXT], bos=ord("\n"))
-    assert found.complete.all()
-    assert found.bits.tolist() == pytest.approx([record["bits"] for record in records], rel=1e-12)
-    (total,) = model.score([TEXT], bos=ord("\n"))
-    (tokens,) = [part.summary for part in model.score_tokens([TEXT], bos=ord("\n")) if part.summary is not None]
-    assert total.bits == tokens.bits == pytest.approx(found.bits.sum(), rel=1e-12)
-    with pytest.raises(xlruntime.OptionError, match="bos is 256, expected 0 to 255"):
-        next(model.score([TEXT], bos=256))

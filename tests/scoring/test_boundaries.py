@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,37 +72,33 @@ def test_bytes_against_full_distributions(name: str, text: str, score: Score, tm
     shown = score("-", "--per", "word", "--boundary", "corrected", "--bos", r"\n", stdin=text.encode(), bundle=bundle)
     model = xlruntime.load(bundle, threads=1)
     texts = {byte + first: chr(byte) for byte in range(256)}
-    found = [record["corrected_nats"] for record in shown.succeeded().records]
+    found = [record["corrected_nats"] for record in shown.succeeded().objects]
     right = expected(predictor(model), [byte + first for byte in text.encode()], texts, ord("\n") + first)
     assert found == pytest.approx(right, abs=2e-4)
-    for record in shown.records:
+    for record in shown.objects:
         assert record["corrected_bits"] == pytest.approx(record["corrected_nats"] / math.log(2))
 
 
 @pytest.mark.parametrize("segment_len", ["3", "10"])
-def test_segments_that_matter(
-    segment_len: str, words_bundle: Callable[..., Path], score: Score, tmp_path: Path
-) -> None:
+def test_segments_that_matter(segment_len: str, words_bundle: Callable[..., Path], score: Score) -> None:
     """Use each token's own segment, if predictions depend on where segments begin."""
     symbols = (*"abcdefghijklmnopqrst,uvwy", " ", "\n", "<eos>", "<unk>")
-    file = tmp_path / "vocabulary.json"
-    file.write_text(Vocabulary("characters", symbols, unk="<unk>").to_json(), "utf-8")
-    bundle = words_bundle("vocabulary", file)
+    bundle = words_bundle(Vocabulary("characters", symbols, unk="<unk>"))
     assert xlruntime.load(bundle).evaluation().segmentation_matters
     text = "the best of times, it was the\nworst of them\n"
     options = ("--per", "word", "--boundary", "corrected", "--bos", "<eos>", "--segment-len", segment_len)
-    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().records
+    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().objects
     texts = {n: symbol if len(symbol) == 1 else "x" for n, symbol in enumerate(symbols)}
     predict = predictor(xlruntime.load(bundle, threads=1), int(segment_len))
     right = expected(predict, [symbols.index(mark) for mark in text], texts, symbols.index("<eos>"))
     assert [record["corrected_nats"] for record in shown] == pytest.approx(right, abs=2e-4)
-    plain = score("-", *options[:2], *options[4:], stdin=text.encode(), bundle=bundle).succeeded().records
+    plain = score("-", *options[:2], *options[4:], stdin=text.encode(), bundle=bundle).succeeded().objects
     names = set(plain[0])
     assert [{name: record[name] for name in names} for record in shown] == plain  # nothing else changes
 
 
 @pytest.fixture
-def bpe(tmp_path: Path, words_bundle: Callable[..., Path]) -> Path:
+def bpe(words_bundle: Callable[..., Path]) -> Path:
     """Return a bundle whose tokens begin with the space before a word, or are white space, or continue over it."""
     tokenizers = pytest.importorskip("tokenizers")
     symbols = [*"Ġtheofsanb", "Ċ", "th", "the", "Ġthe", "of", "Ġof", "sĠ", "ĊĊ", "Ġb", "ĠofĠb"]
@@ -112,21 +107,23 @@ def bpe(tmp_path: Path, words_bundle: Callable[..., Path]) -> Path:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({symbol: n for n, symbol in enumerate(symbols)}, merges))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.add_special_tokens(["<|endoftext|>"])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    return words_bundle("tokenizers", tmp_path / "tokenizer.json")
+    return words_bundle(tokenizer)
 
 
-def run_bpe(bundle: Path, text: str, score: Score) -> tuple[list[dict[str, Any]], list[float]]:
+def run_bpe(
+    bundle: Path, text: str, score: Score, end: str = "<|endoftext|>"
+) -> tuple[list[dict[str, Any]], list[float]]:
     """Return records, and what is expected."""
-    options = ("--per", "word", "--boundary", "corrected", "--bos", "<|endoftext|>")
-    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().records
+    options = ("--per", "word", "--boundary", "corrected", "--bos", end)
+    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().objects
     model = xlruntime.load(bundle, threads=1)
-    texts = (model.tokenizer.decode([number]) for number in range(model.tokenizer.vocab_size or 0))
-    names = {number: text.replace("Ġ", " ").replace("Ċ", "\n") for number, text in enumerate(texts)}
-    end = model.tokenizer.id_of("<|endoftext|>")
-    assert end is not None
-    right = expected(predictor(model), model.tokenizer.encode(text).tolist(), names | {end: "\n"}, end)
-    return shown, right
+    tokenizer, marks = model.tokenizer, {"Ġ": " ", "▁": " ", "Ċ": "\n", "<0x0A>": "\n", end: "\n"}
+    names = {number: tokenizer.decode([number]) for number in range(tokenizer.vocab_size or 0)}
+    for mark, text_of_mark in marks.items():
+        names = {number: name.replace(mark, text_of_mark) for number, name in names.items()}
+    bos = tokenizer.id_of(end)
+    assert bos is not None
+    return shown, expected(predictor(model), tokenizer.encode(text).tolist(), names | {bos: "\n"}, bos)
 
 
 @pytest.mark.parametrize("text", ["the of\n\nof b the", "oath the  of tea\n", "tea"])
@@ -136,7 +133,7 @@ def test_tokens_that_begin_with_a_space(text: str, bpe: Path, score: Score) -> N
     assert [record["corrected_nats"] for record in shown] == pytest.approx(right, abs=2e-4)
 
 
-def test_tokens_that_write_a_space_as_a_mark(words_bundle: Callable[..., Path], score: Score, tmp_path: Path) -> None:
+def test_tokens_that_write_a_space_as_a_mark(words_bundle: Callable[..., Path], score: Score) -> None:
     """Know the spaces of Metaspace, white space as single bytes, and a mark before the first word without a space."""
     tokenizers = pytest.importorskip("tokenizers")
     symbols = ["<unk>", *"▁theofanb", "▁t", "▁th", "▁the", "of", "▁of", "<0x0A>", "</s>"]
@@ -145,15 +142,8 @@ def test_tokens_that_write_a_space_as_a_mark(words_bundle: Callable[..., Path], 
     made = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges, unk_token="<unk>", byte_fallback=True))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(split=False)
     made.add_special_tokens(["</s>", "<unk>"])
-    made.save(str(tmp_path / "tokenizer.json"))
-    bundle = words_bundle("tokenizers", tmp_path / "tokenizer.json")
-    text = "the of then\nof nab"
-    options = ("--per", "word", "--boundary", "corrected", "--bos", "</s>")
-    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().records
-    model = xlruntime.load(bundle, threads=1)
-    texts = {n: symbol.replace("▁", " ") for symbol, n in ids.items()} | {ids["<0x0A>"]: "\n", ids["</s>"]: "\n"}
-    right = expected(predictor(model), model.tokenizer.encode(text).tolist(), texts, ids["</s>"])
-    assert [record["word"] for record in shown] == text.split()
+    shown, right = run_bpe(words_bundle(made), "the of then\nof nab", score, "</s>")
+    assert [record["word"] for record in shown] == ["the", "of", "then", "of", "nab"]
     assert [record["corrected_nats"] for record in shown] == pytest.approx(right, abs=2e-4)
 
 
@@ -175,7 +165,7 @@ def test_first_word_after_a_context(sentence: str, bpe: Path, score: Score, tmp_
     items = tmp_path / "items.jsonl"
     items.write_text(json.dumps({"context": "oath tea", "sentence": sentence}))
     line = ("--field", "sentence", "--context-field", "context", "--per", "word", "--boundary", "corrected")
-    shown = score(items, *line, "--bos", "<|endoftext|>", bundle=bpe).succeeded().records
+    shown = score(items, *line, "--bos", "<|endoftext|>", bundle=bpe).succeeded().objects
     _, right = run_bpe(bpe, "oath tea " + sentence.strip(), score)
     assert [record["corrected_nats"] for record in shown] == pytest.approx(right[2:], abs=2e-4)
 
@@ -183,30 +173,26 @@ def test_first_word_after_a_context(sentence: str, bpe: Path, score: Score, tmp_
 def test_words_add_up_to_regions(score: Score) -> None:
     """Let the ends inside a region cancel, so that its figure is the sum over its words."""
     options = ("--boundary", "corrected", "--bos", " ")
-    words = score("-", "--per", "word", *options, stdin=b"The old man sat down").succeeded().records
-    regions = score("-", "--per", "region", *options, stdin=b"The old| man sat| down").succeeded().records
+    words = score("-", "--per", "word", *options, stdin=b"The old man sat down").succeeded().objects
+    regions = score("-", "--per", "region", *options, stdin=b"The old| man sat| down").succeeded().objects
     sums = [sum(record["corrected_nats"] for record in words[a:b]) for a, b in ((0, 2), (2, 4), (4, 5))]
     assert [record["corrected_nats"] for record in regions] == pytest.approx(sums)
-    (inside, _) = score("-", "--per", "region", *options, stdin=b"un|kind").succeeded().records
+    (inside, _) = score("-", "--per", "region", *options, stdin=b"un|kind").succeeded().objects
     assert inside["corrected_nats"] is None  # no word ends there
 
 
 def test_models_without_ends_of_words(words_bundle: Callable[..., Path], score: Score, tmp_path: Path) -> None:
-    file = tmp_path / "vocabulary.json"
-    file.write_text(Vocabulary("words", ("<unk>", "the"), unk="<unk>").to_json(), "utf-8")
+    bundle = words_bundle(Vocabulary("words", ("<unk>", "the"), unk="<unk>"))
     options = ("--per", "word", "--boundary", "corrected")
-    refusal = score("-", *options, stdin=b"the end", bundle=words_bundle("vocabulary", file)).refusal
+    refusal = score("-", *options, stdin=b"the end", bundle=bundle).error
     assert "each token is a whole word, whose end is certain. Leave it out." in refusal
     tokenizers = pytest.importorskip("tokenizers")
     pieces = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
     pieces.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    pieces.save(str(tmp_path / "tokenizer.json"))
-    shutil.rmtree(tmp_path / "words.bundle")
-    bundle = words_bundle("tokenizers", tmp_path / "tokenizer.json")
-    refusal = score("-", *options, stdin=b"the end", bundle=bundle).refusal
+    refusal = score("-", *options, stdin=b"the end", bundle=words_bundle(pieces)).error
     assert "the tokens of this tokenizer.json do not show white space" in refusal
     whole = with_tokenizer(golden_bundle("reformer_chunk"), tmp_path / "whole", kind="bytes", first_id=0)
-    assert "Error: " in score("-", *options, stdin=b"the end", bundle=whole).refusal
+    assert "Error: " in score("-", *options, stdin=b"the end", bundle=whole).error
 
 
 def test_document_of_the_longest_length_has_no_last_end(tmp_path: Path, score: Score) -> None:
@@ -217,4 +203,4 @@ def test_document_of_the_longest_length_has_no_last_end(tmp_path: Path, score: S
     for length, is_known in ((longest, True), (longest + 1, False)):
         text = ("word " * longest)[: length - 1] + "x"
         shown = score("-", "--per", "word", "--boundary", "corrected", stdin=text.encode(), bundle=bundle).succeeded()
-        assert [record["corrected_nats"] is not None for record in shown.records][-2:] == [True, is_known]
+        assert [record["corrected_nats"] is not None for record in shown.objects][-2:] == [True, is_known]

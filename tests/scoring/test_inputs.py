@@ -18,7 +18,7 @@ from xlexport.scoring.inputs import TextSource
 
 
 def names(score: Score, *arguments: str | Path, stdin: bytes = b"") -> list[str]:
-    return [record["document"] for record in score(*arguments, "--json", stdin=stdin).succeeded().records]
+    return [record["document"] for record in score(*arguments, "--json", stdin=stdin).succeeded().objects]
 
 
 def test_folder_is_taken_recursively_sorted_and_said(score: Score, tmp_path: Path) -> None:
@@ -29,10 +29,10 @@ def test_folder_is_taken_recursively_sorted_and_said(score: Score, tmp_path: Pat
     folder = tmp_path / "books"
     shown = score(folder, "--json").succeeded()
     expected = [f"{folder}/{name}" for name in ("a.txt", "b/10.txt", "b/2.txt", "b/a/1.md")]
-    assert [record["document"] for record in shown.records] == expected
+    assert [record["document"] for record in shown.objects] == expected
     assert shown.err.splitlines()[0] == f"{folder}: 4 files, without 2 hidden"
     shown = score(folder, "--include", "*.txt", "--include", "c*", "--json").succeeded()
-    assert [record["document"] for record in shown.records] == expected[:3]
+    assert [record["document"] for record in shown.objects] == expected[:3]
     assert shown.err.splitlines()[0] == f"{folder}: 3 files named *.txt or c*, without 1 other and 2 hidden"
 
 
@@ -65,7 +65,7 @@ def test_bundle_is_no_folder_of_texts(score: Score, bundle: Path, texts: list[Pa
     folder = texts[0].parent
     shutil.copytree(bundle, folder / "model.bundle")
     shown = score(folder, "--json").succeeded()
-    assert [record["document"] for record in shown.records] == list(map(str, texts))
+    assert [record["document"] for record in shown.objects] == list(map(str, texts))
     assert shown.err.splitlines()[0] == f"{folder}: 5 files, without 1 bundle"
 
 
@@ -74,13 +74,13 @@ def test_files_that_are_not_text_are_refused(score: Score, texts: list[Path], tm
     path.write_bytes(b"PK\x03\x04\0\0 weights")
     packed.write_bytes(gzip.compress(TEXT.encode()))
     shown = score(texts[0], path, packed, "--format", "jsonl")
-    assert (shown.code, [record["document"] for record in shown.records]) == (1, [str(texts[0]), str(packed)])
+    assert (shown.code, [record["document"] for record in shown.objects]) == (1, [str(texts[0]), str(packed)])
     expected = f"Error: {path}: not a text: byte 4 is zero. Leave it out, or score its bytes with --set binary=true."
     assert shown.err.splitlines()[0] == expected
     assert names(score, texts[0], path, packed, "--set", "binary=true") == [str(texts[0]), str(path), str(packed)]
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert "text.gz: not a text: byte 4 is zero." in score(packed).refusal
-    assert "standard input: not a text: byte 4 is zero." in score("-", stdin=path.read_bytes()).refusal
+    assert "text.gz: not a text: byte 4 is zero." in score(packed).error
+    assert "standard input: not a text: byte 4 is zero." in score("-", stdin=path.read_bytes()).error
     assert names(score, "-", "--set", "binary=true", stdin=path.read_bytes()) == ["standard input"]
 
 
@@ -124,7 +124,7 @@ def test_unreadable_files_and_folders_leave_the_others(
     monkeypatch.setattr(Path, "open", refusing(opened))
     for given in ((texts[0], texts[1], closed), (folder, "--include", "[01].txt")):
         shown = score(*given, "--format", "jsonl")
-        assert (shown.code, [record["document"] for record in shown.records]) == (1, [str(texts[1])])
+        assert (shown.code, [record["document"] for record in shown.objects]) == (1, [str(texts[1])])
         for path in (texts[0], closed):
             assert f"Error: {path}: Permission denied. Check its permissions." in shown.err.splitlines()
         assert "2 of 3 documents could not be scored" in shown.err
@@ -159,8 +159,8 @@ def test_gzip_by_content_or_name(name: str, score: Score, tmp_path: Path) -> Non
     plain, packed = tmp_path / "plain", tmp_path / name
     plain.write_text(TEXT)
     packed.write_bytes(gzip.compress(TEXT.encode()))
-    (first, second) = score(plain, packed, "--json").succeeded().records
-    (third,) = score("-", "--json", stdin=packed.read_bytes()).succeeded().records
+    (first, second) = score(plain, packed, "--json").succeeded().objects
+    (third,) = score("-", "--json", stdin=packed.read_bytes()).succeeded().objects
     assert first["nats"] == pytest.approx(second["nats"]) == pytest.approx(third["nats"])
     assert second["bytes"] == len(TEXT.encode())
 
@@ -182,7 +182,7 @@ def test_pipe(score: Score, tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=(TEXT,))
     writer.start()
-    (found,) = score(pipe, "--json").succeeded().records
+    (found,) = score(pipe, "--json").succeeded().objects
     writer.join()
     assert found["bytes"] == len(TEXT.encode())
 
@@ -195,7 +195,7 @@ def test_names_stay_on_their_line(score: Score, tmp_path: Path) -> None:
     shown, expected = score(*arguments), r"x\ny\x1b[31m\x9b\ud800\u2028 ü"
     assert shown.out.startswith(f"{expected}: 9 tokens, ") and shown.out.count("\n") == 1
     assert shown.err.startswith(f"Error: {expected}: 1 of at least 2 tokens, ") and shown.err.count("\n") == 3
-    assert score(*arguments, "--json").records[0]["document"] == name
+    assert score(*arguments, "--json").objects[0]["document"] == name
     assert score(tmp_path / "a\nb").err == rf"Error: {tmp_path}/a\nb: No such file or directory. Check the path." + "\n"
 
 
@@ -212,7 +212,7 @@ def test_strict_stops_at_the_first(score: Score, texts: list[Path], tmp_path: Pa
             bad.touch()
         shown = score(texts[0], bad, texts[1], "--json", "--strict")
         assert shown.code == 1
-        assert [record["document"] for record in shown.records] == [str(texts[0])]
+        assert [record["document"] for record in shown.objects] == [str(texts[0])]
         assert [what in line for line in shown.err.splitlines()] == [True]
 
 
@@ -233,17 +233,17 @@ def test_records_before_a_break_stay(
     path.write_bytes(b"first line\nsecond line\n l")
     shown = score(path, "--per", per)
     assert shown.code == 1 and "Input/output error" in shown.err
-    assert [record["index" if per == "token" else "bytes"] for record in shown.records] == list(expected)
+    assert [record["index" if per == "token" else "bytes"] for record in shown.objects] == list(expected)
 
 
 def test_bad_documents_and_good_ones_in_a_batch(score: Score, texts: list[Path], tmp_path: Path) -> None:
-    alone = [score(path, "--json").succeeded().records[0]["nats"] for path in texts]
+    alone = [score(path, "--json").succeeded().objects[0]["nats"] for path in texts]
     given = [texts[0], tmp_path / "absent", *texts[1:3], tmp_path, *texts[3:]]
     (tmp_path / "x.txt").write_text("x")
     shown = score(*given, "--json", "--batch-size", "3", "--include", "x.txt")
     assert shown.code == 1
-    assert [record["document"] for record in shown.records] == list(map(str, texts))
-    assert [record["nats"] for record in shown.records] == pytest.approx(alone, abs=1e-3)
+    assert [record["document"] for record in shown.objects] == list(map(str, texts))
+    assert [record["nats"] for record in shown.objects] == pytest.approx(alone, abs=1e-3)
     assert "2 of 7 documents could not be scored" in shown.err
 
 
@@ -264,15 +264,15 @@ def test_separator_of_continuous_documents(
     paths = [tmp_path / name for name in ("1", "2", "3")]
     for path, text in zip(paths, (b"I saw the dog.", b"The dog barked.\n", b"So?"), strict=True):
         path.write_bytes(text)
-    parts = score(*paths, "--per", "token", "--continuous", *options).succeeded().records
+    parts = score(*paths, "--per", "token", "--continuous", *options).succeeded().objects
     joined = b"I saw the dog." + between + b"The dog barked.\nSo?"
-    whole = score("-", "--per", "token", stdin=joined).succeeded().records
+    whole = score("-", "--per", "token", stdin=joined).succeeded().objects
     own = [*whole[:13], *whole[13 + len(between) :]]  # the very first token has no score
     assert [record["id"] for record in parts] == list(b" saw the dog.The dog barked.\nSo?")
     for part, record in zip(parts, own, strict=True):
         assert part["log_prob"] == pytest.approx(record["log_prob"], abs=2e-5)
         assert part["context"] == record["context"]
-    bytes_of = [record["bytes"] for record in score(*paths, "--continuous", *options, "--json").succeeded().records]
+    bytes_of = [record["bytes"] for record in score(*paths, "--continuous", *options, "--json").succeeded().objects]
     assert bytes_of == [14, 16, 3]
 
 

@@ -83,7 +83,7 @@ def test_sums_of_items_are_those_of_continuations(
         before = len(context.encode()) + sum(int(row["bytes"]) for row in own if row.get("complete") == "false")
         if before == len(context.encode()):
             assert bits == pytest.approx(-continuation.log_probs.sum(dtype=float) / math.log(2), abs=1e-4)
-        whole = score("-", "--per", "token", stdin=(context + item["sentence"]).encode()).succeeded().records
+        whole = score("-", "--per", "token", stdin=(context + item["sentence"]).encode()).succeeded().objects
         expected = sum(token["surprisal_bits"] or 0 for token in whole if token["start"] >= before)
         assert bits == pytest.approx(expected, abs=1e-6)
         if per != "document" and (context or per != "token"):  # a first token without score has no record
@@ -99,7 +99,7 @@ def test_columns_come_after_the_name_in_all_formats(score: Score, tmp_path: Path
     names = ["document", "item", "list", "ok", "none", "rate", "a,b"]
     expected = [[1, '[1, "ü"]', True, None, 0.5, 'say "x"'], [2, "{}", False, None, 1e300, ""]]
     for per in ("document", "line", "word", "token"):
-        for record in score(path, "--field", "sentence", "--per", per, "--json").succeeded().records:
+        for record in score(path, "--field", "sentence", "--per", per, "--json").succeeded().objects:
             assert list(record)[: len(names)] == names
             assert [record[name] for name in names[1:]] == expected[record["item"] - 1]
         rows = csv_rows(score(path, "--field", "sentence", "--per", per, "--format", "csv").succeeded().out)
@@ -111,7 +111,7 @@ def test_columns_come_after_the_name_in_all_formats(score: Score, tmp_path: Path
 def test_table_without_a_field_is_a_text(score: Score, tmp_path: Path) -> None:
     path = write(tmp_path, "i.csv")
     shown = score(path, "--json").succeeded()
-    assert [record["bytes"] for record in shown.records] == [path.stat().st_size]
+    assert [record["bytes"] for record in shown.objects] == [path.stat().st_size]
     expected = f"{path}: read as text. For a document in each row, name its column with --field."
     assert shown.err.splitlines() == [expected]
 
@@ -119,12 +119,12 @@ def test_table_without_a_field_is_a_text(score: Score, tmp_path: Path) -> None:
 def test_keep_chooses_columns(score: Score, tmp_path: Path) -> None:
     path = write(tmp_path, "i.csv")
     for keep, names in (("condition", ["condition"]), ("sentence, item", ["sentence", "item"]), ("", [])):
-        (first, *_) = score(path, *READ, "--keep", keep, "--json").succeeded().records
+        (first, *_) = score(path, *READ, "--keep", keep, "--json").succeeded().objects
         assert list(first)[: len(names) + 2] == ["document", *names, "tokens"]
-    (first, *_) = score(path, *READ, "--id-field", "item", "--json").succeeded().records
+    (first, *_) = score(path, *READ, "--id-field", "item", "--json").succeeded().objects
     assert list(first)[:4] == ["document", "item", "condition", "tokens"] and first["document"] == "1"
     ids = write(tmp_path, "ids.jsonl", [{"id": 7, "sentence": "one"}])  # tokens have a column `id` of their own
-    (first, *_) = score(ids, "--field", "sentence", "--id-field", "id", "--per", "token", "--json").succeeded().records
+    (first, *_) = score(ids, "--field", "sentence", "--id-field", "id", "--per", "token", "--json").succeeded().objects
     assert (first["document"], first["id"]) == ("7", ord("n"))
     assert "no column 'itm', found only 'item', " in score(path, *READ, "--keep", "itm").err
 
@@ -137,7 +137,7 @@ def test_columns_are_those_of_their_own_row(batch_size: str, per: str, score: Sc
     path = write(tmp_path, "i.jsonl", items)
     shown = score(path, "--field", "sentence", "--per", per, "--batch-size", batch_size, "--format", "jsonl")
     assert shown.code == 1
-    assert {(record["document"], record["n"]) for record in shown.records} == {
+    assert {(record["document"], record["n"]) for record in shown.objects} == {
         (f"{path}:{n + 1}", n) for n in range(6) if n != 2
     }
 
@@ -150,17 +150,17 @@ def test_columns_with_names_of_the_records_are_refused_at_the_start(
     monkeypatch.chdir(tmp_path)
     items = [{"id": "1", "word": "x", "bits": "2", "sentence": "one two", "list": "a"}]
     write(tmp_path, name, items)
-    line = score(name, "--field", "sentence", "--per", "word", *into).refusal
+    line = score(name, "--field", "sentence", "--per", "word", *into).error
     row = 2 if name == "i.csv" else 1
     what = "columns of the records have these names"
     hint = "Rename in the input, or leave out: --keep id,list"
     assert line == f"Error: {name}:{row}: 'word', 'bits': {what}. {hint}"
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    line = score(name, "--field", "sentence", "--per", "word", "--keep", "word", *into).refusal
+    line = score(name, "--field", "sentence", "--per", "word", "--keep", "word", *into).error
     expected = "'word': a column of the records has this name. Rename in the input, or leave out: --keep ''"
     assert line == f"Error: --keep: {expected}"
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    first, *_ = score(name, "--field", "sentence", "--per", "word", "--keep", "id,list", "--json").succeeded().records
+    first, *_ = score(name, "--field", "sentence", "--per", "word", "--keep", "id,list", "--json").succeeded().objects
     assert (first["id"], first["list"], first["word"]) == ("1", "a", "one")
     assert own_columns("token", ()) >= {"token", "id"} and "id" not in own_columns("word", ())
 
@@ -172,9 +172,8 @@ def test_rows_get_one_line_together(
     """Print neither a total nor a note for each row, but for all of them."""
     monkeypatch.chdir(tmp_path)
     vocabulary = Vocabulary("words", ("<eos>", "<unk>", "one", "two"), unk="<unk>", line_end="<eos>")
-    Path("vocabulary.json").write_text(vocabulary.to_json(), "utf-8")
     Path("i.jsonl").write_text('{"t": "one two three"}\n{"t": "four five"}\n')
-    bundle = words_bundle("vocabulary", Path("vocabulary.json"))
+    bundle = words_bundle(vocabulary)
     summary, loss, *notes = score("i.jsonl", "--field", "t", *options, bundle=bundle).succeeded().err.splitlines()[1:]
     assert summary.startswith("i.jsonl: 2 documents, 7 tokens: ") and summary.endswith(" tokens/s")
     assert loss.startswith("3 of 7 tokens replace text that the vocabulary lacks")
@@ -188,26 +187,26 @@ def test_rows_with_other_columns(score: Score, tmp_path: Path) -> None:
     )
     second = write(tmp_path, "b.csv", [{"text": "five", "z": "2", "x": "3"}, {"text": "six", "z": "2", "x": "3"}])
     shown = score(first, second, "--field", "text", "--json").succeeded()
-    assert [record["x"] for record in shown.records] == [1, None, None, "3", "3"]
-    assert not any({"y", "z"} & record.keys() for record in shown.records)
+    assert [record["x"] for record in shown.objects] == [1, None, None, "3", "3"]
+    assert not any({"y", "z"} & record.keys() for record in shown.objects)
     notes = [line for line in shown.err.splitlines() if "without" in line]
     assert notes == [
         f"{first}:3: without 'y', 'z', which {first}:1 lacks. Choose columns with --keep.",
         f"{second}:2: without 'z', which {first}:1 lacks. Choose columns with --keep.",
     ]
     shown = score(first, second, "--field", "text", "--keep", "z", "--format", "jsonl")
-    assert [record["z"] for record in shown.records] == [None, None, 2, "2", "2"]
+    assert [record["z"] for record in shown.objects] == [None, None, 2, "2", "2"]
     assert "without" not in shown.err
 
 
 def test_columns_of_a_row_have_a_limit(score: Score, tmp_path: Path) -> None:
     path = write(tmp_path, "i.jsonl", [{"text": "one two", "x": "a" * 10_000}, {"text": "one two", "x": "a" * 10_001}])
     shown = score(path, "--field", "text", "--format", "jsonl")
-    assert len(shown.records) == 1
+    assert len(shown.objects) == 1
     expected = "10,001 characters in the columns that each record repeats, expected at most 10,000. Choose columns with"
     assert f"Error: {path}:2: {expected} --keep.\n" in shown.err
     path = write(tmp_path, "i.jsonl", [{"text": "one two", **{f"c{n}": 0 for n in range(1001)}}])
-    assert f"{path}:1: 1,001 columns, expected at most 1,000." in score(path, "--field", "text").refusal
+    assert f"{path}:1: 1,001 columns, expected at most 1,000." in score(path, "--field", "text").error
     score(path, "--field", "text", "--keep", "c3").succeeded()
 
 
@@ -222,14 +221,14 @@ def test_columns_of_a_row_have_a_limit(score: Score, tmp_path: Path) -> None:
 def test_context_that_is_none(row: dict[str, Any], what: str, score: Score, tmp_path: Path) -> None:
     path = write(tmp_path, "i.jsonl", [row, {"sentence": "fine", "preamble": None}])
     shown = score(path, *READ, "--format", "jsonl")
-    assert (shown.code, len(shown.records)) == (1, 1)
+    assert (shown.code, len(shown.objects)) == (1, 1)
     assert f"Error: {path}:1" in shown.err and what in shown.err
 
 
 def test_separator_between_context_and_document(score: Score, tmp_path: Path) -> None:
     def bits(preamble: str, sentence: str, *options: str) -> float:
         path = write(tmp_path, "i.jsonl", [{"sentence": sentence, "preamble": preamble}])
-        (record,) = score(path, *READ, *options, "--json").succeeded().records
+        (record,) = score(path, *READ, *options, "--json").succeeded().objects
         assert record["bytes"] == record["scored_bytes"] == len(sentence)
         return float(record["bits"])
 
@@ -246,8 +245,8 @@ def test_ids_in_tables(score: Score, tmp_path: Path) -> None:
     (tmp_path / "i.csv").write_text(text)
     shown = score(tmp_path / "i.csv", "--ids", "--field", "ids", "--context-field", "before", "--format", "jsonl")
     path = write(tmp_path, "i.jsonl", [{"text": "Suppe", "before": "Die "}])
-    (expected,) = score(path, "--field", "text", "--context-field", "before", "--json").succeeded().records
-    assert [record["bits"] for record in shown.records] == [expected["bits"]]
+    (expected,) = score(path, "--field", "text", "--context-field", "before", "--json").succeeded().objects
+    assert [record["bits"] for record in shown.objects] == [expected["bits"]]
     assert f"{tmp_path / 'i.csv'}:3: not token ids separated by white space (found 'x')." in shown.err
 
 
@@ -255,7 +254,7 @@ def test_folder_gives_all_kinds_of_rows(score: Score, tmp_path: Path) -> None:
     for name in ("a.csv", "b.tsv.gz", "c.jsonl", "d.txt"):
         write(tmp_path, name)
     shown = score(tmp_path, *READ, "--json").succeeded()
-    assert [record["document"].split("/")[-1] for record in shown.records] == [
+    assert [record["document"].split("/")[-1] for record in shown.objects] == [
         f"{name}:{line}"
         for name, first in (("a.csv", 2), ("b.tsv.gz", 2), ("c.jsonl", 1))
         for line in range(first, first + 3)
@@ -265,7 +264,7 @@ def test_folder_gives_all_kinds_of_rows(score: Score, tmp_path: Path) -> None:
 def test_items_continue(score: Score, bundle: Path, tmp_path: Path) -> None:
     """Read memory, separator, context and document in this order."""
     path = write(tmp_path, "i.csv", [ITEMS[0], ITEMS[1]])
-    _, second = score(path, *READ, "--continuous", "--json").succeeded().records
+    _, second = score(path, *READ, "--continuous", "--json").succeeded().objects
     stream = load(bundle, threads=1).stream()
     stream.feed("Der Koch rührte. Die Suppe, süß!\nEs war Nacht. ")
     expected = stream.score_continuation(ITEMS[1]["sentence"])

@@ -131,7 +131,7 @@ def test_score_goes_on_after_a_line_that_is_too_long(score: Score, tmp_path: Pat
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("short", "long " * 100, "also short")))
     shown = score(path, "--field", "text", "--json", "--set", "max_document_bytes=60")
     assert shown.code == 1
-    assert [record["document"] for record in shown.records] == [f"{path}:1", f"{path}:3"]
+    assert [record["document"] for record in shown.objects] == [f"{path}:1", f"{path}:3"]
     (error,) = (line for line in shown.err.splitlines() if "docs.jsonl:2" in line)
     assert json.loads(error)["error"] == f"{path}:2: a line of more than 60 bytes."
 
@@ -147,7 +147,7 @@ def test_links_in_a_folder_are_not_followed(score: Score, tmp_path: Path, monkey
     inside = ["a.txt", "in/b.txt"]
 
     def names(*arguments: str) -> list[str]:
-        return [record["document"] for record in score(*arguments, "--json").succeeded().records]
+        return [record["document"] for record in score(*arguments, "--json").succeeded().objects]
 
     assert names("books") == [f"books/{name}" for name in inside]
     assert score("books", "--json").err.splitlines()[0] == "books: 2 files, without 2 links"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,21 +44,6 @@ def in_csv(value: object) -> str:
     return "" if value is None else json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-def test_interrupted_parquet_resumes(
-    score: Score, texts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: Callable[..., None]
-) -> None:
-    pytest.importorskip("pyarrow", reason="needs pyarrow")
-    line = (*texts, "--per", "word")
-    score(*line, "-o", tmp_path / "whole.parquet").succeeded()
-    with monkeypatch.context() as patch:
-        stopping(patch, 20)
-        assert score(*line, "-o", tmp_path / "cut.parquet", "--set", "save_every=0").code == 130
-    assert not (tmp_path / "cut.parquet").exists()
-    score(*line, "-o", tmp_path / "cut.parquet", "--resume").succeeded()
-    assert (tmp_path / "cut.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
-    assert "a file is there already" in score(*line, "-o", tmp_path / "cut.parquet").err
-
-
 def test_columns_have_one_type(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
     records: list[dict[str, Any]] = [
@@ -71,7 +55,7 @@ def test_columns_have_one_type(tmp_path: Path) -> None:
     write_parquet(lines, output)
     table = parquet.read_table(output)
     assert {field.name: str(field.type) for field in table.schema} == {
-        **{"a": "double", "b": "bool", "c": "double", "d": "string", "e": "string", "f": "string", "g": "int64"},
+        **{"a": "double", "b": "bool", "c": "double", "d": "string", "e": "string", "f": "string", "g": "int64"}
     }
     assert table.to_pylist() == [
         {"a": 1.0, "b": True, "c": None, "d": "x", "e": "2", "f": "[1]", "g": None},

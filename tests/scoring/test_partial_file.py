@@ -35,7 +35,7 @@ def test_only_a_file_of_a_run_is_written_to(
     victim = tmp_path / "victim"
     victim.write_text("mine")
     make(tmp_path / "out.csv.partial")
-    line = score(*texts, "-o", tmp_path / "out.csv", *([option] if option else [])).refusal
+    line = score(*texts, "-o", tmp_path / "out.csv", *([option] if option else [])).error
     assert re.search(r"out.csv.partial: (a link|not a file), so no run has left it\. Remove it, or give another", line)
     assert victim.read_text() == "mine"
     assert not (tmp_path / "out.csv").exists()

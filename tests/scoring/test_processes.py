@@ -17,12 +17,11 @@ import pytest
 from tests.scoring.conftest import Score
 from xlexport.scoring import chunks as chunk_module
 from xlexport.scoring import processes
-from xlexport.scoring.chunks import ChunkState, chunks
-from xlexport.scoring.inputs import Input
+from xlexport.scoring.chunks import ChunkState
 from xlexport.scoring.resume import SavedRun
 from xlexport.scoring.totals import Totals
 from xlexport.terminal import INTERRUPTED
-from xlruntime import Document, Model
+from xlruntime import Model
 
 LENGTHS = (1, 30, 2, 7, 300, 90, 64, 65, 0, 128, 5)
 
@@ -201,18 +200,3 @@ def test_ctrl_c_ends_all_processes(bundle: Path, rows: Path, tmp_path: Path) -> 
         while True:
             os.killpg(run.pid, 0)
             time.sleep(0.05)
-
-
-def test_chunks_depend_on_documents_alone(tmp_path: Path) -> None:
-    long = tmp_path / "long.txt"
-    long.write_text("x" * 70_000)
-    short = tmp_path / "short.txt"
-    short.write_text("short")
-    inputs = [Input(path.name, path) for path in (short, short, long, short)] + [Input("stdin", None)]
-    cut = list(chunks((given, Document(given.name, given.name)) for given in inputs))
-    assert [[given.name for given, _ in chunk] for chunk in cut] == [
-        ["short.txt", "short.txt"],
-        ["long.txt"],
-        ["short.txt"],
-        ["stdin"],
-    ]

@@ -6,10 +6,7 @@ import fcntl
 import io
 import os
 import pty
-import signal
 import struct
-import subprocess
-import sys
 import termios
 import threading
 from collections.abc import Callable
@@ -21,7 +18,7 @@ import pytest
 
 from xlexport.progress_bar import DocumentsBar, ProgressBar, progress_bar
 from xlexport.scoring.inputs import Input, Reading, extent
-from xlexport.terminal import INTERRUPTED, tell
+from xlexport.terminal import tell
 from xlruntime import DocumentScore, TokenScores, load
 
 
@@ -96,6 +93,13 @@ def test_bar_shows_share_and_time_left(
     assert pictures(terminal)[-1].startswith("scoring:  75%|") and "1 of 2 documents" in pictures(terminal)[-1]
     progress.clear()
     assert terminal.getvalue().endswith("  \r")
+    at(0.0)
+    resumed = DocumentsBar(2, 200)
+    resumed.resumed(1, total.bytes)
+    for end, seconds in ((10, 1.0), (20, 2.0)):
+        at(seconds)
+        resumed.take(part_of(1, end))
+    assert "120/200 [00:02<00:08" in pictures(terminal)[-1]  # 80 bytes at 10 a second
 
 
 def test_time_left_follows_the_work_alone(open_terminal: Callable[[], Terminal], at: Callable[[float], None]) -> None:
@@ -169,16 +173,6 @@ def test_messages_take_the_place_of_a_bar(open_terminal: Callable[[], Terminal])
     assert "25%|" in lines[1] and "30%|" in lines[2]
 
 
-def test_thread_ends_with_the_bar() -> None:
-    def running() -> bool:
-        return "progress" in [thread.name for thread in threading.enumerate()]
-
-    with pytest.raises(KeyboardInterrupt), progress_bar("reading it"):
-        assert running()
-        raise KeyboardInterrupt
-    assert not running()
-
-
 def test_control_characters_are_escaped(open_terminal: Callable[[], Terminal]) -> None:
     terminal = open_terminal()
     with progress_bar("reading \x1b[2J") as progress:
@@ -227,9 +221,12 @@ def test_no_bar_where_a_terminal_cannot_draw(
 
 def test_bar_is_gone_when_an_error_ends_it(open_terminal: Callable[[], Terminal]) -> None:
     terminal = open_terminal()
+    threads = threading.active_count()
     with pytest.raises(KeyboardInterrupt), progress_bar("counting") as progress:
         progress(5, 20)
+        assert threading.active_count() > threads
         raise KeyboardInterrupt
+    assert threading.active_count() == threads
     before, last = terminal.getvalue().removesuffix("\r").rsplit("\r", 1)
     assert "counting:  25%|" in before and last.isspace()  # the next message starts on an empty line
 
@@ -251,66 +248,7 @@ def test_sizes_of_files_do_not_count_ids(tmp_path: Path, open_terminal: Callable
     terminal = open_terminal()
     path = tmp_path / "a.txt"
     path.write_bytes(b"1 2 3 4 5 6 7 8 9 10")
-    text, ids, both = (
-        extent([Input("a", path)], Reading()),
-        extent([Input("a", path)], Reading(ids=True)),
-        extent([Input("a", path), Input("-", None)], Reading()),
-    )
-    for size, known in ((text, True), (ids, False), (both, False)):
-        DocumentsBar(*size).take(part_of(0, 10))
+    file = Input("a", path)
+    for inputs, ids, known in (([file], False, True), ([file], True, False), ([file, Input("-", None)], False, False)):
+        DocumentsBar(*extent(inputs, Reading(ids=ids))).take(part_of(0, 10))
         assert ("%" in pictures(terminal)[-1]) is known
-
-
-def test_time_left_leaves_out_what_was_done_before(
-    total: DocumentScore, open_terminal: Callable[[], Terminal], at: Callable[[float], None]
-) -> None:
-    terminal = open_terminal()
-    progress = DocumentsBar(2, 200)
-    progress.resumed(1, total.bytes)
-    for end, seconds in ((10, 1.0), (20, 2.0)):
-        at(seconds)
-        progress.take(part_of(1, end))
-    assert "120/200 [00:02<00:08" in pictures(terminal)[-1]  # 80 bytes at 10 a second
-
-
-def on_terminal(bundle: Path, text: Path, output: Path | None, stop: bool) -> tuple[int, str]:
-    """Return the exit status of scoring a text twice, and the output of a terminal; `stop`: press Ctrl-C."""
-    master, terminal = pty.openpty()
-    line = [sys.executable, "-m", "xlexport", "score", str(bundle), str(text), str(text), "--segment-len", "64"]
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited: tests may themselves run in the background
-    try:
-        options = [] if output is None else ["-o", str(output)]
-        process = subprocess.Popen([*line, *options], stdout=terminal, stderr=terminal)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    os.close(terminal)
-    shown = b""
-    while process.poll() is None or shown[-1:] != b"\n":
-        try:
-            shown += os.read(master, 1 << 16)
-        except OSError:  # on Linux: the other end is closed
-            break
-        if stop and b"tokens/s" in shown:
-            process.send_signal(signal.SIGINT)
-            stop = False
-    os.close(master)
-    return process.wait(), shown.decode()
-
-
-def test_bar_stays_until_there_are_records(bundle: Path, tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 1_000)
-    code, shown = on_terminal(bundle, text, None, stop=False)
-    assert code == 0
-    assert "bits per byte together" in shown.rstrip().splitlines()[-1]
-    steps = 2 * len(text.read_bytes()) // 64
-    assert sum(not picture.strip() for picture in shown.split("\r")) < steps / 10  # an empty one clears the bar
-
-
-def test_message_about_ctrl_c_starts_a_line(bundle: Path, tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 200_000)
-    code, shown = on_terminal(bundle, text, tmp_path / "out.csv", stop=True)
-    assert code == INTERRUPTED
-    message = f"Error: interrupted; {tmp_path}/out.csv.partial has what was scored."
-    assert shown.rstrip().split("\r")[-1].startswith(message)

@@ -19,10 +19,10 @@ from xlruntime.tokenizers.vocabulary import Vocabulary
 
 def test_words_and_lines_of_bytes(score: Score) -> None:
     """Count white space before a word for the word (after the last word, too), and a newline for its line."""
-    tokens = score("-", "--per", "token", stdin=TEXT.encode()).succeeded().records
+    tokens = score("-", "--per", "token", stdin=TEXT.encode()).succeeded().objects
     raw = TEXT.encode()
     surprisal = {record["start"]: -record["log_prob"] for record in tokens}
-    words = score("-", "--per", "word", stdin=raw).succeeded().records
+    words = score("-", "--per", "word", stdin=raw).succeeded().objects
     assert [record["word"] for record in words] == TEXT.split()
     assert [raw[record["start"] : record["end"]].decode() for record in words] == TEXT.split()
     begin = 0
@@ -34,7 +34,7 @@ def test_words_and_lines_of_bytes(score: Score) -> None:
         assert record["nats"] == (nats if begin else None)  # the first byte has no score
         assert record["context"] == max(1, min(begin, 12))
         begin = end
-    lines = score("-", "--per", "line", stdin=raw).succeeded().records
+    lines = score("-", "--per", "line", stdin=raw).succeeded().objects
     begin = 0
     for number, (record, line) in enumerate(zip(lines, raw.splitlines(keepends=True), strict=True), start=1):
         assert (record["line"], record["start"], record["end"]) == (number, begin, begin + len(line))
@@ -63,19 +63,17 @@ VOCABULARIES = {
 }
 
 
-def tokenizer_of(kind: str, folder: Path) -> tuple[str, Path]:
-    """Write a tokenizer; that of word pieces has words, parts of words, and two words together."""
+def tokenizer_of(kind: str) -> Any:
+    """Return a tokenizer; that of word pieces has words, parts of words, and two words together."""
     if kind in VOCABULARIES:
-        (folder / "vocabulary.json").write_text(VOCABULARIES[kind].to_json(), "utf-8")
-        return "vocabulary", folder / "vocabulary.json"
+        return VOCABULARIES[kind]
     tokenizers = pytest.importorskip("tokenizers")
     pieces = ["[UNK]", "the", "best", "of", "times", ",", "it", "was", "wor", "##st", "##s", "wisdom", "age"]
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordPiece({piece: n for n, piece in enumerate(pieces)}, unk_token="[UNK]")
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return "tokenizers", folder / "tokenizer.json"
+    return tokenizer
 
 
 @pytest.mark.parametrize(
@@ -92,16 +90,15 @@ def test_units_add_up_to_their_document(
     bundle: Path,
     words_bundle: Callable[..., Path],
     score: Score,
-    tmp_path: Path,
 ) -> None:
     """Compare lines and words with the document, its tokens, and the words of `Model.surprisal`."""
     if kind != "bytes":
-        bundle = words_bundle(*tokenizer_of(kind, tmp_path))
+        bundle = words_bundle(tokenizer_of(kind))
     text, raw = TEXTS[name], TEXTS[name].encode()
-    (total,) = score("-", "--json", *options, stdin=raw, bundle=bundle).succeeded().records
-    tokens = score("-", "--per", "token", *options, stdin=raw, bundle=bundle).succeeded().records
+    (total,) = score("-", "--json", *options, stdin=raw, bundle=bundle).succeeded().objects
+    tokens = score("-", "--per", "token", *options, stdin=raw, bundle=bundle).succeeded().objects
     for level in ("line", "word"):
-        records = score("-", "--per", level, *options, stdin=raw, bundle=bundle).succeeded().records
+        records = score("-", "--per", level, *options, stdin=raw, bundle=bundle).succeeded().objects
         for count in ("tokens", "scored_tokens", "chars", "bytes", "scored_chars", "scored_bytes"):
             assert sum(record[count] for record in records) == pytest.approx(total[count]), (level, count)
         assert sum(record.get("words", 1) for record in records) == max(total["words"], level == "word")
@@ -118,8 +115,9 @@ def test_units_add_up_to_their_document(
         placed = raw.decode("latin-1") if kind in ("bytes", "some bytes") else text
         parts = [placed[record["start"] : record["end"]] for record in records]
         assert [part.encode("latin-1").decode() if placed is not text else part for part in parts] == words
-    if not options:
-        (found,) = xlruntime.load(bundle, threads=1).surprisal([text])
+    if "--segment-len" not in options:
+        bos = {"bos": ord(" ")} if options else {}
+        (found,) = xlruntime.load(bundle, threads=1).surprisal([text], **bos)
         assert (list(found.words), found.text) == (words, text)
         for column in ("tokens", "scored_tokens", "complete"):
             assert getattr(found, column).tolist() == [record[column] for record in records]
@@ -128,40 +126,33 @@ def test_units_add_up_to_their_document(
         assert [text[start:end] for start, end in zip(found.starts, found.ends, strict=True)] == words
 
 
-@pytest.fixture
-def bpe(tmp_path: Path) -> Path:
-    """Return a tokenizer whose tokens begin with the space before a word, span several words, or are white space."""
+def test_words_of_a_tokenizer(words_bundle: Callable[..., Path], score: Score) -> None:
+    """Count a token that begins with a space for the word after it, also if it is only white space."""
     tokenizers = pytest.importorskip("tokenizers")
     symbols = [*"Ġtheofsanb", "Ċ", "th", "the", "Ġthe", "of", "Ġof", "Ġofs", "ĊĊ", "Ġb", "Ċs"]
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("o", "f"), ("Ġ", "of"), ("Ċ", "Ċ"), ("Ġ", "b"), ("Ċ", "s")]
     ids = {symbol: n for n, symbol in enumerate(dict.fromkeys(symbols))}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    return tmp_path / "tokenizer.json"
-
-
-def test_words_of_a_tokenizer(words_bundle: Callable[..., Path], bpe: Path, score: Score) -> None:
-    """Count a token that begins with a space for the word after it, also if it is only white space."""
-    bundle, text = words_bundle("tokenizers", bpe), "the of\n\nof b the"
-    tokens = score("-", "--per", "token", stdin=text.encode(), bundle=bundle).succeeded().records
+    bundle, text = words_bundle(tokenizer), "the of\n\nof b the"
+    tokens = score("-", "--per", "token", stdin=text.encode(), bundle=bundle).succeeded().objects
     assert [text[record["start"] : record["end"]] for record in tokens] == [" of", "\n\n", "of", " b", " the"]
-    words = score("-", "--per", "word", stdin=text.encode(), bundle=bundle).succeeded().records
+    words = score("-", "--per", "word", stdin=text.encode(), bundle=bundle).succeeded().objects
     assert [record["word"] for record in words] == ["the", "of", "of", "b", "the"]
     assert [record["tokens"] for record in words] == [1, 1, 2, 1, 1]
     assert [record["scored_tokens"] for record in words] == [0, 1, 2, 1, 1]
     nats = [-record["log_prob"] for record in tokens]
     assert [record["nats"] for record in words] == pytest.approx([None, nats[0], nats[1] + nats[2], nats[3], nats[4]])
-    lines = score("-", "--per", "line", stdin=text.encode(), bundle=bundle).succeeded().records
+    lines = score("-", "--per", "line", stdin=text.encode(), bundle=bundle).succeeded().objects
     assert [record["tokens"] for record in lines] == [3, 0, 3]  # "\n\n" counts where it begins
     assert [record["context"] for record in lines] == [1, None, 3]
-    lines = score("-", "--per", "line", stdin=b"the of\ns of", bundle=bundle).succeeded().records
+    lines = score("-", "--per", "line", stdin=b"the of\ns of", bundle=bundle).succeeded().objects
     assert [(record["tokens"], record["bytes"]) for record in lines] == [(2, 7), (2, 4)]  # "\ns" counts for the second
 
 
 def test_rank_entropy_and_alternatives(bundle: Path, score: Score) -> None:
-    shown = score("-", "--per", "token", "--top", "3", stdin=TEXT.encode()).succeeded().records
-    plain = score("-", "--per", "token", "--top", "0", stdin=TEXT.encode()).succeeded().records
+    shown = score("-", "--per", "token", "--top", "3", stdin=TEXT.encode()).succeeded().objects
+    plain = score("-", "--per", "token", "--top", "0", stdin=TEXT.encode()).succeeded().objects
     (part, *_) = xlruntime.load(bundle, threads=1).score_tokens([TEXT.encode()], detail=3)
     assert part.rank is not None and part.entropy is not None and part.top_log_probs is not None
     first = shown[0]
@@ -181,7 +172,7 @@ def test_files_are_the_same_each_time(score: Score, texts: list[Path], tmp_path:
         score(*texts, "-o", tmp_path / name, "--batch-size", "2").succeeded()
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
     assert "tokens_per_second" not in (tmp_path / "a.jsonl").read_text()
-    assert all("tokens_per_second" in record for record in score(*texts, "--json").succeeded().records)
+    assert all("tokens_per_second" in record for record in score(*texts, "--json").succeeded().objects)
 
 
 def test_numbers_that_json_does_not_have(score: Score, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +182,7 @@ def test_numbers_that_json_does_not_have(score: Score, monkeypatch: pytest.Monke
         return {"log_prob": step(self, *arguments)["log_prob"] - 1000}
 
     monkeypatch.setattr(xlruntime.Model, "step", unlikely)
-    assert score("-", "--json", stdin=b"text").succeeded().records[0]["perplexity"] is None
+    assert score("-", "--json", stdin=b"text").succeeded().objects[0]["perplexity"] is None
     (row,) = csv.DictReader(io.StringIO(score("-", "--format", "csv", stdin=b"text").succeeded().out))
     assert row["perplexity"] == ""
 
@@ -199,12 +190,12 @@ def test_numbers_that_json_does_not_have(score: Score, monkeypatch: pytest.Monke
 def test_closing_summary(score: Score, texts: list[Path]) -> None:
     """Print mean and standard error over documents, and the figure of all together."""
     shown = score(*texts, "--json").succeeded()
-    values = [record["bits_per_byte"] for record in shown.records]
+    values = [record["bits_per_byte"] for record in shown.objects]
     mean = sum(values) / len(values)
     error = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
-    together = sum(record["bits"] for record in shown.records) / sum(r["scored_bytes"] for r in shown.records)
+    together = sum(record["bits"] for record in shown.objects) / sum(r["scored_bytes"] for r in shown.objects)
     (summary,) = shown.err.splitlines()
-    tokens = sum(record["tokens"] for record in shown.records)
+    tokens = sum(record["tokens"] for record in shown.objects)
     expected = (
         f"5 documents, {tokens} tokens: {together:.4f} bits per byte together, {mean:.4f} ± {error:.4f} a document ("
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def test_many_marks_take_linear_time() -> None:
 @pytest.mark.parametrize("options", [(), ("--segment-len", "3"), ("--segment-len", "200")], ids=" ".join)
 def test_regions_are_sums_of_their_tokens(options: tuple[str, ...], score: Score) -> None:
     marked, text = "The horse |raced\npast | the – barn|.\n".encode(), "The horse raced\npast the – barn.\n".encode()
-    shown = score("-", "--per", "region", *options, stdin=marked).succeeded().records
+    shown = score("-", "--per", "region", *options, stdin=marked).succeeded().objects
     assert list(shown[0]) == [
         *("document", "index", "region", "start", "end", "tokens", "scored_tokens", "complete", "words"),
         *("chars", "bytes", "scored_chars", "scored_bytes", "nats", "bits", "context"),
@@ -64,7 +63,7 @@ def test_regions_are_sums_of_their_tokens(options: tuple[str, ...], score: Score
     assert [record["region"] for record in shown] == ["The horse", "raced\npast", "the – barn", "."]
     assert [text[record["start"] : record["end"]].decode() for record in shown] == [r["region"] for r in shown]
     assert [record["words"] for record in shown] == [2, 2, 3, 0]  # a word that has begun before is not counted again
-    tokens = score("-", "--per", "token", *options, stdin=text).succeeded().records
+    tokens = score("-", "--per", "token", *options, stdin=text).succeeded().objects
     bounds = [1, 9, 20, 33, len(text)]
     sums = [-sum(t["log_prob"] for t in tokens[a - 1 : b - 1]) for a, b in itertools.pairwise(bounds)]
     assert [record["nats"] for record in shown] == [None, *map(pytest.approx, sums[1:])]
@@ -73,10 +72,10 @@ def test_regions_are_sums_of_their_tokens(options: tuple[str, ...], score: Score
 
 def test_entropies_of_words_and_regions(score: Score) -> None:
     """Show the entropy of the first token's prediction, and the sum over the tokens."""
-    tokens = score("-", "--per", "token", "--top", "0", stdin=b"The old man").succeeded().records
+    tokens = score("-", "--per", "token", "--top", "0", stdin=b"The old man").succeeded().objects
     entropy = [record["entropy_bits"] for record in tokens]  # of the bytes after the first
     for level, given in (("word", b"The old man"), ("region", b"The| old| man"), ("line", b"The old man")):
-        shown = score("-", "--per", level, "--top", "0", stdin=given).succeeded().records
+        shown = score("-", "--per", level, "--top", "0", stdin=given).succeeded().objects
         ends = [2, 6, 10] if level != "line" else [10]
         assert (shown[0]["entropy_first_bits"], shown[0]["entropy_sum_bits"]) == (None, None)
         for record, begin, end in zip(shown[1:], ends, ends[1:], strict=False):
@@ -97,10 +96,10 @@ APART = {
 def test_punctuation_is_apart(text: str, options: tuple[str, ...], score: Score) -> None:
     line = ("-", "--per", "word", "--bos", " ", *options)
     raw = text.encode()
-    shown = score(*line, "--set", "punctuation=apart", stdin=raw).succeeded().records
+    shown = score(*line, "--set", "punctuation=apart", stdin=raw).succeeded().objects
     assert [record["word"] for record in shown] == APART[text]
     assert [raw[record["start"] : record["end"]].decode() for record in shown] == APART[text]
-    whole = score(*line, stdin=raw).succeeded().records
+    whole = score(*line, stdin=raw).succeeded().objects
     assert sum(record["bits"] for record in shown) == pytest.approx(sum(record["bits"] for record in whole))
     assert "--set punctuation is for words" in score("-", "--set", "punctuation=apart", "--per", "line", stdin=raw).err
 
@@ -123,7 +122,7 @@ def test_regions_of_another_field(score: Score, tmp_path: Path) -> None:
         {"text": text, "regions": ""},
         {"text": text},
     )
-    shown = score(path, "--field", "text", "--per", "region", "--region-field", "regions").succeeded().records
+    shown = score(path, "--field", "text", "--per", "region", "--region-field", "regions").succeeded().objects
     found: dict[str, list[str]] = {}
     for record in shown:
         found.setdefault(record["document"].rsplit(":")[-1], []).append(record["region"])
@@ -134,7 +133,7 @@ def test_regions_of_another_field(score: Score, tmp_path: Path) -> None:
 def test_marks_in_a_field_of_json_lines(score: Score, tmp_path: Path) -> None:
     path = lines_of(tmp_path, {"text": "one| two"}, {"text": "a||b"}, {"text": "three"})
     shown = score(path, "--field", "text", "--per", "region")
-    assert [record["region"] for record in shown.records] == ["one", "two", "three"]
+    assert [record["region"] for record in shown.objects] == ["one", "two", "three"]
     assert f"{path}:2: region 2 is empty. Remove a mark." in shown.err
     assert shown.code == 1
 
@@ -160,17 +159,3 @@ def test_regions_that_do_not_fit(given: Any, what: str) -> None:
 def test_marked_texts_have_the_limit_of_whole_documents(score: Score, tmp_path: Path) -> None:
     shown = score("-", "--per", "region", "--set", "max_document_bytes=8", stdin=b"too long|for it")
     assert shown.code == 1 and "standard input: " in shown.err
-
-
-def test_interrupted_regions_resume(
-    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: Callable[..., None]
-) -> None:
-    path = tmp_path / "text"
-    path.write_bytes(b"The horse |raced past | the barn|. " * 10)
-    line = (path, "--per", "region", "--bos", " ", "--boundary", "corrected")
-    score(*line, "-o", tmp_path / "whole.csv").succeeded()
-    with monkeypatch.context() as patch:
-        stopping(patch, 20)
-        assert score(*line, "-o", tmp_path / "cut.csv", "--set", "save_every=0").code == 130
-    score(*line, "-o", tmp_path / "cut.csv", "--resume").succeeded()
-    assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()

@@ -16,15 +16,16 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.invoking import Finished
 from tests.reliability.kill_and_resume import Outcome, Runs
-from tests.scoring.conftest import Killed, Score, Scored, interrupted
+from tests.scoring.conftest import Killed, Score, interrupted
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.resume import SavedRun
 from xlexport.terminal import INTERRUPTED
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 
-def go_on_to_the_end(score: Score, stop_after: Callable[[int], None], output: Path, *arguments: str | Path) -> Scored:
+def go_on_to_the_end(score: Score, stop_after: Callable[[int], None], output: Path, *arguments: str | Path) -> Finished:
     """Stop a run in this process at each of its states in turn, and continue it every time."""
     partial, state = (output.with_name(f"{output.name}.{name}") for name in ("partial", "partial.state"))
     stops = 0
@@ -64,6 +65,9 @@ LENGTHS = ((40, 3), (0, 60), (9, 30), (100, 1), (3, 0), (0, 20), (8, 8))  # of c
             for options in IN_FILES
             for ending, source in (("jsonl", "bytes"), ("csv", "text"))
         ),
+        (("--per", "word", "--bos", r"\n", "--boundary", "corrected", "--top", "0"), "csv", "bytes"),
+        (("--per", "region", "--bos", " ", "--boundary", "corrected"), "csv", "marks"),
+        (("--per", "word"), "parquet", "bytes"),
         *((options, ending, "rows") for options, ending in zip(IN_ROWS, ("jsonl", "csv") * 2, strict=True)),
     ],
 )
@@ -72,18 +76,21 @@ def test_stopped_after_any_state(
     ending: str,
     source: str,
     bundle: Path,
-    words_bundle: Callable[[str, Path], Path],
+    words_bundle: Callable[..., Path],
     score: Score,
     texts: list[Path],
     stop_after: Callable[[int], None],
     at_each_step: None,
     tmp_path: Path,
 ) -> None:
+    if ending == "parquet":
+        pytest.importorskip("pyarrow", reason="needs pyarrow")
     given: list[Path | str] = [*texts, tmp_path / "absent"]
     if source == "text":  # of characters, whose offsets differ from those of bytes
         vocabulary = Vocabulary("characters", (*"abcdefghijklmnopqrstuvwxyz _",), unk="_")
-        (tmp_path / "vocabulary.json").write_text(vocabulary.to_json(), "utf-8")
-        bundle = words_bundle("vocabulary", tmp_path / "vocabulary.json")
+        bundle = words_bundle(vocabulary)
+    if source == "marks":
+        texts[0].write_bytes(b"The horse |raced past | the barn|. " * 5)
     if source == "rows":
         before, text = "Die Suppe war süß. " * 6, "Es war so. " * 6
         rows = [
@@ -146,6 +153,7 @@ def stopped(score: Score, texts: list[Path], at_each_step: None, tmp_path: Path)
         (("--top", "1"), "--top was not given, now 1"),
         (("--mem-len", "9"), "mem_len was 12, now 9"),
         (("--batch-size", "2"), "--batch-size was 1, now 2"),
+        (("--bos", " "), "--bos was not given, now "),
         (("--context-field", "other"), "--context-field was before, now other"),
         (("--keep", "n"), "--keep was not given, now n"),
         (("--set", "separator=x"), "--set separator after contexts was ' ', now 'x'"),
@@ -178,23 +186,23 @@ def test_what_changed_is_refused_with_the_reason(
     before = {path.name: path.read_bytes() for path in tmp_path.glob("out.*")}
     match changed:
         case ("another file",):
-            refusal = score(*files, tmp_path / "absent", *line, "--resume").refusal
+            refusal = score(*files, tmp_path / "absent", *line, "--resume").error
         case ("another order",):
-            refusal = score(*files[::-1], *line, "--resume").refusal
+            refusal = score(*files[::-1], *line, "--resume").error
         case ("another content",):
             files[0].write_text(f"{item}\n" * 3)
-            refusal = score(*files, *line, "--resume").refusal
+            refusal = score(*files, *line, "--resume").error
             files[0].write_text(f"{item}\n" * 2)
         case ("another bundle",):
             other = bundle.parents[1] / "pre_lnorm_same_length_zeros" / "bundle"
-            refusal = score(*files, *line, "--resume", bundle=other).refusal
+            refusal = score(*files, *line, "--resume", bundle=other).error
         case ("another NumPy",):
             with monkeypatch.context() as patch:
                 patch.setattr("numpy.__version__", "1.0")
-                refusal = score(*files, *line, "--resume").refusal
+                refusal = score(*files, *line, "--resume").error
         case _:
             kept = line[:-2] if changed[0] == "--context-field" else line
-            refusal = score(*files, *kept, *changed, "--resume").refusal
+            refusal = score(*files, *kept, *changed, "--resume").error
     assert reason in refusal and "start again with --force" in refusal
     assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
 
@@ -204,17 +212,17 @@ def test_remains_that_are_broken(stopped: Path, score: Score, texts: list[Path])
     arguments = (*texts, "-o", stopped, "--resume", "--per", "token")
     content, saved = partial.read_bytes(), state.read_bytes()
     partial.write_bytes(content[:100])
-    assert "100 bytes, but " in score(*arguments).refusal
+    assert "100 bytes, but " in score(*arguments).error
     partial.write_bytes(content)
     state.write_bytes(saved[:-1] + bytes([saved[-1] ^ 1]))
-    assert "damaged since it was saved" in score(*arguments).refusal
+    assert "damaged since it was saved" in score(*arguments).error
     state.write_bytes(saved)
     score(*arguments).succeeded()
 
 
 def test_nothing_is_replaced_unasked(stopped: Path, score: Score, texts: list[Path], tmp_path: Path) -> None:
     arguments = (*texts, "-o", stopped, "--per", "token")
-    line = score(*arguments).refusal
+    line = score(*arguments).error
     assert (
         f"{stopped}.partial: of a run that was interrupted. Continue with --resume, or start again with --force."
         in line
@@ -222,7 +230,7 @@ def test_nothing_is_replaced_unasked(stopped: Path, score: Score, texts: list[Pa
     score(*arguments, "--force").succeeded()
     assert [path.name for path in tmp_path.glob("out*")] == ["out.jsonl"]
     assert f"{stopped}: a file is there already. Add --force to replace it, or give another path." in (
-        score(*arguments).refusal
+        score(*arguments).error
     )
     done = stopped.stat()
     shown = score(*arguments, "--resume").succeeded()
@@ -253,7 +261,7 @@ def test_wrong_options_are_refused_before_inputs_are_read(
         raise AssertionError("inputs are read to recognize them later, which may take minutes")
 
     monkeypatch.setattr("xlexport.scoring.run.describe_run", read)
-    assert "--bos" in score(*texts, "--bos", "no token", "-o", tmp_path / "out.csv").refusal
+    assert "--bos" in score(*texts, "--bos", "no token", "-o", tmp_path / "out.csv").error
 
 
 def test_nothing_scored_leaves_no_file(score: Score, tmp_path: Path) -> None:
@@ -262,7 +270,7 @@ def test_nothing_scored_leaves_no_file(score: Score, tmp_path: Path) -> None:
     assert shown.code == 1
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
     folder = tmp_path / "absent"
-    line = score(tmp_path / "empty", "-o", folder / "out.csv").refusal
+    line = score(tmp_path / "empty", "-o", folder / "out.csv").error
     assert line == f"Error: {folder}: no such folder to write out.csv into. Create it first."
 
 
@@ -281,7 +289,7 @@ def test_errors_name_the_file_that_was_given(
         monkeypatch.setattr("xlexport.scoring.resume.write_state", fail)
     else:
         monkeypatch.setattr("os.fsync", fail)
-    line = score(*texts, "-o", tmp_path / "out.csv", "--set", "save_every=0").refusal
+    line = score(*texts, "-o", tmp_path / "out.csv", "--set", "save_every=0").error
     assert line == f"Error: {tmp_path}/out.csv: Permission denied. Check its permissions."
 
 

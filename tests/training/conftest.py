@@ -15,11 +15,6 @@ SMALL = TransformerXLConfig(
 
 
 @pytest.fixture
-def small_config() -> TransformerXLConfig:
-    return SMALL
-
-
-@pytest.fixture
 def make_model() -> Callable[..., TransformerXL]:
     """Make a small model in evaluation mode in which every weight counts: none is zero or tiny."""
 

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from xltraining.config_fields import ModelConfig
+from xltraining.language_model import LanguageModel
 from xltraining.loop.train import TrainingConfig, TrainingResult, train
 from xltraining.reformer import ReformerConfig
 
-__all__ = ["REFORMER", "TEXT", "equal", "quiet", "read_log", "resumed_like_whole", "run", "stop_at"]
+__all__ = ["REFORMER", "TEXT", "equal", "quiet", "read_log", "resumed_like_whole", "run", "saved_bytes", "stop_at"]
 
 TEXT = b"one potato, two potatoes, three potatoes, four; " * 40
 REFORMER = ReformerConfig(
@@ -102,7 +103,8 @@ def resumed_like_whole(
         run(config, changed or training, parts, files, on_step=stop_at(stop))
         raise AssertionError("the run was not stopped")
     except InterruptedError:
-        pass
+        with (parts / "log.jsonl").open("a") as log:
+            log.write('{"step": 15, "bits_per')  # cut off in the middle of a line
     run(config, changed or training, parts, files, resume=True)
     assert read_log(parts) == read_log(whole)
     expected, resumed = (torch.load(out / "checkpoint.pt", weights_only=True) for out in (whole, parts))
@@ -112,3 +114,18 @@ def resumed_like_whole(
     assert {path.name for path in parts.iterdir()} == {path.name for path in whole.iterdir()}
     assert abs((parts / "checkpoint.pt").stat().st_size - (whole / "checkpoint.pt").stat().st_size) < 2000
     return dict(resumed)
+
+
+def saved_bytes(model: LanguageModel, tokens: Tensor, targets: Tensor) -> int:
+    """Return the bytes of the distinct tensors that wait for the backward pass of a loss."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, torch.nn.Parameter) and tensor.grad_fn is not None:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model.loss(model(tokens)[0], targets)
+    assert loss.requires_grad
+    return sum(kept.values())

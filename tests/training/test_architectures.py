@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.helpers.gated import Gated, GatedConfig
 from tests.training.runs import resumed_like_whole
 from xltraining.architectures import architecture_names, architecture_of, config_from, new_model, register, unregister
-from xltraining.checkpoint import build_model, load_checkpoint, save_checkpoint
+from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.errors import CheckpointError, ConfigError
 from xltraining.loop.train import TrainingConfig
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
@@ -52,19 +51,6 @@ def test_it_trains_and_resumes_like_an_uninterrupted_run(gated: str, tmp_path: P
     training = TrainingConfig(batch_size=2, warmup_steps=1, log_every=1, threads=1, steps=4, checkpoint_every=2)
     state = resumed_like_whole(GatedConfig(), training, tmp_path, [text], stop=3)["training"]
     assert state["memory"]["state"].shape == (2, 12)
-
-
-def test_checkpoint_as_file_and_as_folder(gated: str, tmp_path: Path) -> None:
-    config = GatedConfig(n_token=11)
-    model = new_model(config)
-    for path in (tmp_path / "model.pt", tmp_path / "model"):
-        save_checkpoint(path, config, model.state_dict(), dtype=torch.float16)
-        found = load_checkpoint(path)
-        assert found.config == config
-        built = build_model(found)
-        assert isinstance(built, Gated)
-        for name, tensor in model.state_dict().items():
-            assert torch.equal(built.state_dict()[name], tensor.half().float())
 
 
 def test_checkpoint_of_an_architecture_that_is_not_registered(gated: str, tmp_path: Path) -> None:

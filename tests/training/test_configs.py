@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 
-from xltraining.config_fields import PlainFields, options_of, setting
+from xltraining.config_fields import PlainFields
 from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.errors import ConfigError
 from xltraining.reformer import Reformer, ReformerConfig
@@ -128,22 +127,6 @@ def test_all_problems_are_named_in_a_short_line(
     assert "\n" not in message and len(message) < 900
 
 
-def test_sizes_that_follow() -> None:
-    config = REFORMER(n_buckets=(4, 6), attn_layers=("lsh", "local", "full"), streams="mean")
-    assert (config.n_layer, config.buckets, config.rotation_columns, config.d_output) == (3, 24, 5, 256)
-    assert config.local_rows == 128 and config.chunk_multiple == 64
-    assert REFORMER(chunk_length=6, local_chunk_length=4).chunk_multiple == 12
-    assert REFORMER(chunk_length=6, local_chunk_length=4, attn_layers=("local",)).chunk_multiple == 4
-    assert REFORMER(rule="chunk", chunks_before=2, position="rotary", max_positions=0).chunks_before == 2
-    assert (XL(mem_len=5, same_length=True).window, XL(mem_len=5).window) == (5, None)
-
-    clusters = XL(n_token=100, d_model=12, cutoffs=(10, 30, 70), d_embed=64, div_val=4)
-    assert clusters.cluster_bounds == ((0, 10), (10, 30), (30, 70), (70, 100))
-    assert clusters.cluster_widths == (64, 16, 4, 1)
-    assert [clusters.has_projection(index) for index in range(4)] == [True] * 4
-    assert not any(XL(n_token=100, cutoffs=(10,)).has_projection(index) for index in range(2))
-
-
 def test_the_largest_sizes_are_within_those_of_torch_and_take_no_memory() -> None:
     """An untrusted file gives sizes before its tensors are compared with them."""
     with torch.device("meta"):
@@ -154,14 +137,3 @@ def test_the_largest_sizes_are_within_those_of_torch_and_take_no_memory() -> Non
     assert model.get_buffer(name).shape == Reformer(model.config).get_buffer(name).shape
     assert REFORMER(**ROTATIONS, n_buckets=(2048,)).rotation_columns == 1024
     assert REFORMER(attn_layers=("local",), n_buckets=(1 << 30,)).n_layer == 1
-
-
-@dataclass(frozen=True)
-class _Shape:
-    colour: Literal["red", "blue"] | None = setting(None, "Of the surface.")
-
-
-def test_setting_may_be_an_optional_choice() -> None:
-    option = options_of(_Shape)["colour"]
-    assert (option.kind, option.choices, option.optional) == ("choice", ("red", "blue"), True)
-    assert option.type_problem(None) is None and option.type_problem("green") is not None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.helpers.tiny import ENCODER_DECODER, tiny_encoder_decoder
+from tests.training.runs import saved_bytes
 from xltraining.data.pairs import PairsTask, read_pairs
 from xltraining.data.tasks import check_task
 from xltraining.encoder_decoder import EncoderDecoder
@@ -54,28 +55,14 @@ def test_gradients_equal_ordinary_backpropagation(pairs: Path, dropout: float) -
     assert ordinary["encoder.0.value.weight"].norm() > 1e-6
 
 
-def saved_tensors(model: EncoderDecoder, tokens: Tensor) -> int:
-    """Return how many tensors the backward pass of a model keeps."""
-    count = 0
-
-    def note(tensor: Tensor) -> Tensor:
-        nonlocal count
-        count += 1
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        model(tokens)
-    return count
-
-
 def test_reversible_run_keeps_only_the_last_streams(pairs: Path) -> None:
-    """Count the tensors that the backward pass needs: with recomputation they do not grow with the layers."""
+    """Compare what waits for the backward pass: with recomputation it does not grow with the layers."""
     kept: dict[tuple[bool, int], int] = {}
     for reversible in (False, True):
         for layers in (1, 4):
             model = EncoderDecoder(replace(ENCODER_DECODER, n_encoder_layer=layers, n_decoder_layer=layers)).train()
             model.reversible = reversible
-            kept[reversible, layers] = saved_tensors(model, task_of(pairs).batch(0)[0])
+            kept[reversible, layers] = saved_bytes(model, *task_of(pairs).batch(0))
     assert kept[True, 4] == kept[True, 1]
     assert kept[False, 4] > 2 * kept[False, 1]
 

@@ -9,12 +9,10 @@ from torch import Tensor
 
 from xltraining.reformer.lsh import (
     band_attention,
-    chunk_attention,
     draw_rotations,
     full_attention,
     hash_vectors,
     normalised_keys,
-    shared_full_attention,
 )
 
 H_D = 6  # d_head
@@ -146,20 +144,6 @@ def in_two_chunks(buckets: Tensor, chunk: int) -> tuple[list[list[set[int]]], li
     return covered, overflow
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 4])
-def test_without_overflow_band_is_the_papers_formula(rounds: int) -> None:
-    T, window = 64, 4
-    # Each bucket of a round holds at most W + 1 rows, so that no query has more than W before it.
-    places = torch.stack([torch.randperm(T, generator=torch.Generator().manual_seed(seed)) for seed in range(rounds)])
-    buckets = (places // (window + 1))[None, None]
-    query, value = vectors(1, 1, T, seed=5), vectors(1, 1, T, seed=6)
-    expected = united(query[0, 0], value[0, 0], all_of_bucket(buckets[0, 0]))
-    for lengths in ([T], [13] * 4 + [12]):
-        mixed, overflow = band_by_segments(query, value, buckets, lengths, window, T)
-        assert not overflow.any()
-        torch.testing.assert_close(mixed[0, 0], expected, atol=1e-12, rtol=0)
-
-
 def test_band_in_float32_survives_large_scores() -> None:
     """Check that large masks cause no rounding errors with scores of ±1000 and rows without keys."""
     query, value = vectors(1, 2, 64, seed=10) * 1000, vectors(1, 2, 64, seed=11)
@@ -181,21 +165,6 @@ def test_dropout_acts_on_probabilities() -> None:
     alone = torch.tensor([not covered_keys(buckets[0, 0], i, 4, 12)[0] for i in range(12)])
     assert 0 < alone.sum() < 12
     torch.testing.assert_close(doubled[0, 0], torch.where(alone[:, None], 1, 2) * plain[0, 0])
-
-
-@pytest.mark.parametrize("lengths", [[20], [1] * 20, [7, 9, 4]], ids=str)
-def test_full_attention_equals_the_direct_definition(lengths: list[int]) -> None:
-    """Compare with rule `band` with one bucket and a window as long as the reach."""
-    T, reach = 20, 6
-    query, value = vectors(1, 1, T, seed=16), vectors(1, 1, T, seed=17)
-    expected, _ = naive_band(query[0, 0], value[0, 0], torch.zeros(1, T, dtype=torch.int64), reach, reach)
-    parts, end = [], 0
-    for length in lengths:
-        start, end = max(0, end - reach), end + length
-        key = normalised_keys(query[:, :, start:end])
-        part = query[:, :, end - length : end]
-        parts.append(full_attention(part, key, value[:, :, start:end], reach=reach, dropout=keep))
-    torch.testing.assert_close(torch.cat(parts, dim=2)[0, 0], expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize(("itself", "reach", "chunk"), [(False, 9, 7), (True, 50, 5), (False, 50, 1)])
@@ -223,71 +192,6 @@ def test_full_attention_by_chunks_equals_its_definition(itself: bool, reach: int
     assert len(calls) == 2 * first == 2 * -(-S // chunk)
     assert max(queries for queries, _ in calls) == chunk
     assert max(keys for _, keys in calls) <= min(M + S, reach + chunk)
-
-
-def naive_chunk(
-    query: Tensor, value: Tensor, buckets: Tensor, chunk: int, before: int, self_mask: float
-) -> tuple[Tensor, list[list[int]]]:
-    """Compute rule `chunk` of one row and head, (T,h), and the keys of each query, repeated as they are counted."""
-    key, (R, T) = normalised_keys(query), buckets.shape
-    line = [(r, i) for r in range(R) for i in sorted(range(T), key=lambda i: (int(buckets[r, i]), i))]
-    chunks = [line[start : start + chunk] for start in range(0, R * T, chunk)]
-    totals, masses = torch.zeros(T, query.shape[1], dtype=torch.float64), torch.zeros(T, dtype=torch.float64)
-    seen: list[list[int]] = [[] for _ in range(T)]
-    for c, members in enumerate(chunks):
-        others = [j for back in range(before, -1, -1) for _, j in chunks[(c - back) % len(chunks)]]
-        for _, i in members:
-            for j in others:
-                if j <= i:
-                    # Relative to a row's score with itself; all other scores are at most 700 below it.
-                    weight = (torch.tensor(self_mask) if i == j else query[i] @ key[j]).exp()
-                    totals[i] += weight * value[j]
-                    masses[i] += weight
-                    seen[i].append(j)
-    return totals / masses[:, None], seen
-
-
-@pytest.mark.parametrize("before", [0, 1, 2])
-@pytest.mark.parametrize(("rounds", "count"), [(1, 4), (2, 5), (4, 16)])
-def test_chunk_equals_the_direct_definition(rounds: int, count: int, before: int) -> None:
-    query, value = vectors(2, 2, 24, seed=18), vectors(2, 2, 24, seed=19)
-    buckets = random_buckets(2, 2, rounds, 24, count=count)
-    mixed = chunk_attention(
-        query, normalised_keys(query), value, buckets, chunk=4, chunks_before=before, self_mask=-30.0, dropout=keep
-    )
-    for b in range(2):
-        for n in range(2):
-            expected, seen = naive_chunk(query[b, n], value[b, n], buckets[b, n], 4, before, -30.0)
-            torch.testing.assert_close(mixed[b, n], expected, atol=1e-12, rtol=0)
-            assert rounds == 1 or any(len(set(keys)) < len(keys) for keys in seen)  # counted once for each round
-
-
-def test_chunk_ignores_padding_rows() -> None:
-    """Check that rows of the extra bucket at the end change no other row's result."""
-    query, value = vectors(1, 1, 24, seed=20), vectors(1, 1, 24, seed=21)
-    buckets = random_buckets(1, 1, 2, 24, count=6)
-    buckets[..., 20:] = 6
-    results = []
-    for content in (0.0, 100.0):
-        query[:, :, 20:], value[:, :, 20:] = content, content
-        key = normalised_keys(query)
-        results.append(
-            chunk_attention(query, key, value, buckets, chunk=4, chunks_before=1, self_mask=-1e5, dropout=keep)
-        )
-    assert torch.equal(results[0][:, :, :20], results[1][:, :, :20])
-
-
-def test_shared_full_attention_sees_itself_by_the_mask() -> None:
-    query, value = vectors(1, 1, 5, seed=22), vectors(1, 1, 5, seed=23)
-    mixed = shared_full_attention(query, normalised_keys(query), value, self_mask=-1.0, dropout=keep)
-    for i in range(5):
-        scores = torch.stack(
-            [
-                *(query[0, 0, i] @ normalised_keys(query)[0, 0, j] for j in range(i)),
-                torch.tensor(-1.0, dtype=torch.float64),
-            ]
-        )
-        torch.testing.assert_close(mixed[0, 0, i], scores.softmax(0) @ value[0, 0, : i + 1], atol=1e-12, rtol=0)
 
 
 def test_rotations_have_unit_columns_and_are_nested() -> None:

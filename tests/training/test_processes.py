@@ -10,13 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.training.runs import quiet
 from xltraining.checkpoint import load_checkpoint
 from xltraining.errors import ConfigError
 from xltraining.language_model import LanguageModel
-from xltraining.loop.processes import Processes, joined_rows, split_rows
+from xltraining.loop.processes import Processes
 from xltraining.loop.train import TrainingConfig, train
 from xltraining.loop.updates import Updates
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
@@ -66,10 +65,7 @@ def difference(left: Path, right: Path) -> float:
 
 
 @pytest.mark.full
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 40)
-
+def test_two_processes_train_as_one(tmp_path: Path, text: Path) -> None:
     def run(name: str, resume: bool = False) -> None:
         train(MODEL, training(), [text], [], tmp_path / name, resume=resume, report=quiet)
 
@@ -111,9 +107,7 @@ def _stopped(text: Path, out: Path) -> None:
     train(MODEL, training(), [text], [], out, report=quiet, on_step=on_step)
 
 
-def test_groups_of_rows_give_the_update_of_the_whole_batch(tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 40)
+def test_groups_of_rows_give_the_update_of_the_whole_batch(tmp_path: Path, text: Path) -> None:
     for groups in (1, 2, 4):
         config = replace(training(), steps=3, micro_batches=groups, warmup_steps=0)
         train(replace(MODEL, dropout=0.0), config, [text], [], tmp_path / str(groups), report=quiet)
@@ -125,15 +119,3 @@ def test_rows_that_processes_cannot_divide_are_refused() -> None:
     model: LanguageModel = TransformerXL(MODEL)
     with pytest.raises(ConfigError, match="3 processes must divide micro_batches 2, which must divide batch_size 4"):
         Updates(model, training(), Processes(0, 3))
-
-
-def test_memory_is_cut_by_rows_and_joined_again() -> None:
-    memory = {"position": 7, "layers": [[torch.arange(12).view(4, 3), None], [torch.arange(4), torch.zeros(4, 0)]]}
-    parts = split_rows(memory, 2)
-    assert parts[1]["position"] == 7
-    assert parts[1]["layers"][0][0].tolist() == [[6, 7, 8], [9, 10, 11]]
-    again = joined_rows(parts)
-    assert again["layers"][0][1] is None
-    assert torch.equal(again["layers"][0][0], memory["layers"][0][0])
-    assert again["layers"][1][1].shape == (4, 0)
-    assert split_rows(None, 3) == [None, None, None]

@@ -194,23 +194,6 @@ def test_documents_end_at_the_last_position() -> None:
         model(tokens_of(1, 29), memory)
 
 
-def test_parameter_names() -> None:
-    """Check the names, because they are the format of checkpoints."""
-    model = Reformer(replace(SMALL, attn_layers=("local", "lsh"), attention_bias=True))
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    assert shapes["word_emb.weight"] == (20, 12)
-    assert shapes["positions.weights.0"] == (8, 4) and shapes["positions.weights.1"] == (16, 8)
-    assert shapes["norm.weight"] == (24,) and shapes["head.weight"] == (20, 24) and shapes["head.bias"] == (20,)
-    assert shapes["layers.1.attention.rotations"] == (2, 2, 6, 2)
-    both = {
-        f"attention.{name}" for name in ("norm.weight", "norm.bias", "value.weight", "output.weight", "output.bias")
-    }
-    both |= {f"feed_forward.{name}.{kind}" for name in ("norm", "inner", "outer") for kind in ("weight", "bias")}
-    for layer, own in ((0, {"query.weight", "key.weight"}), (1, {"query_key.weight", "rotations"})):
-        names = {name.split(".", 2)[2] for name in shapes if name.startswith(f"layers.{layer}.")}
-        assert names == both | {f"attention.{name}" for name in own}
-
-
 def test_initial_weights_and_rotations_follow_the_seeds() -> None:
     def fresh(seed: int, hash_seed: int) -> dict[str, Tensor]:
         torch.manual_seed(seed)

@@ -1,6 +1,5 @@
 """Reversible layers: the gradients of ordinary backpropagation, without its activations."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.training.reformers import make, tokens_of
+from tests.training.runs import saved_bytes
 from xltraining.reformer import Reformer, attention, lsh
 
 DROPPING: dict[str, Any] = {"dropout": 0.2, "dropatt": 0.1}
@@ -109,21 +109,6 @@ def test_frozen_parameters_get_no_gradient() -> None:
     assert largest_difference(ordinary, recomputed) < 1e-11
 
 
-def saved_bytes(forward: Callable[[], Tensor]) -> int:
-    """Return the bytes of the distinct tensors that wait for the backward pass."""
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, torch.nn.Parameter) and tensor.grad_fn is not None:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = forward()
-    assert loss.requires_grad
-    return sum(kept.values())
-
-
 def test_no_activations_wait_for_the_backward_pass() -> None:
     """Check this for any number of layers."""
     tokens, sizes = tokens_of(2, 30), {}
@@ -131,7 +116,7 @@ def test_no_activations_wait_for_the_backward_pass() -> None:
         for layers in (2, 8):
             model = make(attn_layers=("local", "lsh") * (layers // 2)).train()
             model.reversible = reversible
-            sizes[reversible, layers] = saved_bytes(lambda model=model: model.loss(model(tokens)[0], tokens))  # type: ignore[misc]
+            sizes[reversible, layers] = saved_bytes(model, tokens, tokens)
     assert sizes[True, 8] == sizes[True, 2] > 0
     assert sizes[False, 8] > 3 * sizes[False, 2]
 

@@ -44,11 +44,12 @@ def tokens_of(checkpoint: Checkpoint, text: bytes) -> Tensor:
 
 
 def test_samples_are_small_and_described() -> None:
+    """Read them, too: the names of their weights are the format of checkpoints."""
     assert BITS_OF_PROSE.keys() == set(NAMES)
     page = TRAINING.joinpath("README.md").read_text("utf-8")
     for name in NAMES:
         content = (SAMPLES / name / "checkpoint.pt").read_bytes()
-        assert len(content) < LARGEST
+        assert len(content) < LARGEST and sample(name).state_dict
         assert f"../{name}/checkpoint.pt" in page
         assert f"{len(content):,} bytes" in page and hashlib.sha256(content).hexdigest() in page
 

@@ -96,26 +96,6 @@ def test_ctrl_c_ends_an_evaluation_which_a_resume_repeats(tmp_path: Path, text: 
     assert all(torch.equal(tensor, whole[name]) for name, tensor in parts.items())
 
 
-def test_a_run_that_was_killed_resumes_from_its_checkpoint(tmp_path: Path, text: Path) -> None:
-    class Killed(BaseException):
-        pass
-
-    def kill(step: int) -> None:
-        if step == 14:
-            raise Killed
-
-    run(text, tmp_path / "whole")
-    with pytest.raises(Killed):
-        run(text, tmp_path / "killed", on_step=kill)
-    assert len(read_log(tmp_path / "killed")) == 14
-    with (tmp_path / "killed" / "log.jsonl").open("a") as log:
-        log.write('{"step": 15, "bits_per')  # cut off in the middle of a line
-    steps: list[int] = []
-    run(text, tmp_path / "killed", resume=True, on_step=steps.append)
-    assert steps == list(range(11, 41))
-    assert read_log(tmp_path / "killed") == read_log(tmp_path / "whole")
-
-
 def test_a_finished_run_resumes_to_its_end_and_starts_anew_without_its_checkpoint(tmp_path: Path, text: Path) -> None:
     training = replace(TRAINING, steps=3)
     first = run(text, tmp_path / "run", training)

@@ -10,7 +10,7 @@ from tests.helpers.tiers import thinned
 from tests.training.runs import REFORMER, quiet, read_log, run
 from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint
-from xltraining.errors import CheckpointError, ConfigError
+from xltraining.errors import CheckpointError
 from xltraining.evaluation import evaluate
 from xltraining.loop.train import TrainingConfig, train
 from xltraining.reformer import Reformer, ReformerMemory
@@ -84,24 +84,6 @@ def test_rule_chunk_resets_memory_at_every_segment(model: Reformer) -> None:
     assert new_model(TransformerXLConfig(n_layer=1)).memory_before(rows, 10**9) is rows
 
 
-def test_memory_as_plain_values_and_back(model: Reformer) -> None:
-    tokens = torch.arange(40).view(2, 20)
-    with torch.no_grad():
-        _, memory = model(tokens)
-        plain = model.plain_memory(memory)
-        back = model.memory_from_plain(plain, torch.device("cpu"))
-        assert torch.equal(model(tokens, back)[0], model(tokens, memory)[0])
-    assert back.position == 20
-    assert model.plain_memory(None) is model.memory_from_plain(None, torch.device("cpu")) is None
-    assert [type(part) for part in plain["layers"]] == [list, list, list]
-
-
-def test_a_segment_must_divide_the_positions(tmp_path: Path, text: Path) -> None:
-    with pytest.raises(ConfigError, match="tgt_len 24 must divide max_positions 64"):
-        run(replace(REFORMER, tgt_len=24), TRAINING, tmp_path / "run", [text])
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_resume_of_another_architecture_says_so(tmp_path: Path, text: Path) -> None:
     run(REFORMER, replace(TRAINING, steps=1), tmp_path / "run", [text])
     with pytest.raises(CheckpointError, match="architecture was reformer, is now transformer_xl; optimizer") as caught:
@@ -118,12 +100,3 @@ def test_a_run_from_before_a_setting_existed_resumes(tmp_path: Path, text: Path)
         del content["training"]["config"][name]
     torch.save(content, file)
     assert run(REFORMER, replace(TRAINING, steps=2), tmp_path / "run", [text], resume=True).step == 2
-
-
-def test_adafactor_keeps_rows_and_columns(tmp_path: Path, text: Path) -> None:
-    training = replace(TRAINING, steps=2, optimizer="adafactor")
-    saved = load_checkpoint(run(REFORMER, training, tmp_path / "run", [text]).checkpoint).training
-    assert saved is not None
-    states = saved["optimizer"]["state"].values()
-    assert {"row_var", "col_var"} <= {name for state in states for name in state}
-    assert not any("exp_avg" in state for state in states)

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.training.conftest import SMALL
 from xltraining.errors import ConfigError
-from xltraining.transformer_xl import TransformerXL, TransformerXLConfig, TransformerXLLayer
-from xltraining.transformer_xl.encodings import relative_shift
+from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 
 MakeModel = Callable[..., TransformerXL]
 
@@ -95,58 +95,12 @@ def test_against_the_paper_written_as_loops(make_model: MakeModel, changes: dict
         torch.testing.assert_close(hidden[row], expected, atol=2e-5, rtol=1e-5)
 
 
-def test_shift_puts_each_distance_under_its_key() -> None:
-    S, M = 4, 3
-    K = M + S
-    by_distance = torch.arange(K, -1, -1.0).expand(2, S, K + 1).contiguous()  # every score is its distance
-    shifted = relative_shift(by_distance)
-    assert shifted.data_ptr() - by_distance.data_ptr() == S * by_distance.element_size()  # a view, nothing is copied
-    for i in range(S):
-        for j in range(i + M + 1):
-            assert shifted[1, i, j] == i + M - j
-
-
-@pytest.mark.parametrize("segments", [[1] * 24, [24], [5, 7, 1, 11], [3] * 8])
-@pytest.mark.parametrize("pre_lnorm", [False, True])
-@torch.no_grad()
-def test_segments_with_enough_memory_equal_one_long_pass(
-    make_model: MakeModel, segments: list[int], pre_lnorm: bool
-) -> None:
-    model = make_model(pre_lnorm=pre_lnorm, mem_len=24, clamp_len=10)
-    tokens = tokens_of(2, 24)
-    torch.testing.assert_close(walk(model, tokens, segments)[0], model(tokens)[0], atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("segments", [[1] * 30, [7, 7, 7, 9], [8, 1, 21]])
 @torch.no_grad()
 def test_segmentation_does_not_matter_with_same_length(make_model: MakeModel, segments: list[int]) -> None:
     model = make_model(same_length=True, mem_len=6)
     tokens = tokens_of(2, 30)
     torch.testing.assert_close(walk(model, tokens, segments)[0], model(tokens)[0], atol=1e-5, rtol=1e-5)
-
-
-@torch.no_grad()
-def test_memory_is_the_inputs_of_the_layers(make_model: MakeModel) -> None:
-    model = make_model(mem_len=4, pre_lnorm=True)
-    first, second = tokens_of(2, 3), tokens_of(2, 3, seed=2)
-    _, memory = model(first)
-    assert [layer.shape for layer in memory] == [(2, 3, 12)] * 3
-    embedded = model.word_emb.clusters[0].table[torch.cat([first, second], dim=1)] * math.sqrt(12)
-    assert torch.equal(memory[0], embedded[:, :3])
-    _, memory = model(second, memory)
-    assert [layer.shape for layer in memory] == [(2, 4, 12)] * 3
-    assert torch.equal(memory[0], embedded[:, 2:])
-
-
-@torch.no_grad()
-def test_first_memory_of_zeros_is_attended_to(make_model: MakeModel) -> None:
-    tokens = tokens_of(2, 5)
-    empty, zeros = make_model(), make_model(first_memory="zeros")
-    assert [layer.shape for layer in empty.first_memory(2)] == [(2, 0, 12)] * 3
-    assert [layer.shape for layer in zeros.first_memory(2)] == [(2, 8, 12)] * 3
-    assert not any(layer.any() for layer in zeros.first_memory(2))
-    assert (empty(tokens)[0] - zeros(tokens)[0]).abs().max() > 1e-3
-    torch.testing.assert_close(zeros(tokens, empty.first_memory(2))[0], empty(tokens)[0])
 
 
 def test_gradient_stops_at_the_memory(make_model: MakeModel) -> None:
@@ -172,8 +126,8 @@ def test_evaluation_settings_leave_the_model_as_it_was(make_model: MakeModel) ->
         model.with_evaluation(mem_len=-1)
 
 
-def test_dropout_acts_in_training_only(small_config: TransformerXLConfig) -> None:
-    model = TransformerXL(replace(small_config, dropout=0.5, dropatt=0.5))
+def test_dropout_acts_in_training_only() -> None:
+    model = TransformerXL(replace(SMALL, dropout=0.5, dropatt=0.5))
     tokens = tokens_of(1, 6)
     assert not torch.equal(model.train()(tokens)[0], model(tokens)[0])
     assert torch.equal(model.eval()(tokens)[0], model(tokens)[0])

@@ -8,11 +8,9 @@ from __future__ import annotations
 import functools
 import http.server
 import json
-import os
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,22 +19,17 @@ import pytest
 
 from tests.conformance.run import run_case
 from tests.helpers.paths import EMPTY, ROOT, golden_bundle
+from tests.web_site.javascript import BROWSERS, WEB, Quiet, build, needs_chromium, needs_node, prepared, served
 from xlruntime import load
 
-WEB = ROOT / "runtime/js"
-INSTALLED = shutil.which("node") is not None and (WEB / "node_modules/onnxruntime-node").is_dir()
-PROGRAMS = {"chromium": ["chromium", "chromium-browser", "google-chrome"], "firefox": ["firefox", "firefox-esr"]}
-BROWSERS = {  # as conformance/browser.mjs finds them
-    name: any(map(os.path.exists, [os.environ.get(name.upper(), ""), *(f"/usr/bin/{program}" for program in programs)]))
-    for name, programs in PROGRAMS.items()
-}
-needs_node = pytest.mark.skipif(not INSTALLED, reason="needs Node, and `npm ci` in runtime/js")
-needs_chromium = pytest.mark.skipif(
-    not (INSTALLED and BROWSERS["chromium"]), reason="needs Chromium, Node, and `npm ci` in runtime/js"
-)
 WASM = WEBGPU = 5e-5  # nats: both round otherwise. With sines of a GPU, WebGPU would be off by 1e-3
 FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
 ROUNDING = 1e-15  # of sums in float64: scores, which are float32, are equal
+
+
+@pytest.fixture(scope="module")
+def compiled() -> None:
+    build()
 
 
 def run(*command: object, folder: Path = WEB) -> str:
@@ -45,12 +38,6 @@ def run(*command: object, folder: Path = WEB) -> str:
     )
     assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
     return result.stdout
-
-
-@pytest.fixture(scope="module")
-def built() -> None:
-    """Compile the package."""
-    run("npm", "run", "build")
 
 
 def test_the_lock_names_no_host() -> None:
@@ -66,7 +53,7 @@ def test_own_tests_pass() -> None:
 
 @pytest.mark.native
 @needs_node
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("compiled")
 def test_node_passes_the_kit_and_python_goes_on_from_its_states(kit: Path, tmp_path: Path) -> None:
     run("node", "conformance/run.mjs", kit, "--keep", tmp_path, "--within", ROUNDING, "--not", "eager_")
     run("node", "conformance/run.mjs", kit, "--only", "eager_", "--within", "1e-4")  # compared with PyTorch
@@ -78,7 +65,7 @@ def test_node_passes_the_kit_and_python_goes_on_from_its_states(kit: Path, tmp_p
 
 @pytest.mark.native
 @needs_node
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("browser", BROWSERS)
 def test_browsers_pass_the_kit_and_python_goes_on_from_their_states(browser: str, kit: Path, tmp_path: Path) -> None:
     if not BROWSERS[browser]:
@@ -90,28 +77,17 @@ def test_browsers_pass_the_kit_and_python_goes_on_from_their_states(browser: str
 
 @pytest.mark.native
 @needs_chromium
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("name", [EMPTY, "pre_lnorm_empty", "reformer_band", "two_rings", "late_reader"])
 def test_webgpu_passes_streams_and_states(name: str, kit: Path) -> None:
     for what in ("stream", "state"):
-        run(
-            "node",
-            "conformance/run.mjs",
-            kit,
-            "--browser",
-            "chromium",
-            "--device",
-            "webgpu",
-            "--only",
-            f"{what}_{name}",
-            "--within",
-            WEBGPU,
-        )
+        device = ("--browser", "chromium", "--device", "webgpu")
+        run("node", "conformance/run.mjs", kit, *device, "--only", f"{what}_{name}", "--within", WEBGPU)
 
 
 @pytest.mark.native
 @needs_chromium
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("compiled")
 def test_webgpu_names_an_operator_that_it_lacks(tmp_path: Path) -> None:
     shutil.copytree(golden_bundle("reformer_band"), tmp_path / "bundle")
     graph = onnx.load(tmp_path / "bundle/score.onnx", load_external_data=False)
@@ -147,18 +123,13 @@ def test_webgpu_names_an_operator_that_it_lacks(tmp_path: Path) -> None:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """Return a folder in which programs find the package and its peers."""
-    (tmp_path / "node_modules").mkdir()
-    for installed in (WEB / "node_modules").iterdir():
-        (tmp_path / "node_modules" / installed.name).symlink_to(installed)
-    (tmp_path / "node_modules/xlruntime").symlink_to(WEB)
+    """Return a folder in which programs find the package, its peers and a bundle."""
     (tmp_path / "bundle").symlink_to(golden_bundle(EMPTY))
-    return tmp_path
+    return prepared(tmp_path)
 
 
 @pytest.mark.native
 @needs_node
-@pytest.mark.usefixtures("built")
 def test_samples_for_node(package: Path) -> None:
     for sample in (ROOT / "samples/node").iterdir():
         assert len(sample.read_text("utf-8").splitlines()) <= 40
@@ -181,21 +152,13 @@ def address(package: Path) -> Iterator[str]:
     shutil.copyfile(ROOT / "samples/browser/index.html", package / "index.html")
     (package / "xlruntime").symlink_to(WEB / "dist")
     (package / "onnxruntime").symlink_to(WEB / "node_modules/onnxruntime-web/dist")
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(package)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    handler = functools.partial(Quiet, directory=str(package))
+    with served(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as found:
+        yield found
 
 
 @pytest.mark.native
 @needs_chromium
-@pytest.mark.usefixtures("built")
 def test_sample_for_browsers(address: str, package: Path) -> None:
     assert len((ROOT / "samples/browser/index.html").read_text("utf-8").splitlines()) <= 40
     (package / "look.mjs").write_text(
@@ -219,7 +182,6 @@ def test_sample_for_browsers(address: str, package: Path) -> None:
 
 @pytest.mark.native
 @needs_node
-@pytest.mark.usefixtures("built")
 def test_javascript_of_the_page(package: Path) -> None:
     """Run the blocks of the page as one module; comments show what the last one prints."""
     page = (ROOT / "docs/javascript.md").read_text("utf-8")

@@ -1,11 +1,15 @@
-"""Run JavaScript of a site in Node, with the packages of `runtime/js`."""
+"""Run JavaScript in Node with the packages of `runtime/js`, and serve folders to browsers."""
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,18 +18,32 @@ import pytest
 
 from tests.helpers.paths import ROOT
 
-__all__ = ["HERE", "WEB", "WORKER", "needs_chromium", "needs_node", "node", "prepared"]
+__all__ = [
+    "BROWSERS",
+    "HERE",
+    "WEB",
+    "WORKER",
+    "Quiet",
+    "build",
+    "needs_chromium",
+    "needs_node",
+    "node",
+    "prepared",
+    "served",
+]
 
 HERE = Path(__file__).parent
 WEB = ROOT / "runtime/js"
 WORKER = ROOT / "xlexport/web/worker"
 INSTALLED = shutil.which("node") is not None and (WEB / "node_modules/onnxruntime-node").is_dir()
-CHROMIUM = next(
-    (path for path in (os.environ.get("CHROMIUM"), "/usr/bin/chromium") if path and Path(path).exists()), ""
-)
+PROGRAMS = {"chromium": ["chromium", "chromium-browser", "google-chrome"], "firefox": ["firefox", "firefox-esr"]}
+BROWSERS = {  # as conformance/browser.mjs finds them
+    name: any(map(os.path.exists, [os.environ.get(name.upper(), ""), *(f"/usr/bin/{program}" for program in programs)]))
+    for name, programs in PROGRAMS.items()
+}
 needs_node = pytest.mark.skipif(not INSTALLED, reason="needs Node, and `npm ci` in runtime/js")
 needs_chromium = pytest.mark.skipif(
-    not (INSTALLED and CHROMIUM), reason="needs Chromium, Node, and `npm ci` in runtime/js"
+    not (INSTALLED and BROWSERS["chromium"]), reason="needs Chromium, Node, and `npm ci` in runtime/js"
 )
 
 
@@ -44,6 +62,20 @@ def prepared(folder: Path) -> Path:
         (modules / installed.name).symlink_to(installed)
     (modules / "xlruntime").symlink_to(WEB)
     return folder
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def served(server: http.server.ThreadingHTTPServer) -> Iterator[str]:
+    """Serve until the end of the block, which gets the address."""
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
 
 
 def node(program: str, folder: Path, request: dict[str, Any], timeout: float = 300) -> Any:

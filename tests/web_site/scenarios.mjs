@@ -95,14 +95,7 @@ export const scenarios = {
     await settled(page, request.texts[0]);
     const boxes = await page.evaluate(() => ["#text", "#editor"].map((name) => document.querySelector(name).getBoundingClientRect().height));
     const wide = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
-    return { ...(await seen(page)), boxes, wide };
-  },
-
-  // The lines of the field break where those of the coloured text do: the caret is drawn over its own token.
-  async aligns(page, request) {
-    await open(page, request);
-    await page.fill("#editor", request.texts[0]);
-    await settled(page, request.texts[0]);
+    // The lines of the field break where those of the coloured text do: the caret is drawn over its own token.
     const lines = await page.evaluate(() => {
       const tops = [...document.querySelectorAll("#text [data-t]")].map((span) => span.getBoundingClientRect().top);
       return new Set(tops.map(Math.round)).size;
@@ -115,7 +108,7 @@ export const scenarios = {
       editor.style.height = own;
       return [height, document.querySelector("#text").scrollHeight, parseFloat(getComputedStyle(editor).lineHeight)];
     });
-    return { lines, heights };
+    return { ...(await seen(page)), boxes, wide, lines, heights };
   },
 
   // Drop a book, watch it grow, and read it with the mouse and with the keys of a report.

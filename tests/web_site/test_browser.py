@@ -8,9 +8,7 @@ import math
 import os
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import pytest
 
 from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import BAND, EMPTY, ZEROS, golden_bundle
-from tests.web_site.javascript import HERE, WEB, needs_chromium, node, prepared
+from tests.web_site.javascript import HERE, WEB, Quiet, needs_chromium, node, prepared, served
 from xlexport.web.server import site_server
 from xlexport.web.site import write_site
 from xlruntime import Model, Sampling, load
@@ -53,19 +51,6 @@ def model() -> Model:
 def site(folder: Path) -> Path:
     write_site(BUNDLE, folder / "site", runtime=WEB)
     return folder / "site"
-
-
-@contextmanager
-def served(server: http.server.ThreadingHTTPServer) -> Iterator[str]:
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -120,17 +105,14 @@ def test_text_is_coloured_while_it_is_typed_and_changed(folder: Path, address: s
 
 @pytest.mark.parametrize("size", ["desktop", "telephone"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_is_pasted(size: str, theme: str, folder: Path, address: str, model: Model) -> None:
-    found = play(folder, address, "pastes", texts=[PARAGRAPHS], size=size, theme=theme)
-    check_numbers(found, PARAGRAPHS, bits_of(model, PARAGRAPHS))
+def test_text_is_pasted_and_its_colours_lie_under_its_characters(
+    size: str, theme: str, folder: Path, address: str, model: Model
+) -> None:
+    text = PARAGRAPHS + OLD * 7 + "Tomorrow, AVAW and fi fl ffi"
+    found = play(folder, address, "pastes", texts=[text], size=size, theme=theme)
+    check_numbers(found, text, bits_of(model, text))
     assert found["boxes"][0] == found["boxes"][1]
     assert found["wide"][0] <= found["wide"][1]  # nothing to scroll to the side
-
-
-@pytest.mark.parametrize("size", ["desktop", "telephone"])
-def test_colours_lie_under_their_characters(size: str, folder: Path, address: str) -> None:
-    text = (PARAGRAPHS + OLD * 7).replace("\u05e9\u05dc\u05d5\u05dd", "Tomorrow, AVAW and fi fl ffi")
-    found = play(folder, address, "aligns", texts=[text], size=size)
     field, below, line = found["heights"]
     assert found["lines"] > 8
     assert below - field == pytest.approx(line, abs=2)  # the text below has room for one line more

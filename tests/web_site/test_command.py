@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import http.client
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.paths import EMPTY, golden_bundle
+from tests.web_site.javascript import served
 from xlexport.web.server import HEADERS, site_server
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Invoke
 
 BUNDLE = golden_bundle(EMPTY)
 
@@ -62,12 +59,10 @@ def connection(tmp_path: Path) -> Iterator[http.client.HTTPConnection]:
         (tmp_path / "site" / name).write_text(name)
     (tmp_path / "secret").write_text("secret")
     server = site_server(tmp_path / "site")
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
-    yield connection
-    connection.close()
-    server.shutdown()
-    server.server_close()
+    with served(server):
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+        yield connection
+        connection.close()
 
 
 def ask(connection: http.client.HTTPConnection, path: str, **headers: str) -> http.client.HTTPResponse:
