@@ -210,6 +210,7 @@ def test_tables_that_do_not_match(invoke: Invoke, tmp_path: Path) -> None:
     assert "nan.csv:2: bits is 'nan', expected a number" in refusal("a", "nan")
     assert "columns.csv:2: no column 'bits', found only 'document', 'word'." in refusal("a", "columns")
     assert "no column 'item', found only" in refusal("a", "a", "--by", "item")
+    assert "no row of either table has the values of --where" in refusal("a", "word", "--where", "word=mouse")
     assert "without rows" in refusal("a", "none")
     assert "broken.csv:2: 2 cells, expected 4" in refusal("a", "broken")
     assert "missing.csv: No such file" in refusal("a", "missing")
