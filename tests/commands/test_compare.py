@@ -132,7 +132,8 @@ def test_conditions_in_one_table(id_field: tuple[str, ...], invoke: Invoke, tmp_
     by_index = invoke(*pair, "--by", "item", "--where", "index=3", "--json").succeeded().object
     assert by_index["n_items"] == 3
     for options, problem in {
-        ("--by", "item"): f"{words}:3: a second row of condition 'expected' with item '1'; the first is {words}:2.",
+        ("--by", "item"): f"{words}:3: a second row of condition 'expected' with item '1'; the first is {words}:2. "
+        "Add a column to --by, for instance index, or",
         ("--by", "word"): f"{words}:20: a second row of condition 'odd' with word 'He'",
         ("--by", "critical,index"): "no row of 'expected' has the critical and index of one of 'odd'",
         ("--pair", "condition=expected,od"): "no row has condition 'od', found only 'odd', 'other', 'expected'",
@@ -140,6 +141,7 @@ def test_conditions_in_one_table(id_field: tuple[str, ...], invoke: Invoke, tmp_
         ("--where", "itm=9"): "no column 'itm', found only 'document', 'item'",
     }.items():
         assert problem in invoke(*pair, *options).error
+    assert "Add a column to --by, or choose rows" in invoke(*pair, "--by", "index").error
 
 
 @pytest.mark.parametrize("level", ["document", "line", "word", "token"])

@@ -171,6 +171,7 @@ def test_prepare_then_train_then_a_checkpoint_with_its_words(invoke: Invoke, pro
         (("--tokenizer", "x", "--min-count", "2"), "--min-count: not with --tokenizer"),
         (("--unit", "bpe", "--lower-case"), "--lower-case: only for words and characters"),
         (("--unit", "bytes", "--vocab-size", "9"), "--vocab-size: there are 256 bytes"),
+        (("--unit", "bpe", "--vocab-size", "255"), "--vocab-size: subwords of bpe include the 256 bytes"),
         (("--clusters", "2", "--cutoffs", "3"), "--clusters: --cutoffs decides it"),
     ],
     ids=str,

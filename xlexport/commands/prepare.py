@@ -50,6 +50,8 @@ class TokenOptions:
             problems += [f"{name}: only for words and characters" for name, value in counting.items() if value]
         if self.unit == "bytes" and self.vocab_size is not None:
             problems.append("--vocab-size: there are 256 bytes")
+        if self.unit == "bpe" and self.vocab_size is not None and self.vocab_size < 256:
+            problems.append("--vocab-size: subwords of bpe include the 256 bytes")
         if self.clusters is not None and self.cutoffs is not None:
             problems.append("--clusters: --cutoffs decides it")
         if problems:

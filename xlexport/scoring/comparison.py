@@ -215,10 +215,11 @@ class Comparison:
             key = tuple(_text(values.get(column)) for column in self.by)
             if key in side:
                 which = ", ".join(f"{column} {shown(value)}" for column, value in zip(self.by, key, strict=True))
+                example = ", for instance index" if "index" in values and "index" not in self.by else ""
                 raise TextError(
                     f"{name}: a second row of {conditions.column} {shown(condition)} with {which}; the first is "
                     f"{side[key][0]}.",
-                    hint="Add a column to --by, for instance index, or choose rows with --where.",
+                    hint=f"Add a column to --by{example}, or choose rows with --where.",
                 )
             side[key] = name, values
         a, b = sides.values()
