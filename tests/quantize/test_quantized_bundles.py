@@ -14,7 +14,7 @@ from tests.helpers.manifests import edit_manifest, give_tokenizer
 from tests.helpers.paths import GOLDEN
 from xlexport.errors import QuantizationError
 from xlexport.quantize.run import QuantizeOptions, quantize
-from xlexport.verification.walked_text import verify_text
+from xlexport.verification.text import verify_text
 from xlruntime.model import load
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
@@ -24,7 +24,7 @@ OPTIONS = QuantizeOptions("float16", max_delta_bits=1.0, threads=1)
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a copy of a small bundle of 40 tokens, for which 90 tokens are text enough."""
-    monkeypatch.setattr("xlexport.quantize.gate_text.FEWEST_TOKENS", 90)
+    monkeypatch.setattr("xlexport.quantize.gate.FEWEST_TOKENS", 90)
     return Path(shutil.copytree(GOLDEN / "reformer_chunk" / "bundle", tmp_path / "source"))
 
 

@@ -135,7 +135,7 @@ def attention(
     from xlexport.analysis.attention import attention_by_distance, head_rows, require_attention
     from xlexport.architectures import architecture
     from xlexport.verification.eager import check_sizes
-    from xlexport.verification.walked_text import verify_ids
+    from xlexport.verification.text import verify_ids
 
     runtime_model = xlruntime.load(bundle, ops="none")  # for its tokenizer and settings; no graph runs
     require_attention(runtime_model.bundle.architecture, str(bundle))
