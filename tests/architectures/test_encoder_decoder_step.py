@@ -26,7 +26,7 @@ def test_sources_of_any_length_condition_the_target() -> None:
         tokens, targets = torch.tensor([[START, 8, 7, 9]] * B), torch.tensor([[8, 7, 9, 30]] * B)
         names = [entry.name for entry in step.encoded]
         encoded = {name: value for name, value in outputs(source=source).items() if name in names}
-        memory = {entry.input: torch.zeros(B, *entry.shape[1:]) for entry in step.memory}
+        memory = {entry.input: torch.zeros(B, *map(int, entry.shape[1:])) for entry in step.memory}
         position = torch.zeros(B, dtype=torch.int64)
         found = outputs(tokens=tokens, targets=targets, position=position, **encoded, **memory)["log_prob"]
         expected = model.log_probs(model(tokens, model.encode(source))[0], targets)
