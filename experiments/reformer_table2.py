@@ -19,8 +19,8 @@ import torch
 from experiments.running import print_rows
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint
 from xltraining.data.duplication import N_TOKEN, DuplicationTask, duplication_scores, sequence_length
+from xltraining.loop.train import TrainingRun
 from xltraining.reformer import Reformer, ReformerConfig
-from xltraining.train import TrainingRun
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["main"]

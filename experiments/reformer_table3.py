@@ -29,10 +29,10 @@ from benchmarks.sides import run_once
 from experiments.running import print_rows
 from xltraining.data.duplication import N_TOKEN
 from xltraining.layers.swapping import LayerStore
+from xltraining.loop.train import TrainingConfig, train
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.reformer.attention import Attention
 from xltraining.reformer.model import ReformerFeedForward
-from xltraining.train import TrainingConfig, train
 
 __all__ = ["MODELS", "SCALES", "Model", "cell", "main"]
 

@@ -27,7 +27,7 @@ from xltraining.errors import XltrainingError
 from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel
 from xltraining.loop.saved_run import saved_run
-from xltraining.train import train
+from xltraining.loop.train import train
 from xltraining.training_config import TrainingConfig
 from xltraining.transformer_xl import TransformerXL
 

@@ -28,7 +28,7 @@ from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError
 from xlexport.verification import verify
 from xlruntime.bundle_files import read_bundle
-from xltraining.train import TrainingConfig, train
+from xltraining.loop.train import TrainingConfig, train
 
 NAMES = ["transformer_xl", "encoder_decoder", "reformer"]
 LEAP = Option("leap", "integer", "How far to leap.", minimum=1)

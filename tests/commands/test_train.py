@@ -293,7 +293,7 @@ OF_REFORMER = ("--architecture", "reformer")
         (
             ("--n-layer", "2", "--set=model.clamp_len=4", *REFORMER),
             "--n-layer, model.clamp_len: only for --architecture transformer_xl, not reformer; "
-            "a Reformer's layers are the ones that attn_layers names.",
+            "attn_layers names a Reformer's layers.",
         ),
         (("--set=model.n_hashes=2",), "model.n_hashes: only for --architecture reformer, not transformer_xl."),
         (("--set=training.reversible=false",), "reversible: only for --architecture reformer or encoder_decoder."),

@@ -15,7 +15,7 @@ import torch
 
 from tests.training.runs import read_log, run
 from xltraining.checkpoint import load_checkpoint
-from xltraining.train import TrainingConfig
+from xltraining.loop.train import TrainingConfig
 from xltraining.transformer_xl import TransformerXLConfig
 
 if TYPE_CHECKING:

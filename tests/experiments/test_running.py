@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from experiments import reformer, running
 from experiments.__main__ import main
-from xltraining.train import train
+from xltraining.loop.train import train
 
 Run = Callable[..., Result]
 

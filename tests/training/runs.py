@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from xltraining.config_fields import ModelConfig
+from xltraining.loop.train import TrainingConfig, TrainingResult, train
 from xltraining.reformer import ReformerConfig
-from xltraining.train import TrainingConfig, TrainingResult, train
 
 __all__ = ["REFORMER", "TEXT", "equal", "quiet", "read_log", "resumed_like_whole", "run", "stop_at"]
 

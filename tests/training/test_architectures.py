@@ -13,7 +13,7 @@ from tests.training.runs import resumed_like_whole
 from xltraining.architectures import architecture_names, architecture_of, config_from, new_model, register, unregister
 from xltraining.checkpoint import build_model, load_checkpoint, save_checkpoint
 from xltraining.errors import CheckpointError, ConfigError
-from xltraining.train import TrainingConfig
+from xltraining.loop.train import TrainingConfig
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 

@@ -17,8 +17,8 @@ from xltraining.data.duplication import (
 )
 from xltraining.errors import ConfigError, DataError
 from xltraining.language_model import IGNORED
+from xltraining.loop.train import TrainingConfig, train
 from xltraining.reformer import ReformerConfig
-from xltraining.train import TrainingConfig, train
 
 WORD = 7
 LENGTH = sequence_length(WORD)

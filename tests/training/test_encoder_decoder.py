@@ -15,7 +15,7 @@ from xltraining.data.tasks import check_task
 from xltraining.encoder_decoder import EncoderDecoder
 from xltraining.encoder_decoder.config import END, FIRST_BYTE, PAD, START
 from xltraining.errors import ConfigError, DataError
-from xltraining.train import TrainingConfig
+from xltraining.loop.train import TrainingConfig
 
 PAIRS = "ab\tba\nabc\tcba\n\tx\nlonger one!\tlonger!!\n"
 

@@ -18,7 +18,7 @@ from xltraining.architectures import new_model
 from xltraining.data.images import ImageTask, image_bytes, random_images
 from xltraining.data.photos import central_crop, read_photos
 from xltraining.errors import ConfigError, DataError
-from xltraining.train import TrainingConfig, train
+from xltraining.loop.train import TrainingConfig, train
 
 pytest.importorskip("PIL", reason="photographs need Pillow, the extra images")
 

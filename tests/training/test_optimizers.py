@@ -14,8 +14,8 @@ from tests.training.conftest import SMALL
 from xltraining.data.tasks import text_task
 from xltraining.loop.optimizers import Optimizers, make_optimizers
 from xltraining.loop.processes import Processes
+from xltraining.loop.train import TrainingConfig
 from xltraining.loop.updates import Updates
-from xltraining.train import TrainingConfig
 from xltraining.training_config import learning_rate
 from xltraining.transformer_xl import TransformerXL
 

@@ -17,8 +17,8 @@ from xltraining.checkpoint import load_checkpoint
 from xltraining.errors import ConfigError
 from xltraining.language_model import LanguageModel
 from xltraining.loop.processes import Processes, joined_rows, split_rows
+from xltraining.loop.train import TrainingConfig, train
 from xltraining.loop.updates import Updates
-from xltraining.train import TrainingConfig, train
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 MODEL = TransformerXLConfig(
@@ -31,7 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 import torch.distributed as dist
 from tests.training.test_processes import MODEL, STEPS, training
-from xltraining.train import train
+from xltraining.loop.train import train
 
 text, out = Path(sys.argv[1]), Path(sys.argv[2])
 

@@ -20,7 +20,7 @@ from xltraining.config_fields import ModelConfig
 from xltraining.data.duplication import N_TOKEN
 from xltraining.errors import CheckpointError
 from xltraining.layers import swapping
-from xltraining.train import TrainingConfig
+from xltraining.loop.train import TrainingConfig
 
 TRANSFORMER_XL = replace(SMALL, n_token=256, n_layer=2, dropout=0.1)
 ROTARY = replace(REFORMER, position="rotary", max_positions=0)

@@ -19,8 +19,8 @@ from xltraining.errors import CheckpointWriteError, ConfigError
 from xltraining.layers import swapping
 from xltraining.layers.swapping import LayerStore
 from xltraining.loop.optimizers import make_optimizers
+from xltraining.loop.train import TrainingConfig, train
 from xltraining.reformer import Reformer, ReformerConfig
-from xltraining.train import TrainingConfig, train
 from xltraining.transformer_xl import TransformerXLConfig
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from tests.training.runs import quiet, read_log
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, DataError, TrainingDivergedError
 from xltraining.evaluation import evaluate
-from xltraining.train import TrainingConfig, TrainingResult, train
+from xltraining.loop.train import TrainingConfig, TrainingResult, train
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 MODEL = TransformerXLConfig(

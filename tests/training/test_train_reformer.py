@@ -12,8 +12,8 @@ from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.errors import CheckpointError, ConfigError
 from xltraining.evaluation import evaluate
+from xltraining.loop.train import TrainingConfig, train
 from xltraining.reformer import Reformer, ReformerMemory
-from xltraining.train import TrainingConfig, train
 from xltraining.transformer_xl import TransformerXLConfig
 
 TRAINING = TrainingConfig(

@@ -140,8 +140,8 @@ def train(
         check_picture(plot)
     from xltraining.data.tasks import check_task
     from xltraining.data.token_shards import is_prepared, read_prepared
-    from xltraining.train import TrainingConfig
-    from xltraining.train import train as run_training
+    from xltraining.loop.train import TrainingConfig
+    from xltraining.loop.train import train as run_training
 
     if resume:
         config, training_config, files, valid_files = _resumed(

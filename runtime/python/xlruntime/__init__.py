@@ -39,8 +39,9 @@ from .evaluation import EvaluationSettings
 from .load_options import LoadOptions
 from .memory import Memory
 from .model import Model, load
-from .sampling import GrowingText, Random, Sampling
+from .sampling import Random, Sampling
 from .scores import DocumentScore, TokenScores
+from .stops import GrowingText
 from .stream import NonFiniteScoreWarning, Scores, Stream
 from .translator import SearchOptions, Translation, Translator, load_translator
 from .words import WordScores

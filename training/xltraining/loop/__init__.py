@@ -1,1 +1,1 @@
-"""The parts of the training loop, which `xltraining.train` runs."""
+"""The training loop (`train.py`) and its parts."""

@@ -1,0 +1,79 @@
+"""Turn drawn tokens into text, which ends before the first stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .documents import Ids, Tokenizer
+
+__all__ = ["GrowingText"]
+
+BEFORE = 8  # tokens before new ones that decide how these look: white space between words
+PIECES = 64  # tokens after which a character that is not complete never will be
+REPLACEMENT = "\ufffd"
+
+
+class GrowingText:
+    """The text of a continuation, which ends before the first stop in it.
+
+    Attributes:
+        stopped: whether a stop was found; later tokens have no effect.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, before: Sequence[int] | Ids, stops: Sequence[str] = (), prompt: str = ""
+    ) -> None:
+        """Start after the tokens `before`.
+
+        Args:
+            prompt: the text of these tokens, if it is known: tokens do not show which white space it ended with.
+        """
+        self.stopped = False
+        self._tokenizer = tokenizer
+        self._stops = [stop for stop in stops if stop]
+        self._hold = max(map(len, self._stops), default=1) - 1  # characters that may belong to a stop
+        self._tokens = list(map(int, before[-BEFORE:]))
+        self._shown = len(self._tokens)  # tokens whose text is in `_text`
+        self._skip_space = prompt[-1:].isspace() and not self._decoded(self._tokens)[-1:].isspace()
+        self._text = ""  # text that was not returned yet
+
+    def add(self, token: int) -> str:
+        """Add a token, and return the text that is certain now."""
+        if self.stopped:
+            return ""
+        self._tokens.append(token)
+        self._take(final=False)
+        return self._released(len(self._text) - self._hold)
+
+    def end(self) -> str:
+        """Return the rest of the text."""
+        if self.stopped:
+            return ""
+        self._take(final=True)
+        return self._released(len(self._text))
+
+    def _take(self, final: bool) -> None:
+        """Move the text of new tokens to `_text`, if its last character is complete."""
+        before = self._decoded(self._tokens[: self._shown])
+        whole = self._decoded(self._tokens)
+        waits = whole.endswith(REPLACEMENT) and len(self._tokens) - self._shown < PIECES
+        if waits and not final:
+            return
+        fresh = whole[len(before) :] if whole.startswith(before) else self._decoded(self._tokens[self._shown :])
+        if fresh and self._skip_space:
+            fresh, self._skip_space = fresh.removeprefix(" "), False
+        self._text += fresh
+        del self._tokens[: max(len(self._tokens) - BEFORE, 0)]
+        self._shown = len(self._tokens)
+
+    def _released(self, certain: int) -> str:
+        """Return the beginning of the text up to a stop, or its `certain` part."""
+        places = [at for at in (self._text.find(stop) for stop in self._stops) if at >= 0]
+        if places:
+            self.stopped = True
+            certain = min(places)
+        text, self._text = self._text[: max(certain, 0)], self._text[max(certain, 0) :]
+        return text
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(tokens)) if tokens else ""
