@@ -116,7 +116,8 @@ def test_conditions_in_one_table(id_field: tuple[str, ...], invoke: Invoke, tmp_
     by_index = invoke(*pair, "--by", "item", "--where", "index=3", "--json").succeeded().object
     assert by_index["n_items"] == 3
     for options, problem in {
-        ("--by", "item"): f"{words}:3: a second row of condition 'expected' with item '1'; the first is {words}:2.",
+        ("--by", "item"): f"{words}:3: a second row of condition 'expected' with item '1'; the first is {words}:2. "
+        "Add a column to --by, for instance index, or",
         ("--by", "word"): f"{words}:20: a second row of condition 'odd' with word 'He'",
         ("--by", "critical,index"): "no row of 'expected' has the critical and index of one of 'odd'",
         ("--pair", "condition=expected,od"): "no row has condition 'od', found only 'odd', 'other', 'expected'",
@@ -124,6 +125,7 @@ def test_conditions_in_one_table(id_field: tuple[str, ...], invoke: Invoke, tmp_
         ("--where", "itm=9"): "no column 'itm', found only 'document', 'item'",
     }.items():
         assert problem in invoke(*pair, *options).error
+    assert "Add a column to --by, or choose rows" in invoke(*pair, "--by", "index").error
 
 
 @pytest.mark.parametrize("level", ["document", "line", "word", "token"])
@@ -194,6 +196,7 @@ def test_tables_that_do_not_match(invoke: Invoke, tmp_path: Path) -> None:
     assert "nan.csv:2: bits is 'nan', expected a number" in refusal("a", "nan")
     assert "columns.csv:2: no column 'bits', found only 'document', 'word'." in refusal("a", "columns")
     assert "no column 'item', found only" in refusal("a", "a", "--by", "item")
+    assert "no row of either table has the values of --where" in refusal("a", "word", "--where", "word=mouse")
     assert "without rows" in refusal("a", "none")
     assert "broken.csv:2: 2 cells, expected 4" in refusal("a", "broken")
     assert "missing.csv: No such file" in refusal("a", "missing")

@@ -247,11 +247,11 @@ OF_REFORMER = ("--architecture", "reformer")
         (
             ("--n-layer", "2", "--set=model.clamp_len=4", *REFORMER),
             "--n-layer, model.clamp_len: only for --architecture transformer_xl, not reformer; "
-            "a Reformer's layers are the ones that attn_layers names.",
+            "attn_layers names a Reformer's layers.",
         ),
         (("--set=model.n_hashes=2",), "model.n_hashes: only for --architecture reformer, not transformer_xl."),
         (("--set=training.reversible=false",), "reversible: only for --architecture reformer or encoder_decoder."),
-        ((*REFORMER, "--set=model.position=rotary", AXIAL), "axial_shape: only for position axial."),
+        ((*REFORMER, "--set=model.position=rotary", AXIAL), "axial_shape: only for position axial or axial_sum."),
         (
             (*OF_REFORMER, "--attn-layers", "full,local", "--set=model.n_hashes=2", "--set=model.redraw_hashes=false"),
             "n_hashes, redraw_hashes: only with lsh layers, but attn_layers is full,local.",
@@ -304,6 +304,8 @@ def test_positions_of_new_reformers_and_of_earlier_checkpoints() -> None:
     assert positions() == ("rotary", 0)
     assert positions(position="axial") == positions(axial_dims=(64, 192)) == ("axial", 8192)
     assert positions(axial_shape=(4, 8), d_model=8) == ("axial", 32)
+    assert positions(position="axial_sum") == ("axial_sum", 8192)
+    assert positions(position="axial_sum", axial_shape=(2, 4, 4), d_model=8) == ("axial_sum", 32)
     assert positions(position="sinusoid") == ("sinusoid", 0)
     assert positions(position="absolute", max_positions=512) == ("absolute", 512)
     with pytest.raises(ConfigError, match="max_positions must be the size of axial_shape, 8,192, found 9"):

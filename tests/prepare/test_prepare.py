@@ -174,6 +174,7 @@ def test_prepare_then_train_then_a_checkpoint_with_its_words(invoke: Invoke, pro
         (("--tokenizer", "x", "--min-count", "2"), "--min-count: leave it out, --tokenizer decides it"),
         (("--unit", "bpe", "--lower-case"), "--lower-case: only for words and characters"),
         (("--unit", "bytes", "--vocab-size", "9"), "--vocab-size: leave it out, there are 256 bytes"),
+        (("--unit", "bpe", "--vocab-size", "255"), "--vocab-size: give at least 256, as bpe includes all bytes"),
         (("--clusters", "2", "--cutoffs", "3"), "--clusters: leave it out, --cutoffs decides it"),
     ],
     ids=str,

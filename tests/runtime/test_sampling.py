@@ -57,6 +57,8 @@ def test_repetition_penalty_divides_positive_logits_and_multiplies_negative_ones
     penalised = np.exp([1.0, -2.0, 1.5, 0.9])
     np.testing.assert_allclose(found, penalised / penalised.sum(), rtol=0, atol=0.03)
     assert logits[0] == 2
+    largest = np.array([np.finfo(np.float32).max, -1, 0], np.float32)  # its product is not a float32
+    assert Sampling(repetition_penalty=1e-9).draw(largest, rng, [0, 1, 2]) == 0
     assert list(rule.recent(np.array([5, 6, 7]))) == [6, 7]
 
 
@@ -132,13 +134,17 @@ def test_all_sampling_options_out_of_range_are_listed() -> None:
     assert str(caught.value) == (
         "sampling: temperature is -1, at least 0 is needed; top_k is 0, at least 1 is needed; "
         "top_p is 1.5, expected more than 0 and at most 1; seed is -1, expected 0 to 18446744073709551615; "
-        "min_p is 2, expected 0 to 1; repetition_penalty is 0, expected a number above 0; "
+        "min_p is 2, expected 0 to 1; repetition_penalty is 0, expected 1e-9 to 1e9; "
         "repetition_window is 0, at least 1 is needed."
     )
 
 
 @pytest.mark.parametrize(
-    "settings", [{"temperature": float("nan")}, {"top_p": 0}, {"top_p": float("nan")}, {"seed": 2**64}]
+    "settings",
+    [
+        *({"temperature": float("nan")}, {"top_p": 0}, {"top_p": float("nan")}, {"seed": 2**64}),
+        {"repetition_penalty": 1e-300},
+    ],
 )
 def test_sampling_option_out_of_range_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match=next(iter(settings))):

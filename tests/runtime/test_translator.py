@@ -179,6 +179,17 @@ def test_beam_of_one_is_greedy_search() -> None:
     assert longer > 5  # a wider beam finds likelier targets
 
 
+def test_search_goes_on_while_a_longer_target_may_be_better() -> None:
+    """Let a short target end with 0.6, and a beginning of 0.3 go on with certainty: its penalty grows until the end."""
+    beam = Beam(SearchOptions(beams=2, length_penalty=1.0), END, 20)
+    rows, longest = np.array([[0.6, 0.3, 0.1]]), 0
+    while beam.extend(np.log(rows)):
+        longest = len(beam.ids[0])
+        rows = np.array([[1e-9, 1.0, 1e-9] if longest < 18 else [1.0, 1e-9, 1e-9]])
+    assert longest == 18 and beam.best.ids == (1,) * 18
+    assert beam.best.log_prob == pytest.approx(np.log(0.3), abs=1e-6)
+
+
 def test_equal_beginnings_are_ordered_by_their_ids() -> None:
     beam = Beam(SearchOptions(beams=3), END, LONGEST)
     equal: npt.NDArray[np.float64] = np.log(np.full((1, 4), 0.25))

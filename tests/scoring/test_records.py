@@ -187,6 +187,18 @@ def test_numbers_that_json_does_not_have(score: Score, monkeypatch: pytest.Monke
     assert row["perplexity"] == ""
 
 
+def test_alternatives_that_are_not_finite_are_null(score: Score, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = xlruntime.Model.step
+
+    def impossible(self: Any, *arguments: Any) -> Any:
+        outputs = dict(step(self, *arguments))
+        return outputs | {"top_log_probs": outputs["top_log_probs"] - math.inf}
+
+    monkeypatch.setattr(xlruntime.Model, "step", impossible)
+    (record,) = score("-", "--per", "token", "--top", 2, stdin=b"at").succeeded().records
+    assert [token["log_prob"] for token in record["top"]] == [None, None]
+
+
 def test_closing_summary(score: Score, texts: list[Path]) -> None:
     """Print mean and standard error over documents, and the figure of all together."""
     shown = score(*texts, "--json").succeeded()

@@ -206,7 +206,7 @@ def test_tokens(start: Start) -> None:
         ({"prompt": "a", "best_of": 4}, 400, "best_of: not supported"),
         ({"prompt": "a", "presence_penalty": 1}, 400, "presence_penalty: not supported here; use repetition_penalty."),
         ({"prompt": "a", "logit_bias": {"1": 2}}, 400, "logit_bias: not supported here."),
-        ({"prompt": "a", "repetition_penalty": 0}, 400, "repetition_penalty"),
+        ({"prompt": "a", "repetition_penalty": 1e-300}, 400, "repetition_penalty"),
         ({"prompt": "a", "stop": ["x"] * 65}, 400, "stop"),
         ({"prompt": "a" * 1000}, 413, "larger than 900 bytes"),
         ({"prompt": [1] * 120}, 413, "more than 110 numbers"),

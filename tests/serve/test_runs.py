@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -169,3 +170,22 @@ def test_texts_of_tokens_differ() -> None:
     assert len(set(texts.keys(list(range(256))))) == 256
     ids = TokenTexts(load(golden_bundle(CHUNK), threads=1).tokenizer)
     assert ids.keys([3, 14]) == ["3", "14"]
+
+
+def test_session_does_not_expire_while_a_request_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xlexport.serve import sessions
+    from xlexport.serve.limits import ServeLimits
+
+    now = 0.0
+    monkeypatch.setattr(sessions, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: 0))
+    evaluation = SimpleNamespace(full_document=False)
+    model: Any = SimpleNamespace(session_bytes=1, scheduler=SimpleNamespace(evaluation=evaluation))
+    store = sessions.SessionStore(ServeLimits())
+    session = store.create(model, ttl=10)
+    with store.changing(session.id):
+        now = 25.0
+        assert store.all() == [session]
+    now = 34.0  # it was used at the end of the request
+    assert store.get(session.id) is session
+    now = 45.0
+    assert not store.all()

@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from tests.training.conftest import SMALL
+from xltraining.data.tasks import text_task
 from xltraining.loop.optimizers import Optimizers, make_optimizers
+from xltraining.loop.processes import Processes
 from xltraining.loop.train import TrainingConfig
+from xltraining.loop.updates import Updates
 from xltraining.training_config import learning_rate
 from xltraining.transformer_xl import TransformerXL
 
@@ -44,6 +47,18 @@ def test_schedules_against_their_formulas(schedule: Schedule, expected: dict[int
     config = replace(TRAINING, schedule=schedule, steps=110, warmup_steps=10, learning_rate=0.2, min_lr_ratio=0.1)
     found = {step: learning_rate(config, step) / 0.2 for step in expected}
     assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "adafactor", "muon"])
+def test_all_weights_follow_the_schedule(optimizer: Optimizer) -> None:
+    """Make the first update of an endless warm-up, whose learning rate is almost nothing."""
+    config = replace(TRAINING, optimizer=optimizer, learning_rate=RATE, weight_decay=DECAY, warmup_steps=10**9)
+    updates = Updates(TransformerXL(MODEL).train(), config, Processes())
+    before = {name: weight.clone() for name, weight in updates.model.state_dict().items()}
+    text = torch.arange(256).repeat(4).to(torch.uint8)
+    updates.do(text_task(text, text[:0], config, MODEL.tgt_len), 0)
+    for name, weight in updates.model.state_dict().items():
+        torch.testing.assert_close(weight, before[name], atol=1e-7, rtol=0, msg=name)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

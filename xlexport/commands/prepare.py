@@ -50,6 +50,8 @@ class TokenOptions:
             problems += [f"{name}: only for words and characters" for name, value in counting.items() if value]
         if self.unit == "bytes" and self.vocab_size is not None:
             problems.append("--vocab-size: leave it out, there are 256 bytes")
+        if self.unit == "bpe" and self.vocab_size is not None and self.vocab_size < 256:
+            problems.append("--vocab-size: give at least 256, as bpe includes all bytes")
         if self.clusters is not None and self.cutoffs is not None:
             problems.append("--clusters: leave it out, --cutoffs decides it")
         if problems:

@@ -128,7 +128,8 @@ class Comparison:
         """Read the tables, and return the differences of all records together.
 
         Raises:
-            TextError: rows do not match, or a value is not a number; the message has the first such row.
+            TextError: rows do not match, or a value is not a number; the message has the first such row. Or there is
+                no pair.
         """
         conditions = self._conditions
         labels = ("A", "B") if conditions is None else (conditions.a, conditions.b)
@@ -139,6 +140,8 @@ class Comparison:
             if a is not None and b is not None:
                 summary.compared += 1
                 values[_text(record[self.items])].append((a, b))
+        if not summary.records:
+            raise TextError("no row of either table has the values of --where.", hint="Check --where.")
         if values:
             sides = [[statistics.fmean(side) for side in zip(*pairs, strict=True)] for pairs in values.values()]
             differences = [a - b for a, b in sides]
@@ -212,10 +215,11 @@ class Comparison:
             key = tuple(_text(values.get(column)) for column in self.by)
             if key in side:
                 which = ", ".join(f"{column} {shown(value)}" for column, value in zip(self.by, key, strict=True))
+                example = ", for instance index" if "index" in values and "index" not in self.by else ""
                 raise TextError(
                     f"{name}: a second row of {conditions.column} {shown(condition)} with {which}; the first is "
                     f"{side[key][0]}.",
-                    hint="Add a column to --by, for instance index, or choose rows with --where.",
+                    hint=f"Add a column to --by{example}, or choose rows with --where.",
                 )
             side[key] = name, values
         a, b = sides.values()

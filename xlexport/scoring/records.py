@@ -303,7 +303,9 @@ class Records:
     def _likeliest(self, tokens: _Tokens) -> dict[str, Any]:
         part = tokens.part
         assert part.top_ids is not None and part.top_log_probs is not None
-        ids, log_probs = part.top_ids.tolist(), part.top_log_probs.tolist()
+        values = part.top_log_probs.astype(object)
+        values[~np.isfinite(part.top_log_probs)] = None
+        ids, log_probs = part.top_ids.tolist(), values.tolist()
         texts = [tokens.text(row) for row in ids]
         if self._options.kind != "jsonl":
             columns = {}

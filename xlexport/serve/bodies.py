@@ -75,7 +75,7 @@ class SamplingBody(Body):
     top_k: int | None = Field(default=None, ge=-1, le=2**31)
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     min_p: float | None = Field(default=0.0, ge=0, le=1)
-    repetition_penalty: float | None = Field(default=1.0, gt=0, le=100)
+    repetition_penalty: float | None = Field(default=1.0, ge=1e-9, le=100)
     stop: str | Annotated[list[str], Field(max_length=64, fail_fast=True)] | None = None
     logprobs: int | None = Field(default=None, ge=0, le=10)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from .evaluation import EvaluationSettings
 __all__ = ["Random", "Sampling", "draw_tokens", "generate_full_document"]
 
 LARGEST_SEED = 2**64 - 1
+LARGEST_PENALTY = 1e9  # for repetitions; farther from 1, products of logits are not finite
 
 
 class Random:
@@ -74,8 +75,8 @@ class Sampling:
             problems.append(f"seed is {self.seed}, expected 0 to {LARGEST_SEED}")
         if not 0 <= self.min_p <= 1:
             problems.append(f"min_p is {self.min_p}, expected 0 to 1")
-        if not 0 < self.repetition_penalty < math.inf:
-            problems.append(f"repetition_penalty is {self.repetition_penalty}, expected a number above 0")
+        if not 1 / LARGEST_PENALTY <= self.repetition_penalty <= LARGEST_PENALTY:
+            problems.append(f"repetition_penalty is {self.repetition_penalty}, expected 1e-9 to 1e9")
         if self.repetition_window < 1:
             problems.append(f"repetition_window is {self.repetition_window}, at least 1 is needed")
         if problems:
@@ -91,14 +92,15 @@ class Sampling:
 
     def draw(self, logits: npt.NDArray[np.float32], rng: Random, recent: Sequence[int] = ()) -> int:
         """Draw one token id from logits (n_token,), after `recent` tokens."""
+        scores: npt.NDArray[np.floating[Any]] = logits
         if self.repetition_penalty != 1 and recent:
-            logits, penalty = logits.copy(), self.repetition_penalty
-            own = logits[list(recent)]
-            logits[list(recent)] = np.where(own < 0, own * penalty, own / penalty)
+            scores, penalty = logits.astype(np.float64), self.repetition_penalty
+            own = scores[list(recent)]
+            scores[list(recent)] = np.where(own < 0, own * penalty, own / penalty)
         if self.temperature == 0:
-            return int(logits.argmax())
+            return int(scores.argmax())
         with np.errstate(over="ignore"):  # a tiny temperature leaves minus infinity for all but the likeliest
-            probabilities = np.exp((logits.astype(np.float64) - logits.max()) / self.temperature)
+            probabilities = np.exp((scores.astype(np.float64) - scores.max()) / self.temperature)
         tokens = self._candidates(probabilities)
         reached = np.cumsum(probabilities if tokens is None else probabilities[tokens])  # added in order
         place = min(int(np.searchsorted(reached, rng.next() * reached[-1], side="right")), len(reached) - 1)

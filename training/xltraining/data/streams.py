@@ -49,6 +49,8 @@ class ByteText:
 
     def read(self, start: int, count: int) -> TokenIds:
         """Return `count` token ids (count,) from index `start`; after the last byte comes the first."""
+        if start + count <= len(self):  # without indices, which take eight times the memory of a whole text
+            return self._bytes[start : start + count].astype(np.int64)
         return self._bytes.take(np.arange(start, start + count), mode="wrap").astype(np.int64)
 
 

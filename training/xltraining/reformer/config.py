@@ -174,10 +174,10 @@ class ReformerConfig(ModelConfig):
         chosen = {"position": "axial" if axial else "rotary", **values}
         if chosen["position"] in ("sinusoid", "rotary"):
             return {"max_positions": 0, **chosen}
-        if chosen["position"] == "axial":
-            width = chosen.get("d_model", cls.d_model)
-            cells = math.prod(chosen.get("axial_shape", cls.axial_shape))
-            return {"max_positions": cells, "axial_dims": (width // 4, width - width // 4), **chosen}
+        if chosen["position"] in ("axial", "axial_sum"):
+            width, shape = chosen.get("d_model", cls.d_model), chosen.get("axial_shape", cls.axial_shape)
+            parts = (width // 4, width - width // 4) if chosen["position"] == "axial" else (width,) * len(shape)
+            return {"max_positions": math.prod(shape), "axial_dims": parts, **chosen}
         return chosen
 
     @classmethod
@@ -189,9 +189,10 @@ class ReformerConfig(ModelConfig):
             if idle and kind not in layers and set(_LAYERS).issuperset(layers):  # an unknown kind is reported elsewhere
                 yield f"{', '.join(idle)}: only with {kind} layers, but attn_layers is {','.join(layers)}"
         axes = [name for name in ("axial_dims", "axial_shape") if name in values]
-        if axes and values.get("position", "axial") != "axial":
-            yield f"{', '.join(axes)}: only for position axial"
-        elif axes:
+        position = values.get("position", "axial")
+        if axes and position not in ("axial", "axial_sum"):
+            yield f"{', '.join(axes)}: only for position axial or axial_sum"
+        elif axes and position == "axial":
             rows, widths = len(values.get("axial_shape", (0, 0))), len(values.get("axial_dims", (0, 0)))
             if rows != widths:
                 default = "" if len(axes) == 2 else " by default"
