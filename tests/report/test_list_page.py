@@ -234,6 +234,9 @@ def test_one_context(invoke: Invoke, contexts: Path) -> None:
     totals = [total["bits"] for total in scored(invoke, "document", GOLDEN, *options, "--keep", "")]
     assert [document["values"][1] for document in page.documents] == totals
     assert page.about["sides"][0][0] == "context: kitchen"
+    assert page.about["fields"] == ["id", CONTEXT]
+    kept = read_list(written(invoke, GOLDEN, *options, "--keep", "kitchen"))
+    assert kept.documents[0]["fields"] == ["He was in the kitchen."]
 
 
 def test_item_without_a_context_field_is_left_out(invoke: Invoke, tmp_path: Path) -> None:
