@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.export_cache import GRAPHS, Cache, cached_exports, code_digest, step_digest
+from tests.helpers.export_cache import GRAPHS, Cache, step_digest
 from tests.helpers.tiny import tiny_model
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
-from xlexport.export import onnx as emitter
 
 
 class Exporter:
@@ -70,14 +69,6 @@ def test_one_weight_is_enough_for_another_entry() -> None:
     assert step_digest(TransformerXLStep(model)) != before
 
 
-def test_other_sources_are_another_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = code_digest()
-    monkeypatch.setattr("tests.helpers.export_cache.SINGLE_SOURCES", ("xlexport/errors.py",))
-    code_digest.cache_clear()
-    assert code_digest() != before
-    code_digest.cache_clear()
-
-
 def test_incomplete_entry_is_made_again(tmp_path: Path) -> None:
     cache, exporter = Cache(tmp_path / "cache"), Exporter()
     one, two = outputs(tmp_path)
@@ -89,19 +80,3 @@ def test_incomplete_entry_is_made_again(tmp_path: Path) -> None:
     entry.unlink()
     assert cache.export("onnx", exporter, step(), two) == {"score": 2}
     assert (two / "graph").read_text() == "graph 2"
-
-
-def test_oldest_entries_go(tmp_path: Path) -> None:
-    cache, exporter = Cache(tmp_path / "cache"), Exporter()
-    one, _ = outputs(tmp_path)
-    for name in ("a", "b", "c"):
-        cache.export(name, exporter, step(), one)
-    cache.shrink(kept=2)
-    assert len(list((tmp_path / "cache").glob(f"*/{GRAPHS}"))) == 2
-
-
-def test_exporters_are_replaced_and_come_back(tmp_path: Path) -> None:
-    original = emitter.export_onnx
-    with cached_exports(Cache(tmp_path)):
-        assert emitter.export_onnx is not original
-    assert emitter.export_onnx is original

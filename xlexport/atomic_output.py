@@ -81,7 +81,7 @@ def file(output: Path, check: Callable[[], None] | None = None) -> Iterator[Path
     """
     check = check or (lambda: check_folder(output))
     check()
-    with atomic_output.file(output) as temporary:
+    with _named(output), atomic_output.file(output) as temporary:
         yield temporary
         check()
 
@@ -90,7 +90,7 @@ def file(output: Path, check: Callable[[], None] | None = None) -> Iterator[Path
 def folder(output: Path, check: Callable[[], None]) -> Iterator[Path]:
     """Yield a folder to fill, as `file` yields a file to write."""
     check()
-    with atomic_output.folder(output) as temporary:
+    with _named(output), atomic_output.folder(output) as temporary:
         yield temporary
         check()
 
@@ -106,6 +106,17 @@ def naming(output: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(output)) from error
+
+
+@contextlib.contextmanager
+def _named(output: Path) -> Iterator[None]:
+    """Let a system error that names no file name `output`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
             raise
         raise OSError(error.errno, error.strerror, str(output)) from error
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 from xlexport.model_description import model_description
-from xlexport.verification.parity import ParityReport
+from xlexport.verification.parity import TRAINED_MODEL, ParityReport
 from xlruntime.bundle import Bundle
 from xlruntime.evaluation import EvaluationSettings
 
 __all__ = ["bundle_readme", "defaults", "how_to_score"]
+
+INSTALL = "`pip install '.[{extras}]' -c constraints.txt` in a clone of xlexport"
 
 
 def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
@@ -18,12 +20,15 @@ def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
     sources = ", ".join(f"`{name}` (SHA-256 `{sha256}`)" for name, sha256 in bundle.provenance["sources"].items())
     notes = "".join(f"- {note}\n" for note in bundle.provenance["notes"])
     chosen = f"\nChoices and omitted parts:\n\n{notes}" if notes else ""
+    sizes = model_description(bundle.architecture).summary(bundle.config)
     return f"""# A {bundle.architecture} bundle of xlexport
 
-{model_description(bundle.architecture).summary(bundle.config)}, vocabulary {bundle.vocab_size:,},
-tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
+{sizes}, vocabulary {bundle.vocab_size:,}, tokenizer {bundle.tokenizer.kind}, {bundle.precision}.
+
+xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources}.
 
 {how_to_score(bundle)}
+
 `bundle.json` lists the inputs and outputs of every graph. {defaults(bundle.settings)}
 
 {_verified(report)}
@@ -33,16 +38,32 @@ tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 
 
 def how_to_score(bundle: Bundle) -> str:
-    """Return the sentences about what runs a bundle, and how to score a document."""
-    kind = bundle.graphs["score"].format
+    """Return the sentences about what runs a bundle, with the commands, and a program in Python."""
+    kind, load = bundle.graphs["score"].format, "import xlruntime\n\nmodel = xlruntime.load"
+    if bundle.encoder is not None:
+        command, load, use = "translate THIS_FOLDER lines.txt", f"{load}_translator", 'translate(["A line."])).text'
+    elif bundle.tokenizer.kind == "none":
+        command, use = "score THIS_FOLDER ids.txt --ids", "score([[1, 2, 3]])).nats"
+    else:
+        command, use = "score THIS_FOLDER document.txt", 'score(["A text."])).bits_per_byte'
     if kind == "onnx":
-        return (
-            "Score a document, without PyTorch: `pip install '.[cpu]' -c constraints.txt` in a clone of xlexport, "
-            "then\n`xlexport score THIS_FOLDER document.txt`."
+        sentences = f"Install what runs it, without PyTorch: {INSTALL.format(extras='cpu')}."
+    else:
+        load, command = "from xlexport.torch_runtime import load\n\nmodel = load", f"{command} --trust"
+        sentences = (
+            f"The graphs have the format {kind}, and PyTorch runs them. Loading them executes code in the files, so "
+            f"open them only if you trust their author. Install what runs them: {INSTALL.format(extras='cpu,convert')}."
         )
-    return f"""The graphs have the format {kind}, and PyTorch runs them. Loading them executes code in the
-files, so open them only if you trust their author. Score a document: `pip install '.[cpu,convert]' -c constraints.txt`
-in a clone of xlexport, then `xlexport score --trust THIS_FOLDER document.txt`."""
+    return f"""{sentences}
+
+```
+xlexport {command}
+```
+
+```python
+{load}("THIS_FOLDER")
+print(next(model.{use})
+```"""
 
 
 def defaults(evaluation: EvaluationSettings) -> str:
@@ -59,21 +80,21 @@ def defaults(evaluation: EvaluationSettings) -> str:
 
 
 def _verified(report: ParityReport) -> str:
-    walk, memory = (
-        f"{report.segments} segments of carried memory",
-        f", of a number in memory\n{report.max_abs_memory_diff:.2e}",
-    )
+    walk, memory = f"{report.segments} segments", f", of a number in memory {report.max_abs_memory_diff:.2e}"
     if report.full_document:
         walk, memory = f"{report.segments} documents", ""
-    text = f"""Verified against the trained model over {walk} ({report.tokens:,} tokens):
-largest difference of a log-probability {report.max_abs_log_prob_diff:.2e} nats{memory}; \
-{report.delta_bits_per_token:+.1e} bits per token; same best token in
-{report.top1_agreement:.2%} of places. All figures: `parity.json`."""
+    text = (
+        f"Verified against the trained model over {walk} ({report.tokens:,} tokens): largest difference of a "
+        f"log-probability {report.max_abs_log_prob_diff:.2e} nats{memory}; {report.delta_bits_per_token:+.1e} bits per "
+        f"token; same best token in {report.top1_agreement:.2%} of places. All figures: `parity.json`.\n\n"
+        f"The trained model is {TRAINED_MODEL}."
+    )
     if report.bucket_flips is None:
         return text
     overflow = ""
     if report.overflow_fraction is not None:
         overflow = f" Queries had more visible keys than the rule allows in {report.overflow_fraction:.1%} of rounds."
-    return f"""{text}
-The trained model used the buckets of the graphs. By itself it would have chosen {report.bucket_flips:,} others, with
-margins of up to {report.largest_flip_margin:.1e}.{overflow}"""
+    return (
+        f"{text}\n\nThe trained model used the buckets of the graphs. By itself it would have chosen "
+        f"{report.bucket_flips:,} others, with margins of up to {report.largest_flip_margin:.1e}.{overflow}"
+    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack
 
 import xlruntime
 from xlexport import atomic_output
@@ -28,8 +28,10 @@ __all__ = [
     "WEIGHTS_FILE",
     "check_output",
     "digests",
+    "open_any_bundle",
     "open_bundle",
     "publishing",
+    "recorded_options",
     "requirements",
     "scale_of",
     "stored_parity",
@@ -45,33 +47,16 @@ WEIGHTS_FILE = "weights.data"  # for all graphs of a bundle
 SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
 
 
-@overload
-def open_bundle(
-    folder: str | Path, *, trust: bool = ..., translators: Literal[False] = ..., **options: Unpack[LoadKeywords]
-) -> Model: ...
-
-
-@overload
-def open_bundle(
-    folder: str | Path, *, trust: bool = ..., translators: Literal[True], **options: Unpack[LoadKeywords]
-) -> Model | Translator: ...
-
-
-def open_bundle(
-    folder: str | Path, *, trust: bool = False, translators: bool = False, **options: Unpack[LoadKeywords]
-) -> Model | Translator:
+def open_bundle(folder: str | Path, *, trust: bool = False, **options: Unpack[LoadKeywords]) -> Model:
     """Open a bundle with `xlruntime.load`, or with `trust` and graphs for PyTorch with `xlexport.torch_runtime.load`.
 
     Args:
         trust: whether code in the bundle may run.
-        translators: whether a bundle with an encoder may be opened; it is then a `Translator`.
         options: the options of `xlruntime.load`.
 
     Raises:
         BundleError, ProviderError, OptionError: as in both functions.
     """
-    if translators and read_bundle(Path(folder), check_files=False).encoder is not None:
-        return xlruntime.load_translator(folder, **options)
     if trust and any(graph.format != "onnx" for graph in read_bundle(Path(folder), check_files=False).graphs.values()):
         from xlexport.torch_runtime import load
 
@@ -79,9 +64,27 @@ def open_bundle(
     return xlruntime.load(folder, **options)
 
 
+def open_any_bundle(folder: str | Path, *, trust: bool = False, **options: Unpack[LoadKeywords]) -> Model | Translator:
+    """Open a bundle as `open_bundle` does, or with `xlruntime.load_translator` if it has an encoder."""
+    if read_bundle(Path(folder), check_files=False).encoder is not None:
+        return xlruntime.load_translator(folder, **options)
+    return open_bundle(folder, trust=trust, **options)
+
+
 def scale_of(ring: str) -> str:
     """Return the name of the scales, one a row, of a ring of integers."""
     return f"{ring}_scale"
+
+
+def recorded_options(
+    bundle: Bundle, format: str | None, config: Mapping[str, Any] | None
+) -> tuple[str | None, dict[str, Any] | None]:
+    """Return `format` and `config` for `checkpoints.load`: what `convert` was given, unless the user gives it anew."""
+    options = bundle.provenance.get("options")
+    recorded = options if isinstance(options, dict) else {}
+    before = recorded.get("config")
+    merged = {**(before if isinstance(before, dict) else {}), **(config or {})}
+    return format or recorded.get("format"), merged or None
 
 
 def check_output(output: Path, force: bool) -> None:

@@ -19,7 +19,7 @@ from xlexport.bundles import (
     PARITY_FILE,
     check_output,
     digests,
-    open_bundle,
+    open_any_bundle,
     publishing,
     requirements,
     write_manifest,
@@ -28,7 +28,7 @@ from xlexport.callbacks import Progress, no_progress
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
-from xlexport.quantize.gate_text import check_texts, gate_text, require_default_text
+from xlexport.quantize.gate import check_texts, gate_text, require_default_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
 from xlexport.tokenizer_choice import choose_tokenizer
 from xlexport.verification import default_segments, verify
@@ -57,8 +57,8 @@ class ConversionOptions:
         restart: whether to reset position and memory when a document exceeds the positions, instead of failing.
         settings: evaluation settings of the model and choices of its architecture, by name: `segment_len`, `mem_len`,
             `clamp_len`, `same_length` and `cuda_graphs` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
-        dtype: precision of the bundle, `float32` or one of `quantize.PRECISIONS`. `max_delta_bits`, `keep_float` and
-            `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
+        dtype: precision of the bundle, `float32` or one of `quantize.graphs.PRECISIONS`. `max_delta_bits`, `keep_float`
+            and `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
         to: format of the graphs: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
     """
 
@@ -162,7 +162,7 @@ def convert(
         write_manifest(folder, bundle)
 
         # Without kernels: what every machine has.
-        exported = open_bundle(folder, trust=True, translators=True, threads=options.threads, ops="none")
+        exported = open_any_bundle(folder, trust=True, threads=options.threads, ops="none")
         segments = options.verify_segments or default_segments(evaluation.choose())
         walk = "documents" if evaluation.full_document else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")
@@ -266,6 +266,7 @@ def _provenance(source: SourceCheckpoint, verified_on: str) -> dict[str, Any]:
     return {
         **dict.fromkeys(("licence", "data", "intended_use")),
         "format": source.format,
+        "options": dict(source.options),
         "sources": {path.name: digest.sha256 for path, digest in source.files.items()},
         "notes": list(source.notes),
         "parameters": source.parameters,

@@ -222,11 +222,13 @@ def _system(error: OSError) -> tuple[str, str | None]:
         errno.ENOENT: "Check the path.",
         errno.EISDIR: "Give a file.",
         errno.EEXIST: "Give another path.",
+        errno.EBADF: "A standard stream is closed: open it, or give a file.",
         errno.EACCES: "Check its permissions.",
         errno.EROFS: "Write to another place.",
+        errno.EFBIG: "Raise the limit of file sizes (ulimit -f), or write to another place.",
     }
     if error.strerror is None:
         return str(error), None
     where = f"{error.filename}: " if error.filename is not None else ""
-    hint = hints.get(error.errno or 0) if error.filename != STDOUT else None
+    hint = hints.get(error.errno or 0) if error.filename != STDOUT or error.errno == errno.EBADF else None
     return f"{where}{error.strerror}.", hint

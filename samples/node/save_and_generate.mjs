@@ -1,6 +1,7 @@
 // Read a text, save the stream, and continue the text from the file: node save_and_generate.mjs BUNDLE
 //
 // Needs: the package of runtime/js, onnxruntime-node, and a bundle of `xlexport convert` with text.
+// Copy this file next to the folder node_modules in which they are installed.
 // Python's `Model.restore` goes on from the same file, and JavaScript from one that Python's `Stream.save` wrote.
 import { readFile, writeFile } from "node:fs/promises";
 import { load } from "xlruntime";

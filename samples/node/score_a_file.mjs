@@ -1,6 +1,7 @@
 // Score a file in Node, and show what surprised the model most: node score_a_file.mjs BUNDLE FILE
 //
 // Needs: the package of runtime/js, onnxruntime-node, and a bundle of `xlexport convert`.
+// Copy this file next to the folder node_modules in which they are installed.
 import { createReadStream } from "node:fs";
 import { load, XlruntimeError } from "xlruntime";
 

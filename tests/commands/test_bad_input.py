@@ -1,25 +1,27 @@
-"""Bad input gives one line with problem, place and hint, and exit status 1; nothing is written or run."""
+"""Bad input and settings give one line with problem, place and hint, and exit status 1; nothing is written or run."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
+import shlex
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.manifests import edit_manifest
+from xlexport import atomic_output
+from xlexport.terminal import Failure, failure
 from xlruntime.bundle import FORMAT
 from xlruntime.bundle_files import digest_file
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 PROSE = b"It was the best of times, it was the worst of times.\n"
 
@@ -37,42 +39,23 @@ class Payload:
         return os.mkdir, (str(self.witness),)
 
 
-def missing(path: Path) -> None:
-    pass
-
-
-def a_folder(path: Path) -> None:
-    path.mkdir()
-
-
-def empty(path: Path) -> None:
-    path.touch()
-
-
-def text(path: Path) -> None:
-    path.write_bytes(PROSE)
-
-
-def hostile(path: Path) -> None:
-    torch.save({"format": "xltraining", "model": Payload(path.parent / "it ran")}, path)
-
-
-def hostile_pickle(path: Path) -> None:
-    path.write_bytes(pickle.dumps(Payload(path.parent / "it ran")))
-
-
-def of_another_kind(path: Path) -> None:
-    torch.save({"epoch": 3, "model": {"weight": torch.zeros(2)}}, path)
-
-
-CHECKPOINTS = [
-    (missing, "no such file or folder. Check the path."),
-    (a_folder, "a folder without a checkpoint. Give a checkpoint of a known format"),
-    (empty, "the file is empty. Copy or save the checkpoint again."),
-    (text, "not a PyTorch checkpoint. Give a checkpoint of a known format"),
-    (hostile, "holds Python objects that could run code"),
-    (hostile_pickle, "holds Python objects that could run code"),
-    (of_another_kind, "no Transformer-XL or Reformer weights in it (tensors: model.weight). Give a checkpoint"),
+CHECKPOINTS: list[tuple[Callable[[Path], object], str]] = [
+    (lambda path: None, "no such file or folder. Check the path."),
+    (Path.mkdir, "a folder without a checkpoint. Give a checkpoint of a known format"),
+    (Path.touch, "the file is empty. Copy or save the checkpoint again."),
+    (lambda path: path.write_bytes(PROSE), "not a PyTorch checkpoint. Give a checkpoint of a known format"),
+    (
+        lambda path: torch.save({"format": "xltraining", "model": Payload(path.parent / "it ran")}, path),
+        "holds Python objects that could run code",
+    ),
+    (
+        lambda path: path.write_bytes(pickle.dumps(Payload(path.parent / "it ran"))),
+        "holds Python objects that could run code",
+    ),
+    (
+        lambda path: torch.save({"epoch": 3, "model": {"weight": torch.zeros(2)}}, path),
+        "no Transformer-XL or Reformer weights in it (tensors: model.weight). Give a checkpoint",
+    ),
 ]
 
 
@@ -92,22 +75,12 @@ def test_checkpoint_that_is_none(
     assert not (tmp_path / "it ran").exists()
 
 
-def test_checkpoint_in_a_folder_that_is_missing(refuse: Callable[..., str], tmp_path: Path) -> None:
-    """Report the missing checkpoint, not the folder of the bundle."""
-    assert "model.pt: no such file or folder" in refuse("convert", tmp_path / "absent" / "model.pt")
-
-
 def test_truncated_checkpoint(checkpoint: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     whole = checkpoint.read_bytes()
     for length in (len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         assert "cut off or damaged" in refuse("convert", path)
-
-
-def test_bundle_in_place_of_a_checkpoint(bundle: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
-    error = refuse("convert", bundle, "-o", tmp_path / "out")
-    assert "already a bundle. Use it with `xlexport score`" in error
 
 
 # The output path of a bundle.
@@ -135,42 +108,14 @@ def flip_a_byte(folder: Path) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-def cut_a_file(folder: Path) -> None:
-    os.truncate(folder / "score.onnx", 1000)
-
-
-def remove_a_file(folder: Path) -> None:
-    (folder / "weights.data").unlink()
-
-
-def remove_the_manifest(folder: Path) -> None:
-    (folder / "bundle.json").unlink()
-
-
 def change_manifest(folder: Path, **changes: Any) -> None:
     """Change the manifest, and its digest."""
     edit_manifest(folder, lambda manifest: manifest.update(changes))
 
 
-def make_it_newer(folder: Path) -> None:
-    change_manifest(folder, format=FORMAT + 1)
-
-
-def make_it_older(folder: Path) -> None:
-    edit_manifest(folder, lambda manifest: manifest.update(format_version=manifest.pop("format") - 1))
-
-
-def lose_a_field(folder: Path) -> None:
-    change_manifest(folder, document={})
-
-
 def scribble(folder: Path) -> None:
     (folder / "bundle.json").write_text("{")
     (folder / "bundle.json.sha256").unlink()
-
-
-def leave_the_folder(folder: Path) -> None:
-    change_manifest(folder, files={"../outside": {"sha256": "0" * 64, "size": 0}})
 
 
 def change_a_graph(folder: Path) -> None:
@@ -181,16 +126,30 @@ def change_a_graph(folder: Path) -> None:
     change_manifest(folder, files={**files, "score.onnx": {"sha256": digest.sha256, "size": digest.size}})
 
 
-SPOILED = [
-    (flip_a_byte, "weights.data was changed", "Copy it again, or convert the checkpoint again."),
-    (cut_a_file, "score.onnx has 1000 bytes, expected", "Copy it again, or convert the checkpoint again."),
-    (remove_a_file, "weights.data is missing", "Copy it again, or convert the checkpoint again."),
-    (remove_the_manifest, "no bundle.json in it, so not a bundle", "with `xlexport convert CHECKPOINT`."),
-    (make_it_newer, f"is of format {FORMAT + 1}, this xlruntime reads {FORMAT}", "Convert the checkpoint again: xl"),
-    (make_it_older, f"is of format {FORMAT - 1}, this xlruntime reads {FORMAT}", "Convert the checkpoint again: xl"),
-    (lose_a_field, "document.segment_len is missing", "Convert the checkpoint again: xl"),
-    (scribble, "not valid JSON", "Convert the checkpoint again: xl"),
-    (leave_the_folder, "file names must stay inside the bundle", ""),
+COPY, CONVERT = "Copy it again, or convert the checkpoint again.", "Convert the checkpoint again: xl"
+OUTSIDE = {"../outside": {"sha256": "0" * 64, "size": 0}}
+SPOILED: list[tuple[Callable[[Path], object], str, str]] = [
+    (flip_a_byte, "weights.data was changed", COPY),
+    (lambda folder: os.truncate(folder / "score.onnx", 1000), "score.onnx has 1000 bytes, expected", COPY),
+    (lambda folder: (folder / "weights.data").unlink(), "weights.data is missing", COPY),
+    (
+        lambda folder: (folder / "bundle.json").unlink(),
+        "no bundle.json in it, so not a bundle",
+        "with `xlexport convert CHECKPOINT`.",
+    ),
+    (
+        lambda folder: change_manifest(folder, format=FORMAT + 1),
+        f"is of format {FORMAT + 1}, this xlruntime reads {FORMAT}",
+        CONVERT,
+    ),
+    (
+        lambda folder: edit_manifest(folder, lambda fields: fields.update(format_version=fields.pop("format") - 1)),
+        f"is of format {FORMAT - 1}, this xlruntime reads {FORMAT}",
+        CONVERT,
+    ),
+    (lambda folder: change_manifest(folder, document={}), "document.segment_len is missing", CONVERT),
+    (scribble, "not valid JSON", CONVERT),
+    (lambda folder: change_manifest(folder, files=OUTSIDE), "file names must stay inside the bundle", ""),
 ]
 USES = {
     "score": lambda bundle, prose, checkpoint: ("score", bundle, prose),
@@ -252,69 +211,142 @@ def test_documents_that_are_missing_leave_the_others(
     assert failed == "2 of 3 documents could not be scored"
 
 
-@pytest.mark.parametrize("content", [b"", b"a"])
-@pytest.mark.parametrize("command", [("score",), ("score", "--json"), ("score", "--per", "token")], ids=" ".join)
-def test_document_too_short_to_score(
-    content: bytes, command: tuple[str, ...], bundle: Path, refuse: Callable[..., str], tmp_path: Path
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (("--mem-len", "99999999999999999999"), "mem_len is 99999999999999999999, expected 1 to"),
+        (("--segment-len", "99999999999999999999"), "segment_len is 99999999999999999999, expected 1 to"),
+        (("--set=clamp_len=99999999999999999999",), "clamp_len is 99999999999999999999, expected 1 to"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+@pytest.mark.parametrize("use", ["score", "generate", "verify", "bench", "convert"])
+def test_settings_out_of_range(
+    settings: tuple[str, ...],
+    what: str,
+    use: str,
+    bundle: Path,
+    prose: Path,
+    checkpoint: Path,
+    refuse: Callable[..., str],
+    tmp_path: Path,
 ) -> None:
-    path = tmp_path / "short.txt"
-    path.write_bytes(content)
-    for given, stdin in ((path, b""), ("-", content)):
-        error = refuse(*command, bundle, given, stdin=stdin)
-        name = "standard input" if given == "-" else path
-        assert f"{name}: {len(content)} of at least 2 tokens, so nothing to score. Give a longer text." in error
+    uses = {**USES, "convert": lambda *given: ("convert", checkpoint, "-o", tmp_path / "out")}
+    assert what in refuse(*uses[use](bundle, prose, checkpoint), *settings)
 
 
-def test_token_ids_outside_the_vocabulary(bundle: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
-    path = tmp_path / "ids.txt"
-    for wrong in ("256", "-1", "99999999999"):
-        path.write_text(f"1 2 3 {wrong} 4")
-        error = refuse("score", bundle, path, "--ids")
-        assert f"{path}: token 3 has id {wrong}, expected 0 to 255" in error
-        assert "Tokenize it with the model's own vocabulary." in error
-
-
-@pytest.mark.parametrize("content", ["1 2 three", "1.5 2", "1 2 " + "9" * 30])
-def test_ids_that_are_no_numbers(content: str, bundle: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
-    path = tmp_path / "ids.txt"
-    path.write_text(content)
-    error = refuse("score", bundle, path, "--ids")
-    assert f"{path}: not token ids separated by white space" in error
-    assert "Leave out --ids for text." in error
-
-
-@pytest.fixture
-def words_bundle(reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path) -> Path:
-    """Return a bundle whose tokenizer needs text."""
-    tokenizers = pytest.importorskip("tokenizers")
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    folder = tmp_path / "words.bundle"
-    invoke(
-        *("convert", checkpoint, "-o", folder, "--tokenizer", tmp_path / "tokenizer.json", "--segments", "2")
-    ).succeeded()
-    return folder
-
-
-def test_text_that_is_not_utf_8(
-    words_bundle: Path, prose: Path, invoke: Invoke, refuse: Callable[..., str], tmp_path: Path
+@pytest.mark.full
+def test_more_memory_than_there_is(
+    bundle: Path, command: Callable[..., list[str]], environment: dict[str, str]
 ) -> None:
-    invoke("score", words_bundle, prose).succeeded()
-    path = tmp_path / "latin.txt"
-    path.write_bytes("déjà vu".encode("latin-1"))
-    error = refuse("score", words_bundle, path)
-    assert f"{path}: not UTF-8 at byte 1 (0xe9)" in error
-    assert "iconv -f latin1 -t utf-8" in error
-    assert "not UTF-8 at byte 1" in refuse("score", words_bundle, "-", stdin=path.read_bytes())
-    assert "not UTF-8 at byte 1" in refuse("generate", words_bundle, "--file", path)
+    """Limit the process to 4 GB, so that the test does not use all memory of the machine."""
+    # `generate` makes all rings at once; those of `score` grow with the document.
+    line = command("generate", bundle, "It", "--mem-len", "20000000", "--set=same_length=true", "--threads", "1")
+    limited = ["bash", "-c", 'ulimit -v 4000000 && exec "$@"', "bash", *line]
+    done = subprocess.run(limited, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith(
+        "Error: out of memory. Use a smaller --batch-size, --segment-len or --mem-len, or a larger machine.\n"
+    )
+    assert len(done.stderr.splitlines()) == 1
 
 
-def test_text_for_a_bundle_without_tokenizer(
-    reuse_export: None, checkpoint: Path, prose: Path, invoke: Invoke, refuse: Callable[..., str], tmp_path: Path
+def test_prompt_that_is_empty(bundle: Path, refuse: Callable[..., str]) -> None:
+    assert "the prompt is empty" in refuse("generate", bundle, "")
+    assert "the prompt is empty" in refuse("generate", bundle, "--file", "-")
+
+
+@pytest.mark.parametrize("use", ["score", "generate", "verify", "bench"])
+def test_devices_that_are_not_there(
+    use: str, bundle: Path, prose: Path, checkpoint: Path, refuse: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "ids.bundle"
-    invoke("convert", checkpoint, "-o", folder, "--tokenizer", "none", "--segments", "2").succeeded()
-    for arguments in (("score", folder, prose), ("generate", folder, "It was")):
-        assert "takes token ids, not text. Give ids, or convert the checkpoint with --tokenizer." in refuse(*arguments)
-    assert "Leave out --text" in refuse("verify", folder, checkpoint, "--text", prose)
+    arguments = USES[use](bundle, prose, checkpoint)
+    assert "device 'tpu': expected cpu, cuda or cuda:N, for example cuda:1." in refuse(*arguments, "--device", "tpu")
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    error = refuse(*arguments, "--device", "cuda")
+    assert "has no CUDAExecutionProvider (it has CPUExecutionProvider). Install the CUDA build: pip" in error
+
+
+# Failures of the system, and as JSON.
+
+
+CLOSED = "Bad file descriptor. A standard stream is closed: open it, or give a file.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "hint", "code"),
+    [
+        (("score", "{absent}", "-"), "BundleNotFoundError", True, 1),
+        (("inspect", "{absent}"), "CheckpointNotFoundError", True, 1),
+        (("score", "{bundle}", "-", "--per", "token", "--top", "5", "--ids", "--resume"), "UsageError", False, 2),
+        (("evaluate", "{bundle}", "{absent}"), "FileNotFoundError", True, 1),
+        (("quantize", "{bundle}", "-o", "{absent}/out", "--dtype", "int8"), "OutputFolderError", True, 1),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_failure_is_an_object_or_a_line(
+    arguments: tuple[str, ...], kind: str, hint: bool, code: int, bundle: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    places = {"absent": tmp_path / "absent", "bundle": bundle}
+    line = [argument.format(**places) for argument in arguments]
+    plain, found = invoke(*line), invoke(*line, "--json")
+    assert (plain.code, found.code, found.out) == (code, code, "")
+    failure = json.loads(found.err)
+    assert failure.keys() == {"error", "hint", "type"}
+    assert (failure["type"], failure["hint"] is not None) == (kind, hint)
+    text = " ".join(filter(None, (failure["error"], failure["hint"])))
+    assert plain.err.splitlines()[-1] == f"Error: {text}"
+
+
+def test_document_that_cannot_be_scored_is_an_object_too(bundle: Path, tmp_path: Path, invoke: Invoke) -> None:
+    short = tmp_path / "short.txt"
+    short.write_bytes(b"x")
+    found = invoke("score", bundle, short, "-", "--json", stdin=b"It was the best of times")
+    assert (found.code, found.object["document"]) == (1, "standard input")
+    failure = json.loads(found.err.splitlines()[0])
+    assert failure["type"] == "TextError"
+    assert failure["error"] == f"{short}: 1 of at least 2 tokens, so nothing to score."
+    assert failure["hint"] == "Give a longer text."
+
+
+def test_a_file_that_is_called_as_the_option_changes_nothing(bundle: Path, invoke: Invoke) -> None:
+    assert invoke("score", bundle, "--", "--json").err.startswith("Error: --json: ")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("closed", "code", "err"),
+    [
+        ("<&-", 0, ""),
+        ("<&- 2>&-", 0, ""),
+        (
+            ">&-",
+            1,
+            "Error: standard output: Bad file descriptor. A standard stream is closed: open it, or give a file.\n",
+        ),
+    ],
+)
+def test_closed_standard_streams(
+    closed: str, code: int, err: str, bundle: Path, prose: Path, command: Callable[..., list[str]]
+) -> None:
+    line = shlex.join(command("score", bundle, prose, "-q"))
+    done = subprocess.run(["bash", "-c", f"{line} {closed}"], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (code, err)
+    assert bool(done.stdout) == (code == 0)
+
+
+@pytest.mark.parametrize("writing", [atomic_output.file, lambda path: atomic_output.folder(path, lambda: None)])
+def test_file_that_is_too_large_is_named(writing: Callable[[Path], Any], tmp_path: Path) -> None:
+    with pytest.raises(OSError) as caught, writing(tmp_path / "out"):
+        raise OSError(errno.EFBIG, "File too large")  # as onnx-ir and Python raise it, without a name
+    hint = "Raise the limit of file sizes (ulimit -f), or write to another place."
+    assert failure(caught.value) == Failure(f"{tmp_path / 'out'}: File too large.", hint, "OSError")
+
+
+def test_name_of_a_bundle_may_be_any_bytes(bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bundle, tmp_path / os.fsdecode(b"caf\xe9")))
+    nats = [invoke("score", path, prose, "--json").succeeded().object["nats"] for path in (folder, bundle)]
+    assert nats[0] == nats[1]

@@ -2,69 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
-import signal
-import subprocess
 import tempfile
-import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.paths import GOLDEN
 from xlexport import terminal
 from xlexport.bench.measuring import Clock
+from xlexport.bench.report import BenchReport
 from xlexport.bench.sides import GraphSide
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 XL, BAND, CHUNK = (
     str(GOLDEN / name / "bundle") for name in ("pre_lnorm_same_length_zeros", "reformer_band", "reformer_chunk")
 )
-# The fields of the design come first and keep their names.
-DESIGN_FIELDS = [
-    "segment_len",
-    "mem_len",
-    "batch_size",
-    "threads",
-    "device",
-    "dtype",
-    "tokens_per_second",
-    "ms_per_segment_p50",
-    "ms_per_segment_p95",
-    "gflops",
-    "sgemm_gflops",
-    "fraction_of_sgemm",
-    "load_seconds",
-    "peak_rss_mb",
-    "eager_tokens_per_second",
-    "speedup",
-]
-MORE_FIELDS = [
-    "purpose",
-    "ms_per_segment_best_round",
-    "speedup_best_round",
-    "user_ms_per_segment",
-    "system_ms_per_segment",
-    "flops_per_segment",
-    "bytes_per_segment",
-    "copy_gb_per_second",
-    "read_gb_per_second",
-    "arithmetic_floor_ms",
-    "bytes_floor_ms",
-    "floor_ms",
-    "floor",
-    "fraction_of_floor",
-    "kernels",
-    "disturbance",
-]
 INTERRUPTED = "Error: interrupted; no unfinished output was left. Run the command again."
 QUICK = ("--repeats", "2", "--rounds", "1", "--threads", "1")
 
@@ -96,7 +53,7 @@ def test_bench_as_json(against: bool, bundle: Path, checkpoint: Path, invoke: In
     options = ("--batch-size", "3", "--mem-len", "9", *QUICK, "--json")
     shown = invoke("bench", bundle, *options, *(("--against", checkpoint) if against else ())).succeeded()
     found = shown.object
-    assert list(found) == [*DESIGN_FIELDS, *MORE_FIELDS]
+    assert found.keys() == {field.name for field in fields(BenchReport)} - {"profile"}
     assert (found["segment_len"], found["mem_len"], found["batch_size"], found["threads"]) == (8, 9, 3, 1)
     assert (found["device"], found["dtype"], found["purpose"]) == ("cpu", "float32", "score")
     # A kernel divides a process's time between user and system by ticks, so either of them may be 0.
@@ -128,6 +85,7 @@ def test_bench_for_people(invoke: Invoke) -> None:
     assert list(rows) == [*names, "peak memory"]
     assert rows["step"].strip() == "score, segment 8, memory 12, batch 1"
     assert rows["on"].strip() == "cpu, 1 thread, float32"
+    assert "0.0e+00" not in shown.out  # a kernel counts time in ticks, and may count none
 
 
 @pytest.mark.parametrize(("folder", "memory", "segment"), [(XL, 12, 1), (BAND, 12, 1), (CHUNK, 0, 96)])
@@ -139,11 +97,6 @@ def test_generating_token_by_token(folder: str, memory: int, segment: int, invok
     if segment == 1:
         error = invoke("bench", folder, "--purpose", "generate", "--segment-len", "4", *QUICK).error
         assert "segment_len is 4, but tokens are generated one by one. Leave it out." in error
-
-
-def test_generating_beside_the_eager_model(bundle: Path, checkpoint: Path, invoke: Invoke) -> None:
-    options = ("--purpose", "generate", *QUICK, "--json")
-    assert invoke("bench", bundle, "--against", checkpoint, *options).succeeded().object["speedup"] > 0
 
 
 # Other programs.
@@ -249,31 +202,6 @@ def test_profile_that_is_stopped_leaves_no_file(
     assert not list(scratch.iterdir())
 
 
-@pytest.mark.full
-def test_bench_that_is_stopped(command: Callable[..., list[str]], environment: dict[str, str], tmp_path: Path) -> None:
-    """Print the results so far and leave no temporary file."""
-    line = command("bench", XL, "--threads", "1", "--rounds", "1", "--repeats", "1", "--json", "--profile")
-    line += ["--mem-len", ",".join(map(str, range(1, 2000)))]  # takes minutes
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited: this may itself run in the background
-    try:
-        process = subprocess.Popen(
-            line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**environment, "TMPDIR": str(scratch)}
-        )
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith(b'{"segment_len": 8, "mem_len": 1,')
-    time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == terminal.INTERRUPTED
-    failure = json.loads(err)
-    assert f"Error: {failure['error']} {failure['hint']}" == INTERRUPTED
-    assert not {path.name for path in scratch.iterdir()} - {".ses"}  # made by ONNX Runtime when it is imported
-
-
 # Plots.
 
 
@@ -303,19 +231,6 @@ def test_plots_that_are_refused_before_anything_runs(
     monkeypatch.undo()
     pytest.importorskip("matplotlib")
     assert "no such folder to write sweep.png into" in invoke(*several, "--plot", tmp_path / "no" / "sweep.png").error
-
-
-def test_plot_that_is_stopped_leaves_nothing(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = pytest.importorskip("matplotlib.figure")
-
-    def stop(self: Any, path: Path, **options: Any) -> None:
-        path.write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(figures.Figure, "savefig", stop)
-    shown = invoke("bench", XL, *QUICK, "--segment-len", "1,8", "--plot", tmp_path / "sweep.png")
-    assert (shown.code, shown.err.strip()) == (terminal.INTERRUPTED, INTERRUPTED)
-    assert not list(tmp_path.iterdir())
 
 
 # Comparison with the eager model.

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.helpers.invoking import Invoke
 from xlruntime import load
 from xlruntime.bundle_files import read_bundle
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 
 def test_copy_scores_as_the_bundle_does_with_these_settings(

@@ -1,4 +1,4 @@
-"""Commands print data on standard output, with the names of the design, and everything else on standard error."""
+"""What commands print on standard output, and on standard error, also with `--quiet`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import click
 import numpy as np
 import pytest
+import torch
 
 import xlruntime
+from tests.helpers.invoking import Invoke
+from tests.helpers.paths import GOLDEN
+from xlexport.progress_bar import progress_bar
+from xlexport.terminal import quiet_option, tell, tell_problem
+from xlexport.verification.parity import ParityReport
 from xlruntime.bundle import FORMAT
 from xlruntime.bundle_files import read_bundle
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
+from xltraining.checkpoint import load_checkpoint
 
 SCORE_FIELDS = [
     "document",
@@ -46,38 +50,6 @@ SCORE_FIELDS = [
     "tokens_per_second",
 ]
 TOKEN_FIELDS = ["document", "index", "token", "id", "start", "end", "log_prob", "surprisal_bits", "context"]
-VERIFY_FIELDS = [
-    "segments",
-    "tokens",
-    "max_abs_log_prob_diff",
-    "mean_abs_log_prob_diff",
-    "max_abs_memory_diff",
-    "top1_agreement",
-    "delta_bits_per_token",
-    "first_segment_over_tolerance",
-    "bucket_flips",
-    "largest_flip_margin",
-    "overflow_fraction",
-    "tolerance",
-    "passed",
-]
-MORE_VERIFY_FIELDS = [
-    "detail_segments",
-    "max_distribution_diff",
-    "drift",
-    "segment_len",
-    "mem_len",
-    "full_document",
-    "settings",
-    "bits_per_token",
-    "flip_effect_bits_per_token",
-    "overflow_fraction_per_layer",
-    "overflow_mismatches",
-    "kernels",
-    "rounding",
-    "rms_ratio",
-    "largest_ratio",
-]
 PROSE = "It was the best of times, it was the worst of times,\nit was the âge of wisdom.\n"
 
 
@@ -114,23 +86,6 @@ def test_score_as_json(bundle: Path, prose: Path, invoke: Invoke) -> None:
     assert shown.err == "Without same_length the scores depend on the segment length, which is 8.\n"
 
 
-def test_score_for_people(bundle: Path, prose: Path, invoke: Invoke) -> None:
-    shown = invoke("score", bundle, prose, "--set=same_length=true").succeeded()
-    assert shown.out.startswith(f"{prose}: 80 tokens, ")
-    bits = score_of(bundle, PROSE.encode(), same_length=True).bits_per_byte
-    assert f"{bits:.4f} bits per byte" in shown.out
-    assert shown.err == ""
-
-
-def test_score_under_other_settings(bundle: Path, prose: Path, invoke: Invoke) -> None:
-    settings = {"segment_len": 5, "mem_len": 9, "clamp_len": 6}
-    options = ("--segment-len", "5", "--mem-len", "9", "--set=clamp_len=6")
-    found = invoke("score", bundle, prose, "--json", *options).succeeded().object
-    assert (found["segment_len"], found["mem_len"]) == (5, 9)
-    assert found["nats"] == pytest.approx(score_of(bundle, PROSE.encode(), **settings).nats)
-    assert abs(found["nats"] - score_of(bundle, PROSE.encode()).nats) > 0.01
-
-
 def test_score_of_each_token(bundle: Path, prose: Path, invoke: Invoke) -> None:
     shown = invoke("score", bundle, prose, "--per", "token").succeeded()
     assert len(shown.objects) == 79
@@ -149,46 +104,11 @@ def test_score_of_each_token(bundle: Path, prose: Path, invoke: Invoke) -> None:
     assert summary.startswith(f"{prose}: 80 tokens")
 
 
-def test_totals_leave_standard_output_to_the_tokens(bundle: Path, prose: Path, invoke: Invoke) -> None:
-    shown = invoke("score", bundle, prose, "--per", "token", "--json", "--set=same_length=true").succeeded()
-    assert [list(found) for found in shown.objects] == [TOKEN_FIELDS] * 79
-    assert shown.err.startswith('{"document"') and len(shown.err.splitlines()) == 1
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 8])
-def test_several_documents(batch_size: int, bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
-    """Score documents in the given order, each independently of the others."""
-    paths = []
-    for number, length in enumerate((80, 2, 40, 9, 79)):
-        paths.append(tmp_path / f"{number}.txt")
-        paths[-1].write_bytes(PROSE.encode()[:length])
-    shown = invoke("score", bundle, *paths, "--json", "--batch-size", str(batch_size)).succeeded()
-    assert [found["document"] for found in shown.objects] == list(map(str, paths))
-    for path, found in zip(paths, shown.objects, strict=True):
-        assert found["nats"] == pytest.approx(score_of(bundle, path.read_bytes()).nats, abs=1e-3)
-
-
 def test_standard_input(bundle: Path, prose: Path, invoke: Invoke) -> None:
     found = invoke("score", bundle, "-", "--json", stdin=PROSE.encode()).succeeded().object
     wanted = invoke("score", bundle, prose, "--json").succeeded().object
     assert found["document"] == "standard input"
     assert found["nats"] == wanted["nats"]
-
-
-def test_token_ids(bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path) -> None:
-    path = tmp_path / "ids.txt"
-    path.write_text(" ".join(map(str, PROSE.encode())))
-    wanted = invoke("score", bundle, prose, "--json").succeeded().object
-    for given, stdin in ((path, b""), ("-", path.read_bytes())):
-        found = invoke("score", bundle, given, "--ids", "--json", stdin=stdin).succeeded().object
-        assert (found["nats"], found["tokens"]) == (wanted["nats"], 80)
-        assert (found["bytes"], found["bits_per_byte"], found["bits_per_char"]) == (0, None, None)
-
-
-def test_text_of_any_bytes(bundle: Path, invoke: Invoke) -> None:
-    shown = invoke("score", bundle, "-", "--per", "token", "--set=binary=true", stdin=bytes(range(256)) * 2).succeeded()
-    assert [found["id"] for found in shown.objects] == (list(range(256)) * 2)[1:]
-    assert shown.objects[199]["token"] == "\ufffd"  # a byte that is not a whole character
 
 
 # verify
@@ -197,8 +117,7 @@ def test_text_of_any_bytes(bundle: Path, invoke: Invoke) -> None:
 def test_verify_as_json(bundle: Path, checkpoint: Path, invoke: Invoke) -> None:
     shown = invoke("verify", bundle, checkpoint, "--json", "--segments", "30", "--threads", "1").succeeded()
     found = shown.object
-    assert [name for name in found if name in VERIFY_FIELDS] == VERIFY_FIELDS
-    assert set(found) == {*VERIFY_FIELDS, *MORE_VERIFY_FIELDS, "per_segment"}
+    assert found.keys() == {field.name for field in fields(ParityReport)}
     assert (found["segments"], found["tokens"], found["passed"]) == (30, 240, True)
     assert len(found["per_segment"]) == 30
     assert shown.err == ""
@@ -224,6 +143,21 @@ def test_verify_fails_on_another_checkpoint(
     assert failure["hint"] == "Make sure that bundle and checkpoint belong together."
 
 
+def test_verify_remembers_what_convert_was_told(
+    reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    trained, plain, settings = load_checkpoint(checkpoint), tmp_path / "plain.pt", tmp_path / "settings.json"
+    torch.save(trained.state_dict, plain)
+    needed = ("pre_lnorm", "tgt_len", "mem_len", "clamp_len", "same_length", "first_memory", "window_extra")
+    settings.write_text(json.dumps({name: getattr(trained.config, name) for name in needed}))
+    convert = ("convert", plain, "-o", tmp_path / "out", "--tokenizer", "bytes", "--segments", "2", "--threads", "1")
+    assert "settings of this state dict are missing" in invoke(*convert).error
+    invoke(*convert, "--config", settings).succeeded()
+    verify = ("verify", tmp_path / "out", plain, "--segments", "2", "--threads", "1")
+    invoke(*verify).succeeded()
+    assert invoke(*verify, "--config", "pre_lnorm=true").code == 1  # a value that is given anew counts
+
+
 # convert
 
 
@@ -233,7 +167,7 @@ def test_convert_as_json(reuse_export: None, checkpoint: Path, invoke: Invoke, t
     shown = invoke("convert", checkpoint, "-o", output, *options).succeeded()
     found = shown.object
     assert next(iter(found)) == "bundle" and found["bundle"] == str(output)
-    assert set(found) == {"bundle", "verified_on", *VERIFY_FIELDS, *MORE_VERIFY_FIELDS}
+    assert found.keys() == {"bundle", "verified_on", *(field.name for field in fields(ParityReport))} - {"per_segment"}
     assert (found["mem_len"], found["segments"], found["passed"]) == (11, 4, True)
     assert shown.err.splitlines()[0] == f"read {checkpoint}: xltraining, transformer_xl"
     assert shown.err.splitlines()[-1] == f"wrote {output}"
@@ -307,3 +241,77 @@ def test_inspect_as_json_is_the_manifest(bundle: Path, invoke: Invoke) -> None:
     assert found["files"].keys() == manifest.files.keys()
     assert found["graphs"].keys() == {"score", "generate", "detail", "positions"}
     assert found["settings"]["mem_len"]["value"] == 20
+
+
+# `--quiet`.
+
+
+NO_WINDOW = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
+
+
+def test_notes_of_score(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    line = ["score", NO_WINDOW, prose, prose, "--threads", "1", "--per", "word", "--format", "csv"]
+    loud, quiet = invoke(*line).succeeded(), invoke(*line, "--quiet").succeeded()
+    assert loud.out == quiet.out
+    assert "2 documents" in loud.err and quiet.err == ""
+    assert invoke(*line, "-q", "-o", tmp_path / "words.csv").succeeded().err == ""
+    loud, quiet = invoke(*line[:-2], "--json"), invoke(*line[:-2], "--json", "-q")
+    assert '"bits_per_byte"' in loud.err and quiet.err == ""
+
+
+def test_errors_are_shown(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    shown = invoke("score", NO_WINDOW, prose, tmp_path / "absent.txt", "-q")
+    assert shown.code == 1 and len(shown.out.splitlines()) == 1
+    (line,) = shown.err.splitlines()
+    assert line.startswith("Error: ") and "absent.txt" in line
+    assert invoke("score", tmp_path, prose, "-q").error
+
+
+def test_notes_and_progress_of_other_commands(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert "wrote" in invoke("report", NO_WINDOW, prose, "-o", page).succeeded().err
+    assert invoke("report", NO_WINDOW, prose, "-o", page, "--force", "--quiet").succeeded().err == ""
+    assert "without RECL" in invoke("context", NO_WINDOW, prose).succeeded().err
+    assert invoke("context", NO_WINDOW, prose, "-q").succeeded().err == ""
+
+
+def test_what_quiet_leaves(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check in one command that notes and lines of progress are left out, and problems are not."""
+    monkeypatch.setenv("XLEXPORT_PROGRESS_SECONDS", "0")
+
+    @click.command()
+    @quiet_option
+    def work() -> None:
+        with progress_bar("working") as progress:
+            progress(1, 2)
+        tell("a note")
+        tell_problem("a problem")
+
+    for options, expected in ([], 3), (["-q"], 1):
+        work.main(options, standalone_mode=False)
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == expected and lines[-1] == "a problem"
+
+
+def test_convert_says_which_step_it_is_in(
+    reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLEXPORT_PROGRESS_SECONDS", "0")  # a line after every segment
+    line = ["convert", checkpoint, "--threads", "1", "--segments", "3"]
+    loud = invoke(*line, "-o", tmp_path / "loud").succeeded().err.splitlines()
+    stage = "verifying up to 3 segments of 8 tokens against the eager model"
+    assert {"exporting the step graphs", stage} <= set(loud)
+    for done in ("33% 1/3", "67% 2/3", "100% 3/3"):
+        assert any(shown.startswith(f"{stage}: {done} [00:") for shown in loud), loud
+    assert invoke(*line, "-o", tmp_path / "quiet", "--quiet").succeeded().err == ""
+
+
+def test_training_prints_lines_where_there_is_no_terminal(
+    prose: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLEXPORT_PROGRESS_SECONDS", "0")  # a line after every update
+    sizes = ("--n-layer", "1", "--d-model", "8", "--n-head", "1", "--d-head", "8", "--d-inner", "8", "--tgt-len", "8")
+    line = ["train", prose, "--steps", "2", "--batch-size", "2", *sizes, "--threads", "1"]
+    loud = invoke(*line, "-o", tmp_path / "loud").succeeded().err
+    assert "training: 50% 1/2 [00:" in loud and "training: 100% 2/2 [00:" in loud and "finished" in loud
+    assert invoke(*line, "-o", tmp_path / "quiet", "-q").succeeded().err == ""

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import xlruntime
+from tests.helpers.invoking import Invoke
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import BAND, golden_bundle
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 LONG = b"It was the best of times, it was the worst of times. " * 9  # 477 bytes
 
@@ -45,13 +40,6 @@ def test_rounds_of_hashing_are_chosen_when_scoring(invoke: Invoke, band: Path, l
     assert found[1]["nats"] == pytest.approx(expected.nats, abs=1e-3)  # threads may add up in another order
 
 
-def test_rounds_that_there_are_not_are_refused(invoke: Invoke, band: Path, bundle: Path, long: Path) -> None:
-    error = invoke("score", band, long, "--set=n_hashes=4").error
-    assert "n_hashes is 4, expected 1 to 3 (rounds of hashing" in error
-    error = invoke("score", bundle, long, "--set=n_hashes=1").error
-    assert "n_hashes: not among the settings of this bundle" in error
-
-
 def test_long_document_is_refused_or_restarts(invoke: Invoke, band: Path, long: Path) -> None:
     error = invoke("score", band, long).error
     assert f"{long}: more than 201 tokens, but at most 201 are possible" in error
@@ -60,10 +48,6 @@ def test_long_document_is_refused_or_restarts(invoke: Invoke, band: Path, long: 
     assert [token["index"] for token in tokens] == list(range(1, 477))
     assert [token["context"] for token in tokens][198:203] == [13, 13, 1, 2, 3]
     assert "".join(token["token"] for token in tokens) == LONG[1:].decode()
-
-
-def test_restart_where_nothing_ever_ends_is_refused(invoke: Invoke, bundle: Path, long: Path) -> None:
-    assert "restart is chosen, but documents may be of any length" in invoke("score", bundle, long, "--restart").error
 
 
 def test_corpus_is_evaluated_with_restarts(invoke: Invoke, band: Path, long: Path) -> None:
@@ -99,3 +83,37 @@ def test_continuation_restarts(invoke: Invoke, band: Path) -> None:
         ids[rounds] = invoke(*line).succeeded().object["ids"]
     assert len(ids["1"]) == len(ids["3"]) == 40
     assert ids["1"] != ids["3"]
+
+
+# Checkpoints without a number of buckets.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Write only the settings, which are checked before any weights are read."""
+    path = tmp_path / "reformer"
+    path.mkdir()
+    settings = {"model_type": "reformer", "is_decoder": True, "num_buckets": None, "attn_layers": ["local", "lsh"]}
+    (path / "config.json").write_text(json.dumps(settings))
+    return path
+
+
+def test_buckets_that_are_missing_are_asked_for(invoke: Invoke, folder: Path) -> None:
+    asked = f"Error: {folder}: config.json has no num_buckets"
+    assert invoke("convert", folder).error.startswith(asked)
+    assert not invoke("convert", folder, "--config", "max_length=100").error.startswith(asked)
+
+
+@pytest.mark.parametrize(("given", "shown"), [("7", "7"), ("8,7", "(8, 7)"), ("0", "0")])
+def test_numbers_of_buckets_that_cannot_be_are_shown_as_given(
+    invoke: Invoke, folder: Path, given: str, shown: str
+) -> None:
+    assert invoke("inspect", folder, "--config", f"num_buckets={given}").error == (
+        f"Error: {folder}: num_buckets is {shown}, expected an even number or several, such as 64,128."
+    )
+
+
+def test_folder_without_buckets_and_weights_is_not_described(invoke: Invoke, folder: Path) -> None:
+    shown = invoke("inspect", folder)
+    assert (shown.code, shown.out) == (1, "")
+    assert shown.error.startswith(f"Error: {folder}: none of model.safetensors, pytorch_model.bin in it")

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from tests.helpers.command_table import all_commands
+from tests.helpers.invoking import Invoke
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import declared
 from xlexport.commands.settings import settings_of
 from xltraining.config_fields import Option
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
 
 
 @click.command(cls=LongCommand)
@@ -102,7 +96,3 @@ def test_commands_have_few_options(name: str, most: int) -> None:
     command = all_commands()[name]
     options = [option for option in command.get_params(click.Context(command)) if isinstance(option, click.Option)]
     assert len([option for option in options if not option.hidden]) <= most
-
-
-def test_path_of_a_library_may_have_an_equals_sign(bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path) -> None:
-    assert f"{tmp_path / 'a=b.so'}" in invoke("score", bundle, prose, "--set", f"ops={tmp_path / 'a=b.so'}").error

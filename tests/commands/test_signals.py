@@ -1,31 +1,31 @@
-"""A stopped command, a closed pipe or a full disk leaves no unfinished output and shows no traceback."""
+"""A stopped command, a closed pipe or a full disk leaves no unfinished output; two signals end any call."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import pytest
 import torch
+from onnx import helper
 
+from tests.helpers.invoking import Finished, Invoke
+from tests.helpers.made_graphs import endless, graph, made_bundle, model
+from tests.helpers.manifests import edit_manifest
 from xlexport.terminal import INTERRUPTED
-from xlruntime.bundle_files import read_bundle
+from xlruntime.bundle_files import digest_file
 
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
-    Start = Callable[..., subprocess.Popen[bytes]]
+Start = Callable[..., subprocess.Popen[bytes]]
 
 SECONDS = 120
 
@@ -97,21 +97,6 @@ def test_convert_that_is_stopped_leaves_nothing(
     assert (process.returncode, out) == (INTERRUPTED, b""), err
     assert err.splitlines()[-1] == "Error: interrupted; no unfinished output was left. Run the command again."
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.full
-def test_convert_that_is_killed_leaves_only_a_temporary(
-    checkpoint: Path, start: Start, invoke: Invoke, reuse_export: None, tmp_path: Path
-) -> None:
-    process = start("convert", checkpoint, "-o", tmp_path / "out")
-    wait_for_line(process.stderr, "exporting")
-    process.kill()
-    process.wait()
-    (left,) = [path.name for path in tmp_path.iterdir()]
-    assert left.startswith(".out.tmp-")
-    invoke("convert", checkpoint, "-o", tmp_path / "out", "--segments", "2").succeeded()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [left, "out"]
-    read_bundle(tmp_path / "out")
 
 
 @pytest.fixture
@@ -191,22 +176,125 @@ def test_training_that_is_asked_to_end_saves_and_goes_on(
     assert checkpoint["training"]["step"] == step
 
 
+# Calls of ONNX Runtime of any length.
+
+
+# The command itself. It prints when the call begins, and has shorter time limits than usual.
+DRIVER = """
+import sys
+from xlruntime import providers, session
+import xlexport.commands as commands
+from xlexport.commands import signals
+signals.PATIENCE, signals.SECOND_CHANCE = 0.5, 0.1
+def announced(call):
+    def said(*given, **named):
+        print("calling", file=sys.stderr, flush=True)
+        return call(*given, **named)
+    return said
+if sys.argv[1] == "load":
+    ort = providers.import_onnxruntime()
+    providers.read_graph = lambda path, data_files: path.read_bytes()
+    ort.InferenceSession = announced(ort.InferenceSession)
+else:
+    session.GraphSession.step = announced(session.GraphSession.step)
+del sys.argv[1]
+commands.main()
+"""
+AT_ONCE = "Error: ended at once, within a call that did not return. Run the command again.\n"
+
+
+def billion_laughs() -> bytes:
+    """Return nested functions that ONNX Runtime would expand forever; xlruntime's own check would refuse them."""
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.xlexport", 1)]
+    functions = [
+        helper.make_function("ai.xlexport", "f0", ["x"], ["y"], [helper.make_node("Neg", ["x"], ["y"])], opsets)
+    ]
+    for level in range(1, 31):
+        names = ["x", "t1", "t2", "t3", "y"]
+        calls = [
+            helper.make_node(f"f{level - 1}", [x], [y], domain="ai.xlexport") for x, y in itertools.pairwise(names)
+        ]
+        functions.append(helper.make_function("ai.xlexport", f"f{level}", ["x"], ["y"], calls, opsets))
+    nodes = [
+        helper.make_node("Cast", ["targets"], ["f"], to=1),
+        helper.make_node("f30", ["f"], ["log_prob"], domain="ai.xlexport"),
+    ]
+    return model(graph(nodes), functions).SerializeToString()
+
+
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
-    mountable = os.geteuid() == 0 and shutil.which("mount") is not None
-    if not mountable or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk can be mounted by root only")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+def endless_bundle(tmp_path: Path) -> Path:
+    return made_bundle(tmp_path / "bundle", {"score": endless()})
 
 
-def test_full_disk(reuse_export: None, checkpoint: Path, small_disk: Path, invoke: Invoke) -> None:
-    shown = invoke("convert", checkpoint, "-o", small_disk / "out")
-    assert (shown.code, shown.out) == (1, "")
-    error = shown.err.splitlines()[-1]
-    assert error.startswith("Error: ")
-    assert error.endswith("No space left on device. Free some space, or write to another disk; nothing was published.")
-    assert not list(small_disk.iterdir())
+@pytest.fixture(params=["load", "step"])
+def process(
+    request: pytest.FixtureRequest, endless_bundle: Path, tmp_path: Path, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """Start `score` in a call that does not return."""
+    if request.param == "load":
+        (endless_bundle / "score.onnx").write_bytes(billion_laughs())
+        digest = vars(digest_file(endless_bundle / "score.onnx"))
+        edit_manifest(endless_bundle, lambda manifest: manifest["files"].update({"score.onnx": digest}))
+    (tmp_path / "text").write_bytes(b"a\xff")
+    line = [
+        sys.executable,
+        "-c",
+        DRIVER,
+        request.param,
+        "score",
+        str(endless_bundle),
+        str(tmp_path / "text"),
+        "--threads",
+        "1",
+    ]
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited: these tests may run in the background
+    try:
+        started = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        assert started.stderr is not None
+        for said in started.stderr:
+            if said == "calling\n":
+                break
+        time.sleep(0.5)  # wait until it is in the call; an earlier signal is handled in good order
+        assert started.poll() is None
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    assert process.stderr is not None
+    process.wait(timeout=SECONDS)
+    return process.returncode, process.stderr.read()
+
+
+@pytest.mark.full
+def test_sigterm(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    code, said = ended(process)
+    assert (code, said[-len(AT_ONCE) :]) == (128 + signal.SIGTERM, AT_ONCE)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_second_signal(second: signal.Signals, process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert process.poll() is None  # the first one waits for the call to return
+    process.send_signal(second)
+    code, said = ended(process)
+    assert (code, said[-len(AT_ONCE) :]) == (128 + second, AT_ONCE)
+
+
+def test_step_timeout(endless_bundle: Path, tmp_path: Path, invoke: Callable[..., Finished]) -> None:
+    (tmp_path / "text").write_bytes(b"a\xff")
+    shown = invoke("score", endless_bundle, tmp_path / "text", "--set=step_timeout=0.1", "--threads", "1")
+    assert shown.code == 1
+    assert f"{endless_bundle / 'score.onnx'}: a step took longer than step_timeout, 0.1 seconds." in shown.err
+    assert "Traceback" not in shown.err
+    (tmp_path / "text").write_bytes(b"ab")
+    invoke("score", endless_bundle, tmp_path / "text", "--set=step_timeout=100", "--threads", "1").succeeded()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -13,20 +12,12 @@ import pytest
 
 from tests.helpers.invoking import Invoke
 from tests.helpers.manifests import edit_manifest
-from tests.helpers.paths import GOLDEN, ROOT
+from tests.helpers.paths import GOLDEN
 from xlexport.commands import run
 from xlexport.terminal import escaped_json, print_json, print_line, print_table, print_text
 
 HOSTILE = "\x1b]0;PWN\x07\x1b[2J\x9b31m\x85\u202e\u2066\x7f\ud800"
 BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
-# Modules that may write to the standard streams without the functions of `terminal.py`, and their output.
-WRITERS = {
-    "xlexport/terminal.py": "all of it",
-    "xlexport/progress_bar.py": "a bar, whose lines are escaped",
-    "xlexport/commands/score.py": "records, escaped on a terminal",
-    "xlexport/ray/job.py": "nothing: it closes standard error while Ray starts",
-}
-WRITES = re.compile(r"click\.(echo|secho|echo_via_pager)\(|(?<![\w.\"])print\(|sys\.stdout|sys\.stderr|sys\.__std")
 
 
 class Stream(io.TextIOWrapper):
@@ -134,20 +125,6 @@ def test_generate_from_a_hostile_prompt(options: list[str], out: Stream) -> None
     if out.is_terminal:
         assert is_clean(text)
         assert text.startswith("one\n\ttwo \\x1b" if not options else '{"prompt": "one\\n\\ttwo \\u001b')
-
-
-def test_only_the_terminal_module_prints() -> None:
-    """Check that no other module prints, because it could print control characters of a file."""
-    sources = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in (ROOT / "xlexport").rglob("*.py")}
-    assert "xlexport/commands/inspect.py" in sources
-    writers = {name for name, source in sources.items() if WRITES.search(_code(source))}
-    assert writers == set(WRITERS)
-    assert WRITES.search("    click.echo(x)") and WRITES.search("print(x)") and not WRITES.search("fingerprint(x)")
-
-
-def _code(source: str) -> str:
-    """Return a source without its strings of several lines, such as the program in `demo`."""
-    return re.sub(r'"""(.|\n)*?"""', "", source)
 
 
 def test_wrong_usage_shows_no_control_character(invoke: Invoke) -> None:

@@ -1,24 +1,24 @@
-"""Help, usage errors and exit codes of every command."""
+"""Help, completion, usage errors and exit codes of every command."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import pytest
 
 from tests.helpers.command_table import all_commands
+from tests.helpers.invoking import PROSE, Invoke
+from tests.helpers.pages import put_program
+from tests.helpers.paths import GOLDEN
 from xlexport import __version__
-
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
+from xlexport.commands.long_help import LongCommand
 
 COMMANDS = sorted(all_commands())
 # Commands that do something, including the commands of groups.
@@ -30,34 +30,6 @@ DOING: dict[str, click.Command] = {
     if isinstance(commands, click.Group)
     for name, command in commands.commands.items()
 }
-
-
-def test_commands_are_those_of_the_design() -> None:
-    names = ["convert", "verify", "score", "serve", "evaluate", "generate", "inspect", "bench", "quantize", "train"]
-    names += ["doctor", "compare", "completion", "demo", "context", "picture", "plot", "report", "web", "prepare"]
-    names += ["configure"]
-    assert sorted([*names, "translate"]) == COMMANDS
-
-
-@pytest.mark.parametrize("name", sorted(DOING))
-def test_command_has_help_for_itself_and_each_option(name: str, invoke: Invoke) -> None:
-    shown = invoke(*name.split(), "--help").succeeded()
-    assert shown.err == ""
-    assert shown.out.startswith(f"Usage: xlexport {name} ")
-    described = DOING[name]
-    assert described.help and described.help.rstrip().endswith(".")
-    for parameter in described.params:
-        if isinstance(parameter, click.Option):
-            assert parameter.hidden or parameter.opts[0] in shown.out
-            assert parameter.help or parameter.show_default, f"{name} {parameter.opts} has neither help nor default"
-
-
-@pytest.mark.parametrize("name", sorted(DOING))
-def test_long_options_hold_to_one_spelling(name: str) -> None:
-    for parameter in DOING[name].params:
-        if isinstance(parameter, click.Option):
-            for spelling in (*parameter.opts, *parameter.secondary_opts):
-                assert re.fullmatch(r"--[a-z][a-z0-9]*(-[a-z0-9]+)*|-[a-z]", spelling), spelling
 
 
 @pytest.mark.parametrize("name", ["score", "context", "plot bits", "evaluate", "report"])
@@ -84,27 +56,20 @@ def test_overview_and_version(invoke: Invoke) -> None:
     assert __version__ in invoke("--version").succeeded().out
 
 
-def test_help_in_a_process_of_its_own(call: Invoke) -> None:
-    assert call("score", "--help").succeeded().out.startswith("Usage: xlexport score ")
-
-
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
         ([], "Usage: xlexport"),
         (["scroe"], "No such command 'scroe'. Did you mean 'score'?"),
         (["score"], "Missing argument 'BUNDLE'"),
-        (["score", "bundle"], "Missing argument 'FILES...'"),
-        (["score", "bundle", "text", "--jsno"], "No such option '--jsno'"),
+        (["report", "bundle", "text", "--zoom", "a"], "No such option '--zoom'.\n"),  # nothing of '--help'
+        (["report", "bundle", "text", "--outp", "a"], "No such option '--outp'. Did you mean '--output'?"),
         (["score", "bundle", "text", "--batch-size", "0"], "0 is not in the range x>=1"),
         (["score", "bundle", "text", "--mem-len", "many"], "'many' is not a valid integer"),
-        (["score", "bundle", "text", "--threads", "0"], "0 is not in the range x>=1"),
-        (["evaluate", "bundle"], "Missing argument 'CORPUS'"),
         (
             ["evaluate", "bundle", "text", "--protocol", "paper"],
             "'paper' is not one of 'kimiyoung', 'nvidia', 'document'",
         ),
-        (["evaluate", "bundle", "text", "--batch-size", "0"], "0 is not in the range x>=1"),
         (["evaluate", "bundle", "text", "--mem-len", "0"], "Invalid value for '--mem-len': 0 is not in the range x>=1"),
         (["verify", "bundle", "checkpoint", "--segment-len", "-1"], "'--segment-len': -1 is not in the range x>=1"),
         (
@@ -115,11 +80,8 @@ def test_help_in_a_process_of_its_own(call: Invoke) -> None:
         (["generate", "bundle", "prompt", "--file", __file__], "Give either PROMPT or --file"),
         (["generate", "bundle", "prompt", "-n", "-1"], "-1 is not in the range x>=0"),
         (["generate", "bundle", "--file", "/absent"], "'/absent': No such file or directory"),
-        (["convert"], "Missing argument 'CHECKPOINT'"),
-        (["verify", "bundle"], "Missing argument 'CHECKPOINT'"),
         (["verify", "bundle", "checkpoint", "--segments", "0"], "0 is not in the range x>=1"),
         (["inspect", "bundle", "more"], "unexpected extra argument"),
-        (["bench", "bundle", "--repeats", "0"], "0 is not in the range x>=1"),
         (["plot", "bits", "bundle", "text", "-o", "x.png/"], "'x.png/' is the name of a folder. Give that of a file."),
         (["context", "bundle", "text", "--plot", "x.png/"], "'x.png/' is the name of a folder. Give that of a file."),
         (["train", "text"], "Missing option '-o' / '--output'"),
@@ -132,15 +94,6 @@ def test_wrong_usage(arguments: list[str], what: str, invoke: Invoke) -> None:
     assert (shown.code, shown.out) == (2, "")
     assert what in shown.err
     assert "Traceback" not in shown.err
-
-
-def test_doctor_finds_this_installation_good(invoke: Invoke) -> None:
-    shown = invoke("doctor").succeeded()
-    assert re.search(r"^ok +onnxruntime +onnxruntime", shown.out, re.M)
-    checks = {check["name"]: check for check in invoke("doctor", "--json").succeeded().object}
-    assert all(list(check) == ["name", "ok", "detail", "hint"] for check in checks.values())
-    assert {"python", "numpy", "onnxruntime", "graphs on cpu", "convert", "train"} <= checks.keys()
-    assert checks["graphs on cpu"]["ok"] is True
 
 
 def test_doctor_fails_if_something_must_be_repaired(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +151,6 @@ def test_commands_in_an_installation_without_torch(
         (("verify", "b", "c.pt"), "convert"),
         (("bench", "b"), "convert"),
         (("demo",), "convert"),
-        (("train", "t", "-o", "r"), "train"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
@@ -207,3 +159,116 @@ def test_package_that_is_not_installed(
 ) -> None:
     monkeypatch.setattr("xlexport.extras.missing_packages", lambda name: ["torch"] if name == extra else [])
     assert "torch not installed, needed here. Install it: pip install torch." in invoke(*command).error
+
+
+# Help of long commands, and three ways to ask for it.
+
+
+LONG = {name: command for name, command in all_commands().items() if isinstance(command, LongCommand)}
+EXAMPLES = [(name, line) for name, command in LONG.items() for line, _ in command.examples]
+
+
+@pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+def test_examples_are_understood(name: str, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("run.toml", "chapter.txt"):
+        Path(file).touch()
+    program, command, *arguments = shlex.split(line)
+    assert (program, command) == ("xlexport", name)
+    with LONG[name].make_context(name, arguments, help_option_names=["-h", "--help"]) as context:  # closes files
+        assert context.params
+
+
+@pytest.mark.parametrize("line", [line for name, line in EXAMPLES if name in ("score", "evaluate", "context")])
+def test_examples_run(line: str, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("bundle", "other.bundle"):
+        Path(folder).symlink_to(GOLDEN / "post_lnorm_same_length_empty" / "bundle")
+    Path("texts").mkdir()
+    for file in ("book.txt", "texts/a.txt"):
+        Path(file).write_bytes(PROSE)
+    Path("test.txt").write_bytes(PROSE * 3)
+    Path("items.csv").write_text("preamble,sentence\nIt was the best of times.,It was the worst.\n")
+    arguments = shlex.split(line)[1:]
+    assert invoke(*arguments).succeeded().out or Path("words.csv").exists()
+
+
+@pytest.mark.parametrize("name", [*all_commands(), "plot bits", "plot attention"])
+def test_three_ways_to_ask_for_help(name: str, invoke: Invoke) -> None:
+    shown = invoke(*name.split(), "--help").succeeded().out
+    assert shown.startswith(f"Usage: xlexport {name} ")
+    for parameter in DOING[name].params if name in DOING else ():
+        if isinstance(parameter, click.Option):
+            assert parameter.hidden or parameter.opts[0] in shown
+            assert parameter.help or parameter.show_default, f"{name} {parameter.opts} has neither help nor default"
+    assert invoke(*name.split(), "-h").succeeded().out == shown
+    assert invoke("help", *name.split()).succeeded().out == shown
+
+
+def test_help_without_a_command(invoke: Invoke) -> None:
+    shown = invoke("help").succeeded().out
+    assert shown == invoke("--help").succeeded().out
+    assert re.search("^  help  +Show what COMMAND does, and its options", shown, re.M)
+    failed = invoke("help", "scroe")
+    assert failed.code == 2 and "Did you mean 'score'?" in failed.err
+
+
+# Completion, in the shells that are installed.
+
+
+# The work of a shell when Tab is pressed after the words; then it prints its offers.
+OFFERED = {
+    "bash": """
+source script
+COMP_WORDS=({words}) COMP_CWORD={last}
+_xlexport_completion xlexport
+printf '%s\\n' "${{COMPREPLY[@]}}"
+""",
+    "fish": "source script; complete --do-complete='{line}'",
+}
+
+
+@pytest.fixture
+def shell_folder(tmp_path: Path) -> Path:
+    """Return a folder in which `xlexport` can be called by its name."""
+    return put_program(tmp_path)
+
+
+def offered(shell: str, words: list[str], folder: Path, script: str) -> list[str]:
+    """Return what the shell offers to put in place of the last word."""
+    (folder / "script").write_text(script)
+    quoted = " ".join(word or "''" for word in words)
+    source = OFFERED[shell].format(words=quoted, last=len(words) - 1, line=" ".join(words))
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder)}
+    plain = {"bash": ["--norc"], "fish": ["--no-config"]}[shell]
+    done = subprocess.run(
+        [shell, *plain, "-c", source], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return sorted(line.partition("\t")[0] for line in done.stdout.splitlines())  # the shells sort differently
+
+
+@pytest.mark.parametrize("shell", ["bash", pytest.param("fish", marks=pytest.mark.full)])
+def test_shell_offers_commands_and_options(shell: str, invoke: Invoke, shell_folder: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = invoke("completion", shell).out
+    assert offered(shell, ["xlexport", "co"], shell_folder, script) == [
+        "compare",
+        "completion",
+        "configure",
+        "context",
+        "convert",
+    ]
+    assert offered(shell, ["xlexport", ""], shell_folder, script) == sorted(COMMANDS)
+    assert offered(shell, ["xlexport", "score", "--fo"], shell_folder, script) == ["--force", "--format"]
+    assert offered(shell, ["xlexport", "score", "--per", ""], shell_folder, script) == [
+        *("document", "line", "region", "token", "word")
+    ]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_shell_accepts_the_script(shell: str, invoke: Invoke, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "script").write_text(invoke("completion", shell).out)
+    subprocess.run([shell, "-n", "script"], cwd=tmp_path, check=True)

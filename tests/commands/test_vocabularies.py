@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Invoke
+from tests.helpers.invoking import Invoke
 
 WORDS = ("<eos>", "<unk>", "the", "of", "a", "to", "is", "and", "in", "sea")
 LETTERS = tuple("_abcdefghijklmnopqrstuvwxyz")
@@ -88,24 +85,3 @@ def test_generated_words_go_on_with_the_prompt(bundle_of: BundleOf, invoke: Invo
     assert found["text"][0] in " \n"  # or it would run into the prompt's last word
     shown = invoke("generate", bundle, "the sea", *options).succeeded()
     assert shown.out == f"the sea{found['text']}\n"
-
-
-def test_vocabulary_that_does_not_fit_is_refused(checkpoint: Path, invoke: Invoke, tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("\n".join(WORDS), "utf-8")
-    arguments = ("convert", checkpoint, "-o", tmp_path / "out", "--tokenizer", tmp_path / "vocab.txt")
-    refused = invoke(*arguments)
-    assert (
-        "10 symbols, but the model has 256 tokens. Give the model's own vocabulary with --tokenizer." in refused.error
-    )
-    refused = invoke(*arguments, "--vocab-style", "morse")
-    assert "style 'morse' is unknown. Use one of: wikitext, ptb, lm1b, enwik8, text8, characters." in refused.error
-    assert not (tmp_path / "out").exists()
-
-
-def test_bundle_says_which_vocabulary_it_has(bundle_of: BundleOf, invoke: Invoke) -> None:
-    bundle, _ = bundle_of(WORDS)
-    manifest = json.loads((bundle / "bundle.json").read_text("utf-8"))
-    assert manifest["tokenizer"] == {"kind": "vocabulary", "file": "vocabulary.json", "first_id": 0}
-    shown = invoke("inspect", bundle, "--verbose").succeeded().out
-    assert "Vocabulary of 256 words, between white space" in shown
-    assert "vocabulary.json" in shown

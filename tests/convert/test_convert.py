@@ -7,6 +7,8 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
+import runpy
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,22 +20,27 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from tests.helpers.paths import ROOT
 from tests.helpers.tiers import thinned
+from tests.helpers.tiny import tiny_model
+from xlexport import __version__
 from xlexport.architectures import Architecture, Step, architecture
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
-from xlexport.checkpoints import SourceCheckpoint
+from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
-from xlexport.errors import ExportError, OutputExistsError, ParityError
+from xlexport.errors import ExportError, ParityError
 from xlexport.verification import default_segments
 from xlexport.verification.walked_text import verify_ids
-from xlruntime import OptionError, TextError, VocabularyError
+from xlruntime import OptionError, TextError
 from xlruntime import load as load_bundle
-from xlruntime.bundle_files import digest_file, read_bundle
+from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
 from xlruntime.evaluation import Ring
+from xltraining.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
     from xltraining.transformer_xl import TransformerXL
+
 
 IDS = np.random.default_rng(5).integers(0, 20, 400)
 BOTH = ["bytes_bundle", "ids_bundle"]
@@ -79,6 +86,17 @@ def test_manifest_says_what_was_converted(name: str, request: pytest.FixtureRequ
     readme = (converted.folder / "README.md").read_text()
     assert sha256 in readme
     assert f"{converted.report.max_abs_log_prob_diff:.2e} nats" in readme
+    assert f"xlexport {__version__} converted it from `checkpoint.pt`" in readme
+
+
+@pytest.mark.parametrize("name", [*BOTH, "chunk"])
+def test_program_in_the_readme_runs(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder: Path = request.getfixturevalue(name).folder
+    (program,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    exec(program.replace("THIS_FOLDER", str(folder)), {})
+    assert float(capsys.readouterr().out) > 0
 
 
 def test_first_rows_are_written_where_they_are_not_zero(bytes_bundle: Converted, ids_bundle: Converted) -> None:
@@ -113,33 +131,9 @@ def test_options_become_the_defaults_of_the_bundle(reuse_export: None, bytes_bun
     assert read_bundle(tmp_path / "bundle").fingerprint == read_bundle(bytes_bundle.folder).fingerprint
 
 
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"mem_len": 0}, "mem_len is 0, expected 1 to"),
-        ({"segment_len": -3, "clamp_len": 0}, "segment_len is -3, expected 1 to 1073741824; clamp_len is 0"),
-    ],
-    ids=str,
-)
-def test_options_out_of_range_are_refused_before_any_work(
-    options: dict[str, Any], what: str, bytes_bundle: Converted, tmp_path: Path
-) -> None:
-    with pytest.raises(OptionError, match=what):
-        convert(idle(bytes_bundle.source), tmp_path / "bundle", ConversionOptions.of(**options))
-    assert not list(tmp_path.iterdir())
-
-
 def idle(source: SourceCheckpoint) -> SourceCheckpoint:
     """Return the same checkpoint with a model that must not be built."""
     return dataclasses.replace(source, build_model=lambda: pytest.fail("no work may begin"))
-
-
-def test_taken_output_is_refused_before_any_work(bytes_bundle: Converted, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    for output, force in ((bytes_bundle.folder, False), (tmp_path, True), (tmp_path / "notes.txt", True)):
-        with pytest.raises(OutputExistsError):
-            convert(idle(bytes_bundle.source), output, force=force)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_bundle_without_tokenizer(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
@@ -175,29 +169,6 @@ def test_tokenizer_file_becomes_part_of_the_bundle(
     path.unlink()
     assert (tmp_path / "bundle" / "tokenizer.json").is_file()
     assert load_bundle(tmp_path / "bundle", threads=1).stream().feed("the word7 is").tokens.tolist() == [11, 3]
-
-
-def test_tokenizer_larger_than_the_vocabulary_is_refused(
-    bytes_bundle: Converted, write_tokenizer: Callable[[int], Path], tmp_path: Path
-) -> None:
-    path = write_tokenizer(257)
-    with pytest.raises(ExportError, match=r"257 tokens, but the model has 256\. Give the model's own tokenizer\."):
-        convert(idle(bytes_bundle.source), tmp_path / "bundle", ConversionOptions(tokenizer=str(path)))
-    assert not (tmp_path / "bundle").exists()
-
-
-def test_tokenizer_that_is_none_of_all_this(bytes_bundle: Converted, ids_bundle: Converted, tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers")
-    output = tmp_path / "bundle"
-    with pytest.raises(ExportError, match=r"absent\.json: no such tokenizer file"):
-        convert(idle(bytes_bundle.source), output, ConversionOptions(tokenizer=str(tmp_path / "absent.json")))
-    (tmp_path / "broken.json").write_text("{}")
-    with pytest.raises(VocabularyError, match=r"broken\.json: not a tokenizer"):
-        convert(idle(bytes_bundle.source), output, ConversionOptions(tokenizer=str(tmp_path / "broken.json")))
-    for tokenizer in (None, "bytes"):
-        with pytest.raises(ExportError, match=r"20 tokens, a byte tokenizer needs 256\. Give --tokenizer"):
-            convert(idle(ids_bundle.source), output, ConversionOptions(tokenizer=tokenizer))
-    assert not output.exists()
 
 
 def test_text_to_verify_on(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
@@ -326,3 +297,65 @@ def test_full_disk_leaves_nothing(reuse_export: None, bytes_bundle: Converted, s
     with pytest.raises(OSError, match="No space left on device"):
         convert(bytes_bundle.source, small_disk / "bundle", ConversionOptions(verify_segments=2))
     assert not list(small_disk.iterdir())
+
+
+# A model without memory.
+
+
+@pytest.mark.usefixtures("cached_exports")
+def test_model_without_memory_scores_each_segment_alone(tmp_path: Path) -> None:
+    model = tiny_model(mem_len=0)
+    save_checkpoint(tmp_path / "checkpoint.pt", model.config, model.state_dict())
+    source = load(tmp_path / "checkpoint.pt")
+    report = convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none"))
+    assert report.passed
+
+    S, bundle = model.config.tgt_len, load_bundle(tmp_path / "bundle", threads=1)
+    ids = np.random.default_rng(3).integers(0, model.config.n_token, 5 * S + 1)
+    found = bundle.stream().feed(ids).log_probs
+    expected = []
+    for start in range(0, 5 * S, S):
+        tokens = torch.from_numpy(ids[None, start : start + S + 1])
+        with torch.no_grad():
+            hidden, _ = model(tokens[:, :-1])
+            expected.append(model.log_probs(hidden, tokens[:, 1:])[0])
+    assert np.abs(found - torch.cat(expected).numpy()).max() < 1e-5
+    with pytest.raises(OptionError, match="a window of 0 keys in ring 'capacity', so a token would see no key"):
+        bundle.stream(same_length=True)
+    bundle.stream(same_length=True, mem_len=4).feed(ids)
+
+
+# The numbered samples that need PyTorch.
+
+
+FOLDER = ROOT / "samples"
+
+
+@pytest.mark.full
+def test_conversion_is_repeatable_and_verified(
+    bytes_bundle: Converted,
+    reuse_export: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Use a small checkpoint, because the sample's conversion takes half a minute; the demo's test runs it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("xlexport.sample.sample_checkpoint", lambda: bytes_bundle.checkpoint)
+    for _ in range(2):
+        runpy.run_path(str(FOLDER / "01_convert.py"))
+        assert "equal over 20 segments" in capsys.readouterr().out
+        assert is_bundle(tmp_path / "bundle")
+
+
+@pytest.mark.full
+def test_reformer_scores_the_same_in_any_segments(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    runpy.run_path(str(FOLDER / "11_reformer.py"))
+    shown = capsys.readouterr().out
+    assert "equal over 6 segments" in shown
+    figures = [line.partition(": ")[2] for line in shown.splitlines()[1:]]
+    assert len(figures) == 4 and len(set(figures)) == 1

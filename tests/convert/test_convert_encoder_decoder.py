@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.helpers.tiny import tiny_encoder_decoder
-from xlexport.bundles import open_bundle
+from xlexport.bundles import open_any_bundle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError
@@ -37,7 +37,7 @@ def test_bundle_equals_the_trained_model_over_carried_steps(
     assert report.passed and report.segments > 40  # steps of several lengths
     assert report.max_abs_log_prob_diff < 2e-5 and report.max_abs_memory_diff < 2e-5
     assert report.rounding is not None and 0 < report.rounding.model_rms < 2e-6
-    bundle = open_bundle(tmp_path / "bundle", translators=True, threads=1)
+    bundle = open_any_bundle(tmp_path / "bundle", threads=1)
     assert isinstance(bundle, Translator) and bundle.encoder.source_len == 12
 
     changed = tiny_encoder_decoder()

@@ -12,24 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers.rules import ring_rules
 from xlexport.architectures import architecture
 from xlexport.architectures.reformer.step import FEW
-from xlexport.bench import _same_model, bench
+from xlexport.bench import bench
 from xlexport.bench.workload import StepSize, workload
-from xlexport.checkpoints import SourceCheckpoint, load
+from xlexport.checkpoints import SourceCheckpoint
 from xlexport.commands.convert import length_rows
 from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
 from xlexport.commands.verify import parity_rows
 from xlexport.convert import ConversionOptions, convert
-from xlexport.errors import ExportError, ParityError, XlexportError
-from xlexport.verification import default_segments, verify
+from xlexport.errors import ExportError
+from xlexport.verification import verify
 from xlruntime import OptionError
 from xlruntime import load as load_bundle
 from xlruntime.bundle_files import read_bundle
-from xltraining.checkpoint import save_checkpoint
-from xltraining.errors import ConfigError
-from xltraining.reformer import Reformer
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import ConvertedReformer
@@ -61,19 +57,6 @@ def test_manifest_says_how_whole_documents_are_evaluated(chunk: ConvertedReforme
     assert bundle.settings.to_dict() == {"segment_len": 128, "restart": False, "n_hashes": 2}
     assert (bundle.evaluation.max_positions, bundle.evaluation.full_document) == (128, True)
     assert bundle.memory == ()
-
-
-def test_published_bundle_has_passed_until_its_rings_wrapped_twice(band: ConvertedReformer) -> None:
-    report = band.report
-    assert report.passed
-    assert report.segments == default_segments(read_bundle(band.folder).settings) == 20
-    assert report.tokens >= 2 * (24 + 8)
-
-
-def test_default_segments_are_few_where_they_are_long() -> None:
-    long = ring_rules(segment_len=16384, mem_len=16384).choose()
-    assert default_segments(long) == 5  # twice around a ring of 32,768 slots, and one more
-    assert default_segments(ring_rules(segment_len=512, mem_len=512).choose()) == 20
 
 
 def test_readme_of_a_band(band: ConvertedReformer) -> None:
@@ -170,11 +153,6 @@ def idle(source: SourceCheckpoint) -> SourceCheckpoint:
     return dataclasses.replace(source, build_model=lambda: pytest.fail("no work may begin"))
 
 
-def test_rule_that_does_not_fit_the_sizes_is_refused(band: ConvertedReformer, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"chunk lengths must divide max_positions 1,024, found 4 \(lsh\) and 3"):
-        convert(idle(band.source), tmp_path / "bundle", ConversionOptions.of(tokenizer="none", rule="chunk"))
-
-
 @pytest.mark.full
 @pytest.mark.usefixtures("cached_exports")
 def test_another_rule_and_more_rounds(chunk: ConvertedReformer, tmp_path: Path) -> None:
@@ -207,19 +185,6 @@ def test_more_rounds_begin_with_those_of_the_model(band: ConvertedReformer) -> N
     for name, rotations in own.items():
         assert other[name].shape[1] == 4
         assert torch.equal(other[name][:, :2], rotations)
-
-
-def test_other_weights_are_not_published(reuse_band: None, band: ConvertedReformer, tmp_path: Path) -> None:
-    def build_other() -> Reformer:
-        model: Reformer = band.source.build_model()
-        with torch.no_grad():
-            model.get_parameter("layers.1.attention.value.weight").view(-1)[::7] += 1e-2
-        return model
-
-    other = dataclasses.replace(band.source, build_model=build_other)
-    with pytest.raises(ParityError, match="Make sure that bundle and checkpoint belong together"):
-        convert(other, tmp_path / "bundle", ConversionOptions(tokenizer="none", verify_segments=5))
-    assert not list(tmp_path.iterdir())
 
 
 # Output of other commands.
@@ -271,16 +236,6 @@ def test_inspect_of_bundles(band: ConvertedReformer, chunk: ConvertedReformer, t
     assert "overflow, by LSH layer" not in dict(bundle_rows(read_bundle(band.folder), tmp_path))  # no parity.json
 
 
-def test_bundle_without_the_newest_field_is_of_the_same_model(chunk: ConvertedReformer) -> None:
-    """Check that `bench --against` takes bundles that were converted before the field `reads_last` existed."""
-    config = dict(chunk.source.config)
-    bundle = read_bundle(chunk.folder)
-    older = {name: value for name, value in bundle.config.items() if name != "reads_last"}
-    bundle = dataclasses.replace(bundle, config={**older, "n_hashes": 1})
-    assert _same_model(bundle, config)
-    assert not _same_model(bundle, {**config, "d_model": 9})
-
-
 def test_inspect_of_a_checkpoint(band: ConvertedReformer) -> None:
     rows = dict(checkpoint_rows(band.source))
     assert rows["layers"] == "4 layers (1 local, 2 lsh, 1 full): local, lsh, full, lsh"
@@ -313,14 +268,6 @@ def test_bench_with_fewer_rounds_of_hashing(band: ConvertedReformer) -> None:
     assert rounds > 1 and one < every
     with pytest.raises(OptionError, match="n_hashes is 3, expected 1 to 2"):
         bench(band.folder, n_hashes=rounds + 1, threads=1, repeats=1, rounds=1)
-
-
-def test_bench_against_another_model_is_refused(band: ConvertedReformer, tmp_path: Path) -> None:
-    other = Reformer(dataclasses.replace(band.model.config, d_inner=24))
-    save_checkpoint(tmp_path / "other.pt", other.config, other.state_dict(), tokenizer=None)
-    with pytest.raises(XlexportError, match="was converted from another model"):
-        bench(band.folder, against=tmp_path / "other.pt", threads=1, repeats=1, rounds=1)
-    assert load(tmp_path / "other.pt").architecture == "reformer"
 
 
 def test_arithmetic_of_a_step_against_a_count_by_hand(band: ConvertedReformer) -> None:

@@ -56,6 +56,8 @@ def test_checkpoint_that_says_bytes() -> None:
         ) as caught:
             choose_tokenizer(source_of(1000, "bytes"), chosen)
         assert "--tokenizer bytes" not in str(caught.value)
+        with pytest.raises(ExportError, match="--vocab-style ptb is for vocabularies, but the tokenizer is bytes"):
+            choose_tokenizer(source_of(256, "bytes"), chosen, "ptb")
 
 
 def test_checkpoint_with_its_own_vocabulary() -> None:
@@ -169,14 +171,6 @@ def test_sentencepiece_model(tmp_path: Path) -> None:
         choose_tokenizer(source_of(14, None), str(path))
     with pytest.raises(ExportError, match="of the sentencepiece library, but --vocab-style is for vocabularies"):
         choose_tokenizer(source_of(15, None), str(path), "ptb")
-
-
-@pytest.mark.parametrize("chosen", ["bytes", "none", None])
-def test_style_without_a_vocabulary_is_refused(chosen: str | None) -> None:
-    with pytest.raises(
-        ExportError, match=f"--vocab-style ptb is for vocabularies, but the tokenizer is {chosen or 'bytes'}"
-    ):
-        choose_tokenizer(source_of(256, "bytes"), chosen, "ptb")
 
 
 def test_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:

@@ -26,18 +26,6 @@ ITEMS = """item,condition,preamble,sentence
 2,related,It was a dark night.,The moon was high.
 2,unrelated,It was a loud party.,The moon was high.
 """
-JSON_ITEMS = [
-    {"item": "1a", "sentence": "The cook stirred the soup with a spoon."},
-    {"item": "1b", "sentence": "The cook stirred the soup with a table."},
-]
-CONTEXTS = """item,idiom,neutral,ending
-1,Once upon a,She never had a,time when she was happy.
-2,He shook his,He saw his,head and said nothing.
-"""
-CONDITIONS = """item,condition,sentence
-1,expected,The cook stirred the soup with a spoon.
-1,unexpected,The cook stirred the soup with a table.
-"""
 
 
 @pytest.fixture(scope="session")
@@ -64,14 +52,12 @@ def page_folder(converted: tuple[Path, str], tmp_path: Path) -> Path:
     if ALICE.is_file():
         (folder / ALICE.name).symlink_to(ALICE)
     texts = {"book.txt": topics["assignment"], "valid.txt": RIVER, "train.txt": (RIVER + WATER) * 8}
-    texts |= {"contexts.csv": CONTEXTS, "conditions.csv": CONDITIONS}
     for name, text in texts.items():
         (folder / name).write_text(text, "utf-8")
     (folder / "books").mkdir()
     (folder / "books/one.txt").write_text(RIVER, "utf-8")
     (folder / "books/two.txt").write_text(WATER, "utf-8")
     (folder / "items.csv").write_text(ITEMS, "utf-8")
-    (folder / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in JSON_ITEMS), "utf-8")
     with gzip.open(folder / "corpus.jsonl.gz", "wt", encoding="utf-8") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in (RIVER, WATER))
     return folder

@@ -1,4 +1,4 @@
-"""The documentation site: a page for each kind of user, a reference for each module, nothing from the network."""
+"""The documentation site, the tables of docs/runtimes.md, and the Python of pages."""
 
 from __future__ import annotations
 
@@ -10,19 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.pages import PAGES
-from tests.helpers.paths import ROOT
-from xlexport import __version__
+from tests.docs.conftest import ITEMS
+from tests.helpers.pages import PAGES, blocks_of, python_of
+from tests.helpers.paths import EMPTY, ROOT, golden_bundle
+from xlexport.commands import run
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
-INDEX = (ROOT / "docs/index.md").read_text("utf-8")
-PERSONS = [page for page in PAGES if page.startswith("docs/start_")]
 SPHINX = all(importlib.util.find_spec(name) for name in ("sphinx", "myst_parser", "furo"))
-
-
-def test_index_lists_a_page_for_each_person() -> None:
-    assert len(PERSONS) == 6
-    for page in PERSONS:
-        assert f"]({Path(page).name})" in INDEX
 
 
 def test_reference_has_every_module_of_xltraining() -> None:
@@ -33,12 +27,6 @@ def test_reference_has_every_module_of_xltraining() -> None:
     files = {path.relative_to(package).with_suffix("") for path in package.rglob("*.py")}
     modules = {".".join(file.parts).removesuffix(".__init__") for file in files} - {"__init__"}
     assert listed == sorted(modules)
-
-
-def test_citation_has_the_version() -> None:
-    lines = (ROOT / "CITATION.cff").read_text("utf-8").splitlines()
-    assert f"version: {__version__}" in lines
-    assert "  - name: The xlexport authors" in lines
 
 
 @pytest.mark.full
@@ -67,3 +55,74 @@ def test_site_is_built_without_warnings_and_loads_nothing_from_elsewhere(tmp_pat
         assert not re.search(r"@import|url\([\"']?https?:", sheet.read_text("utf-8")), sheet
     reference = (tmp_path / "site/docs/reference/xlruntime.html").read_text("utf-8")
     assert 'id="xlruntime.Model.score"' in reference
+
+
+# The tables of docs/runtimes.md.
+
+
+FOLDERS = {  # in the order of the columns
+    "Python": (ROOT / "runtime/python/xlruntime", "py"),
+    "C": (ROOT / "runtime/c/src", "h"),
+    "JavaScript": (ROOT / "runtime/js/src", "ts"),
+}
+PAGE = (ROOT / "docs/runtimes.md").read_text("utf-8").partition("## Differences")[0]
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
+
+
+@pytest.mark.parametrize("language", FOLDERS)
+def test_names_exist(language: str) -> None:
+    (folder, ending), column = FOLDERS[language], [*FOLDERS].index(language) - len(FOLDERS)
+    missing, names = [], 0
+    for row in ROWS:
+        file = re.fullmatch(r"`(\w+)(/?)`", row[0])  # rows of the second table are about any file
+        files = "**/*" if file is None else f"{file[1]}/*" if file[2] else file[1]
+        text = "\n".join(path.read_text("utf-8") for path in folder.glob(f"{files}.{ending}"))
+        for name in re.findall(r"`(?:\w+(?:\.|::))?(\w+)`", row[column]):
+            names += 1
+            missing += [name] if re.search(rf"\b{name}\b", text) is None else []
+    assert names > 20
+    assert missing == []
+
+
+# Python blocks that tests/runtime/test_api_page.py and tests/export do not run.
+
+
+HERE = [
+    "docs/coming_from_gpt2.md",
+    "docs/native.md",
+    "docs/protocols.md",
+    "docs/start_embedding.md",
+    "docs/start_reading_experiments.md",
+    "docs/vocabularies.md",
+]
+WORDS = Vocabulary("words", ("<eos>", "<unk>", "the", "cat", "sat"), unk="<unk>", line_end="<eos>")
+ELSEWHERE = {
+    "README.md": "tests/runtime/test_api_page.py",
+    "docs/api.md": "tests/runtime/test_api_page.py",
+    "docs/checkpoints.md": "tests/checkpoints/test_huggingface_format.py",
+    "docs/scoring.md": "tests/scoring/test_output_tables.py",
+    "docs/serving.md": "tests/serve/test_http.py",
+    "docs/torch_formats.md": "tests/export/test_torch_formats.py",
+}
+
+
+def test_each_page_with_python_is_run() -> None:
+    with_python = {page for page in PAGES if any(block.language == "python" for block in blocks_of(page))}
+    assert with_python == {*HERE, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("page", HERE)
+def test_python_of_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if page == "docs/vocabularies.md":
+        Path("bundle").mkdir()
+        Path("bundle/vocabulary.json").write_text(WORDS.to_json(), "utf-8")
+    else:
+        Path("bundle").symlink_to(golden_bundle(EMPTY))
+    if page in ("docs/start_reading_experiments.md", "docs/coming_from_gpt2.md"):
+        pytest.importorskip("pandas", reason="needs pandas")
+        Path("items.csv").write_text(ITEMS, "utf-8")
+        options = ["--field", "sentence", "--context-field", "preamble", "--per", "word", "-o", "words.csv"]
+        assert run(["score", "bundle", "items.csv", *options]) == 0
+    Path("test.txt").write_text("It was the best of times, it was the worst of times.\n" * 40, "utf-8")
+    exec(compile(python_of(page), page, "exec"), {})

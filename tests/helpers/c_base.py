@@ -22,7 +22,7 @@ FUZZER = "../tests/fuzz_main"
 # The sources that read them, which know no ONNX Runtime.
 PARTS = (
     *("bundle", "errors", "evaluation", "json", "onnx_tensors", "safetensors", "sha256", "unicode"),
-    *("tokenizers/text_splitter", "tokenizers/tokenizer", "tokenizers/vocabulary", "tokenizers/vocabulary_tokenizer"),
+    *("tokenizers/tokenizer", "tokenizers/vocabulary"),
 )
 
 

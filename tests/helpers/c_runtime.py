@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,7 +199,6 @@ class CModel:
         *,
         bos: int = -1,
         detail: int = -1,
-        stop: Callable[[], bool] | None = None,
         **settings: int,
     ) -> tuple[Any, list[CScores]]:
         """Return the total of a document, and the scores of its steps."""
@@ -209,7 +207,7 @@ class CModel:
 
         def take(_: Any, scores: Any) -> int:
             parts.append(_copied(scores.contents))
-            return stop is not None and stop()
+            return 0
 
         given: list[Any]
         if isinstance(source, Path):
@@ -259,18 +257,12 @@ class CStream:
         self.runtime.functions.xlr_stream_close(self.handle)
 
     def feed(self, source: Text | Ids) -> CScores:
-        return self._scores("feed", source)
-
-    def score_continuation(self, source: Text | Ids) -> CScores:
-        return self._scores("score", source)
-
-    def _scores(self, what: str, source: Text | Ids) -> CScores:
         scores = POINTER(_Scores)()
         if isinstance(source, str | bytes):
             raw = _bytes(source)
-            self.runtime.call(f"xlr_stream_{what}_text", self.handle, raw, c_size_t(len(raw)), byref(scores))
+            self.runtime.call("xlr_stream_feed_text", self.handle, raw, c_size_t(len(raw)), byref(scores))
         else:
-            self.runtime.call(f"xlr_stream_{what}_ids", self.handle, *_ids(source), byref(scores))
+            self.runtime.call("xlr_stream_feed_ids", self.handle, *_ids(source), byref(scores))
         return _copied(scores.contents)
 
     def generate(self, prompt: Ids, max_tokens: int, sampling: Sampling | None = None) -> list[int]:
@@ -286,28 +278,12 @@ class CStream:
         )
         return tokens
 
-    def fork(self) -> CStream:
-        twin = c_void_p()
-        self.runtime.call("xlr_stream_fork", self.handle, byref(twin))
-        return CStream(self.runtime, twin)
-
-    def reset(self) -> None:
-        self.runtime.call("xlr_stream_reset", self.handle)
-
     def save(self, file: Path) -> None:
         self.runtime.call("xlr_stream_save", self.handle, str(file).encode())
 
     @property
     def position(self) -> int:
         return int(self.runtime.functions.xlr_stream_position(self.handle))
-
-    @property
-    def pending(self) -> int:
-        return int(self.runtime.functions.xlr_stream_pending(self.handle))
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.runtime.functions.xlr_stream_memory_bytes(self.handle))
 
     @property
     def resets(self) -> int:

@@ -21,7 +21,7 @@ __all__ = ["NATIVE", "build_kernels", "build_with", "compiler", "installed_packa
 NATIVE = ROOT / "runtime" / "c"
 CACHE = ROOT / ".pytest_cache" / "native"
 BUILT_FROM = ("kernels", "ort", "build_library.py")
-CASES = "tests/relative_attention_case.h"
+CASES = ("tests/fake_ort.h", "tests/kernel_test.h", "tests/relative_attention_case.h")
 
 
 def compiler() -> str | None:
@@ -59,7 +59,7 @@ def build_with(found: str, flags: str = "", program: str | None = None, target: 
     _add_files(digest, BUILT_FROM)
     objects = CACHE / f"kernels-{digest.hexdigest()[:16]}"  # the same for the library and all programs
     digest.update(str(program).encode())
-    _add_files(digest, () if program is None else (f"tests/{program}.cc", "tests/fake_ort.h", CASES))
+    _add_files(digest, () if program is None else (f"tests/{program}.cc", *CASES))
     folder = CACHE / digest.hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     objects.mkdir(exist_ok=True)

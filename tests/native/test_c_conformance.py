@@ -35,19 +35,25 @@ def run(kit: Path, *options: str | Path, sanitizers: str = "") -> tuple[int, lis
     return done.returncode, done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("options", [(), ("--no-kernels",)])
-def test_c_passes(kit: Path, options: tuple[str, ...], tmp_path: Path) -> None:
-    status, lines = run(kit, *options, "--keep", tmp_path)
+def test_c_passes(kit: Path, tmp_path: Path) -> None:
+    status, lines = run(kit, "--keep", tmp_path)
     assert status == 0, "\n".join(lines)
     assert [line for line in lines if line.startswith("not ")] == LEFT_OUT
-    assert lines[-3].startswith("runtime: C, ONNX Runtime 1.")
-    assert (lines[-2] == "kernels: none") == bool(options)
+    assert lines[-3].startswith("runtime: C, ONNX Runtime 1.") and lines[-2] != "kernels: none"
     count = len(json.loads((kit / "kit.json").read_text("utf-8"))["cases"]) - 2
     found = LAST.fullmatch(lines[-1])
     assert found is not None
     assert found.group(1) == found.group(2) == str(count)
     for name in ("state_two_rings", "state_pre_lnorm_same_length_zeros"):  # Python goes on with states of C
         assert run_case(kit, name, 1e-4, tmp_path).problems == []
+
+
+@pytest.mark.parametrize("what", ["scores_", "stream_", "state_", "generate_", "text_"])
+def test_c_has_the_bits_of_python(what: str, kit: Path) -> None:
+    """Allow a rounding of totals, which are sums in float64. Scores are float32, so they must be equal."""
+    status, lines = run(kit, "--no-kernels", "--only", what, "--within", "1e-14")
+    assert status == 0, "\n".join(lines)
+    assert "kernels: none" in lines
 
 
 def test_sanitizers_find_nothing(kit: Path) -> None:
@@ -95,9 +101,3 @@ def test_a_case_of_low_precision_has_bounds_of_its_own(kit: Path, tmp_path: Path
     (folder / "cases" / "changed.json").write_text(json.dumps(case), "utf-8")
     assert run(folder)[0] == 1
     assert run(folder, "--within", "0.03")[0] == 0
-
-
-def test_no_cases_are_not_a_success(kit: Path) -> None:
-    status, lines = run(kit, "--only", "no such case")
-    assert status == 1
-    assert lines[-1:] == ["0 of 0 cases passed; largest difference 0.0e+00, with low precision 0.0e+00"]

@@ -21,9 +21,8 @@ from xlexport.choices import DTYPES
 from xlexport.errors import OutputExistsError, ParityError, QuantizationError
 from xlexport.quantize.dynamic_int8 import quantize_columns
 from xlexport.quantize.gate import Difference, compare, log_probs, products_to_keep
-from xlexport.quantize.graphs import product_names
+from xlexport.quantize.graphs import PRECISIONS, product_names
 from xlexport.quantize.matmuls import find_products
-from xlexport.quantize.precisions import PRECISIONS
 from xlexport.quantize.run import QuantizeOptions, quantize
 from xlexport.verification.tolerances import TOLERANCES, tolerance_of
 from xlruntime import load
@@ -305,15 +304,6 @@ def test_refusals(source: Path, changes: dict[str, Any], texts: list[str], what:
     assert [path.name for path in tmp_path.iterdir()] == ["short"]
 
 
-def test_bundle_without_products_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "ids").write_text("1 2 3 " * 1000)
-    with pytest.raises(QuantizationError, match="has no weight matrices"):
-        quantize(
-            GOLDEN / "late_reader" / "bundle", tmp_path / "out", options("int8"), texts=[tmp_path / "ids"], as_ids=True
-        )
-    assert [path.name for path in tmp_path.iterdir()] == ["ids"]
-
-
 def test_quantized_damaged_and_missing_bundles_are_refused(
     copied: Path, quantized: Callable[[Path, str], Path], tmp_path: Path
 ) -> None:
@@ -361,3 +351,12 @@ def test_tolerances_by_precision(quantized: Callable[[Path, str], Path]) -> None
     assert found == dataclasses.replace(TOLERANCES["int8"], delta_bits_per_token=2.0)  # twice the limit
     with pytest.raises(ParityError, match="precision 'int3' is not one of"):
         tolerance_of(dataclasses.replace(read_bundle(BYTES), precision="int3"))
+
+
+def test_bundle_without_products_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ids").write_text("1 2 3 " * 1000)
+    with pytest.raises(QuantizationError, match="has no weight matrices"):
+        quantize(
+            GOLDEN / "late_reader" / "bundle", tmp_path / "out", options("int8"), texts=[tmp_path / "ids"], as_ids=True
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["ids"]

@@ -24,7 +24,7 @@ OPTIONS = QuantizeOptions("float16", max_delta_bits=1.0, threads=1)
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a copy of a small bundle of 40 tokens, for which 90 tokens are text enough."""
-    monkeypatch.setattr("xlexport.quantize.gate_text.FEWEST_TOKENS", 90)
+    monkeypatch.setattr("xlexport.quantize.gate.FEWEST_TOKENS", 90)
     return Path(shutil.copytree(GOLDEN / "reformer_chunk" / "bundle", tmp_path / "source"))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +19,6 @@ from xlruntime import Model
 from xlruntime.memory import Memory
 from xltraining.reformer import LSHTrace, Reformer, ReformerConfig
 from xltraining.reformer.attention import SharedAttention
-from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import ConvertedReformer
@@ -199,12 +196,6 @@ def test_overflow_against_direct_count(band: ConvertedReformer) -> None:
     assert min(wanted) > 0
     assert report.overflow_fraction_per_layer == pytest.approx(wanted)
     assert report.overflow_fraction == pytest.approx(np.mean(wanted))
-
-
-def test_report_is_plain(band: ConvertedReformer, chunk: ConvertedReformer) -> None:
-    for converted in (band, chunk):
-        assert json.loads(json.dumps(converted.report.to_dict(), allow_nan=False)) == converted.report.to_dict()
-        assert json.loads((converted.folder / "parity.json").read_text()) == converted.report.to_dict()
 
 
 def turned(model: Reformer, size: float) -> Reformer:
@@ -398,17 +389,30 @@ def test_each_figure_of_each_graph_is_compared(
     assert not check(converted, model).passed
 
 
-def test_checkpoint_of_another_architecture_is_refused(band: ConvertedReformer) -> None:
-    config = TransformerXLConfig(n_layer=1, n_head=1, d_model=8, d_head=8, d_inner=8, tgt_len=8, mem_len=8)
-    with pytest.raises(ParityError, match="the bundle holds a reformer model, the checkpoint a transformer_xl model"):
-        verify(band.open(), lambda: TransformerXL(config), IDS, segments=8)
+# Rule `paper`.
 
 
-def test_checkpoint_of_other_sizes_is_refused(band: ConvertedReformer) -> None:
-    other = Reformer(dataclasses.replace(band.model.config, attn_layers=("lsh", "lsh"), n_buckets=(8,)))
-    with pytest.raises(ParityError) as caught:
-        check(band, eager=other)
-    assert str(caught.value) == (
-        "attn_layers is ['local', 'lsh', 'full', 'lsh'] in the bundle, ['lsh', 'lsh'] in the trained model; n_buckets "
-        "is [4, 2] in the bundle, [8] in the trained model. Give the checkpoint that the bundle was converted from."
-    )
+@pytest.mark.full
+def test_whole_documents_by_the_papers_rule(paper: ConvertedReformer) -> None:
+    report = check(paper, segments=12)
+    report.require_passed()
+    assert {one.tokens for one in report.per_segment} == {128, 125, 2, 4, 5}
+    assert report.max_abs_log_prob_diff <= 2e-5
+    assert (report.mem_len, report.overflow_mismatches) == (0, 0)
+    assert report.overflow_fraction is not None and 0 < report.overflow_fraction < 1
+
+
+@pytest.mark.full
+def test_wrong_overflow_and_bucket_of_the_papers_rule_are_found(paper: ConvertedReformer) -> None:
+    def one_more(memory: Memory, outputs: Arrays, S: int) -> None:
+        outputs["overflow"] = outputs["overflow"] + (np.arange(S) == 7)[:, None].astype(np.int32)
+
+    def other(memory: Memory, outputs: Arrays, S: int) -> None:
+        outputs["bucket_0"] = (outputs["bucket_0"] + (np.arange(S) == S - 1)).astype(np.int32) % 8
+
+    for change in (one_more, other):
+        model = paper.open()
+        on_step(model, "score", change, number=0)
+        report = check(paper, model)
+        assert report.first_segment_over_tolerance == 0
+        assert (report.overflow_mismatches == 1) == (change is one_more)

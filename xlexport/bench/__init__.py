@@ -7,8 +7,10 @@ no ratios if other programs took the cores. docs/bench.md explains how to read t
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from xlexport.bench.operator_profile import profile_step
 from xlexport.bench.report import BenchReport
 from xlexport.bench.roofline import step_floor
 from xlexport.bench.sides import EagerSide, GraphSide, Purpose, Work
+from xlexport.bundles import recorded_options
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.errors import XlexportError
 from xlruntime.bundle import Bundle
@@ -26,10 +29,11 @@ from xlruntime.errors import OptionError
 from xlruntime.model import Model, load
 from xlruntime.providers import import_onnxruntime
 
-__all__ = ["BenchReport", "bench", "sweep"]
+__all__ = ["BenchReport", "SpeedComparison", "bench", "compare_speed", "sweep"]
 
 WHOLE_DOCUMENT = 4096  # tokens of a document that is one step, if the user gives no length
 MACHINE_RUNS = 3  # of each rate in a round
+ROUNDS, REPEATS, PATIENCE, COARSE = 9, 7, 30.0, 0.1  # of `compare_speed`: rounds, steps in each, seconds, precision
 
 
 def bench(
@@ -67,6 +71,7 @@ def sweep(
     rounds: int = 3,
     profile: bool = False,
     precision: float = PRECISION,
+    patience: float = math.inf,
     **evaluation: Any,
 ) -> Iterator[BenchReport]:
     """Measure steps with full memory for every combination, `rounds` times `repeats` of each side, in turns.
@@ -75,11 +80,12 @@ def sweep(
         segment_len, mem_len, batch_size, threads: the values to combine; None: the bundle's own value, or ONNX
             Runtime's choice of threads.
         against: a checkpoint whose eager model is measured too.
-        format, config: of that checkpoint, as in `checkpoints.load`.
+        format, config: of that checkpoint, as in `checkpoints.load`; None: what `convert` was given.
         device, ops, strict_device, cuda_graphs: as in `xlruntime.load`.
         purpose: `score`, or `generate` (one token after the other, without the time to draw a token).
         profile: also measure the time of each operator.
         precision: of ratios, see `measuring.disturbance`.
+        patience: seconds after which no further round of a combination begins.
         evaluation: other settings of the evaluation, see `Model.evaluation`.
 
     Yields:
@@ -111,9 +117,37 @@ def sweep(
         for work in works:
             side = GraphSide(model, work)
             eager_step = None if eager is None else eager.step(model.bundle.config, work, model.threads)
-            clocks, rates = _measure([side.step, *([eager_step] if eager_step else [])], rounds, repeats, machine)
-            yield _report(side, clocks, rates, precision, load_seconds, peak, profile)
+            steps = [side.step, *([eager_step] if eager_step else [])]
+            clocks, rates = _measure(steps, rounds, repeats, machine, patience)
+            yield _report(side, clocks, Rates.best(rates), precision, load_seconds, peak, profile)
             peak = None  # later peaks would include earlier combinations
+
+
+@dataclass(frozen=True)
+class SpeedComparison:
+    """The speeds of two bundles of one model, whose steps took turns.
+
+    Attributes:
+        before, after: tokens per second, from the median time of a step.
+        disturbance: why they cannot be compared, or None.
+    """
+
+    before: float
+    after: float
+    disturbance: str | None
+
+
+def compare_speed(before: Path, after: Path, threads: int | None = None) -> SpeedComparison:
+    """Measure how fast two bundles score, such as a bundle and its quantized copy.
+
+    Raises:
+        BundleError, ProviderError: as in `xlruntime.load`.
+    """
+    models = [load(folder, threads=threads) for folder in (before, after)]
+    sides = [GraphSide(model, _work(model, "score", None, {}, 1)) for model in models]
+    clocks, _ = _measure([side.step for side in sides], ROUNDS, REPEATS, patience=PATIENCE)
+    first, second = (side.work.tokens / clock.quantile(0.5) for side, clock in zip(sides, clocks, strict=True))
+    return SpeedComparison(first, second, disturbance(*clocks, precision=COARSE))
 
 
 def _works(
@@ -158,7 +192,7 @@ def _work(
 
 
 def _eager(against: Path, format: str | None, config: Mapping[str, Any] | None, model: Model) -> EagerSide:
-    source = load_checkpoint(against, format, config)
+    source = load_checkpoint(against, *recorded_options(model.bundle, format, config))
     if source.architecture != model.bundle.architecture or not _same_model(model.bundle, source.config):
         raise XlexportError(
             f"{model.folder} was converted from another model than {against}.", hint="Give its own checkpoint."
@@ -173,19 +207,19 @@ def _same_model(bundle: Bundle, config: Mapping[str, Any]) -> bool:
 
 
 def _measure(
-    steps: Sequence[Callable[[], object]], rounds: int, repeats: int, machine: Machine
-) -> tuple[list[Clock], Rates]:
-    """Run each step once; then measure them in turns, and return their clocks and the machine's best rates."""
+    steps: Sequence[Callable[[], object]],
+    rounds: int,
+    repeats: int,
+    machine: Machine | None = None,
+    patience: float = math.inf,
+) -> tuple[list[Clock], list[Rates]]:
+    """Run each step once; then measure them in turns, and return their clocks and the machine's rates."""
     for step in steps:
         step()
-    clocks = [Clock() for _ in steps]
-    rates: list[Rates] = []
-    take_turns(
-        [partial(clock.round, step, repeats) for clock, step in zip(clocks, steps, strict=True)],
-        rounds,
-        lambda: rates.append(machine.rates(MACHINE_RUNS)),
-    )
-    return clocks, Rates.best(rates)
+    clocks, rates = [Clock() for _ in steps], list[Rates]()
+    turns = [partial(clock.round, step, repeats) for clock, step in zip(clocks, steps, strict=True)]
+    take_turns(turns, rounds, lambda: rates.extend([machine.rates(MACHINE_RUNS)] if machine else []), patience)
+    return clocks, rates
 
 
 def _report(

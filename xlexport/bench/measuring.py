@@ -82,13 +82,25 @@ class Clock:
         return [float(np.median(part)) for part in self.rounds]
 
 
-def take_turns(turns: Sequence[Callable[[], object]], rounds: int, rates: Callable[[], object] = lambda: None) -> None:
-    """Call each function once in each round, and `rates` before the first round and after each."""
+def take_turns(
+    turns: Sequence[Callable[[], object]],
+    rounds: int,
+    rates: Callable[[], object] = lambda: None,
+    patience: float = math.inf,
+) -> None:
+    """Call each function once in each round, and `rates` before the first round and after each.
+
+    Args:
+        patience: seconds after which no further round begins.
+    """
+    end = time.perf_counter() + patience
     rates()
     for _ in range(rounds):
         for turn in turns:
             turn()
         rates()
+        if time.perf_counter() > end:
+            return
 
 
 def disturbance(*clocks: Clock, precision: float = PRECISION) -> str | None:

@@ -159,7 +159,7 @@ def _amount(value: float) -> str:
     """Format a number with three significant digits, or with all digits before the point."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if value >= 0.001 else f"{value:.1e}"
+    return f"{value:.3g}" if value >= 0.001 or not value else f"{value:.1e}"
 
 
 AXES = {

@@ -97,7 +97,9 @@ def load(path: Path | str, format: str | None = None, config: Mapping[str, Any] 
         for module in FORMATS:
             if format == module.NAME or (format is None and module.matches(path)):
                 source = module.load(path, config)
-                return replace(source, build_model=functools.partial(_build, module, path, config, source.files))
+                options = {name: value for name, value in (("format", format), ("config", config)) if value}
+                build = functools.partial(_build, module, path, config, source.files)
+                return replace(source, build_model=build, options=options)
         raise _unknown(path)
     except CheckpointError:
         raise

@@ -56,6 +56,7 @@ class SourceCheckpoint:
         parameters: how many trained numbers the model has, tied ones counted once.
         needs: names of evaluation settings that the source does not hold and the user must give; `config` has
             placeholders for them.
+        options: the `format` and `config` that the user gave to `load`, if any.
     """
 
     architecture: str
@@ -67,6 +68,7 @@ class SourceCheckpoint:
     notes: tuple[str, ...] = ()
     parameters: int = 0
     needs: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def digest_files(*paths: Path) -> dict[Path, FileDigest]:

@@ -5,8 +5,11 @@ Data goes to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import io
 import itertools
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -46,6 +49,10 @@ COMMANDS = {
 }
 
 
+HELP = "Show what COMMAND does, and its options, as COMMAND -h does."  # `LazyGroup.parse_args` reads it
+LIKE = 0.7  # similarity, from 0 to 1, of an unknown option and the one that an error suggests
+
+
 class LazyGroup(click.Group):
     """A group that imports a command's module only when that command is needed."""
 
@@ -77,11 +84,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
-        formatter.write_paragraph()
-        formatter.write_text(
-            "`xlexport help COMMAND` or `xlexport COMMAND -h` shows what a command does, and its options."
-        )
+            formatter.write_dl(sorted({**COMMANDS, "help": HELP}.items()))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -101,6 +104,8 @@ def run(arguments: Sequence[str]) -> int:
         result = cli.main(list(arguments), prog_name="xlexport", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and error.possibilities:
+            error.possibilities[:] = [option for option in error.possibilities if _is_like(error.option_name, option)]
         if as_json:
             Failure(error.format_message(), None, type(error).__name__).show(as_json)
         else:
@@ -118,7 +123,29 @@ def run(arguments: Sequence[str]) -> int:
         return 1
 
 
+def _is_like(name: str, option: str) -> bool:
+    """Return whether an option may be meant; click also compares the dashes, and so finds '--help' like '--keep'."""
+    words = name.lstrip("-"), option.lstrip("-")
+    return words[1].startswith(words[0]) or difflib.SequenceMatcher(None, *words).ratio() >= LIKE
+
+
+def _open_standard_streams() -> None:
+    """Open the standard streams that the caller closed: reading and writing them fail, but stderr is discarded.
+
+    Otherwise, the next file that the process opens would get their number.
+    """
+    for number, (name, flag) in enumerate((("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, flag)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(raw, "utf-8", write_through=True))
+
+
 def main() -> None:
     """Run the `xlexport` command and exit with its status."""
+    _open_standard_streams()
     handle_signals()
     sys.exit(run(sys.argv[1:]))

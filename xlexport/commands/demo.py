@@ -1,11 +1,12 @@
-"""Convert a sample checkpoint, show that the bundle is equal, and score a long text without PyTorch."""
+"""Convert a sample checkpoint, show that the bundle is equal, score a long text without PyTorch, and make a page."""
 
 from __future__ import annotations
 
+import functools
 import json
+import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xlexport import atomic_output
 from xlexport.commands.options import PATH
 from xlexport.errors import XlexportError
 from xlexport.progress_bar import progress_bar
 from xlexport.sample import SAMPLES, sample_checkpoint, sample_text
-from xlexport.terminal import print_json, print_table
+from xlexport.terminal import print_json, print_table, tell
 
 if TYPE_CHECKING:
     from xlexport.bench import BenchReport
@@ -26,10 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DemoResult", "demo", "result_dict", "result_rows", "run_demo"]
 
+BUNDLE, TEXT, PAGE = "demo.bundle", "demo.txt", "demo.html"  # what the demo leaves in its folder
+PAGE_BYTES = 8_000  # of the text that the page shows
 SCORING_SECONDS = 60  # score only a part of the text if all of it would take longer
 TRIAL_BYTES = 10_000
-ROUNDS, REPEATS = 9, 12  # of steps of the bundle and of the eager model, in turns
+ROUNDS, REPEATS = 18, 6  # of steps of the bundle and of the eager model, in turns
 PRECISION = 0.1  # of their ratio
+PATIENCE = 60.0  # seconds; other programs can slow PyTorch's threads a hundredfold
 LIBRARIES = {"bpe": ("tokenizers",)}  # sample -> the modules that its vocabulary needs
 # This runs in its own process, which checks at the end that it never imported PyTorch.
 SCORE_WITHOUT_TORCH = """
@@ -58,7 +63,7 @@ class DemoResult:
 
 
 def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -> DemoResult:
-    """Run the demo, with the bundle and the text in `folder`.
+    """Run the demo, with the bundle, the text and the page in the empty `folder`.
 
     Args:
         sample: what the tokens of the sample checkpoint are.
@@ -75,11 +80,10 @@ def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -
     checkpoint = sample_checkpoint(sample)
     tell(f"converting {checkpoint}")
     started = time.perf_counter()
-    bundle = folder / "demo.bundle"  # these are the demo's own names, so existing files are replaced
-    parity = convert(load(checkpoint), bundle, ConversionOptions(), force=True, tell=tell)
+    bundle, text = folder / BUNDLE, folder / TEXT
+    parity = convert(load(checkpoint), bundle, ConversionOptions(), tell=tell)
     convert_seconds = time.perf_counter() - started
 
-    text = folder / "demo.txt"
     text.write_text(sample_text(), "utf-8")
     size = text.stat().st_size
     trial = _score(bundle, text, TRIAL_BYTES)
@@ -87,19 +91,34 @@ def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -
     length = min(size, int(bytes_per_second * SCORING_SECONDS))
     tell(f"scoring {length:,} of {size:,} bytes in a process without PyTorch")
     score = _score(bundle, text, length)
+    tell("colouring a text by surprisal")
+    _write_page(bundle, text, folder / PAGE)
     tell("timing the bundle and the eager model in turns")
-    speed = bench(bundle, against=checkpoint, rounds=ROUNDS, repeats=REPEATS, precision=PRECISION)
+    speed = bench(bundle, against=checkpoint, rounds=ROUNDS, repeats=REPEATS, precision=PRECISION, patience=PATIENCE)
     return DemoResult(checkpoint, bundle, convert_seconds, parity, size, score, speed)
 
 
 def _score(bundle: Path, text: Path, length: int) -> dict[str, Any]:
-    command = [sys.executable, "-P", "-c", SCORE_WITHOUT_TORCH, str(bundle), str(text), str(length)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    arguments = ["-c", SCORE_WITHOUT_TORCH, str(bundle), str(text), str(length)]
+    score: dict[str, Any] = json.loads(_run("scoring without PyTorch", arguments))
+    return score
+
+
+def _write_page(bundle: Path, text: Path, page: Path) -> None:
+    """Let `xlexport report` write a page about the beginning of a text."""
+    beginning = text.read_bytes()[:PAGE_BYTES].decode("utf-8", "ignore").rpartition("\n")[0]
+    arguments = ["-m", "xlexport", "report", str(bundle), "-", "-o", str(page), "--title", "Python's documentation"]
+    _run("writing the page", [*arguments, "--quiet"], beginning)
+
+
+def _run(stage: str, arguments: list[str], text: str | None = None) -> str:
+    """Run Python in a process of its own, with `text` as standard input, and return what it prints."""
+    command = [sys.executable, "-P", *arguments]
+    process = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", check=False)
     if process.returncode:
         reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
-        raise XlexportError(f"scoring without PyTorch failed: {reason}")
-    score: dict[str, Any] = json.loads(process.stdout)
-    return score
+        raise XlexportError(f"{stage} failed: {reason}")
+    return process.stdout
 
 
 def result_rows(result: DemoResult) -> list[tuple[str, str]]:
@@ -141,19 +160,35 @@ def result_dict(result: DemoResult) -> dict[str, Any]:
     show_default=True,
     help="What the tokens of the sample are; bpe needs the package `tokenizers`.",
 )
-@click.option("-o", "--output", type=PATH, help="Keep demo.bundle and demo.txt in this folder.")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    default="xlexport-demo",
+    show_default=True,
+    help="Folder to write; that of an earlier demo is replaced.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
-def demo(sample: str, output: Path | None, as_json: bool) -> None:
-    """Convert and verify a sample checkpoint, then score a long text without PyTorch."""
+def demo(sample: str, output: Path, as_json: bool) -> None:
+    """Convert and verify a sample checkpoint, then score a long text without PyTorch.
+
+    It takes about a minute, and leaves a bundle and a page that shows a text coloured by surprisal.
+    """
     from xlexport.extras import require
 
     require("convert", *LIBRARIES.get(sample, ()))
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = output or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        with progress_bar("converting the sample") as progress:
-            result = run_demo(folder, progress.tell, sample)
+    check = functools.partial(atomic_output.check_own_folder, output, True, _is_demo, "a folder of the demo")
+    with atomic_output.folder(output, check) as folder, progress_bar("converting the sample") as progress:
+        result = run_demo(folder, progress.tell, sample)
     if as_json:
-        print_json(result_dict(result))
+        print_json({**result_dict(result), "bundle": str(output / BUNDLE), "page": str(output / PAGE)})
     else:
         print_table(result_rows(result))
+    tell(f"wrote {output / BUNDLE}, the converted model")
+    tell(f"wrote {output / PAGE}, a text coloured by surprisal: open it in a browser")
+    tell(f"next: xlexport report {shlex.quote(str(output / BUNDLE))} YOUR_TEXT.txt")
+
+
+def _is_demo(folder: Path) -> bool:
+    """Return whether a folder holds nothing but what the demo writes."""
+    return folder.is_dir() and {path.name for path in folder.iterdir()} <= {BUNDLE, TEXT, PAGE}

@@ -162,13 +162,12 @@ def _sample() -> Check:
 
 def _cores() -> Check:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    detail = f"{usable} of {os.cpu_count()} usable by this process"
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    detail = f"{usable} of {os.cpu_count()} usable by this process, load {load:.1f}"
     quota = _cgroup_cores()
     if quota is None or (usable is not None and quota >= usable):
-        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-        busy = usable is not None and load > usable / 2
-        hint = "Other programs keep them busy, and PyTorch suffers most: --threads 1 may be faster." if busy else None
-        return Check("cores", None if busy else True, f"{detail}; load {load:.1f}", hint)
+        busy = "Other programs keep them busy, and PyTorch suffers most: --threads 1 may be faster."
+        return Check("cores", True, detail) if load < (usable or 1) else Check("cores", None, detail, busy)
     return Check("cores", None, f"{detail}; its container may use {quota:g}", f"Use --threads {max(1, int(quota))}.")
 
 

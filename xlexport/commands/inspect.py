@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.architectures.choices import spellings
-from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_bundle, stored_parity
+from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_any_bundle, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, checkpoint_options, ops_option
@@ -295,7 +295,7 @@ def inspect(
         manifest = read_bundle(path)
         content, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
         if device is not None:
-            model = open_bundle(path, translators=True, device=device, ops=ops, check_files=False)
+            model = open_any_bundle(path, device=device, ops=ops, check_files=False)
             content["placement"], content["kernels"] = placed = placement_of(model)
             rows += placement_rows(*placed)
     elif device is not None:

@@ -57,15 +57,15 @@ def verify(
 
     require("convert")
     from xlexport import checkpoints
-    from xlexport.bundles import open_bundle
+    from xlexport.bundles import open_any_bundle, recorded_options
     from xlexport.verification import default_segments
     from xlexport.verification import verify as compare
     from xlexport.verification.walked_text import verify_ids
 
-    model = open_bundle(bundle, translators=True, **runtime)
+    model = open_any_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     segments = segments or default_segments(settings)
-    source = checkpoints.load(checkpoint, format_name, config)
+    source = checkpoints.load(checkpoint, *recorded_options(model.bundle, format_name, config))
     ids = verify_ids(model.bundle, model.tokenizer, text)
     with progress_bar("verifying") as progress:
         report = compare(model, source.build_model, ids, segments=segments, evaluation=settings, progress=progress)
@@ -78,6 +78,8 @@ def verify(
 
 def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     """Return the rows of a ParityReport for people."""
+    from xlexport.verification.parity import TRAINED_MODEL
+
     tolerance = report.tolerance
     behind = "" if report.detail_segments == report.segments else f", first {report.detail_segments} segments"
     memory = ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})")
@@ -89,6 +91,7 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     else:
         walked = ("documents", f"{report.segments}, of {report.tokens:,} tokens together")
     return [
+        ("trained model", TRAINED_MODEL),
         walked,
         (
             "largest log-probability difference",

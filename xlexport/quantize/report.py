@@ -49,12 +49,14 @@ def quantized_readme(bundle: Bundle, report: QuantizationReport) -> str:
     text = ", ".join(f"{file['name']} (SHA-256 `{file['sha256']}`)" for file in report.text)
     return f"""# A {bundle.architecture} bundle of xlexport, quantized
 
-Precision {bundle.precision}, memories {report.memory_dtype}; {report.products - len(report.kept)} of {report.products}
-weight matrices quantized. Converted from {sources}; `parity.json` compares the float32 graphs with that model.
+Precision {bundle.precision}, memories {report.memory_dtype}; \
+{report.products - len(report.kept)} of {report.products} \
+weight matrices quantized by xlexport {report.version}. Converted from {sources}; `parity.json` compares the \
+float32 graphs with that model.
 
 {device}{how_to_score(bundle)}
 
-Against the float32 graphs, {report.tokens:,} tokens of {text}:
+Against the float32 graphs, {report.tokens:,} tokens of {text}: \
 {report.delta_bits_per_token:+.4f} bits per token (limit {report.max_delta_bits:g}) of {report.bits_per_token:.4f}; \
 largest difference of a log-probability {report.max_abs_log_prob_diff:.2g} nats. All figures: `{REPORT_FILE}`.
 {stayed}"""

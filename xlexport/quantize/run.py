@@ -22,11 +22,18 @@ import numpy as np
 from xlexport import __version__
 from xlexport.bundles import PARITY_FILE, REPORT_FILE, WEIGHTS_FILE, check_output, digests, publishing, write_manifest
 from xlexport.errors import QuantizationError
-from xlexport.quantize.gate import LogProbs, compare, documents, log_probs, products_to_keep
-from xlexport.quantize.gate_text import GateText, check_texts, gate_text
-from xlexport.quantize.graphs import product_names, write_graphs
+from xlexport.quantize.gate import (
+    GateText,
+    LogProbs,
+    check_texts,
+    compare,
+    documents,
+    gate_text,
+    log_probs,
+    products_to_keep,
+)
+from xlexport.quantize.graphs import PRECISIONS, Precision, product_names, write_graphs
 from xlexport.quantize.int8_rings import RINGS, ring_problem
-from xlexport.quantize.precisions import PRECISIONS, Precision
 from xlexport.quantize.report import QuantizationReport, quantized_readme
 from xlruntime.bundle import FIRST_MEMORY_FILE, Tokenizer
 from xlruntime.bundle_files import read_bundle

@@ -22,7 +22,13 @@ from xlexport.verification.differences import (
 from xlexport.verification.tolerances import Tolerance
 from xlruntime.evaluation import EvaluationSettings
 
-__all__ = ["ParityReport", "make_report"]
+__all__ = ["TRAINED_MODEL", "ParityReport", "make_report"]
+
+TRAINED_MODEL = (
+    "xlexport's PyTorch code with the checkpoint's weights; tests/oracles and tests test_against_* compare that code "
+    "with the originals'"
+)
+"""What a bundle is compared with, for people."""
 
 MOST_BITS = 16.0  # per token; a model that knows its text needs fewer
 IMPROBABLE = (

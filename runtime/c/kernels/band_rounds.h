@@ -1,7 +1,6 @@
 // The rounds of a long segment, for the kernels that attend in the order of a sort.
 #pragma once
 
-#include "band_work.h"
 #include "level.h"
 #include "scratch.h"
 

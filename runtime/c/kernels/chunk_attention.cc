@@ -1,9 +1,7 @@
-#include "chunk_attention.h"
-
 #include <string.h>
 
-#include "indices.h"
 #include "level.h"
+#include "operators.h"
 #include "scratch.h"
 
 namespace xlexport {
@@ -53,17 +51,11 @@ OrtStatus* ChunkAttention::create(const Attributes& attributes) {
   XLEXPORT_TRY(attributes.read("chunks_before", &chunks_before));
   XLEXPORT_TRY(attributes.read("multiple", &multiple));
   XLEXPORT_TRY(attributes.read("self_mask", &self_mask));
-  const long long W = chunk_length, before = chunks_before, step = multiple, most = kMost;
-  if (W < 1 || W > most) {
-    return failure(attributes.api, "LSHChunkAttention: chunk_length is %lld, expected 1 to %lld", W, most);
-  }
-  if (before < 0 || before > most) {
-    return failure(attributes.api, "LSHChunkAttention: chunks_before is %lld, expected 0 to %lld", before, most);
-  }
-  if (step < W || step > most || step % W != 0) {
-    return failure(attributes.api, "LSHChunkAttention: multiple is %lld, expected a multiple of %lld", step, W);
-  }
-  return nullptr;
+  XLEXPORT_TRY(require(attributes.api, "LSHChunkAttention: chunk_length", chunk_length, 1, kMost));
+  XLEXPORT_TRY(require(attributes.api, "LSHChunkAttention: chunks_before", chunks_before, 0, kMost));
+  const long long W = chunk_length, step = multiple;
+  if (step >= W && step <= kMost && step % W == 0) return nullptr;
+  return failure(attributes.api, "LSHChunkAttention: multiple is %lld, expected a multiple of %lld", step, W);
 }
 
 OrtStatus* ChunkAttention::compute(Context& run) const {

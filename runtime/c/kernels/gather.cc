@@ -1,8 +1,6 @@
-#include "gather.h"
-
 #include <string.h>
 
-#include "indices.h"
+#include "operators.h"
 
 namespace xlexport {
 namespace {

@@ -27,6 +27,14 @@ __attribute__((format(printf, 2, 3))) inline OrtStatus* failure(const OrtApi* ap
   return ort::CreateStatus::call(api, ort::kInvalidArgument, text);
 }
 
+// Return an error unless a number is in a range.
+inline OrtStatus* require(const OrtApi* api, const char* what, int64_t number, int64_t least, int64_t most = INT64_MAX) {
+  if (least <= number && number <= most) return nullptr;
+  const long long found = number, first = least, last = most;
+  if (most == INT64_MAX) return failure(api, "%s is %lld, expected at least %lld", what, found, first);
+  return failure(api, "%s is %lld, expected %lld to %lld", what, found, first, last);
+}
+
 // A tensor of a run: its shape and its numbers, which lie row by row.
 struct Tensor {
   const void* data = nullptr;
@@ -44,6 +52,16 @@ struct Tensor {
     return product;
   }
 };
+
+// Return whether all numbers are at least 0 and below `limit`, which is below 2^63.
+inline bool all_below(const int64_t* numbers, int64_t count, int64_t limit) {
+  uint64_t signs = 0;  // the highest bit is set if a number is negative, or larger than limit - 1
+  for (int64_t k = 0; k < count; ++k) {
+    const uint64_t number = static_cast<uint64_t>(numbers[k]);
+    signs |= number | (static_cast<uint64_t>(limit - 1) - number);
+  }
+  return signs >> 63 == 0;
+}
 
 // The attributes of a node.
 struct Attributes {

@@ -53,11 +53,9 @@ const Level& chosen() {
 const Level& chosen() { return level_base; }
 #endif
 
-}  // namespace
-
-namespace {
 const Level& found = chosen();  // when the library is loaded
-}
+
+}  // namespace
 
 const Level& level() { return found; }
 

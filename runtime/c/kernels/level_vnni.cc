@@ -1,6 +1,6 @@
 // The loops for 8-bit rings with the dot products of AVX512-VNNI, which build_library.py switches on for this file.
 #define XLEXPORT_LANES 16
-#include "relative_attention_step.h"
+#include "level.h"
 #include "simd.h"
 
 #include "product.inc"
@@ -13,7 +13,6 @@
 
 namespace xlexport {
 
-extern const Int8AttentionLoops vnni_int8_attention;
-const Int8AttentionLoops vnni_int8_attention = attention::int8_loops();
+extern const Int8AttentionLoops vnni_int8_attention = attention::int8_loops();
 
 }  // namespace xlexport

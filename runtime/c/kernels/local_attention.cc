@@ -1,6 +1,5 @@
-#include "local_attention.h"
-
 #include "level.h"
+#include "operators.h"
 #include "scratch.h"
 
 namespace xlexport {
@@ -34,13 +33,8 @@ struct Cut {
 OrtStatus* LocalAttention::create(const Attributes& attributes) {
   XLEXPORT_TRY(attributes.read("chunk_length", &chunk_length));
   XLEXPORT_TRY(attributes.read("chunks_before", &chunks_before));
-  if (chunk_length < 1 || chunk_length >= kLargest) {
-    return failure(attributes.api, "LocalAttention: chunk_length is %lld, expected 1 to %lld",
-                   static_cast<long long>(chunk_length), static_cast<long long>(kLargest - 1));
-  }
-  if (chunks_before >= 0 && chunks_before < kLargest) return nullptr;
-  return failure(attributes.api, "LocalAttention: chunks_before is %lld, expected 0 to %lld",
-                 static_cast<long long>(chunks_before), static_cast<long long>(kLargest - 1));
+  XLEXPORT_TRY(require(attributes.api, "LocalAttention: chunk_length", chunk_length, 1, kLargest - 1));
+  return require(attributes.api, "LocalAttention: chunks_before", chunks_before, 0, kLargest - 1);
 }
 
 OrtStatus* LocalAttention::compute(Context& run) const {
@@ -66,10 +60,7 @@ OrtStatus* LocalAttention::compute(Context& run) const {
   const int64_t* const places = position.as<int64_t>();
   int64_t most_blocks = 0;
   for (int64_t b = 0; b < B; ++b) {
-    if (places[b] < 0 || places[b] > INT64_MAX / 2) {
-      return failure(run.api, "LocalAttention: position is %lld, expected 0 to %lld", static_cast<long long>(places[b]),
-                     static_cast<long long>(INT64_MAX / 2));
-    }
+    XLEXPORT_TRY(require(run.api, "LocalAttention: position", places[b], 0, INT64_MAX / 2));
     const int64_t blocks = Cut{places[b], S, chunk_length, chunks_before, K - S}.blocks();
     if (blocks > most_blocks) most_blocks = blocks;
   }

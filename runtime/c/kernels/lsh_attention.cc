@@ -1,9 +1,7 @@
-#include "lsh_attention.h"
-
 #include <string.h>
 
 #include "band_rounds.h"
-#include "ring_order.h"
+#include "operators.h"
 
 namespace xlexport {
 namespace {
@@ -45,21 +43,13 @@ OrtStatus* read(const Context& run, RingWork* work) {
     return failure(run.api, "LSHAttention: key has %lld slots, expected at most %lld", C, static_cast<long long>(kMost));
   }
   work->rounds = *inputs[8].as<int64_t>();
-  if (work->rounds < 0 || work->rounds > work->R) {
-    return failure(run.api, "LSHAttention: rounds is %lld, expected 0 to %lld", static_cast<long long>(work->rounds),
-                   static_cast<long long>(work->R));
-  }
+  XLEXPORT_TRY(require(run.api, "LSHAttention: rounds", work->rounds, 0, work->R));
   work->position = inputs[5].as<int64_t>();
   for (int64_t b = 0; b < work->B; ++b) {
-    if (work->position[b] < 0 || work->position[b] > INT64_MAX / 2) {
-      return failure(run.api, "LSHAttention: position is %lld, expected 0 to %lld",
-                     static_cast<long long>(work->position[b]), static_cast<long long>(INT64_MAX / 2));
-    }
+    XLEXPORT_TRY(require(run.api, "LSHAttention: position", work->position[b], 0, INT64_MAX / 2));
   }
   work->window = *inputs[7].as<int64_t>();
-  if (work->window < 1) {
-    return failure(run.api, "LSHAttention: window is %lld, expected at least 1", static_cast<long long>(work->window));
-  }
+  XLEXPORT_TRY(require(run.api, "LSHAttention: window", work->window, 1));
   if (C > 0) work->offset = (*inputs[6].as<int64_t>() % C + C) % C;
   work->key = key.as<float>(), work->value = inputs[1].as<float>(), work->buckets = buckets.as<int32_t>();
   work->length = inputs[3].as<float>();
@@ -91,6 +81,78 @@ void attend_to_themselves(const RingWork& work, const float* highest, int64_t he
   if (highest[at] > -1e30f) return;
   memcpy(work.attended + at * work.d, work.value + (head * work.C + work.slot(query)) * work.d,
          static_cast<size_t>(work.d) * sizeof(float));
+}
+
+int64_t most_ids(const RingWork& work) { return 4 * work.C + 4096; }
+
+// Return the bytes of scratch that `order_ring` needs.
+size_t order_scratch(const RingWork& work) { return static_cast<size_t>(most_ids(work) + 1) * sizeof(int32_t); }
+
+// Sort the rows of one head and round by bucket and age, and set the rows that each query covers; `head` is b · H + h.
+//
+// Write `order`, `rank`, `sorted`, `first` and `end` of the head and round in `band`, and add to the overflow of queries.
+// Return false if bucket ids are too far apart to count them.
+bool order_ring(const RingWork& work, const BandWork& band, char* scratch, int64_t head, int64_t round) {
+  const int64_t C = work.C, S = work.S, W = work.W, row = head * work.R + round;
+  const int32_t* const ids = work.buckets + row * C;  // by slot
+  int64_t* const order = const_cast<int64_t*>(band.order) + row * C;
+  int64_t* const rank = const_cast<int64_t*>(band.rank) + row * C;
+  int32_t low = ids[0], high = ids[0];
+  for (int64_t slot = 1; slot < C; ++slot) {
+    low = ids[slot] < low ? ids[slot] : low;
+    high = ids[slot] > high ? ids[slot] : high;
+  }
+  const int64_t range = static_cast<int64_t>(high) - low + 1;
+  if (range > most_ids(work)) return false;
+
+  // Count the rows of each bucket; then next[id] is where its next row goes, in the end where its rows end.
+  int32_t* const next = reinterpret_cast<int32_t*>(scratch) + 1;
+  memset(next - 1, 0, static_cast<size_t>(range + 1) * sizeof *next);
+  for (int64_t slot = 0; slot < C; ++slot) ++next[ids[slot] - static_cast<int64_t>(low)];
+  int32_t begin = 0;
+  for (int64_t id = 0; id < range; ++id) {
+    const int32_t count = next[id];
+    next[id] = begin;
+    begin += count;
+  }
+  const int64_t oldest_slot = (work.offset + S) % C;
+  int64_t age = 0;
+  const auto place = [&](int64_t from, int64_t to) {
+    for (int64_t slot = from; slot < to; ++slot, ++age) {
+      const int32_t position = next[ids[slot] - static_cast<int64_t>(low)]++;
+      order[position] = age;
+      rank[age] = position;
+    }
+  };
+  place(oldest_slot, C);
+  place(0, oldest_slot);
+
+  int32_t* const sorted = band.sorted + row * S;
+  int32_t* const sorted_position = band.position + row * S;
+  int32_t* const first = band.first + row * S;
+  int32_t* const end = band.end + row * S;
+  int64_t* const overflow = work.overflow + head / work.H * S;
+  int64_t found = 0, least = 0;  // least: where the query before in sorted order begins; no later one begins earlier
+  for (int64_t position = 0; position < C; ++position) {
+    const int64_t query = order[position] - (C - S);
+    if (query < 0) continue;
+    const int64_t id = ids[work.slot(query)] - static_cast<int64_t>(low);
+    const int64_t bucket = next[id - 1];  // where its rows begin: where those of the id before end; 0 for the first id
+    const int64_t reach = work.reach(head, query), oldest = C - S + query - reach;
+    int64_t begins = position - W > bucket ? position - W : bucket;
+    if (begins < least) begins = least;
+    while (begins < position && order[begins] < oldest) ++begins;
+    sorted[found] = static_cast<int32_t>(query);
+    sorted_position[found++] = static_cast<int32_t>(position);
+    first[query] = static_cast<int32_t>(begins);
+    end[query] = static_cast<int32_t>(position);
+    least = begins;
+    const int64_t more = position - W - 1;
+    if (round < work.rounds && more >= bucket && order[more] >= oldest) {
+      __atomic_fetch_add(&overflow[query], 1, __ATOMIC_RELAXED);
+    }
+  }
+  return true;
 }
 
 // Attend in the order of a sort.
@@ -153,9 +215,7 @@ OrtStatus* attend_sorted(const Context& run, const RingWork& work) {
 
 OrtStatus* LSHAttention::create(const Attributes& attributes) {
   XLEXPORT_TRY(attributes.read("chunk_length", &chunk_length));
-  if (chunk_length >= 1) return nullptr;
-  return failure(attributes.api, "LSHAttention: chunk_length is %lld, expected at least 1",
-                 static_cast<long long>(chunk_length));
+  return require(attributes.api, "LSHAttention: chunk_length", chunk_length, 1);
 }
 
 OrtStatus* LSHAttention::compute(Context& run) const {

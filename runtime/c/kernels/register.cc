@@ -1,13 +1,6 @@
 // The entry point that ONNX Runtime calls: add all kernels to a session, as domain `ai.xlexport`.
-#include "band_attention.h"
-#include "chunk_attention.h"
-#include "gather.h"
 #include "level.h"
-#include "local_attention.h"
-#include "lsh_attention.h"
-#include "relative_attention.h"
-#include "relative_attention_int8.h"
-#include "sort.h"
+#include "operators.h"
 
 #if defined(_WIN32)
 #define XLEXPORT_EXPORT extern "C" __declspec(dllexport)

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "always_inline.h"
+#include "level.h"
 #include "kernel.h"
 
 namespace xlexport {

@@ -1,6 +1,6 @@
-#include "sort.h"
-
 #include <string.h>
+
+#include "operators.h"
 
 namespace xlexport {
 namespace {

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <set>
 
+#include "evaluation.h"
 #include "json.h"
 #include "safetensors.h"
 #include "sha256.h"
@@ -219,8 +220,6 @@ class Reader {
     if (setting.is_boolean && (minimum || maximum || setting.off)) throw fields.error("a boolean has no range");
     setting.minimum = setting.is_boolean ? 0 : minimum.value_or(-kLargestLength);
     setting.maximum = setting.is_boolean ? 1 : maximum.value_or(kLargestLength);
-    const bool is_inside = setting.minimum <= setting.value && setting.value <= setting.maximum;
-    if (!is_inside && setting.off != setting.value) throw fields.error("its value is out of its range");
     bundle_.settings.push_back(std::move(setting));
   }
 
@@ -439,15 +438,10 @@ class Reader {
     if (bundle_.document.full_document && !bundle_.rings.empty()) throw top_.error("rings together with full_document");
     const Setting* setting = bundle_.mem_len();
     if (setting != nullptr && setting->is_boolean) throw top_.error("mem_len is not a number");
-    const std::int64_t mem_len = setting == nullptr ? 0 : setting->value, segment_len = bundle_.document.segment_len;
-    for (const Ring& ring : bundle_.rings) {
-      const std::int64_t rows = ring.rows.at(mem_len, segment_len), slots = ring.slots.at(mem_len, segment_len);
-      if (rows < 0) throw top_.error("the ring " + shown(ring.symbol) + " keeps less than no rows");
-      if (slots <= rows) throw top_.error("the ring " + shown(ring.symbol) + " has no room for a token");
-      const bool is_limited = ring.window && (!ring.window_if || bundle_.settings[*ring.window_if].value != 0);
-      if (is_limited && ring.window->at(mem_len, segment_len) < 1) {
-        throw top_.error("the window of the ring " + shown(ring.symbol) + " is below 1");
-      }
+    try {
+      EvaluationSettings{bundle_};
+    } catch (const Error& error) {
+      throw wrong(top_.where(), error.message.substr(0, error.message.size() - 1));
     }
   }
 

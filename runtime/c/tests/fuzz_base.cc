@@ -14,7 +14,7 @@
 #include "../src/json.h"
 #include "../src/onnx_tensors.h"
 #include "../src/safetensors.h"
-#include "../src/tokenizers/vocabulary_tokenizer.h"
+#include "../src/tokenizers/vocabulary.h"
 #include "../src/unicode.h"
 
 namespace {

@@ -1,34 +1,11 @@
 // Compare LocalAttention with a plain reference in double precision on random shapes.
 //
 // local_attention [shapes] [seed]: prints the instruction set, the number of shapes and the largest difference.
-#include "../kernels/local_attention.h"
-
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <random>
-
-#include "../kernels/level.h"
-#include "fake_ort.h"
+#include "kernel_test.h"
 
 namespace {
 
 constexpr double kTolerance = 6e-5;  // of averages of values of about 1, by scores of up to 100
-
-std::mt19937_64 random_bits;
-
-int64_t whole(int64_t least, int64_t most) {
-  return least + static_cast<int64_t>(random_bits() % static_cast<uint64_t>(most - least + 1));
-}
-bool coin(double chance) { return std::uniform_real_distribution<>()(random_bits) < chance; }
-int64_t size_up_to(int64_t most) { return coin(0.7) ? whole(1, most < 20 ? most : 20) : whole(1, most); }
-
-std::vector<float> numbers(int64_t count, float deviation) {
-  std::normal_distribution<float> normal(0, deviation);
-  std::vector<float> made(static_cast<size_t>(count));
-  for (float& number : made) number = normal(random_bits);
-  return made;
-}
 
 struct Case {
   int64_t B, H, S, d, kept, chunk_length, chunks_before;
@@ -61,10 +38,8 @@ Case make_case() {
 }
 
 [[noreturn]] void fail(const Case& c, const std::string& what) {
-  std::printf("B %lld, H %lld, S %lld, d %lld, kept %lld, chunks %lld and %lld before: %s\n", (long long)c.B,
-              (long long)c.H, (long long)c.S, (long long)c.d, (long long)c.kept, (long long)c.chunk_length,
-              (long long)c.chunks_before, what.c_str());
-  std::exit(1);
+  ::fail(what, {{"B", c.B}, {"H", c.H}, {"S", c.S}, {"d", c.d}, {"kept", c.kept}, {"chunks", c.chunk_length},
+              {"before", c.chunks_before}});
 }
 
 std::vector<double> reference(const Case& c) {
@@ -111,10 +86,12 @@ void give(fake::Run* run, const Case& c) {
   run->threads(static_cast<int>(whole(1, 3)));
 }
 
+xlexport::LocalAttention kernel_of(const Case& c) { return {c.chunk_length, c.chunks_before}; }
+
 double compare(const Case& c) {
   fake::Run run;
   give(&run, c);
-  const std::string error = run(xlexport::LocalAttention{c.chunk_length, c.chunks_before});
+  const std::string error = run(kernel_of(c));
   if (!error.empty()) fail(c, error);
   const std::vector<double> wanted = reference(c);
   double largest = 0;
@@ -126,33 +103,18 @@ double compare(const Case& c) {
   return largest;
 }
 
-template <typename Change>
-void refuse(const char* expected, Change change) {
-  const Case c = make_case();
-  fake::Run run;
-  give(&run, c);
-  change(c, &run);
-  const std::string found = run(xlexport::LocalAttention{c.chunk_length, c.chunks_before});
-  if (found.find(expected) == std::string::npos) fail(c, "found \"" + found + "\", expected \"" + expected + '"');
-}
-
 void refusals() {
-  refuse("query has 3 axes, expected 4", [](const Case& c, fake::Run* run) { run->reshape(0, {c.B, c.H, c.S * c.d}); });
-  refuse("axis 1 of LocalAttention: key is", [](const Case& c, fake::Run* run) { run->reshape(1, {c.B, c.H + 1, c.kept + c.S, c.d}); });
-  refuse("axis 3 of LocalAttention: key is", [](const Case& c, fake::Run* run) { run->reshape(1, {c.B, c.H, c.kept + c.S, c.d + 1}); });
-  refuse("axis 2 of LocalAttention: value is", [](const Case& c, fake::Run* run) { run->reshape(2, {c.B, c.H, c.kept + c.S + 1, c.d}); });
-  refuse("axis 0 of LocalAttention: position is", [](const Case& c, fake::Run* run) { run->reshape(3, {c.B + 1}); });
-  refuse("rows, expected at least the", [](const Case& c, fake::Run* run) {
+  refuse("query has 3 axes, expected 4", make_case(), [](const Case& c, fake::Run* run) { run->reshape(0, {c.B, c.H, c.S * c.d}); });
+  refuse("axis 1 of LocalAttention: key is", make_case(), [](const Case& c, fake::Run* run) { run->reshape(1, {c.B, c.H + 1, c.kept + c.S, c.d}); });
+  refuse("axis 3 of LocalAttention: key is", make_case(), [](const Case& c, fake::Run* run) { run->reshape(1, {c.B, c.H, c.kept + c.S, c.d + 1}); });
+  refuse("axis 2 of LocalAttention: value is", make_case(), [](const Case& c, fake::Run* run) { run->reshape(2, {c.B, c.H, c.kept + c.S + 1, c.d}); });
+  refuse("axis 0 of LocalAttention: position is", make_case(), [](const Case& c, fake::Run* run) { run->reshape(3, {c.B + 1}); });
+  refuse("rows, expected at least the", make_case(), [](const Case& c, fake::Run* run) {
     run->reshape(1, {c.B, c.H, c.S - 1, c.d});
     run->reshape(2, {c.B, c.H, c.S - 1, c.d});
   });
   for (int64_t wrong : {int64_t{-1}, INT64_MIN, INT64_MAX}) {
-    Case c = make_case();
-    c.position.back() = wrong;
-    fake::Run run;
-    give(&run, c);
-    const std::string found = run(xlexport::LocalAttention{c.chunk_length, c.chunks_before});
-    if (found.find("position is") == std::string::npos) fail(c, "a position was not refused");
+    refuse("position is", make_case(), [wrong](Case* c) { c->position.back() = wrong; });
   }
 }
 
@@ -165,7 +127,7 @@ void empty_sizes() {
     c.fill();
     fake::Run run;
     give(&run, c);
-    const std::string error = run(xlexport::LocalAttention{c.chunk_length, c.chunks_before});
+    const std::string error = run(kernel_of(c));
     if (!error.empty()) fail(c, error);
     if (run.shape(0) != std::vector<int64_t>{c.B, c.H, c.S, c.d}) fail(c, "shape of the result");
   }
@@ -174,12 +136,7 @@ void empty_sizes() {
 }  // namespace
 
 int main(int count, char** arguments) {
-  const long shapes = count > 1 ? std::atol(arguments[1]) : 2000;
-  random_bits.seed(count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1);
   refusals();
   empty_sizes();
-  double largest = 0;
-  for (long shape = 0; shape < shapes; ++shape) largest = std::fmax(largest, compare(make_case()));
-  std::printf("%s: %ld shapes, largest difference %.2g\n", xlexport::level().name, shapes, largest);
-  return 0;
+  return compare_shapes(count, arguments, [](long) { return compare(make_case()); });
 }

@@ -1,39 +1,14 @@
 // Compare the four LSH operators with plain references in double precision on random shapes.
 //
-// lsh [shapes] [seed]: prints the instruction set, the number of shapes and the largest differences.
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
+// lsh [shapes] [seed]: prints the instruction set, the number of shapes and the largest difference.
 #include <numeric>
-#include <random>
 
-#include "../kernels/band_attention.h"
-#include "../kernels/chunk_attention.h"
-#include "../kernels/gather.h"
-#include "../kernels/level.h"
-#include "../kernels/sort.h"
-#include "fake_ort.h"
+#include "kernel_test.h"
 
 namespace {
 
 using Floats = std::vector<float>;
 using Ids = std::vector<int64_t>;
-
-std::mt19937_64 random_bits;
-
-int64_t whole(int64_t least, int64_t most) {
-  return least + static_cast<int64_t>(random_bits() % (static_cast<uint64_t>(most - least) + 1));
-}
-bool coin(double chance) { return std::uniform_real_distribution<>()(random_bits) < chance; }
-int64_t size_up_to(int64_t most) { return coin(0.7) ? whole(1, std::min<int64_t>(most, 20)) : whole(1, most); }
-
-Floats numbers(int64_t count, double deviation) {
-  std::normal_distribution<float> normal(0, static_cast<float>(deviation));
-  Floats made(static_cast<size_t>(count));
-  for (float& number : made) number = normal(random_bits);
-  return made;
-}
 
 Ids ids(int64_t count, int64_t least, int64_t most) {
   Ids made(static_cast<size_t>(count));
@@ -41,20 +16,11 @@ Ids ids(int64_t count, int64_t least, int64_t most) {
   return made;
 }
 
-[[noreturn]] void fail(const std::string& what) {
-  std::printf("%s\n", what.c_str());
-  std::exit(1);
-}
-
 void expect(bool holds, const char* what, std::initializer_list<int64_t> sizes) {
   if (holds) return;
   std::string text = std::string(what) + ":";
   for (int64_t size : sizes) text += " " + std::to_string(size);
   fail(text);
-}
-
-void expect_error(const std::string& found, const char* expected) {
-  if (found.find(expected) == std::string::npos) fail(std::string("expected: ") + expected + "\nfound: " + found);
 }
 
 // Sort each row of N ids; the inverse comes second.
@@ -366,17 +332,9 @@ double check_chunk() {
 }  // namespace
 
 int main(int count, char** arguments) {
-  const long shapes = count > 1 ? std::atol(arguments[1]) : 8000;
-  random_bits.seed(count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1);
-  double band = 0, chunk = 0;
-  for (long shape = 0; shape < shapes; ++shape) {
-    switch (shape % 4) {
-      case 0: check_sort(); break;
-      case 1: check_gather(); break;
-      case 2: band = std::max(band, check_band()); break;
-      default: chunk = std::max(chunk, check_chunk());
-    }
-  }
-  std::printf("%s: %ld shapes, largest difference %.2g (band), %.2g (chunk)\n", xlexport::level().name, shapes, band, chunk);
-  return 0;
+  return compare_shapes(count, arguments, [](long shape) {
+    if (shape % 4 == 0) check_sort();
+    if (shape % 4 == 1) check_gather();
+    return shape % 4 == 2 ? check_band() : shape % 4 == 3 ? check_chunk() : 0;
+  });
 }

@@ -1,36 +1,11 @@
 // Compare LSHAttention with the definition of rule `band`, in double precision on random shapes.
 //
 // lsh_attention [shapes] [seed]: prints the instruction set, the number of shapes and the largest difference.
-#include "../kernels/lsh_attention.h"
-
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <random>
-#include <type_traits>
-
-#include "../kernels/level.h"
-#include "fake_ort.h"
+#include "kernel_test.h"
 
 namespace {
 
 constexpr double kTolerance = 6e-5;  // of averages of values of about 1, by scores of up to 100
-
-std::mt19937_64 random_bits;
-
-int64_t whole(int64_t least, int64_t most) {
-  return least + static_cast<int64_t>(random_bits() % static_cast<uint64_t>(most - least + 1));
-}
-bool coin(double chance) { return std::uniform_real_distribution<>()(random_bits) < chance; }
-int64_t size_up_to(int64_t most) { return coin(0.7) ? whole(1, most < 20 ? most : 20) : whole(1, most); }
-
-std::vector<float> numbers(int64_t count, float deviation) {
-  std::normal_distribution<float> normal(0, deviation);
-  std::vector<float> made(static_cast<size_t>(count));
-  for (float& number : made) number = normal(random_bits);
-  return made;
-}
 
 struct Case {
   int64_t B, H, R, C, S, d, W, offset, window, rounds;
@@ -66,10 +41,8 @@ Case make_case() {
 }
 
 [[noreturn]] void fail(const Case& c, const std::string& what) {
-  std::printf("B %lld, H %lld, R %lld, C %lld, S %lld, d %lld, W %lld, offset %lld, window %lld, rounds %lld: %s\n",
-              (long long)c.B, (long long)c.H, (long long)c.R, (long long)c.C, (long long)c.S, (long long)c.d,
-              (long long)c.W, (long long)c.offset, (long long)c.window, (long long)c.rounds, what.c_str());
-  std::exit(1);
+  ::fail(what, {{"B", c.B}, {"H", c.H}, {"R", c.R}, {"C", c.C}, {"S", c.S}, {"d", c.d}, {"W", c.W}, {"offset", c.offset},
+              {"window", c.window}, {"rounds", c.rounds}});
 }
 
 // Compute what the operator returns: (B, H, S, d), and (B, S).
@@ -143,6 +116,8 @@ void give(fake::Run* run, const Case& c) {
   run->threads(static_cast<int>(whole(1, 3)));
 }
 
+xlexport::LSHAttention kernel_of(const Case& c) { return {c.W}; }
+
 double compare(const Case& c) {
   std::vector<double> attended;
   std::vector<int64_t> overflow;
@@ -150,7 +125,7 @@ double compare(const Case& c) {
   double largest = 0;
   fake::Run run;
   give(&run, c);
-  const std::string error = run(xlexport::LSHAttention{c.W});
+  const std::string error = run(kernel_of(c));
   if (!error.empty()) fail(c, error);
   for (size_t k = 0; k < attended.size(); ++k) {
     const double difference = std::fabs(run.result<float>(0)[k] - attended[k]);
@@ -161,30 +136,19 @@ double compare(const Case& c) {
   return largest;
 }
 
-template <typename Change>
-void refuse(const char* expected, Change change) {
-  Case c = make_case();
-  fake::Run run;
-  if constexpr (std::is_invocable_v<Change, Case*>) change(&c);
-  give(&run, c);
-  if constexpr (!std::is_invocable_v<Change, Case*>) change(c, &run);
-  const std::string found = run(xlexport::LSHAttention{c.W});
-  if (found.find(expected) == std::string::npos) fail(c, "found \"" + found + "\", expected \"" + expected + '"');
-}
-
 void refusals() {
-  refuse("rounds is -1, expected 0 to", [](Case* c) { c->rounds = -1; });
-  refuse("rounds is", [](Case* c) { c->rounds = c->R + 1; });
-  refuse("window is 0, expected at least 1", [](Case* c) { c->window = 0; });
-  refuse("position is -1, expected 0 to", [](Case* c) { c->position[0] = -1; });
-  refuse("position is", [](Case* c) { c->position[0] = INT64_MAX; });
-  refuse("key has 3 axes, expected 4", [](const Case& c, fake::Run* run) { run->reshape(0, {c.B, c.H, c.C * c.d}); });
-  refuse("axis 2 of LSH", [](const Case& c, fake::Run* run) { run->reshape(1, {c.B, c.H, c.C + 1, c.d}); });
-  refuse("buckets is", [](const Case& c, fake::Run* run) { run->reshape(2, {c.B, c.H, c.R, c.C + 1}); });
-  refuse("axis 2 of LSH", [](const Case& c, fake::Run* run) { run->reshape(3, {c.B, c.H, c.S + 1}); });
-  refuse("queries, expected at most", [](const Case& c, fake::Run* run) { run->reshape(4, {c.B, c.H, c.C + 1, c.d}); });
-  refuse("position is", [](const Case& c, fake::Run* run) { run->reshape(5, {c.B + 1}); });
-  refuse("offset is 2, expected 1", [](const Case&, fake::Run* run) { run->reshape(6, {2}); });
+  refuse("rounds is -1, expected 0 to", make_case(), [](Case* c) { c->rounds = -1; });
+  refuse("rounds is", make_case(), [](Case* c) { c->rounds = c->R + 1; });
+  refuse("window is 0, expected at least 1", make_case(), [](Case* c) { c->window = 0; });
+  refuse("position is -1, expected 0 to", make_case(), [](Case* c) { c->position[0] = -1; });
+  refuse("position is", make_case(), [](Case* c) { c->position[0] = INT64_MAX; });
+  refuse("key has 3 axes, expected 4", make_case(), [](const Case& c, fake::Run* run) { run->reshape(0, {c.B, c.H, c.C * c.d}); });
+  refuse("axis 2 of LSH", make_case(), [](const Case& c, fake::Run* run) { run->reshape(1, {c.B, c.H, c.C + 1, c.d}); });
+  refuse("buckets is", make_case(), [](const Case& c, fake::Run* run) { run->reshape(2, {c.B, c.H, c.R, c.C + 1}); });
+  refuse("axis 2 of LSH", make_case(), [](const Case& c, fake::Run* run) { run->reshape(3, {c.B, c.H, c.S + 1}); });
+  refuse("queries, expected at most", make_case(), [](const Case& c, fake::Run* run) { run->reshape(4, {c.B, c.H, c.C + 1, c.d}); });
+  refuse("position is", make_case(), [](const Case& c, fake::Run* run) { run->reshape(5, {c.B + 1}); });
+  refuse("offset is 2, expected 1", make_case(), [](const Case&, fake::Run* run) { run->reshape(6, {2}); });
 }
 
 void empty_sizes() {
@@ -202,7 +166,7 @@ void empty_sizes() {
     c.buckets.resize(static_cast<size_t>(c.B * c.H * c.R * c.C));
     fake::Run run;
     give(&run, c);
-    const std::string error = run(xlexport::LSHAttention{c.W});
+    const std::string error = run(kernel_of(c));
     if (!error.empty()) fail(c, error);
     if (run.shape(0) != std::vector<int64_t>{c.B, c.H, c.S, c.d}) fail(c, "shape of the result");
     if (run.shape(1) != std::vector<int64_t>{c.B, c.S}) fail(c, "shape of the overflow");
@@ -212,12 +176,7 @@ void empty_sizes() {
 }  // namespace
 
 int main(int count, char** arguments) {
-  const long shapes = count > 1 ? std::atol(arguments[1]) : 2000;
-  random_bits.seed(count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1);
   refusals();
   empty_sizes();
-  double largest = 0;
-  for (long shape = 0; shape < shapes; ++shape) largest = std::fmax(largest, compare(make_case()));
-  std::printf("%s: %ld shapes, largest difference %.2g\n", xlexport::level().name, shapes, largest);
-  return 0;
+  return compare_shapes(count, arguments, [](long) { return compare(make_case()); });
 }

@@ -1,13 +1,7 @@
 // Random inputs of RelativeAttention, and a plain reference in double precision.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <random>
-#include <string>
-#include <vector>
+#include "kernel_test.h"
 
 struct Case {
   int64_t B, H, S, C, d, near, offset, window;
@@ -15,24 +9,6 @@ struct Case {
   std::vector<float> qkv, content_bias, position_bias, key, value, position_key;
   bool in_place;
 };
-
-inline std::mt19937_64 random_bits;
-
-inline int64_t whole(int64_t least, int64_t most) {
-  return least + static_cast<int64_t>(random_bits() % static_cast<uint64_t>(most - least + 1));
-}
-inline bool coin(double chance) { return std::uniform_real_distribution<>()(random_bits) < chance; }
-inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
-
-inline std::vector<float> numbers(int64_t count, float deviation) {
-  std::normal_distribution<float> normal(0, deviation);
-  std::vector<float> made(static_cast<size_t>(count));
-  for (float& number : made) number = normal(random_bits);
-  return made;
-}
-
-// Return a size that is often small, sometimes large.
-inline int64_t size_up_to(int64_t most) { return coin(0.7) ? whole(1, at_most(most, 24)) : whole(1, most); }
 
 inline Case make_case() {
   Case made;
@@ -99,7 +75,7 @@ void reference(const Case& c, std::vector<double>* attended, std::vector<float>*
         double most = -INFINITY, sum = 0;
         for (int64_t age = 0; age < C; ++age) {
           const int64_t distance = C - S + i - age, slot = (c.offset + S + age) % C;
-          const bool seen = distance >= 0 && distance <= at_most(c.length[static_cast<size_t>(b)] + i, c.window - 1);
+          const bool seen = distance >= 0 && distance <= std::min(c.length[static_cast<size_t>(b)] + i, c.window - 1);
           double& own = score[static_cast<size_t>(age)];
           own = -INFINITY;
           if (!seen) continue;
@@ -125,11 +101,6 @@ void reference(const Case& c, std::vector<double>* attended, std::vector<float>*
 }
 
 [[noreturn]] inline void fail(const Case& c, const std::string& what) {
-  std::printf("%s: B %lld, H %lld, S %lld, C %lld, d %lld, near %lld, offset %lld, window %lld, length %lld, in place %d\n",
-              what.c_str(), static_cast<long long>(c.B), static_cast<long long>(c.H), static_cast<long long>(c.S),
-              static_cast<long long>(c.C), static_cast<long long>(c.d), static_cast<long long>(c.near),
-              static_cast<long long>(c.offset), static_cast<long long>(c.window), static_cast<long long>(c.length.empty() ? -1 : c.length[0]),
-              c.in_place);
-  std::exit(1);
+  ::fail(what, {{"B", c.B}, {"H", c.H}, {"S", c.S}, {"C", c.C}, {"d", c.d}, {"near", c.near}, {"offset", c.offset},
+              {"window", c.window}, {"length", c.length.empty() ? -1 : c.length[0]}, {"in place", c.in_place}});
 }
-

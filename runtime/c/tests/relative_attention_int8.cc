@@ -1,13 +1,6 @@
 // Compare RelativeAttentionInt8 with a plain reference in double precision on random shapes.
 //
 // relative_attention_int8 [shapes] [seed]: prints the instruction set, the number of shapes and the largest difference.
-#include "../kernels/relative_attention_int8.h"
-
-#include <cstring>
-
-#include "../kernels/level.h"
-#include "../kernels/relative_attention_step.h"
-#include "fake_ort.h"
 #include "relative_attention_case.h"
 
 namespace {
@@ -104,9 +97,5 @@ double compare(Case c) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  const long shapes = count > 1 ? std::atol(arguments[1]) : 2000;
-  random_bits.seed(count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1);
-  double largest = 0;
-  for (long shape = 0; shape < shapes; ++shape) largest = std::fmax(largest, compare(make_case()));
-  std::printf("%s: %ld shapes, largest difference %.2g\n", xlexport::level().name, shapes, largest);
+  return compare_shapes(count, arguments, [](long) { return compare(make_case()); });
 }

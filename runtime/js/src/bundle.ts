@@ -284,20 +284,17 @@ export interface Progress {
 
 /** The files of one bundle: read, and compared with their digests, each time that they are used. */
 export class BundleFiles {
-  readonly bundle: Bundle;
-  /** The SHA-256 of `bundle.json`. */
-  readonly digest: string;
   readonly where: string;
-  readonly #source: Source;
-  readonly #check: boolean;
   readonly #kept = new Map<string, Uint8Array<ArrayBuffer>>();
 
-  private constructor(source: Source, bundle: Bundle, digest: string, check: boolean) {
-    this.#source = source;
-    this.bundle = bundle;
-    this.digest = digest;
+  private constructor(
+    private readonly source: Source,
+    readonly bundle: Bundle,
+    /** The SHA-256 of `bundle.json`. */
+    readonly digest: string,
+    private readonly check: boolean,
+  ) {
     this.where = source.where;
-    this.#check = check;
   }
 
   /**
@@ -372,13 +369,13 @@ export class BundleFiles {
   /** Return the content of a file, or the problem of it. */
   async #fresh(name: string, progress?: (bytes: number) => void): Promise<Uint8Array<ArrayBuffer> | string> {
     const { size, sha256: digest } = this.bundle.files[name] as Bundle["files"][string];
-    const content = await this.#source.read(name, this.#check ? size : Number.MAX_SAFE_INTEGER, progress);
+    const content = await this.source.read(name, this.check ? size : Number.MAX_SAFE_INTEGER, progress);
     if (content === null) return `${name} is missing`;
-    if (this.#check && content.length !== size) {
+    if (this.check && content.length !== size) {
       return `${name} has ${content.length > size ? `more than ${size}` : content.length} bytes, expected ${size}`;
     }
-    if (this.#check && (await sha256(content)) !== digest) return `${name} was changed (its SHA-256 differs)`;
-    if (this.#source.keep) this.#kept.set(name, content);
+    if (this.check && (await sha256(content)) !== digest) return `${name} was changed (its SHA-256 differs)`;
+    if (this.source.keep) this.#kept.set(name, content);
     return content;
   }
 }

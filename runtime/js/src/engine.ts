@@ -21,34 +21,24 @@ export class Engine {
   readonly bundle: Bundle;
   /** The SHA-256 of `bundle.json`, as `load` takes it. */
   readonly digest: string;
-  /** The identity of the bundle's numbers, to which saved streams belong. */
-  readonly fingerprint: string;
-  /** Text to token ids and back. */
-  readonly tokenizer: Tokenizer;
-  /** What is called with warnings. */
-  readonly warn: (message: string) => void;
-  readonly #files: BundleFiles;
-  readonly #runtime: Runtime;
   readonly #sessions = new Map<string, Promise<Session>>();
   readonly #constants = new Map<string, Promise<Record<string, OrtTensor>>>();
   #firstValues: ReadonlyMap<string, HostTensor> = new Map();
 
   /** Use `load`, which also opens the graph for scoring. */
   constructor(
-    files: BundleFiles,
-    fingerprint: string,
-    runtime: Runtime,
-    tokenizer: Tokenizer,
-    warn: (message: string) => void,
+    private readonly files: BundleFiles,
+    /** The identity of the bundle's numbers, to which saved streams belong. */
+    readonly fingerprint: string,
+    private readonly runtime: Runtime,
+    /** Text to token ids and back. */
+    readonly tokenizer: Tokenizer,
+    /** What is called with warnings. */
+    readonly warn: (message: string) => void,
   ) {
     this.where = files.where;
     this.bundle = files.bundle;
     this.digest = files.digest;
-    this.fingerprint = fingerprint;
-    this.tokenizer = tokenizer;
-    this.warn = warn;
-    this.#files = files;
-    this.#runtime = runtime;
   }
 
   /** Open what every use needs, to fail now and not at the first document. */
@@ -56,8 +46,8 @@ export class Engine {
     await this.#session("score");
     const entries = this.bundle.memory.filter((entry) => entry.first_value !== null);
     if (!entries.length) return;
-    const place = this.#files.place(FIRST_MEMORY_FILE);
-    const content = await this.#files.read(FIRST_MEMORY_FILE);
+    const place = this.files.place(FIRST_MEMORY_FILE);
+    const content = await this.files.read(FIRST_MEMORY_FILE);
     try {
       this.#firstValues = readSafetensors(content).tensors;
     } catch (error) {
@@ -90,7 +80,7 @@ export class Engine {
       );
     }
     return new Memory({
-      runtime: this.#runtime,
+      runtime: this.runtime,
       entries: this.bundle.memory,
       firstValues: this.#firstValues,
       constants: await this.#constantsOf(evaluation, capacity),
@@ -169,7 +159,7 @@ export class Engine {
       const names = Object.keys(this.bundle.graphs).sort();
       throw new OptionError(`${this.where}: no graph for ${name}; this bundle has ${listed(names)}.`);
     }
-    return cached(this.#sessions, name, () => Session.open(name, this.#files, this.#runtime));
+    return cached(this.#sessions, name, () => Session.open(name, this.files, this.runtime));
   }
 
   /** Return the outputs of the graph `positions`: computed once for each combination of settings and slots. */
@@ -179,10 +169,10 @@ export class Engine {
     const inputs = Object.entries(graph.inputs);
     const values = inputs.map(([name, feed]) => [name, settingOf(feed, evaluation, capacity)] as const);
     const constants = cached(this.#constants, JSON.stringify(values), async () => {
-      const session = await Session.open("positions", this.#files, this.#runtime); // it holds weights of its own
-      const feeds = values.map(([name, value]) => [name, this.#runtime.int64([value])]);
+      const session = await Session.open("positions", this.files, this.runtime); // it holds weights of its own
+      const feeds = values.map(([name, value]) => [name, this.runtime.int64([value])]);
       const outputs = await session.run(Object.fromEntries(feeds), 0);
-      if (this.#runtime.device === "cpu") await session.release();
+      if (this.runtime.device === "cpu") await session.release();
       return outputs;
     });
     for (const old of [...this.#constants.keys()].slice(0, -KEPT_CONSTANTS)) this.#constants.delete(old);

@@ -30,12 +30,9 @@ export function settingOf({ feed, ring, setting }: Feed, evaluation: EvaluationS
 
 /** A carried tensor, which several memories may hold; it is never changed. */
 class Carried {
-  readonly tensor: OrtTensor;
   #users = 1;
 
-  constructor(tensor: OrtTensor) {
-    this.tensor = tensor;
-  }
+  constructor(readonly tensor: OrtTensor) {}
 
   hold(): this {
     this.#users += 1;

@@ -56,20 +56,15 @@ export function setPlatform(chosen: Platform): void {
 
 /** A module of ONNX Runtime, with the rules for its use. */
 export class Runtime {
-  readonly ort: Ort;
-  readonly device: Device;
-  readonly #provider: string;
-  readonly #threads: number | null;
-  readonly #parallel: boolean;
   #last: Promise<unknown> = Promise.resolve();
 
-  private constructor(ort: Ort, device: Device, provider: string, threads: number | null, parallel: boolean) {
-    this.ort = ort;
-    this.device = device;
-    this.#provider = provider;
-    this.#threads = threads;
-    this.#parallel = parallel;
-  }
+  private constructor(
+    readonly ort: Ort,
+    readonly device: Device,
+    private readonly provider: string,
+    private readonly threads: number | null,
+    private readonly parallel: boolean,
+  ) {}
 
   /**
    * Return ONNX Runtime for a device.
@@ -124,7 +119,7 @@ export class Runtime {
     const isGpu = this.device === "webgpu";
     const onDevice = isGpu && kept.length > 0;
     const options = {
-      executionProviders: [isGpu && sines.length ? { name: this.#provider, forceCpuNodeNames: sines } : this.#provider],
+      executionProviders: [isGpu && sines.length ? { name: this.provider, forceCpuNodeNames: sines } : this.provider],
       logSeverityLevel: 3, // errors; they are raised, too
       enableMemPattern: false, // Python's sessions do not reserve a step's memory either
       extra: {
@@ -135,7 +130,7 @@ export class Runtime {
         ...(this.device === "cpu" ? { optimization: { disable_specified_optimizers: SLOWER_FUSION } } : {}),
       },
       externalData: Object.entries(data).map(([path, bytes]) => ({ path, data: bytes })),
-      ...(this.#threads === null ? {} : { intraOpNumThreads: this.#threads }),
+      ...(this.threads === null ? {} : { intraOpNumThreads: this.threads }),
       ...(onDevice ? { preferredOutputLocation: Object.fromEntries(kept.map((name) => [name, "gpu-buffer"])) } : {}),
     };
     return this.#alone(() => this.ort.InferenceSession.create(content, options as never));
@@ -154,7 +149,7 @@ export class Runtime {
 
   /** Call a function when no other call runs, if this platform allows only one at a time. */
   async #alone<T>(call: () => Promise<T>): Promise<T> {
-    if (this.#parallel) return call();
+    if (this.parallel) return call();
     const result = this.#last.then(call);
     this.#last = result.catch(() => undefined);
     return result;

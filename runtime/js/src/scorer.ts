@@ -42,20 +42,17 @@ export type Documents = Iterable<DocumentSource | Document> | AsyncIterable<Docu
 export class Scorer {
   readonly #purpose: "score" | "detail";
   readonly #longestStep: number;
-  readonly #engine: Engine;
-  readonly #evaluation: EvaluationSettings;
-  readonly #detail: number | null;
-  readonly #bos: number | null;
 
   /**
    * @param detail - number of likeliest tokens to list, with rank and entropy; null: no such detail.
    * @param bos - id of a token that the model reads before each document, so that its first token has a score, too.
    */
-  constructor(engine: Engine, evaluation: EvaluationSettings, detail: number | null, bos: number | null) {
-    this.#engine = engine;
-    this.#evaluation = evaluation;
-    this.#detail = detail;
-    this.#bos = bos;
+  constructor(
+    private readonly engine: Engine,
+    private readonly evaluation: EvaluationSettings,
+    private readonly detail: number | null,
+    private readonly bos: number | null,
+  ) {
     if (bos !== null && !(Number.isInteger(bos) && bos >= 0 && bos < engine.bundle.model.vocab_size)) {
       throw new OptionError(`bos is ${bos}, expected 0 to ${engine.bundle.model.vocab_size - 1}.`);
     }
@@ -65,12 +62,12 @@ export class Scorer {
 
   /** Yield the scores of every document's tokens, step by step. */
   async *tokens(documents: Documents): AsyncGenerator<TokenScores> {
-    if (this.#detail !== null) await this.#engine.checkDetail(this.#detail);
+    if (this.detail !== null) await this.engine.checkDetail(this.detail);
     let number = 0;
     for await (const given of documents as AsyncIterable<DocumentSource | Document>) {
       const document = asDocument(given, number);
-      const reader = new TokenReader(document, this.#engine.tokenizer, this.#engine.bundle.model.vocab_size);
-      const memory = await this.#engine.newMemory(this.#evaluation);
+      const reader = new TokenReader(document, this.engine.tokenizer, this.engine.bundle.model.vocab_size);
+      const memory = await this.engine.newMemory(this.evaluation);
       try {
         yield* this.#document(document.name, number, reader, memory);
       } finally {
@@ -82,11 +79,11 @@ export class Scorer {
   }
 
   async *#document(name: string, number: number, reader: TokenReader, memory: Memory): AsyncGenerator<TokenScores> {
-    const { bidirectional } = this.#evaluation.document;
-    const longest = this.#evaluation.longestDocument;
-    let held = this.#bos;
+    const { bidirectional } = this.evaluation.document;
+    const longest = this.evaluation.longestDocument;
+    let held = this.bos;
     const before = held === null ? 0 : 1;
-    if (longest !== null && !this.#evaluation.restart && (await reader.has(longest + 1 - before))) {
+    if (longest !== null && !this.evaluation.restart && (await reader.has(longest + 1 - before))) {
       this.#refuseLonger(name);
     }
     let position = 0; // index of the next target
@@ -100,14 +97,14 @@ export class Scorer {
     let warned = false;
     const part = (scored: Partial<TokenScores>, ended: boolean): TokenScores => {
       const summary = ended
-        ? totalScore(name, reader.counts, position, before ? 0 : 1, nats.value, this.#evaluation)
+        ? totalScore(name, reader.counts, position, before ? 0 : 1, nats.value, this.evaluation)
         : null;
       const none = { index: [], tokens: [], starts: [], ends: [], logProbs: new Float32Array(0), context: [] };
       const scores = {
         document: name,
         number,
         ...none,
-        ...(this.#detail === null ? {} : noDetail()),
+        ...(this.detail === null ? {} : noDetail()),
         ...scored,
         summary,
         first,
@@ -135,11 +132,11 @@ export class Scorer {
         targets.push(0);
       }
       const context = memory.context(tokens.length).slice(0, piece.ids.length);
-      const outputs = await this.#engine.step(this.#purpose, memory, tokens, targets);
+      const outputs = await this.engine.step(this.#purpose, memory, tokens, targets);
       const all = outputs["log_prob"]?.data as Float32Array;
       if (!all.every(Number.isFinite)) {
         memory.restart(true);
-        if (!warned) this.#engine.warn(warningNotFinite(name, position + piece.ids.length));
+        if (!warned) this.engine.warn(warningNotFinite(name, position + piece.ids.length));
         warned = true;
       }
       const logProbs = all.slice(0, piece.ids.length);
@@ -147,7 +144,7 @@ export class Scorer {
       const index = piece.ids.map((_, at) => position + at);
       position += piece.ids.length;
       ended = !(await reader.has(1));
-      const detail = this.#detail === null ? {} : detailOf(outputs, piece.ids.length, this.#detail);
+      const detail = this.detail === null ? {} : detailOf(outputs, piece.ids.length, this.detail);
       const { starts, ends } = piece;
       yield part({ index, tokens: piece.ids, starts, ends, logProbs, context, ...detail }, ended);
     }
@@ -155,9 +152,9 @@ export class Scorer {
 
   /** Raise TooLongError for a document with more tokens than can be scored, unless it may restart. */
   #refuseLonger(name: string): void {
-    const longest = this.#evaluation.longestDocument ?? 0;
-    const withBos = this.#bos === null ? "" : " with the one before it";
-    this.#evaluation.checkLength(longest + 1, name, `more than ${counted(longest)} tokens${withBos}`);
+    const longest = this.evaluation.longestDocument ?? 0;
+    const withBos = this.bos === null ? "" : " with the one before it";
+    this.evaluation.checkLength(longest + 1, name, `more than ${counted(longest)} tokens${withBos}`);
   }
 }
 
@@ -195,15 +192,17 @@ export function asDocument(given: DocumentSource | Document, number: number): Do
 export class TokenReader {
   readonly counts = new TextCounts();
   readonly #name: string;
-  readonly #vocabSize: number;
   readonly #unkId: number | null;
   readonly #pieces: AsyncIterator<TokenPiece>;
   #buffer: TokenPiece = { ids: [], starts: [], ends: [] };
   #read = 0;
 
-  constructor(document: Document, tokenizer: Tokenizer, vocabSize: number) {
+  constructor(
+    document: Document,
+    tokenizer: Tokenizer,
+    private readonly vocabSize: number,
+  ) {
     this.#name = document.name;
-    this.#vocabSize = vocabSize;
     this.#unkId = tokenizer.unkId;
     this.#pieces = piecesOf(document, tokenizer, this.counts)[Symbol.asyncIterator]();
   }
@@ -221,7 +220,7 @@ export class TokenReader {
     while (this.#buffer.ids.length < n) {
       const { done, value } = await this.#pieces.next();
       if (done) return false;
-      checkIds(value.ids, this.#vocabSize, this.#name, this.#read);
+      checkIds(value.ids, this.vocabSize, this.#name, this.#read);
       this.#read += value.ids.length;
       if (this.#unkId !== null) this.counts.unknownTokens += value.ids.filter((id) => id === this.#unkId).length;
       this.#buffer = {

@@ -14,24 +14,18 @@ const LACKING = /(?:Provider type for|implementation for) (\w+)\S* node with nam
 export class Session {
   readonly graph: Graph;
   readonly #place: string;
-  readonly #runtime: Runtime;
-  readonly #session: OrtSession;
-  readonly #outputs: readonly string[];
   readonly #vocabSize: number;
 
   private constructor(
     name: string,
     files: BundleFiles,
-    runtime: Runtime,
-    session: OrtSession,
-    outputs: readonly string[],
+    private readonly runtime: Runtime,
+    private readonly session: OrtSession,
+    private readonly outputs: readonly string[],
   ) {
     this.graph = files.bundle.graphs[name] as Graph;
     this.#place = files.place(this.graph.file);
     this.#vocabSize = files.bundle.model.vocab_size;
-    this.#runtime = runtime;
-    this.#session = session;
-    this.#outputs = outputs;
   }
 
   /**
@@ -84,9 +78,9 @@ export class Session {
   async run(feeds: Record<string, OrtTensor>, S: number): Promise<Record<string, OrtTensor>> {
     let results: Record<string, OrtTensor>;
     try {
-      results = await this.#runtime.run(this.#session, feeds, this.#outputs);
+      results = await this.runtime.run(this.session, feeds, this.outputs);
     } catch (error) {
-      throw failure(error, `${this.#place}: ONNX Runtime cannot run it`, this.#runtime.device);
+      throw failure(error, `${this.#place}: ONNX Runtime cannot run it`, this.runtime.device);
     }
     for (const name of Object.keys(this.graph.outputs)) this.#check(name, results[name] as OrtTensor, S);
     return results;
@@ -112,7 +106,7 @@ export class Session {
 
   /** Close the graph and free its memory. */
   async release(): Promise<void> {
-    await this.#session.release();
+    await this.session.release();
   }
 }
 

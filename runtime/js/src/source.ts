@@ -66,15 +66,13 @@ export class UrlSource implements Source {
 
 /** Files that a page got from a person, or from a program: `File`s, or bytes by name. */
 export class FilesSource implements Source {
-  readonly where: string;
   readonly keep = false;
-  readonly #files: ReadonlyMap<string, Blob | Uint8Array>;
 
   /** Take files by name. */
-  constructor(files: ReadonlyMap<string, Blob | Uint8Array>, where = "the chosen files") {
-    this.#files = files;
-    this.where = where;
-  }
+  constructor(
+    private readonly files: ReadonlyMap<string, Blob | Uint8Array>,
+    readonly where = "the chosen files",
+  ) {}
 
   /** Return the files of a list, such as `input.files` of a page. Folders in front of the names do not matter. */
   static of(list: Iterable<File>): FilesSource {
@@ -87,7 +85,7 @@ export class FilesSource implements Source {
   }
 
   async read(name: string, most: number, progress?: (bytes: number) => void): Promise<Uint8Array<ArrayBuffer> | null> {
-    const file = this.#files.get(name);
+    const file = this.files.get(name);
     if (file === undefined) return null;
     const part =
       file instanceof Uint8Array

@@ -40,13 +40,13 @@ export class Stream {
   #held: number | null = null;
   #taken = 0;
 
-  readonly #engine: Engine;
-  readonly evaluation: EvaluationSettings;
   #memory: Memory;
 
-  private constructor(engine: Engine, evaluation: EvaluationSettings, memory: Memory) {
-    this.#engine = engine;
-    this.evaluation = evaluation;
+  private constructor(
+    private readonly engine: Engine,
+    readonly evaluation: EvaluationSettings,
+    memory: Memory,
+  ) {
     this.#memory = memory;
   }
 
@@ -134,7 +134,7 @@ export class Stream {
   /** Return an independent stream at the same place of the same document. The memory is shared, and never copied. */
   async fork(): Promise<Stream> {
     return this.#alone(async () => {
-      const twin = new Stream(this.#engine, this.evaluation, this.#memory.copy());
+      const twin = new Stream(this.engine, this.evaluation, this.#memory.copy());
       [twin.#held, twin.#taken] = [this.#held, this.#taken];
       return twin;
     });
@@ -169,7 +169,7 @@ export class Stream {
     for (let drawn = 0; drawn < maxTokens; drawn++) {
       yield await this.#changing(async () => {
         this.#makeRoom();
-        const token = rule.draw(await this.#engine.logits(this.#memory, [this.#held as number]), random);
+        const token = rule.draw(await this.engine.logits(this.#memory, [this.#held as number]), random);
         this.#held = token;
         this.#taken += 1;
         return token;
@@ -189,7 +189,7 @@ export class Stream {
   async save(): Promise<Uint8Array<ArrayBuffer>> {
     return this.#alone(async () => {
       const { writeState } = await import("./state.js");
-      return writeState(this.#engine.fingerprint, this.#memory, this.#held, this.#taken);
+      return writeState(this.engine.fingerprint, this.#memory, this.#held, this.#taken);
     });
   }
 
@@ -230,7 +230,7 @@ export class Stream {
   }
 
   #ids(piece: Piece): number[] {
-    const { tokenizer, bundle } = this.#engine;
+    const { tokenizer, bundle } = this.engine;
     return encode(piece, tokenizer, bundle.model.vocab_size, "the stream", this.#held, this.#taken);
   }
 
@@ -256,7 +256,7 @@ export class Stream {
 
   /** Score the document's next tokens. */
   async #score(ids: number[], k: number | null): Promise<StreamScores> {
-    if (k !== null) await this.#engine.checkDetail(k);
+    if (k !== null) await this.engine.checkDetail(k);
     const details: Detail[] = [];
     const targets = this.#take(ids, "the document");
     const first = this.#taken;
@@ -270,7 +270,7 @@ export class Stream {
       context.push(...seen);
       if (!found.every(Number.isFinite)) {
         this.#memory.restart(true);
-        this.#engine.warn(warningNotFinite("the stream", this.#taken));
+        this.engine.warn(warningNotFinite("the stream", this.#taken));
       }
       at += n;
     }
@@ -285,7 +285,7 @@ export class Stream {
     purpose = "score",
   ): Promise<{ outputs: Record<string, OrtTensor>; n: number; seen: number[] }> {
     this.#makeRoom();
-    const longest = Math.min(this.#memory.maxSegment, this.#engine.longestStep(purpose, this.evaluation.segmentLen));
+    const longest = Math.min(this.#memory.maxSegment, this.engine.longestStep(purpose, this.evaluation.segmentLen));
     const segment = targets.slice(at, at + Math.min(longest, this.#memory.room));
     const seen = this.#memory.context(segment.length);
     return { outputs: await this.#run(purpose, segment), n: segment.length, seen };
@@ -294,7 +294,7 @@ export class Stream {
   /** Run the held token and all of `targets` but the last, which is held in its place. */
   async #run(purpose: string, targets: readonly number[]): Promise<Record<string, OrtTensor>> {
     const tokens = [this.#held as number, ...targets.slice(0, -1)];
-    const outputs = await this.#engine.step(purpose, this.#memory, tokens, targets);
+    const outputs = await this.engine.step(purpose, this.#memory, tokens, targets);
     this.#held = targets.at(-1) as number;
     this.#taken += targets.length;
     return outputs;

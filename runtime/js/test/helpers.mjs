@@ -29,7 +29,7 @@ export function filesOf(name) {
 }
 
 /** Return the SHA-256 of bytes. */
-export function digestOf(content) {
+function digestOf(content) {
   return createHash("sha256").update(content).digest("hex");
 }
 

@@ -1,27 +1,10 @@
-// SHA-256 is that of SubtleCrypto, random numbers are those of the format, and sums lose nothing.
+// SHA-256 is that of SubtleCrypto, and sums lose nothing.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { byBytes } from "../dist/bundle.js";
-import { Random } from "../dist/sampling.js";
 import { bits, Sum } from "../dist/scores.js";
 import { plainSha256, sha256 } from "../dist/sha256.js";
-
-test("random numbers are those of SplitMix64", () => {
-  const drawn = (seed) =>
-    [0, 0, 0].map(
-      (
-        (random) => () =>
-          random.next()
-      )(new Random(seed)),
-    );
-  const expected = [0xe220a8397b1dcdafn, 0x6e789e6aa1b965f4n, 0x06c45d188009454fn];
-  assert.deepEqual(
-    drawn(0n),
-    expected.map((z) => Number(z >> 11n) / 2 ** 53),
-  );
-  assert.deepEqual(drawn(2n ** 64n - 1n)[0], Number(0xe4d971771b652c20n >> 11n) / 2 ** 53);
-});
 
 test("names are compared by their bytes", () => {
   const names = ["b", "a.b", "é", "a", "\u{1f98a}", "\ue000", "ab"];

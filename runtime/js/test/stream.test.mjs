@@ -6,24 +6,6 @@ import { all, BAND, BYTES, open, refuses } from "./helpers.mjs";
 
 const TEXT = "Call me Ishmael. Some years ago, never mind how long precisely.";
 
-test("pieces of any size have the scores of the whole", async () => {
-  const model = await open(BYTES);
-  const whole = await (await model.stream()).feed(TEXT);
-  const bytes = new TextEncoder().encode(TEXT);
-  for (const size of [1, 3, 8, 50]) {
-    const stream = await model.stream();
-    const parts = [];
-    for (let at = 0; at < bytes.length; at += size) parts.push(await stream.feed(bytes.slice(at, at + size)));
-    const found = parts.flatMap((part) => Array.from(part.logProbs));
-    assert.equal(found.length, bytes.length - 1);
-    found.forEach((value, at) => assert.ok(Math.abs(value - whole.logProbs[at]) < 1e-4));
-    assert.deepEqual(
-      parts.flatMap((part) => part.index),
-      whole.index,
-    );
-  }
-});
-
 test("detail of a feed is that of the whole document", async () => {
   const model = await open(BYTES);
   const parts = [];
@@ -95,18 +77,6 @@ test("a state goes on from a buffer of Node, which is a part of a larger one", a
   part.set(state);
   assert.deepEqual(await (await model.restore(part)).feed(TEXT), await stream.feed(TEXT));
   assert.deepEqual(new Uint8Array(part), state);
-});
-
-test("comparing continuations leaves the stream where it is", async () => {
-  const model = await open(BYTES);
-  const stream = await model.stream();
-  await stream.feed(TEXT);
-  const before = await stream.save();
-  const scores = await stream.scoreContinuation(TEXT);
-  assert.deepEqual(await stream.save(), before);
-  await refuses(() => stream.scoreContinuation([300]), "token", /id 300/);
-  assert.deepEqual(await stream.save(), before);
-  assert.deepEqual(await (await stream.fork()).feed(TEXT), scores);
 });
 
 test("generation goes on from a document, and can be forked in the middle", async () => {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import os
 import re
 import sys
 from collections.abc import Collection, Mapping
@@ -210,7 +211,7 @@ def open_session(
             settings["enable_cuda_graph"] = "1"
         providers = [(device.provider, settings), "CPUExecutionProvider"]
     content = read_graph(path, data_files)
-    options.add_session_config_entry(WEIGHTS_FOLDER, str(path.parent))
+    options.add_session_config_entry(WEIGHTS_FOLDER, os.fsencode(path.parent))  # the name may be any bytes
     options.add_session_config_entry("session.load_model_format", "ONNX")  # never ONNX Runtime's own format
     try:
         session = ort.InferenceSession(content, sess_options=options, providers=providers, enable_fallback=0)

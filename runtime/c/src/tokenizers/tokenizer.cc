@@ -5,7 +5,7 @@
 
 #include "../errors.h"
 #include "../unicode.h"
-#include "vocabulary_tokenizer.h"
+#include "vocabulary.h"
 
 namespace xlruntime {
 
@@ -37,7 +37,6 @@ class ByteTokenizer : public Tokenizer {
     }
     return replace_wrong_bytes(text);
   }
-
 
  private:
   class Reader : public DocumentReader {

@@ -1,15 +1,21 @@
-// A vocabulary: the symbol of each token id, and the rules by which text becomes symbols (vocabulary.json).
+// A vocabulary (vocabulary.json): the symbol of each token id, and the rules by which text becomes ids, piece by piece.
+//
+// A line ends with a newline, a carriage return or both. A byte-order mark at the beginning of a text is skipped. White
+// space between words belongs to the word or line end after it.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "../json.h"
+#include "tokenizer.h"
 
 namespace xlruntime {
 
@@ -50,7 +56,21 @@ class Vocabulary {
   std::unordered_map<std::string_view, std::int64_t> index_;
 };
 
-// Whether a symbol is the decimal number of a byte.
-bool is_byte_symbol(std::string_view symbol);
+// Converts text to the ids of a vocabulary, piece by piece, with offsets into the original text.
+class VocabularyTokenizer : public Tokenizer {
+ public:
+  explicit VocabularyTokenizer(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+
+  std::unique_ptr<DocumentReader> read(const std::string& name) const override;
+  std::vector<std::int64_t> encode_piece(std::string_view text, std::optional<std::int64_t> previous) const override;
+
+  // Words joined by spaces, with a newline for each line end; or the original bytes or characters.
+  std::string decode(const std::vector<std::int64_t>& ids) const override;
+
+  std::optional<std::int64_t> unk_id() const override { return vocabulary_.id_of_role(vocabulary_.unk); }
+
+ private:
+  Vocabulary vocabulary_;
+};
 
 }  // namespace xlruntime

@@ -24,7 +24,6 @@ interface HuggingFace {
   encode(text: string, options: { add_special_tokens: boolean }): { ids: ArrayLike<number | bigint> };
   decode(ids: number[], options: { skip_special_tokens: boolean; clean_up_tokenization_spaces: boolean }): string;
   token_to_id(token: string): number | undefined;
-  get_vocab(added?: boolean): Map<string, number>;
 }
 
 interface SentencePiece {
@@ -35,25 +34,12 @@ interface SentencePiece {
 
 /** A library's tokenizer. Documents must be UTF-8, and are read whole: cuts would change tokens. */
 class LibraryTokenizer implements Tokenizer {
-  readonly vocabSize: number | null;
-  readonly unkId: number | null;
-  readonly #ids: (text: string) => ArrayLike<number | bigint>;
-  readonly #text: (ids: number[]) => string;
-  readonly #find: (name: string) => number | null;
-
   constructor(
-    vocabSize: number | null,
-    unkId: number | null,
-    ids: (text: string) => ArrayLike<number | bigint>,
-    text: (ids: number[]) => string,
-    find: (name: string) => number | null,
-  ) {
-    this.vocabSize = vocabSize;
-    this.unkId = unkId;
-    this.#ids = ids;
-    this.#text = text;
-    this.#find = find;
-  }
+    readonly unkId: number | null,
+    private readonly ids: (text: string) => ArrayLike<number | bigint>,
+    private readonly text: (ids: number[]) => string,
+    private readonly find: (name: string) => number | null,
+  ) {}
 
   encode(text: string | Uint8Array): number[] {
     return this.#encoded(utf8Text(text, "the text"), "the text");
@@ -64,11 +50,11 @@ class LibraryTokenizer implements Tokenizer {
   }
 
   decode(ids: Iterable<number>): string {
-    return ofLibrary(TextError, "the library cannot turn the token ids into text", () => this.#text([...ids]));
+    return ofLibrary(TextError, "the library cannot turn the token ids into text", () => this.text([...ids]));
   }
 
   idOf(name: string): number | null {
-    return this.#find(name);
+    return this.find(name);
   }
 
   async *read(parts: AsyncIterable<Uint8Array>, name: string, counts: TextCounts): AsyncIterable<TokenPiece> {
@@ -92,7 +78,7 @@ class LibraryTokenizer implements Tokenizer {
 
   #encoded(text: string, name: string): number[] {
     return ofLibrary(TextError, `${name}: the bundle's tokenizer fails on this text`, () => {
-      const ids = Array.from(this.#ids(text), Number);
+      const ids = Array.from(this.ids(text), Number);
       if (ids.some(Number.isNaN)) throw new Error("it has no token for a part of it");
       return ids;
     });
@@ -123,7 +109,6 @@ export async function huggingFace(raw: Uint8Array, where: string, given: unknown
   const tokenizer = ofLibrary(VocabularyError, what, () => new Library(fields, {}));
   const unk = fields.model?.unk_token;
   return new LibraryTokenizer(
-    ofLibrary(VocabularyError, what, () => tokenizer.get_vocab(true).size),
     (unk ? tokenizer.token_to_id(unk) : fields.model?.unk_id) ?? null,
     (text) => (text === "" ? [] : tokenizer.encode(text, { add_special_tokens: false }).ids),
     (ids) => tokenizer.decode(ids, { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
@@ -151,7 +136,6 @@ export async function sentencePiece(raw: Uint8Array, where: string, given: unkno
     throw new VocabularyError(`${what} (${firstLine(error)}).`, null, error);
   }
   return new LibraryTokenizer(
-    pieces.names.length,
     pieces.unknown,
     (text) => processor.encodeIds(text),
     (ids) => processor.decodeIds(Int32Array.from(ids)),

@@ -39,8 +39,6 @@ export class TextCounts {
 
 /** A tokenizer: text to ids and back. */
 export interface Tokenizer {
-  /** Number of ids that it can return; null if it returns none. */
-  readonly vocabSize: number | null;
   /** The id for text that the vocabulary lacks; null if it is missing. */
   readonly unkId: number | null;
   /** Return the ids of a whole text. */
@@ -58,16 +56,11 @@ export interface Tokenizer {
 /** A tokenizer with id = byte + `firstId`. Any file is valid, and is read piece by piece. */
 export class ByteTokenizer implements Tokenizer {
   readonly unkId = null;
-  readonly vocabSize: number;
-  readonly #firstId: number;
 
-  constructor(firstId = 0) {
-    this.#firstId = firstId;
-    this.vocabSize = firstId + 256;
-  }
+  constructor(private readonly firstId = 0) {}
 
   encode(text: string | Uint8Array): number[] {
-    return Array.from(utf8Bytes(text, "the text"), (byte) => byte + this.#firstId);
+    return Array.from(utf8Bytes(text, "the text"), (byte) => byte + this.firstId);
   }
 
   encodePiece(text: string | Uint8Array): number[] {
@@ -75,7 +68,7 @@ export class ByteTokenizer implements Tokenizer {
   }
 
   decode(ids: Iterable<number>): string {
-    const bytes = [...ids].map((id) => id - this.#firstId).filter((byte) => byte >= 0 && byte < 256);
+    const bytes = [...ids].map((id) => id - this.firstId).filter((byte) => byte >= 0 && byte < 256);
     return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes));
   }
 
@@ -103,7 +96,6 @@ export class ByteTokenizer implements Tokenizer {
 /** A placeholder for bundles without a tokenizer: accepts token ids, refuses text. */
 export class NoTokenizer implements Tokenizer {
   readonly unkId = null;
-  readonly vocabSize = null;
 
   encode(): never {
     throw refusal("the text");
@@ -189,13 +181,10 @@ export function utf8Text(text: string | Uint8Array, name: string): string {
 
 /** A decoder of UTF-8 that arrives in pieces; bytes may be cut anywhere. */
 export class Utf8Decoder {
-  readonly #name: string;
   #held = new Uint8Array(0);
   #before = 0; // bytes before the held ones
 
-  constructor(name: string) {
-    this.#name = name;
-  }
+  constructor(private readonly name: string) {}
 
   /** Return the characters that the next bytes complete. */
   take(raw: Uint8Array): string {
@@ -221,8 +210,8 @@ export class Utf8Decoder {
       const at = firstInvalid(raw);
       const byte = (raw[at] as number).toString(16).padStart(2, "0");
       throw new TextError(
-        `${this.#name}: not UTF-8 at byte ${this.#before + at} (0x${byte}), and this bundle's tokenizer needs text.`,
-        `Convert it, for instance: iconv -f latin1 -t utf-8 ${this.#name}`,
+        `${this.name}: not UTF-8 at byte ${this.#before + at} (0x${byte}), and this bundle's tokenizer needs text.`,
+        `Convert it, for instance: iconv -f latin1 -t utf-8 ${this.name}`,
       );
     }
   }

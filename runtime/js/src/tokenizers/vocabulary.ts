@@ -112,13 +112,9 @@ function isText(symbol: unknown): boolean {
 
 /** A tokenizer for documents of any length at constant memory; words and characters must be UTF-8. */
 export class VocabularyTokenizer implements Tokenizer {
-  readonly vocabSize: number;
   readonly unkId: number | null;
-  readonly #vocabulary: Vocabulary;
 
-  constructor(vocabulary: Vocabulary) {
-    this.#vocabulary = vocabulary;
-    this.vocabSize = vocabulary.symbols.length;
+  constructor(private readonly vocabulary: Vocabulary) {
     this.unkId = vocabulary.idOf(vocabulary.unk);
   }
 
@@ -133,9 +129,9 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   decode(ids: Iterable<number>): string {
-    const { kind, symbols, space, line_end } = this.#vocabulary;
+    const { kind, symbols, space, line_end } = this.vocabulary;
     const found = [...ids].map((id) => symbols[id] ?? "");
-    if (kind === "words") return joinedWords(this.#vocabulary, found);
+    if (kind === "words") return joinedWords(this.vocabulary, found);
     const parts = found.map((symbol) => (symbol === space ? " " : symbol === line_end ? "\n" : symbol));
     if (kind === "characters") return parts.join("");
     const raw = parts.flatMap((part) => (/^\d+$/.test(part) ? [Number(part)] : [...new TextEncoder().encode(part)]));
@@ -143,7 +139,7 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   idOf(name: string): number | null {
-    return this.#vocabulary.idOf(name);
+    return this.vocabulary.idOf(name);
   }
 
   async *read(parts: AsyncIterable<Uint8Array>, name: string, counts: TextCounts): AsyncIterable<TokenPiece> {
@@ -156,9 +152,9 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   #reader(name: string, counts: TextCounts, previous: number | null): ByteReader | TextReader {
-    return this.#vocabulary.kind === "bytes"
-      ? new ByteReader(this.#vocabulary, name, counts)
-      : new TextReader(this.#vocabulary, name, counts, previous);
+    return this.vocabulary.kind === "bytes"
+      ? new ByteReader(this.vocabulary, name, counts)
+      : new TextReader(this.vocabulary, name, counts, previous);
   }
 }
 
@@ -180,14 +176,12 @@ class TextReader {
   #first: boolean; // no text yet
   #empty: boolean; // no token yet
 
-  readonly #vocabulary: Vocabulary;
-  readonly #name: string;
-  readonly #counts: TextCounts;
-
-  constructor(vocabulary: Vocabulary, name: string, counts: TextCounts, previous: number | null) {
-    this.#vocabulary = vocabulary;
-    this.#name = name;
-    this.#counts = counts;
+  constructor(
+    private readonly vocabulary: Vocabulary,
+    private readonly name: string,
+    private readonly counts: TextCounts,
+    previous: number | null,
+  ) {
     this.#words = vocabulary.kind === "words";
     const newline = this.#words ? null : vocabulary.idOf("\n");
     this.#unk = vocabulary.idOf(vocabulary.unk);
@@ -208,7 +202,7 @@ class TextReader {
     if (this.#words) while (end > 0 && !IS_SPACE.test(text[end - 1] as string)) end -= 1;
     this.#held = text.slice(end);
     if (this.#held.length > LONGEST_WORD) {
-      throw new TextError(`${this.#name}: a word of more than ${counted(LONGEST_WORD)} characters.`);
+      throw new TextError(`${this.name}: a word of more than ${counted(LONGEST_WORD)} characters.`);
     }
     if (end) yield this.#piece(text.slice(0, end));
   }
@@ -234,8 +228,8 @@ class TextReader {
     if (this.#empty && piece.ids.length) {
       const characters = [...text]; // text before the first word has no token of its own
       const covered = characters.slice(this.#words ? 0 : piece.starts[0], piece.ends[0]);
-      this.#counts.firstTokenBytes = encoder.encode(covered.join("")).length + (this.#words ? this.#bytes : 0);
-      this.#counts.firstTokenChars = covered.length + (this.#words ? this.#chars : 0);
+      this.counts.firstTokenBytes = encoder.encode(covered.join("")).length + (this.#words ? this.#bytes : 0);
+      this.counts.firstTokenChars = covered.length + (this.#words ? this.#chars : 0);
       this.#empty = false;
     } else if (this.#empty) {
       this.#bytes += encoder.encode(text).length;
@@ -262,7 +256,7 @@ class TextReader {
       let start = (place += lengthOf(text.slice(units, at)));
       const end = (place += lengthOf(unit));
       units = at + unit.length;
-      const isNewline = ["\n", "\r", "\r\n"].includes(unit) && !this.#vocabulary.index.has(unit);
+      const isNewline = ["\n", "\r", "\r\n"].includes(unit) && !this.vocabulary.index.has(unit);
       const ids = isNewline ? this.#newlineIds(unit) : this.#ids(unit, missing);
       if (!this.#begun && this.#lineStart !== null) add(this.#lineStart, start, start);
       this.#begun = !isNewline;
@@ -283,7 +277,7 @@ class TextReader {
   #skipMark(text: string): number {
     const first = this.#first;
     this.#first &&= text === "";
-    if (!first || !text.startsWith(BYTE_ORDER_MARK) || this.#vocabulary.index.has(BYTE_ORDER_MARK)) return 0;
+    if (!first || !text.startsWith(BYTE_ORDER_MARK) || this.vocabulary.index.has(BYTE_ORDER_MARK)) return 0;
     if (!this.#words) this.#drop(BYTE_ORDER_MARK);
     return 1;
   }
@@ -295,17 +289,17 @@ class TextReader {
   }
 
   #drop(text: string): void {
-    this.#counts.droppedChars += lengthOf(text);
-    this.#counts.droppedBytes += new TextEncoder().encode(text).length;
+    this.counts.droppedChars += lengthOf(text);
+    this.counts.droppedBytes += new TextEncoder().encode(text).length;
   }
 
   /** Return ids of a word or character; add symbols without id to `missing`, with their line. */
   #ids(unit: string, missing: Map<string, number>): number[] {
-    const { lower_case, index, space } = this.#vocabulary;
+    const { lower_case, index, space } = this.vocabulary;
     const written = lower_case ? unit.toLowerCase() : unit;
     const found: number[] = [];
     for (const symbol of this.#words ? [written] : written) {
-      const id = index.get(symbol) ?? (symbol === " " ? this.#vocabulary.idOf(space) : null) ?? this.#unk;
+      const id = index.get(symbol) ?? (symbol === " " ? this.vocabulary.idOf(space) : null) ?? this.#unk;
       if (id !== null) found.push(id);
       else if (!missing.has(symbol)) missing.set(symbol, this.#line);
     }
@@ -314,9 +308,9 @@ class TextReader {
 
   #refuse(missing: ReadonlyMap<string, number>): never {
     const found = listed([...missing].map(([symbol, line]) => `${shown(symbol)} in line ${counted(line)}`));
-    const { symbols, kind } = this.#vocabulary;
+    const { symbols, kind } = this.vocabulary;
     throw new TokenError(
-      `${this.#name}: ${found} not in the vocabulary of ${counted(symbols.length)} ${kind}, which has no token for ` +
+      `${this.name}: ${found} not in the vocabulary of ${counted(symbols.length)} ${kind}, which has no token for ` +
         "unknown text.",
       "Prepare the text as the training text was, or replace them.",
     );
@@ -331,14 +325,11 @@ class ByteReader {
   #open = false;
   #empty = true;
 
-  readonly #vocabulary: Vocabulary;
-  readonly #name: string;
-  readonly #counts: TextCounts;
-
-  constructor(vocabulary: Vocabulary, name: string, counts: TextCounts) {
-    this.#vocabulary = vocabulary;
-    this.#name = name;
-    this.#counts = counts;
+  constructor(
+    private readonly vocabulary: Vocabulary,
+    private readonly name: string,
+    private readonly counts: TextCounts,
+  ) {
     const unk = vocabulary.idOf(vocabulary.unk) ?? UNKNOWN;
     this.#table = Array.from({ length: 256 }, (_, byte) => vocabulary.index.get(String(byte)) ?? unk);
     if (!vocabulary.index.has(String(NEWLINE))) {
@@ -355,12 +346,12 @@ class ByteReader {
       if (id === UNKNOWN) {
         if (!unknown.has(byte)) unknown.set(byte, this.#bytes + at);
       } else if (id === DROPPED) {
-        this.#counts.droppedBytes += 1; // newlines, so characters too
-        this.#counts.droppedChars += 1;
+        this.counts.droppedBytes += 1; // newlines, so characters too
+        this.counts.droppedChars += 1;
       } else {
         if (this.#empty) {
-          this.#counts.firstTokenBytes = 1;
-          this.#counts.firstTokenChars = Number((byte & 0xc0) !== 0x80);
+          this.counts.firstTokenBytes = 1;
+          this.counts.firstTokenChars = Number((byte & 0xc0) !== 0x80);
           this.#empty = false;
         }
         piece.ids.push(id);
@@ -388,7 +379,7 @@ class ByteReader {
       return `${byte} (0x${byte.toString(16).padStart(2, "0")}) at byte ${counted(at)}`;
     });
     throw new TokenError(
-      `${this.#name}: ${listed(found)} not in the vocabulary of ${this.#vocabulary.symbols.length} bytes, which has no ` +
+      `${this.name}: ${listed(found)} not in the vocabulary of ${this.vocabulary.symbols.length} bytes, which has no ` +
         "token for unknown bytes.",
       "Prepare the text as the training text was, or replace them.",
     );

@@ -1,29 +1,26 @@
-"""`xlexport demo` with a small sample."""
+"""`xlexport demo` with a small sample: its table, its folder, and what stops it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.invoking import Invoke
 from xlexport.sample import SAMPLES
 from xlruntime.bundle_files import digest_file, read_bundle
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.data.tokenizer_file import TokenizerFile
 
-if TYPE_CHECKING:
-    from tests.helpers.invoking import Finished
-
-    Invoke = Callable[..., Finished]
+FILES = ["demo.bundle", "demo.html", "demo.txt"]
 
 
 @pytest.fixture
-def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPatch) -> str:
+def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """Make the demo's sample, text and times small, with the graphs of other tests, and return the text."""
-    text = "It was the season of Light, it was the season of Darkness. " * 40
+    monkeypatch.chdir(tmp_path)
+    text = "It was the season of Light, it was the season of Darkness.\n" * 40
     monkeypatch.setattr("xlexport.commands.demo.sample_checkpoint", lambda tokens: checkpoint)
     monkeypatch.setattr("xlexport.commands.demo.sample_text", lambda: text)
     monkeypatch.setattr("xlexport.bench.measuring.SGEMM_SIZE", 64)
@@ -39,7 +36,7 @@ def test_demo_as_json(tiny_demo: str, checkpoint: Path, invoke: Invoke, tmp_path
     shown = invoke("demo", "-o", output, "--json").succeeded()
     found = shown.object
     speeds = ["tokens_per_second", "eager_tokens_per_second", "speedup", "disturbance"]
-    assert list(found) == ["convert_seconds", "verify", "score", "text_bytes", *speeds]
+    assert list(found) == ["convert_seconds", "verify", "score", "text_bytes", *speeds, "bundle", "page"]
     assert found["verify"]["passed"] is True
     assert "per_segment" not in found["verify"]
     assert found["text_bytes"] == len(tiny_demo)
@@ -52,10 +49,19 @@ def test_demo_as_json(tiny_demo: str, checkpoint: Path, invoke: Invoke, tmp_path
         checkpoint.name: digest_file(checkpoint).sha256
     }
     assert (output / "demo.txt").read_text() == tiny_demo
+    assert (found["bundle"], found["page"]) == (str(output / "demo.bundle"), str(output / "demo.html"))
 
 
-def test_demo_ends_with_its_table(tiny_demo: str, invoke: Invoke) -> None:
+def test_demo_ends_with_its_table_and_what_it_wrote(tiny_demo: str, invoke: Invoke, tmp_path: Path) -> None:
     shown = invoke("demo").succeeded()
+    assert shown.err.splitlines()[-3:] == [
+        "wrote xlexport-demo/demo.bundle, the converted model",
+        "wrote xlexport-demo/demo.html, a text coloured by surprisal: open it in a browser",
+        "next: xlexport report xlexport-demo/demo.bundle YOUR_TEXT.txt",
+    ]
+    folder = tmp_path / "xlexport-demo"
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    assert (folder / "demo.html").read_text("utf-8").startswith("<!doctype html>")
     rows = dict(re.split(r"  +", line, maxsplit=1) for line in shown.out.splitlines())
     assert list(rows) == [
         *("converted", "verified", "largest difference", "scored", "bits per byte", "tokens/s", "eager tokens/s")
@@ -112,9 +118,23 @@ def test_demo_says_which_stage_failed(tiny_demo: str, invoke: Invoke, monkeypatc
     shown = invoke("demo")
     assert (shown.code, shown.out) == (1, "")
     assert shown.err.splitlines()[-1] == "Error: scoring without PyTorch failed: the runtime imported torch"
+    assert not Path("xlexport-demo").exists()
+
+
+def test_demo_replaces_only_a_folder_of_its_own(tiny_demo: str, invoke: Invoke, tmp_path: Path) -> None:
+    folder = tmp_path / "xlexport-demo"
+    folder.mkdir()
+    (folder / "demo.txt").write_text("of an earlier demo")
+    invoke("demo").succeeded()
+    assert (folder / "demo.txt").read_text() == tiny_demo
+    (folder / "notes.txt").write_text("mine")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert "exists and is not a folder of the demo, so it is never replaced. Give another path." in invoke("demo").error
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_demo_without_its_sample(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(SAMPLES, "bytes", tmp_path / "absent.pt")
     error = invoke("demo").error
     assert "the sample checkpoint is in neither" in error
