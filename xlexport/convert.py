@@ -33,7 +33,7 @@ from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
 from xlexport.tokenizer_choice import choose_tokenizer
 from xlexport.verification import default_segments, verify
 from xlexport.verification.parity import ParityReport
-from xlexport.verification.walked_text import check_verify_text, verify_text
+from xlexport.verification.text import check_verify_text, verify_text
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format, Graph
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import EvaluationRules

@@ -26,7 +26,7 @@ def check_picture(path: Path) -> None:
         OutputFolderError: the folder of the file does not exist.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise XlexportError(f"{path}: a plot is a .png or .svg file.", hint="Choose one of these endings.")
+        raise XlexportError(f"{path}: a plot is a .png or .svg file.", hint="End the name of the file in .png or .svg.")
     require("plot")
     atomic_output.check_folder(path)
     if path.is_dir():

@@ -80,7 +80,7 @@ class _TransformerXL(ModelDescription):
         if is_absolute(bundle.config):
             return [
                 ("segment", str(settings.segment_len)),
-                ("documents", f"in parts of {settings.max_positions} tokens, each without the ones before it"),
+                ("documents", f"in parts of {settings.max_positions} tokens, each without the parts before it"),
                 _stream_memory(bundle),
             ]
         return [

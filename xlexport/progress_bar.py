@@ -209,10 +209,10 @@ class DocumentsBar:
 def _width() -> dict[str, Any]:
     """Return the options that tell tqdm the width; on a terminal of unknown size it would draw nothing."""
     try:
-        known = os.get_terminal_size(sys.stderr.fileno()).columns > 0
+        has_size = os.get_terminal_size(sys.stderr.fileno()).columns > 0
     except OSError:
-        known = False
-    return {"dynamic_ncols": True} if known else {"ncols": 79, "nrows": 24}
+        has_size = False
+    return {"dynamic_ncols": True} if has_size else {"ncols": 79, "nrows": 24}
 
 
 def _line_every() -> float:

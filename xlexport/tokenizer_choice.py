@@ -134,7 +134,7 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
         return _from_vocabulary(read_vocabulary(path, vocab_style), str(path), n_token)
     if vocab_style is not None:
         raise ExportError(
-            f"{path}: of the {kind} library, but --vocab-style is for vocabularies.", hint="Leave it out."
+            f"{path}: a tokenizer of the {kind} library, but --vocab-style is for vocabularies.", hint="Leave it out."
         )
     entry = TokenizerEntry("tokenizers" if kind == "tokenizers" else "sentencepiece", FILES[kind])
     size = make_tokenizer(TokenizerEntry(entry.kind, path.name), path.parent).vocab_size

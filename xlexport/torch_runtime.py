@@ -63,7 +63,9 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
             hint="Use device cpu, or convert the checkpoint with --to onnx.",
         )
     if chosen.step_timeout is not None:
-        raise OptionError(f"{folder}: PyTorch runs this bundle, and cannot end a step.", hint="Leave step_timeout out.")
+        raise OptionError(
+            f"{folder}: PyTorch runs this bundle, and cannot interrupt a step.", hint="Leave step_timeout out."
+        )
     if chosen.ops not in ("auto", "none"):
         raise OptionError(
             f"{folder}: PyTorch runs this bundle, and cannot use the kernels of {chosen.ops}.", hint="Leave ops out."
@@ -119,17 +121,17 @@ class TorchSessions:
         Raises:
             BundleDamagedError: the content does not match the manifest.
         """
-        path, wanted = self.folder / name, self.bundle.files[name]
+        path, digest = self.folder / name, self.bundle.files[name]
         try:
             content = path.read_bytes()
         except FileNotFoundError as error:
             raise BundleDamagedError(
                 f"{path}: missing.", hint="Copy the bundle again, or convert the checkpoint again."
             ) from error
-        if hashlib.sha256(content).hexdigest() != wanted.sha256:
+        if hashlib.sha256(content).hexdigest() != digest.sha256:
             raise BundleDamagedError(
-                f"{path}: was changed ({len(content):,} bytes, expected {wanted.size:,} with SHA-256 "
-                f"{wanted.sha256[:12]}…), so nothing of it was loaded.",
+                f"{path}: was changed ({len(content):,} bytes, expected {digest.size:,} with SHA-256 "
+                f"{digest.sha256[:12]}…), so nothing of it was loaded.",
                 hint="Copy the bundle again.",
             )
         return io.BytesIO(content)

@@ -212,7 +212,7 @@ def test_unsupported_settings_are_refused(settings: dict[str, Any], said: str, p
     saved(oracle, path)
     message = refusal(path, config=oracle.config)
     assert said in message
-    assert message.endswith("Such models are not converted.")
+    assert message.endswith("`convert` does not support such models.")
     told_otherwise = {name: value for name, value in oracle.config.items() if name not in settings}
     if not {"n_local_attn_heads", "full_attn_thres", "use_full_attn", "causal"} & set(settings):  # tensors show it
         assert said.partition(" is ")[0] in refusal(path, config={**told_otherwise, "causal": True})

@@ -228,8 +228,8 @@ def test_nothing_is_written_if_tables_do_not_match(invoke: Invoke, tmp_path: Pat
     [
         (("--force",), "--force is about an output file. Give it with -o."),
         (("--json", "-o", "x.csv"), "--json prints the summary alone. Leave out --output and --format."),
-        (("--format", "parquet"), "Parquet is a format of files. Give one with -o."),
-        (("-o", "x.txt"), "x.txt: no format of that ending"),
+        (("--format", "parquet"), "Parquet needs an output file. Name one with -o."),
+        (("-o", "x.txt"), "x.txt: no format has this ending"),
         (("--pair", "x=a,b"), "Give a second table, or two conditions of one table: --pair condition=A,B."),
         *((("--pair", text), "is not a column with two values") for text in ("x", "x=a", "=a,b", "x=a,a", "x=a,b,c")),
         (("--where", "x"), "'x' is not a column with a value, such as index=3."),

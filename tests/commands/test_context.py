@@ -116,14 +116,16 @@ def test_tables(invoke: Invoke, tmp_path: Path) -> None:
     assert "other.bundle, bits per byte" in two.out and two.out.splitlines()[-1].startswith("other.bundle ")
     ids = write(tmp_path / "ids.txt", b" ".join(b"%d" % (n % 29) for n in range(60)))
     free = invoke("context", FREE, "--ids", ids, "--no-recl", "--lengths", "4", "--threads", "1").succeeded()
-    assert "bits per token" in free.out and "Without same_length a token sees the memory" in free.err
+    assert "bits per token" in free.out and "Without same_length, a token sees the memory" in free.err
 
 
 def test_memories_too_short_for_recl_are_measured_without_it(invoke: Invoke, tmp_path: Path) -> None:
     found = invoke("context", EMPTY, write(tmp_path / "text.txt"), "--threads", "1", "--json").succeeded()
     assert found.object["recl"] is None
     assert [length["mem_len"] for length in found.object["models"][0]["lengths"]] == [1, 3, 6, 12, 24]
-    assert found.err.startswith("without RECL: no memory has --start + --step = 200 tokens, the longest has 24\n")
+    assert found.err.startswith(
+        "without RECL: it needs a memory of --start + --step = 200 tokens, the longest has 24\n"
+    )
 
 
 def test_what_score_reads_is_read(invoke: Invoke, tmp_path: Path) -> None:

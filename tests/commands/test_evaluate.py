@@ -159,7 +159,7 @@ def test_streams_that_are_shorter_than_the_memory(
     for quiet in ((), ("--quiet",)):  # a warning, not a note
         shown = invoke("evaluate", bundle, corpus, *options, *quiet).succeeded()
         expected = (
-            f"Warning: streams have {length} bytes, the memory 60, so it is never full; for one document use `score` "
-            "or --protocol document.\n"
+            f"Warning: streams have {length} bytes and the memory has 60 rows, so it is never full. To score one "
+            "document, use `score` or --protocol document.\n"
         )
         assert shown.err == ("" if length is None else expected)

@@ -162,7 +162,7 @@ def test_terms_are_drawn_and_printed(
 def test_what_is_refused(bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path) -> None:
     nothing = invoke("plot", "bits", EMPTY, text)
     assert (nothing.code, nothing.out) == (2, "")
-    assert "give -o FILE to draw, --json for the numbers, or both" in nothing.err
+    assert "Give -o FILE to draw, --json to print the numbers, or both" in nothing.err
     picture = tmp_path / "plot.png"
     assert "a plot is a .png or .svg file" in invoke("plot", "bits", EMPTY, text, "-o", tmp_path / "x.pdf").error
     folder = tmp_path / "folder.png"

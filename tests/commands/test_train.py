@@ -242,7 +242,7 @@ def test_train_a_reformer_and_go_on(prose: Path, invoke: Invoke, tmp_path: Path)
         *more,
     )
     shown = invoke(*command, "--set=training.reversible=false").succeeded()
-    assert "positions end after 32 tokens, so longer documents need --restart. --set model.position=rotary" in shown.err
+    assert "the model has 32 positions, so longer documents will need --restart. --set model.pos" in shown.err
     assert [line["step"] for line in log_of(out)] == [1, 2, 3]
     assert "valid_bits_per_byte" in log_of(out)[-1]
     checkpoint = load_checkpoint(out / "checkpoint.pt")

@@ -30,7 +30,7 @@ from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError
 from xlexport.verification import default_segments
-from xlexport.verification.walked_text import verify_ids
+from xlexport.verification.text import verify_ids
 from xlruntime import OptionError, TextError
 from xlruntime import load as load_bundle
 from xlruntime.bundle_files import digest_file, is_bundle, read_bundle

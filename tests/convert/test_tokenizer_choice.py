@@ -14,7 +14,7 @@ from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import CheckpointError, ExportError
 from xlexport.tokenizer_choice import choose_tokenizer, tokenizer_library
-from xlexport.verification.walked_text import verify_ids
+from xlexport.verification.text import verify_ids
 from xlruntime import load as load_bundle
 from xlruntime.bundle import FileDigest, Tokenizer
 from xlruntime.bundle_files import read_bundle

@@ -129,9 +129,9 @@ def test_axis_that_tracing_has_fixed_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("export", "hint"),
     [
-        (export_onnx, "Install the torch of constraints.txt if yours is another; else report this"),
-        (export_torchscript, "Convert with --to onnx, and report this"),
-        (export_programs, "Convert with --to onnx, and report this"),
+        (export_onnx, "Install the version of torch in constraints.txt. If you have it, report this"),
+        (export_torchscript, "Convert with --to onnx instead, and report this"),
+        (export_programs, "Convert with --to onnx instead, and report this"),
     ],
 )
 def test_step_that_torch_cannot_export(export: Callable[[Step, Path], object], hint: str, tmp_path: Path) -> None:

@@ -167,11 +167,11 @@ def test_prepare_then_train_then_a_checkpoint_with_its_words(invoke: Invoke, pro
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--vocab-style", "ptb"), "--vocab-style: only with --tokenizer"),
-        (("--tokenizer", "x", "--min-count", "2"), "--min-count: not with --tokenizer"),
+        (("--vocab-style", "ptb"), "--vocab-style: needs --tokenizer"),
+        (("--tokenizer", "x", "--min-count", "2"), "--min-count: leave it out, --tokenizer decides it"),
         (("--unit", "bpe", "--lower-case"), "--lower-case: only for words and characters"),
-        (("--unit", "bytes", "--vocab-size", "9"), "--vocab-size: there are 256 bytes"),
-        (("--clusters", "2", "--cutoffs", "3"), "--clusters: --cutoffs decides it"),
+        (("--unit", "bytes", "--vocab-size", "9"), "--vocab-size: leave it out, there are 256 bytes"),
+        (("--clusters", "2", "--cutoffs", "3"), "--clusters: leave it out, --cutoffs decides it"),
     ],
     ids=str,
 )

@@ -14,7 +14,7 @@ from tests.helpers.manifests import edit_manifest, give_tokenizer
 from tests.helpers.paths import GOLDEN
 from xlexport.errors import QuantizationError
 from xlexport.quantize.run import QuantizeOptions, quantize
-from xlexport.verification.walked_text import verify_text
+from xlexport.verification.text import verify_text
 from xlruntime.model import load
 from xlruntime.tokenizers.vocabulary import Vocabulary
 

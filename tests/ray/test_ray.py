@@ -190,10 +190,10 @@ def test_without_ray_the_command_says_what_to_install(tmp_path: Path, capsys: py
     ("options", "said"),
     [
         (("--ray",), "--ray writes a folder"),
-        (("-o", "out", "--strict", "--ray"), "--strict does not go together with --ray"),
+        (("-o", "out", "--strict", "--ray"), "--strict cannot be combined with --ray"),
         (("-o", "out", "--format", "csv", "--ray"), "--ray writes parquet or jsonl"),
         (("-o", "out.csv", "--ray"), "--ray writes parquet or jsonl, not csv"),
-        (("-o", "out", "--set", "save_every=10", "--ray"), "--set save_every does not go together with --ray"),
+        (("-o", "out", "--set", "save_every=10", "--ray"), "--set save_every cannot be combined with --ray"),
         (("-o", "out", "--device", "cuda:1", "--ray"), "Ray chooses the GPU of each process"),
         (("-", "-o", "out", "--ray"), "not standard input"),
         (("-o", "out/"), "Only --ray writes folders"),
@@ -226,13 +226,13 @@ def test_rows_are_those_of_one_machine_after_kills(tmp_path: Path) -> None:
 
     refused = subprocess.run(command(*options), capture_output=True, text=True, check=False)
     assert refused.returncode == 1
-    assert "Go on with --resume" in refused.stderr
+    assert "Continue with --resume" in refused.stderr
     other = subprocess.run(command(*options, "--resume", "--mem-len", "5"), capture_output=True, text=True, check=False)
     assert "of another run: mem_len was 12, now 5" in other.stderr
     resumed = subprocess.run(command(*options, "--resume"), capture_output=True, text=True, check=False)
     assert resumed.returncode == 1  # some documents have no score
     assert "Traceback" not in resumed.stderr
-    assert "the column `error` says why" in resumed.stderr
+    assert "the column `error` has the reasons" in resumed.stderr
     assert {path: path.stat().st_mtime_ns for path in done} == done
     found = rows_in(output)
     poisoned = {name: row for name, row in found.items() if row["error"] is not None}

@@ -225,11 +225,11 @@ def test_documents_that_cannot_be_reported_on(
 @pytest.mark.parametrize(
     ("output", "code", "words"),
     [
-        ("-", 2, "not written to standard output: name a file that ends in .html with -o"),
-        ("new/", 2, "new/: a folder. Name the page in it, too: -o new/page.html"),
-        (".", 2, ".: a folder. Name the page in it, too: -o page.html"),
-        ("odd.pdf", 2, "odd.pdf: a page is HTML, so its name has to end in .html or .htm"),
-        ("source.html", 2, "source.html is a file to report on, which the output would replace"),
+        ("-", 2, "cannot write a page to standard output. Name a file that ends in .html with -o"),
+        ("new/", 2, "new/: a folder, expected a file. Name the page in it: -o new/page.html"),
+        (".", 2, ".: a folder, expected a file. Name the page in it: -o page.html"),
+        ("odd.pdf", 2, "odd.pdf: the name of a page must end in .html or .htm"),
+        ("source.html", 2, "source.html is also an input, which the output would replace"),
         ("none/page.html", 1, "no such folder"),
         ("link.html", 1, "a link to a missing file"),
         ("pipe.html", 1, "not a file"),

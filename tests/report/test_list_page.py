@@ -336,16 +336,16 @@ def test_folder_of_documents(invoke: Invoke, tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("a.txt", "b.txt"), "Several files have no name to call the page by: give -o."),
-        (("*.txt",), "*.txt has no name to call the page by: give -o."),
-        ((".",), "has no name to call the page by: give -o."),
-        (("a.txt", "b.txt", "-o", "p.html", "--ids"), "--ids has no words to list or to compare."),
-        (("a.txt", "b.txt", "-o", "p.html", "--top", "3"), "--top is for the tokens of a single document."),
-        (("a.txt", "--context-field", "x"), "--context-field is for rows. Give --field, too."),
-        (("a.txt", "--keep", "x"), "--keep is for rows. Give --field, too."),
-        (("a.txt", "--field", "s", *("--context-field", "x") * 3), "--context-field 3 times"),
+        (("a.txt", "b.txt"), "Several files give the page no name. Name it with -o."),
+        (("*.txt",), "*.txt gives the page no name. Name it with -o."),
+        ((".",), "gives the page no name. Name it with -o."),
+        (("a.txt", "b.txt", "-o", "p.html", "--ids"), "A page of words needs text, but --ids reads token ids."),
+        (("a.txt", "b.txt", "-o", "p.html", "--top", "3"), "--top is for a page of tokens, of a single document."),
+        (("a.txt", "--context-field", "x"), "--context-field is for JSON lines and tables. Add --field."),
+        (("a.txt", "--keep", "x"), "--keep is for JSON lines and tables. Add --field."),
+        (("a.txt", "--field", "s", *("--context-field", "x") * 3), "--context-field is given 3 times"),
         (("a.txt", "--field", "s", *("--context-field", "x") * 2, "--with", "b"), "two bundles or two contexts"),
-        (("a.txt", "b.html", "-o", "b.html", "--force"), "b.html is a file to report on"),
+        (("a.txt", "b.html", "-o", "b.html", "--force"), "b.html is also an input"),
     ],
 )
 def test_options_that_do_not_go_together(

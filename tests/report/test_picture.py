@@ -134,7 +134,7 @@ def test_token_ids_have_no_picture(invoke: Invoke, tmp_path: Path) -> None:
     source = tmp_path / "ids.txt"
     source.write_text("1 2 3")
     refused = invoke("report", GOLDEN, source, "--ids", "--picture", tmp_path / "words.svg")
-    assert refused.code == 2 and "--ids has no words" in refused.err
+    assert refused.code == 2 and "--ids reads token ids" in refused.err
 
 
 def test_prose_is_not_changed_by_a_picture(invoke: Invoke, prose: Path, tmp_path: Path) -> None:

@@ -158,10 +158,10 @@ def test_path_that_is_not_a_bundle(path: str, message: str, bundle_copy: Path) -
         (b"", "not valid JSON"),
         (b"{", "not valid JSON"),
         (b"\xff\xfe", "not valid JSON ('utf-8' codec can't decode byte 0xff"),
-        (b"[]", "no integer format, so not a bundle"),
-        (b"{}", "no integer format"),
-        (b'{"format": "4"}', "no integer format"),
-        (b'{"format": true}', "no integer format"),
+        (b"[]", "its format is not an integer, so xlexport did not write it"),
+        (b"{}", "its format is not an integer"),
+        (b'{"format": "4"}', "its format is not an integer"),
+        (b'{"format": true}', "its format is not an integer"),
         (b'{"format": %d}' % 10**4000, "is of format 10000000000000000000, this xlruntime reads 4"),
         (b'{"format": %d}' % FORMAT, "requires is missing; model is missing"),
     ],
@@ -207,12 +207,12 @@ def test_invalid_first_values_are_refused(damage: str, bundle_copy: Path) -> Non
     digest = vars(digest_file(file))
     edit_manifest(bundle_copy, lambda manifest: manifest["files"].update({FIRST_MEMORY_FILE: digest}))
     message = refusal(bundle_copy)
-    assert f"{FIRST_MEMORY_FILE}: {'damaged' if damage == 'cut' else 'no such rows'}" in message
+    assert f"{FIRST_MEMORY_FILE}: {'damaged' if damage == 'cut' else 'missing or misshapen rows'}" in message
 
 
 def test_name_of_a_first_value_is_shown_without_control_characters(bundle_copy: Path) -> None:
     edit_manifest(bundle_copy, lambda manifest: manifest["memory"][0].update(first_value="\x1b[2J\x00"))
-    assert r"no such rows: '\x1b[2J\x00' for " in refusal(bundle_copy, BundleFormatError)
+    assert r"missing or misshapen rows: '\x1b[2J\x00' for " in refusal(bundle_copy, BundleFormatError)
 
 
 @pytest.mark.parametrize("newer", ["1.99", "99.0.1"])

@@ -94,7 +94,7 @@ def test_documents_that_changed_are_refused(bytes_model: Model, random_ids: Rand
     saved = read_scorer(scorer_of(bytes_model, batch_size=2), json.loads(json.dumps(fields)), arrays)
     changed = Document("of 130", np.zeros(130, np.int64))
     for others, message in (
-        (documents[:2], r"^2 documents, but 3 had been taken"),
+        (documents[:2], r"^2 documents, expected the 3 that the saved run had read"),
         ([*documents[:2], changed, *documents[3:]], r"^of 130: not the text that was left there"),
         ([*documents[:2], Document("other", documents[2].source)], r"^other: not the text that was left there"),
         ([*documents[:2], Document("of 130", [1, 2])], r"^of 130: not the text that was left there"),

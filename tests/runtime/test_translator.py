@@ -93,7 +93,7 @@ def test_each_kind_of_bundle_has_its_own_interface() -> None:
 FEED = {"feed": "tokens"}
 DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
     "ids of the encoder are outside the vocabulary: end 259": lambda m: m["document"]["encoder"].update(end=259),
-    "the graph 'encode' and the encoder of documents are not there together": lambda m: m["graphs"].pop("encode"),
+    "expected both a graph 'encode' and an encoder, found only one of them": lambda m: m["graphs"].pop("encode"),
     "the graph 'encode' takes tokens, but": lambda m: m["graphs"]["encode"].update(inputs={"tokens": FEED}),
     "targets have no longest length": lambda m: m["document"].update(max_positions=None),
     "takes source_key_0, but nothing feeds it": lambda m: m["graphs"]["encode"]["outputs"].pop("source_key_0"),

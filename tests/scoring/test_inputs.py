@@ -202,7 +202,7 @@ def test_names_stay_on_their_line(score: Score, tmp_path: Path) -> None:
 def test_output_does_not_replace_an_input(score: Score, texts: list[Path], tmp_path: Path) -> None:
     content = texts[0].read_bytes()
     shown = score(texts[0], "-o", texts[0], "--format", "csv", "--force")
-    assert shown.code == 2 and "is an input, which the output would replace." in " ".join(shown.err.split())
+    assert shown.code == 2 and "is also an input, which the output would replace." in " ".join(shown.err.split())
     assert texts[0].read_bytes() == content and not texts[0].with_name("0.txt.partial").exists()
 
 
@@ -281,25 +281,28 @@ def test_separator_of_continuous_documents(
     [
         (("--per", "word", "--top", "2"), "--top 2 is for tokens. Add --per token, or give --top 0."),
         (("--format", "csv", "--json"), "--json is --format jsonl, but --format is csv."),
-        (("--top", "0"), "--top is for parts of a document. Add --per token, word, region or line."),
+        (("--top", "0"), "--top needs a record for each part of a document. Add --per token, word, region or line."),
         (("--region-field", "r"), "--region-field is for regions. Add --per region."),
-        (("--per", "region", "--region-field", "r"), "--region-field is for JSON lines and tables. Give"),
+        (("--per", "region", "--region-field", "r"), "--region-field is for JSON lines and tables. Add"),
         (("--per", "line", "--boundary", "corrected"), "--boundary is for words and regions."),
         (
             ("--per", "word", "--boundary", "corrected", "--batch-size", "2"),
             "--boundary corrected scores documents one",
         ),
-        (("--format", "parquet"), "Parquet is a format of files. Give one with -o."),
+        (("--format", "parquet"), "Parquet needs an output file. Name one with -o."),
         (("--top", "11", "--per", "token"), "11 is not in the range 0<=x<=10"),
-        (("--per", "word", "--ids"), "--ids has no text to find a word in."),
+        (("--per", "word", "--ids"), "--per word needs text, but --ids reads token ids."),
         (("--resume",), "--resume and --force are about an output file. Give it with -o."),
         (("-o", "x.jsonl", "--resume", "--force"), "Give one of them."),
-        (("-o", "x.txt"), "x.txt: no format of that ending; use .jsonl, .ndjson, .json, .csv, .tsv, .parquet, or"),
-        (("--id-field", "id"), "--id-field is for JSON lines and tables. Give --field, too."),
-        (("--context-field", "c"), "--context-field is for JSON lines and tables. Give --field, too."),
-        (("--keep", "a,b"), "--keep is for JSON lines and tables. Give --field, too."),
+        (("-o", "x.txt"), "x.txt: no format has this ending. Use .jsonl, .ndjson, .json, .csv, .tsv, .parquet, or"),
+        (("--id-field", "id"), "--id-field is for JSON lines and tables. Add --field."),
+        (("--context-field", "c"), "--context-field is for JSON lines and tables. Add --field."),
+        (("--keep", "a,b"), "--keep is for JSON lines and tables. Add --field."),
         (("--set", "separator=x"), "--set separator is for --continuous and --context-field. Add one of them."),
-        (("--set", "separator=x", "--ids"), "--set separator is text, but the files hold token ids. Leave it out."),
+        (
+            ("--set", "separator=x", "--ids"),
+            "--set separator is text, but --ids reads token ids. Leave out one of them.",
+        ),
         (("--continuous", "--batch-size", "2"), "--continuous scores documents one after another."),
         (("-o", "x.jsonl/"), "'x.jsonl/' is the name of a folder. Give that of a file."),
         (("--mem-len", "0"), "'--mem-len': 0 is not in the range x>=1"),
@@ -307,7 +310,7 @@ def test_separator_of_continuous_documents(
         (("--set", "n_hashes=0"), "'--set n_hashes': 0 is not in the range x>=1"),
         (("--set", "clamp_len=0"), "'--set clamp_len': 0 is neither -1 (no clamp) nor at least 1."),
         (("--processes", "2", "--batch-size", "8"), "--processes forms batches itself"),
-        (("--processes", "2", "--continuous"), "Leave out --processes and auto"),
+        (("--processes", "2", "--continuous"), "Leave out --processes and --batch-size auto"),
         (("--batch-size", "none"), "not a valid int"),
         (("--processes", "2", "-"), "--processes reads its inputs several times."),
         (("--field", "t", "--context-field", "a", "--context-field", "b"), "--context-field is given twice"),

@@ -70,7 +70,7 @@ def test_document_that_is_kept_is_read_up_to_the_limit(ids: bool, tmp_path: Path
 
 
 def test_page_is_read_up_to_its_limit(tmp_path: Path, peak: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    from xlexport.report import page
+    from xlexport.report import document_page as page
 
     monkeypatch.setattr(page, "LONGEST_BYTES", MIB)
     (document,) = found(bomb(tmp_path / "b.gz", 64), Reading())

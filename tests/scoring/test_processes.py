@@ -91,7 +91,7 @@ def test_a_run_by_chunks_goes_on_to_the_same_bytes(
     monkeypatch.setattr(SavedRun, "save", saving)
     interrupted = score(*options, "word", "-o", output)
     assert interrupted.code == 130
-    assert "Go on with --resume" in interrupted.err
+    assert "Continue with --resume" in interrupted.err
     state = output.with_name("out.jsonl.partial.state")
     assert 0 < state.stat().st_size < 8000  # nothing of any memory
     monkeypatch.setattr(SavedRun, "save", save)
@@ -195,7 +195,7 @@ def test_ctrl_c_ends_all_processes(bundle: Path, rows: Path, tmp_path: Path) -> 
     os.killpg(run.pid, signal.SIGINT)
     _, errors = run.communicate()
     assert run.returncode == 130, errors
-    assert "Go on with --resume" in errors
+    assert "Continue with --resume" in errors
     assert "Traceback" not in errors
     with pytest.raises(ProcessLookupError):  # nobody is left in its group
         while True:

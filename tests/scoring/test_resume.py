@@ -195,7 +195,7 @@ def test_what_changed_is_refused_with_the_reason(
         case _:
             kept = line[:-2] if changed[0] == "--context-field" else line
             refusal = score(*files, *kept, *changed, "--resume").refusal
-    assert reason in refusal and "begin again with --force" in refusal
+    assert reason in refusal and "start again with --force" in refusal
     assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
 
 
@@ -216,7 +216,8 @@ def test_nothing_is_replaced_unasked(stopped: Path, score: Score, texts: list[Pa
     arguments = (*texts, "-o", stopped, "--per", "token")
     line = score(*arguments).refusal
     assert (
-        f"{stopped}.partial: of a run that was interrupted. Go on with --resume, or begin again with --force." in line
+        f"{stopped}.partial: of a run that was interrupted. Continue with --resume, or start again with --force."
+        in line
     )
     score(*arguments, "--force").succeeded()
     assert [path.name for path in tmp_path.glob("out*")] == ["out.jsonl"]
@@ -225,7 +226,7 @@ def test_nothing_is_replaced_unasked(stopped: Path, score: Score, texts: list[Pa
     )
     done = stopped.stat()
     shown = score(*arguments, "--resume").succeeded()
-    assert shown.err.startswith(f"{stopped}: complete already, so nothing was done. Options and inputs were not comp")
+    assert shown.err.startswith(f"{stopped}: already complete, so nothing was done. Options and inputs were not")
     assert stopped.stat() == done
 
 
@@ -242,7 +243,7 @@ def test_what_cannot_be_read_again_cannot_be_resumed(score: Score, tmp_path: Pat
     score("-", "-o", output, "--set", "save_every=0", stdin=b"some text of several steps").succeeded()
     assert output.exists()
     shown = score("-", "-o", tmp_path / "other.jsonl", "--resume", stdin=b"some text")
-    assert shown.code == 2 and "standard input and pipes are gone. Give files." in " ".join(shown.err.split())
+    assert shown.code == 2 and "which standard input and pipes do not allow. Give files." in " ".join(shown.err.split())
 
 
 def test_wrong_options_are_refused_before_inputs_are_read(
@@ -323,7 +324,7 @@ def test_ctrl_c_says_how_to_go_on(number: signal.Signals, bundle: Path, tmp_path
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (INTERRUPTED, b"")
-    assert err.decode() == f"Error: interrupted; {output}.partial has what was scored. Go on with --resume.\n"
+    assert err.decode() == f"Error: interrupted; {output}.partial has what was scored. Continue with --resume.\n"
 
 
 def test_state_does_not_grow_with_the_documents(

@@ -227,7 +227,7 @@ def test_whole_memory_is_compared_behind_a_last_block_of_one_segment(
 ) -> None:
     evaluation = bundle.bundle.settings
     segments = segments_to_wrap(evaluation) + 1
-    monkeypatch.setattr("xlexport.verification.walk.LARGEST_BLOCK", 1)
+    monkeypatch.setattr("xlexport.verification.comparison.LARGEST_BLOCK", 1)
 
     def spoil_older_row(memory: Memory, outputs: Arrays) -> None:
         slot = (memory.offset - evaluation.segment_len - 1) % memory.capacity
@@ -256,7 +256,7 @@ def test_segments_that_are_walked_in_parts(
             lengths.append(tokens.shape[1])
         return step(purpose, memory, tokens, targets)
 
-    monkeypatch.setattr("xlexport.verification.walk.LARGEST_TABLE", positions * model.bundle.vocab_size)
+    monkeypatch.setattr("xlexport.verification.comparison.LARGEST_TABLE", positions * model.bundle.vocab_size)
     monkeypatch.setattr(model, "step", counted)
     evaluation = model.evaluation(same_length=same_length)
     report = verify(model, lambda: converted.model, IDS, segments=12, evaluation=evaluation)

@@ -134,7 +134,7 @@ def test_document_length_that_is_asked_for(chunk: ConvertedReformer) -> None:
 
 def test_every_graph_is_walked(band: ConvertedReformer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that graphs for few tokens walk with a small and with the full memory, and that their rings wrap twice."""
-    monkeypatch.setattr("xlexport.verification.walk.FEW_MEMORY", 10)
+    monkeypatch.setattr("xlexport.verification.comparison.FEW_MEMORY", 10)
     walked: dict[str, list[tuple[int, int]]] = {}
     model = band.open()
 
@@ -157,7 +157,7 @@ def test_every_graph_is_walked(band: ConvertedReformer, monkeypatch: pytest.Monk
 def test_error_of_a_few_tokens_on_the_full_memory_is_found(
     band: ConvertedReformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xlexport.verification.walk.FEW_MEMORY", 10)
+    monkeypatch.setattr("xlexport.verification.comparison.FEW_MEMORY", 10)
 
     def worsen(memory: Memory, outputs: Arrays, S: int) -> None:
         if memory.evaluation.most_rows == 24:

@@ -31,7 +31,7 @@ def test_site_is_written(invoke: Invoke, npm: Path, tmp_path: Path) -> None:
 def test_somewhere_to_write_is_needed(invoke: Invoke, npm: Path, tmp_path: Path) -> None:
     shown = invoke("web", BUNDLE, "--runtime", npm)
     assert (shown.code, shown.out) == (2, "")
-    assert "Give -o SITE, or --serve" in shown.err
+    assert "Give -o SITE to write the site, or --serve" in shown.err
     absent = invoke("web", BUNDLE, "-o", tmp_path / "site", "--runtime", tmp_path)
     assert "xlruntime is missing" in absent.error
     assert not (tmp_path / "site").exists()

@@ -79,8 +79,8 @@ def architecture_of(config: ModelConfig) -> str:
     for name, (kind, _) in _registered.items():
         if type(config) is kind:
             return name
-    known = ", ".join(kind.__name__ for kind, _ in _registered.values())
-    raise ConfigError(f"configuration {type(config).__name__} is of no known architecture, expected one of {known}.")
+    names = ", ".join(kind.__name__ for kind, _ in _registered.values())
+    raise ConfigError(f"configuration {type(config).__name__} is of no known architecture, expected one of {names}.")
 
 
 def config_from(architecture: object, values: Mapping[str, Any]) -> ModelConfig:

@@ -1,5 +1,6 @@
-"""Outputs that appear whole: written under a temporary name next to the target, then renamed. Modes follow the umask.
+"""Write outputs that appear whole: under a temporary name next to the target, then renamed.
 
+Modes follow the umask.
 A killed writer leaves its temporary, `.NAME.tmp-` with random digits. `xlruntime` and `xltraining` have the same file.
 """
 

@@ -1,4 +1,4 @@
-"""Settings as fields of dataclasses: `setting` declares one, with its help and limits, and `options_of` reads them.
+"""Declare settings as fields of dataclasses, with help and limits; `options_of` reads the declarations.
 
 Validation, command-line options, recipes and lists of settings are made of these declarations.
 """
@@ -60,7 +60,7 @@ def setting(default: Any, help: str = "", **metadata: Any) -> Any:
 
 @dataclass(frozen=True)
 class Option:
-    """A setting: what its validation, its option on the command line and its line of help are made of.
+    """A setting, with the data for its validation, its option on the command line and its help.
 
     Attributes:
         name: the name in Python, such as `clamp_len`.
@@ -101,7 +101,7 @@ class Option:
 
     @property
     def limits(self) -> str:
-        """What the value must be, such as "at least 1, below 3"; empty if it may be any of its kind."""
+        """Limits of the value, such as "at least 1, below 3"; empty if there are none."""
         limits = [(words, getattr(self, name)) for words, name, _ in _LIMITS]
         return ", ".join(f"{words} {limit:,}" for words, limit in limits if not math.isinf(limit))
 
@@ -210,12 +210,12 @@ class PlainFields:
         Raises:
             ConfigError: names are unknown, or values invalid. The message lists all of them.
         """
-        known = {field.name for field in fields(cls)}  # type: ignore[arg-type]  # every subclass is a dataclass
-        unknown = sorted(str(name) for name in values if name not in known)
+        names = {field.name for field in fields(cls)}  # type: ignore[arg-type]  # every subclass is a dataclass
+        unknown = sorted(str(name) for name in values if name not in names)
         if unknown:
             raise ConfigError(
                 f"unknown names in the {cls.NAME} configuration: {listed(unknown)}.",
-                hint=f"Remove them, or spell one of: {', '.join(sorted(known))}.",
+                hint=f"Remove or correct them; the known names are {', '.join(sorted(names))}.",
             )
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 

@@ -185,7 +185,7 @@ class TrainingRun:
             self.out_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointWriteError(
-                f"{self.out_dir}: the output folder cannot be made ({error.strerror}).", hint="Choose another place."
+                f"{self.out_dir}: cannot create the output folder ({error.strerror}).", hint="Choose another place."
             ) from error
 
     @property

@@ -21,71 +21,77 @@ class TrainingConfig(PlainFields):
     NAME: ClassVar[str] = "training"
 
     task: Literal["bytes", "duplication", "images", "pairs"] = setting(
-        "bytes", "Train on text; on copying random words; on photographs; or on pairs of texts.", common=True
+        "bytes", "Learn text, the copying of random words, photographs, or pairs of texts.", common=True
     )
     """Text as bytes or as prepared tokens, the synthetic task of `xltraining.data.duplication`, photographs, or pairs
     of texts for an encoder-decoder."""
     word_length: int = setting(
-        255, "Symbols of the word that the duplication task repeats.", minimum=1, task="duplication"
+        255, "Symbols of the word that the task duplication repeats.", minimum=1, task="duplication"
     )
     image_size: int = setting(
-        64, "Width and height of an image of the images task, in pixels.", minimum=1, task="images"
+        64, "Width and height of an image of the task images, in pixels.", minimum=1, task="images"
     )
-    steps: int = setting(10_000, "Updates in all; 0 writes a fresh model.", minimum=0, common=True)
+    steps: int = setting(10_000, "Number of updates in all; 0 writes an untrained model.", minimum=0, common=True)
     """Also the end of the learning rate's schedule."""
-    batch_size: int = setting(16, "Parallel streams, or examples of a step.", minimum=1, common=True)
+    batch_size: int = setting(16, "Parallel streams of text, or examples, of one update.", minimum=1, common=True)
     micro_batches: int | None = setting(
         None,
-        "Groups of streams that are computed one after the other, to save memory.  [default: one for each process]",
+        "Groups of streams to compute one after the other, which saves memory.  [default: one for each process]",
         minimum=1,
     )
     """Dropout depends on them, so runs with equal groups have equal updates, on any number of processes."""
-    shuffle: bool = setting(False, "Read the documents of prepared data in random orders.", common=True)
+    shuffle: bool = setting(False, "Read the documents of prepared data in random order.", common=True)
     optimizer: Literal["adam", "adamw", "adafactor", "muon"] = setting(
-        "adam", "Adafactor keeps little state; Muon is for matrices, with AdamW for the rest.", common=True
+        "adam",
+        "Optimizer; adafactor keeps little state, muon updates matrices and leaves the rest to AdamW.",
+        common=True,
     )
     learning_rate: float = setting(
-        2e-3, "Highest learning rate; for Adafactor relative to weights, such as 0.1.", above=0, common=True
+        2e-3, "Highest learning rate; for adafactor relative to the weights, such as 0.1.", above=0, common=True
     )
     schedule: Literal["cosine", "inverse_sqrt", "constant"] = setting(
-        "cosine", "Learning rate after the warm-up.", common=True
+        "cosine", "Course of the learning rate after the warm-up.", common=True
     )
     """A cosine to the end, 1 / root of the update's number, or constant."""
     min_lr_ratio: float = setting(0.02, "Learning rate at the end, as a fraction of the highest.", minimum=0, maximum=1)
     """For schedules other than the cosine, no rate is lower."""
-    warmup_steps: int = setting(300, "Updates until the highest learning rate.", minimum=0, common=True)
+    warmup_steps: int = setting(300, "Updates until the learning rate is highest.", minimum=0, common=True)
     betas: tuple[float, float] = setting((0.9, 0.99), minimum=0, below=1)
     """Adam's decay rates of the first and second moments."""
-    weight_decay: float = setting(0.0, "Weight decay.", minimum=0)
-    clip: float = setting(1.0, "Largest norm of the gradient.", above=0)
-    loss: Literal["full", "half"] = setting("full", "Positions of a segment that count: all, or the later half.")
+    weight_decay: float = setting(0.0, "Strength of the weight decay.", minimum=0)
+    clip: float = setting(1.0, "Largest norm of the gradient; larger gradients are scaled down.", above=0)
+    loss: Literal["full", "half"] = setting(
+        "full", "Positions of a segment that the loss counts: all, or the later half."
+    )
     """See Dai et al. 2019, section 4.2."""
-    auxiliary: bool = setting(False, "Whether intermediate layers also predict, in the first half of the run.")
+    auxiliary: bool = setting(False, "Let intermediate layers predict, too, during the first half of the run.")
     """Layer l of n predicts during the first l / 2n of the run (Al-Rfou et al. 2018, arXiv:1808.04444)."""
     average_from: float | None = setting(
         None,
-        "Share of the steps after which weights are averaged, such as 0.6.  [default: no average]",
+        "Share of the steps after which to average weights, such as 0.6.  [default: no average]",
         minimum=0,
         below=1,
     )
-    """With equal parts (Polyak and Juditsky 1992; Merity et al. 2017, arXiv:1708.02182). The average is evaluated and
-    saved."""
+    """All with equal weight (Polyak and Juditsky 1992; Merity et al. 2017, arXiv:1708.02182). Evaluations and
+    checkpoints use the average."""
     seed: int = setting(0, "Seed of the initial weights and of dropout.", common=True)
-    log_every: int = setting(50, "Updates between lines of log.jsonl.", minimum=1, common=True)
-    eval_every: int = setting(500, "Updates between evaluations.", minimum=1, common=True)
-    checkpoint_every: int = setting(500, "Updates between checkpoints.", minimum=1, common=True)
-    best: bool = setting(False, "Keep the weights with the best held-out score in best.pt.", common=True)
-    device: str = setting("cpu", "cpu, cuda or cuda:N.", common=True)
-    bf16: bool | None = setting(None, "bfloat16 autocast.  [default: on CUDA devices that support it]", common=True)
-    compile: bool = setting(False, "Translate the model with torch.compile first.", common=True)
-    sharded: bool = setting(False, "Whether processes divide weights among them (FSDP2) instead of copying them (DDP).")
+    log_every: int = setting(50, "Updates between two lines of log.jsonl.", minimum=1, common=True)
+    eval_every: int = setting(500, "Updates between two evaluations.", minimum=1, common=True)
+    checkpoint_every: int = setting(500, "Updates between two checkpoints.", minimum=1, common=True)
+    best: bool = setting(False, "Save the weights with the best held-out score in best.pt.", common=True)
+    device: str = setting("cpu", "Device: cpu, cuda or cuda:N.", common=True)
+    bf16: bool | None = setting(
+        None, "Compute in bfloat16 (autocast).  [default: on CUDA devices that support it]", common=True
+    )
+    compile: bool = setting(False, "Compile the model with torch.compile first.", common=True)
+    sharded: bool = setting(False, "Divide the weights among processes (FSDP2) instead of copying them (DDP).")
     threads: int | None = setting(None, "CPU threads.  [default: all cores]", minimum=1, common=True)
     reversible: bool = setting(
-        True, "Whether reversible layers compute activations again in the backward pass, to save memory."
+        True, "Let reversible layers recompute activations in the backward pass, which saves memory."
     )
-    """A step takes longer."""
+    """An update takes longer."""
     swap_layers: bool = setting(
-        False, "Whether other layers are in a mapped file, or for a GPU in the host's memory, while one computes."
+        False, "Keep layers in a mapped file, or for a GPU in the host's memory, while others compute."
     )
 
     def contradictions(self) -> Iterator[str]:

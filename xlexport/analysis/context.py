@@ -110,7 +110,7 @@ class ReclOptions:
 
 @dataclass(frozen=True)
 class ContextReport:
-    """Curves and RECL of a group of models over the same text; `curve` has the lengths that are not only RECL's."""
+    """Curves and RECL of a group of models on one text; `curve` lacks lengths that only RECL needs."""
 
     documents: tuple[str, ...]
     tokens: int
@@ -371,8 +371,8 @@ def _model_context(
 
 def unit_of(report: ContextReport) -> str:
     """Return the unit of bits: byte, or token if bytes are unknown."""
-    known = all(score.bits_per_byte is not None for model in report.models for score in model.lengths)
-    return "byte" if known else "token"
+    has_bytes = all(score.bits_per_byte is not None for model in report.models for score in model.lengths)
+    return "byte" if has_bytes else "token"
 
 
 def names_of(report: ContextReport) -> list[str]:

@@ -45,7 +45,7 @@ def _layer_ticks(axes: Axes, layers: int, heads: int, color: str, linewidth: flo
 
 
 def draw_context(report: ContextReport, path: Path) -> None:
-    """Draw bits by memory length, a line for each model, and next to it relative gains if RECL was computed.
+    """Draw bits by memory length with a line for each model, and relative gains if RECL was computed.
 
     Raises:
         OSError: the file cannot be written.

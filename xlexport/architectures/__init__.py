@@ -52,9 +52,9 @@ def architecture(name: str) -> Architecture:
     """
     architecture = find(name)
     if architecture is None:
-        known = ", ".join(ARCHITECTURES)
+        names = ", ".join(ARCHITECTURES)
         raise ExportError(
-            f"architecture {name!r} is unknown, expected one of {known}.",
+            f"architecture {name!r} is unknown, expected one of {names}.",
             hint="Add it to xlexport.architectures.ARCHITECTURES, or upgrade xlexport.",
         )
     return architecture

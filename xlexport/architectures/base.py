@@ -37,8 +37,8 @@ class Architecture(ABC):
         title: the name that people read.
         gives_buckets: whether graphs decide by rounding something that the eager model must take from them.
         sizes: fields of the configuration in which a bundle and its trained model agree; empty: all.
-        evaluation_options: settings that users of a bundle may choose, besides `segment_len` and `mem_len`.
-        conversion_options: choices of a conversion, besides those settings.
+        evaluation_options: settings that users of a bundle may choose, in addition to `segment_len` and `mem_len`.
+        conversion_options: choices of a conversion, in addition to these settings.
         converted_fields: fields of the configuration that a conversion may change.
     """
 

@@ -12,7 +12,7 @@ from xltraining.config_fields import Option
 __all__ = ["MEM_LEN", "SEGMENT_LEN", "check_choices", "collected", "spellings"]
 
 SEGMENT_LEN = Option("segment_len", "integer", "Tokens in one step.", minimum=1, common=True)
-MEM_LEN = Option("mem_len", "integer", "Earlier tokens that each layer remembers.", minimum=1, common=True)
+MEM_LEN = Option("mem_len", "integer", "Earlier tokens that each layer keeps in memory.", minimum=1, common=True)
 
 
 def collected(options: str, *, only: Collection[str] = ARCHITECTURES) -> dict[Option, tuple[str, ...]]:
@@ -40,13 +40,13 @@ def check_choices(architecture_name: str, config: Mapping[str, Any], choices: Ma
         ExportError: the message names every such option, and the models that have it.
     """
     model = architecture(architecture_name)
-    available, known = model.available(config, choices), _known_options()
+    available, options_by_name = model.available(config, choices), _known_options()
     unavailable = [name for name, value in choices.items() if value is not None and name not in available]
     if not unavailable:
         return
     scopes: dict[str, list[str]] = {}
     for name in unavailable:
-        scopes.setdefault(known[name][1] if name in known else "", []).append(spellings([name]))
+        scopes.setdefault(options_by_name[name][1] if name in options_by_name else "", []).append(spellings([name]))
     problems = ", ".join(_only(flags, scope) for scope, flags in scopes.items())
     them = "them" if len(unavailable) > 1 else "it"
     raise ExportError(f"{problems}; this model is {model.kind(config, choices)}.", hint=f"Remove {them}.")
@@ -61,8 +61,10 @@ def _only(flags: Sequence[str], scope: str) -> str:
 
 def spellings(names: Iterable[str]) -> str:
     """Return how commands spell these options, such as "--mem-len, --set clamp_len", for messages."""
-    known = _known_options()
-    return ", ".join(known[name][0].spelling if name in known else f"--set {name}" for name in names)
+    options_by_name = _known_options()
+    return ", ".join(
+        options_by_name[name][0].spelling if name in options_by_name else f"--set {name}" for name in names
+    )
 
 
 def _known_options() -> dict[str, tuple[Option, str]]:

@@ -89,7 +89,7 @@ class _TransformerXL(Workload):
 def _cluster_products(config: Config, size: StepSize) -> int:
     """Return the multiplications in embedding and output layer; every cluster embeds every token.
 
-    See `xltraining.transformer_xl.adaptive`.
+    See `xltraining.transformer_xl.adaptive_softmax`.
     """
     from xltraining.transformer_xl import TransformerXLConfig
 

@@ -1,4 +1,4 @@
-"""Readers of checkpoints, one module for each format. The content decides which format a file has, not its name.
+"""Read checkpoints, with one module for each format. The content of a file decides its format, not the name.
 
 A format is a module with `NAME`, `matches(path) -> bool` and `load(path, config) -> SourceCheckpoint`. Checkpoints are
 untrusted: no reader runs code from a file, and none falls back to a reader that would.
@@ -113,7 +113,10 @@ def _build(
     """Read the files again and make the model: a source that held the tensors would double the memory."""
     source = module.load(path, config)
     if source.files != files:
-        raise CheckpointError(f"{path}: has changed since it was read.", hint="Start again when nothing writes to it.")
+        raise CheckpointError(
+            f"{path}: has changed since it was read.",
+            hint="Run the command again when no program writes to the checkpoint.",
+        )
     return source.build_model()
 
 
@@ -160,7 +163,7 @@ def _unknown_pickle(path: Path) -> CheckpointError:
 
 
 def _foreign(path: Path, tensors: Sequence[str]) -> CheckpointError:
-    """Say that a file is of another model, and name its first tensors."""
+    """Return the error for a file of another model; it names its first tensors."""
     names = [ascii(name[:LONGEST_NAME])[1:-1] for name in tensors[:SHOWN]]
     more = ", …" if len(tensors) > SHOWN else ""
     contents = f" (tensors: {', '.join(names)}{more})" if names else ""
@@ -191,7 +194,8 @@ def _tensor_names(path: Path) -> list[str]:
 def _unknown_folder(path: Path) -> CheckpointError:
     if is_bundle(path):
         return CheckpointError(
-            f"{path}: already a bundle.", hint="Use it with `xlexport score`, or give the checkpoint."
+            f"{path}: already a bundle.",
+            hint="Use it with `xlexport score`, or give the checkpoint that it was converted from.",
         )
     if any(path.glob("*.onnx")):
         return CheckpointNotFoundError(

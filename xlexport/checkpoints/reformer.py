@@ -1,4 +1,4 @@
-"""Code that the formats of Reformers share: users' choices, hash rotations, and the way from tensors to a source."""
+"""Code that the formats of Reformers share: users' choices, hash rotations, and sources made of tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the formats of Transformer-XLs share: the authors' names of tensors, and hyper-parameters.
+"""Code that the formats of Transformer-XLs share: the authors' names of tensors, and hyper-parameters.
 
 NVIDIA's and Hugging Face's code descends from the authors' and keeps their names, except for a prefix and the output
 layer. This module has the only mapping from these names to the parameters of
@@ -360,10 +360,10 @@ def require_supported(
     if "out_layer.weight" in tensor_names or not isinstance(sample_softmax, int) or sample_softmax > 0:
         problems.append(
             f"sample_softmax {_value(sample_softmax)} is an output layer that is trained on samples of the "
-            "vocabulary, which no published model uses and no oracle covers"
+            "vocabulary, which no published model uses"
         )
     if problems:
-        hint = "Such models are not converted."
+        hint = "`convert` does not support such models."
         if len(problems) == 1 and (memory or ext_len not in (0, None)) and attn_type in attn_types:
             hint = f'Give --config with {{"{"mem_len" if memory else "ext_len"}": 0}} to go without.'
         raise CheckpointError(f"{path}: {'; '.join(problems)}.", hint=hint)
@@ -465,7 +465,7 @@ def torch_source(
     if not any(name.startswith("crit.") for name in tensors):
         raise CheckpointError(
             f"{path}: a Transformer-XL without an output layer (no crit.…), so it gives no probabilities.",
-            hint="Give the language model that it was trained as.",
+            hint="Give the checkpoint of the whole language model.",
         )
     settings = plain_cutoffs({name: _plain(value) for name, value in settings.items() if value is not None})
     sizes = sizes_of(tensors, settings.get("div_val"))

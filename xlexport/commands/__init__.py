@@ -22,30 +22,30 @@ from xlexport.terminal import INTERRUPTED, Failure, failure, tell_problem, tell_
 
 __all__ = ["LazyGroup", "cli", "main", "run"]
 
-# What `xlexport --help` shows of each command without importing it.
+# Short help of each command, so that `xlexport --help` imports none of them.
 COMMANDS = {
     "bench": "Compare BUNDLE's speed with what the machine can do.",
     "compare": "Compare two tables of score, or two conditions in one.",
     "completion": "Print the script that completes commands in a shell.",
-    "configure": "Write BUNDLE with other settings of evaluation.",
+    "configure": "Write a copy of BUNDLE with other evaluation settings.",
     "context": "Measure how far BUNDLE's memory reaches.",
     "convert": "Convert CHECKPOINT to a bundle, verified against the trained model.",
     "demo": "Convert, verify and run the sample checkpoint.",
     "doctor": "Check the installation and suggest fixes.",
-    "evaluate": "Reproduce a paper's figure: score CORPUS in parallel streams.",
-    "generate": "Continue PROMPT with BUNDLE. Needs no PyTorch.",
-    "inspect": "Check the bundle or checkpoint at PATH, and show what is in it.",
-    "picture": "Draw images with BUNDLE, or complete PHOTOS, and write one picture.",
-    "plot": "Draw documents and models into .png or .svg files.",
+    "evaluate": "Reproduce a published score: evaluate CORPUS in parallel streams.",
+    "generate": "Continue PROMPT with BUNDLE.",
+    "inspect": "Check the bundle or checkpoint at PATH, and show its contents.",
+    "picture": "Draw images with BUNDLE, or complete PHOTOS.",
+    "plot": "Draw scores along documents, or attention.",
     "prepare": "Turn text FILES into token ids for training.",
     "quantize": "Write BUNDLE in a lower precision.",
-    "report": "Write a web page: a text coloured by how surprising it is.",
+    "report": "Write a web page that colours text by surprisal.",
     "score": "Score FILES with BUNDLE, each as one document of any length.",
     "serve": "Answer HTTP requests for scores and continuations with BUNDLES.",
     "train": "Train a language model on text FILES or prepared data.",
-    "translate": "Turn each line of FILE into another with BUNDLE.",
+    "translate": "Translate each line of FILE with BUNDLE.",
     "verify": "Compare BUNDLE with the trained model in CHECKPOINT.",
-    "web": "Write a site that colours text while it is written, in any browser.",
+    "web": "Write a static site that colours text while you write it.",
 }
 
 
@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command in the arguments; an unknown one is compared with all names."""
+        """Find the command in the arguments; suggest similar names for an unknown one."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:  # super() imports all commands to find similar names

@@ -45,10 +45,10 @@ class _Equal(click.ParamType[tuple[str, str]]):
     name = "COLUMN=VALUE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        column, mark, wanted = str(value).partition("=")
+        column, mark, cell = str(value).partition("=")
         if not (column.strip() and mark):
             self.fail(f"{value!r} is not a column with a value, such as index=3.", param, ctx)
-        return column.strip(), wanted
+        return column.strip(), cell
 
 
 @click.command(
@@ -61,7 +61,7 @@ class _Equal(click.ParamType[tuple[str, str]]):
         ),
         (
             "xlexport compare words.csv --pair condition=related,unrelated --by item --where word=critical",
-            "Only the words that are those of the column critical.",
+            "Only the word that the column critical names.",
         ),
     ),
 )
@@ -74,31 +74,30 @@ class _Equal(click.ParamType[tuple[str, str]]):
         "conditions",
         type=_Pair(),
         metavar="COLUMN=A,B",
-        help="Without a second table: compare the rows with these two values of a column.",
+        help="Compare the rows that have value A in a column of the only table with those that have value B.",
     ),
     click.option(
         "--where",
         type=_Equal(),
         multiple=True,
         metavar="COLUMN=VALUE",
-        help="Take only rows with this value, or with the value of the column of this name; may be given several "
-        "times.",
+        help="Take only rows with this value in COLUMN. If VALUE names another column, its value counts. Repeatable.",
     ),
     click.option(
         "--by",
         type=Names(),
         default=(),
         metavar="NAME,NAME",
-        help="Columns that are equal in both rows of a pair.  [default: document, index or line, and the text; with "
+        help="Columns with equal values in both rows of a pair.  [default: document, index or line, and the text; with "
         "--pair item or document, and index or line]",
     ),
     click.option(
-        "--value", metavar="NAME", help="The column to compare.  [default: bits, or surprisal_bits if it has tokens]"
+        "--value", metavar="NAME", help="Column to compare.  [default: bits, or surprisal_bits if it has tokens]"
     ),
     click.option(
         "--items",
         metavar="NAME",
-        help="The column that names items; the standard error is over their means.  [default: the first of --by]",
+        help="Column of the items; the standard error is over their means.  [default: the first of --by]",
     ),
 )
 @headed(
@@ -107,11 +106,11 @@ class _Equal(click.ParamType[tuple[str, str]]):
         "--format",
         "kind",
         type=click.Choice(RECORD_FORMATS),
-        help="Format of the records.  [default: by the ending of --output; on stdout jsonl]",
+        help="Format of the records.  [default: from the ending of --output; on stdout jsonl]",
     ),
-    click.option("-o", "--output", type=OUTPUT, metavar="FILE", help="Write to FILE."),
+    click.option("-o", "--output", type=OUTPUT, metavar="FILE", help="Write the records to FILE."),
     click.option("--force", is_flag=True, help="Replace FILE."),
-    click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, and no records."),
+    click.option("--json", "as_json", is_flag=True, help="Print only the summary, as one JSON object."),
 )
 def compare(
     a: Path,
@@ -129,8 +128,8 @@ def compare(
     """Compare records of `score` in pairs: two tables A and B, or two conditions in the table A.
 
     The tables are .jsonl, .csv, .tsv or .parquet. Each pair of rows becomes a record with both values and their
-    difference. The summary on stderr has the means over items, the standard error of their difference, and t; with
-    --json it is all that is printed.
+    difference. The summary on stderr has the means over items, the standard error of their difference, and t.
+    With --json, `compare` prints only this summary.
     """
     if (b is None) == (conditions is None):
         raise click.UsageError("Give a second table, or two conditions of one table: --pair condition=A,B.")
@@ -138,7 +137,7 @@ def compare(
     if as_json and (output is not None or kind is not None):
         raise click.UsageError("--json prints the summary alone. Leave out --output and --format.")
     if output is None and kind == "parquet":
-        raise click.UsageError("Parquet is a format of files. Give one with -o.")
+        raise click.UsageError("Parquet needs an output file. Name one with -o.")
     if output is None and force:
         raise click.UsageError("--force is about an output file. Give it with -o.")
     output_kind = kind or ("jsonl" if output is None else format_of_ending(output))

@@ -1,4 +1,4 @@
-"""The script with which a shell completes the commands, options and files of `xlexport`."""
+"""The `completion` command: a script that completes commands, options and files of `xlexport` in a shell."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ VARIABLE = "_XLEXPORT_COMPLETE"  # if this is set, click answers the script's qu
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    r"""Print the script that completes xlexport's commands and options in SHELL.
+    """Print the script that completes xlexport's commands and options in SHELL.
 
     \b
     For bash, in ~/.bashrc:   eval "$(xlexport completion bash)"
     For zsh, in ~/.zshrc:     eval "$(xlexport completion zsh)"  (after compinit)
     For fish, once:           xlexport completion fish > ~/.config/fish/completions/xlexport.fish
 
-    It takes effect in the next shell that you open.
-    """
+    Completion works in the next shell that you open.
+    """  # noqa: D301 (click reads the escape)
     script = get_completion_class(shell)
     assert script is not None  # click supports all three shells
     print_text(script(click.get_current_context().find_root().command, {}, "xlexport", VARIABLE).source())

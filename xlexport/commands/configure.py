@@ -29,13 +29,13 @@ __all__ = ["configure"]
     click.option(
         "--restart/--no-restart",
         default=None,
-        help="Whether a document begins again after the model's last position.  [default: the bundle's]",
+        help="Reset position and memory if a document exceeds the model's positions.  [default: the bundle's]",
     ),
 )
 def configure(bundle: Path, output: Path, force: bool, **evaluation: Any) -> None:
-    """Write a copy of BUNDLE with other settings of evaluation. Weights, graphs and fingerprint stay the same.
+    """Write a copy of BUNDLE with other evaluation settings. Weights, graphs and fingerprint stay the same.
 
-    `xlexport verify` compares a bundle under its own settings. `parity.json` says which settings were verified.
+    `xlexport verify` compares a bundle under its own settings; `parity.json` says which settings were verified.
     """
     from xlexport.bundle_readme import defaults
     from xlexport.bundles import DESCRIPTIONS, check_output, publishing, write_manifest

@@ -75,11 +75,13 @@ recl_options = all_of(
         "--recl/--no-recl",
         "with_recl",
         default=None,
-        help="Find RECL, too.  [default: if the longest memory has --start + --step tokens]",
+        help="Also find RECL.  [default: if the longest memory has --start + --step tokens]",
     ),
     click.option("--start", type=int, default=100, show_default=True, help="RECL: the first context length."),
-    click.option("--step", type=int, default=100, show_default=True, help="RECL: tokens from one context to the next."),
-    click.option("--longest", type=int, help="RECL: the longest context.  [default: that of --lengths]"),
+    click.option(
+        "--step", type=int, default=100, show_default=True, help="RECL: tokens from one context length to the next."
+    ),
+    click.option("--longest", type=int, help="RECL: the longest context length.  [default: the longest of --lengths]"),
     click.option(
         "--hard",
         "shares",
@@ -87,14 +89,14 @@ recl_options = all_of(
         metavar="R[,R…]",
         default="0.1,0.5,1",
         show_default=True,
-        help="RECL: shares of the tokens that count, the hardest to predict.",
+        help="RECL: shares of the tokens to count, hardest first.",
     ),
     click.option(
         "--threshold",
         type=float,
         default=0.01,
         show_default=True,
-        help="RECL: relative gain that still counts.",
+        help="RECL: relative gain below which longer context no longer helps.",
     ),
     grouped("recl", ReclChoice),
 )
@@ -103,16 +105,19 @@ recl_options = all_of(
 @click.command(
     cls=LongCommand,
     examples=(
-        ("xlexport context bundle book.txt", "Bits by memory length, from short to twice the model's own."),
-        ("xlexport context bundle book.txt --lengths 16,64 --plot context.png", "Two memory lengths, and a figure."),
-        ("xlexport context bundle book.txt --beside other.bundle --no-recl", "Two models in one table."),
+        ("xlexport context bundle book.txt", "Measure memory lengths up to twice the model's own."),
+        (
+            "xlexport context bundle book.txt --lengths 16,64 --plot context.png",
+            "Measure two memory lengths, and draw a figure.",
+        ),
+        ("xlexport context bundle book.txt --beside other.bundle --no-recl", "Compare two models in one table."),
     ),
 )
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
 @headed(
     "Measurement",
-    click.option("--beside", type=PATH, multiple=True, help="Another bundle; may be given several times."),
+    click.option("--beside", type=PATH, multiple=True, help="Another bundle to compare. Repeatable."),
     click.option(
         "--lengths",
         type=Integers(some=True, at_least=1),
@@ -123,19 +128,19 @@ recl_options = all_of(
     click.option(
         "--full-context",
         is_flag=True,
-        help="Count only tokens after as many tokens as the longest memory has.",
+        help="Count only tokens that follow at least as many tokens as the longest memory has.",
     ),
 )
 @headed("Input", reading_options, batch_option)
 @headed(
     "Output",
-    click.option("--json", "as_json", is_flag=True, help="Print one object."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     quiet_option,
     click.option(
         "--plot",
         type=OUTPUT,
         metavar="FILE",
-        help="Draw this .png or .svg file (needs matplotlib).",
+        help="Also draw a .png or .svg file. Needs matplotlib.",
     ),
 )
 @headed("Model settings", any_memory_options)
@@ -154,9 +159,10 @@ def context(
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
-    """Measure how far BUNDLE's memory reaches: loss of FILES by memory length, and RECL. Needs no PyTorch.
+    """Measure how far BUNDLE's memory reaches: the loss on FILES by memory length, and RECL. Needs no PyTorch.
 
-    RECL is the relative effective context length of the Transformer-XL paper, for BUNDLE and each bundle of --beside.
+    RECL is the relative effective context length of the Transformer-XL paper. `context` measures it for BUNDLE and for
+    each bundle of --beside.
     """
     from xlexport.analysis.context import context_lines, default_lengths, measure_context
     from xlexport.bundles import open_bundle
@@ -174,7 +180,7 @@ def context(
     )  # otherwise there is nothing to measure
     shortest = recl.start + recl.step
     if carried and recl.with_recl is None and recl.longest is None and max(lengths) < shortest:
-        tell(f"without RECL: no memory has --start + --step = {shortest} tokens, the longest has {max(lengths)}")
+        tell(f"without RECL: it needs a memory of --start + --step = {shortest} tokens, the longest has {max(lengths)}")
         search = None
     with progress_bar("scoring") as progress:
         report = measure_context(
@@ -190,7 +196,7 @@ def context(
         )
     if any(model.evaluation(**evaluation).segmentation_matters for model in models):
         tell(
-            "Without same_length a token sees the memory and the earlier tokens of its segment: `context` is the mean."
+            "Without same_length, a token sees the memory and the earlier tokens of its segment: `context` is the mean."
         )
     if as_json:
         print_json(report.to_dict())

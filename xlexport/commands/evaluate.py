@@ -38,7 +38,7 @@ __all__ = ["corpus_rows", "evaluate", "short_streams"]
 @click.argument("corpus", type=DOCUMENT)
 @headed("Protocol", protocol_options)
 @headed("Input", reading_options)
-@headed("Output", click.option("--json", "as_json", is_flag=True, help="Print one object."), quiet_option)
+@headed("Output", click.option("--json", "as_json", is_flag=True, help="Print one JSON object."), quiet_option)
 @headed("Device", runtime_options)
 @headed("Model settings", document_options)
 def evaluate(
@@ -52,10 +52,10 @@ def evaluate(
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
-    """Reproduce a paper's figure: cut CORPUS into parallel streams, as its authors did. Needs no PyTorch.
+    """Reproduce a published score: cut CORPUS into parallel streams, as the authors did. Needs no PyTorch.
 
-    CORPUS is one document: a file, which may be packed by gzip, or '-' for standard input.
-    For your own documents use `score`.
+    CORPUS is one document: a file (gzip is unpacked), or '-' for standard input.
+    To score your own documents, use `score`.
     """
     from xlexport.bundles import open_bundle
     from xlruntime.protocols import arrange, read_corpus, walk
@@ -82,8 +82,8 @@ def short_streams(streams: Streams) -> str | None:
     if PROTOCOLS[streams.protocol].one_stream or length >= rows:
         return None
     return (
-        f"streams have {length:,} {streams.corpus.unit}s, the memory {rows:,}, so it is never full; for one document "
-        "use `score` or --protocol document."
+        f"streams have {length:,} {streams.corpus.unit}s and the memory has {rows:,} rows, so it is never full. To "
+        "score one document, use `score` or --protocol document."
     )
 
 

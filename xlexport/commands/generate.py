@@ -15,37 +15,51 @@ __all__ = ["generate"]
 
 
 def _unescaped(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    r"""Return texts with \n, \t and \r as the characters that they stand for; they are hard to type in a shell."""
+    r"""Replace \n, \t and \r in texts by the characters they denote, which are hard to type in a shell."""
     return tuple(text.replace(r"\n", "\n").replace(r"\t", "\t").replace(r"\r", "\r") for text in texts)
 
 
 @click.command(
     cls=LongCommand,
     examples=(
-        ('xlexport generate bundle "Call me"', "Continue a text by 200 tokens."),
+        ('xlexport generate bundle "Call me"', "Continue a text with 200 tokens."),
         (r"xlexport generate bundle --file chapter.txt --stop '\n\n' --seed 1", "Write the rest of a paragraph."),
     ),
 )
 @click.argument("bundle", type=PATH)
 @click.argument("prompt", required=False)
 @headed(
-    "Input", click.option("--file", "prompt_file", type=click.File("rb"), help="Read the prompt here, or from '-'.")
+    "Input",
+    click.option(
+        "--file",
+        "prompt_file",
+        type=click.File("rb"),
+        help="Read the prompt from a file, or from standard input ('-').",
+    ),
 )
 @headed(
     "Sampling",
     click.option(
-        "-n", "--max-tokens", type=click.IntRange(0), default=200, show_default=True, help="Most tokens to draw."
+        "-n",
+        "--max-tokens",
+        type=click.IntRange(0),
+        default=200,
+        show_default=True,
+        help="Largest number of tokens to draw.",
     ),
     sampling_options(temperature=0.8, top_p=0.95),
     click.option(
-        "--min-p", type=float, default=0.0, help="Draw only from tokens this many times as likely as the best."
+        "--min-p",
+        type=float,
+        default=0.0,
+        help="Draw only from tokens at least this many times as likely as the likeliest one, such as 0.05.",
     ),
     click.option(
         "--repetition-penalty",
         type=float,
         default=1.0,
         show_default=True,
-        help="Above 1, the last 64 tokens come again less often. For words and subwords: 1.1 to 1.3.",
+        help="Make repetitions of the last 64 tokens less likely, if above 1. For words and subwords: 1.1 to 1.3.",
     ),
     click.option(
         "--stop",
@@ -53,11 +67,12 @@ def _unescaped(context: click.Context, parameter: click.Parameter, texts: tuple[
         multiple=True,
         metavar="TEXT",
         callback=_unescaped,
-        help=r"End before this text, such as '\n\n'. Repeatable.",
+        help=r"Stop before this text, such as '\n\n'. Repeatable.",
     ),
 )
 @headed(
-    "Output", click.option("--json", "as_json", is_flag=True, help="Print one object with prompt, text and token ids.")
+    "Output",
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object with prompt, text and token ids."),
 )
 @headed("Device", runtime_options)
 @headed("Model settings", document_options)

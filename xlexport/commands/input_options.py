@@ -1,4 +1,4 @@
-"""Declare the options that say how files become documents, and read them in the same way for all commands."""
+"""Declare the options that turn files into documents, and find these documents for all commands."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.id_field is not None and self.field is None:
-            raise click.UsageError("--id-field is for JSON lines and tables. Give --field, too.")
+            raise click.UsageError("--id-field is for JSON lines and tables. Add --field.")
 
     @property
     def reading(self) -> Reading:
@@ -64,16 +64,16 @@ file_options = all_of(
     click.option(
         "--field",
         metavar="NAME",
-        help="Each row of .csv, .tsv, .parquet or JSON lines has a document in this field.",
+        help="Read a document from this field of each row of .csv, .tsv, .parquet or JSON lines.",
     ),
-    click.option("--id-field", metavar="NAME", help="With --field: the field that holds a document's name."),
+    click.option("--id-field", metavar="NAME", help="With --field: the field with the document's name."),
     click.option(
         "--include",
         multiple=True,
         metavar="PATTERN",
-        help="From folders, take only files with names such as '*.txt'.",
+        help="From folders, take only files whose names match, such as '*.txt'. Repeatable.",
     ),
-    click.option("--ids", is_flag=True, help="The files hold token ids, separated by white space."),
+    click.option("--ids", is_flag=True, help="Read the files as token ids separated by white space."),
     click.option(
         "--binary",
         cls=Setting,
@@ -81,13 +81,13 @@ file_options = all_of(
         metavar="true|false",
         default=False,
         show_default=True,
-        help="Whether to read also files that are not text: with zero bytes, or marked as UTF-16.",
+        help="Also read files that are not text: with zero bytes, or marked as UTF-16.",
     ),
     click.option(
         "--max-document-bytes",
         cls=Setting,
         type=click.IntRange(1),
-        help="Limit for documents that are read as a whole: rows, and texts for a tokenizer.json or a "
+        help="Most bytes of a document that is read as a whole: a row, or a text for a tokenizer.json or a "
         "SentencePiece model.  [default: 64 MiB and 16 MiB]",
     ),
 )

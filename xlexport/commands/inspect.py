@@ -265,13 +265,16 @@ def _shape(shape: tuple[int | str, ...]) -> str:
 @headed(
     "Output",
     click.option(
-        "--json", "as_json", is_flag=True, help="Print the whole manifest, or everything known about a checkpoint."
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print the manifest of a bundle, or the description of a checkpoint, as one JSON object.",
     ),
-    click.option("--verbose", is_flag=True, help="Also show a bundle's digests, versions, and outputs of graphs."),
+    click.option("--verbose", is_flag=True, help="Also show a bundle's digests, versions and graph outputs."),
 )
 @headed(
     "Device",
-    click.option("--device", help="Also open a bundle on this device, and show which provider computes each node."),
+    click.option("--device", help="Also open the bundle on this device, and show the execution provider of its nodes."),
     ops_option,
 )
 @headed("Checkpoint", checkpoint_options)
@@ -284,12 +287,12 @@ def inspect(
     format_name: str | None,
     config: dict[str, Any] | None,
 ) -> None:
-    """Check the bundle or checkpoint at PATH, and show what is in it."""
+    """Check the bundle or checkpoint at PATH, and show its contents."""
     from xlexport import checkpoints
     from xlruntime.bundle_files import is_bundle, read_bundle
 
     if ops != "auto" and device is None:
-        raise click.UsageError("ops is for bundles that run. Give --device, too.")
+        raise click.UsageError("--set ops is for bundles that run. Add --device.")
 
     if is_bundle(path):
         manifest = read_bundle(path)
@@ -299,7 +302,7 @@ def inspect(
             content["placement"], content["kernels"] = placed = placement_of(model)
             rows += placement_rows(*placed)
     elif device is not None:
-        raise click.UsageError("--device is for bundles: a checkpoint does not run.")
+        raise click.UsageError("--device is for bundles, but PATH is a checkpoint. Leave it out.")
     else:
         try:
             source, missing = checkpoints.load(path, format_name, config), None

@@ -101,7 +101,7 @@ class OutputFile(click.Path):
 
 PATH = click.Path(path_type=Path)
 OUTPUT = OutputFile()
-# click does not check these files: `score` reports the unreadable ones and scores the others.
+# click must not check these files: `score` reports unreadable ones and scores the others.
 DOCUMENT = click.Path(path_type=Path, allow_dash=True, readable=False)
 
 
@@ -125,12 +125,12 @@ def grouped(name: str, kind: type[Any]) -> Decorator:
 
 
 batch_option = click.option(
-    "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time."
+    "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents that run at the same time."
 )
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the content of files and single values; a value comes before what a file says."""
+    """Return the contents of files and single values; a value overrides files."""
     from xlexport.checkpoints.files import read_json
 
     files, single = [], {}
@@ -208,7 +208,7 @@ _restart = click.option(
     "--restart",
     is_flag=True,
     default=None,
-    help="Let a document that is too long begin again after the last position, instead of failing.",
+    help="Reset position and memory if a document exceeds the model's positions, instead of failing.",
 )
 document_options = all_of(evaluation_options, _restart)
 # For the command that tries memory lengths itself.
@@ -232,7 +232,11 @@ def sampling_options(temperature: float = 1.0, top_p: float = 1.0) -> Decorator:
     """Return the decorator of the options for drawing tokens, with these defaults."""
     return all_of(
         click.option(
-            "--temperature", type=float, default=temperature, show_default=True, help="0 takes the likeliest token."
+            "--temperature",
+            type=float,
+            default=temperature,
+            show_default=True,
+            help="Randomness of the draws; 0 takes the likeliest token.",
         ),
         click.option("--top-k", type=int, help="Draw only from the k likeliest tokens."),
         click.option(
@@ -240,7 +244,7 @@ def sampling_options(temperature: float = 1.0, top_p: float = 1.0) -> Decorator:
             type=float,
             default=top_p,
             show_default=True,
-            help="Draw only from the likeliest tokens of this probability together.",
+            help="Draw only from the likeliest tokens whose probabilities add up to this.",
         ),
         click.option("--seed", type=int, help="Seed of the random draws."),
     )
@@ -259,14 +263,14 @@ checkpoint_options = all_of(
         "--format",
         "format_name",
         type=click.Choice(FORMATS),
-        help="Format of the checkpoint.  [default: recognized by the content]",
+        help="Format of the checkpoint.  [default: recognized from its content]",
     ),
     click.option(
         "--config",
         metavar="FILE|NAME=VALUE",
         multiple=True,
         callback=_read_config,
-        help="What the checkpoint does not hold: a JSON file or a value, such as num_buckets=64. Repeatable.",
+        help="Settings that the checkpoint lacks: a JSON file, or one value such as num_buckets=64. Repeatable.",
     ),
 )
 
@@ -293,7 +297,7 @@ runtime_options = all_of(
     click.option(
         "--trust",
         is_flag=True,
-        help="Also run bundles of TorchScript or exported programs, whose code runs then.",
+        help="Also run bundles of TorchScript or exported programs. Loading them runs code from their files.",
     ),
     _as_runtime,
 )
@@ -304,12 +308,12 @@ protocol_options = all_of(
         type=click.Choice(PROTOCOLS),
         default=PROTOCOLS[0],
         show_default=True,
-        help="In streams of equal length; the same after a warm-up; or in one stream.",
+        help="Streams of equal length (kimiyoung), the same after a warm-up (nvidia), or one stream (document).",
     ),
     click.option(
         "--batch-size",
         type=click.IntRange(1),
-        help="Parallel streams; the score depends on it.  [default: by protocol 10, 16 or 1]",
+        help="Parallel streams; the score depends on this number.  [default: 10, 16 or 1, by protocol]",
     ),
     click.option(
         "--sentences/--no-sentences",

@@ -27,19 +27,34 @@ _GREY = 128
 @click.argument("photos", nargs=-1, type=PATH)
 @headed(
     "Output",
-    click.option("-o", "--output", type=OUTPUT, required=True, help="The .png file; an existing file is replaced."),
-    click.option("--scale", type=click.IntRange(1, 32), default=2, show_default=True, help="Size of a pixel."),
+    click.option(
+        "-o", "--output", type=OUTPUT, required=True, help="The .png file to write; it replaces an existing file."
+    ),
+    click.option(
+        "--scale",
+        type=click.IntRange(1, 32),
+        default=2,
+        show_default=True,
+        help="Width and height of each drawn pixel.",
+    ),
     quiet_option,
 )
 @headed(
     "Sampling",
-    click.option("-n", "--count", type=click.IntRange(1), default=1, show_default=True, help="Images in a row."),
+    click.option(
+        "-n",
+        "--count",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Number of images, or of completions of each photo.",
+    ),
     click.option(
         "--keep",
         type=click.FloatRange(0, 1),
         default=0.5,
         show_default=True,
-        help="Share of a photograph's rows to keep, from the top.",
+        help="Share of each photo's rows to keep, from the top.",
     ),
     sampling_options(),
 )
@@ -59,9 +74,10 @@ def picture(
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
-    """Draw images with BUNDLE, or complete PHOTOS, and write one picture. Needs no PyTorch.
+    """Draw images with BUNDLE, or complete PHOTOS, and write one .png file. Needs no PyTorch.
 
-    Each photo is cut to a square and scaled to the model's size. Its row shows it, what is kept, and completions.
+    `picture` crops each photo to a square and scales it to the model's size. Each photo gets one row: the photo, the
+    part that is kept, and completions.
     """
     from xlexport import atomic_output
     from xlexport.bundles import open_bundle
@@ -106,7 +122,7 @@ def _photographs(files: Sequence[Path], side: int) -> list[Pixels]:
 
 
 def _shown(original: Pixels | None, prefix: Pixels | None) -> list[Pixels]:
-    """Return a photograph, and what is kept of it on grey."""
+    """Return a photograph, and its kept part on grey."""
     if original is None or prefix is None:
         return []
     masked = original.copy()

@@ -27,20 +27,24 @@ __all__ = ["plot"]
 
 drawing_options = (
     click.option(
-        "-o", "--output", type=OUTPUT, metavar="FILE", help="The .png or .svg file to draw; it replaces an older one."
+        "-o",
+        "--output",
+        type=OUTPUT,
+        metavar="FILE",
+        help="The .png or .svg file to write; it replaces an existing file.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print the numbers of the plot as one object."),
+    click.option("--json", "as_json", is_flag=True, help="Print the numbers of the plot as JSON."),
 )
 
 
 @click.group()
 def plot() -> None:
-    """Draw documents and models into .png or .svg files (needs matplotlib)."""
+    """Draw scores along documents, or attention, into .png or .svg files. Needs matplotlib."""
 
 
 def _check(output: Path | None, as_json: bool) -> None:
     if output is None and not as_json:
-        raise click.UsageError("Nothing to do: give -o FILE to draw, --json for the numbers, or both.")
+        raise click.UsageError("Nothing to do. Give -o FILE to draw, --json to print the numbers, or both.")
     if output is not None:
         from xlexport.figures import check_picture
 
@@ -53,7 +57,7 @@ def _check(output: Path | None, as_json: bool) -> None:
 @headed(
     "Output",
     *drawing_options,
-    click.option("--window", type=click.IntRange(1), help="Length of a window.  [default: for at most 200 windows]"),
+    click.option("--window", type=click.IntRange(1), help="Length of a window.  [default: at most 200 windows]"),
 )
 @headed("Input", reading_options, batch_option)
 @headed("Device", runtime_options)
@@ -69,7 +73,7 @@ def bits(
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
-    """Draw bits per byte along FILES: in windows, and cumulative from the beginning. Needs no PyTorch."""
+    """Draw bits per byte along FILES: by window, and cumulative from the beginning. Needs no PyTorch."""
     _check(output, as_json)
     from xlexport.analysis.bits_along import bits_along, unit_along
     from xlexport.bundles import open_bundle
@@ -103,9 +107,17 @@ def bits(
 @headed(
     "Measurement",
     click.option(
-        "--tokens", type=click.IntRange(1), default=20_000, show_default=True, help="Most queries to average."
+        "--tokens",
+        type=click.IntRange(1),
+        default=20_000,
+        show_default=True,
+        help="Largest number of queries to average over.",
     ),
-    click.option("--position", is_flag=True, help="Draw the terms of scores: content, and two of the distance."),
+    click.option(
+        "--position",
+        is_flag=True,
+        help="Draw the terms of the attention scores by distance: one of the content, two of the position.",
+    ),
 )
 @headed("Checkpoint", checkpoint_options)
 @headed("Model settings", attention_options)
@@ -121,7 +133,7 @@ def attention(
     config: dict[str, Any] | None,
     **evaluation: Any,
 ) -> None:
-    """Draw how far back each head of CHECKPOINT attends over FILE, with BUNDLE's tokens and settings.
+    """Draw how far back each head of CHECKPOINT attends over FILE, with BUNDLE's tokenizer and settings.
 
     Without FILE, the text is Python's built-in documentation topics. The attention weights come from the eager model,
     because graphs do not return them.
@@ -135,7 +147,7 @@ def attention(
     from xlexport.analysis.attention import attention_by_distance, head_rows, require_attention
     from xlexport.architectures import architecture
     from xlexport.verification.eager import check_sizes
-    from xlexport.verification.walked_text import verify_ids
+    from xlexport.verification.text import verify_ids
 
     runtime_model = xlruntime.load(bundle, ops="none")  # for its tokenizer and settings; no graph runs
     require_attention(runtime_model.bundle.architecture, str(bundle))

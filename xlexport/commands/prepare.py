@@ -43,15 +43,15 @@ class TokenOptions:
         counting = {"--min-count": self.min_count, "--lower-case": self.lower_case}
         if self.tokenizer is not None:
             decided = {"--unit": self.unit, "--vocab-size": self.vocab_size, **counting}
-            problems += [f"{name}: not with --tokenizer, which decides it" for name, value in decided.items() if value]
+            problems += [f"{name}: leave it out, --tokenizer decides it" for name, value in decided.items() if value]
         elif self.vocab_style is not None:
-            problems.append("--vocab-style: only with --tokenizer")
+            problems.append("--vocab-style: needs --tokenizer")
         if self.tokenizer is None and self.unit not in (None, "words", "characters"):
             problems += [f"{name}: only for words and characters" for name, value in counting.items() if value]
         if self.unit == "bytes" and self.vocab_size is not None:
-            problems.append("--vocab-size: there are 256 bytes")
+            problems.append("--vocab-size: leave it out, there are 256 bytes")
         if self.clusters is not None and self.cutoffs is not None:
-            problems.append("--clusters: --cutoffs decides it")
+            problems.append("--clusters: leave it out, --cutoffs decides it")
         if problems:
             raise click.UsageError("; ".join(problems) + ".")
 
@@ -59,19 +59,35 @@ class TokenOptions:
 token_options = all_of(
     headed(
         "Tokens",
-        click.option("--unit", type=click.Choice(UNITS), help="What a token is.  [default: words]"),
+        click.option("--unit", type=click.Choice(UNITS), help="Unit of a token.  [default: words]"),
         click.option(
-            "--tokenizer", type=PATH, metavar="FILE", help="A vocabulary, tokenizer.json or SentencePiece model."
+            "--tokenizer", type=PATH, metavar="FILE", help="Use this vocabulary, tokenizer.json or SentencePiece model."
         ),
-        click.option("--vocab-style", type=click.Choice(VOCAB_STYLES), help="How to read the vocabulary."),
-        click.option("--vocab-size", type=click.IntRange(1), help="Most tokens.  [default: of subwords 8000]"),
-        click.option("--min-count", type=click.IntRange(1), help="Rarer words are unknown.  [default: 1]"),
-        click.option("--lower-case", is_flag=True, help="Lower-case words or characters."),
+        click.option("--vocab-style", type=click.Choice(VOCAB_STYLES), help="How to read the vocabulary file."),
+        click.option(
+            "--vocab-size",
+            type=click.IntRange(1),
+            help="Most tokens of the vocabulary.  [default: 8000 for subwords, else all]",
+        ),
+        click.option(
+            "--min-count",
+            type=click.IntRange(1),
+            help="Leave rarer words or characters out of the vocabulary.  [default: 1]",
+        ),
+        click.option("--lower-case", is_flag=True, help="Convert the text to lower case."),
     ),
     headed(
         "Clusters",
-        click.option("--clusters", type=click.IntRange(1, 8), help="How many.  [default: 4 or 1, by size]"),
-        click.option("--cutoffs", type=Integers(), help="Token ids at which they begin.  [default: the least work]"),
+        click.option(
+            "--clusters",
+            type=click.IntRange(1, 8),
+            help="Number of clusters of the adaptive softmax.  [default: 4 or 1, by size]",
+        ),
+        click.option(
+            "--cutoffs",
+            type=Integers(),
+            help="Token ids at which further clusters begin.  [default: those with the least work]",
+        ),
     ),
     grouped("tokens", TokenOptions),
 )
@@ -80,31 +96,36 @@ token_options = all_of(
 @click.command(
     cls=LongCommand,
     examples=(
-        ("xlexport prepare train.txt --valid valid.txt -o data --unit words --min-count 3", "Words, as in WikiText."),
-        ("xlexport prepare train.txt -o data --unit bpe --vocab-size 8000", "Subwords, trained on the text."),
-        ("xlexport prepare train.txt -o data --tokenizer cache.pt", "The vocabulary of another checkpoint."),
+        (
+            "xlexport prepare train.txt --valid valid.txt -o data --unit words --min-count 3",
+            "Count words, as for WikiText.",
+        ),
+        ("xlexport prepare train.txt -o data --unit bpe --vocab-size 8000", "Train subwords on the text."),
+        ("xlexport prepare train.txt -o data --tokenizer cache.pt", "Use the vocabulary of another checkpoint."),
     ),
 )
 @click.argument("files", nargs=-1, required=True, type=PATH)
 @headed(
     "Texts",
-    click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times."),
-    click.option("--test", "test_files", multiple=True, type=PATH, help="Text for a test; may be given several times."),
+    click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text. Repeatable."),
+    click.option("--test", "test_files", multiple=True, type=PATH, help="Text for a test. Repeatable."),
     click.option(
         "--documents",
         type=click.Choice(("file", "line")),
         default="file",
         show_default=True,
-        help="What a document is, for shuffling.",
+        help="Unit of a document, for shuffling.",
     ),
 )
 @token_options
 @headed(
     "Output",
-    click.option("-o", "--output", required=True, type=PATH, metavar="FOLDER", help="Folder to write."),
-    click.option("--force", is_flag=True, help="Replace older prepared data there."),
+    click.option(
+        "-o", "--output", required=True, type=PATH, metavar="FOLDER", help="Folder to write the prepared data to."
+    ),
+    click.option("--force", is_flag=True, help="Replace prepared data in FOLDER."),
     quiet_option,
-    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
 )
 def prepare(
     files: tuple[Path, ...],
@@ -116,10 +137,10 @@ def prepare(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Turn text FILES into token ids, once; `xlexport train FOLDER` trains on them.
+    """Turn text FILES into token ids once, so that `xlexport train FOLDER` can train on them.
 
-    A vocabulary of words or characters is counted in FILES, the most frequent first. White space separates words, and
-    <eos> ends every line. Checkpoints keep the vocabulary. Texts of any length take little memory.
+    `prepare` counts the words or characters of FILES, and sorts the vocabulary by frequency. White space separates
+    words, and <eos> ends every line. Checkpoints keep the vocabulary. Texts of any length need little memory.
     """
     if tokens.unit in SUBWORDS:
         require(None, SUBWORDS[tokens.unit])

@@ -37,17 +37,19 @@ def _page(context: click.Context, parameter: click.Parameter, text: str | None) 
     if text is None:
         return None
     if text == "-":
-        raise click.UsageError("A page is not written to standard output: name a file that ends in .html with -o.")
+        raise click.UsageError(
+            "`report` cannot write a page to standard output. Name a file that ends in .html with -o."
+        )
     if text.endswith(("/", os.sep)) or Path(text).is_dir():
-        raise click.UsageError(f"{text}: a folder. Name the page in it, too: -o {Path(text, 'page.html')}")
+        raise click.UsageError(f"{text}: a folder, expected a file. Name the page in it: -o {Path(text, 'page.html')}")
     if Path(text).suffix.lower() not in ENDINGS:
-        raise click.UsageError(f"{text}: a page is HTML, so its name has to end in .html or .htm.")
+        raise click.UsageError(f"{text}: the name of a page must end in .html or .htm.")
     return Path(text)
 
 
 @dataclass(frozen=True)
 class PageOptions:
-    """What a page shows, and where it is written; the fields are options of the same names.
+    """The content and the place of a page; the fields are options of the same names.
 
     Raises:
         click.UsageError: they do not go together.
@@ -65,7 +67,9 @@ class PageOptions:
 
     def __post_init__(self) -> None:
         if len(self.context_fields) > 2:
-            raise click.UsageError(f"--context-field {len(self.context_fields)} times: a page has two sides at most.")
+            raise click.UsageError(
+                f"--context-field is given {len(self.context_fields)} times, but a page has at most two sides."
+            )
         if len(self.context_fields) == 2 and self.other is not None:
             raise click.UsageError(
                 "A page compares two bundles or two contexts. Leave out --with or a --context-field."
@@ -80,12 +84,12 @@ class PageOptions:
         if self.output is not None:
             return self.output
         if len(files) > 1:
-            raise click.UsageError("Several files have no name to call the page by: give -o.")
+            raise click.UsageError("Several files give the page no name. Name it with -o.")
         (file,) = files
         if str(file) == "-":
-            raise click.UsageError("Standard input has no name to call the page by: give -o.")
+            raise click.UsageError("Standard input gives the page no name. Name it with -o.")
         if not file.name or (glob.has_magic(str(file)) and not file.exists()):
-            raise click.UsageError(f"{file} has no name to call the page by: give -o.")
+            raise click.UsageError(f"{file} gives the page no name. Name it with -o.")
         return file.with_name(f"{file.name}.html") if file.is_dir() else file.with_suffix(".html")
 
     def title_for(self, inputs: Sequence[Input]) -> str:
@@ -111,13 +115,13 @@ page_options = all_of(
             "--picture",
             type=PATH,
             metavar="FILE",
-            help="Also draw surprisal by word in a .svg or .png file, for a paper. Needs matplotlib.",
+            help="Also draw surprisal by word into a .svg or .png file, for a paper. Needs matplotlib.",
         ),
     ),
     click.option(
         "--top",
         type=click.IntRange(0, 10),
-        help=f"Number of likeliest tokens to show for each token of a single document.  [default: {TOP}]",
+        help=f"Likeliest tokens to show at each token of a single document.  [default: {TOP}]",
     ),
     click.option("--title", help="Title of the page.  [default: FILE's name]"),
     click.option(
@@ -125,27 +129,27 @@ page_options = all_of(
         "other",
         type=PATH,
         metavar="BUNDLE2",
-        help="Also score with this bundle, as side B, and show A − B by word.",
+        help="Score with this bundle, too, as side B, and show A − B by word.",
     ),
     click.option(
         "--context-field",
         "context_fields",
         multiple=True,
         metavar="NAME",
-        help="With --field: the field with the text before each document, which has no score. Give it twice to compare "
-        "two contexts, as sides A and B.",
+        help="With --field: the field with a context, which the model reads before the document without scoring it. "
+        "Give it twice to compare two contexts as sides A and B.",
     ),
     click.option(
         "--keep",
         type=Names(),
         metavar="NAME,NAME",
-        help="With --field: the columns that the list shows; '' for none.  [default: all others of the first row]",
+        help="With --field: columns to show in the list; '' for none.  [default: all other columns of the first row]",
     ),
     click.option(
         "--bos",
         metavar="TOKEN|TEXT",
-        help="Let the model read this token before each document, so that the first token has a score, too: a name "
-        r"such as '<eos>', or a text of one token such as '\n'.",
+        help="Token to read before each document, so that the first token has a score, too: a name such as '<eos>', or "
+        r"a text of one token such as '\n'.",
     ),
     grouped("page", PageOptions),
 )
@@ -154,14 +158,14 @@ page_options = all_of(
 @click.command(
     cls=LongCommand,
     examples=(
-        ("xlexport report bundle book.txt", "book.html: every token, with likelier ones."),
+        ("xlexport report bundle book.txt", "Write book.html: every token, and the likeliest ones there."),
         (
             r"xlexport report bundle items.csv --field sentence --id-field item --keep condition --bos '\n'",
-            "A list of items with their condition, each by word.",
+            "List items with their conditions, each by word.",
         ),
         (
             "xlexport report bundle items.csv --field sentence --with bundle2 -o sides.html --picture sides.svg",
-            "Two bundles, their difference, and a picture.",
+            "Compare two bundles, and draw a picture.",
         ),
     ),
 )
@@ -180,14 +184,14 @@ def report(
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
-    """Write a web page about FILES: their text coloured by how surprising BUNDLE finds it. One file, works offline.
+    """Write a web page that colours the text of FILES by surprisal under BUNDLE. It is one file, and works offline.
 
-    For one document, the page has every token. For several, it has a list, in which each opens its text by word. With
-    two sides A and B, it also has the difference A − B of each word.
+    For one document, the page shows every token. For several documents, it lists them, and each opens its text by word.
+    With two sides A and B, it also shows the difference A − B of each word.
     """
     for option, value in (("--context-field", page.context_fields), ("--keep", page.keep)):
         if value and selection.field is None:
-            raise click.UsageError(f"{option} is for rows. Give --field, too.")
+            raise click.UsageError(f"{option} is for JSON lines and tables. Add --field.")
     output = page.output_for(files)
     from xlexport.bundles import open_bundle
     from xlexport.scoring.inputs import find_inputs, nothing_in
@@ -197,7 +201,7 @@ def report(
     _check_outputs(page, output, inputs)
     if len(page.context_fields) > 1 and not all(entry.repeatable for entry in inputs):
         raise click.UsageError(
-            "Two contexts read their input twice, but standard input and pipes are gone. Give files."
+            "Two contexts read their input twice, which standard input and pipes do not allow. Give files."
         )
     groups = _documents(inputs, selection.reading, page)
     first = list(itertools.islice(groups, 2))
@@ -210,9 +214,13 @@ def report(
         _one_document(open_bundle(bundle, **runtime), document, page, output, evaluation)
         return
     if selection.ids:
-        raise click.UsageError("--ids has no words to list or to compare. Give one document, or text.")
+        raise click.UsageError(
+            "A page of words needs text, but --ids reads token ids. Give text, or a single document."
+        )
     if page.top is not None:
-        raise click.UsageError("--top is for the tokens of a single document. This page shows words: leave it out.")
+        raise click.UsageError(
+            "--top is for a page of tokens, of a single document. This page shows words: leave it out."
+        )
     bundles = [bundle] if page.other is None else [bundle, page.other]
     models = [open_bundle(path, **runtime) for path in bundles]
     _several(models, bundles, itertools.chain(first, groups), inputs, page, output, evaluation)
@@ -252,7 +260,7 @@ def _check_outputs(page: PageOptions, output: Path, inputs: Sequence[Input]) -> 
     outputs = [output] if page.picture is None else [output, page.picture]
     for path in outputs:
         if os.path.realpath(path) in sources:
-            raise click.UsageError(f"{path} is a file to report on, which the output would replace. Give another one.")
+            raise click.UsageError(f"{path} is also an input, which the output would replace. Name another file.")
     if page.picture is not None:
         check_picture(page.picture)
     if not sources or any(map(os.path.exists, sources)):
@@ -274,7 +282,7 @@ def _one_document(
     collector = None
     if page.picture is not None:
         if not isinstance(document.source, bytes):
-            raise click.UsageError("--picture is drawn by word, but --ids has no words. Give text.")
+            raise click.UsageError("--picture shows words, but --ids reads token ids. Give text.")
         collector = WordCollector(document.source, model.tokenizer)
     with progress_bar("scoring") as progress:
         score = write_report(

@@ -49,11 +49,14 @@ __all__ = ["score"]
 @click.command(
     cls=LongCommand,
     examples=(
-        ("xlexport score bundle book.txt", "Bits per byte of one text."),
-        ("xlexport score bundle texts --include '*.txt' --per token --top 5", "Tokens, each with likelier ones."),
+        ("xlexport score bundle book.txt", "Print bits per byte of one text."),
+        (
+            "xlexport score bundle texts --include '*.txt' --per token --top 5",
+            "Score every token, and list the five likeliest.",
+        ),
         (
             "xlexport score bundle items.csv --field sentence --context-field preamble --per word -o words.csv",
-            "Every word of experimental items, after their contexts.",
+            "Score every word of experimental items after their contexts.",
         ),
     ),
 )
@@ -116,7 +119,7 @@ def score(
         if not file.partial.exists():
             raise
         again = all(entry.repeatable for entry in inputs)
-        hint = "Go on with --resume." if again else "Its input cannot be read again: begin again with --force."
+        hint = "Continue with --resume." if again else "Its input cannot be read again: start again with --force."
         raise Interrupted(f"interrupted; {file.partial} has what was scored. {hint}") from None
     finally:
         if file is not None:
@@ -131,8 +134,8 @@ def _is_complete(file: PartialFile) -> bool:
         return False
     file.forget_state()  # left by a run that was killed after its last step
     tell(
-        f"{file.path}: complete already, so nothing was done. Options and inputs were not compared with those "
-        "it was made of; --force scores them again."
+        f"{file.path}: already complete, so nothing was done. Options and inputs were not checked; --force scores "
+        "again."
     )
     return True
 
@@ -150,17 +153,19 @@ def _check_inputs(inputs: Sequence[Input], output: Path | None, options: ScoreOp
     """Refuse inputs that the output would replace, or that cannot be read again."""
     paths = [entry.path for entry in inputs if entry.path is not None]
     if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):
-        raise click.UsageError(f"{output} is an input, which the output would replace. Give another.")
+        raise click.UsageError(f"{output} is also an input, which the output would replace. Name another file with -o.")
     if all(entry.repeatable for entry in inputs):
         return
     if options.resume:
-        raise click.UsageError("--resume reads its inputs again, but standard input and pipes are gone. Give files.")
+        raise click.UsageError(
+            "--resume reads its inputs again, which standard input and pipes do not allow. Give files."
+        )
     if (options.processes or 1) > 1:
         raise click.UsageError("--processes reads its inputs several times. Give files, not standard input or a pipe.")
 
 
 def _finisher(kind: Format) -> Callable[[Path, Path], None] | None:
-    """Return what turns the complete records into a file of this format; None if they are such a file."""
+    """Return the function that converts the complete records to this format; None if no conversion is needed."""
     if kind != "parquet":
         return None
     require("tables")
@@ -170,7 +175,7 @@ def _finisher(kind: Format) -> Callable[[Path, Path], None] | None:
 
 
 class _Reporter:
-    """What `score` prints to standard error: lines for people, or objects with --json; on a terminal also a bar."""
+    """Prints to standard error: lines for people, or objects with --json; on a terminal also a progress bar."""
 
     def __init__(self, bar: DocumentsBar, as_json: bool) -> None:
         self._bar, self._as_json = bar, as_json
@@ -198,7 +203,7 @@ class _Reporter:
 
 
 class _StandardOutput:
-    """Records on standard output, shown at once; on a terminal only what it can show."""
+    """Writes records to standard output at once; escapes what a terminal cannot show."""
 
     def __init__(self, kind: Format) -> None:
         self._is_terminal = sys.stdout.isatty()
@@ -222,9 +227,9 @@ def _score_on_ray(
     """Score files on a Ray cluster, and print the totals."""
     context = click.get_current_context()
     if context.get_parameter_source("save_every") is not ParameterSource.DEFAULT:
-        raise click.UsageError("--set save_every does not go together with --ray. Leave it out.")
+        raise click.UsageError("--set save_every cannot be combined with --ray. Leave it out.")
     if "-" in map(str, files):
-        raise click.UsageError("--ray reads files that all machines see, not standard input.")
+        raise click.UsageError("--ray reads files that all machines can see, not standard input.")
     if str(runtime["device"]).startswith("cuda:"):
         raise click.UsageError(
             f"--device {runtime['device']}: Ray chooses the GPU of each process. Give --device cuda."
@@ -232,7 +237,7 @@ def _score_on_ray(
     output = str(options.path)
     kind = options.kind or ("jsonl" if options.as_json else ENDINGS.get(Path(output).suffix, "parquet"))
     if kind not in ("jsonl", "parquet"):
-        raise click.UsageError(f"--ray writes parquet or jsonl, not {kind}. Choose with --format.")
+        raise click.UsageError(f"--ray writes parquet or jsonl, not {kind}. Choose one with --format.")
     require("ray")
     from xlexport.ray.job import Cluster, score_files
 
@@ -251,8 +256,8 @@ def _score_on_ray(
             tell=tell,
         )
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {output} has the parts that were done. Go on with --resume.") from None
+        raise Interrupted(f"interrupted; {output} has the finished parts. Continue with --resume.") from None
     tell(f"{output}: {totals.together()}, {totals.failed:,} without a score")
     if totals.failed:
-        tell("the column `error` says why")
+        tell("the column `error` has the reasons")
         context.exit(1)

@@ -47,7 +47,7 @@ HERE = "this machine"  # instead of the address of a Ray cluster
 
 @dataclass(frozen=True)
 class ScoreOptions(Selection):
-    """The options of `score` except device and evaluation settings; the fields are options of the same names.
+    """The options of `score`, without device and evaluation settings; fields and options have the same names.
 
     Raises:
         click.UsageError: they do not go together.
@@ -85,7 +85,7 @@ class ScoreOptions(Selection):
         level, corrected, alone = self.level, self.boundary == "corrected", self.batch_size in (None, 1)
         return (
             *(
-                (value is not None and self.field is None, f"{option} is for JSON lines and tables. Give --field, too.")
+                (value is not None and self.field is None, f"{option} is for JSON lines and tables. Add --field.")
                 for option, value in (
                     ("--context-field", self.context_field),
                     ("--keep", self.keep),
@@ -94,7 +94,7 @@ class ScoreOptions(Selection):
             ),
             (
                 self.separator is not None and self.ids,
-                "--set separator is text, but the files hold token ids. Leave it out.",
+                "--set separator is text, but --ids reads token ids. Leave out one of them.",
             ),
             (
                 self.separator is not None and not self.continuous and self.context_field is None,
@@ -102,11 +102,11 @@ class ScoreOptions(Selection):
             ),
             (
                 self.ids and level in ("line", "word", "region"),
-                f"--ids has no text to find a {level} in. Use --per token or --per document.",
+                f"--per {level} needs text, but --ids reads token ids. Use --per token or --per document.",
             ),
             (
                 self.top is not None and level == "document",
-                "--top is for parts of a document. Add --per token, word, region or line.",
+                "--top needs a record for each part of a document. Add --per token, word, region or line.",
             ),
             (
                 bool(self.top) and level != "token",
@@ -134,15 +134,15 @@ class ScoreOptions(Selection):
             ),
             (
                 self.force and self.resume,
-                "--resume goes on with what is there, --force begins again. Give one of them.",
+                "--resume continues the interrupted run, --force starts again. Give one of them.",
             ),
             (
                 self.processes is not None and self.batch_size not in (None, "auto", 1),
-                "--processes forms batches itself. Leave out --batch-size, or give auto or 1.",
+                "--processes forms batches itself. Leave out --batch-size, or set it to auto or 1.",
             ),
             (
                 self.continuous and self.by_chunks and self.ray is None,
-                "--continuous scores documents one after another. Leave out --processes and auto.",
+                "--continuous scores documents one after another. Leave out --processes and --batch-size auto.",
             ),
             (
                 (self.continuous or corrected) and not alone,
@@ -151,7 +151,7 @@ class ScoreOptions(Selection):
             ),
             (self.ray is not None and self.path is None, "--ray writes a folder. Give it with -o."),
             *(
-                (self.ray is not None and value, f"{option} does not go together with --ray. Leave it out.")
+                (self.ray is not None and value, f"{option} cannot be combined with --ray. Leave out one of them.")
                 for option, value in (("--strict", self.strict), ("--continuous", self.continuous))
             ),
         )
@@ -207,7 +207,7 @@ class ScoreOptions(Selection):
     def format_for(self, output: Path | None) -> Format:
         """Return the format of the records in `output`; None: standard output."""
         if self.kind == "parquet" and output is None:
-            raise click.UsageError("Parquet is a format of files. Give one with -o.")
+            raise click.UsageError("Parquet needs an output file. Name one with -o.")
         if self.as_json or self.kind is not None:
             return self.kind or "jsonl"
         if output is None:
@@ -222,7 +222,9 @@ def format_of_ending(output: Path) -> Format:
         click.UsageError: no format has this ending.
     """
     if output.suffix not in ENDINGS:
-        raise click.UsageError(f"{output}: no format of that ending; use {', '.join(ENDINGS)}, or give --format.")
+        raise click.UsageError(
+            f"{output}: no format has this ending. Use {', '.join(ENDINGS)}, or choose with --format."
+        )
     return ENDINGS[output.suffix]
 
 
@@ -262,7 +264,7 @@ class _Escaped(click.ParamType[str]):
 
 def _one_context(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> str | None:
     if len(names) > 1:
-        raise click.UsageError("--context-field is given twice, but a document has one context. `report` compares two.")
+        raise click.UsageError("--context-field is given twice, but `score` takes one context. `report` compares two.")
     return names[0] if names else None
 
 
@@ -273,25 +275,25 @@ input_options = all_of(
         metavar="NAME",
         multiple=True,
         callback=_one_context,
-        help="With --field: the field with the text that the model reads before the document. It is not scored.",
+        help="With --field: the field with a context, which the model reads before the document without scoring it.",
     ),
     click.option(
         "--keep",
         type=Names(),
         metavar="NAME,NAME",
-        help="With --field: the columns that records repeat; '' for none.  [default: all others of the first row]",
+        help="With --field: columns to repeat in records; '' for none.  [default: all other columns of the first row]",
     ),
     click.option(
         "--continuous",
         is_flag=True,
-        help="Carry memory from each document to the next, in the order given.",
+        help="Carry memory from each document to the next, in the given order.",
     ),
     click.option(
         "--separator",
         cls=Setting,
         type=_Escaped(),
-        help=r"Text between documents with --continuous, and between context and document, unless white space is "
-        r"there. It is read, but not scored.  [default: '\n'; after a context ' ']",
+        help=r"Text to read, without scoring it, between documents with --continuous, and between context and document "
+        r"unless there is white space.  [default: '\n'; after a context ' ']",
     ),
     click.option("--strict", is_flag=True, help="Stop at the first document that cannot be scored."),
 )
@@ -300,28 +302,33 @@ record_options = all_of(
     click.option(
         "--per",
         type=click.Choice(LEVELS),
-        help="Write one record for each document, line, word, region or token; totals go to stderr. Marks | in the "
-        "text separate regions, and are removed.  [default: document]",
+        help="Write one record for each document, line, word, region or token; totals go to stderr. With region, `|` "
+        "in the text separates regions and is removed.  [default: document]",
     ),
     click.option(
         "--format",
         "kind",
         type=click.Choice(RECORD_FORMATS),
-        help="Format of the records.  [default: by the ending of --output; on stdout jsonl, and text for documents]",
+        help="Format of the records.  [default: from the ending of --output; on stdout text for documents, else jsonl]",
     ),
-    click.option("--json", "as_json", is_flag=True, help="The same as --format jsonl; totals on stderr are JSON, too."),
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Write records as --format jsonl does, and totals on stderr as JSON, too.",
+    ),
     click.option(
         "--top",
         type=click.IntRange(0, 10),
         metavar="K",
-        help="Also entropies of the predictions, in bits; with --per token the rank and the K likeliest tokens, too. "
-        "For lines, words and regions K is 0.",
+        help="Add the entropy of each prediction in bits; with --per token also the rank and the K likeliest tokens. "
+        "For lines, words and regions, K must be 0.",
     ),
     click.option(
         "--region-field",
         metavar="NAME",
-        help="With --per region and --field: the field with the regions, as the text with marks, or as the numbers of "
-        "the characters where they begin.",
+        help="With --per region and --field: the field with the regions. It holds the text with marks, or the numbers "
+        "of the characters at which regions begin.",
     ),
     click.option(
         "--punctuation",
@@ -329,29 +336,29 @@ record_options = all_of(
         type=click.Choice(["attached", "apart"]),
         default="attached",
         show_default=True,
-        help="With --per word: whether punctuation before and after a word belongs to it, or is a word of its own.",
+        help="With --per word: attach punctuation to the word that it touches, or make it a word of its own.",
     ),
     click.option(
         "--boundary",
         type=click.Choice(["plain", "corrected"]),
         default="plain",
         show_default=True,
-        help="corrected: also surprisal that includes the end of a word instead of the end of the word before it. "
-        "Takes about five times as long.",
+        help="corrected: also write surprisal that includes the end of the word itself, not the end of the previous "
+        "word. This takes about five times as long.",
     ),
     click.option(
         "--bos",
         metavar="TOKEN|TEXT",
-        help="Let the model read this token before each document, so that the first token has a score, too: a name "
-        r"such as '<eos>', or a text of one token such as '\n'.",
+        help="Token to read before each document, so that the first token has a score, too: a name such as '<eos>', or "
+        r"a text of one token such as '\n'.",
     ),
 )
 
 output_options = all_of(
     click.option(
-        "-o", "--output", type=_OutputPlace(), metavar="FILE", help="Write to FILE, which appears when it is complete."
+        "-o", "--output", type=_OutputPlace(), metavar="FILE", help="Write to FILE; it appears when it is complete."
     ),
-    click.option("--force", is_flag=True, help="Replace FILE, or the rest of an interrupted run."),
+    click.option("--force", is_flag=True, help="Replace FILE, or what an interrupted run left."),
     click.option("--resume", is_flag=True, help="Continue an interrupted run; the output is the same, byte for byte."),
     click.option(
         "--save-every",
@@ -360,7 +367,7 @@ output_options = all_of(
         metavar="NUMBER",
         default=10.0,
         show_default=True,
-        help="Seconds between two saved states, from which --resume continues a run with --output.",
+        help="Seconds between saved states, from which --resume continues.",
     ),
     quiet_option,
 )
@@ -370,14 +377,14 @@ sharing_options = all_of(
         "--batch-size",
         type=_Batch(),
         metavar="N|auto",
-        help="Documents at a time; 'auto' forms batches of documents of similar lengths.  [default: 1; auto with "
+        help="Documents that run at the same time; 'auto' forms batches of similar lengths.  [default: 1; auto with "
         "--processes]",
     ),
     click.option(
         "--processes",
         type=click.IntRange(1),
         metavar="N",
-        help="Share the documents between N processes, each with one thread unless --threads says more. The output is "
+        help="Divide the documents among N processes, each with one thread unless --threads sets more. The output is "
         "the same for any N.",
     ),
     click.option(
@@ -385,7 +392,7 @@ sharing_options = all_of(
         is_flag=False,
         flag_value=HERE,
         metavar="[ADDRESS]",
-        help="Share the files between the machines of a Ray cluster, or without ADDRESS the CPUs of this one. FILES "
-        "and --output, which is a folder, may be addresses such as s3://bucket/texts.",
+        help="Divide the files among the machines of a Ray cluster or, without ADDRESS, the CPUs of this machine. "
+        "FILES and --output, which is a folder, may be addresses such as s3://bucket/texts.",
     ),
 )

@@ -23,12 +23,12 @@ __all__ = ["serve"]
 @click.command(
     cls=LongCommand,
     examples=(
-        ("xlexport serve bundle", "Serve a bundle at http://127.0.0.1:8000/v1 for this machine only."),
+        ("xlexport serve bundle", "Serve a bundle at http://127.0.0.1:8000/v1, to this machine only."),
         (
             "xlexport serve small.bundle large.bundle --batch-size 16",
-            "Serve two bundles, by the names of their folders.",
+            "Serve two bundles under the names of their folders.",
         ),
-        ("xlexport serve bundle --host 0.0.0.0 --api-key SECRET", "Serve everybody who has the key."),
+        ("xlexport serve bundle --host 0.0.0.0 --api-key SECRET", "Serve everyone who has the key."),
     ),
 )
 @click.argument("bundles", nargs=-1, required=True, type=PATH)
@@ -36,21 +36,27 @@ __all__ = ["serve"]
     "Server",
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
     click.option(
-        "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 takes a free one."
+        "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 takes any free port."
     ),
     click.option(
         "--api-key",
         "keys",
         multiple=True,
         envvar="XLEXPORT_API_KEY",
-        help="Key that requests need; may be given several times. Other users of this machine can see options, so "
-        "rather set the environment variable XLEXPORT_API_KEY.",
+        help="Key that requests must send. Repeatable. Other users of this machine can see options: better set the "
+        "environment variable XLEXPORT_API_KEY.",
     ),
     click.option(
         "--prefix",
-        help=r"Token that clients of /tokenizer_info put before a document.  [default: a newline, or <eos> …]",
+        help=r"Token that /tokenizer_info tells clients to put before a document.  [default: a newline, or <eos> …]",
     ),
-    click.option("--grace", type=click.IntRange(0), default=30, show_default=True, help="Seconds to finish requests."),
+    click.option(
+        "--grace",
+        type=click.IntRange(0),
+        default=30,
+        show_default=True,
+        help="Seconds in which open requests may finish after Ctrl-C.",
+    ),
 )
 @headed(
     "Limits",
@@ -59,40 +65,49 @@ __all__ = ["serve"]
         type=click.IntRange(1),
         default=8,
         show_default=True,
-        help="Requests that run in turns, for each bundle.",
+        help="Requests of one bundle that run at the same time, in turns.",
     ),
     click.option(
         "--shared-steps",
         is_flag=True,
-        help="Run requests in shared steps: faster with large models, but other requests change scores by rounding.",
+        help="Run requests in shared steps: faster for large models, but scores then depend on other requests by "
+        "rounding.",
     ),
-    click.option("--max-requests", type=click.IntRange(1), help="Requests at a time; others get 429.  [default: 128]"),
-    click.option("--max-tokens", type=click.IntRange(1), help="Tokens that a request may read.  [default: 8,000,000]"),
-    click.option("--max-new-tokens", type=click.IntRange(1), help="Tokens that it may draw.  [default: 65,536]"),
-    click.option("--max-body", type=click.IntRange(1), metavar="MB", help="Size of a request.  [default: 32]"),
+    click.option(
+        "--max-requests",
+        type=click.IntRange(1),
+        help="Most requests at the same time; others get status 429.  [default: 128]",
+    ),
+    click.option(
+        "--max-tokens", type=click.IntRange(1), help="Most tokens that a request may read.  [default: 8,000,000]"
+    ),
+    click.option(
+        "--max-new-tokens", type=click.IntRange(1), help="Most tokens that a request may draw.  [default: 65,536]"
+    ),
+    click.option("--max-body", type=click.IntRange(1), metavar="MB", help="Largest body of a request.  [default: 32]"),
     click.option(
         "--request-timeout",
         type=click.FloatRange(0, min_open=True),
         metavar="SECONDS",
-        help="Longest request.  [default: 3600]",
+        help="Longest duration of a request.  [default: 3600]",
     ),
     click.option(
-        "--request-memory", type=click.IntRange(1), metavar="MB", help="Memory of requests at a time.  [default: 1,000]"
+        "--request-memory", type=click.IntRange(1), metavar="MB", help="Most memory of all requests.  [default: 1,000]"
     ),
-    click.option("--sessions", type=click.IntRange(0), help="Sessions at a time.  [default: 1,000]"),
+    click.option("--sessions", type=click.IntRange(0), help="Most sessions at the same time.  [default: 1,000]"),
     click.option(
-        "--session-memory", type=click.IntRange(0), metavar="MB", help="Memory of sessions.  [default: 1,000]"
+        "--session-memory", type=click.IntRange(0), metavar="MB", help="Most memory of all sessions.  [default: 1,000]"
     ),
     click.option(
         "--session-ttl",
         type=click.FloatRange(0, min_open=True),
         metavar="SECONDS",
-        help="How long a session may be idle.  [default: 3600]",
+        help="Idle time after which a session expires.  [default: 3600]",
     ),
 )
 @headed(
     "Output",
-    click.option("--json", "as_json", is_flag=True, help="Print one object when requests are answered."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the server is ready."),
     quiet_option,
 )
 @headed("Model settings", document_options)
@@ -121,8 +136,8 @@ def serve(
 ) -> None:
     """Answer HTTP requests for scores and continuations with BUNDLES.
 
-    The routes are those of OpenAI's completions, and sessions: documents of any length that grow from request to
-    request. docs/serving.md lists all of them. Needs the extra `serve`.
+    The routes are OpenAI's completions, and sessions: documents of any length to which requests append. docs/serving.md
+    lists all routes. Needs the extra `serve`.
     """
     require("serve")
     from xlexport.bundles import open_bundle
@@ -159,7 +174,7 @@ def serve(
         url = f"http://{address}:{listening.getsockname()[1]}/v1"
         names = [model.name for model in models.all]
         if not keys and not _is_loopback(host):
-            tell_problem(f"Warning: everybody who can reach {host} may use this server; set XLEXPORT_API_KEY.")
+            tell_problem(f"Warning: everyone who can reach {host} can use this server. Set XLEXPORT_API_KEY.")
 
         def ready() -> None:
             if as_json:

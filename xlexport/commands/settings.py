@@ -63,7 +63,7 @@ def set_options() -> list[click.Parameter]:
             is_eager=True,
             expose_value=False,
             callback=_check_names,
-            help="A setting of --help-settings; may be given several times.",
+            help="Set one of the settings that --help-settings lists. Repeatable.",
         ),
         click.Option(
             ["--help-settings"],
@@ -71,7 +71,7 @@ def set_options() -> list[click.Parameter]:
             is_eager=True,
             expose_value=False,
             callback=_show_settings,
-            help="List the settings of --set, and exit.",
+            help="List the settings for --set, and exit.",
         ),
     ]
     for option in options:

@@ -69,11 +69,14 @@ def model_config(
 @click.command(
     cls=LongCommand,
     examples=(
-        ("xlexport train book.txt --valid other.txt -o run", "Train, and report bits per byte of held-out text."),
-        ("xlexport train -o run --resume --steps 20000", "Go on, and further than before."),
+        (
+            "xlexport train book.txt --valid other.txt -o run",
+            "Train on a text, and report bits per byte of a held-out one.",
+        ),
+        ("xlexport train -o run --resume --steps 20000", "Continue the run up to 20,000 steps."),
         (
             "xlexport train data -o run --settings run.toml --set model.pre_lnorm=true",
-            "Prepared data, a recipe.",
+            "Train on prepared data with a recipe.",
         ),
     ),
 )
@@ -83,14 +86,19 @@ def model_config(
     click.option(
         "-o", "--output", required=True, type=PATH, metavar="FOLDER", help="Folder for checkpoint.pt and log.jsonl."
     ),
-    click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times."),
-    click.option("--resume", is_flag=True, help="Go on with the run in --output; more --steps lead it further."),
+    click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text. Repeatable."),
+    click.option("--resume", is_flag=True, help="Continue the run in --output; a larger --steps extends it."),
     quiet_option,
 )
 @headed(
     "Curves",
-    click.option("--plot", type=OUTPUT, metavar="FILE", help="Draw the curves into a .png or .svg at the end."),
-    click.option("--tensorboard", type=PATH, metavar="FOLDER", help="Write the curves for TensorBoard, too."),
+    click.option(
+        "--plot",
+        type=OUTPUT,
+        metavar="FILE",
+        help="Draw the curves into a .png or .svg file at the end. Needs matplotlib.",
+    ),
+    click.option("--tensorboard", type=PATH, metavar="FOLDER", help="Also write the curves for TensorBoard."),
 )
 @headed(
     "Settings",
@@ -102,7 +110,7 @@ def model_config(
         is_eager=True,
         expose_value=False,
         callback=read_recipe,
-        help="A recipe in TOML; the command line takes the place of its settings.",
+        help="Recipe in TOML; options on the command line override it.",
     ),
 )
 @setting_options()
@@ -118,7 +126,8 @@ def train(
 ) -> int:
     """Train a language model on text FILES, as bytes, on a folder of `xlexport prepare`, or on photographs.
 
-    Ctrl-C saves, --resume goes on. `torchrun -m xlexport train …` trains one model in several processes.
+    Ctrl-C saves the run, and --resume continues it. `torchrun -m xlexport train …` trains one model in several
+    processes.
     """
     model = {name: values[name] for name in MODEL if is_given(name)}
     training = {name: values[name] for name in TRAINING if is_given(name)}
@@ -141,8 +150,8 @@ def train(
     data = read_prepared(files[0]) if len(files) == 1 and is_prepared(files[0]) else None
     if data is not None and (unknown := data.files_without_digest):
         tell(
-            f"{files[0]}: an earlier version prepared it, without digests of {', '.join(unknown)}, so changes of these "
-            "files are not noticed. New data has them: xlexport prepare."
+            f"{files[0]}: an earlier version prepared it, without digests of {', '.join(unknown)}, so `train` "
+            "cannot notice changes of these files. To add digests, run xlexport prepare again."
         )
     if not resume:
         training_config = TrainingConfig(**training)
@@ -150,7 +159,7 @@ def train(
         check_task(config, training_config)
         if config.position_limit is not None and (architecture, training_config.task) == ("reformer", "bytes"):
             tell(
-                f"positions end after {config.position_limit:,} tokens, so longer documents need --restart. "
+                f"the model has {config.position_limit:,} positions, so longer documents will need --restart. "
                 "--set model.position=rotary has no limit."
             )
     is_first = _is_first()
@@ -258,7 +267,7 @@ def _resumed(
     files: tuple[Path, ...],
     valid_files: tuple[Path, ...],
 ) -> tuple[ModelConfig, TrainingConfig, tuple[Path, ...], tuple[Path, ...]]:
-    """Return what the run in `out_dir` was started with; options of this command line take the place of its own.
+    """Return configurations and files of the run in `out_dir`; options of this command line override them.
 
     Raises:
         ConfigError: the options contradict each other.

@@ -10,7 +10,7 @@
     [training]
     steps = 10000
 
-All are fields of `TrainingConfig` and of the configurations of models, and whatever these fields declare.
+Every setting is a field of `TrainingConfig` or of a model's configuration; the field declares its help and limits.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ __all__ = ["translate"]
 @click.argument("file", type=DOCUMENT)
 @headed(
     "Search",
-    click.option("--beams", type=int, default=1, show_default=True, help="Beginnings that are kept; 1 is greedy."),
+    click.option("--beams", type=int, default=1, show_default=True, help="Width of the beam search; 1 is greedy."),
     click.option(
         "--length-penalty",
         type=float,
@@ -27,12 +27,22 @@ __all__ = ["translate"]
         show_default=True,
         help="Exponent of the length penalty of Wu et al. 2016; 0 compares log-probabilities.",
     ),
-    click.option("-n", "--max-tokens", type=int, help="Most tokens of a text, its end included.  [default: all]"),
+    click.option(
+        "-n",
+        "--max-tokens",
+        type=int,
+        help="Most tokens of an output, including its end.  [default: the model's limit]",
+    ),
 )
-@headed("Output", click.option("--json", "as_json", is_flag=True, help="Print an object for each line, with nats."))
+@headed(
+    "Output",
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each line, with its nats."),
+)
 @headed(
     "Device",
-    click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True, help="Lines at a time."),
+    click.option(
+        "--batch-size", type=click.IntRange(1), default=16, show_default=True, help="Lines that run at the same time."
+    ),
     device_option,
     threads_option,
     timeout_option,
@@ -49,7 +59,7 @@ def translate(
     threads: int | None,
     step_timeout: float | None,
 ) -> None:
-    """Turn each line of FILE into another with BUNDLE, an encoder-decoder. Needs no PyTorch."""
+    """Translate each line of FILE with BUNDLE, an encoder-decoder. Needs no PyTorch."""
     import xlruntime
 
     options = xlruntime.SearchOptions(beams, length_penalty, max_tokens)

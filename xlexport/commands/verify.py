@@ -60,7 +60,7 @@ def verify(
     from xlexport.bundles import open_any_bundle, recorded_options
     from xlexport.verification import default_segments
     from xlexport.verification import verify as compare
-    from xlexport.verification.walked_text import verify_ids
+    from xlexport.verification.text import verify_ids
 
     model = open_any_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH
 from xlexport.terminal import tell
 
@@ -17,38 +18,51 @@ __all__ = ["web"]
 PORT = 8000
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport web bundle --serve", "Try the page in a browser on this machine."),
+        ("xlexport web bundle -o site", "Write the site for a file server."),
+        ("xlexport web bundle -o site --title Shakespeare --force", "Write it again, with a title of your own."),
+    ),
+)
 @click.argument("bundle", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="SITE", help="Folder to write. Needed unless --serve is given.")
-@click.option("--force", is_flag=True, help="Replace an existing site.")
-@click.option("--title", help="Title of the page.")
-@click.option(
-    "--runtime",
-    type=PATH,
-    metavar="FOLDER",
-    help="Folder with the npm packages xlruntime and onnxruntime-web.  [default: a clone's runtime/js, or the Python "
-    "package xlexport-web]",
+@headed(
+    "Output",
+    click.option("-o", "--output", type=PATH, metavar="SITE", help="Folder to write. Optional with --serve."),
+    click.option("--force", is_flag=True, help="Replace an existing site."),
+    click.option("--title", help="Title of the page."),
+    click.option(
+        "--runtime",
+        type=PATH,
+        metavar="FOLDER",
+        help="Folder with the npm packages xlruntime and onnxruntime-web.  [default: a clone's runtime/js, or the "
+        "Python package xlexport-web]",
+    ),
 )
-@click.option(
-    "--serve", is_flag=True, help="Serve the site to this machine until Ctrl-C, with the headers for threads."
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=PORT,
-    show_default=True,
-    help="Port of --serve; 0 takes a free one.",
+@headed(
+    "Server",
+    click.option(
+        "--serve", is_flag=True, help="Serve the site to this machine until Ctrl-C, with the headers for threads."
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=PORT,
+        show_default=True,
+        help="Port of --serve; 0 takes any free port.",
+    ),
 )
 def web(
     bundle: Path, output: Path | None, force: bool, title: str | None, runtime: Path | None, serve: bool, port: int
 ) -> None:
-    """Write a static site: a page on which BUNDLE colours text while somebody writes it.
+    """Write a static site: a page on which BUNDLE colours text while you write it.
 
-    The model runs in the browser. The site needs a file server, and no network besides it. Its JavaScript is a package
-    of its own: pip install ./runtime/js in a clone of xlexport. Example: xlexport web bundle --serve tries the page.
+    The model runs in the browser. The site needs a file server, but no other network access. Its JavaScript is a
+    separate package: run pip install ./runtime/js in a clone of xlexport.
     """
     if output is None and not serve:
-        raise click.UsageError("Give -o SITE, or --serve to try the page.")
+        raise click.UsageError("Nothing to do. Give -o SITE to write the site, or --serve to try the page.")
     from xlexport.web.site import write_site
 
     with _folder(output) as site:
@@ -62,7 +76,7 @@ def web(
 
 @contextlib.contextmanager
 def _folder(output: Path | None) -> Iterator[Path]:
-    """Yield the folder of the site; without an output a temporary one."""
+    """Yield the folder of the site; without an output, a temporary one."""
     if output is not None:
         yield output
         return

@@ -22,7 +22,7 @@ __all__ = ["OPSET", "export_onnx"]
 
 OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators are not needed
 IR_VERSION = 10
-HINT = "Install the torch of constraints.txt if yours is another; else report this with the model's configuration."
+HINT = "Install the version of torch in constraints.txt. If you have it, report this with the model's configuration."
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 
 

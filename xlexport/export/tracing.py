@@ -19,7 +19,7 @@ __all__ = ["USE_ONNX", "free_axes", "quiet", "tracing"]
 LARGEST = 2**30  # of a free axis
 SHORT = ("batch", "segment", "sources", "source_tokens", "source")  # axes that may have size one
 ONE_MORE = " + 1"  # ending of the name of an axis that is one longer than the size before it
-USE_ONNX = "Convert with --to onnx, and report this with the model's configuration."
+USE_ONNX = "Convert with --to onnx instead, and report this with the model's configuration."
 
 
 def free_axes(step: Step) -> tuple[dict[int, Any] | None, ...]:

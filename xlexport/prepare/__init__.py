@@ -1,1 +1,1 @@
-"""What `xlexport prepare` does: texts to token ids in shards, with the vocabulary that made them."""
+"""Convert texts to token ids in shards, and write them with their vocabulary (`xlexport prepare`)."""

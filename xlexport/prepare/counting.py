@@ -19,7 +19,7 @@ _Entry = tuple[str, int, int]
 
 
 class SymbolCounts:
-    """How often each symbol occurs, exactly.
+    """Exact counts of symbols.
 
     A text of gigabytes has millions of words that are rare. If too many are in memory, all counts move to a file,
     sorted by symbol, and counting begins again. The files are merged in the end.

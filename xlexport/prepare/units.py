@@ -34,7 +34,7 @@ LONGEST_LINE = 1 << 16  # characters; a longer line may be cut
 
 @dataclass(frozen=True)
 class PreparedTokenizer:
-    """A tokenizer, and what a manifest and a checkpoint need to know of it.
+    """A tokenizer, and its properties that a manifest and a checkpoint record.
 
     Attributes:
         unit: what a token is, for people.
@@ -94,7 +94,7 @@ def counted(
                 lowered = text.lower() if lower_case else text
                 counts.update(lowered.split() if words else lowered)
         symbols = counts.most_common(min_count, max_size)
-    special = [name for name, wanted in ((EOS, words), (UNK, UNK not in symbols)) if wanted and name not in symbols]
+    special = [name for name, needed in ((EOS, words), (UNK, UNK not in symbols)) if needed and name not in symbols]
     line_end = EOS if words else None
     vocabulary = Vocabulary(
         "words" if words else "characters", (*special, *symbols), unk=UNK, line_end=line_end, lower_case=lower_case
@@ -219,7 +219,7 @@ def given(path: Path, vocab_style: str | None = None) -> PreparedTokenizer:
         return _of_vocabulary(read_vocabulary(path, vocab_style))
     if vocab_style is not None:
         raise XlexportError(
-            f"{path}: of the {kind} library, but --vocab-style is for vocabularies.", hint="Leave it out."
+            f"{path}: a tokenizer of the {kind} library, but --vocab-style is for vocabularies.", hint="Leave it out."
         )
     require(None, kind)
     return _of_library(path, kind)

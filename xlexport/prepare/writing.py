@@ -29,7 +29,7 @@ SMALL_VOCABULARY = 10_000  # which needs no clusters
 
 @dataclass(frozen=True)
 class PreparedSummary:
-    """What was written.
+    """The summary of the written data.
 
     Attributes:
         unit: what a token is.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from xlexport.errors import QuantizationError
 from xlexport.sample import sample_text, sample_text_name
 from xlexport.scoring.documents import ids_of_words
-from xlexport.verification.walked_text import WalkedText, default_text
+from xlexport.verification.text import VerificationText, default_text
 from xlruntime.bundle import Tokenizer
 from xlruntime.documents import Document, check_ids
 from xlruntime.documents import Tokenizer as TextTokenizer
@@ -76,7 +76,7 @@ def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = Fals
         raise FileNotFoundError(f"{'; '.join(missing)}. Give text files.")
 
 
-def require_default_text(tokenizer: Tokenizer, reader: TextTokenizer) -> WalkedText:
+def require_default_text(tokenizer: Tokenizer, reader: TextTokenizer) -> VerificationText:
     """Return the default text.
 
     Raises:

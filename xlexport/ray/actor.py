@@ -1,4 +1,4 @@
-"""The actors of a cluster: each opens the bundle once, and scores documents. Nothing of Ray is imported here."""
+"""The actors of a cluster: each opens the bundle once, and scores documents. This module does not import Ray."""
 
 from __future__ import annotations
 

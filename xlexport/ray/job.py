@@ -48,7 +48,7 @@ PART_NAME = re.compile(r"part-(\d+)-(\d+)\.(?:parquet|jsonl)")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a run works.
+    """The cluster and the processes of a run.
 
     Attributes:
         address: of a cluster, as `ray.init` takes it; None: this machine.
@@ -192,7 +192,7 @@ def _begun(
         raise OutputExistsError(f"{output.uri}: a folder that no run has written.", hint="Give another path.")
     if names and not (resume or force):
         raise OutputExistsError(
-            f"{output.uri}: of another run.", hint="Go on with --resume, or begin again with --force."
+            f"{output.uri}: of another run.", hint="Continue with --resume, or start again with --force."
         )
     done: dict[int, list[int]] = defaultdict(list)
     parts = {name: match for name in names if (match := PART_NAME.fullmatch(name))}
@@ -201,7 +201,7 @@ def _begun(
             before = json.loads(output.at(RUN).read())
         except ValueError as error:
             raise ResumeError(
-                f"{output.uri}/{RUN}: damaged ({first_line(error)}).", hint="Begin again with --force."
+                f"{output.uri}/{RUN}: damaged ({first_line(error)}).", hint="Start again with --force."
             ) from error
         inputs = {"inputs": before.pop("inputs", None)}
         differences = changes(before, {name: value for name, value in run.items() if name != "inputs"})
@@ -210,7 +210,7 @@ def _begun(
         if differences:
             raise ResumeError(
                 f"{output.uri}: of another run: {'; '.join(differences)}.",
-                hint="Give what it began with, or begin again with --force.",
+                hint="Give the files and options of that run, or start again with --force.",
             )
         for match in parts.values():
             done[int(match[1])].append(int(match[2]))
@@ -243,9 +243,9 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
 
         def read(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             for item in batch["item"]:
-                known = set(item["done"])
+                finished = set(item["done"])
                 for part in parts_of(item["file"], reading, part_bytes):
-                    if part.number not in known:
+                    if part.number not in finished:
                         yield {"part": [part]}
 
         items_of_files = ray.data.from_items(
@@ -270,7 +270,7 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
                 yield dict(row)
     except ray.exceptions.RayError as error:
         raise WorkerError(
-            f"{work.output}: the cluster ended the run ({first_line(error)[:300]}).", hint="Go on with --resume."
+            f"{work.output}: the cluster ended the run ({first_line(error)[:300]}).", hint="Continue with --resume."
         ) from error
     finally:
         context.target_max_block_size, context.enable_progress_bars = before
@@ -399,7 +399,7 @@ def score_dataset(
 
     requested = options or RunOptions(batch_size="auto")
     if requested.continuous or requested.strict:
-        raise ArgumentError("continuous and strict are for documents in order, but a dataset has none.")
+        raise ArgumentError("continuous and strict need documents in order, but a dataset has no order.")
     cut = "marks" if requested.per == "region" else requested.reading.cut
     reading = replace(requested.reading, field=field, id_field=id_field, keep=keep, cut=cut)
     run_options = replace(requested, kind="jsonl", reading=reading, by_chunks=True)

@@ -1,4 +1,4 @@
-"""Files on local disks and in object stores, through pyarrow's file systems, and the parts that they are divided into.
+"""Read files on local disks and in object stores through pyarrow, and divide them into parts.
 
 A part is what is scored, written and, after an interruption, skipped.
 """
@@ -141,7 +141,9 @@ class File:
         """
         status = Place(self.uri).status
         if status.type.name == "NotFound":
-            raise TextError(f"{self.name}: no such file.", hint="Check the path; all machines must see it.")
+            raise TextError(
+                f"{self.name}: no such file.", hint="Check the path; all machines of the cluster must see it."
+            )
         return [self.uri, status.size, str(status.mtime)]
 
     def rows(self, reading: Reading) -> Iterator[Row]:

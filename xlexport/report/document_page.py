@@ -1,4 +1,4 @@
-"""One HTML page about one document: its text coloured by surprisal, with everything the page needs inside it."""
+"""Write one self-contained HTML page about one document: its text coloured by surprisal."""
 
 from __future__ import annotations
 

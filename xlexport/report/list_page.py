@@ -1,4 +1,4 @@
-"""One HTML page about several documents, or about two sides of them: a list, in which each opens its text by word."""
+"""Write one HTML page about several documents, or two sides of them: a list that opens each text by word."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ListReport:
-    """Everything that a page of several documents shows.
+    """The content of a page of several documents.
 
     Attributes:
         rows: documents in order; left out ones say why.
@@ -90,7 +90,7 @@ class ListReport:
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences about what the scores depend on, and what has none."""
+        """Sentences about the settings that scores depend on, and about text without a score."""
         sentences: list[str] = []
         for side in self.sides:
             sentences += [caveat for caveat in caveats(side.settings, side.model.tokenizer) if caveat not in sentences]

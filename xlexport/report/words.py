@@ -188,7 +188,7 @@ def score_words(
     """
     if model.tokenizer.vocab_size is None:
         raise TextError(
-            f"{model.folder}: a bundle without a tokenizer, so it scores token ids, which have no words.",
+            f"{model.folder}: a bundle without a tokenizer: it scores token ids, which have no words.",
             hint="Convert its checkpoint again with --tokenizer.",
         )
     texts = (document.document(side) for document in documents)

@@ -32,7 +32,7 @@ Chunk = Iterable[tuple[Input, Document]]
 
 @dataclass(frozen=True)
 class Job:
-    """A run as each of its processes needs it.
+    """The description of a run that each of its processes needs.
 
     Attributes:
         bundle: the folder of the bundle; runtime: arguments of `open_bundle`.

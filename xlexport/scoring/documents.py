@@ -1,4 +1,4 @@
-"""Documents from files of text or token ids, and from rows of tables. A document opens at its turn.
+"""Read documents from files of text or token ids, and from rows of tables. A document opens at its turn.
 
 A document that cannot be read fails only then, as part of the scoring, so the caller can continue with the next one.
 """

@@ -1,4 +1,4 @@
-"""Find the inputs that arguments name (files, folders, patterns, standard input), and open them, unpacked if needed."""
+"""Find the inputs that arguments name (files, folders, patterns, standard input), and open and unpack them."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ class Input:
 
     @property
     def repeatable(self) -> bool:
-        """Whether it can be read again, unlike a pipe."""
+        """Whether the input can be read again, unlike a pipe."""
         return self.path is not None and (os.path.isfile(self.path) or not os.path.exists(self.path))
 
     @property
     def size(self) -> int | None:
-        """Bytes of its text, unpacked; None if only reading it would show."""
+        """Size of the unpacked text in bytes; None if only reading would show it."""
         if self.path is None or not os.path.isfile(self.path):
             return None
         try:
@@ -165,12 +165,12 @@ def find_inputs(
         else:
             inputs.append(Input(name, argument))
     if include and not any(os.path.isdir(path) or glob.has_magic(str(path)) for path in arguments):
-        tell("--include selects files in folders and patterns; files that are named are all taken")
+        tell("--include has no effect: it selects files in folders and patterns, and FILES has neither.")
     tables = [entry.name for entry in inputs if entry.row_format != "json"]
     if tables and reading.field is None and not reading.ids:
         tell(f"{listed(tables)}: read as text. For a document in each row, name its column with --field.")
     if not inputs:
-        hint = "Check the paths, or choose other files with --include."
+        hint = "Check the paths, or select other files with --include."
         raise nothing_in([str(argument) for argument in arguments], f"files{named}", hint)
     return inputs
 
@@ -264,9 +264,9 @@ def digest_inputs(inputs: Sequence[Input]) -> dict[str, Any]:
 def extent(inputs: Sequence[Input], reading: Reading) -> tuple[int | None, int | None]:
     """Return the number of documents in inputs, and the bytes of their text; None if only reading shows it."""
     sizes = [entry.size for entry in inputs]
-    known = [size for size in sizes if size is not None]
-    of_text = len(known) == len(sizes) and not reading.ids  # offsets in a file of ids do not count bytes
-    return len(inputs) if reading.field is None else None, sum(known) if of_text else None
+    known_sizes = [size for size in sizes if size is not None]
+    of_text = len(known_sizes) == len(sizes) and not reading.ids  # offsets in a file of ids do not count bytes
+    return len(inputs) if reading.field is None else None, sum(known_sizes) if of_text else None
 
 
 class TextSource(io.RawIOBase):
@@ -389,7 +389,7 @@ def unpacked(file: Any, name: str, packed: bool, binary: bool) -> BinaryIO:
 
 
 def _check_text(beginning: bytes, name: str) -> None:
-    """Refuse a file that is not a text in UTF-8, also for bundles that read bytes."""
+    """Refuse a file that is not UTF-8 text, also for bundles that read bytes."""
     for mark, encoding in OTHER_ENCODINGS.items():
         if beginning.startswith(mark):
             raise TextError(

@@ -15,7 +15,7 @@ from xlexport.errors import OutputExistsError, ResumeError
 
 __all__ = ["HINT", "PartialFile"]
 
-HINT = "Begin again with --force."
+HINT = "Start again with --force."
 LEAVE_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # and never wait for the other end of a pipe
 
 
@@ -39,7 +39,7 @@ class PartialFile:
 
     @property
     def position(self) -> int:
-        """Bytes written."""
+        """Number of bytes written so far."""
         return int(self._file.tell())
 
     def check(self, force: bool, resume: bool) -> None:
@@ -57,12 +57,12 @@ class PartialFile:
         if self.partial.exists() and not (force or resume):
             raise OutputExistsError(
                 f"{self.partial}: of a run that was interrupted.",
-                hint="Go on with --resume, or begin again with --force.",
+                hint="Continue with --resume, or start again with --force.",
             )
         check_file(self.path, force or resume)
 
     def open(self, keep: int | None = None) -> None:
-        """Begin to write, from the start or after the first `keep` bytes that an earlier run has left.
+        """Begin to write from the start, or after the first `keep` bytes of an earlier run.
 
         Raises:
             ResumeError: FILE.partial has fewer bytes.

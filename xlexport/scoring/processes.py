@@ -1,4 +1,4 @@
-"""Several processes that score the chunks of a run; their messages come in the order of the chunks."""
+"""Score the chunks of a run in several processes; their messages arrive in the order of the chunks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _NoChunk:
 
 @dataclass(frozen=True)
 class _Failed:
-    """The answer if a worker cannot go on."""
+    """The answer if a worker cannot continue."""
 
     error: Exception
 
@@ -129,8 +129,8 @@ def _received(worker: _Worker) -> bytes:
     except (EOFError, OSError):
         worker.process.join(PATIENCE)
         raise WorkerError(
-            f"a process that scored documents ended {_how(worker.process.exitcode)}, expected it to go on.",
-            hint="Go on with --resume if there is an output file; with fewer --processes if memory ran out.",
+            f"a process that scored documents ended {_how(worker.process.exitcode)} before its work was done.",
+            hint="Continue with --resume if there is an output file. If memory ran out, use fewer --processes.",
         ) from None
 
 

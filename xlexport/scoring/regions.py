@@ -1,4 +1,4 @@
-"""Where the units of a text begin if white space alone does not say it.
+"""Find the beginnings of units of a text that white space alone does not show.
 
 Regions, such as the parts that readers see one after another, are marked by `|` or given in another field. Punctuation
 around words may be apart. Each unit includes the white space before it, and the last one also that after it.
@@ -29,7 +29,7 @@ __all__ = ["MARK", "CutSource", "marked_regions", "punctuation_apart", "regions_
 
 MARK = b"|"
 WORD = re.compile(rb"[^%s]+" % re.escape(SPACES))
-HINT = f"Give regions separated by {MARK.decode()}, or the numbers of the characters where regions begin, from 0."
+HINT = f"Separate regions by {MARK.decode()}, or give the numbers of the characters at which regions begin, from 0."
 
 
 def marked_regions(raw: bytes, name: str) -> tuple[bytes, list[int]]:
@@ -137,7 +137,7 @@ def _punctuation() -> str:
 
 
 class CutSource(TextSource):
-    """A document that is read whole, because its text says where its units begin; it has no marks any more."""
+    """A document that is read whole, because its text marks its units; the marks are removed."""
 
     def __init__(
         self,

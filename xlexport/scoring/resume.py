@@ -1,4 +1,4 @@
-"""The state from which an interrupted run continues.
+"""Save the state from which an interrupted run continues, and read it.
 
 FILE.partial.state identifies the run. It says how much of FILE.partial belongs to the state, how many chunks are done,
 and holds everything that is needed to write the rest of the chunk in work byte for byte.
@@ -102,7 +102,7 @@ class SavedRun:
         if differences := changes(fields["run"], self._run):
             raise ResumeError(
                 f"{output.partial}: of another run: {'; '.join(differences)}.",
-                hint="Give what it began with, or begin again with --force.",
+                hint="Give the files and options of that run, or start again with --force.",
             )
         state = None if fields["chunk"] is None else ChunkState(fields["chunk"], arrays)
         return Saved(fields["position"], Totals(**fields["totals"]), fields["chunks"], state)

@@ -30,7 +30,7 @@ MOST_REPORTED_ERRORS = 5  # from one file of rows; further errors are only count
 
 
 class Output(Protocol):
-    """Where records go."""
+    """The destination of records."""
 
     def write(self, raw: bytes) -> None:
         """Add records."""
@@ -43,7 +43,7 @@ class Reporter(Protocol):
         """Show a line."""
 
     def fail(self, document: str, error: Exception) -> None:
-        """Show why a document has no score."""
+        """Report why a document has no score."""
 
     def total(self, fields: Mapping[str, Any]) -> None:
         """Show the total of a document, if the records describe its parts."""
@@ -135,7 +135,7 @@ def _messages_here(
 
 
 def _open(file: PartialFile, saved: Saved | None, reporter: Reporter) -> None:
-    """Open the output after what belongs to a state, and say so."""
+    """Open the output after the bytes that belong to a state, and report it."""
     file.open(keep=None if saved is None else saved.position)
     if saved is not None:
         finished = saved.totals.documents + saved.totals.failed

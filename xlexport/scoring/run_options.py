@@ -99,6 +99,6 @@ def bos_token(text: str, tokenizer: Tokenizer) -> int:
 
 
 def _no_token(text: str, why: str, tokenizer: Tokenizer) -> OptionError:
-    known = next((name for name in USUAL if tokenizer.id_of(name) is not None), None)
-    example = r"--bos '\n'" if known is None else f"--bos {named(known)}"
+    name = next((name for name in USUAL if tokenizer.id_of(name) is not None), None)
+    example = r"--bos '\n'" if name is None else f"--bos {named(name)}"
     return OptionError(f"--bos {named(text)}: {why}.", hint=f"Give one token, for instance {example}.")

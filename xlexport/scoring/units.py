@@ -77,7 +77,7 @@ class Unit:
 
     @property
     def complete(self) -> bool:
-        """Whether it has tokens and all of them have a score; only then its sums mean something."""
+        """Whether the unit has tokens and all have a score; otherwise its sums are meaningless."""
         return 0 < self.scored_tokens == self.tokens
 
     def add(self, other: Unit) -> None:

@@ -1,4 +1,4 @@
-"""The application: its routes, what surrounds every request, and what is opened and closed with the server."""
+"""The application: its routes, the checks around every request, and the resources of the server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_app(
     """Return the application that serves these bundles.
 
     Args:
-        keys: keys of which a request needs one; none: everybody may use it.
+        keys: keys of which a request needs one; if there are none, everyone may use the server.
         hosts: names of the server besides `localhost`; without keys it has no others.
     """
     limits = limits or ServeLimits()
@@ -148,7 +148,7 @@ class _ModelRoutes:
 
 
 class _Frame:
-    """What surrounds every request: key or host, the limit of requests, errors as answers, the log and the metrics."""
+    """The checks around every request: key or host, limits, errors as answers, log and metrics."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class _Frame:
         metrics: Metrics,
         names: Mapping[Any, str],
     ) -> None:
-        """Surround `app`; without `keys` everybody may use it who names one of `hosts`, `localhost` or an IP address.
+        """Surround `app`. Without `keys`, requests must name one of `hosts`, `localhost` or an IP address.
 
         `names` has the route of each endpoint.
         """

@@ -1,4 +1,4 @@
-"""The bodies of requests: their fields, checked by pydantic, and how they are read within limits of memory."""
+"""Read the bodies of requests within limits of memory; pydantic checks their fields."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Body(BaseModel):
 
 
 class SamplingBody(Body):
-    """How to draw tokens."""
+    """The rule for drawing tokens."""
 
     max_tokens: int | None = Field(default=16, ge=0, le=2**31)
     temperature: float | None = Field(default=1.0, ge=0, le=100, allow_inf_nan=False)
@@ -102,7 +102,7 @@ class SamplingBody(Body):
 
 
 class StreamOptions(Body):
-    """What a stream of events has besides choices."""
+    """The content of a stream of events in addition to choices."""
 
     include_usage: bool | None = None
 
@@ -168,7 +168,7 @@ class DetokenizeBody(Body):
 
 
 class Gone(Exception):
-    """The client went away before it got an answer."""
+    """The client disconnected before it got an answer."""
 
 
 async def read_body(request: Request, limits: ServeLimits, kind: str = JSON, most: int | None = None) -> bytearray:
@@ -296,7 +296,7 @@ def share_of(request: Request) -> Share:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, None]) -> None:
-    """Wait for `work`; cancel it if the client goes away. The body must have been read.
+    """Wait for `work`; cancel it if the client disconnects. The body must have been read.
 
     Raises:
         Gone: the client went away.

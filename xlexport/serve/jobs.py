@@ -103,7 +103,7 @@ class Draws:
 
 
 class Delta(NamedTuple):
-    """News of a continuation: text that is certain, the tokens since the last news, and whether it ended."""
+    """An update of a continuation: certain text, the tokens since the last update, and whether it ended."""
 
     text: str
     draws: Draws
@@ -175,7 +175,7 @@ class Choice:
 
 
 class Job(Future[tuple[Place, ...]]):
-    """What a request asks of the model: read tokens, then draw continuations. `cancel` ends it before its next step.
+    """The work of a request: read tokens, then draw continuations. `cancel` ends it before its next step.
 
     As a future, it resolves to the places that it was asked to keep: one for each continuation, or where reading ended.
 

@@ -1,4 +1,4 @@
-"""The most that clients may use, and the count of requests under way."""
+"""Limits on what clients may use, and the count of requests under way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIKELY_BYTES = 32  # of each likeliest token
 
 @dataclass(frozen=True)
 class ServeLimits:
-    """The most that clients may use.
+    """Limits on what clients may use.
 
     Attributes:
         body_bytes: bytes of a request's body; numbers: numbers in it.
@@ -75,7 +75,7 @@ class Admission:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Share]:
-        """Count a request, and what it takes, while the block runs.
+        """Count a request and its memory while the block runs.
 
         Raises:
             ApiError: too many are under way.

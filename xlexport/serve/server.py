@@ -1,4 +1,4 @@
-"""Run the application with uvicorn on a socket that is bound before, until a signal ends it.
+"""Run the application with uvicorn on an open socket until a signal ends it.
 
 Connections are bounded: their number, and how long one may wait for the head of a request. uvicorn bounds neither, so
 unfinished heads would hold all file descriptors for ever.
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
-    """A server that says when it is ready.
+    """A server that reports when it is ready.
 
     Attributes:
         should_exit: whether a signal asked it to end; cut_off: whether a second one did, so that requests are cut off.

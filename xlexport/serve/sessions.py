@@ -41,7 +41,7 @@ from xlruntime.scores import LN2
 __all__ = ["Session", "SessionRoutes", "SessionStore"]
 
 STATE = "application/octet-stream"
-HEADERS = 1 << 20  # bytes of a saved state besides its tensors
+HEADERS = 1 << 20  # bytes of a saved state in addition to its tensors
 
 
 @dataclass(eq=False)
@@ -133,7 +133,7 @@ class SessionStore:
 
     @contextlib.contextmanager
     def changing(self, name: str) -> Iterator[Session]:
-        """Lend a session to one request that changes it; it does not expire meanwhile.
+        """Lend a session to one request that changes it; it cannot expire during this time.
 
         Raises:
             ApiError: as `get`, or another request is changing it.
@@ -149,7 +149,7 @@ class SessionStore:
             session.used = time.monotonic()
 
     def delete(self, name: str) -> None:
-        """End a session. A request that is changing it goes on, for nothing.
+        """End a session. The result of a request that is changing it is discarded.
 
         Raises:
             ApiError: as `get`.

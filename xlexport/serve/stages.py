@@ -143,7 +143,7 @@ class Batch(Generic[T]):
         return tenant
 
     def free(self, row: int) -> None:
-        """Take a row from its tenant, which needs its memory no more."""
+        """Take a row from its tenant, which no longer needs its memory."""
         self.tenants[row] = None
 
     def discard(self, row: int) -> None:
@@ -220,7 +220,7 @@ class Stage(ABC, Generic[T]):
         return not (self.waiting or any(batch.active for batch in self._batches))
 
     def drop(self) -> None:
-        """Forget the tenants whose jobs have ended."""
+        """Remove the tenants whose jobs have ended."""
         for batch in self._batches:
             for row, tenant in batch.active:
                 if tenant.job.done():

@@ -16,10 +16,10 @@ import numpy.typing as npt
 from xlexport.architectures import architecture
 from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import ParityError
+from xlexport.verification.comparison import Comparison
 from xlexport.verification.parity import ParityReport, make_report
 from xlexport.verification.spans import segments_to_wrap
 from xlexport.verification.tolerances import tolerance_of
-from xlexport.verification.walk import Comparison
 from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
 

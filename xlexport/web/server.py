@@ -45,7 +45,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         """Answer that there is nothing: a site has no lists of files."""
         self.send_error(http.HTTPStatus.NOT_FOUND)
 
-    def log_message(self, *given: Any) -> None:
+    def log_message(self, *arguments: Any) -> None:
         """Print nothing."""
 
 

@@ -1,12 +1,12 @@
 """Run xlexport bundles on ONNX Runtime, without PyTorch.
 
-The logger "xlruntime" reports what opening a bundle does, at the levels INFO and DEBUG. For example::
+The logger "xlruntime" reports the steps of opening a bundle at the levels INFO and DEBUG. For example::
 
     import xlruntime
 
     model = xlruntime.load("bundle")
     stream = model.stream()
-    stream.feed("Call me Ishmael. ").log_probs  # natural logarithms, one a token
+    stream.feed("Call me Ishmael. ").log_probs  # natural logarithms, one for each token
 """
 
 import logging

@@ -122,7 +122,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Feed:
-    """What a step feeds to an input of a graph: its kind, and the ring or setting that it is about."""
+    """The value that a step feeds to an input of a graph: its kind, and the ring or setting it depends on."""
 
     feed: FeedKind
     ring: str = field(default="", metadata=OPTIONAL)
@@ -168,7 +168,7 @@ class MemoryEntry:
         return len(self.shape) - 2 if self.layout == "window" else None
 
     def begins_with(self, value: Any) -> bool:
-        """Return whether a value can be the first one: finite floats, shaped as one slot or one state."""
+        """Return whether a value can be the first value: finite floats, shaped as one slot or one state."""
         shape = tuple(axis for index, axis in enumerate(self.shape) if index not in (0, self.row_axis))
         return value is not None and value.shape == shape and value.dtype.kind == "f" and bool((abs(value) < inf).all())
 
@@ -193,9 +193,9 @@ class Graph:
     An ONNX file or an exported program of PyTorch holds one graph. A TorchScript file has one method per graph.
 
     Attributes:
-        inputs: what a step feeds to each input.
-        outputs: all but memories.
-        format: all but `onnx` need PyTorch, and loading them runs code from the file.
+        inputs: the values that a step feeds, by the names of inputs.
+        outputs: all outputs except memories.
+        format: all formats but `onnx` need PyTorch, and loading them runs code from the file.
         variant_of: name of the graph that computes the same; None: it has a meaning of its own.
         max_segment: most tokens of a step; None: any number.
         static: whether shapes within the graph do not depend on values of inputs, as CUDA graphs need.
@@ -217,7 +217,7 @@ class Graph:
                 raise ValueError(f"{named(name)} of {named(self.file)} is {size}, expected 1 to {LARGEST_AXIS}")
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the graph takes a step of these sizes: `segment`, `batch`, and the slots of each ring."""
+        """Return whether the graph takes a step of these sizes (`segment`, `batch`, slots of each ring)."""
         most = sizes["segment"] if self.max_segment is None else self.max_segment
         return sizes["segment"] <= most and all(sizes.get(axis) == size for axis, size in self.fixed.items())
 
@@ -269,7 +269,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a runtime needs for the ONNX graphs: the oldest ONNX Runtime, the opset, and domains of other operators."""
+    """Requirements of the ONNX graphs: the oldest ONNX Runtime, the opset, and domains of other operators."""
 
     onnxruntime: str | None = None  # "1.24.1"
     opset: int | None = None
@@ -432,7 +432,7 @@ class Bundle:
         fields = parse_json(raw, MANIFEST_LIMITS.budget(where, BundleFormatError, hint))
         version = fields.get("format", fields.get("format_version")) if isinstance(fields, dict) else None
         if type(version) is not int:
-            raise BundleFormatError(f"{where}: no integer format, so not a bundle that xlexport wrote.")
+            raise BundleFormatError(f"{where}: its format is not an integer, so xlexport did not write it.")
         if version != FORMAT:
             raise BundleFormatError(
                 f"{where}: is of format {str(version)[:20]}, this xlruntime reads {FORMAT}.", hint=hint
@@ -494,7 +494,7 @@ class Bundle:
     def _problems_of_encoder(self) -> Iterator[str]:
         encode = self.graphs.get(ENCODE)
         if (encode is None) != (self.encoder is None):
-            yield f"the graph {ENCODE!r} and the encoder of documents are not there together"
+            yield f"expected both a graph {ENCODE!r} and an encoder, found only one of them"
         if encode is None or self.encoder is None:
             return
         ids = {"pad": self.encoder.pad, "start": self.encoder.start, "end": self.encoder.end}

@@ -1,4 +1,4 @@
-"""The files of a bundle: read the manifest, compare digests, and notice that files of an open bundle were replaced."""
+"""Read the manifest of a bundle, compare digests, and notice replaced files of an open bundle."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_bundle(folder: Path, digest: str | None = None, check_files: bool = Tru
         raise _manifest_changed(manifest)
     if digest is not None and digest != sha256:
         raise BundleMismatchError(
-            f"{manifest}: its SHA-256 is {sha256}, expected {digest[:80]!r}.", hint="Use the bundle that was chosen."
+            f"{manifest}: its SHA-256 is {sha256}, expected {digest[:80]!r}.", hint="Use the bundle with this digest."
         )
     bundle = Bundle.from_json(raw, str(manifest))
     if not intact:  # earlier formats have no digest
@@ -86,7 +86,7 @@ def check_digests(folder: Path, files: Mapping[str, FileDigest]) -> None:
     Raises:
         BundleDamagedError: files are missing or changed; lists all of them.
     """
-    problems = [problem for name, wanted in files.items() if (problem := _problem(folder / name, wanted))]
+    problems = [problem for name, digest in files.items() if (problem := _problem(folder / name, digest))]
     if problems:
         raise BundleDamagedError(
             f"{folder}: {'; '.join(problems)}.", hint="Copy it again, or convert the checkpoint again."
@@ -103,17 +103,17 @@ def digest_file(path: Path) -> FileDigest:
     return FileDigest(sha256.hexdigest(), size)
 
 
-def _problem(path: Path, wanted: FileDigest) -> str | None:
+def _problem(path: Path, digest: FileDigest) -> str | None:
     if not path.is_file():
         return f"{path.name} is missing"
     if path.resolve().parent != path.parent.resolve():
         return f"{path.name} is a link that leads out of the folder"
     size = path.stat().st_size
-    if size != wanted.size:
-        return f"{path.name} has {size} bytes, expected {wanted.size}"
+    if size != digest.size:
+        return f"{path.name} has {size} bytes, expected {digest.size}"
     sha256 = digest_file(path).sha256
-    if sha256 != wanted.sha256:
-        return f"{path.name} was changed (SHA-256 {sha256[:12]}…, expected {wanted.sha256[:12]}…)"
+    if sha256 != digest.sha256:
+        return f"{path.name} was changed (SHA-256 {sha256[:12]}…, expected {digest.sha256[:12]}…)"
     return None
 
 

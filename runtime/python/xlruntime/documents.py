@@ -63,9 +63,9 @@ class Document:
             arrays.
         limits: bounds for the whole document if its tokenizer reads it whole (tokenizer.json, SentencePiece), or for
             a single word if the vocabulary is of words.
-        context: what the model reads before the document, without a score of its own. A text is tokenized together with
-            the document's text; a token with text of both is the document's. Token ids stay as they are. Nothing is
-            put between context and document: end the context with a space.
+        context: text or ids that the model reads before the document without scoring them. A text is tokenized with
+            the document's text; a token with text of both is the document's. Nothing is put between context and
+            document: end the context with a space.
         columns: values that belong to the document, for the caller; no score depends on them.
     """
 
@@ -231,12 +231,12 @@ def check_ids(ids: Ids, vocab_size: int, name: str, first: int = 0) -> None:
         )
 
 
-def check_length(tokens: int, evaluation: EvaluationSettings, name: str, found: str | None = None) -> None:
+def check_length(tokens: int, evaluation: EvaluationSettings, name: str, length: str | None = None) -> None:
     """Refuse a document that is longer than the model can read, unless it may restart.
 
     Args:
         tokens: number of tokens in the document.
-        found: the length as the message shows it; None: `tokens`.
+        length: the length as the message shows it; None: `tokens`.
 
     Raises:
         TooLongError: the message has the longest length.
@@ -248,7 +248,7 @@ def check_length(tokens: int, evaluation: EvaluationSettings, name: str, found: 
             " or give a larger segment_len," if evaluation.full_document and longest != evaluation.max_positions else ""
         )
         raise TooLongError(
-            f"{name}: {found or f'{tokens:,} tokens'}, but at most {most:,} are possible: the model reads "
+            f"{name}: {length or f'{tokens:,} tokens'}, but at most {most:,} are possible: the model reads "
             f"{longest:,} tokens of a document{one_more}.",
             hint=f"Make it shorter,{more} or let it begin again every {longest:,} tokens (restart=True, --restart).",
         )

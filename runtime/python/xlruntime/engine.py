@@ -181,7 +181,7 @@ class Engine:
         return count_placed(self.session(purpose).nodes)
 
     def kernels_used(self, purpose: str) -> str:
-        """Return which kernels of custom operators run in a graph, for people.
+        """Describe the kernels of custom operators that run in a graph.
 
         Raises:
             OptionError: the bundle has no graph for `purpose`.
@@ -189,9 +189,9 @@ class Engine:
         return describe_kernels(self.kernels, self.session(purpose).nodes)
 
     def use_fixed(self) -> None:
-        """Run later steps of a repeated shape in a session for that shape alone.
+        """Run later steps of repeated shapes in sessions for these shapes alone.
 
-        `load` does so for `cuda_graphs`. Without CUDA graphs it has no benefit.
+        `load` calls this for `cuda_graphs`. Without CUDA graphs it has no benefit.
         """
         logger.info("%s: steps of repeated shapes run in graphs of fixed shape", self.folder)
         self._fixed = FixedSessions(self.folder, self.bundle, self.device, self.threads, self._files, self._deadline)
@@ -219,7 +219,7 @@ class Engine:
 
         Args:
             segment_len: tokens in one step; the longest document if a document is one step.
-            restart: whether a document without positions left begins again, instead of being refused.
+            restart: reset position and memory if a document has no positions left, instead of refusing it.
             settings: settings that the bundle declares, such as `mem_len`, `clamp_len`, `same_length` or `n_hashes`.
                 `bundle.evaluation.settings` lists them with their ranges and meanings.
 
@@ -360,19 +360,20 @@ class Engine:
             if entry.first_value is not None and not entry.begins_with(values.get(entry.first_value))
         ]
         if wrong:
-            raise BundleFormatError(f"{file}: no such rows: {listed(wrong)}.", hint="Convert the checkpoint again.")
+            raise BundleFormatError(
+                f"{file}: missing or misshapen rows: {listed(wrong)}.", hint="Convert the checkpoint again."
+            )
         return values
 
 
 def _check_kind(folder: Path, bundle: Bundle, translates: bool) -> None:
     if translates and bundle.encoder is None:
         raise BundleFormatError(
-            f"{folder}: a language model, which has no encoder, so it translates nothing.",
-            hint="Score or continue documents with it (xlruntime.load), or give the bundle of an encoder-decoder.",
+            f"{folder}: a language model, which has no encoder; expected an encoder-decoder.",
+            hint="To score or continue documents, open it with xlruntime.load.",
         )
     if not translates and bundle.encoder is not None:
         raise BundleFormatError(
-            f"{folder}: an encoder-decoder, which turns one text into another, so it neither scores nor continues "
-            "documents.",
-            hint="Use `xlexport translate`, or open it with xlruntime.load_translator.",
+            f"{folder}: an encoder-decoder, which turns one text into another; expected a language model.",
+            hint="To translate, use `xlexport translate` or xlruntime.load_translator.",
         )

@@ -65,7 +65,7 @@ class HintedError(Exception):
 
 
 class XlruntimeError(HintedError):
-    """Base of all errors that this package raises on purpose; `code` is the word for its kind in all runtimes."""
+    """Base of all errors that this package raises on purpose; `code` names the kind in all runtimes."""
 
     code: ClassVar[str] = "runtime"
 
@@ -75,7 +75,7 @@ class BundleError(XlruntimeError, ValueError):
 
 
 class BundleNotFoundError(BundleError, FileNotFoundError):
-    """The path does not lead to a bundle."""
+    """The path is not a bundle."""
 
     code = "bundle_not_found"
 
@@ -145,7 +145,7 @@ class TooLongError(TextError):
 
 
 class VocabularyError(XlruntimeError, ValueError):
-    """A vocabulary or a tokenizer's file is not one; the message lists the problems."""
+    """The file of a vocabulary or a tokenizer is invalid; the message lists the problems."""
 
     code = "vocabulary"
 
@@ -169,7 +169,7 @@ class StepTimeoutError(XlruntimeError, TimeoutError):
 
 
 def error_code(error: BaseException) -> str:
-    """Return the code of any error: `file` and `memory` are Python's own, and `internal` is for unexpected ones."""
+    """Return the code of any error: `file` and `memory` for Python's own, `internal` for unexpected ones."""
     if isinstance(error, XlruntimeError):
         return error.code
     return "file" if isinstance(error, OSError) else "memory" if isinstance(error, MemoryError) else "internal"

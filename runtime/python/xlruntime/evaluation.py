@@ -1,4 +1,4 @@
-"""Evaluation settings: a bundle declares them, a caller chooses values, and graphs take them as inputs.
+"""Evaluation settings: bundles declare them, callers choose values, and graphs take these as inputs.
 
     EvaluationRules                   the declarations in `bundle.json`
     ├── settings: {name: Setting}     value, meaning and range
@@ -267,7 +267,7 @@ class EvaluationSettings:
 
     @property
     def segmentation_matters(self) -> bool:
-        """Whether scores depend on `segment_len` and on the ends of feeds; not if all queries see equally many keys."""
+        """Whether scores depend on how a document is cut; they do not if all queries see equally many keys."""
         return any(self.window(symbol) == UNBOUNDED_WINDOW for symbol in self.rules.rings)
 
     @property
@@ -306,12 +306,12 @@ class EvaluationSettings:
         return max((self._number(ring.slots, length) for ring in self.rules.rings.values()), default=length)
 
     def slots(self, symbol: str, capacity: int | None = None) -> int:
-        """Return the slots of rings of this symbol if the largest ring has `capacity` slots; None: just enough."""
+        """Return the slots of this symbol's rings if the largest ring has `capacity` slots; None: just enough."""
         more = 0 if capacity is None else capacity - self.capacity()
         return self._number(self.rules.rings[symbol].slots) + more
 
     def max_segment(self, capacity: int) -> int:
-        """Return the longest step if the largest ring has `capacity` slots; longer ones would be silently wrong."""
+        """Return the longest step for `capacity` slots of the largest ring; longer ones would be silently wrong."""
         return min((self.slots(symbol, capacity) - self.rows(symbol) for symbol in self.rules.rings), default=capacity)
 
     def for_documents(self, longest: int) -> EvaluationSettings:

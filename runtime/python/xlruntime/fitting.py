@@ -1,4 +1,4 @@
-"""Choose the sizes of rings and batches by the documents: short ones need neither a long memory nor a wide batch."""
+"""Choose the sizes of rings and batches by the lengths of documents: short ones need less of both."""
 
 from __future__ import annotations
 

@@ -115,5 +115,5 @@ def _shown(value: object) -> str:
 
 
 def _inner(where: str, name: str) -> str:
-    known = name if name.isidentifier() and name.isascii() else ascii(name)[:40]
-    return f"{where}.{known}" if where else known[:40]
+    spelling = name if name.isidentifier() and name.isascii() else ascii(name)[:40]
+    return f"{where}.{spelling}" if where else spelling[:40]

@@ -1,4 +1,4 @@
-"""Find the library of kernels for the custom operators: the distribution `xlexport-ops`, or a file that is named.
+"""Find the library of kernels for the custom operators: the distribution `xlexport-ops`, or a named file.
 
 The library is code. It comes from an installed package or from the caller, never from a bundle.
 """
@@ -86,7 +86,7 @@ def _installed_library() -> Path | None:
 
 @functools.cache
 def _read(path: Path) -> Kernels:
-    """Load a library, and return what it says of itself."""
+    """Load a library, and return its description of itself."""
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:

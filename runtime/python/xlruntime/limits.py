@@ -21,7 +21,7 @@ JSON_ARRAY, JSON_OBJECT, JSON_VALUE = 72, 232, 100  # bytes in Python, with the 
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that a reader may use for one file. The default of each reader fits the largest honest file.
+    """Limits for reading one file. The default of each reader suffices for the largest honest file.
 
     Attributes:
         bytes: memory for the file's content after reading.

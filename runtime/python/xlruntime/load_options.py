@@ -21,12 +21,12 @@ class LoadOptions:
     Attributes:
         device: `cpu`, `cuda` or `cuda:1`. A missing device is an error; no other device replaces it.
         threads: threads of one step; None leaves the choice to ONNX Runtime.
-        ops: kernels for the custom operators of the graphs, on the CPU. `auto`: those of the package `xlexport-ops`, if
-            it is installed; `none`: the standard operators in the graphs; or the path of a library, which is code.
+        ops: kernels for the custom operators of the graphs, on the CPU. `auto`: the package `xlexport-ops`, if it is
+            installed; `none`: the standard operators in the graphs; or the path of a library, whose code runs.
         step_timeout: seconds after which a step is ended, up to a quarter late; None: no limit. A single operator is
             never interrupted.
-        digest: the SHA-256 of `bundle.json` that the caller expects, 64 lower-case digits; None: any. It covers all
-            that a bundle computes.
+        digest: the SHA-256 of `bundle.json` that the caller expects, 64 lower-case digits; None: any. It covers
+            every file that affects results.
         check_files: compare every file with its digest. Turn this off only if something else protects the files.
         strict_device: require that the device computes everything except sizes of tensors; each graph is checked when
             it opens. Otherwise the CPU runs nodes without a kernel on the device; `Model.placement` lists them.
@@ -38,31 +38,33 @@ class LoadOptions:
         OptionError: the device or the number of threads is malformed, or `cuda_graphs` is not for this device.
     """
 
-    device: str = field(default="cpu", metadata={"help": "cpu, cuda or cuda:N.", "common": True})
+    device: str = field(default="cpu", metadata={"help": "Device: cpu, cuda or cuda:N.", "common": True})
     threads: int | None = field(
         default=None,
-        metadata={"help": "Threads of one step.  [default: all cores]", "minimum": 1, "common": True},
+        metadata={"help": "CPU threads of one step.  [default: all cores]", "minimum": 1, "common": True},
     )
     ops: str | Path = field(
         default="auto",
         metadata={
-            "help": "Kernels for custom operators on the CPU: auto (xlexport-ops if it is installed), none, or a "
-            "library that you trust like a program."
+            "help": "Kernels of the custom operators on the CPU: auto (xlexport-ops if installed), none, or the path "
+            "of a library, whose code runs."
         },
     )
     step_timeout: float | None = field(
         default=None,
-        metadata={"help": "Seconds after which a step fails, for bundles from strangers.  [default: none]", "above": 0},
+        metadata={"help": "Longest step in seconds, for bundles that you do not trust.  [default: none]", "above": 0},
     )
     digest: str | None = None
     check_files: bool = True
     strict_device: bool = field(
         default=False,
-        metadata={"help": "Fail if the CPU would compute more than sizes of tensors, for lack of a kernel."},
+        metadata={
+            "help": "Fail if the device lacks kernels, so that the CPU would compute more than sizes of tensors."
+        },
     )
     cuda_graphs: bool = field(
         default=False,
-        metadata={"help": "Capture steps of one shape and replay them, if the bundle was converted for it."},
+        metadata={"help": "Capture steps of repeated shapes as CUDA graphs; the bundle must be converted for this."},
     )
 
     def __post_init__(self) -> None:

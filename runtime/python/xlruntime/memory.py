@@ -1,4 +1,4 @@
-"""The memory of a batch of rows: buffers that stay on the device, and counters that describe their contents."""
+"""The memory of a batch of rows: buffers on the device, and counters that describe their contents."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True)
 class Mark:
-    """A place to rewind a memory to: counters, and copies of windows and states (see `Memory.rewind`)."""
+    """A state to which `Memory.rewind` returns: counters, and copies of windows and states."""
 
     offset: int
     memory_length: npt.NDArray[np.int64]
@@ -216,7 +216,7 @@ class Memory:
             self._arrays[name], self.values[name] = written
 
     def restart(self, row: int, refill: bool = False) -> None:
-        """Start a new document on `row`; the other rows go on.
+        """Start a new document on `row`; the other rows continue.
 
         States begin with their first value. For rings and windows under the `empty` rule, it is enough to hide the old
         rows. Under `zeros` the row is refilled, because queries attend to its first rows. `refill` refills in any case,

@@ -44,8 +44,8 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
 class Model(Engine):
     """An open bundle, for scoring and generating. Safe to share between threads.
 
-    Its methods take evaluation settings as keywords; see `evaluation`. You need not close it. At the end of a `with`
-    block it closes its graphs and frees their memory; if it is used later, they open again.
+    Its methods take evaluation settings as keywords; see `evaluation`. You need not close a model. At the end of a
+    `with` block it closes its graphs and frees their memory; they open again when needed.
     """
 
     def __enter__(self) -> Self:
@@ -69,11 +69,11 @@ class Model(Engine):
         return Stream(self, self.evaluation(**settings), capacity)
 
     def restore(self, file: str | Path, *, capacity: int | None = None) -> Stream:
-        """Go on with a stream that `Stream.save` wrote.
+        """Continue a stream that `Stream.save` wrote.
 
         Args:
-            capacity: ring slots; None keeps the saved ones and is bit-equal to not having stopped. Another number
-                lays the memory out again, which is equal up to rounding.
+            capacity: slots of the largest ring; with None, scores are bit-equal to those of an uninterrupted stream.
+                With another number, they are equal up to rounding.
 
         Raises:
             StateError: the file is not a stream's state, is damaged, or belongs to another bundle.
@@ -89,12 +89,12 @@ class Model(Engine):
         bos: int | None = None,
         **settings: SettingValue | None,
     ) -> Iterator[DocumentScore]:
-        """Score whole documents, `batch_size` at a time, each with its own memory; yield results in input order.
+        """Score whole documents, each with its own memory; yield results in input order.
 
         Args:
             documents: texts, bytes, paths, open binary files, token ids, or `Document`s, which have names.
-            batch_size: most documents in a batch; "auto" forms batches of similar lengths. A document that the model
-                reads in one step is always alone in its batch.
+            batch_size: most documents that run at the same time; "auto" forms batches of similar lengths. A document
+                that the model reads in one step is always alone in its batch.
             bos: id of a token that the model reads before each document, so that its first token has a score, too.
             settings: see `evaluation`.
 
@@ -163,7 +163,7 @@ class Model(Engine):
         bos: int | None = None,
         **settings: SettingValue | None,
     ) -> Iterator[TokenScores]:
-        """Score documents as `score` does, but yield every token's score as soon as it is known; keep none of them.
+        """Score documents as `score` does, but yield the scores of tokens as soon as they are known.
 
         Args:
             detail: number of top-k tokens (0 to 10). If given, parts also have each target's rank and each

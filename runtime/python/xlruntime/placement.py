@@ -68,9 +68,9 @@ def require_placement(
     if not strays:
         return
     operators = ", ".join(f"{count} {name}" for name, count in Counter(node.operator for node in strays).most_common())
-    named = ", ".join(node.name or "(no name)" for node in strays[:NAMED]) + (", …" if len(strays) > NAMED else "")
+    names = ", ".join(node.name or "(no name)" for node in strays[:NAMED]) + (", …" if len(strays) > NAMED else "")
     providers = ", ".join(sorted({node.provider for node in strays}))
     raise ProviderError(
-        f"{where}: {len(strays)} of {len(nodes)} nodes run on {providers}, not on {provider}: {operators} ({named}).",
+        f"{where}: {len(strays)} of {len(nodes)} nodes run on {providers}, not on {provider}: {operators} ({names}).",
         hint="Use an ONNX Runtime that has these kernels, or leave out strict_device and cuda_graphs.",
     )

@@ -1,4 +1,4 @@
-"""Published protocols of evaluation: a corpus is walked as parallel streams, as in the original scripts.
+"""Evaluate a corpus by published protocols: as parallel streams, as the original scripts do.
 
     kimiyoung   streams of equal length, one per row of the batch; the first token of each is not predicted
     nvidia      the same, but each row first runs the end of the stream before its own, which is not counted
@@ -305,7 +305,7 @@ def _sentences(corpus: Corpus, start: int, end: int) -> Iterator[Ids]:
         raise TokenError(
             f"{corpus.name}: expected sentences one after the other, each from token {start} to token {end}; found "
             "another order.",
-            hint="Walk it as plain streams with --no-sentences.",
+            hint="To cut the corpus into plain streams, add --no-sentences.",
         )
     return (corpus.ids[first : last + 1] for first, last in zip(starts, ends, strict=True))
 
@@ -342,7 +342,7 @@ def walk(engine: Engine, streams: Streams, progress: Callable[[int, int], None] 
             raise XlruntimeError(
                 f"{corpus.name}: stream {row + 1} of {B}, token {start + column + 1}: a log-probability of "
                 f"{log_prob[row, column]}, so the text cannot be scored.",
-                hint="See whether the checkpoint's weights are finite.",
+                hint="Check that the checkpoint's weights are finite.",
             )
         if start >= streams.warmup:
             log_probs.add(log_prob)

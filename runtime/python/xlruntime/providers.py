@@ -1,4 +1,4 @@
-"""Load ONNX Runtime and open its sessions: if the requested device cannot run, raise an error."""
+"""Load ONNX Runtime and open its sessions; raise an error if the requested device cannot run."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def onnxruntime_errors() -> tuple[type[Exception], ...]:
 
 
 def device_value(array: npt.NDArray[Any], device: Device) -> Any:
-    """Return an OrtValue of `array` on `device`. On the CPU it shares the array's memory; keep the array alive."""
+    """Return an OrtValue of `array` on `device`. On the CPU it shares memory, so keep the array alive."""
     ort = import_onnxruntime()
     return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device.kind, device.index)
 

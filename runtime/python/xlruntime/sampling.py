@@ -1,4 +1,4 @@
-"""Draw tokens from logits, the same in all runtimes (rules 30 to 33), and continue documents that are one step.
+"""Draw tokens from logits, equally in all runtimes (rules 30 to 33), and continue one-step documents.
 
 `GrowingText` turns drawn tokens into text, which ends before a stop.
 """
@@ -43,7 +43,7 @@ class Random:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The rule for drawing tokens: from probabilities at `temperature`, cut by `top_k`, `top_p` and `min_p` in turn.
+    """The rule for drawing tokens: probabilities at `temperature`, cut by `top_k`, `top_p` and `min_p`.
 
     Attributes:
         temperature: divisor of the logits; 0 takes the likeliest token.

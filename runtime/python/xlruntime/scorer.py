@@ -100,25 +100,25 @@ class WordEnds:
         Args:
             tokens: (S,) the next segment, which the memory has not read yet; targets: (S,) the token after each.
         """
-        found = np.full(len(targets), np.nan)
+        log_ends = np.full(len(targets), np.nan)
         mark, begun, finite = memory.mark(), 0, True
         for at in np.flatnonzero(self._starts_word[targets]).tolist():
             if self._whole_segments and begun:  # predictions depend on where their segment began
                 memory.rewind(mark)
                 begun = 0
-            found[at] = self._log_mass(memory, tokens[begun : at + 1])
-            begun, finite = at + 1, finite and bool(np.isfinite(found[at]))
+            log_ends[at] = self._log_mass(memory, tokens[begun : at + 1])
+            begun, finite = at + 1, finite and bool(np.isfinite(log_ends[at]))
         memory.rewind(mark, wipe=not finite)
-        return found
+        return log_ends
 
     def after(self, memory: Memory, token: int) -> float | None:
         """Return the natural logarithm after a document's last token; None if the model has no position for it."""
         if not memory.room[0]:
             return None
         mark = memory.mark()
-        found = self._log_mass(memory, np.array([token], np.int64))
-        memory.rewind(mark, wipe=not np.isfinite(found))
-        return found
+        log_end = self._log_mass(memory, np.array([token], np.int64))
+        memory.rewind(mark, wipe=not np.isfinite(log_end))
+        return log_end
 
     def _log_mass(self, memory: Memory, tokens: npt.NDArray[np.int64]) -> float:
         """Run tokens (n,); return the logarithm of the mass of all tokens that begin with white space after them."""
@@ -235,15 +235,15 @@ class Scorer:
             yield from self._rolling(iter(()), len(self.rows))
         threads = self.engine.threads or 1
         while together := list(itertools.islice(opened, TOGETHER)):
-            known = [document for document in together if document.tokens is not None]
-            for batch in formed(known, self._longest_step, threads):
+            measured = [document for document in together if document.tokens is not None]
+            for batch in formed(measured, self._longest_step, threads):
                 yield from self._rolling(iter(batch), len(batch))
             others = (document for document in together if document.tokens is None)
             yield from self._rolling(others, rows_of_long(self.engine))
 
-    def open(self, number: int, given: Document | Source) -> Opened:
+    def open(self, number: int, entry: Document | Source) -> Opened:
         """Return a document after reading as much of it as the choice of rings needs."""
-        document = given if isinstance(given, Document) else Document(_name(given, number), given)
+        document = entry if isinstance(entry, Document) else Document(_name(entry, number), entry)
         opened = Opened(number, document, reader := self.reader(document))
         ahead = self.fitting.read_ahead
         if not ahead or not reader.at_hand:
@@ -343,7 +343,7 @@ class Scorer:
         return TokenReader(document, tokenizer, self.engine.bundle.vocab_size, before)
 
     def _end(self, document: ActiveDocument) -> None:
-        """Remember how a document ended, for the next one."""
+        """Record how a document ended, for the next one."""
         if self.continuous:
             self.last = document.held
             self.spaced = document.reader.ended_in_space or _is_space(self.engine, document.held)
@@ -367,7 +367,7 @@ class Scorer:
         check_length(longest + 1, self.evaluation, name, f"more than {longest:,} tokens{with_bos}")
 
     def _make_room(self, memory: Memory) -> Iterator[TokenScores]:
-        """Restart all rows without positions left, idle ones too; yield ends of documents that must not restart."""
+        """Restart all rows that have no positions left; yield ends of documents that must not restart."""
         for row in np.flatnonzero(memory.room == 0).tolist():
             document = self.rows[row]
             if document is not None:
@@ -499,7 +499,7 @@ def _name(source: Source, number: int) -> str:
 
 
 def _check_continuous(engine: Engine, evaluation: EvaluationSettings, batch_size: BatchSize, separator: str) -> None:
-    """Raise OptionError if memory cannot be carried from document to document, or a separator has no tokens."""
+    """Refuse to carry memory between documents if the model cannot, or if the separator has no tokens."""
     if evaluation.full_document:
         raise OptionError(
             "continuous: this model reads each document in one step and carries no memory.", hint="Leave it out."

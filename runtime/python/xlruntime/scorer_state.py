@@ -111,7 +111,8 @@ def resume_scorer(
         document = next(waiting, None)
         if document is None:
             raise StateMismatchError(
-                f"{number:,} documents, but {saved.taken:,} had been taken.", hint="Give the same ones again."
+                f"{number:,} documents, expected the {saved.taken:,} that the saved run had read.",
+                hint="Give the same documents again.",
             )
         if number in active:
             opened[number] = document

@@ -115,7 +115,7 @@ class TokenScores:
         top_ids: (n, k) the likeliest tokens, best first; top_log_probs: (n, k) natural logarithms of their
             probabilities. These four are None unless `detail` was asked for.
         first: the document's first token, in its first part, if it has no context and so no score; else None.
-        error: the error that ended this document without a total, while scoring goes on with the others; else None.
+        error: the error that ended this document without a total, while the others are still scored; else None.
         word_ends: (n,) natural logarithm of the probability that the next token begins with white space, at each place
             with such a token; NaN elsewhere. None unless the scorer was asked for it.
         last_word_end: the same after the document's last token, in its last part; None if the model has no position

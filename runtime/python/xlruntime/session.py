@@ -1,4 +1,4 @@
-"""Sessions: run one graph of a bundle with its memory bound in place. `GraphSession` uses ONNX Runtime.
+"""Run one graph of a bundle with its memory bound in place. `GraphSession` uses ONNX Runtime.
 
 `Deadline` ends steps that take too long, and `check_outputs` compares what a step returned with the bundle.
 """
@@ -132,7 +132,7 @@ def running(file: Path, deadline: Deadline | None = None, options: Any = None) -
         if deadline is not None and options.terminate:
             raise StepTimeoutError(
                 f"{file}: a step took longer than step_timeout, {deadline.seconds:g} seconds.",
-                hint="Give shorter segments or more time, if the bundle is to be trusted.",
+                hint="If you trust the bundle, use shorter segments or a longer step_timeout.",
             ) from error
         reason = first_line(error)
         if "allocat" in reason:

@@ -1,4 +1,4 @@
-"""Saved states: tensors and texts in a safetensors file, with a digest over both (rules 28 and 29 of the format).
+"""Save states: tensors and texts in a safetensors file, with a digest of both (rules 28 and 29 of the format).
 
 `State` is a saved stream. `score --resume` keeps its own kind of state in such a file.
 """

@@ -1,4 +1,4 @@
-"""Streams: the walk through one document, with its own memory; takes pieces of any size, and can be saved."""
+"""Streams: walks through one document in pieces of any size, with a memory that can be saved."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Scores:
         return f"Scores({len(self)} tokens{place}, {self.bits.sum():.2f} bits)"
 
     def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each token, whose columns are named as in `score --per token`.
+        """Return a `pandas.DataFrame` with a row for each token, and the columns of `score --per token`.
 
         Raises:
             XlruntimeError: pandas is not installed.

@@ -27,7 +27,7 @@ __all__ = ["TokenReader"]
 
 
 class TokenReader:
-    """A reader that returns a document's tokens in the amounts that a step needs; first those of its context.
+    """A reader of a document's tokens, as many as a step needs at a time; those of its context come first.
 
     Args:
         before: token ids to return even before the context, as if they belonged to it.
@@ -202,8 +202,8 @@ def _of_context(ids: Ids) -> TokenPiece:
 def _of_ids(source: Any, name: str) -> Iterator[TokenPiece]:
     """Yield the tokens of a document given as ids: an array, a list, or an iterator of arrays."""
     before = 0
-    for given in [source] if isinstance(source, np.ndarray | list | tuple) else source:
-        ids = as_ids(given, name)
+    for part in [source] if isinstance(source, np.ndarray | list | tuple) else source:
+        ids = as_ids(part, name)
         places = np.arange(before, before + len(ids), dtype=np.int64)
         before += len(ids)
         yield TokenPiece(ids, places, places + 1)

@@ -44,9 +44,9 @@ class SearchOptions:
     """The settings of a search.
 
     Attributes:
-        beams: beginnings that are kept; 1 is greedy search.
+        beams: width of the beam search; 1 is greedy search.
         length_penalty: exponent of the penalty; 0 compares log-probabilities, and larger ones prefer longer targets.
-        max_tokens: most tokens of a target, its end included; None: as many as the model reads.
+        max_tokens: most tokens of a target, including its end; None: as many as the model reads.
 
     Raises:
         OptionError: values are out of range; lists all of them.

@@ -67,7 +67,7 @@ class WordScores:
         return f"WordScores({self.document!r}: {len(self)} words, {self.total.bits:.2f} bits)"
 
     def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each word, whose columns are named as in `score --per word`.
+        """Return a `pandas.DataFrame` with a row for each word, and the columns of `score --per word`.
 
         Raises:
             XlruntimeError: pandas is not installed.
@@ -137,7 +137,7 @@ def word_edges(is_space: npt.NDArray[np.bool_], after_space: bool) -> Array:
 
 
 def byte_places(starts: Array, ends: Array, raw: npt.NDArray[np.uint8], in_bytes: bool) -> tuple[Array, Array]:
-    """Return where tokens begin and end in UTF-8 bytes `raw`; with `in_bytes` their places are bytes already."""
+    """Return the byte places of tokens in UTF-8 `raw`; with `in_bytes`, places count bytes already."""
     if not in_bytes:
         characters = np.append(np.flatnonzero((raw & 0xC0) != 0x80), len(raw))  # where each begins, and the end
         starts, ends = (characters[np.clip(at, 0, len(characters) - 1)] for at in (starts, ends))
@@ -146,7 +146,7 @@ def byte_places(starts: Array, ends: Array, raw: npt.NDArray[np.uint8], in_bytes
 
 
 def token_anchors(starts: Array, ends: Array, is_space: npt.NDArray[np.bool_]) -> Array:
-    """Return the place for which each token counts: its first byte that is not white space, or else its beginning."""
+    """Return the place of each token: its first byte that is not white space, or else its beginning."""
     inside = np.append(np.flatnonzero(~is_space), len(is_space))
     anchors = inside[np.searchsorted(inside[:-1], starts)]
     return np.where(anchors < ends, anchors, starts)

@@ -40,7 +40,7 @@ def duplication_examples(count: int, word_length: int, seed: int, number: int) -
 
 
 def duplication_scores(model: Any, tokens: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Return bits per symbol of the second word, and the fraction of its symbols predicted right, over examples (B,S).
+    """Return bits per symbol of the second word and the fraction of correct symbols, over examples (B,S).
 
     The model is in evaluation mode during the call.
     """

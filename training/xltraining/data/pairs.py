@@ -106,10 +106,10 @@ class PairsTask:
                 tokens, targets = (each.to(device) for each in self._tensors(pairs[start : start + self.batch_size]))
                 hidden, _ = model(tokens)
                 scored = targets != IGNORED
-                log_probs, wanted = model.all_log_probs(hidden)[scored], targets[scored]  # (N,V), (N,)
-                nats += F.nll_loss(log_probs, wanted, reduction="sum").item()
-                right += int((log_probs.argmax(dim=-1) == wanted).sum())
-                count += len(wanted)
+                log_probs, expected = model.all_log_probs(hidden)[scored], targets[scored]  # (N,V), (N,)
+                nats += F.nll_loss(log_probs, expected, reduction="sum").item()
+                right += int((log_probs.argmax(dim=-1) == expected).sum())
+                count += len(expected)
                 progress(count, total)
         return {"valid_bits_per_symbol": nats / count / math.log(2), "valid_accuracy": right / count}
 

@@ -1,4 +1,4 @@
-"""Texts of bytes or of prepared tokens as batches of parallel streams, in the text's order or in a shuffled order.
+"""Read texts of bytes or prepared tokens as batches of parallel streams, in order or shuffled.
 
 A batch depends only on its number. So a checkpoint saves only this number, and any division of the rows among
 processes gives the same batches.
@@ -23,7 +23,7 @@ class Text(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name for messages."""
 
     def __len__(self) -> int:
         """Return the number of tokens."""

@@ -1,4 +1,4 @@
-"""Prepared data: token ids in files that are read where they are needed, with a manifest that describes them.
+"""Prepared data: files of token ids, read on demand, and a manifest that describes them.
 
 A folder has `manifest.json`, the tokenizer's file, and for each split (`train`, `valid`, `test`) its shards:
 `train_00000.bin` and so on, little-endian unsigned integers of 16 or 32 bits. `train_documents.bin` has the index of
@@ -64,7 +64,7 @@ class Split:
 
     @property
     def name(self) -> str:
-        """What messages call its text."""
+        """Name of the text for messages."""
         return f"{self.folder}: the training text"
 
     def __len__(self) -> int:

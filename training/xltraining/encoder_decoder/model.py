@@ -111,7 +111,7 @@ class FeedForward(nn.Module):
 
 @dataclass(frozen=True)
 class DecoderMemory:
-    """The source, and what the decoder keeps of the target's earlier segments."""
+    """The source, and the rows that the decoder keeps of the target's earlier segments."""
 
     position: int
     """Tokens of the target so far."""
@@ -245,7 +245,7 @@ class EncoderDecoder(LanguageModel):
         return hidden @ self.word_emb.weight.T
 
     def prepare_training(self, training: TrainingConfig) -> None:
-        """Apply the setting whether the backward pass computes activations again."""
+        """Choose whether the backward pass recomputes activations."""
         self.reversible = training.reversible
 
     def plain_memory(self, memory: DecoderMemory | None) -> Any:

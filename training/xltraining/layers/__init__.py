@@ -1,1 +1,1 @@
-"""What models of several architectures share: sinusoids, states of random numbers, and layers kept in a file."""
+"""Parts that several architectures share: sinusoids, random states, and layers kept in a file."""

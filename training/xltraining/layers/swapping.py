@@ -1,4 +1,4 @@
-"""Layers whose weights are in working memory only while they compute (Kitaev et al. 2020, section 3, last paragraph).
+"""Keep the weights of layers in memory only while they compute (Kitaev et al. 2020, end of section 3).
 
 On a CPU the weights of layers, their gradients and their optimizer state are in a file that is mapped into memory. The
 kernel reads a page when a layer needs it, and the store releases a layer's pages after each use. For a GPU they are in
@@ -250,7 +250,7 @@ class LayerStore:
 
 
 def _give_back_freed_blocks() -> None:
-    """Let glibc give a large block back to the system as soon as it is freed; other libraries need no such setting.
+    """Let glibc return a large block to the system as soon as it is freed; other libraries need no setting.
 
     By default it puts large blocks into its heap after the first was freed. There the gradients of one layer leave
     holes that those of the next do not fill: 48 layers took 8 times the memory.

@@ -39,7 +39,7 @@ def _factors(input: Tensor, p: float) -> Tensor:
 
 
 def use_fast_dropout(model: nn.Module) -> None:
-    """Let every `nn.Dropout` of a model draw its numbers fast. A module that the model has in two places stays one."""
+    """Replace every `nn.Dropout` of a model by a faster one. A module in two places stays one module."""
     for module in model.modules():
         if type(module) is nn.Dropout:
             module.__class__ = FastDropout

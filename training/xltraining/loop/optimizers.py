@@ -25,7 +25,7 @@ class Optimizers:
                 group["lr"] = rate
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for part in self.parts:
             part.zero_grad()
 

@@ -249,7 +249,7 @@ class Updates:
 
 
 def _check_compiler(device: torch.device) -> None:
-    """Translate a small function, so that a missing compiler is an error before a run begins."""
+    """Compile a small function, so that a missing compiler is an error before a run begins."""
     try:
         torch.compile(lambda values: values + 1)(torch.zeros(64, device=device))
     except RuntimeError as error:

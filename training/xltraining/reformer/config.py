@@ -37,18 +37,18 @@ class ReformerConfig(ModelConfig):
     NAME: ClassVar[str] = "Reformer"
     LATER: ClassVar[tuple[str, ...]] = ("full_chunk", "residual")
     RUN_SETTINGS: ClassVar[tuple[str, ...]] = ("reversible", "swap_layers")
-    INSTEAD: ClassVar[Mapping[str, str]] = {"n_layer": "a Reformer's layers are the ones that attn_layers names"}
+    INSTEAD: ClassVar[Mapping[str, str]] = {"n_layer": "attn_layers names a Reformer's layers"}
 
     n_token: int = setting(256, minimum=1)
     """Size of the vocabulary."""
     d_model: int = setting(256, "Width of the hidden states.", minimum=1, common=True)
     """Width of each of the two streams."""
     n_head: int = setting(4, "Attention heads.", minimum=1, common=True)
-    d_head: int = setting(64, "Width of a head.", minimum=1, common=True)
+    d_head: int = setting(64, "Width of each head.", minimum=1, common=True)
     d_inner: int = setting(1024, "Width inside the feed-forward blocks.", minimum=1, common=True)
     attn_layers: tuple[str, ...] = setting(
         ("local", "lsh", "local", "lsh"),
-        "Attention of each layer: local, lsh, full, or separate.",
+        "Attention of each layer: local, lsh, full or separate.",
         choices=_LAYERS,
         longest=_MOST_LAYERS,
         common=True,
@@ -56,41 +56,41 @@ class ReformerConfig(ModelConfig):
     """`full` shares queries and keys over all of the memory; `separate` has both, as a Transformer, to compare."""
     n_hashes: int = setting(2, "Rounds of hashing.", minimum=1)
     n_buckets: tuple[int, ...] = setting(
-        (32,), "Buckets of a round, or even factors of their number, such as 64,128.", longest=_MOST_PARTS
+        (32,), "Buckets of a round, or even factors of that number, such as 64,128.", longest=_MOST_PARTS
     )
     """The first factor is the least significant."""
     chunk_length: int = setting(64, "Most keys that a token sees in a round of hashing.", minimum=1)
     """Rows of a chunk of LSH attention; under rule `band` also W, the most keys that a query sees in a round."""
     chunks_before: int = setting(1, minimum=0)
     local_chunk_length: int = setting(64, "Tokens in a chunk of local attention.", minimum=1)
-    local_chunks_before: int = setting(1, "Chunks that local attention sees besides its own.", minimum=0)
+    local_chunks_before: int = setting(1, "Earlier chunks that local attention sees in addition to its own.", minimum=0)
     rule: Literal["band", "paper", "chunk"] = setting(
-        "band", "Which keys LSH attention covers; under `paper` and `chunk` each segment is a document."
+        "band", "Keys that LSH attention covers; under `paper` and `chunk`, each segment is a document."
     )
     """See `xltraining.reformer.lsh`."""
     reads_last: bool = setting(False)
     """Rule `chunk`: scoring also feeds a document's last token, and drops the prediction after it (Hugging Face)."""
     tgt_len: int = setting(512, "Tokens in a segment.", minimum=1, common=True)
     """Also the default segment length after training."""
-    mem_len: int = setting(512, "Earlier tokens that each layer remembers.", minimum=1, common=True)
+    mem_len: int = setting(512, "Earlier tokens that each layer keeps in memory.", minimum=1, common=True)
     """M, the reach of LSH and full attention; local attention sees its own chunk and the chunks before it."""
     position: Literal["axial", "axial_sum", "absolute", "sinusoid", "rotary"] = setting(
         "axial",
-        "Kind of positions: rotary or sinusoid for documents of any length; axial, axial_sum or absolute for "
-        "max_positions. axial_shape and axial_dims choose axial.",
+        "Encoding of positions: rotary or sinusoid for documents of any length; axial, axial_sum or absolute for "
+        "max_positions. Setting axial_shape and axial_dims chooses axial.",
     )
     axial_shape: tuple[int, ...] = setting(
-        (64, 128), "Rows and columns of the table of positions.", longest=_MOST_PARTS
+        (64, 128), "Rows and columns of the table of axial positions.", longest=_MOST_PARTS
     )
     """The cells of the table are the positions, row by row; `max_positions` is its size."""
     axial_dims: tuple[int, ...] = setting(
         (64, 192),
-        "Widths of their embeddings, by default a quarter of d_model and the rest.",
+        "Widths of the axial embeddings; by default a quarter of d_model and the rest.",
         longest=_MOST_PARTS,
     )
     """They add up to `d_model` (`axial`) or are all `d_model` (`axial_sum`)."""
     max_positions: int = setting(
-        8192, "Positions that have an embedding; with axes the size of their table.", minimum=0
+        8192, "Number of positions with an embedding; for axial positions, the size of the table.", minimum=0
     )
     """0: no limit (`sinusoid`, `rotary`)."""
     activation: Literal["relu", "gelu", "gelu_tanh"] = setting("relu", "Activation in feed-forward blocks.")
@@ -105,17 +105,18 @@ class ReformerConfig(ModelConfig):
     """Rule `chunk`: replaces a query's score with itself."""
     hash_seed: int = setting(0, "Seed of the hash rotations.")
     """They are drawn layer by layer and round by round."""
-    redraw_hashes: bool = setting(False, "Whether each update draws new hash rotations, as in the paper.")
+    redraw_hashes: bool = setting(False, "Draw new hash rotations at each update, as in the paper.")
     """Evaluation uses the fixed ones."""
-    dropout: float = setting(0.1, "Dropout.", minimum=0, below=1, common=True)
-    dropatt: float = setting(0.0, "Dropout of attention weights.", minimum=0, below=1)
+    dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1, common=True)
+    dropatt: float = setting(0.0, "Dropout rate of attention weights.", minimum=0, below=1)
     ff_chunk: int = setting(
-        0, "Positions that a feed-forward block computes at a time, to save memory; 0: all.", minimum=0
+        0, "Positions that a feed-forward block computes together; fewer save memory; 0: all.", minimum=0
     )
-    full_chunk: int = setting(0, "Queries that full attention computes at a time, to save memory; 0: all.", minimum=0)
+    full_chunk: int = setting(0, "Queries that full attention computes together; fewer save memory; 0: all.", minimum=0)
     """The paper calls this memory-efficient attention: no matrix of all queries and keys is kept."""
     residual: Literal["reversible", "ordinary"] = setting(
-        "reversible", "Residual connections: two streams, or the one of a Transformer, to compare."
+        "reversible",
+        "Residual connections: two reversible streams, or the ordinary one of a Transformer for comparison.",
     )
 
     @property

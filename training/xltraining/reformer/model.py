@@ -351,7 +351,7 @@ class Reformer(LanguageModel):
     def log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Return the log-probability of each target in nats, (B,S), from hidden (B,S,d_output), targets (B,S) int64."""
         parts = zip(hidden.flatten(0, 1).split(_LOSS_CHUNK), targets.flatten().split(_LOSS_CHUNK), strict=True)
-        losses = [F.cross_entropy(self.head(rows), wanted, reduction="none") for rows, wanted in parts]
+        losses = [F.cross_entropy(self.head(rows), expected, reduction="none") for rows, expected in parts]
         return -torch.cat(losses).view_as(targets)
 
     def loss(self, hidden: Tensor, targets: Tensor, chunk: int = _LOSS_CHUNK) -> Tensor:
@@ -364,7 +364,7 @@ class Reformer(LanguageModel):
             targets: (B,S) int64; targets of -100 do not count.
         """
         parts = zip(hidden.flatten(0, 1).split(chunk), targets.flatten().split(chunk), strict=True)
-        losses = [checkpoint(self._loss, rows, wanted, use_reentrant=False) for rows, wanted in parts]
+        losses = [checkpoint(self._loss, rows, expected, use_reentrant=False) for rows, expected in parts]
         return torch.stack(losses).sum() / (targets != -100).sum()
 
     def _loss(self, rows: Tensor, targets: Tensor) -> Tensor:

@@ -27,57 +27,63 @@ class TransformerXLConfig(ModelConfig):
 
     n_token: int = setting(256, minimum=1)
     """Size of the vocabulary."""
-    n_layer: int = setting(6, "Layers.", minimum=1, maximum=1000, common=True)  # more would take long to build
-    n_head: int = setting(8, "Attention heads.", minimum=1, common=True)
+    n_layer: int = setting(
+        6, "Number of layers.", minimum=1, maximum=1000, common=True
+    )  # more would take long to build
+    n_head: int = setting(8, "Number of attention heads.", minimum=1, common=True)
     d_model: int = setting(256, "Width of the hidden states.", minimum=1, common=True)
     """Even, because the sinusoids come in pairs."""
-    d_head: int = setting(32, "Width of a head.", minimum=1, common=True)
+    d_head: int = setting(32, "Width of each head.", minimum=1, common=True)
     d_inner: int = setting(1024, "Width inside the feed-forward blocks.", minimum=1, common=True)
     tgt_len: int = setting(128, "Tokens in a segment.", minimum=1, common=True)
     """Also the default segment length after training."""
-    mem_len: int = setting(128, "Earlier tokens that each layer remembers.", minimum=0, common=True)
+    mem_len: int = setting(128, "Earlier tokens that each layer keeps in memory.", minimum=0, common=True)
     clamp_len: int = setting(-1, "Largest distinct distance in tokens; -1: no limit.")
     """Larger distances are treated as this one; not positive: no clamping."""
-    same_length: bool = setting(False, "Whether every token sees the same number of others.")
+    same_length: bool = setting(False, "Let every token see the same number of earlier tokens.")
     """See `window`."""
-    untie_r: bool = setting(True, "Whether each layer has its own u and v.")
+    untie_r: bool = setting(True, "Give each layer its own biases u and v.")
     """The content and position biases of the paper."""
-    pre_lnorm: bool = setting(False, "Whether layers normalise their inputs instead of their outputs.")
+    pre_lnorm: bool = setting(False, "Normalise the inputs of layers instead of their outputs.")
     tie_weight: bool = setting(True)
     """The output layer uses the embedding tables."""
-    d_embed: int | None = setting(None, "Width of the embeddings.  [default: that of the hidden states]")
+    d_embed: int | None = setting(None, "Width of the embeddings.  [default: d_model]")
     """With `div_val` above 1, of the first cluster's embeddings; None: `d_model`."""
     cutoffs: tuple[int, ...] = setting(
         (), "Token ids at which a new cluster begins, such as 128,192.  [default: one cluster]", longest=100
     )
     """They cut the vocabulary into clusters of ever rarer tokens (Grave et al. 2017); empty: one cluster."""
-    div_val: int = setting(1, "Divisor of the embedding width from each cluster to the next.", minimum=1)
+    div_val: int = setting(1, "Factor by which embeddings become narrower from each cluster to the next.", minimum=1)
     """The embeddings of cluster i are `d_embed // div_val**i` wide (Baevski and Auli 2019)."""
     tie_projs: tuple[bool, ...] = setting(())
     """For each cluster, whether the output layer uses the embedding's projection. Empty: for no cluster."""
     proj_same_dim: bool = setting(True)
     """With `div_val` above 1, also clusters as wide as the model have a projection."""
-    dropout: float = setting(0.1, "Dropout.", minimum=0, below=1, common=True)
-    dropatt: float = setting(0.0, "Dropout of attention weights.", minimum=0, below=1)
+    dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1, common=True)
+    dropatt: float = setting(0.0, "Dropout rate of attention weights.", minimum=0, below=1)
     layer_norm_epsilon: float = setting(1e-5, above=0)
-    first_memory: Literal["empty", "zeros"] = setting("empty", "Memory at the start of a document.")
+    first_memory: Literal["empty", "zeros"] = setting(
+        "empty", "Memory at the start of a document: no rows, or rows of zeros."
+    )
     """Empty, or `mem_len` zero rows that queries attend to."""
     window_extra: int = setting(0, minimum=0, maximum=1)
     """1: with `same_length` a token sees `mem_len + 1` keys, as NVIDIA's and the TensorFlow code do."""
     encoding: Literal["relative", "shaw", "sinusoidal", "learned"] = setting(
-        "relative", "Encoding of positions: attn_type 0, 1, 2 or 3 of the authors' code."
+        "relative", "Encoding of positions; in the authors' code, these are attn_type 0, 1, 2 and 3."
     )
     """Each is a module of `xltraining.transformer_xl.encodings`.
 
     `sinusoidal` and `learned` are absolute: documents are read in parts of `tgt_len` tokens, without recurrence.
     """
-    max_klen: int | None = setting(None, "Distances or places with a learned embedding.  [default: segment and memory]")
-    """For `shaw` distances, for `learned` places; None: `tgt_len` + `mem_len`."""
-    variational: bool = setting(False, "Whether dropout masks stay the same for a whole segment.")
-    dropinp: float | None = setting(
-        None, "Dropout of the first layer's inputs.  [default: that of dropout]", minimum=0, below=1
+    max_klen: int | None = setting(
+        None, "Number of distances or positions with a learned embedding.  [default: tgt_len + mem_len]"
     )
-    dropemb: float = setting(0.0, "Dropout of words: all of a dropped word's embeddings are zero.", minimum=0, below=1)
+    """For `shaw` distances, for `learned` places; None: `tgt_len` + `mem_len`."""
+    variational: bool = setting(False, "Use the same dropout masks for a whole segment.")
+    dropinp: float | None = setting(
+        None, "Dropout rate of the first layer's inputs.  [default: dropout]", minimum=0, below=1
+    )
+    dropemb: float = setting(0.0, "Dropout rate of whole words, whose embeddings become zero.", minimum=0, below=1)
 
     def contradictions(self) -> Iterator[str]:
         """Yield the problems of values that do not go together, or have rules of their own."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from xltraining.errors import DataError
 from xltraining.language_model import LanguageModel
-from xltraining.transformer_xl.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from xltraining.transformer_xl.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from xltraining.transformer_xl.config import TransformerXLConfig
 from xltraining.transformer_xl.dropout import WordDropout, make_dropout
 from xltraining.transformer_xl.encodings import make_attention
@@ -58,7 +58,7 @@ class TransformerXLLayer(nn.Module):
 
 
 class TransformerXL(LanguageModel):
-    """A Transformer-XL language model; `xltraining.transformer_xl.adaptive` holds its embedding and its output layer.
+    """A Transformer-XL language model; `adaptive_softmax.py` holds its embedding and its output layer.
 
     The model has no state between calls: the caller passes memory in and gets new memory back. With `pre_lnorm`, the
     model lacks a final layer normalisation, and memory holds hidden states before normalisation, as in the authors'

@@ -36,13 +36,15 @@ class ReformerArchitecture(Architecture):
     )
     gives_buckets = True
     evaluation_options = (
-        Option("n_hashes", "integer", "Rounds of hashing, at most as many as exported.", minimum=1, scope=LSH_SCOPE),
+        Option(
+            "n_hashes", "integer", "Rounds of hashing, at most as many as the bundle has.", minimum=1, scope=LSH_SCOPE
+        ),
     )
     conversion_options = (
         Option(
             "rule",
             "choice",
-            "Rule of LSH attention, even if the model was trained with another one.",
+            "Rule of LSH attention; it may differ from the rule of training.",
             choices=("band", "paper", "chunk"),
             scope=LSH_SCOPE,
             common=True,
@@ -50,7 +52,7 @@ class ReformerArchitecture(Architecture):
         Option(
             "n_hashes",
             "integer",
-            "Rounds of hashing to export; scoring may then choose fewer.",
+            "Rounds of hashing to export; scoring can choose fewer.",
             minimum=1,
             scope=LSH_SCOPE,
         ),

@@ -38,10 +38,10 @@ class TransformerXLArchitecture(Architecture):
             minimum=-1,
             problem=_clamp_len_problem,
         ),
-        Option("same_length", "boolean", "Whether every token sees the same number of others."),
+        Option("same_length", "boolean", "Let every token see the same number of earlier tokens."),
     )
     conversion_options = (
-        Option("cuda_graphs", "boolean", "Whether to write also the graphs that cuda_graphs of other commands needs."),
+        Option("cuda_graphs", "boolean", "Also write the graphs that other commands need for cuda_graphs."),
     )
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:

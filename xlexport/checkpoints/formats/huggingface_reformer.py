@@ -108,7 +108,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     if not any(name.startswith(HEAD) for name in tensors):
         raise CheckpointError(
             f"{path}: a Reformer without an output layer (no {HEAD}…), so it gives no probabilities.",
-            hint="Give the language model that it was trained as.",
+            hint="Give the checkpoint of the whole language model.",
         )
     tokenizer = next((inside(path, name) for name in TOKENIZERS if (path / name).is_file()), None)
     bytes_plus_2 = "bytes" if tokenizer is None and values["n_token"] == BYTES else None

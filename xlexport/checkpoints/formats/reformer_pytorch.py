@@ -209,7 +209,7 @@ def _require_supported(path: Path, arguments: Mapping[str, Any], tensors: Mappin
             f"full_attn_thres is {threshold:,}: full attention up to that length, but here up to bucket_size {chunk:,}"
         )
     if problems:
-        raise CheckpointError(f"{path}: {'; '.join(problems)}. Such models are not converted.")
+        raise CheckpointError(f"{path}: {'; '.join(problems)}. `convert` does not support such models.")
 
 
 def _settings_of(

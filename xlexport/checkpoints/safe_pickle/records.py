@@ -31,7 +31,7 @@ class BadFileError(Exception):
 
 @dataclass(eq=False, slots=True, repr=False)
 class Record:
-    """An inert stand-in for an object, a function's result or a class: what its pickle says about it, and no more.
+    """An inert stand-in for an object, a function's result or a class, with only its description in the pickle.
 
     Attributes:
         name: its class or function, `mem_transformer.MemTransformerLM`.

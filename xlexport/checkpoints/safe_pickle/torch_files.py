@@ -45,7 +45,7 @@ DTYPES = {  # by torch.save's name for the storage
 
 
 class _Member(NamedTuple):
-    """Where a member's bytes are in the file."""
+    """The place of a member's bytes in the file."""
 
     start: int
     end: int

@@ -20,7 +20,7 @@ __all__ = ["ByteTokenizer", "NoTokenizer", "Vocabulary", "VocabularyTokenizer", 
 
 
 class ByteTokenizer(Tokenizer):
-    """A tokenizer with id = byte + `first_id`. Any file is valid, and is read piece by piece; cuts do not matter."""
+    """A tokenizer with id = byte + `first_id`. Any file is valid and can be read in pieces of any size."""
 
     offsets_in_bytes = True
 

@@ -1,4 +1,4 @@
-"""Check a SentencePiece model before the library reads it: sizes, and parts that the library does not check."""
+"""Check sizes and parts of a SentencePiece model that the library itself does not check."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _fields(raw: bytes, start: int, end: int, path: Path, budget: Budget) -> lis
         raise _not_a_model(path, str(error)) from error
 
 
-def _not_a_model(path: Path, found: str) -> VocabularyError:
+def _not_a_model(path: Path, problem: str) -> VocabularyError:
     return VocabularyError(
-        f"{path}: not a SentencePiece model ({found}).", hint="Give the file that the library itself has written."
+        f"{path}: not a SentencePiece model ({problem}).", hint="Give the file that the library itself has written."
     )

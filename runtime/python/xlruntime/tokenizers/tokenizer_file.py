@@ -62,7 +62,7 @@ TOKEN_COST, CHARACTER_COST = 300, 220  # bytes in the library; measured: 212 per
 
 
 def read_tokenizer_json(path: Path, limits: Limits) -> tuple[dict[str, Any], str, int]:
-    """Read a tokenizer.json; return it, its text for the library, and the most bytes that one byte becomes.
+    """Read a tokenizer.json; return it, its text, and the most bytes that one byte of text can become.
 
     Raises:
         VocabularyError: the file is too large or not a tokenizer, or has a part not known to be harmless.

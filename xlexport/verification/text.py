@@ -16,7 +16,7 @@ from xlruntime.documents import Tokenizer, check_ids
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["WalkedText", "check_verify_text", "default_text", "verify_ids", "verify_text"]
+__all__ = ["VerificationText", "check_verify_text", "default_text", "verify_ids", "verify_text"]
 
 RANDOM_IDS = 100_000
 RANDOM = "random token ids"
@@ -24,7 +24,7 @@ FEWEST_KNOWN = 1_000  # with fewer known words or characters of the sample text,
 
 
 @dataclass(frozen=True)
-class WalkedText:
+class VerificationText:
     """Token ids (n,), and what they are, for people."""
 
     ids: npt.NDArray[np.int64]
@@ -43,7 +43,7 @@ def check_verify_text(tokenizer: TokenizerEntry, text: Path | None) -> None:
         raise ExportError(f"{text}: the file is empty.", hint="Use another text.")
 
 
-def verify_text(tokenizer: TokenizerEntry, vocab_size: int, reader: Tokenizer, text: Path | None) -> WalkedText:
+def verify_text(tokenizer: TokenizerEntry, vocab_size: int, reader: Tokenizer, text: Path | None) -> VerificationText:
     """Return the tokens to verify on: those of `text` or of the default text, or random ids.
 
     Args:
@@ -54,14 +54,14 @@ def verify_text(tokenizer: TokenizerEntry, vocab_size: int, reader: Tokenizer, t
     """
     check_verify_text(tokenizer, text)
     if text is not None:
-        walked = WalkedText(reader.encode(text.read_bytes()), str(text))
+        walked = VerificationText(reader.encode(text.read_bytes()), str(text))
     else:
-        walked = default_text(tokenizer, reader) or WalkedText(_random_ids(vocab_size), RANDOM)
+        walked = default_text(tokenizer, reader) or VerificationText(_random_ids(vocab_size), RANDOM)
     check_ids(walked.ids, vocab_size, walked.name)
     return walked
 
 
-def default_text(tokenizer: TokenizerEntry, reader: Tokenizer) -> WalkedText | None:
+def default_text(tokenizer: TokenizerEntry, reader: Tokenizer) -> VerificationText | None:
     """Return the real text for bundles whose user gives none; None if the tokenizer cannot read it.
 
     Tokens of the text that a vocabulary lacks are omitted, because unknown words verify and measure little.
@@ -73,8 +73,8 @@ def default_text(tokenizer: TokenizerEntry, reader: Tokenizer) -> WalkedText | N
         return None
     if isinstance(reader, VocabularyTokenizer):
         ids = _known_ids(reader.vocabulary)
-        return None if ids is None else WalkedText(ids, sample_text_name())
-    return WalkedText(reader.encode(sample_text().encode("utf-8")), sample_text_name())
+        return None if ids is None else VerificationText(ids, sample_text_name())
+    return VerificationText(reader.encode(sample_text().encode("utf-8")), sample_text_name())
 
 
 def verify_ids(bundle: Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:
