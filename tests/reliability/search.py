@@ -46,8 +46,9 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", help="names of targets (all)")
     parser.add_argument("--seconds", type=float, default=60.0, help="seconds for all targets together (60)")
     parser.add_argument("--read", type=Path, metavar="FILE", help="read one input")
-    own, _, flags = " ".join(sys.argv[1:]).partition(" -- ")
-    options = parser.parse_args(own.split())
+    arguments = sys.argv[1:]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options, flags = parser.parse_args(arguments[:end]), arguments[end + 1 :]
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # threads would not survive in the forked processes
     counted: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
@@ -67,7 +68,7 @@ def main() -> None:
             print(f"{name}: {read(targets[name], options.read)}")
         return
     FINDINGS.mkdir(exist_ok=True)
-    harmed = [name for name in names if search(name, targets[name], options.seconds / len(names), flags.split())]
+    harmed = [name for name in names if search(name, targets[name], options.seconds / len(names), flags)]
     print(f"{len(names)} targets, findings in {len(harmed)}" + "".join(f"\n  {name}" for name in harmed))
     sys.exit(bool(harmed))
 

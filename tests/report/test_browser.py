@@ -49,6 +49,12 @@ def test_text_is_shown_as_it_is(hostile: Browser) -> None:
     assert hostile.run("return document.images.length") == 0
 
 
+def test_names_of_hidden_characters_are_no_fainter_than_the_text(hostile: Browser) -> None:
+    opacities = hostile.run("""
+        return [...document.querySelectorAll(".block i")].map((name) => getComputedStyle(name).opacity);""")
+    assert len(opacities) > 3 and {*opacities} == {"1"}
+
+
 def test_right_to_left_lines_begin_at_the_right(hostile: Browser) -> None:
     first = HOSTILE.index("\u05e9".encode())
     boxes = [

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.full, pytest.mark.skipif(REASON is not None, reason=st
 
 NAME = "<img src=x onerror=document.title='broken'>\u202e</script>"
 LONG = "one two three four five six seven eight nine ten\n" * 60
+COLUMNS = {"condition": "unexpectedly", "address": "x" * 300}
 DOCUMENTS: list[Held | LeftOut] = [
     Held("1 spoon", b"The cook stirred the soup with a spoon."),
     Held(NAME, HOSTILE, contexts=(f"{NAME} before ", None)),
@@ -41,6 +42,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         score_sides(DOCUMENTS[:2], 0, [Side("", models[0], models[0].evaluation())]), folder / "one.html", title="One"
     )
     write_list(score_sides(DOCUMENTS[:1], 0, sides), folder / "single.html", title="Single")
+    items = [Held(str(number), b"The cook stirred the soup.", columns=COLUMNS) for number in range(2)]
+    write_list(score_sides(items, 0, sides[:1]), folder / "items.html", title="Items")
     return folder
 
 
@@ -182,3 +185,17 @@ def test_page_of_one_side(one: Browser) -> None:
     assert texts(one, ".unscored")[0] == "The"
     click(one, "#all")
     assert texts(one, ".block") == []
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_figures_and_words_of_items_are_not_broken(browser: Browser, pages: Path, width: int) -> None:
+    for page in shown(browser, pages / "items.html"):
+        page.resize(width, 700)
+        assert page.run("return document.documentElement.scrollWidth") <= width
+        lines = page.run("""
+            return [...document.querySelectorAll("td + td")].map((cell) => {
+              const range = document.createRange();
+              range.selectNodeContents(cell);
+              return [cell.textContent, new Set([...range.getClientRects()].map(({ top }) => Math.round(top))).size];
+            });""")
+        assert all((count > 1) == (text == COLUMNS["address"]) for text, count in lines), lines

@@ -231,6 +231,17 @@ def test_two_contexts_are_compared_by_word(invoke: Invoke, contexts: Path) -> No
     assert any(note.startswith("B: 1 word without a score") for note in page.about["notes"])
 
 
+def test_one_context(invoke: Invoke, contexts: Path) -> None:
+    options = (contexts, "--field", "sentence", "--context-field", "kitchen")
+    page = read_list(written(invoke, GOLDEN, *options))
+    totals = [total["bits"] for total in scored(invoke, "document", GOLDEN, *options, "--keep", "")]
+    assert [document["values"][1] for document in page.documents] == totals
+    assert page.about["sides"][0][0] == "context: kitchen"
+    assert page.about["fields"] == ["id", CONTEXT]
+    kept = read_list(written(invoke, GOLDEN, *options, "--keep", "kitchen"))
+    assert kept.documents[0]["fields"] == ["He was in the kitchen."]
+
+
 def test_item_without_a_context_field_is_left_out(invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "items.jsonl"
     path.write_text('{"s": "one two", "a": "x", "b": "y"}\n{"s": "three four", "a": "x"}\n')

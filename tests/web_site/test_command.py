@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,13 @@ def test_site_is_served_until_it_is_interrupted(
     assert shown.err.startswith("http://127.0.0.1:")
     assert shown.err.endswith("ended.\n")
     assert not served[0].exists()  # without -o it was a temporary one
+
+
+def test_port_that_is_taken_is_named(invoke: Invoke, npm: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = invoke("web", BUNDLE, "--serve", "--port", port, "--runtime", npm).error
+    assert error.endswith(f"127.0.0.1:{port}: Address already in use. Choose another port; 0 takes a free one.")
 
 
 @pytest.fixture

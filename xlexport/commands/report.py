@@ -203,7 +203,7 @@ def report(
         raise click.UsageError(
             "Two contexts read their input twice, which standard input and pipes do not allow. Give files."
         )
-    groups = _documents(inputs, dataclasses.replace(selection.reading, keep=page.keep), page.context_fields)
+    groups = _documents(inputs, selection.reading, page)
     first = list(itertools.islice(groups, 2))
     if not first:
         raise nothing_in([entry.name for entry in inputs], "lines that are not blank")
@@ -226,13 +226,14 @@ def report(
     _several(models, bundles, itertools.chain(first, groups), inputs, page, output, evaluation)
 
 
-def _documents(
-    inputs: Sequence[Input], reading: Reading, context_fields: tuple[str, ...]
-) -> Iterator[tuple[Document, ...]]:
-    """Yield each document with its columns, once for each context."""
+def _documents(inputs: Sequence[Input], reading: Reading, page: PageOptions) -> Iterator[tuple[Document, ...]]:
+    """Yield each document with its columns, once for each context; contexts are columns only if --keep names them."""
     from xlexport.scoring.documents import CarriedColumns, documents_by_input
 
-    readings = [dataclasses.replace(reading, context_field=name) for name in context_fields or (None,)]
+    hidden = page.context_fields if page.keep is None else ()
+    readings = [
+        dataclasses.replace(reading, keep=page.keep, context_field=name) for name in page.context_fields or (None,)
+    ]
     carried = CarriedColumns(readings[0], (), tell)
     streams = [
         documents_by_input(inputs, one, sys.stdin.buffer, False, carried if one is readings[0] else None)
@@ -240,7 +241,7 @@ def _documents(
     ]
     for group in zip(*streams, strict=True):
         first, *others = (document for _, document in group)
-        columns = {name: value for name, value in first.columns.items() if name not in context_fields}
+        columns = {name: value for name, value in first.columns.items() if name not in hidden}
         yield dataclasses.replace(first, columns=columns), *others
 
 
@@ -275,6 +276,7 @@ def _one_document(
     from xlexport.report.list_page import Row
     from xlexport.report.words import Held, WordCollector
     from xlexport.scoring.totals import caveats, losses
+    from xlruntime.messages import counted
 
     document = read_for_page(document)
     collector = None
@@ -299,7 +301,7 @@ def _one_document(
         tell(sentence)
     for sentence in losses(score):
         tell(f"{score.document}: {sentence}")
-    tell(f"wrote {output}: {score.tokens:,} tokens, {_size(output)}")
+    tell(f"wrote {output}: {counted(score.tokens, 'token')}, {_size(output)}")
     if collector is not None:
         row = Row(Held(document.name, b""), (collector.words(),))
         _draw(page, [row], [""], page.title or document.name)

@@ -7,6 +7,8 @@ import http.server
 from pathlib import Path
 from typing import Any
 
+from xlruntime import OptionError
+
 __all__ = ["HEADERS", "site_server"]
 
 HEADERS = {
@@ -54,10 +56,14 @@ def site_server(folder: Path, port: int = 0) -> http.server.ThreadingHTTPServer:
         port: 0 takes a free one.
 
     Raises:
-        OSError: the port is taken.
+        OptionError: the port is taken.
     """
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", port), functools.partial(_Handler, directory=str(folder.resolve()))
-    )
+    handler = functools.partial(_Handler, directory=str(folder.resolve()))
+    try:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except OSError as error:
+        raise OptionError(
+            f"address 127.0.0.1:{port}: {error.strerror}.", hint="Choose another port; 0 takes a free one."
+        ) from error
     server.daemon_threads = True
     return server
