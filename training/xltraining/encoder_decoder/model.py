@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from xltraining.encoder_decoder.config import PAD, EncoderDecoderConfig
 from xltraining.errors import DataError
 from xltraining.language_model import LanguageModel, placed, plain
-from xltraining.layers.reversible import Block, run_blocks
 from xltraining.layers.sinusoids import sinusoids
+from xltraining.reformer.reversible import Block, run_blocks
 from xltraining.training_config import TrainingConfig
 
 __all__ = [

@@ -20,7 +20,6 @@ from torch.utils.checkpoint import checkpoint
 
 from xltraining.errors import ConfigError, DataError
 from xltraining.language_model import LanguageModel, placed, plain
-from xltraining.layers.reversible import Block, run_blocks
 from xltraining.layers.swapping import LayerStore
 from xltraining.reformer.angles import Angles
 from xltraining.reformer.attention import (
@@ -32,6 +31,7 @@ from xltraining.reformer.attention import (
     SharedAttention,
 )
 from xltraining.reformer.config import ReformerConfig
+from xltraining.reformer.reversible import Block, run_blocks
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["LSHTrace", "Reformer", "ReformerFeedForward", "ReformerMemory", "ReversibleLayer"]
