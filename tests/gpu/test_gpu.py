@@ -132,7 +132,7 @@ def test_every_test_that_skips_without_cuda_has_the_marker() -> None:
     skips = re.compile(r"skip\(f?\"no CUDA here|skipif\(not torch\.cuda\.is_available\(\)")
     here = Path(__file__).resolve()
     files = [file for file in (ROOT / "tests").rglob("test_*.py") if file != here and skips.search(file.read_text())]
-    assert len(files) >= 3
+    assert len(files) >= 2
     assert [file.name for file in files if "pytest.mark.cuda" not in file.read_text()] == []
 
 

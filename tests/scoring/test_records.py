@@ -195,7 +195,7 @@ def test_alternatives_that_are_not_finite_are_null(score: Score, monkeypatch: py
         return outputs | {"top_log_probs": outputs["top_log_probs"] - math.inf}
 
     monkeypatch.setattr(xlruntime.Model, "step", impossible)
-    (record,) = score("-", "--per", "token", "--top", 2, stdin=b"at").succeeded().records
+    (record,) = score("-", "--per", "token", "--top", 2, stdin=b"at").succeeded().objects
     assert [token["log_prob"] for token in record["top"]] == [None, None]
 
 
