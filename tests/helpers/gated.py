@@ -80,7 +80,7 @@ class GatedStep(StepModule):
         targets, tokens, state = inputs
         hidden, memory = self.model(tokens, {"state": state})
         log_probs = self.model.all_log_probs(hidden)
-        outputs = describe_softmax(log_probs, targets)
+        outputs = describe_softmax(log_probs, targets, self.model.config.n_token)
         outputs |= {"log_prob": log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)}
         outputs |= {"logits": self.model.logits(hidden[:, -1]), "new_state": memory["state"]}
         return tuple(outputs[name] for name in traced_outputs(self))

@@ -64,9 +64,12 @@ def purposes_of(n_token: int, carried: tuple[StepTensor, ...]) -> dict[str, tupl
     }
 
 
-def describe_softmax(log_probs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Return `describe` of a plain softmax, from the log-probabilities (B, S, n_token) of all tokens."""
-    return describe([((0, log_probs.shape[2]), (torch.zeros(1, 1), log_probs.flatten(0, 1)))], targets)
+def describe_softmax(log_probs: Tensor, targets: Tensor, n_token: int) -> dict[str, Tensor]:
+    """Return `describe` of a plain softmax, from the log-probabilities (B, S, n_token) of all tokens.
+
+    TorchScript traces sizes as tensors, so the caller passes `n_token`.
+    """
+    return describe([((0, n_token), (torch.zeros(1, 1), log_probs.flatten(0, 1)))], targets)
 
 
 def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], targets: Tensor) -> dict[str, Tensor]:

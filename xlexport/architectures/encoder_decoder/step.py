@@ -114,7 +114,7 @@ class EncoderDecoderStep(StepModule):
         outputs |= carried
         outputs["log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
         outputs["logits"] = hidden[:, -1] @ self.word_emb.weight.T
-        outputs |= describe_softmax(log_probs, targets)
+        outputs |= describe_softmax(log_probs, targets, self.config.n_token)
         return tuple(outputs[name] for name in traced_outputs(self))
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:

@@ -224,7 +224,7 @@ class ReformerStep(StepModule):
             outputs[f"{prefix}log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
             outputs[f"{prefix}logits"] = self.head(hidden[:, -1])
             if not prefix:
-                outputs |= describe_softmax(log_probs, targets)
+                outputs |= describe_softmax(log_probs, targets, self.config.n_token)
         return tuple(outputs[name] for name in traced_outputs(self))
 
     def _run(self, tokens: Tensor, tensors: Mapping[str, Tensor], few: bool) -> tuple[Tensor, dict[str, Tensor]]:
