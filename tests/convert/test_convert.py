@@ -89,7 +89,7 @@ def test_manifest_says_what_was_converted(name: str, request: pytest.FixtureRequ
     assert f"xlexport {__version__} converted it from `checkpoint.pt`" in readme
 
 
-@pytest.mark.parametrize("name", [*BOTH, "chunk"])
+@pytest.mark.parametrize("name", [*BOTH, pytest.param("chunk", marks=pytest.mark.full)])
 def test_program_in_the_readme_runs(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
