@@ -177,6 +177,7 @@ def test_tables_that_do_not_match(invoke: Invoke, tmp_path: Path) -> None:
         "columns": "document,word\nd,The\n",
         "none": header,
         "broken": header + "d,0\n",
+        "again": "document,bits,difference\nd,1.5,2\n",
     }
     for name, text in files.items():
         (tmp_path / f"{name}.csv").write_text(text)
@@ -200,6 +201,8 @@ def test_tables_that_do_not_match(invoke: Invoke, tmp_path: Path) -> None:
     assert "without rows" in refusal("a", "none")
     assert "broken.csv:2: 2 cells, expected 4" in refusal("a", "broken")
     assert "missing.csv: No such file" in refusal("a", "missing")
+    twice = refusal("again", "again", "--by", "document,difference", "-o", str(tmp_path / "output.csv"))
+    assert "column 'difference' would be in the output twice" in twice
     assert {path.stem for path in tmp_path.iterdir()} == files.keys()
     invoke("compare", tmp_path / "a.csv", tmp_path / "word.csv", "--by", "document,index").succeeded()
 

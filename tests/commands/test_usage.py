@@ -78,6 +78,7 @@ def test_overview_and_version(invoke: Invoke) -> None:
         ),
         (["generate", "bundle"], "Give either PROMPT or --file"),
         (["generate", "bundle", "prompt", "--file", __file__], "Give either PROMPT or --file"),
+        (["generate", "bundle", "prompt", "--stop", ""], "--stop is empty"),
         (["generate", "bundle", "prompt", "-n", "-1"], "-1 is not in the range x>=0"),
         (["generate", "bundle", "--file", "/absent"], "'/absent': No such file or directory"),
         (["verify", "bundle", "checkpoint", "--segments", "0"], "0 is not in the range x>=1"),

@@ -95,6 +95,8 @@ def generate(
     """Continue PROMPT with BUNDLE. Needs no PyTorch."""
     if (prompt is None) == (prompt_file is None):
         raise click.UsageError("Give either PROMPT or --file.")
+    if "" in stops:
+        raise click.UsageError("--stop is empty, which would stop before any text.")
     import xlruntime
     from xlexport.bundles import open_bundle
     from xlexport.scoring.documents import REREAD_LIMITS

@@ -162,11 +162,18 @@ class Comparison:
         conditions = self._conditions
         labels = ("a", "b") if conditions is None else (conditions.a, conditions.b)
         columns = dict.fromkeys([*self.by, self.items])
-        for record, *values in self._compared():
-            a, b = values
+        computed = [*(f"{self.value}_{label}" for label in labels), "difference"]
+        if both := [name for name in computed if name in columns]:
+            raise TextError(
+                f"column {listed(map(shown, both))} would be in the output twice: as it is in the table, and computed.",
+                hint="Rename it, or choose other columns with --by and --items.",
+            )
+        for record, a, b in self._compared():
             difference = None if a is None or b is None else a - b
-            named = {f"{self.value}_{label}": value for label, value in zip(labels, values, strict=True)}
-            yield {**{column: record.get(column) for column in columns}, **named, "difference": difference}
+            yield {
+                **{column: record.get(column) for column in columns},
+                **dict(zip(computed, (a, b, difference), strict=True)),
+            }
 
     def _compared(self) -> Iterator[tuple[Mapping[str, Any], float | None, float | None]]:
         """Yield for each pair the row of one side, and the values of both; None: without a value."""

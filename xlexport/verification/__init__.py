@@ -1,7 +1,7 @@
 """Show that a bundle computes the same results as the trained model, over many segments of carried memory.
 
 Both walk the same text. The eager model has its own memory, the paper's hidden states; the graphs have rings of
-projected keys and values (`walk.py`).
+projected keys and values (`comparison.py`).
 """
 
 from __future__ import annotations
