@@ -83,10 +83,13 @@ def module_source(
 
     name = type(module).__qualname__
     forms = [form for form in ("segment", "step") if callable(getattr(module, form, None))]
-    if not (isinstance(module, nn.Module) and callable(getattr(module, "first_state", None)) and forms):
-        missing = "is no torch.nn.Module" if not isinstance(module, nn.Module) else "has no method first_state"
-        missing = missing if forms else "has neither a method segment nor a method step"
-        raise ExportError(f"{name} {missing}.", hint="Give a module as docs/own_models.md describes.")
+    problems = {
+        "is no torch.nn.Module": not isinstance(module, nn.Module),
+        "has no method first_state": not callable(getattr(module, "first_state", None)),
+        "has neither a method segment nor a method step": not forms,
+    }
+    if problem := next((text for text, holds in problems.items() if holds), None):
+        raise ExportError(f"{name} {problem}.", hint="Give a module as docs/own_models.md describes.")
     own = copy.deepcopy(module).eval().requires_grad_(False)
     return recurrent_source(
         lambda: copy.deepcopy(own),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -50,16 +51,20 @@ class RecurrentEager(LanguageModel):
         super().__init__()
         self.module: Any = module
         self.config = config
+        self.is_wide = False  # whether it computes in float64
 
     def first_memory(self, batch_size: int) -> dict[str, Tensor]:
         """Return the state at the start of a document, for all rows."""
         state = batched(self.module.first_state(), batch_size)
-        wide = next((tensor.dtype for tensor in self.parameters()), None) == torch.float64
-        return {name: value.double() if wide and value.is_floating_point() else value for name, value in state.items()}
+        wide = {name: value.double() for name, value in state.items() if self.is_wide and value.is_floating_point()}
+        return state | wide
 
     def forward(self, tokens: Tensor, memory: Mapping[str, Tensor] | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Read tokens (B, S) after a state; return logits (B, S, n_token) and the next state."""
-        state = memory or self.first_memory(len(tokens))
+        with _numbers_in_float64() if self.is_wide else contextlib.nullcontext():
+            return self._read(tokens, memory or self.first_memory(len(tokens)))
+
+    def _read(self, tokens: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         if self.config.form == "segment":
             logits, state = self.module.segment(tokens, state)
             return logits, dict(state)
@@ -76,6 +81,7 @@ class RecurrentEager(LanguageModel):
     def in_float64(self) -> RecurrentEager | None:
         """Return a copy in float64; None if the module computes anything in float32 all the same."""
         exact, types = copy.deepcopy(self).double(), _FloatTypes()
+        exact.is_wide = True
         state = exact.first_memory(1)
         try:
             with torch.inference_mode(), types:
@@ -83,6 +89,17 @@ class RecurrentEager(LanguageModel):
         except RuntimeError:  # it mixes types
             return None
         return None if types.narrow else exact
+
+
+@contextlib.contextmanager
+def _numbers_in_float64() -> Iterator[None]:
+    """Make float64 the type of Python's numbers, and of integers times these."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class _FloatTypes(TorchDispatchMode):

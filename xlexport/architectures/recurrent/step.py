@@ -32,9 +32,7 @@ class RecurrentStep(StepModule):
         self.inputs = (TARGETS, TOKENS, *carried_inputs(self.memory))
         self.purposes = purposes_of(self.n_token, carried_outputs(self.memory))
         self.model: Any = model.module
-        self.cell = (
-            None if model.config.form == "segment" else _exported(_Cell(model.module, [*self.first]), self.first)
-        )
+        self.cell = _exported(model.module, self.first) if model.config.form == "step" else None
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with, each a separate tensor."""
