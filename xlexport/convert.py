@@ -129,7 +129,8 @@ def convert(
         check_texts(tokenizer.spec, texts)  # before the export, which takes minutes
     check_verify_text(tokenizer.spec, options.verify_text)
     source = replace(source, notes=_notes(source, options))
-    tell(f"read {', '.join(map(str, source.files))}: {source.format}, {source.architecture}")
+    read_from = ", ".join(map(str, source.files)) or source.config.get("model")
+    tell(f"read {read_from}: {source.format}, {source.architecture}")
     for note in (*source.notes, *tokenizer.notes):
         tell(note)
     with publishing(output, force) as published:

@@ -49,7 +49,21 @@ OPERATORS = EMITTED | frozenset(
         *("IsInf", "IsNaN", "LeakyRelu", "LpNormalization", "MaxPool", "Mean", "MeanVarianceNormalization", "Mish"),
         *("OneHot", "PRelu", "RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
         *("ReduceSumSquare", "RotaryEmbedding", "Round", "Selu", "Sigmoid", "Sign", "Sinh", "Size", "Softplus"),
-        *("Softsign", "SpaceToDepth", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Tile", "Trilu", "Xor"),
+        *(
+            "GRU",
+            "LSTM",
+            "Scan",
+            "Softsign",
+            "SpaceToDepth",
+            "Sum",
+            "Swish",
+            "Tan",
+            "Tanh",
+            "ThresholdedRelu",
+            "Tile",
+            "Trilu",
+            "Xor",
+        ),
     }
 )
 
