@@ -129,7 +129,8 @@ def convert(
         check_texts(tokenizer.spec, texts)  # before the export, which takes minutes
     check_verify_text(tokenizer.spec, options.verify_text)
     source = replace(source, notes=_notes(source, options))
-    tell(f"read {', '.join(map(str, source.files))}: {source.format}, {source.architecture}")
+    read_from = ", ".join(map(str, source.files)) or source.config.get("model")
+    tell(f"read {read_from}: {source.format}, {source.architecture}")
     for note in (*source.notes, *tokenizer.notes):
         tell(note)
     with publishing(output, force) as published:
@@ -189,6 +190,11 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
         raise ExportError(
             f"--to, --dtype and its options are not possible for {adapter.kind(source.config, {})}.",
             hint="Leave them out: its bundles are float32 and ONNX.",
+        )
+    if options.to != "onnx" and source.config.get("form") == "step":
+        raise ExportError(
+            f"--to {options.to} needs a module with a method segment; a scan over step needs ONNX.",
+            hint="Write segment, or leave --to out.",
         )
     problems = {
         "--set cuda_graphs=true": options.settings.get("cuda_graphs"),

@@ -30,7 +30,7 @@ from xlexport.verification import verify
 from xlruntime.bundle_files import read_bundle
 from xltraining.loop.train import TrainingConfig, train
 
-NAMES = ["transformer_xl", "encoder_decoder", "reformer"]
+NAMES = ["transformer_xl", "encoder_decoder", "reformer", "recurrent"]
 LEAP = Option("leap", "integer", "How far to leap.", minimum=1)
 TEXT = b"It was the best of times, it was the worst of times. " * 12
 

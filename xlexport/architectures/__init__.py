@@ -32,6 +32,7 @@ ARCHITECTURES = {
     "transformer_xl": "xlexport.architectures.transformer_xl",
     "encoder_decoder": "xlexport.architectures.encoder_decoder",
     "reformer": "xlexport.architectures.reformer",
+    "recurrent": "xlexport.architectures.recurrent",
 }
 """The module of each architecture, which is imported on first use."""
 

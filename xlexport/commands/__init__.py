@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 import click
 
-from xlexport import __version__
 from xlexport.commands.signals import handle_signals
 from xlexport.terminal import INTERRUPTED, Failure, failure, tell_problem, tell_usage
+from xlruntime import __version__
 
 __all__ = ["LazyGroup", "cli", "main", "run"]
 

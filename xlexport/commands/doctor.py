@@ -13,12 +13,11 @@ from pathlib import Path
 import click
 import numpy as np
 
-from xlexport import __version__
 from xlexport.errors import XlexportError
 from xlexport.extras import install_command, is_installed, missing_packages, packages_of
 from xlexport.sample import sample_checkpoint
 from xlexport.terminal import print_json, print_table
-from xlruntime import BundleError, Device, ProviderError, XlruntimeError
+from xlruntime import BundleError, Device, ProviderError, XlruntimeError, __version__
 from xlruntime.kernels import DISTRIBUTION, Kernels, find_kernels
 from xlruntime.providers import import_onnxruntime, installed_wheels, open_session
 

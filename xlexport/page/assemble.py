@@ -17,9 +17,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from xlexport import __version__
 from xlexport.architectures import title_of
-from xlruntime import Bundle, EvaluationSettings
+from xlruntime import Bundle, EvaluationSettings, __version__
 
 __all__ = ["LEVELS", "WORD_CEILING", "bundle_note", "bundled", "ceilings", "page_pieces", "page_title"]
 

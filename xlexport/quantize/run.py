@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from xlexport import __version__
 from xlexport.bundles import PARITY_FILE, REPORT_FILE, WEIGHTS_FILE, check_output, digests, publishing, write_manifest
 from xlexport.errors import QuantizationError
 from xlexport.quantize.gate import (
@@ -35,6 +34,7 @@ from xlexport.quantize.gate import (
 from xlexport.quantize.graphs import PRECISIONS, Precision, product_names, write_graphs
 from xlexport.quantize.int8_rings import RINGS, ring_problem
 from xlexport.quantize.report import QuantizationReport, quantized_readme
+from xlruntime import __version__
 from xlruntime.bundle import FIRST_MEMORY_FILE, Tokenizer
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Ids

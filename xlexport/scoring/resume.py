@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from xlexport import __version__
 from xlexport.atomic_output import naming
 from xlexport.errors import ResumeError
 from xlexport.scoring.chunks import ChunkState
@@ -25,7 +24,7 @@ from xlexport.scoring.inputs import Input, digest_inputs
 from xlexport.scoring.partial_file import HINT, PartialFile
 from xlexport.scoring.run_options import RunOptions
 from xlexport.scoring.totals import Totals
-from xlruntime import EvaluationSettings, Model
+from xlruntime import EvaluationSettings, Model, __version__
 from xlruntime.messages import named, shown
 from xlruntime.providers import import_onnxruntime
 from xlruntime.state import read_state, write_state

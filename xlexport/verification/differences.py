@@ -184,6 +184,8 @@ def compare_hashing(trace: Sequence[LSHTrace], overflow: npt.NDArray[np.int32] |
 def memory_difference(memory: Memory, rows: Iterable[NamedRows]) -> float:
     """Return the largest difference of memories from `rows`; rings are compared aligned at the newest row.
 
+    Numbers of a state have no bound, so their differences are divided by max(1, |number|).
+
     Raises:
         ParityError: the graphs carry a memory that the eager model does not have.
     """
@@ -192,7 +194,8 @@ def memory_difference(memory: Memory, rows: Iterable[NamedRows]) -> float:
     for name, expected in rows:
         entry = entries.pop(name)
         if entry.layout not in ROW_LAYOUTS:
-            worst.append(largest(memory.array(entry)[0] - expected))
+            exact = expected.astype(np.float64)  # of integers and booleans too
+            worst.append(largest((memory.array(entry)[0] - exact) / np.maximum(1, np.abs(exact))))
             continue
         array = memory.by_age(entry, 0)
         if (scale := entries.pop(scale_of(name), None)) is not None:

@@ -256,7 +256,8 @@ def _check_architecture(model: Engine, eager: Any) -> None:
     """Raise ParityError if model and bundle have different architectures."""
     from xltraining.architectures import architecture_of
 
-    if (name := architecture_of(eager.config)) != model.bundle.architecture:
+    name = getattr(eager, "ARCHITECTURE", None) or architecture_of(eager.config)
+    if name != model.bundle.architecture:
         raise ParityError(
             f"{model.folder}: the bundle holds a {model.bundle.architecture} model, the checkpoint a {name} model.",
             hint="Give the checkpoint that the bundle was converted from.",

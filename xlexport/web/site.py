@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import xlruntime
-from xlexport import __version__, atomic_output
+from xlexport import atomic_output
 from xlexport.page.assemble import LEVELS, bundle_note, ceilings, page_pieces, page_title
 from xlexport.scoring.totals import caveats
 from xlexport.web.javascript import Package, find_packages
-from xlruntime import BundleDamagedError, BundleFormatError
+from xlruntime import BundleDamagedError, BundleFormatError, __version__
 from xlruntime.bundle import DIGEST, MANIFEST, Bundle
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Tokenizer

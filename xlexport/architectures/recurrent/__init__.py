@@ -1,0 +1,45 @@
+"""Any recurrent language model: a PyTorch module that maps tokens and a state to logits and the next state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from xlexport.architectures.base import Architecture
+from xlexport.architectures.step import Step
+
+if TYPE_CHECKING:
+    from xlexport.architectures.recurrent.eager import RecurrentEager
+    from xlruntime.evaluation import EvaluationRules
+
+__all__ = ["ARCHITECTURE", "RecurrentArchitecture"]
+
+
+class RecurrentArchitecture(Architecture):
+    """All code that depends on a model being a module with a state."""
+
+    name = "recurrent"
+    title = "recurrent model"
+
+    def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
+        """Declare the length of a segment; a state needs no settings."""
+        from xlruntime.evaluation import EvaluationRules
+
+        return EvaluationRules(segment_len=config["tgt_len"])
+
+    def build_step(self, model: RecurrentEager, choices: Mapping[str, Any]) -> Step:
+        """Return the step module, once the module is found to be what it must be.
+
+        Raises:
+            ExportError: the module breaks a rule of `RecurrentModel`; the message names the first place.
+        """
+        from xlexport.architectures.recurrent.step import RecurrentStep
+
+        return RecurrentStep(model)
+
+    def in_float64(self, model: RecurrentEager) -> RecurrentEager | None:
+        """Return a copy in float64, or None if the module fixes float32 anywhere."""
+        return model.in_float64()
+
+
+ARCHITECTURE = RecurrentArchitecture()

@@ -1,0 +1,107 @@
+"""The graphs of a recurrent model: its `segment`, or a scan over its `step`, and what language models return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from xlexport.architectures.recurrent.eager import RecurrentEager, batched
+from xlexport.architectures.step import carried_inputs, carried_outputs, traced_outputs
+from xlexport.architectures.step_module import TARGETS, TOKENS, TOP_K, StepModule, describe_softmax, purposes_of
+from xlexport.errors import ExportError
+from xlruntime.bundle import MemoryEntry
+
+__all__ = ["RecurrentStep"]
+
+TRACED_ROWS, TRACED_TOKENS = 3, 5  # of the example; no axis of a model has these sizes by chance and one as well
+
+
+class RecurrentStep(StepModule):
+    """One module that computes the outputs of all graphs of a bundle; the exporter cuts it by purpose."""
+
+    traceable = False
+
+    def __init__(self, model: RecurrentEager) -> None:
+        super().__init__()
+        self.n_token = model.config.n_token
+        self.first = dict(model.module.first_state())
+        self.memory = tuple(_entry(name, value) for name, value in self.first.items())
+        self.inputs = (TARGETS, TOKENS, *carried_inputs(self.memory))
+        self.purposes = purposes_of(self.n_token, carried_outputs(self.memory))
+        self.model: Any = model.module
+        self.cell = _exported(model.module, self.first) if model.config.form == "step" else None
+
+    def example(self) -> tuple[Tensor, ...]:
+        """Return example inputs to trace with, each a separate tensor."""
+        targets, tokens = (torch.zeros(TRACED_ROWS, TRACED_TOKENS, dtype=torch.int64) for _ in range(2))
+        return targets, tokens, *batched(self.first, TRACED_ROWS).values()
+
+    def first_rows(self) -> Mapping[str, Tensor]:
+        """Return the state at the start of a document."""
+        return self.first
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Compute one segment; see `Step.forward`."""
+        targets, tokens, *values = inputs
+        state = dict(zip(self.first, values, strict=True))
+        logits, state = self._scan(tokens, state) if self.cell is not None else self.model.segment(tokens, state)
+        B, S = tokens.shape
+        logits = logits.reshape(B, S, self.n_token)
+        log_probs = logits.log_softmax(dim=2)
+        outputs = describe_softmax(log_probs, targets, self.n_token)
+        for name in ("top_ids", "top_log_probs"):  # torch loses the size of the last axis behind some operators
+            outputs[name] = outputs[name].reshape(B, S, min(TOP_K, self.n_token))
+        outputs |= {f"new_{name}": state[name] for name in self.first}
+        outputs["log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
+        outputs["logits"] = logits[:, -1]
+        return tuple(outputs[name] for name in traced_outputs(self))
+
+    def _scan(self, tokens: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Read tokens (B, S) one by one, as one operator of the graph."""
+        from torch._higher_order_ops.scan import scan
+
+        def body(carry: tuple[Tensor, ...], token: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+            assert self.cell is not None
+            logits, *carry_after = self.cell(token, *carry)
+            return tuple(value.clone() for value in carry_after), logits  # torch refuses views of the carry
+
+        carry = tuple(value.clone() for value in state.values())
+        carry, logits = scan(body, carry, tokens.transpose(0, 1).contiguous())  # (S, B, n_token)
+        return logits.transpose(0, 1), dict(zip(self.first, carry, strict=True))
+
+
+class _Cell(nn.Module):
+    """A module's `step`, with its state as a list of tensors."""
+
+    def __init__(self, model: Any, names: Sequence[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, token: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        logits, state = self.model.step(token, dict(zip(self.names, values, strict=True)))
+        return logits, *(state[name] for name in self.names)
+
+
+def _exported(model: Any, first: Mapping[str, Tensor]) -> nn.Module:
+    """Return a module's `step` as `torch.export` sees it: operators on tensors, without the user's Python.
+
+    Dynamo, which traces the body of a scan, refuses much Python that `torch.export` accepts.
+    """
+    batch = {0: torch.export.Dim("batch", min=1, max=2**30)}
+    example = (torch.zeros(TRACED_ROWS, dtype=torch.int64), *batched(first, TRACED_ROWS).values())
+    program = torch.export.export(_Cell(model, [*first]), example, dynamic_shapes=(batch, tuple(batch for _ in first)))
+    return program.module(check_guards=False)
+
+
+def _entry(name: str, value: Tensor) -> MemoryEntry:
+    dtype, begins_with_zeros = str(value.dtype).removeprefix("torch."), not bool(value.any())
+    if not begins_with_zeros and not value.is_floating_point():
+        raise ExportError(
+            f"the state {name!r} is {dtype} and does not begin with zeros.",
+            hint="Begin integers and booleans with zeros, and add their first value inside the module.",
+        )
+    shape = ("batch", *value.shape)
+    return MemoryEntry(name, f"new_{name}", dtype, shape, "state", None if begins_with_zeros else name)

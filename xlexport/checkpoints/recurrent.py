@@ -1,0 +1,117 @@
+"""Sources made of recurrent models: of families that are read from files, and of modules of users."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xlexport.checkpoints.source import SourceCheckpoint, digest_files
+from xlexport.errors import ExportError
+from xltraining.data.tokenizer_file import TokenizerFile
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from xlruntime.tokenizers.vocabulary import Vocabulary
+
+__all__ = ["SEGMENT_LEN", "module_source", "recurrent_source"]
+
+SEGMENT_LEN = 128  # tokens of a segment, unless the model or the user says otherwise
+MODULE_FORMAT = "module"
+
+
+def recurrent_source(
+    build: Callable[[], nn.Module],
+    format: str,
+    *,
+    model: str,
+    n_token: int,
+    parameters: int,
+    sizes: Mapping[str, Any],
+    files: Iterable[Path],
+    form: str = "segment",
+    segment_len: int = SEGMENT_LEN,
+    tokenizer: str | Vocabulary | TokenizerFile | Path | None = None,
+    notes: Iterable[str] = (),
+) -> SourceCheckpoint:
+    """Make the source of a module that satisfies `RecurrentModel`.
+
+    Args:
+        build: makes the module in evaluation mode, float32. Each call makes another one, as an export empties it.
+        format: name of the format that read it.
+        model: name of its family or class.
+        parameters: how many trained numbers it has.
+        sizes: further sizes, plain values.
+        form: the method that becomes the graphs, `segment` or `step`.
+    """
+    from xlexport.architectures.recurrent.eager import RecurrentConfig, RecurrentEager
+
+    config = RecurrentConfig(n_token, segment_len, model, form, sizes)
+    return SourceCheckpoint(
+        architecture=RecurrentEager.ARCHITECTURE,
+        format=format,
+        config=config.to_dict(),
+        tokenizer=tokenizer,
+        files=digest_files(*files),
+        build_model=lambda: RecurrentEager(build(), config).eval(),
+        notes=tuple(notes),
+        parameters=parameters,
+    )
+
+
+def module_source(
+    module: Any,
+    *,
+    n_token: int | None = None,
+    segment_len: int | None = None,
+    tokenizer: str | Path | None = None,
+    files: Iterable[Path] = (),
+) -> SourceCheckpoint:
+    """Make the source of a user's module that satisfies `RecurrentModel`; the module itself stays as it is.
+
+    Args:
+        n_token: size of the vocabulary; None: the module's attribute, or the last axis of its logits.
+        segment_len: tokens of a segment; None: the module's attribute, or 128.
+        files: files with its code and weights, for the provenance.
+
+    Raises:
+        ExportError: it lacks `first_state`, or both of `segment` and `step`.
+    """
+    from torch import nn
+
+    name = type(module).__qualname__
+    forms = [form for form in ("segment", "step") if callable(getattr(module, form, None))]
+    problems = {
+        "is no torch.nn.Module": not isinstance(module, nn.Module),
+        "has no method first_state": not callable(getattr(module, "first_state", None)),
+        "has neither a method segment nor a method step": not forms,
+    }
+    if problem := next((text for text, holds in problems.items() if holds), None):
+        raise ExportError(f"{name} {problem}.", hint="Give a module as docs/own_models.md describes.")
+    own = copy.deepcopy(module).eval().requires_grad_(False)
+    return recurrent_source(
+        lambda: copy.deepcopy(own),
+        MODULE_FORMAT,
+        model=name,
+        n_token=n_token or getattr(module, "n_token", None) or _size_of_logits(own, forms[0]),
+        parameters=sum(parameter.numel() for parameter in own.parameters()),
+        sizes={},
+        files=files,
+        form=forms[0],
+        segment_len=segment_len or getattr(module, "segment_len", None) or SEGMENT_LEN,
+        tokenizer=tokenizer,
+    )
+
+
+def _size_of_logits(module: Any, form: str) -> int:
+    """Return the last axis of a module's logits."""
+    import torch
+
+    from xlexport.architectures.recurrent.eager import batched
+
+    token: Tensor = torch.zeros((1, 1) if form == "segment" else (1,), dtype=torch.int64)
+    with torch.inference_mode():
+        logits, _ = getattr(module, form)(token, batched(module.first_state(), 1))
+    return int(logits.shape[-1])
