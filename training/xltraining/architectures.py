@@ -14,6 +14,7 @@ from xltraining.config_fields import ModelConfig
 from xltraining.encoder_decoder.config import EncoderDecoderConfig
 from xltraining.errors import ConfigError
 from xltraining.messages import shown
+from xltraining.recurrent.config import LSTMConfig, MambaConfig
 from xltraining.reformer.config import ReformerConfig
 from xltraining.transformer_xl.config import TransformerXLConfig
 
@@ -45,6 +46,8 @@ _registered: dict[str, tuple[type[ModelConfig], Callable[[], type[LanguageModel]
     FIRST: (TransformerXLConfig, _model(FIRST, "TransformerXL")),
     "reformer": (ReformerConfig, _model("reformer", "Reformer")),
     "encoder_decoder": (EncoderDecoderConfig, _model("encoder_decoder", "EncoderDecoder")),
+    "lstm": (LSTMConfig, _model("recurrent", "LSTM")),
+    "mamba": (MambaConfig, _model("recurrent", "Mamba")),
 }
 
 
