@@ -244,7 +244,9 @@ def test_weights(name: str, tensors: dict[str, torch.Tensor], problems: list[str
 
 @pytest.mark.usefixtures("cached_exports")
 def test_convert_and_verify_an_installed_model(invoke: Invoke, folder: Path) -> None:
-    save_file(WHOLE | {"embed.weight": torch.randn(256, 4, generator=torch.manual_seed(1))}, "w.safetensors")
+    random = torch.manual_seed(1)
+    weights = {name: torch.randn(tensor.shape, generator=random) for name, tensor in WHOLE.items()}
+    save_file(weights, "w.safetensors")
     options = ("--weights", "w.safetensors", "--trust")
     invoke("convert", "zoo", *options, "--tokenizer", "bytes", "--segments", "5", "--threads", "1").succeeded()
     provenance = json.loads((folder / "zoo.bundle" / "bundle.json").read_text())["provenance"]
