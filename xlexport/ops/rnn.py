@@ -97,6 +97,8 @@ class _ExportedRNN(nn.Module):
         self.is_lstm, self.bidirectional, self.proj_size = kind is nn.LSTM, False, 0
         self.input_size, self.hidden_size, self.num_layers = rnn.input_size, rnn.hidden_size, rnn.num_layers
         self.batch_first, self.bias, self.dropout, self.mode = rnn.batch_first, rnn.bias, rnn.dropout, rnn.mode
+        for name, parameter in rnn.named_parameters():  # for modules that read them
+            self.register_parameter(name, parameter)
         for layer in range(rnn.num_layers):
             for name, weight in _onnx_weights(rnn, layer, ONNX_GATES[kind]).items():
                 self.register_buffer(f"{name}_{layer}", weight)

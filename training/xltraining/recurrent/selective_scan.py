@@ -30,18 +30,16 @@ def selective_scan(dt: Tensor, x: Tensor, A: Tensor, B: Tensor, C: Tensor, first
         B, C: the maps of each token into the state and out of it, (B,S,N).
         first: the state (B,E,N) before the first token.
     """
-    # A part of the channels at a time: the large tensors (B,S,E,N) stay in the cache, which takes half the time.
-    in_parts = dt.is_cpu and not torch.compiler.is_exporting()
-    parts = math.ceil(dt.numel() * first.shape[2] / _CACHED) if in_parts else 1
-    outputs, last = [], []
-    channels = (dt.chunk(parts, dim=2), x.chunk(parts, dim=2), A.chunk(parts), first.chunk(parts, dim=1))
-    for dt_part, x_part, A_part, first_part in zip(*channels, strict=True):
-        decays = (dt_part.unsqueeze(-1) * A_part).exp()  # (B,S,E,N)
-        inputs = (dt_part * x_part).unsqueeze(-1) * B.unsqueeze(2)
-        states = linear_recurrence(decays, inputs, first_part)
-        outputs.append((states @ C.unsqueeze(-1)).squeeze(-1))
-        last.append(states[:, -1])
-    return torch.cat(outputs, dim=2), torch.cat(last, dim=1)
+    if torch.compiler.is_exporting():
+        return _scanned(dt, x, A, B, C, first)
+    parts = min(math.ceil(dt.numel() * first.shape[2] / _CACHED), dt.shape[2]) if dt.is_cpu else 1
+    if parts > 1:  # groups of channels, whose large tensors stay in the cache: that takes half the time
+        groups = zip(*(one.chunk(parts, dim) for one, dim in ((dt, 2), (x, 2), (A, 0), (first, 1))), strict=True)
+        outputs, last = zip(*(selective_scan(dt, x, A, B, C, first) for dt, x, A, first in groups), strict=True)
+        return torch.cat(outputs, dim=2), torch.cat(last, dim=1)
+    decays = (dt.unsqueeze(-1) * A).exp()  # (B,S,E,N)
+    states = linear_recurrence(decays, (dt * x).unsqueeze(-1) * B.unsqueeze(2), first)
+    return (states @ C.unsqueeze(-1)).squeeze(-1), states[:, -1]
 
 
 def linear_recurrence(decays: Tensor, inputs: Tensor, first: Tensor) -> Tensor:
@@ -52,8 +50,6 @@ def linear_recurrence(decays: Tensor, inputs: Tensor, first: Tensor) -> Tensor:
         inputs: b (B,S,…).
         first: the state (B,…) before the first token.
     """
-    if torch.compiler.is_exporting():
-        return _scanned(decays, inputs, first)
     states: Tensor = _LinearRecurrence.apply(decays, inputs, first)
     return states
 
@@ -98,13 +94,14 @@ def _chunked(decays: Tensor, inputs: Tensor, first: Tensor, backwards: bool = Fa
     return states.view(B, C * Q, *rest)[:, :S]
 
 
-def _scanned(decays: Tensor, inputs: Tensor, first: Tensor) -> Tensor:
+def _scanned(dt: Tensor, x: Tensor, A: Tensor, B: Tensor, C: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
     from torch._higher_order_ops.scan import scan
 
-    def step(state: Tensor, token: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        state = token[0] * state + token[1]
-        return state, state.clone()
+    def step(state: Tensor, token: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        dt, x, B, C = token
+        state = (dt.unsqueeze(2) * A).exp() * state + (dt * x).unsqueeze(2) * B.unsqueeze(1)
+        return state, (state @ C.unsqueeze(2)).squeeze(2)
 
-    by_token = (decays.transpose(0, 1), inputs.transpose(0, 1))  # (S,B,…)
-    states: Tensor = scan(step, first.clone(), by_token)[1]
-    return states.transpose(0, 1)  # (B,S,…)
+    by_token = tuple(one.transpose(0, 1) for one in (dt, x, B, C))  # (S,B,…)
+    last, outputs = scan(step, first.clone(), by_token)
+    return outputs.transpose(0, 1), last
