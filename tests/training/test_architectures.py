@@ -26,7 +26,7 @@ def gated() -> Iterator[str]:
 
 
 def test_name_and_configuration_belong_to_one_architecture(gated: str) -> None:
-    assert architecture_names() == ["transformer_xl", "reformer", "encoder_decoder", "gated"]
+    assert architecture_names() == ["transformer_xl", "reformer", "encoder_decoder", "lstm", "mamba", "gated"]
     assert architecture_of(GatedConfig()) == "gated"
     assert config_from("gated", {"d_model": 3}) == GatedConfig(d_model=3)
     assert isinstance(new_model(GatedConfig()), Gated)
@@ -36,7 +36,7 @@ def test_name_and_configuration_belong_to_one_architecture(gated: str) -> None:
 
 
 def test_unknown_architecture_is_refused(gated: str) -> None:
-    known = "transformer_xl, reformer, encoder_decoder, gated"
+    known = "transformer_xl, reformer, encoder_decoder, lstm, mamba, gated"
     with pytest.raises(ConfigError, match=f"must be one of {known}, found 'rnn'"):
         config_from("rnn", {})
 
@@ -57,6 +57,6 @@ def test_checkpoint_of_an_architecture_that_is_not_registered(gated: str, tmp_pa
     config = GatedConfig(n_token=11)
     save_checkpoint(tmp_path / "model.pt", config, new_model(config).state_dict())
     unregister("gated")
-    known = "transformer_xl, reformer, encoder_decoder"
+    known = "transformer_xl, reformer, encoder_decoder, lstm, mamba"
     with pytest.raises(CheckpointError, match=f"architecture must be one of {known}, found 'gated'"):
         load_checkpoint(tmp_path / "model.pt")
