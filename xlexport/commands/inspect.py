@@ -72,7 +72,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         *_config_rows(bundle.config),
         *model_description(bundle.architecture).bundle(bundle, folder),
         ("graphs", f"{', '.join(bundle.graphs)} ({', '.join(sorted({g.format for g in bundle.graphs.values()}))})"),
-        ("converted from", ", ".join(bundle.provenance["sources"])),
+        ("converted from", ", ".join(bundle.provenance["sources"]) or "a module in Python"),
         *(("note", note) for note in bundle.provenance.get("notes", [])),
     ]
 

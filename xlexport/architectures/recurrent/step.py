@@ -12,6 +12,7 @@ from xlexport.architectures.recurrent.eager import RecurrentEager, batched
 from xlexport.architectures.step import carried_inputs, carried_outputs, traced_outputs
 from xlexport.architectures.step_module import TARGETS, TOKENS, TOP_K, StepModule, describe_softmax, purposes_of
 from xlexport.errors import ExportError
+from xlexport.ops import replace_rnns
 from xlruntime.bundle import MemoryEntry
 
 __all__ = ["RecurrentStep"]
@@ -31,8 +32,8 @@ class RecurrentStep(StepModule):
         self.memory = tuple(_entry(name, value) for name, value in self.first.items())
         self.inputs = (TARGETS, TOKENS, *carried_inputs(self.memory))
         self.purposes = purposes_of(self.n_token, carried_outputs(self.memory))
-        self.model: Any = model.module
-        self.cell = _exported(model.module, self.first) if model.config.form == "step" else None
+        self.model: Any = replace_rnns(model.module.requires_grad_(False))
+        self.cell = _exported(self.model, self.first) if model.config.form == "step" else None
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with, each a separate tensor."""
@@ -65,10 +66,10 @@ class RecurrentStep(StepModule):
 
         def body(carry: tuple[Tensor, ...], token: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
             assert self.cell is not None
-            logits, *carry_after = self.cell(token, *carry)
-            return tuple(value.clone() for value in carry_after), logits  # torch refuses views of the carry
+            logits, *after = self.cell(token, [*carry])
+            return tuple(value.clone(memory_format=torch.contiguous_format) for value in after), logits
 
-        carry = tuple(value.clone() for value in state.values())
+        carry = tuple(value.clone() for value in state.values())  # torch refuses inputs, and views of the carry
         carry, logits = scan(body, carry, tokens.transpose(0, 1).contiguous())  # (S, B, n_token)
         return logits.transpose(0, 1), dict(zip(self.first, carry, strict=True))
 
@@ -80,7 +81,7 @@ class _Cell(nn.Module):
         super().__init__()
         self.model, self.names = model, names
 
-    def forward(self, token: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, token: Tensor, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
         logits, state = self.model.step(token, dict(zip(self.names, values, strict=True)))
         return logits, *(state[name] for name in self.names)
 
@@ -91,8 +92,8 @@ def _exported(model: Any, first: Mapping[str, Tensor]) -> nn.Module:
     Dynamo, which traces the body of a scan, refuses much Python that `torch.export` accepts.
     """
     batch = {0: torch.export.Dim("batch", min=1, max=2**30)}
-    example = (torch.zeros(TRACED_ROWS, dtype=torch.int64), *batched(first, TRACED_ROWS).values())
-    program = torch.export.export(_Cell(model, [*first]), example, dynamic_shapes=(batch, tuple(batch for _ in first)))
+    example = (torch.zeros(TRACED_ROWS, dtype=torch.int64), [*batched(first, TRACED_ROWS).values()])
+    program = torch.export.export(_Cell(model, [*first]), example, dynamic_shapes=(batch, [batch] * len(first)))
     return program.module(check_guards=False)
 
 
