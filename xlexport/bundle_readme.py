@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from xlexport.bundles import origin
 from xlexport.model_description import model_description
 from xlexport.verification.parity import TRAINED_MODEL, ParityReport
 from xlruntime.bundle import Bundle
@@ -26,7 +27,7 @@ def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
 
 {sizes}, vocabulary {bundle.vocab_size:,}, tokenizer {bundle.tokenizer.kind}, {bundle.precision}.
 
-xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources}.
+xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources or f"`{origin(bundle)}`"}.
 
 {how_to_score(bundle)}
 
