@@ -66,8 +66,8 @@ def test_refusal_names_line_and_cause(stage: Stage, cause: str, capfd: pytest.Ca
     message, hint = explain(RuntimeError("the exporter's own"), model)
     file, line, text = message.split(":")
     assert (file, text, hint[-1]) == ("test_export_errors.py", f" {cause}.", ".")
-    first_line = stage.__code__.co_firstlineno
-    assert first_line <= int(line) <= first_line + (stage is own_class) or "in place" in cause
+    if stage is not STAGES[9][0]:  # torch notices a write into a carried tensor only after the body has run
+        assert int(line) == stage.__code__.co_firstlineno + (stage is own_class)
     assert capfd.readouterr() == ("", "")
 
 

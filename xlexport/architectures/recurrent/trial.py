@@ -122,7 +122,9 @@ class Trial:
 
 def difference_of(value: Tensor, expected: Tensor) -> Tensor:
     """Return absolute differences, divided by the size of the expected number if that is above 1."""
-    return (value.double() - expected.double()).abs() / expected.double().abs().clamp(min=1)
+    dtype = torch.float32 if value.is_floating_point() else torch.float64
+    value, expected = value.to(dtype), expected.to(dtype)
+    return (value - expected).abs() / expected.abs().clamp(min=1)
 
 
 def _dtype(tensor: Tensor) -> str:
