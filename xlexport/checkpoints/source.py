@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xltraining.checkpoint import Checkpoint
     from xltraining.data.tokenizer_file import TokenizerFile
 
-__all__ = ["Note", "SourceCheckpoint", "digest_files", "float_kinds", "float_notes", "model_source"]
+__all__ = ["Note", "SourceCheckpoint", "digest_files", "float_kinds", "float_notes", "model_source", "require_finite"]
 
 
 class Note(str):
@@ -107,12 +107,7 @@ def model_source(
 
     tied, is_drawn = shared_names(checkpoint.config), model_class(checkpoint.config).is_drawn
     own = {name: tensor for name, tensor in checkpoint.state_dict.items() if name not in tied}
-    broken = [name for name, tensor in own.items() if not _is_finite(tensor)]
-    if broken:
-        raise CheckpointError(
-            f"{path}: infinite or undefined weights in {listed(broken)}.",
-            hint="Use a checkpoint from before training diverged.",
-        )
+    require_finite(path, own)
     return SourceCheckpoint(
         architecture=architecture_of(checkpoint.config),
         format=format,
@@ -124,6 +119,20 @@ def model_source(
         parameters=sum(tensor.numel() for name, tensor in own.items() if not is_drawn(name)),
         needs=tuple(needs),
     )
+
+
+def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are infinite or undefined.
+
+    Raises:
+        CheckpointError: the message names all such tensors.
+    """
+    broken = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
+    if broken:
+        raise CheckpointError(
+            f"{path}: infinite or undefined weights in {listed(broken)}.",
+            hint="Use a checkpoint from before training diverged.",
+        )
 
 
 def float_notes(tensors: Mapping[str, Any]) -> list[str]:
