@@ -148,6 +148,18 @@ def test_bundle_against_the_whole_forward(name: str, tmp_path: Path) -> None:
 # Folders.
 
 
+@torch.inference_mode()
+def test_a_folder_of_rwkv(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    config = transformers.RwkvConfig(vocab_size=61, hidden_size=20, num_hidden_layers=3, context_length=50)
+    model = transformers.RwkvForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    ids = random_ids(61)
+    logits, _ = load(tmp_path).build_model()(ids)
+    difference = logits.log_softmax(dim=2) - model(ids).logits.log_softmax(dim=2)
+    assert difference.abs().max() <= LOG_PROB_TOLERANCE
+
+
 def test_a_folder_says_what_it_is(tmp_path: Path) -> None:
     model = write(tmp_path, "mamba2")
     source = load(tmp_path)
