@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -101,6 +102,13 @@ def test_weights_within_a_scan(dtype: str, product: str, near: float, scanned: P
         assert not any(isinstance(value.const_value, ir.ExternalTensor) for value in body.initializers.values())
     scanned_weights = report.float32_weights_bytes - 256 * D * 4  # without the embedding, which stays
     assert report.weights_bytes < 256 * D * 4 + 3 * 0.3 * scanned_weights  # copies of three graphs
+
+
+def test_files_hold_nothing_of_this_machine_and_share_weights(scanned: Path) -> None:
+    for path in scanned.glob("*.onnx"):
+        assert not re.search(rb"\.py\b|site-packages|stack_trace", path.read_bytes())  # notes of torch's exporter
+        (body,) = ir.load(path).graph.subgraphs()
+        assert not body.initializers and not any(node.op_type == "Constant" for node in body)
 
 
 def test_float16_ends_at_a_scan(scanned: Path, tmp_path: Path) -> None:
