@@ -1,6 +1,6 @@
 """A Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464), with the linear-attention layers of Qwen3-Next.
 
-    xlexport convert samples/models/gated_deltanet.py:model --trust --weights weights.safetensors -o bundle
+    xlexport convert samples/models/gated_deltanet.py:model --trust --tokenizer bytes -o bundle
 
 A head keeps a matrix. A token decays it, corrects it at its key, and reads it by its query (equation 10). `step` does
 this for one token; `segment`, which bundles use, for chunks of tokens by products of matrices (section 3.3).

@@ -1,6 +1,6 @@
 """A hybrid of recurrent layers and local attention, as in Griffin (De et al. 2024, arXiv:2402.19427).
 
-    xlexport convert samples/models/hybrid.py:model --trust --weights weights.safetensors -o bundle
+    xlexport convert samples/models/hybrid.py:model --trust --tokenizer bytes -o bundle
 
 Two of three layers hold an RG-LRU (equations 1 to 4), and the third attends to the W newest tokens, by heads that share
 their keys and values. `Scan` runs only the two operations of the recurrence; all else is computed for whole segments.

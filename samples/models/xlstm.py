@@ -1,6 +1,6 @@
 """An xLSTM of mLSTM blocks, as in xLSTM-7B (Beck et al. 2025, arXiv:2503.13427; the cell is of arXiv:2405.04517).
 
-    xlexport convert samples/models/xlstm.py:model --trust --weights model.safetensors -o bundle
+    xlexport convert samples/models/xlstm.py:model --trust --tokenizer bytes -o bundle
 
 Each head keeps a matrix C, a normaliser n and a stabiliser m (section 2.3 of arXiv:2405.04517). A segment is
 one chunk of the chunkwise form: a matrix (S, S) of decays between its tokens, and what they read from the state before.

@@ -110,30 +110,22 @@ def test_gradients_of_the_recurrence(S: int, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.NAME)
 def test_training_learns_and_resumes_bit_for_bit(config: LSTMConfig | MambaConfig, tmp_path: Path, text: Path) -> None:
-    tied = replace(config, n_token=256, d_model=16, tgt_len=16, tie_weight=True, dropout=0.1)
-    training = TrainingConfig(
-        steps=30,
-        batch_size=3,
-        learning_rate=2e-2,
-        warmup_steps=3,
-        log_every=5,
-        eval_every=10,
-        checkpoint_every=5,
-        threads=1,
-    )
+    tied = replace(config, n_token=256, d_model=32, tgt_len=16, tie_weight=True, dropout=0.1)
+    settings = {"batch_size": 3, "learning_rate": 2e-2, "warmup_steps": 3, "threads": 1}
+    training = TrainingConfig(steps=40, log_every=5, eval_every=20, checkpoint_every=5, **settings)
     resumed_like_whole(tied, training, tmp_path, [text], stop=7)
     log = read_log(tmp_path / "whole")
-    assert log[0]["bits_per_byte"] > 5 and log[-1]["valid_bits_per_byte"] < 3.7  # single bytes have an entropy of 3.8
+    assert log[0]["bits_per_byte"] > 5 and log[-1]["valid_bits_per_byte"] < 3.3  # single bytes have an entropy of 3.46
     model = build_model(load_checkpoint(tmp_path / "whole" / "checkpoint.pt"))
     assert model.head.weight is model.word_emb.weight
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("config", CONFIGS[1:], ids=lambda config: config.NAME)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.NAME)
 def test_checkpoints_convert(config: LSTMConfig | MambaConfig, tmp_path: Path, cached_exports: None) -> None:
     model = model_of(replace(config, tgt_len=5))
     save_checkpoint(tmp_path / "model.pt", model.config, model.state_dict(), tokenizer=None)
     source = load(tmp_path / "model.pt")
     assert (source.architecture, source.config["model"]) == ("recurrent", config.NAME)
-    options = ConversionOptions.of(threads=1, verify_segments=50)
+    options = ConversionOptions.of(tokenizer="none", threads=1, verify_segments=50)
     assert convert(source, tmp_path / "bundle", options).max_abs_log_prob_diff < 1e-5

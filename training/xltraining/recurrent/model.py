@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,6 @@ from xltraining.recurrent.selective_scan import selective_scan
 __all__ = ["LSTM", "Mamba", "MambaBlock", "RecurrentLanguageModel", "State"]
 
 State = Mapping[str, Tensor]
-_INIT_RANGE = 0.1  # of embeddings and output weights
 _STEP_SIZES = (0.001, 0.1)  # the range of Mamba's first step sizes (Gu and Dao 2023, section 3.6)
 
 
@@ -28,6 +28,8 @@ class RecurrentLanguageModel(LanguageModel):
     results only by rounding.
     """
 
+    INIT_RANGE: ClassVar[float]
+    """Largest of the first embeddings and output weights."""
     config: LSTMConfig | MambaConfig
 
     def __init__(self, config: LSTMConfig | MambaConfig) -> None:
@@ -38,7 +40,7 @@ class RecurrentLanguageModel(LanguageModel):
         self.dropout = nn.Dropout(config.dropout)
         self.tie()
         for weight in (self.word_emb.weight, self.head.weight):
-            nn.init.uniform_(weight, -_INIT_RANGE, _INIT_RANGE)
+            nn.init.uniform_(weight, -self.INIT_RANGE, self.INIT_RANGE)
         nn.init.zeros_(self.head.bias)
 
     @abstractmethod
@@ -85,6 +87,8 @@ class RecurrentLanguageModel(LanguageModel):
 
 class LSTM(RecurrentLanguageModel):
     """Layers of `torch.nn.LSTM`, with dropout between them (Zaremba et al. 2014)."""
+
+    INIT_RANGE = 1.0  # with smaller ones, training stays long at the frequencies of tokens
 
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__(config)
@@ -148,6 +152,7 @@ class MambaBlock(nn.Module):
 class Mamba(RecurrentLanguageModel):
     """Layers of selective state spaces (Gu and Dao 2023)."""
 
+    INIT_RANGE = 0.1
     config: MambaConfig
 
     def __init__(self, config: MambaConfig) -> None:

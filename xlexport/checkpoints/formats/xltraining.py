@@ -69,7 +69,7 @@ def _recurrent(source: SourceCheckpoint, config: ModelConfig) -> SourceCheckpoin
     from xlexport.checkpoints.recurrent import recurrent_source
 
     return recurrent_source(
-        lambda: source.build_model().requires_grad_(False),  # torch exports no scan that has gradients
+        source.build_model,
         NAME,
         model=config.NAME,
         n_token=config.n_token,
