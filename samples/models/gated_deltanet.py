@@ -1,6 +1,6 @@
 """A Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464), with the linear-attention layers of Qwen3-Next.
 
-    xlexport convert samples/models/gated_deltanet.py:model --trust --weights weights.safetensors -o bundle
+    xlexport convert samples/models/gated_deltanet.py:model --trust --tokenizer bytes -o bundle
 
 A head keeps a matrix. A token decays it, corrects it at its key, and reads it by its query (equation 10). `step` does
 this for one token; `segment`, which bundles use, for chunks of tokens by products of matrices (section 3.3).
@@ -91,8 +91,8 @@ class GatedDeltaNet(nn.Module):
 
     def __init__(self, V: int = 256, D: int = 128, L: int = 2, G: int = 2, H: int = 4, K: int = 32) -> None:
         super().__init__()
-        self.embedding, self.norm, self.head = nn.Embedding(V, D), nn.RMSNorm(D, eps=1e-6), nn.Linear(D, V)
-        self.norms = nn.ModuleList(nn.RMSNorm(D, eps=1e-6) for _ in range(L))
+        self.embedding, self.head = nn.Embedding(V, D), nn.Linear(D, V)
+        self.norms = nn.ModuleList(nn.RMSNorm(D, eps=1e-6) for _ in range(L + 1))
         self.layers = nn.ModuleList(DeltaRule(D, G, H, K) for _ in range(L))
 
     def first_state(self) -> dict[str, Tensor]:
@@ -102,11 +102,11 @@ class GatedDeltaNet(nn.Module):
     def segment(self, tokens: Tensor, state: dict[str, Tensor], one: bool = False) -> tuple[Tensor, dict]:
         """Read tokens (B, S), and return the logits (B, S, V) and the new state."""
         x, new = self.embedding(tokens), {}
-        for n, (norm, layer) in enumerate(zip(self.norms, self.layers, strict=True)):
+        for n, (norm, layer) in enumerate(zip(self.norms, self.layers, strict=False)):
             kept = state[f"memory_{n}"], state[f"inputs_{n}"]
             mixed, new[f"memory_{n}"], new[f"inputs_{n}"] = layer(norm(x), *kept, one)
             x = x + mixed
-        return self.head(self.norm(x)), new
+        return self.head(self.norms[-1](x)), new
 
     def step(self, token: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Read a token (B,), and return the logits (B, V) and the new state."""

@@ -1,6 +1,6 @@
 """A hybrid of recurrent layers and local attention, as in Griffin (De et al. 2024, arXiv:2402.19427).
 
-    xlexport convert samples/models/hybrid.py:model --trust --weights weights.safetensors -o bundle
+    xlexport convert samples/models/hybrid.py:model --trust --tokenizer bytes -o bundle
 
 Two of three layers hold an RG-LRU (equations 1 to 4), and the third attends to the W newest tokens, by heads that share
 their keys and values. `Scan` runs only the two operations of the recurrence; all else is computed for whole segments.
@@ -29,7 +29,7 @@ class Recurrent(nn.Module):
     def __init__(self, D: int, width: int = 4) -> None:
         super().__init__()
         self.linear_x, self.linear_y, self.linear_out = (nn.Linear(D, D) for _ in range(3))
-        self.conv = nn.Conv1d(D, D, width, groups=D)
+        self.conv_1d = nn.Conv1d(D, D, width, groups=D)
         self.input_gate, self.decay_gate = nn.Linear(D, D), nn.Linear(D, D)
         self.decay = nn.Parameter(torch.linspace(-7, -3, D))
         self.first = {"h": torch.zeros(D), "inputs": torch.zeros(D, width - 1)}
@@ -37,7 +37,7 @@ class Recurrent(nn.Module):
     def forward(self, x: Tensor, state: State, seen: Tensor) -> tuple[Tensor, State]:
         """Read x (B, S, D); the first input of a document, of which nothing was seen, is not scaled."""
         inputs = torch.cat([state["inputs"], self.linear_x(x).transpose(1, 2)], dim=2)  # (B, D, width - 1 + S)
-        u = self.conv(inputs).transpose(1, 2)
+        u = self.conv_1d(inputs).transpose(1, 2)
         log_decay = -8.0 * self.decay_gate(u).sigmoid() * F.softplus(self.decay)
         scale = torch.where(seen[:, :, None] == 0, 1.0, (1 - (2 * log_decay).exp()).sqrt())
         pairs = log_decay.exp().transpose(0, 1), (scale * self.input_gate(u).sigmoid() * u).transpose(0, 1)  # (S, B, D)

@@ -1,6 +1,6 @@
 """A sliding-window decoder: Mistral (Jiang et al. 2023, arXiv:2310.06825, section 2).
 
-    xlexport convert samples/models/sliding_window.py:model --trust --weights model.safetensors -o bundle
+    xlexport convert samples/models/sliding_window.py:model --trust --tokenizer bytes -o bundle
 
 Each layer keeps the keys and values of the W - 1 newest tokens, so a document of any length needs the same memory.
 Rotary positions (Su et al. 2021, arXiv:2104.09864, equation 34) matter by their differences only. So keys are kept

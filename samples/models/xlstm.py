@@ -1,6 +1,6 @@
 """An xLSTM of mLSTM blocks, as in xLSTM-7B (Beck et al. 2025, arXiv:2503.13427; the cell is of arXiv:2405.04517).
 
-    xlexport convert samples/models/xlstm.py:model --trust --weights model.safetensors -o bundle
+    xlexport convert samples/models/xlstm.py:model --trust --tokenizer bytes -o bundle
 
 Each head keeps a matrix C, a normaliser n and a stabiliser m (equations 19 to 27 of arXiv:2405.04517). Within a segment
 the chunkwise form replaces the recurrence: one matrix of decays between all its tokens, and the state before it.

@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "growing cache": (
         partial(Wrong, returns=lambda old, new: {"conv": torch.cat([old["conv"], new["conv"]], dim=1)}),
-        r"the state 'conv' grows from \(3, 2, 8\) to \(3, 4, 8\)",
+        r"the state 'conv' becomes \(3, 4, 8\) float32, expected \(3, 2, 8\) .* keep the newest rows of a cache",
     ),
     "mean over the batch": (
         partial(Wrong, embeds=lambda x: x - x.mean(dim=0)),
@@ -164,7 +164,7 @@ WRONG: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "state dropped": (StateDropped, r"the new state has \['conv', 'h_1', 'seen'\], expected .*'h_2'"),
     "dtype changed": (
         partial(Wrong, returns=lambda old, new: {"seen": new["seen"] / 1}),
-        r"the state 'seen' changes its dtype from int64 to float32",
+        r"the state 'seen' becomes \(3,\) float32, expected \(3,\) int64",
     ),
     "not finite": (
         partial(Wrong, embeds=lambda x: x + (89 - torch.arange(x.shape[1])).float().sqrt()[:, None] * 0),

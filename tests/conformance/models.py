@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from xlexport.families.rwkv4 import RWKV4, RWKV4Sizes
-from xlexport.families.rwkv7 import RWKV7, RWKV7Sizes
 
 from xlexport import checkpoints
 from xlexport.checkpoints.recurrent import module_source
@@ -25,6 +23,8 @@ from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.families.mamba import Mamba, MambaSizes
 from xlexport.families.mamba2 import Mamba2, Mamba2Sizes
+from xlexport.families.rwkv4 import RWKV4, RWKV4Sizes
+from xlexport.families.rwkv7 import RWKV7, RWKV7Sizes
 
 from .actions import Case, opening
 from .player import floats

@@ -120,7 +120,7 @@ def run(arguments: Sequence[str]) -> int:
         if expected is None:
             raise
         expected.show(as_json)
-        return 1
+        return expected.status
 
 
 def _is_like(name: str, option: str) -> bool:

@@ -51,7 +51,7 @@ def export_onnx(step: Step, folder: Path) -> dict[str, Graph]:
 
 def _trace(step: Step) -> ir.Model:
     """Trace the whole step as one ONNX model, with the names of its spec."""
-    with tracing("export the step graph", HINT):
+    with tracing("export the step graph", HINT, getattr(step, "explain", None)):
         program = torch.onnx.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from xlexport.families.chunks import chunk_sizes
 from xlexport.families.config_values import ConfigValues
 from xlexport.families.state_space import Mixer, StateSpaceModel, StateSpaceSizes, common_sizes, convolution
 
@@ -119,8 +120,7 @@ def _chunked(x: Tensor, B: Tensor, C: Tensor, decay: Tensor, h: Tensor) -> tuple
         The outputs (Q, S, G, R, P), and the state after the segment.
     """
     Q, S, G, R, P = x.shape
-    T = torch.sym_min(S, CHUNK)
-    chunks = (S + T - 1) // T
+    chunks, T = chunk_sizes(S, CHUNK)
     missing = chunks * T - S  # tokens at the end that neither decay nor add
 
     def cut(values: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from xlexport.architectures.recurrent.eager import RecurrentEager, batched
+from xlexport.architectures.recurrent.export_errors import check_export, explain
 from xlexport.architectures.step import carried_inputs, carried_outputs, traced_outputs
 from xlexport.architectures.step_module import TARGETS, TOKENS, TOP_K, StepModule, describe_softmax, purposes_of
 from xlexport.errors import ExportError
@@ -33,12 +34,17 @@ class RecurrentStep(StepModule):
         self.inputs = (TARGETS, TOKENS, *carried_inputs(self.memory))
         self.purposes = purposes_of(self.n_token, carried_outputs(self.memory))
         self.model: Any = replace_rnns(model.module.requires_grad_(False))
+        check_export(self.model)
         self.cell = _exported(self.model, self.first) if model.config.form == "step" else None
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with, each a separate tensor."""
         targets, tokens = (torch.zeros(TRACED_ROWS, TRACED_TOKENS, dtype=torch.int64) for _ in range(2))
         return targets, tokens, *batched(self.first, TRACED_ROWS).values()
+
+    def explain(self, error: BaseException) -> tuple[str, str]:
+        """Return message and hint for an error of an exporter, by the line of the user's module."""
+        return explain(error, self.model)
 
     def first_rows(self) -> Mapping[str, Tensor]:
         """Return the state at the start of a document."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from xlexport.architectures.recurrent.eager import batched
 from xlexport.errors import ExportError
 from xlruntime.messages import first_line, listed
 
@@ -35,13 +36,11 @@ class Trial:
             hint = "Derive it from torch.nn.Module, and define first_state(), and segment or step."
             raise ExportError(f"{type(model).__name__}: not a module with first_state, and segment or step.", hint)
         state = model.first_state()
-        if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-            problem = f"the result is not a mapping of names to tensors, but {type(state).__name__}"
+        values = state.values() if isinstance(state, Mapping) else [None]
+        if not all(isinstance(value, Tensor) and _short(value) in DTYPES for value in values):
+            problem = f"the result is not a mapping of names to tensors of {', '.join(DTYPES)}"
             raise self.error("first_state", problem, 'Return one row without the batch axis: {"h": torch.zeros(256)}.')
         for name, value in state.items():
-            if _short(value) not in DTYPES:
-                problem = f"{name!r} is {_short(value)}, expected one of {', '.join(DTYPES)}"
-                raise self.error("first_state", problem, "Choose a dtype that bundles hold.")
             self._check_finite("first_state", f"{name!r} is", value)
 
     def error(self, method: str, problem: str, hint: str) -> ExportError:
@@ -50,15 +49,10 @@ class Trial:
 
     def first(self, rows: int = 1) -> State:
         """Return the first state of `rows` rows, in memory of its own."""
-        state = self.model.first_state()
-        return {name: value[None].repeat(rows, *[1] * value.dim()) for name, value in state.items()}
+        return batched(self.model.first_state(), rows)
 
     def read(self, tokens: Tensor, state: State, form: str | None = None, start: int = 0) -> Result:
-        """Read tokens (B, S) in one segment, or token by token if the module has only `step`.
-
-        Args:
-            form: `segment` or `step`, if not the first that the module has.
-            start: number of tokens before these, for messages.
+        """Read tokens (B, S) by `form`, by default in one segment if the module can; `start` tokens came before.
 
         Raises:
             ExportError: the call breaks a rule.
@@ -77,38 +71,33 @@ class Trial:
         for place in (apart > self.tolerance).nonzero()[:1].flatten().tolist():
             return f"log-probabilities differ by {float(apart[place]):.2g} nats from token {place:,}"
         for name, value in result[1].items():
-            apart = difference_of(value, expected[1][name]).flatten()
+            apart = difference_of(value, expected[1][name])
             if bool((apart > self.tolerance * STATE_TOLERANCE).any()):
                 return f"the state {name!r} differs by {float(apart.max()):.2g} after the last token"
         return None
 
     def _call(self, form: str, tokens: Tensor, state: State, start: int) -> Result:
-        """Call `segment` or `step` with everything checked; raise ExportError for the first broken rule."""
-        inputs, copies = dict(state), {name: value.clone() for name, value in state.items()}
-        ids = tokens.clone()
+        """Call `segment` or `step`, and raise ExportError for the first rule that it breaks."""
+        ids, inputs, copies = tokens.clone(), dict(state), {name: value.clone() for name, value in state.items()}
         try:
             result = getattr(self.model, form)(ids, inputs)
         except Exception as error:
             problem = f"tokens of shape {tuple(tokens.shape)} raise {type(error).__name__} ({first_line(error)})"
             raise self.error(form, problem, "Read any number of rows and tokens, both at least 1.") from error
-        if not isinstance(result, tuple) or [isinstance(result[0], Tensor), *map(type, result[2:])] != [True]:
+        if [isinstance(part, Tensor | Mapping) for part in (result if isinstance(result, tuple) else [])] != [True] * 2:
             raise self.error(form, f"the result is {type(result).__name__}", "Return (logits, new_state).")
         logits, new = result
         shape = (*tokens.shape, self.n_token)
         if logits.shape != shape or logits.dtype != torch.float32:
-            axes = "(rows, tokens, n_token)" if form == "segment" else "(rows, n_token)"
-            problem = f"the logits are {tuple(logits.shape)} {_short(logits)}, expected {shape} float32: {axes}"
-            raise self.error(form, problem, "Return float32 logits for every token, and give the model's n_token.")
+            problem = f"the logits are {tuple(logits.shape)} {_short(logits)}, expected {shape} float32"
+            raise self.error(form, problem, "Return float32 logits of all n_token tokens for every token that is read.")
         written = [f"state[{name!r}]" for name, copy in copies.items() if not torch.equal(state[name], copy)]
         written += [f"state[{name!r}]" for name, value in inputs.items() if state.get(name) is not value]
-        written += [] if torch.equal(ids, tokens) else ["tokens"]
-        if written:
-            problem = f"the method writes in place into its argument: {listed(written)}"
+        if written or not torch.equal(ids, tokens):
+            problem = f"the method writes in place into its argument: {listed(written) or 'tokens'}"
             raise self.error(form, problem, 'Compute new tensors, and return a new mapping: {**state, "h": h}.')
-        self._check_state(form, state, new)
         self._check_finite(form, "the logits are", logits, start)
-        for name, value in new.items():
-            self._check_finite(form, f"the state {name!r} after {start + tokens[0].numel():,} tokens is", value)
+        self._check_state(form, state, new)
         return logits.log_softmax(dim=-1), new
 
     def _check_state(self, form: str, state: State, new: Mapping[str, Any]) -> None:
@@ -117,30 +106,26 @@ class Trial:
             problem = f"the new state has {sorted(new)}, expected {sorted(state)}"
             raise self.error(form, problem, "Return every state of first_state, also one that does not change.")
         for name, value in new.items():
-            shape = tuple(state[name].shape)
-            if value.dim() == len(shape) and value.numel() > state[name].numel():
-                hint = "Keep only the newest rows of a cache, and count tokens in a state of int64."
-                raise self.error(form, f"the state {name!r} grows from {shape} to {tuple(value.shape)}", hint)
-            if value.shape != shape:
-                hint = "Let first_state return one row, without the batch axis, in the shape that each call returns."
-                raise self.error(form, f"the state {name!r} is {tuple(value.shape)}, expected {shape}", hint)
-            if value.dtype != state[name].dtype:
-                problem = f"the state {name!r} changes its dtype from {_short(state[name])} to {_short(value)}"
-                raise self.error(
-                    form, problem, "Keep the dtype: a division makes integers float, .half() loses digits."
-                )
+            old, hint = state[name], "Keep the dtype: a division makes integers float, and .half() loses digits."
+            if value.shape != old.shape:
+                hint = "Let first_state return one row, without the batch axis, in the shape that each call keeps."
+            if value.numel() > old.numel():
+                hint = "A state must not grow: keep the newest rows of a cache, and count tokens in a state of int64."
+            if (value.shape, value.dtype) != (old.shape, old.dtype):
+                sizes = f"{tuple(value.shape)} {_short(value)}, expected {tuple(old.shape)} {_short(old)}"
+                raise self.error(form, f"the state {name!r} becomes {sizes}", hint)
+            self._check_finite(form, f"the new state {name!r} is", value)
 
     def _check_finite(self, method: str, what: str, value: Tensor, start: int | None = None) -> None:
         """Raise ExportError if a number is not finite; with `start`, `value` is the logits after so many tokens."""
         wrong = ~value.isfinite()
-        if not bool(wrong.any()):
-            return
-        tokens = (
-            wrong.reshape(len(wrong), -1, self.n_token).any(dim=2).any(dim=0) if start is not None else None
-        )  # (S,)
-        place = "" if tokens is None else f" at token {(start or 0) + int(tokens.nonzero()[0]):,}"
-        hint = "Bound what can overflow, and use a large number such as -1e30 in place of -inf."
-        raise self.error(method, f"{what} not finite{place}", hint)
+        if bool(wrong.any()):
+            place = ""
+            if start is not None:
+                by_token = wrong.reshape(len(wrong), -1, self.n_token).any(dim=2).any(dim=0)  # (S,)
+                place = f" at token {start + int(by_token.nonzero()[0]):,}"
+            hint = "Bound what can overflow, and use a large number such as -1e30 in place of -inf."
+            raise self.error(method, f"{what} not finite{place}", hint)
 
 
 def difference_of(value: Tensor, expected: Tensor) -> Tensor:
