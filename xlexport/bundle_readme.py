@@ -6,7 +6,7 @@ import json
 
 from xlexport.bundles import origin
 from xlexport.model_description import model_description
-from xlexport.verification.parity import TRAINED_MODEL, ParityReport
+from xlexport.verification.parity import ParityReport, trained_model
 from xlruntime.bundle import Bundle
 from xlruntime.evaluation import EvaluationSettings
 
@@ -33,7 +33,7 @@ xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources 
 
 `bundle.json` lists the inputs and outputs of every graph. {defaults(bundle.settings)}
 
-{_verified(report)}
+{_verified(report, trained_model(bundle.provenance))}
 {chosen}
 {files}
 """
@@ -81,7 +81,7 @@ def defaults(evaluation: EvaluationSettings) -> str:
     return f"{settings}. Documents have at most {evaluation.max_positions:,} tokens{restart}."
 
 
-def _verified(report: ParityReport) -> str:
+def _verified(report: ParityReport, trained: str) -> str:
     walk, memory = f"{report.segments} segments", f", of a number in memory {report.max_abs_memory_diff:.2e}"
     if report.full_document:
         walk, memory = f"{report.segments} documents", ""
@@ -89,7 +89,7 @@ def _verified(report: ParityReport) -> str:
         f"Verified against the trained model over {walk} ({report.tokens:,} tokens): largest difference of a "
         f"log-probability {report.max_abs_log_prob_diff:.2e} nats{memory}; {report.delta_bits_per_token:+.1e} bits per "
         f"token; same best token in {report.top1_agreement:.2%} of places. All figures: `parity.json`.\n\n"
-        f"The trained model is {TRAINED_MODEL}."
+        f"The trained model is {trained}."
     )
     if report.bucket_flips is None:
         return text

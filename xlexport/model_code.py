@@ -84,7 +84,7 @@ def installed_code(entry: EntryPoint) -> ModelCode:
     module = entry.value.partition(":")[0]
 
     def files() -> list[Path]:
-        file = getattr(sys.modules[module], "__file__", None)
+        file = getattr(sys.modules.get(entry.module), "__file__", None)
         return [] if file is None else [Path(file)]
 
     return ModelCode(

@@ -1,6 +1,6 @@
 """A Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464), with the linear-attention layers of Qwen3-Next.
 
-    xlexport convert samples/models/gated_deltanet.py:model --trust --weights weights.safetensors -o bundle
+    xlexport convert samples/models/gated_deltanet.py:model --trust --tokenizer bytes -o bundle
 
 A head keeps a matrix. A token decays it, corrects it at its key, and reads it by its query (equation 10). `step` does
 this for one token; `segment`, which bundles use, for chunks of tokens by products of matrices (section 3.3).
@@ -29,7 +29,7 @@ def read_chunk(memory: Tensor, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tens
     decay = (g - g.transpose(2, 3)).masked_fill(places[:, None] < places, -torch.inf).exp()  # (B, H, C, C)
     overlap = k @ k.transpose(2, 3) * decay * beta
     inverse = torch.eye(k.shape[2])  # of I + the part of `overlap` below its diagonal
-    for size in (1, 2, 4, 8, 16, 32):  # of the blocks on the diagonal that are inverted so far; below joins two
+    for size in (1, 2, 4, 8, 16, 32):  # the blocks on the diagonal that are inverted; two become one of twice the size
         row, column = places[:, None] // size, places // size
         below = (row == column + 1) & (row % 2 == 1)
         inverse = inverse - inverse @ (overlap * below) @ inverse

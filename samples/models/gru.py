@@ -1,9 +1,9 @@
 """A GRU language model: `torch.nn.GRU` between an embedding and a linear head.
 
-    xlexport convert samples/models/gru.py:model --trust --weights weights.safetensors -o bundle
+    xlexport convert samples/models/gru.py:model --trust --tokenizer bytes -o bundle
 
 The cell is that of Cho et al. (2014, arXiv:1406.1078, equations 5 to 8), as the page of `torch.nn.GRU` defines it.
-Without `--weights`, the command converts random weights.
+With `--weights FILE`, the command converts trained weights, else random ones.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """An LSTM language model: `torch.nn.LSTM` between an embedding and a linear head.
 
-    xlexport convert samples/models/lstm.py:model --trust --weights weights.safetensors -o bundle
+    xlexport convert samples/models/lstm.py:model --trust --tokenizer bytes -o bundle
 
 The cell is that of Hochreiter and Schmidhuber (1997) with forget gates, as the page of `torch.nn.LSTM` defines it.
-Without `--weights`, the command converts random weights.
+With `--weights FILE`, the command converts trained weights, else random ones.
 """
 
 import torch

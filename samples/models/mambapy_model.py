@@ -1,6 +1,6 @@
 """A Mamba of the package `mambapy`, unchanged: this file only names the parts of its caches.
 
-    xlexport convert samples/models/mambapy_model.py:model --trust --weights weights.safetensors -o bundle
+    xlexport convert samples/models/mambapy_model.py:model --trust --tokenizer bytes -o bundle
 
 Mamba is Algorithm 2 of Gu and Dao (2023, arXiv:2312.00752). The package (`pip install mambapy`) carries a state through
 `step` only, which reads one token. So the bundle runs it for each token of a segment, by the operator `Scan`.

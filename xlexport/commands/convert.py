@@ -114,6 +114,7 @@ def convert(
     from xlexport.convert import ConversionOptions
     from xlexport.convert import convert as write_bundle
     from xlexport.model_names import bundle_path, load_source
+    from xlexport.verification.parity import trained_model
     from xlruntime.bundle_files import read_bundle
 
     output = output or bundle_path(checkpoint)
@@ -139,6 +140,7 @@ def convert(
         print_table(
             [
                 ("verified on", f"{text}{advice}"),
+                ("trained model", trained_model(bundle.provenance)),
                 *parity_rows(report),
                 *length_rows(bundle),
                 *(quantization_rows(quantized) if quantized else []),

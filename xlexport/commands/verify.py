@@ -62,6 +62,7 @@ def verify(
     from xlexport.model_names import load_source
     from xlexport.verification import default_segments
     from xlexport.verification import verify as compare
+    from xlexport.verification.parity import trained_model
     from xlexport.verification.text import verify_ids
 
     model = open_any_bundle(bundle, **runtime)
@@ -76,14 +77,12 @@ def verify(
     if as_json:
         print_json(report.to_dict())
     else:
-        print_table(parity_rows(report))
+        print_table([("trained model", trained_model(model.bundle.provenance)), *parity_rows(report)])
     report.require_passed()
 
 
 def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     """Return the rows of a ParityReport for people."""
-    from xlexport.verification.parity import TRAINED_MODEL
-
     tolerance = report.tolerance
     behind = "" if report.detail_segments == report.segments else f", first {report.detail_segments} segments"
     memory = ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})")
@@ -95,7 +94,6 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     else:
         walked = ("documents", f"{report.segments}, of {report.tokens:,} tokens together")
     return [
-        ("trained model", TRAINED_MODEL),
         walked,
         (
             "largest log-probability difference",

@@ -11,7 +11,7 @@ from xlruntime.messages import shown
 
 __all__ = ["ConfigValues"]
 
-LARGEST = 1 << 24  # of any size; the largest vocabularies have a hundredth of it
+LARGEST = 1 << 20  # of any size; the largest models have a tenth of it
 
 
 class ConfigValues:

@@ -42,8 +42,6 @@ class MambaSizes(StateSpaceSizes):
         """
         values = ConfigValues(config)
         common = common_sizes(values, DEFAULTS, tied=True)
-        if config.get("intermediate_size") is not None:
-            common["d_inner"] = values.size("intermediate_size", common["d_inner"])
         rank = math.ceil(common["d_model"] / 16)
         if config.get("time_step_rank", "auto") != "auto":
             rank = values.size("time_step_rank", rank)

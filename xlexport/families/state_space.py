@@ -15,6 +15,8 @@ from xlexport.families.config_values import ConfigValues
 __all__ = ["Mixer", "StateSpaceModel", "StateSpaceSizes", "common_sizes", "convolution"]
 
 MOST_LAYERS, MOST_CONVOLVED = 1000, 64
+MOST_TOKENS = 1 << 24
+MOST_STATE = 1 << 28  # numbers of a row, all layers together; the largest models have a quarter of it
 State = Mapping[str, Tensor]
 
 
@@ -49,13 +51,20 @@ def common_sizes(values: ConfigValues, defaults: Mapping[str, int], tied: bool) 
         tied: whether the family ties its embeddings by default.
     """
     values.require("hidden_act", "silu")
+    L = values.size("num_hidden_layers", defaults["num_hidden_layers"], most=MOST_LAYERS)
     d_model = values.size("hidden_size", defaults["hidden_size"])
+    D = int(values.positive("expand", 2) * d_model)
+    if values.config.get("intermediate_size") is not None:
+        D = values.size("intermediate_size", D)
+    N = values.size("state_size", defaults["state_size"])
+    if not values.problems and not 1 <= L * D * N <= MOST_STATE:
+        values.problems.append(f"a state of {L * D * N:,} numbers, expected from 1 to {MOST_STATE:,}")
     return {
-        "n_token": values.size("vocab_size", defaults["vocab_size"]),
-        "n_layer": values.size("num_hidden_layers", defaults["num_hidden_layers"], most=MOST_LAYERS),
+        "n_token": values.size("vocab_size", defaults["vocab_size"], most=MOST_TOKENS),
+        "n_layer": L,
         "d_model": d_model,
-        "d_inner": max(1, int(values.positive("expand", 2) * d_model)),
-        "d_state": values.size("state_size", defaults["state_size"]),
+        "d_inner": D,
+        "d_state": N,
         "d_conv": values.size("conv_kernel", 4, least=2, most=MOST_CONVOLVED),
         "bias": values.flag("use_bias", False),
         "conv_bias": values.flag("use_conv_bias", True),
