@@ -20,6 +20,7 @@ class RecurrentArchitecture(Architecture):
 
     name = "recurrent"
     title = "recurrent model"
+    further_lengths = (1, 3)  # a user's code may decide by the length, and torch keeps what it decided for the example
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare the length of a segment; a state needs no settings."""

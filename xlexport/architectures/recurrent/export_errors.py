@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from xlexport.architectures.recurrent.eager import batched
 from xlruntime.messages import first_line
 
-__all__ = ["explain"]
+__all__ = ["explain", "silence"]
 
 ROWS, TOKENS = 3, 5  # of the example
 SIZES = "torch.fx.experimental.symbolic_shapes"  # the logger that notes each condition on a free size
@@ -96,8 +96,15 @@ def _export(model: Any) -> None:
     free = {axis: torch.export.Dim(name, min=1, max=2**30) for axis, name in enumerate(axes)}
     tokens, state = torch.zeros([*axes.values()], dtype=torch.int64), batched(model.first_state(), ROWS)
     shapes = free, {name: {0: free[0]} for name in state}
-    with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
+    with torch.no_grad(), silence():
         torch.export.export(_Form(model, form), (tokens, state), dynamic_shapes=shapes)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Keep what `torch.export` prints and warns of off the user's terminal; errors say the same."""
+    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
+        yield
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from xlexport.architectures.recurrent.eager import RecurrentEager, batched
-from xlexport.architectures.recurrent.export_errors import explain
+from xlexport.architectures.recurrent.export_errors import explain, silence
 from xlexport.architectures.step import carried_inputs, carried_outputs, traced_outputs
 from xlexport.architectures.step_module import TARGETS, TOKENS, TOP_K, StepModule, describe_softmax, purposes_of
 from xlexport.errors import ExportError
@@ -101,7 +101,8 @@ def _exported(model: Any, first: Mapping[str, Tensor]) -> nn.Module:
     batch = {0: torch.export.Dim("batch", min=1, max=2**30)}
     example = (torch.zeros(TRACED_ROWS, dtype=torch.int64), [*batched(first, TRACED_ROWS).values()])
     try:
-        program = torch.export.export(_Cell(model, [*first]), example, dynamic_shapes=(batch, [batch] * len(first)))
+        with silence():
+            program = torch.export.export(_Cell(model, [*first]), example, dynamic_shapes=(batch, [batch] * len(first)))
     except Exception as error:
         raise ExportError(*explain(error, model)) from error
     return program.module(check_guards=False)
