@@ -29,7 +29,7 @@ def read_chunk(memory: Tensor, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tens
     decay = (g - g.transpose(2, 3)).masked_fill(places[:, None] < places, -torch.inf).exp()  # (B, H, C, C)
     overlap = k @ k.transpose(2, 3) * decay * beta
     inverse = torch.eye(k.shape[2])  # of I + the part of `overlap` below its diagonal
-    for size in (1, 2, 4, 8, 16, 32):  # of the blocks on the diagonal that are inverted so far; below joins two
+    for size in (1, 2, 4, 8, 16, 32):  # the blocks on the diagonal that are inverted; two become one of twice the size
         row, column = places[:, None] // size, places // size
         below = (row == column + 1) & (row % 2 == 1)
         inverse = inverse - inverse @ (overlap * below) @ inverse

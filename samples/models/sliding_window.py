@@ -41,7 +41,7 @@ class Attention(nn.Module):
 
         positions = torch.arange(kept + S)
         distance = positions[kept:, None] - positions  # (S, W - 1 + S)
-        reach = (seen + torch.arange(S)).clamp(max=kept)  # (B, S): how many tokens each sees before itself
+        reach = (seen + torch.arange(S)).clamp(max=kept)  # (B, S): the number of tokens that each sees before itself
         visible = (distance >= 0) & (distance <= reach[:, :, None])  # (B, S, W - 1 + S)
 
         rotated = self.rotate(keys, positions)[:, :, None]  # (B, G, 1, W - 1 + S, K)
@@ -74,7 +74,7 @@ class Layer(nn.Module):
 
 
 class SlidingWindow(nn.Module):
-    """L layers of width D over V tokens; the state is what each layer keeps, and the count of tokens, up to W - 1."""
+    """L layers of width D over V tokens; the state has keys and values, and a count of tokens, at most W - 1."""
 
     def __init__(
         self, V: int = 256, D: int = 128, L: int = 2, H: int = 4, G: int = 2, W: int = 64, inner: int = 384

@@ -13,13 +13,13 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import xlexport
 import xlruntime
 from tests.checkpoints.refusals import refusal
 from tests.checkpoints.transformer_xl_files import change_config
 from tests.oracles.comparison import LOG_PROB_TOLERANCE, MEMORY_TOLERANCE
 from xlexport.checkpoints import load
 from xlexport.commands.inspect import checkpoint_rows
+from xlexport.convert import ConversionOptions, convert
 from xlexport.families.chunks import chunk_sizes
 
 TOKENS = 310
@@ -132,8 +132,8 @@ def test_chunks(S: int, sizes: tuple[int, int]) -> None:
 @pytest.mark.parametrize("name", ["mamba", "falcon_mamba", "mamba2"])
 def test_bundle_against_the_whole_forward(name: str, tmp_path: Path) -> None:
     model = write(tmp_path / "folder", name)
-    options = xlexport.ConversionOptions.of(verify_segments=1000, segment_len=16)
-    report = xlexport.convert(load(tmp_path / "folder"), tmp_path / "bundle", options)
+    options = ConversionOptions.of(verify_segments=1000, segment_len=16)
+    report = convert(load(tmp_path / "folder"), tmp_path / "bundle", options)
     assert report.passed and report.segments == 1000
     bundle = xlruntime.load(tmp_path / "bundle", threads=1)
     ids = random_ids(model.config.vocab_size, B=1)
