@@ -16,7 +16,7 @@ from xlexport.errors import ExportError
 
 @pytest.mark.parametrize("fault", WRONG)
 def test_wrong_module_is_refused_by_the_name_of_its_fault(fault: str) -> None:
-    make, pattern = WRONG[fault]
+    pattern, make = WRONG[fault]
     with pytest.raises(ExportError, match=pattern) as caught:
         check_module(make().eval(), N_TOKEN)
     assert "\n" not in str(caught.value)

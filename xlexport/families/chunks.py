@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 __all__ = ["chunk_sizes"]
@@ -19,7 +21,8 @@ def chunk_sizes(S: int, most: int) -> tuple[int, int]:
         return -(-S // T), T
     length = torch.scalar_tensor(S, dtype=torch.int64)
     tokens = length.clamp(max=most)
-    T, chunks = int(tokens.item()), int(((length + tokens - 1) // tokens).item())
+    T: Any = tokens.item()  # `int` would ask for the number
+    chunks: Any = ((length + tokens - 1) // tokens).item()
     torch._check(T > 1)
     torch._check(chunks > 1)
     torch._check(chunks * T >= S)

@@ -29,12 +29,13 @@ class Mamba2Sizes(StateSpaceSizes):
     Attributes:
         n_head: heads; each has d_inner / n_head inputs, and one decay for all of its states.
         n_group: groups of heads that share B and C.
-        dt_limits: the smallest and the largest step size; None: any.
+        dt_least, dt_most: the smallest and the largest step size; None: no limit.
     """
 
     n_head: int
     n_group: int
-    dt_limits: tuple[float, float | None]
+    dt_least: float
+    dt_most: float | None
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> Mamba2Sizes:
@@ -54,7 +55,7 @@ class Mamba2Sizes(StateSpaceSizes):
         if not values.problems and heads % groups:
             values.problems.append(f"num_heads is {heads:,}, expected a multiple of n_groups {groups:,}")
         values.finish()
-        return cls(**common, n_head=heads, n_group=groups, dt_limits=(low, None if high == math.inf else high))
+        return cls(**common, n_head=heads, n_group=groups, dt_least=low, dt_most=None if high == math.inf else high)
 
 
 class Mamba2(StateSpaceModel):
@@ -75,7 +76,7 @@ class _Mamba2Mixer(Mixer):
         D, N, K, H, G = sizes.d_inner, sizes.d_state, sizes.d_conv, sizes.n_head, sizes.n_group
         C = D + 2 * G * N
         self.shapes = (K - 1, C), (H, N, D // H)
-        self.groups, self.limits = (G, H // G), sizes.dt_limits
+        self.groups, self.limits = (G, H // G), (sizes.dt_least, sizes.dt_most)
         self.in_parts, self.conv_parts = (D, C, H), (D, G * N, G * N)
         self.in_proj = nn.Linear(sizes.d_model, sum(self.in_parts), bias=sizes.bias)
         self.conv1d = nn.Conv1d(C, C, K, groups=C, bias=sizes.conv_bias)
