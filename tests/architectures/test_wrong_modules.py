@@ -28,6 +28,14 @@ def test_training_mode_is_refused() -> None:
         check_module(Right(), N_TOKEN)
 
 
+@pytest.mark.parametrize("state", [[], {"h": 0.0}, {"h": torch.zeros(2, dtype=torch.float64)}])
+def test_first_state_of_other_types_is_refused(state: Any) -> None:
+    model = Right().eval()
+    model.first_state = lambda: state  # type: ignore[method-assign]
+    with pytest.raises(ExportError, match=r"^Right.first_state: the result is not a mapping of names to tensors of"):
+        check_module(model, N_TOKEN)
+
+
 class WithStep(Right):
     """Both methods, and a first state that is a parameter."""
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from xlexport.architectures.recurrent.eager import batched
+
 __all__ = ["N_TOKEN", "WRONG", "Right"]
 
 N_TOKEN, D = 11, 8
@@ -98,6 +100,12 @@ class FirstStateNotFresh(Kept):
         return {**state, "h_1": getattr(self, "kept", state["h_1"])}
 
 
+class LogitsWithoutState(Right):
+    def segment(self, tokens: Tensor, state: State) -> Any:
+        first = batched(self.first_state(), len(tokens))
+        return super().segment(tokens, first)[0], super().segment(tokens, state)[1]
+
+
 class StateDropped(Right):
     def segment(self, tokens: Tensor, state: State) -> Any:
         logits, new = super().segment(tokens, state)
@@ -161,6 +169,7 @@ WRONG: dict[str, tuple[str, Callable[[], nn.Module]]] = {
         r"the state 'h_2' is returned but never read\. Read state\['h_2'\] in its own layer",
         wrong(reads=lambda old: {"h_2": old["h_1"]}),
     ),
+    "state forgotten": (r"the logits do not depend on the state", LogitsWithoutState),
     "state dropped": (r"the new state has \['conv', 'h_1', 'seen'\], expected .*'h_2'", StateDropped),
     "dtype changed": (
         r"the state 'seen' becomes \(3,\) float32, expected \(3,\) int64\. Keep the dtype",
