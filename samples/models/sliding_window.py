@@ -5,7 +5,7 @@
 Each layer keeps the keys and values of the W - 1 newest tokens, so a document of any length needs the same memory.
 Rotary positions (Su et al. 2021, arXiv:2104.09864, equation 34) matter by their differences only. So keys are kept
 without rotation, and positions are counted within the window: they stay small, and exact, in an endless stream.
-Parameters have the names of MistralForCausalLM in Hugging Face's transformers, so its weights load unchanged.
+Parameters have the names of MistralForCausalLM in Hugging Face's transformers, so `--weights` takes its files.
 """
 
 import torch

@@ -5,7 +5,7 @@
 Each head keeps a matrix C, a normaliser n and a stabiliser m (section 2.3 of arXiv:2405.04517). A segment is
 one chunk of the chunkwise form: a matrix (S, S) of decays between its tokens, and what they read from the state before.
 That matrix makes long segments slower than those of about 64 tokens.
-Parameters have the names of xLSTMForCausalLM in Hugging Face's transformers, so its weights load unchanged.
+Parameters have the names of xLSTMForCausalLM in Hugging Face's transformers, so `--weights` takes its files.
 """
 
 import torch
