@@ -1,15 +1,15 @@
-"""The LSTM and Mamba: their equations, any cut of a document, training, and bundles of their checkpoints."""
+"""The LSTM and Mamba: other code for them, any cut of a document, training, and bundles of their checkpoints."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from tests.helpers.weights import random_model
 from tests.training.runs import read_log, resumed_like_whole
@@ -18,7 +18,7 @@ from xlexport.convert import ConversionOptions, convert
 from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint, save_checkpoint
 from xltraining.loop.train import TrainingConfig
-from xltraining.recurrent import LSTMConfig, Mamba, MambaConfig, selective_scan
+from xltraining.recurrent import LSTMConfig, MambaConfig, selective_scan
 from xltraining.recurrent.config import RecurrentConfig
 
 SIZES: dict[str, Any] = {"n_token": 20, "n_layer": 2, "d_model": 6, "tie_weight": False, "dropout": 0.0}
@@ -56,30 +56,18 @@ def test_gradients_end_at_the_start_of_the_segment(config: RecurrentConfig) -> N
     assert moved.nonzero().flatten().tolist() == [4, 5, 6]
 
 
-def mamba_step(model: Mamba, x: Tensor, state: dict[str, Tensor]) -> Tensor:
-    """Compute the layers for one row and token by the equations, and change the state."""
-    N, R = model.config.d_state, model.config.rank
-    for layer, block in enumerate(model.layers):
-        u, gate = (block.in_proj.weight @ (block.norm.weight * x / (x.square().mean() + 1e-5).sqrt())).chunk(2)
-        rows = torch.cat([state["conv"][layer], u[None]])  # (K, E)
-        state["conv"][layer] = rows[1:]
-        u = F.silu((rows * block.conv1d.weight[:, 0].T).sum(dim=0) + block.conv1d.bias)
-        dt, B, C = (block.x_proj.weight @ u).split([R, N, N])
-        dt = (block.dt_proj.weight @ dt + block.dt_proj.bias).exp().log1p()
-        h = (dt[:, None] * -block.A_log.exp()).exp() * state["ssm"][layer] + (dt * u)[:, None] * B
-        state["ssm"][layer] = h
-        x = x + block.out_proj.weight @ ((h @ C + block.D * u) * F.silu(gate))
-    return model.norm_f.weight * x / (x.square().mean() + 1e-5).sqrt()
-
-
 @torch.inference_mode()
-def test_mamba_follows_its_equations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mamba_is_that_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import MambaConfig as TheirConfig
+    from transformers import MambaModel
+
     monkeypatch.setattr(selective_scan, "_CACHED", 1)  # channel by channel
-    model = model_of(CONFIGS[1]).double()
-    for row, hidden in zip(TOKENS, model(TOKENS)[0], strict=True):
-        state = model.first_state()
-        expected = torch.stack([mamba_step(model, model.word_emb.weight[token], state) for token in row])
-        torch.testing.assert_close(hidden, expected, atol=1e-12, rtol=1e-10)
+    model, sizes = model_of(CONFIGS[1]), {"vocab_size": 20, "hidden_size": 6, "num_hidden_layers": 2}
+    theirs = MambaModel(TheirConfig(**sizes, state_size=3, conv_kernel=3, time_step_rank=1))
+    weights = {re.sub(r"(layers\.\d\.)(?!norm)", r"\1mixer.", name): one for name, one in model.state_dict().items()}
+    weights["embeddings.weight"] = weights.pop("word_emb.weight")
+    theirs.load_state_dict({name: one for name, one in weights.items() if not name.startswith("head")})
+    torch.testing.assert_close(model(TOKENS)[0], theirs(TOKENS).last_hidden_state, atol=1e-5, rtol=1e-5)
 
 
 @torch.inference_mode()

@@ -160,10 +160,7 @@ class Mamba(RecurrentLanguageModel):
         """Return the inputs of the convolutions (L,K-1,E), and the states of the recurrences (L,E,N)."""
         config, like = self.config, self.word_emb.weight
         L, E = config.n_layer, config.d_inner
-        return {
-            "conv": like.new_zeros(L, config.d_conv - 1, E),
-            "ssm": like.new_zeros(L, E, config.d_state),
-        }
+        return {"conv": like.new_zeros(L, config.d_conv - 1, E), "ssm": like.new_zeros(L, E, config.d_state)}
 
     def read(self, embedded: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Return normalised hidden states (B,S,D) and the next state."""
