@@ -42,7 +42,7 @@ from xlruntime.tokenizers import make_tokenizer
 
 __all__ = ["ConversionOptions", "convert"]
 
-SHORT_SEGMENTS = 16  # of each of an architecture's further lengths
+FURTHER_TOKENS = 32  # that are compared in segments of each of an architecture's further lengths
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,9 @@ def convert(
         report = verify(exported, source.build_model, text.ids, segments=segments, progress=progress)
         report.require_passed()
         for length in architecture(source.architecture).further_lengths:
-            short = exported.evaluation(segment_len=length)
-            verify(exported, source.build_model, text.ids, segments=SHORT_SEGMENTS, evaluation=short).require_passed()
+            other = exported.evaluation(segment_len=length)
+            segments = 2 + FURTHER_TOKENS // length
+            verify(exported, source.build_model, text.ids, segments=segments, evaluation=other).require_passed()
         (folder / PARITY_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(bundle_readme(bundle, report), "utf-8")
         if quantization is not None:
