@@ -18,6 +18,7 @@ from xlexport.checkpoints.formats import (
     kimiyoung,
     nvidia,
     reformer_pytorch,
+    rwkv,
     state_dict,
     tensorflow,
     trax,
@@ -66,6 +67,7 @@ FORMATS: tuple[CheckpointFormat, ...] = (
     huggingface,
     reformer_pytorch,
     trax,
+    rwkv,
     state_dict,
 )
 """A path has the first format that matches it: the last one matches any tensors with the right names."""

@@ -39,7 +39,8 @@ class RecurrentConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return all values, the sizes among them."""
         own = {"n_token": self.n_token, "tgt_len": self.tgt_len, "model": self.model, "form": self.form}
-        return {**self.sizes, **own}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in self.sizes.items()}
+        return {**plain, **own}
 
 
 class RecurrentEager(LanguageModel):
