@@ -117,8 +117,9 @@ def test_small_decays_after_large_ones_in_a_chunk() -> None:
     decay = torch.full((1, 200, 1, 2), -1e-3)
     decay[:, ::50] = -1e5  # forgets everything, and exp of its negative would be infinite
     h = torch.randn(1, 1, 2, 4, 3, generator=draw)
-    made = _chunked(x, B, C, decay, h)
-    wanted = _chunked(*(value.double() for value in (x, B, C, decay, h)))
+    sizes = chunk_sizes(200, 64)
+    made = _chunked(x, B, C, decay, h, sizes)
+    wanted = _chunked(x.double(), B.double(), C.double(), decay.double(), h.double(), sizes)
     for one, other in zip(made, wanted, strict=True):
         assert (one - other).abs().max() <= 1e-4 * other.abs().max()
 

@@ -16,9 +16,8 @@ def chunk_sizes(S: int, most: int) -> tuple[int, int]:
     in dozens of ways, and it refuses a graph if any answer depends on S. It also treats axes of size one differently:
     it may take both for larger, as what is computed does not depend on that.
     """
-    if not torch.compiler.is_exporting():
-        T = min(S, most)
-        return -(-S // T), T
+    if most == 1 or not torch.compiler.is_exporting():
+        return -(-S // min(S, most)), min(S, most)
     length = torch.scalar_tensor(S, dtype=torch.int64)
     tokens = length.clamp(max=most)
     T: Any = tokens.item()  # `int` would ask for the number
