@@ -29,7 +29,7 @@ from xlexport.checkpoints.formats import tensorflow
 from xlexport.checkpoints.recurrent import module_source
 from xlexport.errors import CheckpointError, CheckpointNotFoundError, TrustError
 from xlruntime.bundle import Bundle
-from xlruntime.messages import first_line, listed, named
+from xlruntime.messages import first_line, named
 
 if TYPE_CHECKING:
     from torch import nn
@@ -224,12 +224,9 @@ def _unknown(name: str) -> CheckpointNotFoundError:
     """Return the error for a name that nothing has, with names like it."""
     if os.path.isabs(name) or name.startswith("."):
         return CheckpointNotFoundError(f"{name}: no such file or folder.", hint="Check the path.")
-    repository, _, revision = name.partition("@")
-    if commits := _cached(name)[0]:
-        what = f"{name}: the hub's cache has this model, but not its revision {revision or MAIN}."
-        return CheckpointNotFoundError(what, hint=f"Give {listed(f'{repository}@{commit}' for commit in commits)}.")
     cached = [path.name.removeprefix("models--").replace("--", "/") for path in _cache().glob("models--*")]
-    similar = difflib.get_close_matches(name, [*entry_points(group=GROUP).names, *cached])
+    similar = [f"{name.partition('@')[0]}@{commit}" for commit in _cached(name)[0]][:OFFERED]  # other revisions of it
+    similar = similar or difflib.get_close_matches(name, [*entry_points(group=GROUP).names, *cached])
     return CheckpointNotFoundError(
         f"{name}: no such file or folder, no installed model ({GROUP}), and none in the hub's cache ({_cache()}).",
         hint=f"Did you mean {' or '.join(map(named, similar))}?" if similar else "Check the name.",
@@ -251,7 +248,12 @@ def _build(code: ModelCode) -> nn.Module:
         with contextlib.redirect_stdout(sys.stderr):
             if code.file is not None:
                 sys.path.insert(0, str(code.file.absolute().parent))
-                _define(code, code.file)
+                module = sys.modules[code.entry.module] = ModuleType(code.entry.module)  # dataclasses look it up there
+                module.__file__ = str(code.file.absolute())
+                exec(compile(code.source, module.__file__, "exec", dont_inherit=True), vars(module))
+                if not hasattr(module, code.entry.attr):
+                    offer = _offer(code.file, code.source)
+                    raise CheckpointError(f"{code.file}: no {code.entry.attr} in it.", hint=offer)
             model = code.entry.load()
             model = model() if callable(model) and not isinstance(model, nn.Module) else model
     except CheckpointError:
@@ -266,15 +268,6 @@ def _build(code: ModelCode) -> nn.Module:
     return model
 
 
-def _define(code: ModelCode, file: Path) -> None:
-    """Run a user's file as a module."""
-    module = sys.modules[code.entry.module] = ModuleType(code.entry.module)  # dataclasses and torch.export look it up
-    module.__file__ = str(file.absolute())
-    exec(compile(code.source, module.__file__, "exec", dont_inherit=True), vars(module))
-    if not hasattr(module, code.entry.attr):
-        raise CheckpointError(f"{file}: no {code.entry.attr} in it.", hint=_offer(file, code.source))
-
-
 def _failed(code: ModelCode, error: BaseException) -> CheckpointError:
     """Return an error of one line about an exception in a user's code."""
     own = str(code.file.absolute()) if code.file else re.split("[.:]", code.entry.value)[0]
@@ -284,8 +277,6 @@ def _failed(code: ModelCode, error: BaseException) -> CheckpointError:
         if own in (frame.filename, *Path(frame.filename).with_suffix("").parts)
     ]
     place, text = (places or [code.name])[-1], first_line(error) if str(error) else ""
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        place, text = f"{error.filename}, line {error.lineno}", error.msg
     what = ": ".join(filter(None, (type(error).__name__, text.rstrip("."))))
     return CheckpointError(f"{place}: {what}.", hint="Correct this code, or install what it needs.")
 
