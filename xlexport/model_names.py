@@ -90,7 +90,7 @@ def bundle_path(name: str) -> Path:
     """Return the default output of a conversion: next to a checkpoint, otherwise in the current folder."""
     model = resolve(name)
     if model == Path(name):
-        return model.with_name(f"{model.stem}.bundle")
+        return model.parent / f"{model.stem}.bundle"
     if isinstance(model, Path):  # in the cache of the hub
         return Path(f"{Path(name.partition('@')[0]).name}.bundle")
     return Path(f"{model.file.stem if model.file else Path(model.entry.name).name}.bundle")
