@@ -1,0 +1,233 @@
+"""Compare the speed of bundles of recurrent models with PyTorch, and of Mamba with llama.cpp.
+
+    python -m benchmarks.recurrent [--model mamba] [--folder KEPT] [--json FILE]
+
+The shape of Mamba-130m (24 layers of width 768, state 16, 50,280 tokens, 129 million weights), and an LSTM of 100
+million weights (2 layers of width 1,952, 10,000 tokens). Weights are random and float32. The batch is one document.
+
+Each model and each number of threads, one and `--threads`, has two tables. In the first, all sides read one token at a
+time, and give the log-probability of the next one. In the second, they read segments, and score all tokens; Hugging
+Face's Mamba cannot read a segment after a state, so there it begins each segment from nothing. Every side runs warm in
+its own process, in turns. All read the same text from its beginning, so their scores are compared, in nats.
+
+The floor is the larger of two times: the arithmetic of the matrices at the best SGEMM, and reading the weights at the
+best rate of memory. The ratios that we want: token by token, PyTorch takes 3 times as long as the bundle; in segments,
+at least as long.
+
+llama.cpp runs if the package llama-cpp-python is installed. `--tiny` is a small shape, to try the command out. Needs
+the extras cpu, convert and dev.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy.typing as npt
+
+from benchmarks.llama_cpp_side import llama_cpp, write_gguf
+from benchmarks.sides import (
+    Pieces,
+    Ready,
+    Side,
+    Sides,
+    add_to_json,
+    bundle_of,
+    code_digest,
+    common_options,
+    measure,
+    print_table,
+    run_once,
+)
+from benchmarks.transformer_xl import Case, bundle_side
+
+__all__ = ["MODELS", "Peer", "Segment", "graph_side", "hugging_face", "lstm_peers", "main", "mamba_peers", "our_eager"]
+
+SEGMENTS = (16, 128, 512)
+ROUNDS = {"token": 16, "segment": 512}  # tokens that a side reads in a round
+SHAPES = {
+    "mamba": {"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 24},
+    "lstm": {"V": 10_000, "D": 1952, "L": 2},
+}
+TINY = {"mamba": {"vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2}, "lstm": {"V": 256, "D": 64, "L": 2}}
+
+
+@dataclass(frozen=True)
+class Segment(Case):
+    """A step of a model that has no settings but the length of segments."""
+
+    mem_len: int = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """No settings."""
+        return {}
+
+    @property
+    def repeats(self) -> int:
+        """Steps in a round, and before the first one, so that all sides are at the same token."""
+        return ROUNDS["token" if self.segment_len == 1 else "segment"] // self.segment_len
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A side that is compared with the bundle: a function of `source`, threads and step, and its segment lengths."""
+
+    name: str
+    function: Callable[..., Ready]
+    source: object
+    lengths: Sequence[int]
+
+
+def graph_side(bundle: Path, threads: int, case: Segment) -> Ready:
+    """Return the side of the bundle; a token's arithmetic is one multiplication and one addition for each weight."""
+    side = bundle_side(bundle, threads, case, "none")
+    side.warm, side.facts["flops"] = case.repeats, 2 * case.segment_len * side.facts["bytes"] // 4
+    return side
+
+
+def mamba_peers(folder: Path, shape: dict[str, int]) -> tuple[Path, list[Peer]]:
+    """Return the bundle of a random Mamba, and its peers; files that exist are reused."""
+    checkpoint, gguf = folder / "mamba", folder / "mamba.gguf"
+    if not checkpoint.exists():
+        run_once(write_mamba, checkpoint, shape)
+    peers = [
+        Peer("Hugging Face eager", hugging_face, checkpoint, (1, 128, 512)),
+        Peer("our eager model", our_eager, checkpoint, (128,)),
+    ]
+    if importlib.util.find_spec("llama_cpp"):
+        write_gguf(gguf, checkpoint)
+        peers.append(Peer("llama.cpp", llama_cpp, gguf, (1, 512)))
+    else:
+        print("llama.cpp is not compared: the package llama-cpp-python is not installed.")
+    return bundle_of(checkpoint), peers
+
+
+def write_mamba(folder: Path, shape: dict[str, int]) -> None:
+    """Write a Hugging Face folder of a model of this shape, with the random weights of its initialisation."""
+    import torch
+    from transformers.models.mamba.configuration_mamba import MambaConfig
+    from transformers.models.mamba.modeling_mamba import MambaForCausalLM
+
+    torch.manual_seed(0)
+    MambaForCausalLM(MambaConfig(**shape)).save_pretrained(folder)
+
+
+def hugging_face(checkpoint: Path, threads: int, case: Segment) -> Ready:
+    """Return the side of Hugging Face's Mamba: with its cache token by token, from nothing in segments."""
+    import torch
+    from transformers.models.mamba.modeling_mamba import MambaCache, MambaForCausalLM
+
+    torch.set_num_threads(threads)
+    model, pieces = MambaForCausalLM.from_pretrained(checkpoint).eval(), Pieces(case.segment_len)
+    inputs: dict[str, Any] = {"use_cache": False}
+    if case.segment_len == 1:
+        position = torch.tensor([model.config.conv_kernel])  # it only says that the new column comes last
+        inputs = {"cache_params": MambaCache(model.config, 1, torch.float32), "cache_position": position}
+
+    @torch.inference_mode()
+    def step() -> npt.NDArray[Any] | None:
+        tokens, targets = map(torch.from_numpy, pieces.next())
+        log_probs = model(tokens, **inputs).logits.log_softmax(dim=2).gather(2, targets[:, :, None])
+        return log_probs.numpy() if case.segment_len == 1 else None
+
+    return Ready(step, {"tokens": case.segment_len}, warm=case.repeats)
+
+
+def lstm_peers(folder: Path, shape: dict[str, int]) -> tuple[Path, list[Peer]]:
+    """Return the bundle of the samples' LSTM in this shape, with random weights, and its peers."""
+    bundle = folder / f"lstm-{code_digest()}"
+    if not bundle.exists():
+        run_once(write_lstm_bundle, bundle, shape)
+    return bundle, [Peer("torch.nn.LSTM eager", our_eager, shape, (1, *SEGMENTS))]
+
+
+def lstm(shape: dict[str, int]) -> Any:
+    """Return the LSTM; its weights are the same each time."""
+    import torch
+
+    from samples.models.lstm import LSTM
+
+    torch.manual_seed(0)
+    return LSTM(**shape).eval()
+
+
+def write_lstm_bundle(bundle: Path, shape: dict[str, int]) -> None:
+    """Write the bundle of the LSTM."""
+    from xlexport import export_module
+
+    export_module(lstm(shape), bundle, verify_segments=2)
+
+
+def our_eager(source: Path | dict[str, int], threads: int, case: Segment) -> Ready:
+    """Return the side of our model of a checkpoint, or of the LSTM in a shape, in PyTorch with carried state."""
+    import torch
+
+    from xlexport.checkpoints import load
+    from xlexport.checkpoints.recurrent import module_source
+
+    torch.set_num_threads(threads)
+    model = (load(source) if isinstance(source, Path) else module_source(lstm(source))).build_model()
+    state, pieces = model.first_memory(1), Pieces(case.segment_len)
+
+    @torch.inference_mode()
+    def step() -> npt.NDArray[Any]:
+        nonlocal state
+        tokens, targets = map(torch.from_numpy, pieces.next())
+        hidden, state = model(tokens, state)
+        log_probs: npt.NDArray[Any] = model.log_probs(hidden, targets).numpy()
+        return log_probs
+
+    return Ready(step, {"tokens": case.segment_len}, warm=case.repeats)
+
+
+MODELS = {"mamba": mamba_peers, "lstm": lstm_peers}
+
+
+@click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
+@click.option("--model", "names", multiple=True, type=click.Choice(list(MODELS)), help="Default: all. May be repeated.")
+@common_options
+def main(
+    names: tuple[str, ...],
+    rounds: int,
+    threads: int,
+    tiny: bool,
+    folder: Path | None,
+    file: Path | None,
+) -> None:
+    """Measure and print each model, number of threads and kind of step in turn."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in names or MODELS:
+            shape = (TINY if tiny else SHAPES)[name]
+            place = (folder or Path(scratch)) / "-".join(map(str, shape.values()))
+            place.mkdir(parents=True, exist_ok=True)
+            bundle, peers = MODELS[name](place, shape)
+            for count in sorted({1, threads}):
+                for kind, lengths in {"token": (1,), "segment": SEGMENTS}.items():
+                    cases = {f"bundle, score {S}": Segment(S) for S in lengths}
+                    if kind == "token":
+                        cases = {"bundle, generate": Segment(1, purpose="generate"), **cases}
+                    sides: Sides = {
+                        side: partial(Side, graph_side, bundle, count, case) for side, case in cases.items()
+                    }
+                    ours = len(cases)
+                    for peer in peers:
+                        for case in (Segment(S) for S in peer.lengths if (S == 1) == (kind == "token")):
+                            side = f"{peer.name}, {case.segment_len}"
+                            cases[side] = case
+                            sides[side] = partial(Side, peer.function, peer.source, count, case)
+                    repeats = {side: case.repeats for side, case in cases.items()}
+                    title = f"{name}, {kind} by {kind}, {count} threads"
+                    figures = measure(sides, rounds, repeats, count) | {"shape": shape}
+                    print_table(title, figures, ours=ours)
+                    add_to_json(file, title, figures)
+
+
+if __name__ == "__main__":
+    main()
