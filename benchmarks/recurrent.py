@@ -21,6 +21,7 @@ the extras cpu, convert and dev.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,9 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import numpy.typing as npt
 
-from benchmarks.llama_cpp_side import llama_cpp, write_gguf
+from benchmarks.gguf import write_gguf
 from benchmarks.sides import (
     Pieces,
     Ready,
@@ -41,6 +43,7 @@ from benchmarks.sides import (
     bundle_of,
     code_digest,
     common_options,
+    log_probs,
     measure,
     print_table,
     run_once,
@@ -110,13 +113,14 @@ def mamba_peers(folder: Path, shape: dict[str, int]) -> tuple[Path, list[Peer]]:
 
 
 def write_mamba(folder: Path, shape: dict[str, int]) -> None:
-    """Write a Hugging Face folder of a model of this shape, with the random weights of its initialisation."""
+    """Write a Hugging Face folder of a model of this shape, with random weights."""
     import torch
     from transformers.models.mamba.configuration_mamba import MambaConfig
     from transformers.models.mamba.modeling_mamba import MambaForCausalLM
 
     torch.manual_seed(0)
-    MambaForCausalLM(MambaConfig(**shape)).save_pretrained(folder)
+    config = MambaConfig(**shape, initializer_range=0.05)  # with its own 0.1, float32 rounds to 2e-4 nats
+    MambaForCausalLM(config).save_pretrained(folder)
 
 
 def hugging_face(checkpoint: Path, threads: int, case: Segment) -> Ready:
@@ -140,6 +144,38 @@ def hugging_face(checkpoint: Path, threads: int, case: Segment) -> Ready:
     return Ready(step, {"tokens": case.segment_len}, warm=case.repeats)
 
 
+def llama_cpp(file: Path, threads: int, case: Segment) -> Ready:
+    """Return the side of llama.cpp, which computes the logits of each token of a segment.
+
+    Its scores are compared token by token; in longer segments, it does not compute probabilities.
+    """
+    import llama_cpp as api
+
+    logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)
+
+    S = case.segment_len
+    model = api.llama_model_load_from_file(str(file).encode(), api.llama_model_default_params())
+    choices = api.llama_context_default_params()
+    choices.n_ctx = choices.n_batch = choices.n_ubatch = S
+    choices.n_threads = choices.n_threads_batch = threads
+    context: Any = api.llama_init_from_model(model, choices)
+    n_token = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
+    batch, pieces = api.llama_batch_init(S, 0, 1), Pieces(S)
+    batch.n_tokens = S
+
+    def step() -> npt.NDArray[Any] | None:
+        start, (tokens, targets) = pieces.start, pieces.next()
+        for i, token in enumerate(tokens[0].tolist()):
+            batch.token[i], batch.pos[i], batch.logits[i] = token, start + i, True
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+        if api.llama_decode(context, batch):
+            raise RuntimeError("llama.cpp: llama_decode failed")
+        logits = np.ctypeslib.as_array(api.llama_get_logits(context), (S, n_token))
+        return log_probs(logits, targets[0]) if S == 1 else None
+
+    return Ready(step, {"tokens": S}, warm=case.repeats)
+
+
 def lstm_peers(folder: Path, shape: dict[str, int]) -> tuple[Path, list[Peer]]:
     """Return the bundle of the samples' LSTM in this shape, with random weights, and its peers."""
     bundle = folder / f"lstm-{code_digest()}"
@@ -151,7 +187,6 @@ def lstm_peers(folder: Path, shape: dict[str, int]) -> tuple[Path, list[Peer]]:
 def lstm(shape: dict[str, int]) -> Any:
     """Return the LSTM; its weights are the same each time."""
     import torch
-
     from samples.models.lstm import LSTM
 
     torch.manual_seed(0)

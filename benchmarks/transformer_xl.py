@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
-import numpy as np
 import numpy.typing as npt
 
 from benchmarks.sides import (

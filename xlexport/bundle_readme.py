@@ -18,6 +18,7 @@ def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
     """Return the README of a bundle that was converted and verified."""
     files = "\n".join(f"- `{name}`: {digest.size:,} bytes" for name, digest in bundle.files.items())
     sources = ", ".join(f"`{name}` (SHA-256 `{sha256}`)" for name, sha256 in bundle.provenance["sources"].items())
+    sources = sources or f"a PyTorch module, `{bundle.config.get('model')}`"
     notes = "".join(f"- {note}\n" for note in bundle.provenance["notes"])
     chosen = f"\nChoices and omitted parts:\n\n{notes}" if notes else ""
     sizes = model_description(bundle.architecture).summary(bundle.config)

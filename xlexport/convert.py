@@ -191,6 +191,11 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
             f"--to, --dtype and its options are not possible for {adapter.kind(source.config, {})}.",
             hint="Leave them out: its bundles are float32 and ONNX.",
         )
+    if options.to != "onnx" and source.config.get("form") == "step":
+        raise ExportError(
+            f"--to {options.to} needs a module with a method segment; a scan over step needs ONNX.",
+            hint="Write segment, or leave --to out.",
+        )
     problems = {
         "--set cuda_graphs=true": options.settings.get("cuda_graphs"),
         "--dtype and its options": options.quantization,

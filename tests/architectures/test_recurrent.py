@@ -119,3 +119,12 @@ def test_ids_only_and_a_first_value_of_integers(tmp_path: Path) -> None:
 def test_what_is_no_model(module: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=rf"{message}.*docs/own_models\.md"):
         xlexport.export_module(module, tmp_path / "bundle")
+
+
+def test_formats_of_pytorch(tmp_path: Path) -> None:
+    for to in ("torchscript", "exported-program"):
+        options: dict[str, Any] = {"tokenizer": "bytes", "to": to, "verify_segments": 9, "segment_len": 7, "threads": 1}
+        report = xlexport.export_module(DecaySegment(), tmp_path / to, **options)
+        assert report.passed and report.max_abs_log_prob_diff < 1e-5
+        with pytest.raises(ExportError, match=f"--to {to} needs a module with a method segment"):
+            xlexport.export_module(Decay(), tmp_path / "step", **options)
