@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from xlexport.bundles import origin
 from xlexport.model_description import model_description
-from xlexport.verification.parity import TRAINED_MODEL, ParityReport
+from xlexport.verification.parity import ParityReport, trained_model
 from xlruntime.bundle import Bundle
 from xlruntime.evaluation import EvaluationSettings
 
@@ -26,13 +27,13 @@ def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
 
 {sizes}, vocabulary {bundle.vocab_size:,}, tokenizer {bundle.tokenizer.kind}, {bundle.precision}.
 
-xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources}.
+xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources or f"`{origin(bundle)}`"}.
 
 {how_to_score(bundle)}
 
 `bundle.json` lists the inputs and outputs of every graph. {defaults(bundle.settings)}
 
-{_verified(report)}
+{_verified(report, trained_model(bundle.provenance))}
 {chosen}
 {files}
 """
@@ -80,7 +81,7 @@ def defaults(evaluation: EvaluationSettings) -> str:
     return f"{settings}. Documents have at most {evaluation.max_positions:,} tokens{restart}."
 
 
-def _verified(report: ParityReport) -> str:
+def _verified(report: ParityReport, trained: str) -> str:
     walk, memory = f"{report.segments} segments", f", of a number in memory {report.max_abs_memory_diff:.2e}"
     if report.full_document:
         walk, memory = f"{report.segments} documents", ""
@@ -88,7 +89,7 @@ def _verified(report: ParityReport) -> str:
         f"Verified against the trained model over {walk} ({report.tokens:,} tokens): largest difference of a "
         f"log-probability {report.max_abs_log_prob_diff:.2e} nats{memory}; {report.delta_bits_per_token:+.1e} bits per "
         f"token; same best token in {report.top1_agreement:.2%} of places. All figures: `parity.json`.\n\n"
-        f"The trained model is {TRAINED_MODEL}."
+        f"The trained model is {trained}."
     )
     if report.bucket_flips is None:
         return text

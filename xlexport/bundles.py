@@ -30,6 +30,7 @@ __all__ = [
     "digests",
     "open_any_bundle",
     "open_bundle",
+    "origin",
     "publishing",
     "recorded_options",
     "requirements",
@@ -74,6 +75,13 @@ def open_any_bundle(folder: str | Path, *, trust: bool = False, **options: Unpac
 def scale_of(ring: str) -> str:
     """Return the name of the scales, one a row, of a ring of integers."""
     return f"{ring}_scale"
+
+
+def origin(bundle: Bundle) -> str:
+    """Return what a bundle was converted from: the name of a model, or the names of its files."""
+    options, sources = bundle.provenance.get("options"), bundle.provenance["sources"]
+    model = options.get("model") if isinstance(options, dict) else None
+    return str(model or ", ".join(sources) or bundle.config.get("model"))
 
 
 def recorded_options(

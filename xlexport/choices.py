@@ -2,7 +2,10 @@
 
 __all__ = ["DTYPES", "FORMATS", "LEVELS", "PROTOCOLS", "RECORD_FORMATS", "SUBWORDS", "UNITS", "VOCAB_STYLES"]
 
-FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch", "trax", "tensorflow", "state_dict")
+FORMATS = (
+    *("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch"),
+    *("trax", "rwkv", "tensorflow", "state_dict"),
+)
 """Formats of checkpoints, as in `xlexport.checkpoints`."""
 
 DTYPES = ("int8", "weight-int8", "weight-int4", "float16")

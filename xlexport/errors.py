@@ -4,6 +4,7 @@
     ├── CheckpointError (ValueError)                        a checkpoint that cannot be converted
     │   ├── CheckpointNotFoundError (FileNotFoundError)     no such file or folder
     │   └── MissingAnswerError                              the user must give a setting that it lacks
+    ├── TrustError (PermissionError)                        code of others would run, which the user did not allow
     ├── ExportError (RuntimeError)                          a model that cannot become step graphs
     ├── ParityError (RuntimeError)                          step graphs that do not compute what the model computes
     ├── QuantizationError (RuntimeError)                    a bundle that cannot be quantized, or would lose too much
@@ -32,6 +33,7 @@ __all__ = [
     "ParityError",
     "QuantizationError",
     "ResumeError",
+    "TrustError",
     "WorkerError",
     "XlexportError",
 ]
@@ -68,6 +70,10 @@ class MissingAnswerError(CheckpointError):
         """
         super().__init__(message, hint)
         self.placeholders, self.fields = placeholders or {}, fields
+
+
+class TrustError(XlexportError, PermissionError):
+    """Code of others would run, but the user did not say that it may."""
 
 
 class ExportError(XlexportError, RuntimeError):

@@ -46,6 +46,6 @@ def export_module(
         ParityError: the graphs differ from the module.
         OutputExistsError: the bundle exists.
     """
-    source = module_source(model, n_token=n_token, segment_len=segment_len)
-    choices = ConversionOptions.of(tokenizer=str(tokenizer or "none"), **options)
+    source = module_source(model, n_token=n_token)
+    choices = ConversionOptions.of(tokenizer=str(tokenizer or "none"), segment_len=segment_len, **options)
     return convert(source, Path(output), choices, force=force, tell=tell)

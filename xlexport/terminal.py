@@ -183,12 +183,13 @@ class Failure:
 
     Attributes:
         error: what is wrong, and where; hint: what to do about it, or None.
-        type: the class of the error.
+        type: the class of the error; status: the exit status.
     """
 
     error: str
     hint: str | None
     type: str
+    status: int = 1
 
     def show(self, as_json: bool) -> None:
         """Print it on standard error: a line for a person, or one JSON object."""
@@ -200,13 +201,13 @@ class Failure:
 
 def failure(error: Exception) -> Failure | None:
     """Return what to print about an error; None: the error is unexpected, so it is a bug."""
-    from xlexport.errors import XlexportError
+    from xlexport.errors import TrustError, XlexportError
     from xlruntime.errors import XlruntimeError
     from xltraining.errors import XltrainingError
 
     kind = type(error).__name__
     if isinstance(error, XlexportError | XlruntimeError | XltrainingError):
-        return Failure(error.message, error.hint, kind)
+        return Failure(error.message, error.hint, kind, 2 if isinstance(error, TrustError) else 1)
     if isinstance(error, OSError):
         return Failure(*_system(error), kind)
     if isinstance(error, MemoryError):

@@ -68,10 +68,12 @@ def choose_tokenizer(
     """
     n_token = source.config["n_token"]
     own = source.tokenizer
-    if chosen in ("none", "bytes") or (chosen is None and own == "bytes"):
+    if chosen is None and isinstance(own, str):
+        chosen = own
+    if chosen in ("none", "bytes"):
         if vocab_style is not None:
             raise ExportError(
-                f"--vocab-style {vocab_style} is for vocabularies, but the tokenizer is {chosen or own}.",
+                f"--vocab-style {vocab_style} is for vocabularies, but the tokenizer is {chosen}.",
                 hint="Leave it out.",
             )
         if chosen == "none":

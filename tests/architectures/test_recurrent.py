@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 import xlexport
 import xlruntime
+from tests.helpers.tiny import tiny_model
+from xlexport.bench import bench
+from xlexport.bench.report import report_rows
 from xlexport.checkpoints.recurrent import module_source
 from xlexport.commands.inspect import bundle_rows
 from xlexport.errors import ExportError, ParityError
@@ -89,11 +92,26 @@ def test_scores_streams_and_saved_states(exported: tuple[Any, Path], tmp_path: P
     np.testing.assert_allclose(continued[0], wanted[299:], atol=1e-5)
 
 
-def test_both_forms_are_one_model(exported: tuple[Any, Path]) -> None:
+def other_weights(kind: type[Decay]) -> Decay:
+    model = kind()
+    with torch.no_grad():
+        model.decay.mul_(0.99)
+    return model
+
+
+def test_another_model_is_found_out(exported: tuple[Any, Path]) -> None:
     model, folder = exported
     other = module_source(Decay() if isinstance(model, DecaySegment) else DecaySegment(), n_token=256)
     with pytest.raises(ParityError, match=r"model is DecaySegment in the bundle|model is Decay in the bundle"):
         verify(xlruntime.load(folder, threads=1), other.build_model, np.arange(50), segments=2)
+    for wrong, message in (
+        (tiny_model, "the bundle holds a recurrent model, the checkpoint a transformer_xl model"),
+        (module_source(other_weights(type(model))).build_model, "the graphs differ from the trained model"),
+    ):
+        with pytest.raises(ParityError, match=message):
+            verify(xlruntime.load(folder, threads=1), wrong, np.arange(50), segments=2).require_passed()
+    speed = bench(folder, threads=1, repeats=1, rounds=1)
+    assert dict(report_rows(speed))["arithmetic"].startswith("not counted") and speed.floor is None
     rows = dict(bundle_rows(read_bundle(folder), folder))
     assert rows["memory of a stream"].endswith("in 3 tensors") and rows["architecture"] == "recurrent"
 

@@ -152,7 +152,7 @@ def test_safetensors_of_another_model_names_its_tensors(tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
     save_file({"fc.weight": torch.zeros(2), "fc.bias": torch.zeros(2)}, path)
     assert refusal(path).endswith(
-        "no Transformer-XL or Reformer weights in it (tensors: fc.bias, fc.weight). Give a checkpoint of a known "
+        "no weights of a known model in it (tensors: fc.bias, fc.weight). Give a checkpoint of a known "
         "format: docs/checkpoints.md lists them."
     )
 
@@ -165,7 +165,7 @@ def test_safetensors_of_another_model_names_its_tensors(tmp_path: Path) -> None:
             OrderedDict((f"fc{n}.\x1b", torch.zeros(2)) for n in range(9)),
             "(tensors: fc0.\\x1b, fc1.\\x1b, fc2.\\x1b, …).",
         ),
-        (torch.zeros(3), "no Transformer-XL or Reformer weights in it. Give a checkpoint of a known format: docs/"),
+        (torch.zeros(3), "no weights of a known model in it. Give a checkpoint of a known format: docs/"),
         ({"format": "xltraining", "version": 99, "config": {}, "state_dict": {}}, "version 99"),
         ({"format": "xltraining", "version": 1, "config": {"n_layer": -1}, "state_dict": {}}, "n_layer"),
         (

@@ -54,7 +54,7 @@ CHECKPOINTS: list[tuple[Callable[[Path], object], str]] = [
     ),
     (
         lambda path: torch.save({"epoch": 3, "model": {"weight": torch.zeros(2)}}, path),
-        "no Transformer-XL or Reformer weights in it (tensors: model.weight). Give a checkpoint",
+        "no weights of a known model in it (tensors: model.weight). Give a checkpoint",
     ),
 ]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from .actions import Case
 from .bundles import SAMPLES, write_bundles
 from .cases import honest_cases
+from .models import SMALL, carried_case, model_names, write_models
 from .player import Player
 from .refusals import refusals
 
@@ -38,9 +39,22 @@ def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = 
     for name in ("bundles", "cases", "states"):
         (folder / name).mkdir(parents=True)
     write_bundles(folder / "bundles", samples, names)
+    write_models(folder / "bundles", SMALL)
+    return _write_cases(folder, (*honest_cases(folder), *refusals(folder)))
+
+
+def write_kit_of_models(folder: Path) -> list[str]:
+    """Write a kit of all recurrent models to an empty folder, and return the names of its cases."""
+    for name in ("bundles", "cases", "states"):
+        (folder / name).mkdir(parents=True)
+    write_models(folder / "bundles", model_names())
+    return _write_cases(folder, (*honest_cases(folder), *map(carried_case, model_names())))
+
+
+def _write_cases(folder: Path, honest: Iterable[Case]) -> list[str]:
     cases: list[str] = []
     problems: list[str] = []
-    for case in (*honest_cases(folder), *refusals(folder)):
+    for case in honest:
         problems += record(folder, case)
         cases.append(case["name"])
         (folder / "cases" / f"{case['name']}.json").write_text(json.dumps(case, allow_nan=False) + "\n", "utf-8")
@@ -74,8 +88,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--without-samples", action="store_true", help="leave both samples out, which makes a small kit"
     )
+    parser.add_argument(
+        "--models", action="store_true", help="write a kit of all recurrent models instead, each through 1,000 segments"
+    )
     given = parser.parse_args(arguments)
-    names = write_kit(given.output, given.samples, () if given.without_samples else SAMPLES)
+    if given.models:
+        names = write_kit_of_models(given.output)
+    else:
+        names = write_kit(given.output, given.samples, () if given.without_samples else SAMPLES)
     print(f"{given.output}: {len(names)} cases")
 
 

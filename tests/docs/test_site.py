@@ -90,6 +90,7 @@ def test_names_exist(language: str) -> None:
 HERE = [
     "docs/coming_from_gpt2.md",
     "docs/native.md",
+    "docs/own_models.md",
     "docs/protocols.md",
     "docs/start_embedding.md",
     "docs/start_reading_experiments.md",

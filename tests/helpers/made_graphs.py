@@ -13,7 +13,7 @@ from xlexport.bundles import digests, write_manifest
 from xlruntime.bundle import Bundle, Feed, Graph, Tensor, Tokenizer
 from xlruntime.evaluation import EvaluationRules
 
-__all__ = ["DETAIL", "SCORE", "constant", "endless", "external", "graph", "made_bundle", "model"]
+__all__ = ["DETAIL", "SCORE", "constant", "endless", "endless_scan", "external", "graph", "made_bundle", "model"]
 
 TOKENS = ("batch", "segment")
 SCORE = {"log_prob": Tensor("float32", TOKENS)}
@@ -104,17 +104,38 @@ def endless() -> onnx.ModelProto:
             helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
         ],
     )
+    loop = helper.make_node("Loop", ["rounds", "true", "m"], ["log_prob"], body=body)
+    return _with_rounds([loop], most=2**62, fewest=0)
+
+
+def endless_scan() -> onnx.ModelProto:
+    """Return a graph like that of `endless`, of four scans within each other, of 10,000 rounds each, else of one."""
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    taken = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "tick")]
+    body = helper.make_graph([helper.make_node("Sin", ["x"], ["y"])], "body", taken, [result])
+    for _ in range(3):
+        scan = helper.make_node("Scan", ["x", "ticks"], ["y"], body=body, num_scan_inputs=1)
+        body = helper.make_graph([scan], "body", taken, [result])
     nodes = [
+        helper.make_node("Reshape", ["rounds", "one"], ["shape"]),
+        helper.make_node("Expand", ["scale", "shape"], ["ticks"]),
+        helper.make_node("Scan", ["m", "ticks"], ["log_prob"], body=body, num_scan_inputs=1),
+    ]
+    return _with_rounds(nodes, most=10_000, fewest=1)
+
+
+def _with_rounds(nodes: Sequence[onnx.NodeProto], most: int, fewest: int) -> onnx.ModelProto:
+    """Return a graph that sets `rounds`, `most` if a target is the id 255, and `m` for these nodes."""
+    first = [
         helper.make_node("ReduceMax", ["targets"], ["largest"], keepdims=0),
         helper.make_node("Equal", ["largest", "last"], ["whether"]),
-        helper.make_node("Where", ["whether", "many", "none"], ["rounds"]),
+        helper.make_node("Where", ["whether", "most", "fewest"], ["rounds"]),
         helper.make_node("Cast", ["targets"], ["f"], to=TensorProto.FLOAT),
         helper.make_node("Mul", ["f", "scale"], ["m"]),
-        helper.make_node("Loop", ["rounds", "true", "m"], ["log_prob"], body=body),
     ]
-    held = {"last": np.int64(255), "many": np.int64(2**62), "none": np.int64(0), "true": np.array(True)}
-    values = [constant(name, value) for name, value in held.items()] + [constant("scale", np.float32(-0.01))]
-    return model(graph(nodes, values))
+    held = {"last": np.int64(255), "most": np.int64(most), "fewest": np.int64(fewest), "true": np.array(True)}
+    held |= {"one": np.array([1]), "scale": np.float32(-0.01)}
+    return model(graph([*first, *nodes], [constant(name, value) for name, value in held.items()]))
 
 
 def constant(name: str, array: object) -> onnx.TensorProto:

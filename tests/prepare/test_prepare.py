@@ -200,7 +200,7 @@ def test_options_without_effect_are_refused(
         ("", ("model.width=3",), "No such setting 'model.width'."),
         ("", ("clamp_len=3",), "No such setting 'clamp_len'. Did you mean 'model.clamp_len'?"),
         ("", ("model.n_layer=3",), "No such setting 'model.n_layer'. It is an option: --n-layer."),
-        ("architecture = 'rnn'", (), "expected one of transformer_xl, reformer, encoder_decoder"),
+        ("architecture = 'rnn'", (), "expected one of transformer_xl, reformer, encoder_decoder, lstm, mamba"),
     ],
     ids=str,
 )

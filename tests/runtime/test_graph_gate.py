@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,9 @@ def test_operator_that_crashes_onnxruntime_never_reaches_it(tmp_path: Path, unop
 @pytest.mark.parametrize(
     ("operator", "domain"),
     [
-        ("Scan", ""),
         ("If", ""),
+        ("RNN", ""),
+        ("SequenceMap", ""),
         ("RandomNormal", ""),
         ("SequenceConstruct", ""),
         ("RegexFullMatch", ""),
@@ -111,11 +113,13 @@ def test_foreign_operators_are_refused_in_every_place(operator: str, domain: str
     strange = node(operator, ["c"], ["unused"], domain=domain)
     body = helper.make_graph([strange], "body", [], [])
     within = node("Loop", ["n", "", "c"], ["unused"], body=body)
+    scanned = node("Scan", ["c", "s"], ["unused"], body=body, num_scan_inputs=1)
     beyond = function("f", [node("Loop", ["n", "", "x"], ["y"], body=body)])
     said = ".".join(filter(None, (domain.removeprefix("ai.onnx") if domain == "ai.onnx" else domain, operator)))
     for made in (
         model(graph([*SCORED, strange], [SCALE])),
         model(graph([*SCORED, within], [SCALE])),
+        model(graph([*SCORED, scanned], [SCALE])),
         with_functions(beyond, called="f"),
         model(graph(SCORED, [SCALE]), [beyond]),  # a function without calls
     ):
@@ -124,10 +128,10 @@ def test_foreign_operators_are_refused_in_every_place(operator: str, domain: str
 
 def test_repeated_name_is_read_as_onnx_reads_it() -> None:
     """Take the last value of a repeated field, as protocol buffers do."""
-    strange = model(graph([*SCORED, node("Scan", ["c"], ["unused"])], [SCALE])).SerializeToString()
-    twice = strange.replace(b"\x22\x04Scan", b"\x22\x04Mul ").replace(b"Mul ", b"Scan")
-    assert onnx.load_from_string(twice).graph.node[-1].op_type == "Scan"
-    assert "does not write (Scan)" in refused(onnx.load_from_string(twice))
+    strange = model(graph([*SCORED, node("Scam", ["c"], ["unused"])], [SCALE])).SerializeToString()
+    twice = strange.replace(b"\x22\x04Scam", b"\x22\x04Mul ").replace(b"Mul ", b"Scam")
+    assert onnx.load_from_string(twice).graph.node[-1].op_type == "Scam"
+    assert "does not write (Scam)" in refused(onnx.load_from_string(twice))
 
 
 @pytest.mark.parametrize(
@@ -230,10 +234,11 @@ def test_functions_that_expand_within_the_bound_pass() -> None:
     check_graph(laughs(7, 4).SerializeToString(), "score.onnx", [])  # 4^7 nodes
 
 
-def test_graphs_within_graphs_are_bounded_also_across_functions() -> None:
+@pytest.mark.parametrize("operator", ["Loop", "Scan"])
+def test_graphs_within_graphs_are_bounded_also_across_functions(operator: str) -> None:
     def nested(depth: int, innermost: onnx.NodeProto) -> onnx.NodeProto:
         for _ in range(depth):
-            innermost = node("Loop", ["", "", "c"], ["unused"], body=helper.make_graph([innermost], "b", [], []))
+            innermost = node(operator, ["", "", "c"], ["unused"], body=helper.make_graph([innermost], "b", [], []))
         return innermost
 
     assert "graphs within nodes are more than 16 deep" in refused(
@@ -244,6 +249,39 @@ def test_graphs_within_graphs_are_bounded_also_across_functions() -> None:
     check_graph(half.SerializeToString(), "it", [])
     half.graph.node.append(nested(8, call("f", "c", "unused")))
     assert "graphs and functions within each other are more than 16 deep" in refused(half)
+
+
+def scanning(*nodes: onnx.NodeProto, functions: Sequence[onnx.FunctionProto] = ()) -> onnx.ModelProto:
+    """Return a model with a Scan of these nodes."""
+    body = helper.make_graph(nodes, "body", [], [])
+    return model(
+        graph([*SCORED, node("Scan", ["c", "s"], ["unused"], body=body, num_scan_inputs=1)], [SCALE]), functions
+    )
+
+
+def test_scan_of_a_recurrent_model_passes() -> None:
+    """Pass LSTM and GRU, whose activations are texts, and calls of functions, within the body of a Scan."""
+    lstm = node("LSTM", ["x", "W", "R"], ["y"], hidden_size=2, activations=["Sigmoid", "Tanh", "Tanh"])
+    gru = node("GRU", ["x", "W", "R"], ["z"], hidden_size=2, linear_before_reset=1)
+    made = scanning(lstm, gru, call("f", "c", "d"), functions=[function("f", [node("Identity", ["x"], ["y"])])])
+    check_graph(made.SerializeToString(), "score.onnx", [])
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: scanning(*[SCORED[0]] * (MOST_NODES + 1)), f"it has more than {MOST_NODES:,} nodes"),
+        (lambda: scanning(call("f12", "c", "d"), functions=laughs(12, 4).functions), "nodes, its functions expanded"),
+        (lambda: scanning(call("f", "c", "d")), "it calls ai.xlexport.f, which it does not hold"),
+        (
+            lambda: scanning(call("f", "c", "d"), functions=[function("f", scanning(call("f", "x", "y")).graph.node)]),
+            "calls itself",
+        ),
+        (lambda: scanning(node("Constant", [], ["v"], value=external("w", "../secret", 4))), "its weights lie in "),
+    ],
+)
+def test_hostile_bodies_of_scans_are_refused(made: Any, said: str) -> None:
+    assert said in refused(made())
 
 
 def test_training_graph_is_refused() -> None:

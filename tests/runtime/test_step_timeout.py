@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers.made_graphs import endless, made_bundle
+from tests.helpers.made_graphs import endless, endless_scan, made_bundle
 from xlruntime import BundleError, Model, OptionError, StepTimeoutError, load
 
 
-@pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    return made_bundle(tmp_path / "bundle", {"score": endless()})
+@pytest.fixture(params=[endless, endless_scan])
+def bundle(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return made_bundle(tmp_path / "bundle", {"score": request.param()})
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ BAD_CONTENTS: dict[str, tuple[Callable[[Saved], object], str]] = {
     ),
     "other architecture": (
         lambda saved: content(saved, architecture="rnn"),
-        "architecture must be one of transformer_xl, reformer, encoder_decoder, found 'rnn'",
+        "architecture must be one of transformer_xl, reformer, encoder_decoder, lstm, mamba, found 'rnn'",
     ),
     "wrong architecture": (
         lambda saved: content(saved, architecture="reformer"),

@@ -1,7 +1,6 @@
 """The table of trainable architectures: the name, configuration and model of each.
 
-`register` adds one at run time; no other module of this package names an architecture. Configurations need no torch;
-models are imported on first use.
+No other module of this package names an architecture. Configurations need no torch; models are imported on first use.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from xltraining.config_fields import ModelConfig
 from xltraining.encoder_decoder.config import EncoderDecoderConfig
 from xltraining.errors import ConfigError
 from xltraining.messages import shown
+from xltraining.recurrent.config import LSTMConfig, MambaConfig
 from xltraining.reformer.config import ReformerConfig
 from xltraining.transformer_xl.config import TransformerXLConfig
 
@@ -29,9 +29,7 @@ __all__ = [
     "config_from",
     "model_class",
     "new_model",
-    "register",
     "shared_names",
-    "unregister",
 ]
 
 FIRST = "transformer_xl"  # the architecture of checkpoints of versions 1 and 2, which do not name one
@@ -41,45 +39,30 @@ def _model(package: str, name: str) -> Callable[[], type[LanguageModel]]:
     return lambda: cast("type[LanguageModel]", getattr(import_module(f"xltraining.{package}.model"), name))
 
 
-_registered: dict[str, tuple[type[ModelConfig], Callable[[], type[LanguageModel]]]] = {
+_ARCHITECTURES: dict[str, tuple[type[ModelConfig], Callable[[], type[LanguageModel]]]] = {
     FIRST: (TransformerXLConfig, _model(FIRST, "TransformerXL")),
     "reformer": (ReformerConfig, _model("reformer", "Reformer")),
     "encoder_decoder": (EncoderDecoderConfig, _model("encoder_decoder", "EncoderDecoder")),
+    "lstm": (LSTMConfig, _model("recurrent", "LSTM")),
+    "mamba": (MambaConfig, _model("recurrent", "Mamba")),
 }
 
 
-def register(name: str, config: type[ModelConfig], model: type[LanguageModel]) -> None:
-    """Add an architecture. `model(config)` makes a model with fresh weights.
-
-    Raises:
-        ConfigError: the name or the configuration's class is registered already.
-    """
-    taken = [other for other, (kind, _) in _registered.items() if other == name or kind is config]
-    if taken:
-        raise ConfigError(f"architecture {shown(name)}: {taken[0]} is registered already.", "Choose another name.")
-    _registered[name] = (config, lambda: model)
-
-
-def unregister(name: str) -> None:
-    """Forget an architecture, such as one that a test has registered."""
-    del _registered[name]
-
-
 def architecture_names() -> list[str]:
-    """Return the names of all architectures, in the order in which they were registered."""
-    return list(_registered)
+    """Return the names of all architectures, in the order of the table."""
+    return list(_ARCHITECTURES)
 
 
 def architecture_of(config: ModelConfig) -> str:
     """Return the name of the architecture that a configuration belongs to.
 
     Raises:
-        ConfigError: its class is not registered.
+        ConfigError: its class is not in the table.
     """
-    for name, (kind, _) in _registered.items():
+    for name, (kind, _) in _ARCHITECTURES.items():
         if type(config) is kind:
             return name
-    names = ", ".join(kind.__name__ for kind, _ in _registered.values())
+    names = ", ".join(kind.__name__ for kind, _ in _ARCHITECTURES.values())
     raise ConfigError(f"configuration {type(config).__name__} is of no known architecture, expected one of {names}.")
 
 
@@ -98,14 +81,14 @@ def config_class(architecture: object) -> type[ModelConfig]:
     Raises:
         ConfigError: the architecture is unknown.
     """
-    if not isinstance(architecture, str) or architecture not in _registered:
-        raise ConfigError(f"architecture must be one of {', '.join(_registered)}, found {shown(architecture)}.")
-    return _registered[architecture][0]
+    if not isinstance(architecture, str) or architecture not in _ARCHITECTURES:
+        raise ConfigError(f"architecture must be one of {', '.join(_ARCHITECTURES)}, found {shown(architecture)}.")
+    return _ARCHITECTURES[architecture][0]
 
 
 def model_class(config: ModelConfig) -> type[LanguageModel]:
     """Return the class of the models that a configuration describes."""
-    return _registered[architecture_of(config)][1]()
+    return _ARCHITECTURES[architecture_of(config)][1]()
 
 
 def new_model(config: ModelConfig, store: LayerStore | None = None) -> LanguageModel:

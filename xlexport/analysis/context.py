@@ -294,6 +294,11 @@ def _check_model(model: Model, evaluation: dict[str, Any]) -> None:
             f"{model.folder}: reads each document in one step and has no memory, so its length cannot vary.",
             hint="Give a bundle that carries memory (a Reformer: convert --rule band).",
         )
+    if "mem_len" not in model.bundle.evaluation.settings:
+        raise OptionError(
+            f"{model.folder}: carries a state of fixed size, whose length cannot vary.",
+            hint="Give a bundle whose memory has rows, of a Transformer-XL or a Reformer.",
+        )
 
 
 def _check_same_tokens(models: Sequence[Model], texts: Sequence[ContextText]) -> None:

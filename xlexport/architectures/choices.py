@@ -55,7 +55,7 @@ def check_choices(architecture_name: str, config: Mapping[str, Any], choices: Ma
 def _only(flags: Sequence[str], scope: str) -> str:
     one, named = len(flags) == 1, " and ".join(flags)
     if not scope:
-        return f"{named} {'belongs' if one else 'belong'} to no registered architecture"
+        return f"{named} {'belongs' if one else 'belong'} to no architecture"
     return f"{named} {'applies' if one else 'apply'} to {scope} only"
 
 

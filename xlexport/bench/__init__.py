@@ -21,9 +21,9 @@ from xlexport.bench.operator_profile import profile_step
 from xlexport.bench.report import BenchReport
 from xlexport.bench.roofline import step_floor
 from xlexport.bench.sides import EagerSide, GraphSide, Purpose, Work
-from xlexport.bundles import recorded_options
-from xlexport.checkpoints import load as load_checkpoint
+from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import XlexportError
+from xlexport.model_names import load_source
 from xlruntime.bundle import Bundle
 from xlruntime.errors import OptionError
 from xlruntime.model import Model, load
@@ -59,9 +59,11 @@ def sweep(
     mem_len: Sequence[int | None] = (None,),
     batch_size: Sequence[int] = (1,),
     threads: Sequence[int | None] = (None,),
-    against: Path | None = None,
+    against: str | Path | None = None,
     format: str | None = None,
     config: Mapping[str, Any] | None = None,
+    weights: Path | None = None,
+    trust: bool = False,
     purpose: Purpose = "score",
     device: str = "cpu",
     ops: str | Path = "auto",
@@ -79,8 +81,8 @@ def sweep(
     Args:
         segment_len, mem_len, batch_size, threads: the values to combine; None: the bundle's own value, or ONNX
             Runtime's choice of threads.
-        against: a checkpoint whose eager model is measured too.
-        format, config: of that checkpoint, as in `checkpoints.load`; None: what `convert` was given.
+        against: a checkpoint, or the name of a model, whose eager model is measured too.
+        format, config, weights, trust: of that model, as in `load_source`; None: what `convert` was given.
         device, ops, strict_device, cuda_graphs: as in `xlruntime.load`.
         purpose: `score`, or `generate` (one token after the other, without the time to draw a token).
         profile: also measure the time of each operator.
@@ -94,7 +96,7 @@ def sweep(
     Raises:
         BundleError, ProviderError: as in `xlruntime.load`.
         OptionError: combinations are impossible; the message lists all of them, before any measurement.
-        CheckpointError: the checkpoint cannot be read.
+        CheckpointError, TrustError: as in `load_source`.
         XlexportError: the checkpoint and the bundle have different sizes.
     """
     sizes = list(dict.fromkeys(itertools.product(segment_len, mem_len, batch_size)))
@@ -112,7 +114,8 @@ def sweep(
             GraphSide(model, works[0]).step()  # the first step allocates
             peak = peak_rss_mb()
             if against is not None:
-                eager = _eager(against, format, config, model)
+                source = load_source(against, format, config, weights=weights, trust=trust, bundle=model.bundle)
+                eager = _eager(against, source, model)
         machine = Machine(model.device, count)
         for work in works:
             side = GraphSide(model, work)
@@ -191,8 +194,7 @@ def _work(
     return Work(purpose, evaluation, 1 if generates else evaluation.segment_len, batch_size)
 
 
-def _eager(against: Path, format: str | None, config: Mapping[str, Any] | None, model: Model) -> EagerSide:
-    source = load_checkpoint(against, *recorded_options(model.bundle, format, config))
+def _eager(against: str | Path, source: SourceCheckpoint, model: Model) -> EagerSide:
     if source.architecture != model.bundle.architecture or not _same_model(model.bundle, source.config):
         raise XlexportError(
             f"{model.folder} was converted from another model than {against}.", hint="Give its own checkpoint."

@@ -18,6 +18,7 @@ from xlexport.checkpoints.formats import (
     kimiyoung,
     nvidia,
     reformer_pytorch,
+    rwkv,
     state_dict,
     tensorflow,
     trax,
@@ -66,6 +67,7 @@ FORMATS: tuple[CheckpointFormat, ...] = (
     huggingface,
     reformer_pytorch,
     trax,
+    rwkv,
     state_dict,
 )
 """A path has the first format that matches it: the last one matches any tensors with the right names."""
@@ -167,7 +169,7 @@ def _foreign(path: Path, tensors: Sequence[str]) -> CheckpointError:
     names = [ascii(name[:LONGEST_NAME])[1:-1] for name in tensors[:SHOWN]]
     more = ", …" if len(tensors) > SHOWN else ""
     contents = f" (tensors: {', '.join(names)}{more})" if names else ""
-    return CheckpointError(f"{path}: no Transformer-XL or Reformer weights in it{contents}.", hint=KNOWN)
+    return CheckpointError(f"{path}: no weights of a known model in it{contents}.", hint=KNOWN)
 
 
 def _tensor_names(path: Path) -> list[str]:
@@ -210,7 +212,7 @@ def _unknown_folder(path: Path) -> CheckpointError:
     says = ""
     if (path / "config.json").is_file():
         kind = read_json(path / "config.json").get("model_type")
-        says = f" of a Transformer-XL or Reformer (its config.json says {ascii(kind)[:40]})" if kind is not None else ""
+        says = f" of a known model (its config.json says {ascii(kind)[:40]})" if kind is not None else ""
     return CheckpointNotFoundError(f"{path}: a folder without a checkpoint{says}.", hint=KNOWN)
 
 

@@ -65,7 +65,6 @@ def module_source(
     module: Any,
     *,
     n_token: int | None = None,
-    segment_len: int | None = None,
     tokenizer: str | Path | None = None,
     files: Iterable[Path] = (),
 ) -> SourceCheckpoint:
@@ -73,7 +72,6 @@ def module_source(
 
     Args:
         n_token: size of the vocabulary; None: the module's attribute, or the last axis of its logits.
-        segment_len: tokens of a segment; None: the module's attribute, or 128.
         files: files with its code and weights, for the provenance.
 
     Raises:
@@ -100,7 +98,7 @@ def module_source(
         sizes={},
         files=files,
         form=forms[0],
-        segment_len=segment_len or getattr(module, "segment_len", None) or SEGMENT_LEN,
+        segment_len=getattr(module, "segment_len", None) or SEGMENT_LEN,
         tokenizer=tokenizer,
     )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xltraining.checkpoint import Checkpoint
     from xltraining.data.tokenizer_file import TokenizerFile
 
-__all__ = ["Note", "SourceCheckpoint", "digest_files", "float_kinds", "float_notes", "model_source"]
+__all__ = ["Note", "SourceCheckpoint", "digest_files", "float_kinds", "float_notes", "model_source", "require_finite"]
 
 
 class Note(str):
@@ -47,8 +47,8 @@ class SourceCheckpoint:
         architecture: its name in `xltraining.architectures`.
         format: name of the format that read it.
         config: hyper-parameters as plain values, under the field's names.
-        tokenizer: `bytes`, the checkpoint's vocabulary, its file for a tokenizer library or the path of that file, or
-            None if the checkpoint does not say.
+        tokenizer: `bytes`, `none` (token ids only), the checkpoint's vocabulary, its file for a tokenizer library or the
+            path of that file, or None if the checkpoint does not say.
         files: the files that were read, with their SHA-256 and size at that time, for the bundle's provenance.
         build_model: makes the eager model, float32, in evaluation mode.
         notes: a sentence for each choice that was made for the user, and for each part of the source that a bundle
@@ -107,12 +107,7 @@ def model_source(
 
     tied, is_drawn = shared_names(checkpoint.config), model_class(checkpoint.config).is_drawn
     own = {name: tensor for name, tensor in checkpoint.state_dict.items() if name not in tied}
-    broken = [name for name, tensor in own.items() if not _is_finite(tensor)]
-    if broken:
-        raise CheckpointError(
-            f"{path}: infinite or undefined weights in {listed(broken)}.",
-            hint="Use a checkpoint from before training diverged.",
-        )
+    require_finite(path, own)
     return SourceCheckpoint(
         architecture=architecture_of(checkpoint.config),
         format=format,
@@ -124,6 +119,20 @@ def model_source(
         parameters=sum(tensor.numel() for name, tensor in own.items() if not is_drawn(name)),
         needs=tuple(needs),
     )
+
+
+def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are infinite or undefined.
+
+    Raises:
+        CheckpointError: the message names all such tensors.
+    """
+    broken = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
+    if broken:
+        raise CheckpointError(
+            f"{path}: infinite or undefined weights in {listed(broken)}.",
+            hint="Use a checkpoint from before training diverged.",
+        )
 
 
 def float_notes(tensors: Mapping[str, Any]) -> list[str]:

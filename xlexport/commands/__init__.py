@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
 def cli() -> None:
-    """Convert Transformer-XL and Reformer models to ONNX and score text of any length with them, without PyTorch."""
+    """Convert recurrent language models to ONNX and score text of any length with them, without PyTorch."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -120,7 +120,7 @@ def run(arguments: Sequence[str]) -> int:
         if expected is None:
             raise
         expected.show(as_json)
-        return 1
+        return expected.status
 
 
 def _is_like(name: str, option: str) -> bool:

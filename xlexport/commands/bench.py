@@ -12,12 +12,14 @@ import click
 
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
+    MODEL,
     PATH,
     Decorator,
     Integers,
     checkpoint_options,
     device_options,
     settings_options,
+    trust_option,
 )
 from xlexport.terminal import print_json, print_line, print_table, tell
 
@@ -73,8 +75,9 @@ def _numbers(name: str, help: str, **attributes: Any) -> Decorator:
 )
 @headed(
     "Checkpoint",
-    click.option("--against", type=PATH, help="Compare with the eager model of this checkpoint."),
+    click.option("--against", type=MODEL, help="Compare with the eager model of this checkpoint."),
     checkpoint_options,
+    trust_option,
 )
 @headed(
     "Model settings",
@@ -92,11 +95,10 @@ def _numbers(name: str, help: str, **attributes: Any) -> Decorator:
 )
 def bench(
     bundle: Path,
-    against: Path | None,
+    against: str | None,
     as_json: bool,
     plot: Path | None,
-    format_name: str | None,
-    config: dict[str, Any] | None,
+    reading: dict[str, Any],
     **options: Any,
 ) -> None:
     """Compare BUNDLE's speed with what the machine can do, and with the eager model."""
@@ -111,7 +113,7 @@ def bench(
     combinations = math.prod(len(set(values)) for values in swept.values())
     if plot is not None:
         check_plot(plot, combinations)
-    reports = sweep(bundle, against=against, format=format_name, config=config, **swept, **options)
+    reports = sweep(bundle, against=against, **reading, **swept, **options)
     _print_reports(reports, combinations, as_json, plot)
 
 

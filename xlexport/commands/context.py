@@ -175,9 +175,7 @@ def context(
     documents = find_documents(files, selection)
     models = [open_bundle(folder, **runtime) for folder in (bundle, *beside)]
     lengths = lengths or default_lengths(models)
-    carried = not any(
-        model.bundle.evaluation.full_document for model in models
-    )  # otherwise there is nothing to measure
+    carried = all("mem_len" in model.bundle.evaluation.settings for model in models)  # otherwise nothing to measure
     shortest = recl.start + recl.step
     if carried and recl.with_recl is None and recl.longest is None and max(lengths) < shortest:
         tell(f"without RECL: it needs a memory of --start + --step = {shortest} tokens, the longest has {max(lengths)}")

@@ -10,10 +10,12 @@ import click
 from xlexport.choices import DTYPES, VOCAB_STYLES
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
+    MODEL,
     PATH,
     checkpoint_options,
     conversion_settings,
     threads_option,
+    trust_option,
 )
 from xlexport.commands.quantize import precision_options, quantization_rows
 from xlexport.commands.verify import parity_rows
@@ -35,9 +37,10 @@ __all__ = ["convert", "length_rows"]
             "A folder of Hugging Face, verified on your text.",
         ),
         ("xlexport convert checkpoint.pt -o small --dtype weight-int8 --text valid.txt", "Also quantize it."),
+        ("xlexport convert lstm.py:model --weights lstm.safetensors --trust", "A model of your own in PyTorch."),
     ),
 )
-@click.argument("checkpoint", type=PATH)
+@click.argument("checkpoint", type=MODEL)
 @headed(
     "Output",
     click.option(
@@ -87,33 +90,37 @@ __all__ = ["convert", "length_rows"]
     click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify."),
 )
 @headed("Device", threads_option)
-@headed("Checkpoint", checkpoint_options)
+@headed("Checkpoint", checkpoint_options, trust_option)
 @headed("Model settings", conversion_settings)
 def convert(
-    checkpoint: Path,
+    checkpoint: str,
     output: Path | None,
-    format_name: str | None,
-    config: dict[str, Any] | None,
+    reading: dict[str, Any],
+    trust: bool,
     force: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Convert CHECKPOINT to a bundle and verify it against the trained model. If they differ, nothing is written."""
+    """Convert CHECKPOINT to a bundle and verify it against the trained model. If they differ, nothing is written.
+
+    CHECKPOINT is a file, a folder, or ORG/MODEL in the local cache of the Hugging Face hub. A model of your own is
+    FILE.py:NAME or the name of an installed one; its code runs only with --trust.
+    """
     from xlexport.extras import require
     from xlexport.tokenizer_choice import tokenizer_library
 
-    require("convert", *tokenizer_library(checkpoint, options["tokenizer"]))
-    from xlexport import checkpoints
+    require("convert", *tokenizer_library(Path(checkpoint), options["tokenizer"]))
     from xlexport.bundles import check_output
     from xlexport.convert import ConversionOptions
     from xlexport.convert import convert as write_bundle
+    from xlexport.model_names import bundle_path, load_source
+    from xlexport.verification.parity import trained_model
     from xlruntime.bundle_files import read_bundle
 
-    output = output or checkpoint.parent / f"{checkpoint.stem}.bundle"
-    if checkpoint.exists():  # otherwise the missing checkpoint must be reported first
-        check_output(output, force)
+    output = output or bundle_path(checkpoint)
+    check_output(output, force)
     with progress_bar(f"reading {checkpoint}") as progress:
-        source = checkpoints.load(checkpoint, format_name, config)
+        source = load_source(checkpoint, trust=trust, **reading)
         conversion = ConversionOptions.of(**options)
         report = write_bundle(source, output, conversion, force=force, tell=progress.tell, progress=progress)
     bundle = read_bundle(output, check_files=False)
@@ -133,6 +140,7 @@ def convert(
         print_table(
             [
                 ("verified on", f"{text}{advice}"),
+                ("trained model", trained_model(bundle.provenance)),
                 *parity_rows(report),
                 *length_rows(bundle),
                 *(quantization_rows(quantized) if quantized else []),

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.architectures.choices import spellings
-from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_any_bundle, stored_parity
+from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_any_bundle, origin, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH, checkpoint_options, ops_option
+from xlexport.commands.options import MODEL, checkpoint_options, ops_option, trust_option
 from xlexport.commands.quantize import quantization_rows
 from xlexport.errors import MissingAnswerError
 from xlexport.model_description import model_description
@@ -72,7 +72,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         *_config_rows(bundle.config),
         *model_description(bundle.architecture).bundle(bundle, folder),
         ("graphs", f"{', '.join(bundle.graphs)} ({', '.join(sorted({g.format for g in bundle.graphs.values()}))})"),
-        ("converted from", ", ".join(bundle.provenance["sources"])),
+        ("converted from", origin(bundle)),
         *(("note", note) for note in bundle.provenance.get("notes", [])),
     ]
 
@@ -261,7 +261,7 @@ def _shape(shape: tuple[int | str, ...]) -> str:
 
 
 @click.command(cls=LongCommand)
-@click.argument("path", type=PATH)
+@click.argument("path", type=MODEL)
 @headed(
     "Output",
     click.option(
@@ -277,37 +277,38 @@ def _shape(shape: tuple[int | str, ...]) -> str:
     click.option("--device", help="Also open the bundle on this device, and show the execution provider of its nodes."),
     ops_option,
 )
-@headed("Checkpoint", checkpoint_options)
+@headed("Checkpoint", checkpoint_options, trust_option)
 def inspect(
-    path: Path,
+    path: str,
     as_json: bool,
     verbose: bool,
     device: str | None,
     ops: str,
-    format_name: str | None,
-    config: dict[str, Any] | None,
+    reading: dict[str, Any],
+    trust: bool,
 ) -> None:
-    """Check the bundle or checkpoint at PATH, and show its contents."""
-    from xlexport import checkpoints
+    """Check the bundle or checkpoint at PATH, and show its contents. PATH may be any model that `convert` takes."""
+    from xlexport.model_names import load_source
     from xlruntime.bundle_files import is_bundle, read_bundle
 
     if ops != "auto" and device is None:
         raise click.UsageError("--set ops is for bundles that run. Add --device.")
 
-    if is_bundle(path):
-        manifest = read_bundle(path)
-        content, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
+    if is_bundle(folder := Path(path)):
+        manifest = read_bundle(folder)
+        content, rows = bundle_object(manifest, folder), bundle_rows(manifest, folder, verbose)
         if device is not None:
-            model = open_any_bundle(path, device=device, ops=ops, check_files=False)
+            model = open_any_bundle(folder, device=device, ops=ops, check_files=False)
             content["placement"], content["kernels"] = placed = placement_of(model)
             rows += placement_rows(*placed)
     elif device is not None:
         raise click.UsageError("--device is for bundles, but PATH is a checkpoint. Leave it out.")
     else:
         try:
-            source, missing = checkpoints.load(path, format_name, config), None
+            source, missing = load_source(path, trust=trust, **reading), None
         except MissingAnswerError as error:
-            source, missing = checkpoints.load(path, format_name, {**(config or {}), **error.placeholders}), error
+            config = {**(reading["config"] or {}), **error.placeholders}
+            source, missing = load_source(path, **{**reading, "config": config}), error
         content, rows = checkpoint_object(source, missing), checkpoint_rows(source, missing)
     if as_json:
         print_json(content)

@@ -23,6 +23,7 @@ from xltraining.config_fields import options_of
 
 __all__ = [
     "DOCUMENT",
+    "MODEL",
     "OUTPUT",
     "PATH",
     "Decorator",
@@ -48,6 +49,7 @@ __all__ = [
     "settings_options",
     "threads_option",
     "timeout_option",
+    "trust_option",
 ]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -100,6 +102,7 @@ class OutputFile(click.Path):
 
 
 PATH = click.Path(path_type=Path)
+MODEL = click.Path()  # or another name of a model; the text is kept, because "./name" is always a path
 OUTPUT = OutputFile()
 # click must not check these files: `score` reports unreadable ones and scores the others.
 DOCUMENT = click.Path(path_type=Path, allow_dash=True, readable=False)
@@ -258,6 +261,23 @@ conversion_settings = all_of(
     _of_architectures("evaluation_options", without={option.name for option in collected("conversion_options")}),
 )
 
+trust_option = click.option(
+    "--trust",
+    is_flag=True,
+    help="Run code of others: a model's Python file or package, TorchScript or exported programs.",
+)
+
+
+def _as_reading(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Put the arguments of `load_source` about a checkpoint into `reading`."""
+
+    @functools.wraps(function)
+    def merged(format_name: str | None, config: dict[str, Any] | None, weights: Path | None, **values: Any) -> Any:
+        return function(reading={"format": format_name, "config": config, "weights": weights}, **values)
+
+    return merged
+
+
 checkpoint_options = all_of(
     click.option(
         "--format",
@@ -272,6 +292,8 @@ checkpoint_options = all_of(
         callback=_read_config,
         help="Settings that the checkpoint lacks: a JSON file, or one value such as num_buckets=64. Repeatable.",
     ),
+    click.option("--weights", type=PATH, help="Tensors (.safetensors) for a model that code makes."),
+    _as_reading,
 )
 
 
@@ -294,11 +316,7 @@ runtime_options = all_of(
     device_options,
     threads_option,
     timeout_option,
-    click.option(
-        "--trust",
-        is_flag=True,
-        help="Also run bundles of TorchScript or exported programs. Loading them runs code from their files.",
-    ),
+    trust_option,
     _as_runtime,
 )
 

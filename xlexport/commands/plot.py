@@ -11,6 +11,7 @@ from xlexport.commands.input_options import Selection, find_documents, reading_o
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     DOCUMENT,
+    MODEL,
     OUTPUT,
     PATH,
     attention_options,
@@ -18,6 +19,7 @@ from xlexport.commands.options import (
     checkpoint_options,
     document_options,
     runtime_options,
+    trust_option,
 )
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, tell
@@ -101,7 +103,7 @@ def bits(
 
 @plot.command(cls=LongCommand)
 @click.argument("bundle", type=PATH)
-@click.argument("checkpoint", type=PATH)
+@click.argument("checkpoint", type=MODEL)
 @click.argument("file", required=False, type=PATH)
 @headed("Output", *drawing_options)
 @headed(
@@ -119,18 +121,18 @@ def bits(
         help="Draw the terms of the attention scores by distance: one of the content, two of the position.",
     ),
 )
-@headed("Checkpoint", checkpoint_options)
+@headed("Checkpoint", checkpoint_options, trust_option)
 @headed("Model settings", attention_options)
 def attention(
     bundle: Path,
-    checkpoint: Path,
+    checkpoint: str,
     file: Path | None,
     output: Path | None,
     tokens: int,
     position: bool,
     as_json: bool,
-    format_name: str | None,
-    config: dict[str, Any] | None,
+    reading: dict[str, Any],
+    trust: bool,
     **evaluation: Any,
 ) -> None:
     """Draw how far back each head of CHECKPOINT attends over FILE, with BUNDLE's tokenizer and settings.
@@ -143,9 +145,9 @@ def attention(
 
     require("convert")
     import xlruntime
-    from xlexport import checkpoints
     from xlexport.analysis.attention import attention_by_distance, head_rows, require_attention
     from xlexport.architectures import architecture
+    from xlexport.model_names import load_source
     from xlexport.verification.eager import check_sizes
     from xlexport.verification.text import verify_ids
 
@@ -153,7 +155,7 @@ def attention(
     require_attention(runtime_model.bundle.architecture, str(bundle))
     settings = runtime_model.evaluation(**evaluation)
     ids = verify_ids(runtime_model.bundle, runtime_model.tokenizer, file)
-    model = checkpoints.load(checkpoint, format_name, config).build_model()
+    model = load_source(checkpoint, trust=trust, **reading).build_model()
     check_sizes(runtime_model, model)
     model = architecture(runtime_model.bundle.architecture).configured(model, runtime_model.bundle.config, settings)
     if position:

@@ -58,7 +58,9 @@ def model_config(
     values = kind.for_training(chosen)
     if training.task == "duplication":
         length = sequence_length(training.word_length)
-        values |= {"n_token": N_TOKEN, "tgt_len": length, "mem_len": values.get("mem_len", length)}
+        values |= {"n_token": N_TOKEN, "tgt_len": length}
+        if "mem_len" in options_of(kind):
+            values.setdefault("mem_len", length)
     elif data is not None:
         values["n_token"] = data.n_token
         if "cutoffs" in options_of(kind):

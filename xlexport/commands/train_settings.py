@@ -187,7 +187,8 @@ def check_effect(architecture: str, model: Mapping[str, Any], training: Mapping[
     kind, problems = _MODELS[architecture], []
     foreign = [name for name in model if architecture not in _OWNERS[name]]
     if foreign:
-        owners = [one for one in _MODELS if any(one in _OWNERS[name] for name in foreign)]
+        owners = [one for one in _MODELS if all(one in _OWNERS[name] for name in foreign)]
+        owners = owners or [one for one in _MODELS if any(one in _OWNERS[name] for name in foreign)]
         problems.append(f"{_spellings(foreign)}: only for --architecture {' or '.join(owners)}, not {architecture}")
         problems += [kind.INSTEAD[name] for name in foreign if name in kind.INSTEAD]
     for name in training:

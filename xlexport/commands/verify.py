@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH, checkpoint_options, evaluation_options, runtime_options
+from xlexport.commands.options import MODEL, PATH, checkpoint_options, evaluation_options, runtime_options
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option
 
@@ -27,7 +27,7 @@ __all__ = ["parity_rows", "verify"]
     ),
 )
 @click.argument("bundle", type=PATH)
-@click.argument("checkpoint", type=PATH)
+@click.argument("checkpoint", type=MODEL, required=False)
 @headed(
     "Input",
     click.option("--text", type=PATH, help="Text to compare on.  [default: Python's documentation topics]"),
@@ -43,43 +43,46 @@ __all__ = ["parity_rows", "verify"]
 @headed("Model settings", evaluation_options)
 def verify(
     bundle: Path,
-    checkpoint: Path,
+    checkpoint: str | None,
     text: Path | None,
     segments: int | None,
     as_json: bool,
-    format_name: str | None,
-    config: dict[str, Any] | None,
+    reading: dict[str, Any],
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
-    """Compare BUNDLE with the trained model in CHECKPOINT over many segments of carried memory."""
+    """Compare BUNDLE with the trained model in CHECKPOINT over many segments of carried memory.
+
+    CHECKPOINT is what `xlexport convert` took.
+    """
     from xlexport.extras import require
 
     require("convert")
-    from xlexport import checkpoints
-    from xlexport.bundles import open_any_bundle, recorded_options
+    from xlexport.bundles import open_any_bundle, origin
+    from xlexport.model_names import load_source
     from xlexport.verification import default_segments
     from xlexport.verification import verify as compare
+    from xlexport.verification.parity import trained_model
     from xlexport.verification.text import verify_ids
 
     model = open_any_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     segments = segments or default_segments(settings)
-    source = checkpoints.load(checkpoint, *recorded_options(model.bundle, format_name, config))
+    if checkpoint is None:
+        raise click.UsageError(f"Missing argument 'CHECKPOINT': {bundle} was converted from {origin(model.bundle)}.")
+    source = load_source(checkpoint, bundle=model.bundle, trust=runtime.get("trust", False), **reading)
     ids = verify_ids(model.bundle, model.tokenizer, text)
     with progress_bar("verifying") as progress:
         report = compare(model, source.build_model, ids, segments=segments, evaluation=settings, progress=progress)
     if as_json:
         print_json(report.to_dict())
     else:
-        print_table(parity_rows(report))
+        print_table([("trained model", trained_model(model.bundle.provenance)), *parity_rows(report)])
     report.require_passed()
 
 
 def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     """Return the rows of a ParityReport for people."""
-    from xlexport.verification.parity import TRAINED_MODEL
-
     tolerance = report.tolerance
     behind = "" if report.detail_segments == report.segments else f", first {report.detail_segments} segments"
     memory = ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})")
@@ -91,7 +94,6 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     else:
         walked = ("documents", f"{report.segments}, of {report.tokens:,} tokens together")
     return [
-        ("trained model", TRAINED_MODEL),
         walked,
         (
             "largest log-probability difference",

@@ -51,7 +51,7 @@ def export_onnx(step: Step, folder: Path) -> dict[str, Graph]:
 
 def _trace(step: Step) -> ir.Model:
     """Trace the whole step as one ONNX model, with the names of its spec."""
-    with tracing("export the step graph", HINT):
+    with tracing("export the step graph", HINT, getattr(step, "explain", None)):
         program = torch.onnx.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),
@@ -121,13 +121,18 @@ def _cut(
     model.graph.name = purpose
     model.ir_version = IR_VERSION
     model.producer_name, model.producer_version = "xlexport", None
-    model.metadata_props.clear()
-    for node in model.graph:  # the exporter's notes name source files of the machine it ran on
-        node.metadata_props.clear()
-        node.doc_string = None
-    for value in [*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()]:
-        value.metadata_props.clear()
+    _clear_notes(model)
     return model, inputs
+
+
+def _clear_notes(model: ir.Model) -> None:
+    """Remove the exporter's notes, which name source files of this machine, from all graphs, nodes and values."""
+    for graph in (model.graph, *model.graph.subgraphs()):
+        values = [*graph.inputs, *graph.outputs, *graph.initializers.values()]
+        values += [value for node in graph for value in node.outputs]
+        for noted in (model, graph, *graph, *values):
+            noted.metadata_props.clear()
+            noted.doc_string = None
 
 
 def _check_saved(path: Path, inputs: Sequence[StepTensor], outputs: Sequence[StepTensor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -38,14 +38,20 @@ def free_axes(step: Step) -> tuple[dict[int, Any] | None, ...]:
 
 
 @contextlib.contextmanager
-def tracing(what: str, hint: str) -> Iterator[None]:
-    """Raise ExportError with this hint for any exception of torch, and keep its notes off the user's terminal."""
+def tracing(what: str, hint: str, explain: Callable[[BaseException], tuple[str, str]] | None = None) -> Iterator[None]:
+    """Raise ExportError with this hint for any exception of torch, and keep its notes off the user's terminal.
+
+    Args:
+        explain: returns a message and a hint for an exception, if more can be said about it.
+    """
     with quiet():
         try:
             yield
         except Exception as error:
             if _is_interrupt(error):
                 raise KeyboardInterrupt from error
+            if explain is not None:
+                raise ExportError(*explain(error)) from error
             raise ExportError(f"torch {torch.__version__} could not {what} ({first_line(error)}).", hint) from error
 
 

@@ -26,6 +26,7 @@ from xlexport.ops.lsh_sort import LSHSort, lsh_sort
 from xlexport.ops.operator import DOMAIN, OPSET, VERSION
 from xlexport.ops.relative_attention import RelativeAttention, RelativeMasks, relative_attention
 from xlexport.ops.relative_attention_int8 import RelativeAttentionInt8, relative_attention_int8
+from xlexport.ops.rnn import replace_rnns, translate_gru, translate_lstm
 
 __all__ = [
     "DOMAIN",
@@ -41,6 +42,7 @@ __all__ = [
     "lsh_sort",
     "relative_attention",
     "relative_attention_int8",
+    "replace_rnns",
     "translations",
 ]
 
@@ -67,7 +69,8 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
     The nodes are recorded by a schema, because the exporter replaces nodes of a function by the function's body.
     """
-    return {operator: _recorder(function) for operator, function in _OPERATORS.items()}
+    standard = {torch.ops.xlexport.lstm.default: translate_lstm, torch.ops.xlexport.gru.default: translate_gru}
+    return standard | {operator: _recorder(function) for operator, function in _OPERATORS.items()}
 
 
 def _recorder(function: OnnxFunction[..., Any]) -> Callable[..., Any]:

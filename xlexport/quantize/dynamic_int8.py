@@ -58,16 +58,17 @@ def _limit_pairs(integers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore) -> None:
     """Quantize all products of a graph except `keep`."""
-    rows: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}  # an input of several products is quantized once
+    # An input of several products of a graph is quantized once.
+    rows: dict[tuple[ir.Value, ir.Graph], tuple[ir.Value, ir.Value]] = {}
 
-    def build(graph: ir.Graph, product: Product, store: WeightStore) -> list[ir.Node]:
+    def build(product: Product, store: WeightStore) -> list[ir.Node]:
         nodes: list[ir.Node] = []
-        if product.x not in rows:
-            nodes, largest = _quantize_rows(graph, product.x, store)
-            rows[product.x] = nodes[-1].outputs[0], largest
-        x, largest = rows[product.x]
-        names = f"{product.name}.int8", f"{product.name}.step"
-        integers, step = store.values(graph, names, lambda: quantize_columns(product.read()))
+        if (product.x, product.graph) not in rows:
+            nodes, largest = _quantize_rows(product, store)
+            rows[product.x, product.graph] = nodes[-1].outputs[0], largest
+        x, largest = rows[product.x, product.graph]
+        names = [f"{product.name}.{part}{product.suffix}" for part in ("int8", "step")]
+        integers, step = store.values(product.graph, names, lambda: quantize_columns(product.read()))
         weight = ir.node("DequantizeLinear", [integers, step], {"axis": 1})
         product_node = ir.node("MatMul", [x, weight.outputs[0]])
         return [*nodes, weight, product_node, ir.node("Mul", [product_node.outputs[0], largest])]
@@ -75,18 +76,20 @@ def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore) -> None:
     replace_products(model, keep, store, build)
 
 
-def _quantize_rows(graph: ir.Graph, x: ir.Value, store: WeightStore) -> tuple[list[ir.Node], ir.Value]:
-    """Divide each row of x by its largest number and round it to ±127 steps; also return the largest numbers.
+def _quantize_rows(product: Product, store: WeightStore) -> tuple[list[ir.Node], ir.Value]:
+    """Divide each row of a product's x by its largest number and round it to ±127 steps; return the largest, too.
 
     A row of zeros is divided by zero and becomes arbitrary integers, but these are later multiplied by zero.
     """
-    last = store.value(graph, "int8.last_axis", np.array([-1]))
-    step = store.value(graph, "int8.row_step", np.float32(1 / LARGEST))
-    zero = store.value(graph, "int8.zero", np.int8(0))
+    graph, x = product.graph, product.x
+    last = store.value(graph, f"int8.last_axis{product.suffix}", np.array([-1]))
+    step = store.value(graph, f"int8.row_step{product.suffix}", np.float32(1 / LARGEST))
+    # Unsigned, because ONNX Runtime multiplies no signed rows that several products share.
+    middle = store.value(graph, f"int8.middle{product.suffix}", np.uint8(128))
     producer = x.producer()
     size = [] if producer is not None and producer.op_type in NOT_NEGATIVE else [ir.node("Abs", [x])]
     largest = ir.node("ReduceMax", [size[0].outputs[0] if size else x, last], {"keepdims": 1})
     scaled = ir.node("Div", [x, largest.outputs[0]])
-    rounded = ir.node("QuantizeLinear", [scaled.outputs[0], step, zero])
-    integers = ir.node("DequantizeLinear", [rounded.outputs[0], step, zero])
+    rounded = ir.node("QuantizeLinear", [scaled.outputs[0], step, middle])
+    integers = ir.node("DequantizeLinear", [rounded.outputs[0], step, middle])
     return [*size, largest, scaled, rounded, integers], largest.outputs[0]

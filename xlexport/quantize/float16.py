@@ -68,6 +68,8 @@ class _Rewriter:
             return FLOAT
         if not all(_fits(value) for value in node.inputs if value in self.floats):
             return FLOAT
+        if any(user.graph is not self.graph for value in node.outputs for user, _ in value.uses()):
+            return FLOAT  # the body of a scan reads it
         if node.op_type in IN_HALF:
             # As in `find_products`, only matrices are rounded, not weights with more axes, such as hash rotations.
             exact = any(value is not None and _constant(value) and len(value.shape or ()) > 2 for value in node.inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,10 +23,10 @@ from xlexport.quantize import dynamic_int8 as int8
 from xlexport.quantize import float16
 from xlexport.quantize import weight_only as blocks
 from xlexport.quantize.int8_rings import RINGS, rounded_inputs, rounded_memory, use_int8_rings
-from xlexport.quantize.matmuls import WeightStore, find_products
+from xlexport.quantize.matmuls import WeightStore, find_products, unquantized_weights
 from xlruntime.bundle import POSITIONS, Bundle, Graph
 
-__all__ = ["PRECISIONS", "Precision", "product_names", "write_graphs"]
+__all__ = ["PRECISIONS", "Precision", "product_names", "unquantized_names", "write_graphs"]
 
 Rewrite = Callable[[ir.Model, frozenset[str], WeightStore], None]
 
@@ -73,6 +73,19 @@ def product_names(folder: Path, bundle: Bundle) -> list[str]:
         for product in find_products(ir.load(folder / graph.file))
     ]
     return list(dict.fromkeys(names))
+
+
+def unquantized_names(folder: Path, bundle: Bundle, precision: Precision) -> dict[str, str]:
+    """Return the names of the weight matrices that this precision leaves in float32, each with the reason."""
+    names: dict[str, str] = {}
+    for purpose, graph in bundle.graphs.items():
+        if purpose != POSITIONS:
+            model = ir.load(folder / graph.file)
+            names |= unquantized_weights(model)
+            if precision.half:
+                scanned = [product.name for product in find_products(model) if product.is_scanned]
+                names |= dict.fromkeys(scanned, "float16 ends at a scan")
+    return names
 
 
 def write_graphs(
@@ -148,7 +161,7 @@ def _write(models: Mapping[str, ir.Model], files: Mapping[str, str], folder: Pat
     """Save graphs over one weights file that holds each tensor once."""
     tensors: dict[str, ir.TensorProtocol] = {}
     for model in models.values():
-        for name, value in model.graph.initializers.items():
+        for name, value in _initializers(model):
             tensor = value.const_value
             assert tensor is not None
             if tensor.nbytes > SMALL_TENSOR_BYTES and not _same(tensors.setdefault(name, tensor), tensor):
@@ -161,9 +174,15 @@ def _write(models: Mapping[str, ir.Model], files: Mapping[str, str], folder: Pat
         external = ir.external_data.convert_tensors_to_external(ordered, folder, WEIGHTS_FILE)
     references = dict(zip((str(tensor.name) for tensor in ordered), external, strict=True))
     for purpose, model in models.items():
-        for name, value in model.graph.initializers.items():
+        for name, value in _initializers(model):
             value.const_value = references.get(name, value.const_value)
         ir.save(model, folder / files[purpose])
+
+
+def _initializers(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
+    """Yield the name and value of each initializer, including those of scans' bodies."""
+    for graph in (model.graph, *model.graph.subgraphs()):
+        yield from graph.initializers.items()
 
 
 def _same(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.passes.common import NameFixPass, RemoveUnusedNodesPass
 
-__all__ = ["Build", "Product", "WeightStore", "find_products", "replace_products"]
+__all__ = ["Build", "Product", "WeightStore", "find_products", "replace_products", "unquantized_weights"]
 
 SMALLEST_SIDE = 16  # of a weight worth quantizing, and of a block; the few columns that choose a cluster are too small
 
@@ -20,11 +20,12 @@ Weight = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Product:
-    """One node `x·W` or `x·W + b` of one graph.
+    """One node `x·W` or `x·W + b` of one graph, or of the body of a scan in it.
 
     Attributes:
         name: the weight's name in the model, such as `layers.0.qkv`; equal in all graphs and for all uses of a weight.
         transposed: whether the graph holds the weight as (N, K) instead of (K, N).
+        is_scanned: whether the node is in the body of a scan.
     """
 
     name: str
@@ -33,6 +34,18 @@ class Product:
     weight: ir.Value
     bias: ir.Value | None
     transposed: bool
+    is_scanned: bool
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The graph that holds the node. It holds the quantized weight, too: ONNX Runtime looks nowhere else."""
+        assert isinstance(self.node.graph, ir.Graph)
+        return self.node.graph
+
+    @property
+    def suffix(self) -> str:
+        """The ending of names of tensors that are made for the product: a scan's body has its own."""
+        return f".{self.graph.name}" if self.is_scanned else ""
 
     @property
     def rows(self) -> int:
@@ -75,17 +88,17 @@ class WeightStore:
         return graph.initializers[name]
 
 
-# Returns the nodes of x·W for a graph, a product and a store; the last node computes the result.
-Build = Callable[[ir.Graph, Product, WeightStore], list[ir.Node]]
+# Returns the nodes of x·W for a product and a store; the last node computes the result.
+Build = Callable[[Product, WeightStore], list[ir.Node]]
 
 
 def find_products(model: ir.Model) -> Iterator[Product]:
-    """Yield all products of a graph that can be quantized, in order.
+    """Yield all products of a graph and of the bodies of its scans that can be quantized, in order.
 
     Products inside functions have no weights of their own. Only matrices count. Weights with more axes, such as hash
     rotations, stay unchanged: rounding them could change which keys a token sees, not only their weights.
     """
-    for node in model.graph:
+    for node in model.graph.all_nodes():
         if node.domain not in ("", "ai.onnx") or node.op_type not in ("MatMul", "Gemm"):
             continue
         x, weight, turned = node.inputs[0], *_before_transpose(node.inputs[1])
@@ -99,7 +112,7 @@ def find_products(model: ir.Model) -> Iterator[Product]:
         name = str(weight.name).removesuffix(".T").removesuffix(".weight")
         transposed = turned != (gemm and node.attributes.get_int("transB", 0) == 1)
         bias = node.inputs[2] if len(node.inputs) > 2 else None
-        yield Product(name, node, x, weight, bias, transposed)
+        yield Product(name, node, x, weight, bias, transposed, node.graph is not model.graph)
 
 
 def _before_transpose(value: ir.Value | None) -> tuple[ir.Value | None, bool]:
@@ -129,9 +142,24 @@ def replace_products(model: ir.Model, keep: frozenset[str], store: WeightStore, 
     for product in list(find_products(model)):
         if product.name in keep:
             continue
-        nodes = build(model.graph, product, store)
+        nodes = build(product, store)
+        # In a scan's body, ONNX Runtime would first make a Gemm of MatMul and Add, which takes no integers.
+        add = "Sum" if product.is_scanned else "Add"
         if product.bias is not None:
-            nodes.append(ir.node("Add", [nodes[-1].outputs[0], product.bias]))
+            nodes.append(ir.node(add, [nodes[-1].outputs[0], product.bias]))
         old, new = product.node, nodes[-1]
-        ir.convenience.replace_nodes_and_values(model.graph, old, [old], nodes, [old.outputs[0]], [new.outputs[0]])
+        for user, _ in old.outputs[0].uses():
+            if user.op_type == "Add":
+                user.op_type = add
+        ir.convenience.replace_nodes_and_values(product.graph, old, [old], nodes, [old.outputs[0]], [new.outputs[0]])
     RemoveUnusedNodesPass()(model)
+    NameFixPass()(model)  # a body names its new values without regard to outer ones
+
+
+def unquantized_weights(model: ir.Model) -> Iterator[tuple[str, str]]:
+    """Yield the name of each weight of an LSTM or GRU, and why it stays float32."""
+    for node in model.graph.all_nodes():
+        if node.domain in ("", "ai.onnx") and node.op_type in ("LSTM", "GRU"):
+            for weight in node.inputs[1:3]:
+                assert weight is not None
+                yield str(weight.name), f"the operator {node.op_type} takes no integers"

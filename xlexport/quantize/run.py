@@ -31,7 +31,7 @@ from xlexport.quantize.gate import (
     log_probs,
     products_to_keep,
 )
-from xlexport.quantize.graphs import PRECISIONS, Precision, product_names, write_graphs
+from xlexport.quantize.graphs import PRECISIONS, Precision, product_names, unquantized_names, write_graphs
 from xlexport.quantize.int8_rings import RINGS, ring_problem
 from xlexport.quantize.report import QuantizationReport, quantized_readme
 from xlruntime import __version__
@@ -144,8 +144,11 @@ def quantize_into(
         QuantizationError: as in `quantize`.
     """
     names = product_names(exact.folder, exact.bundle)
+    unquantized = unquantized_names(exact.folder, exact.bundle, PRECISIONS[options.dtype])
+    names = [name for name in names if name not in unquantized]
     if not names:
-        raise QuantizationError(f"{exact.folder}: has no weight matrices, so there is nothing to quantize.")
+        why = "".join(f"; {name}: {reason}" for name, reason in unquantized.items())
+        raise QuantizationError(f"{exact.folder}: has no weight matrices that can be {options.dtype}{why}.")
     if options.dtype == "float16":
         tell("float16 is for CUDA; on a CPU it gives correct results, but slowly")
     parts = [*names, RINGS] if options.memory_dtype == "int8" else names
@@ -173,8 +176,8 @@ def quantize_into(
         dtype=options.dtype,
         memory_dtype=FLOAT32 if memory_kept else options.memory_dtype,
         memory_kept=memory_kept,
-        products=len(names),
-        kept=reasons,
+        products=len(names) + len(unquantized),
+        kept=reasons | unquantized,
         max_delta_bits=options.max_delta_bits,
         **dataclasses.asdict(difference),
         text=text.files,

@@ -60,10 +60,10 @@ def quantize_blocks(
 def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore, bits: int) -> None:
     """Quantize all products of a graph except `keep`; `bits` is 8 or 4."""
 
-    def build(graph: ir.Graph, product: Product, store: WeightStore) -> list[ir.Node]:
+    def build(product: Product, store: WeightStore) -> list[ir.Node]:
         block = block_size(product.rows, bits)
-        names = f"{product.name}.int{bits}", f"{product.name}.step"
-        integers, step = store.values(graph, names, lambda: _tensors(product.read(), bits, block))
+        names = [f"{product.name}.{part}{product.suffix}" for part in (f"int{bits}", "step")]
+        integers, step = store.values(product.graph, names, lambda: _tensors(product.read(), bits, block))
         weight = ir.node("DequantizeLinear", [integers, step], {"axis": 0, "block_size": block})
         return [weight, ir.node("MatMul", [product.x, weight.outputs[0]])]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,19 +23,22 @@ from xlexport.verification.differences import (
 from xlexport.verification.tolerances import Tolerance
 from xlruntime.evaluation import EvaluationSettings
 
-__all__ = ["TRAINED_MODEL", "ParityReport", "make_report"]
+__all__ = ["ParityReport", "make_report", "trained_model"]
 
-TRAINED_MODEL = (
+_TRAINED_MODEL = (
     "xlexport's PyTorch code with the checkpoint's weights; tests/oracles and tests test_against_* compare that code "
     "with the originals'"
 )
-"""What a bundle is compared with, for people."""
-
 MOST_BITS = 16.0  # per token; a model that knows its text needs fewer
 IMPROBABLE = (
     "The text is improbable for the model, and rounding grows with that. Give --text with one that the model knows."
 )
 IMPRECISE = "The weights agree, but the graphs round too much. If kernels ran, use --set ops=none; otherwise report it."
+
+
+def trained_model(provenance: Mapping[str, Any]) -> str:
+    """Return what a bundle is compared with, for people."""
+    return "the module itself, in PyTorch" if provenance.get("format") == "module" else _TRAINED_MODEL
 
 
 @dataclass(frozen=True)

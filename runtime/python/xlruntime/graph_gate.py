@@ -31,12 +31,12 @@ HINT = "Convert the checkpoint again; open untrusted bundles only in a sandbox."
 EMITTED = frozenset(
     {
         *("Abs", "Add", "And", "ArgMax", "Cast", "CastLike", "Clip", "Concat", "Constant", "Cos", "DequantizeLinear"),
-        *("Div", "Equal", "Exp", "Expand", "Floor", "Gather", "GatherElements", "Gelu", "Gemm", "Greater"),
-        *("GreaterOrEqual", "Identity", "LayerNormalization", "Less", "LessOrEqual", "Log", "LogSoftmax", "Loop"),
-        *("MatMul", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Pad", "Pow", "QuantizeLinear"),
-        *("Range", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Relu"),
-        *("Reshape", "ScatterElements", "ScatterND", "Shape", "Sin", "Slice", "Softmax", "Split", "Sqrt", "Squeeze"),
-        *("Sub", "TopK", "Transpose", "Unsqueeze", "Where"),
+        *("Div", "Equal", "Exp", "Expand", "Floor", "GRU", "Gather", "GatherElements", "Gelu", "Gemm", "Greater"),
+        *("GreaterOrEqual", "Identity", "LSTM", "LayerNormalization", "Less", "LessOrEqual", "Log", "LogSoftmax"),
+        *("Loop", "MatMul", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Pad", "Pow"),
+        *("QuantizeLinear", "Range", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"),
+        *("Relu", "Reshape", "Scan", "ScatterElements", "ScatterND", "Shape", "Sigmoid", "Sin", "Slice", "Softmax"),
+        *("Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "TopK", "Transpose", "Unsqueeze", "Where"),
     }
 )
 # Standard operators for other architectures: no side effects, and work bounded by the sizes of their inputs.
@@ -48,22 +48,8 @@ OPERATORS = EMITTED | frozenset(
         *("GlobalMaxPool", "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax", "InstanceNormalization"),
         *("IsInf", "IsNaN", "LeakyRelu", "LpNormalization", "MaxPool", "Mean", "MeanVarianceNormalization", "Mish"),
         *("OneHot", "PRelu", "RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
-        *("ReduceSumSquare", "RotaryEmbedding", "Round", "Selu", "Sigmoid", "Sign", "Sinh", "Size", "Softplus"),
-        *(
-            "GRU",
-            "LSTM",
-            "Scan",
-            "Softsign",
-            "SpaceToDepth",
-            "Sum",
-            "Swish",
-            "Tan",
-            "Tanh",
-            "ThresholdedRelu",
-            "Tile",
-            "Trilu",
-            "Xor",
-        ),
+        *("ReduceSumSquare", "RotaryEmbedding", "Round", "Selu", "Sign", "Sinh", "Size", "Softsign"),
+        *("SpaceToDepth", "Sum", "Swish", "Tan", "ThresholdedRelu", "Tile", "Trilu", "Xor"),
     }
 )
 

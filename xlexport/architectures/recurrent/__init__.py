@@ -28,13 +28,15 @@ class RecurrentArchitecture(Architecture):
         return EvaluationRules(segment_len=config["tgt_len"])
 
     def build_step(self, model: RecurrentEager, choices: Mapping[str, Any]) -> Step:
-        """Return the step module, once the module is found to be what it must be.
+        """Return the step module, once the module is checked.
 
         Raises:
             ExportError: the module breaks a rule of `RecurrentModel`; the message names the first place.
         """
+        from xlexport.architectures.recurrent.checks import check_module
         from xlexport.architectures.recurrent.step import RecurrentStep
 
+        check_module(model.module, model.config.n_token)
         return RecurrentStep(model)
 
     def in_float64(self, model: RecurrentEager) -> RecurrentEager | None:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from xlexport.architectures.recurrent.eager import RecurrentEager, batched
+from xlexport.architectures.recurrent.export_errors import check_export, explain
 from xlexport.architectures.step import carried_inputs, carried_outputs, traced_outputs
 from xlexport.architectures.step_module import TARGETS, TOKENS, TOP_K, StepModule, describe_softmax, purposes_of
 from xlexport.errors import ExportError
+from xlexport.ops import replace_rnns
 from xlruntime.bundle import MemoryEntry
 
 __all__ = ["RecurrentStep"]
@@ -31,13 +33,18 @@ class RecurrentStep(StepModule):
         self.memory = tuple(_entry(name, value) for name, value in self.first.items())
         self.inputs = (TARGETS, TOKENS, *carried_inputs(self.memory))
         self.purposes = purposes_of(self.n_token, carried_outputs(self.memory))
-        self.model: Any = model.module
-        self.cell = _exported(model.module, self.first) if model.config.form == "step" else None
+        self.model: Any = replace_rnns(model.module.requires_grad_(False))
+        check_export(self.model)
+        self.cell = _exported(self.model, self.first) if model.config.form == "step" else None
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with, each a separate tensor."""
         targets, tokens = (torch.zeros(TRACED_ROWS, TRACED_TOKENS, dtype=torch.int64) for _ in range(2))
         return targets, tokens, *batched(self.first, TRACED_ROWS).values()
+
+    def explain(self, error: BaseException) -> tuple[str, str]:
+        """Return message and hint for an error of an exporter, by the line of the user's module."""
+        return explain(error, self.model)
 
     def first_rows(self) -> Mapping[str, Tensor]:
         """Return the state at the start of a document."""
@@ -65,10 +72,10 @@ class RecurrentStep(StepModule):
 
         def body(carry: tuple[Tensor, ...], token: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
             assert self.cell is not None
-            logits, *carry_after = self.cell(token, *carry)
-            return tuple(value.clone() for value in carry_after), logits  # torch refuses views of the carry
+            logits, *after = self.cell(token, [*carry])
+            return tuple(value.clone(memory_format=torch.contiguous_format) for value in after), logits
 
-        carry = tuple(value.clone() for value in state.values())
+        carry = tuple(value.clone() for value in state.values())  # torch refuses inputs, and views of the carry
         carry, logits = scan(body, carry, tokens.transpose(0, 1).contiguous())  # (S, B, n_token)
         return logits.transpose(0, 1), dict(zip(self.first, carry, strict=True))
 
@@ -80,7 +87,7 @@ class _Cell(nn.Module):
         super().__init__()
         self.model, self.names = model, names
 
-    def forward(self, token: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, token: Tensor, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
         logits, state = self.model.step(token, dict(zip(self.names, values, strict=True)))
         return logits, *(state[name] for name in self.names)
 
@@ -91,8 +98,8 @@ def _exported(model: Any, first: Mapping[str, Tensor]) -> nn.Module:
     Dynamo, which traces the body of a scan, refuses much Python that `torch.export` accepts.
     """
     batch = {0: torch.export.Dim("batch", min=1, max=2**30)}
-    example = (torch.zeros(TRACED_ROWS, dtype=torch.int64), *batched(first, TRACED_ROWS).values())
-    program = torch.export.export(_Cell(model, [*first]), example, dynamic_shapes=(batch, tuple(batch for _ in first)))
+    example = (torch.zeros(TRACED_ROWS, dtype=torch.int64), [*batched(first, TRACED_ROWS).values()])
+    program = torch.export.export(_Cell(model, [*first]), example, dynamic_shapes=(batch, [batch] * len(first)))
     return program.module(check_guards=False)
 
 

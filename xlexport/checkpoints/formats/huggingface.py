@@ -1,6 +1,6 @@
 """A Hugging Face folder of `TransfoXLLMHeadModel`: `config.json`, weights, and perhaps the tokenizer's vocabulary.
 
-Reformers have folders of the same format; the module `huggingface_reformer` reads them.
+Reformers and recurrent models have folders of the same format, which other modules read.
 
 Only the settings among the keys of `config.json` are read. Weights in safetensors leave out tied tensors.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from xlexport.checkpoints.files import inside, read_json, read_weights
-from xlexport.checkpoints.formats import huggingface_reformer as huggingface_reformer_format
+from xlexport.checkpoints.formats import huggingface_recurrent, huggingface_reformer
 from xlexport.checkpoints.source import Note, SourceCheckpoint
 from xlexport.checkpoints.transformer_xl import CODE_BASES, SETTINGS, plain_names, torch_source, with_evaluation
 from xlexport.checkpoints.vocabularies import read_vocabulary
@@ -27,7 +27,8 @@ __all__ = ["NAME", "SPELLINGS", "TOKENIZERS", "VOCABULARIES", "is_config", "load
 NAME = "huggingface"
 CONFIG = "config.json"
 MODEL_TYPE = "transfo-xl"
-TOKENIZERS = huggingface_reformer_format.TOKENIZERS  # files of libraries, which both models may have
+OTHERS = (huggingface_reformer, huggingface_recurrent)  # readers of folders of other models
+TOKENIZERS = huggingface_reformer.TOKENIZERS  # files of libraries, which both models may have
 VOCABULARIES = ("vocab.pkl", "vocab.bin", "vocab.txt")
 SPELLINGS = {  # of keys for which transformers has two names
     "vocab_size": "n_token",
@@ -45,7 +46,7 @@ MOSES = (
 
 
 def matches(path: Path) -> bool:
-    """Return whether `path` is a folder whose `config.json` is a Transformer-XL's or a Reformer's."""
+    """Return whether `path` is a folder whose `config.json` is that of a model that this format has."""
     config = path / CONFIG
     if not path.is_dir() or not config.is_file():
         return False
@@ -53,7 +54,7 @@ def matches(path: Path) -> bool:
         content = read_json(config)
     except CheckpointError:
         return False
-    return is_config(content) or huggingface_reformer_format.is_config(content)
+    return is_config(content) or any(other.is_config(content) for other in OTHERS)
 
 
 def is_config(config: Mapping[str, Any]) -> bool:
@@ -70,7 +71,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """Read the checkpoint; see `CheckpointFormat`.
 
     Args:
-        config: evaluation settings; for a Reformer, those of `huggingface_reformer.load`.
+        config: evaluation settings; for another model, those of its reader.
     """
     require("convert")
     if not path.is_dir():
@@ -79,8 +80,9 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     if not config_file.is_file():
         raise CheckpointError(f"{path}: no {CONFIG} in it.", hint="Give the folder that save_pretrained wrote.")
     content = read_json(config_file)
-    if huggingface_reformer_format.is_config(content):
-        return huggingface_reformer_format.load(path, config)
+    for other in OTHERS:
+        if other.is_config(content):
+            return other.load(path, config)
     file_settings, notes = settings_of(content, str(config_file))
     settings = with_evaluation(path, file_settings, config)
     files, tensors = read_weights(path)

@@ -41,7 +41,7 @@ NO_BUCKETS = f"{CONFIG} has no num_buckets, which transformers sets at the first
 GIVE_BUCKETS = (
     "Give --config num_buckets=N (or N,M for two factors), or --config max_length=T for documents of T tokens."
 )
-TOKENIZERS = ("spiece.model", "tokenizer.json")  # in the order of preference
+TOKENIZERS = ("spiece.model", "tokenizer.json", "tokenizer.model")  # in the order of preference
 MOST_AXES, LARGEST_SIZE = 8, 1 << 31  # of positions, as in `ReformerConfig`
 BYTES = 258  # tokens of google/reformer-enwik8, which has no tokenizer: bytes + 2
 FIELDS: dict[str, tuple[str, Any]] = {  # key of config.json: our field, and transformers' default

@@ -17,6 +17,7 @@ from xlruntime.messages import one_line
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from xltraining.config_fields import ModelConfig
     from xltraining.data.tokenizer_file import TokenizerFile
     from xltraining.errors import XltrainingError
 
@@ -42,6 +43,7 @@ def matches(path: Path) -> bool:
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
     """Read the checkpoint; see `CheckpointFormat`. It holds its own configuration, so `config` must be empty."""
     require("convert")
+    from xltraining.architectures import model_class
     from xltraining.checkpoint import checkpoint_from
     from xltraining.data.tokenizer_file import TokenizerFile
     from xltraining.errors import XltrainingError
@@ -54,10 +56,29 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         checkpoint = checkpoint_from(content, path)
     except XltrainingError as error:
         raise _refusal(error) from error
-    tokenizer = checkpoint.tokenizer
+    tokenizer: str | Vocabulary | TokenizerFile | None = checkpoint.tokenizer
     if isinstance(tokenizer, TokenizerFile) and tokenizer.kind == "vocabulary":
-        return model_source(path, NAME, checkpoint, tokenizer=_vocabulary(tokenizer, path), files=files)
-    return model_source(path, NAME, checkpoint, tokenizer=tokenizer, files=files)
+        tokenizer = _vocabulary(tokenizer, path)
+    source = model_source(path, NAME, checkpoint, tokenizer=tokenizer, files=files)
+    is_recurrent = hasattr(model_class(checkpoint.config), "first_state")
+    return _recurrent(source, checkpoint.config) if is_recurrent else source
+
+
+def _recurrent(source: SourceCheckpoint, config: ModelConfig) -> SourceCheckpoint:
+    """Return the source of a model that satisfies `RecurrentModel`: its architecture is `recurrent`."""
+    from xlexport.checkpoints.recurrent import recurrent_source
+
+    return recurrent_source(
+        source.build_model,
+        NAME,
+        model=config.NAME,
+        n_token=config.n_token,
+        parameters=source.parameters,
+        sizes={name: size for name, size in source.config.items() if size is not None},
+        files=source.files,
+        segment_len=config.tgt_len,
+        tokenizer=source.tokenizer,
+    )
 
 
 def _vocabulary(tokenizer: TokenizerFile, path: Path) -> Vocabulary:

@@ -1,0 +1,186 @@
+"""A right recurrent module, and modules with one fault each, with the pattern of the error that must name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+__all__ = ["N_TOKEN", "WRONG", "Right"]
+
+N_TOKEN, D = 11, 8
+State = Mapping[str, Tensor]
+
+
+class Right(nn.Module):
+    """Embeddings with a position, a causal convolution of three tokens, and two recurrent layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.word, self.place = nn.Embedding(N_TOKEN, D), nn.Embedding(5, D)
+        self.taps = nn.Parameter(torch.randn(3, D))
+        self.cell_1, self.cell_2, self.head = nn.GRUCell(D, D), nn.GRUCell(D, D), nn.Linear(D, N_TOKEN)
+
+    def first_state(self) -> State:
+        seen, conv = torch.zeros((), dtype=torch.int64), torch.zeros(2, D)
+        return {"seen": seen, "conv": conv, "h_1": torch.zeros(D), "h_2": torch.full((D,), 0.5)}
+
+    def inputs(self, tokens: Tensor, seen: Tensor) -> Tensor:
+        places = seen[:, None] + torch.arange(tokens.shape[1])  # (B, S)
+        return self.word(tokens) + self.place(places % 5)
+
+    def segment(self, tokens: Tensor, state: State) -> Any:
+        _, S = tokens.shape
+        x = torch.cat([state["conv"], self.inputs(tokens, state["seen"])], dim=1)  # (B, 2 + S, D)
+        conv, x = x[:, -2:], sum(x[:, tap : tap + S] * self.taps[tap] for tap in range(3))
+        h_1, h_2, rows = state["h_1"], state["h_2"], []
+        for x_t in x.unbind(dim=1):
+            h_1 = self.cell_1(x_t, h_1)
+            h_2 = self.cell_2(h_1, h_2)
+            rows.append(h_2)
+        new = {"h_2": h_2, "h_1": h_1, "conv": conv, "seen": state["seen"] + S}  # in another order
+        return self.head(torch.stack(rows, dim=1)), new
+
+
+class Wrong(Right):
+    """A right module with one stage replaced: the state it reads, its inputs, or the state or logits it returns."""
+
+    def __init__(
+        self,
+        reads: Callable[..., Any] = lambda old: {},
+        embeds: Callable[..., Any] = lambda x: x,
+        returns: Callable[..., Any] = lambda old, new: {},
+        computes: Callable[..., Any] = lambda logits: logits,
+    ) -> None:
+        super().__init__()
+        self.reads, self.embeds, self.returns, self.computes = reads, embeds, returns, computes
+
+    def inputs(self, tokens: Tensor, seen: Tensor) -> Tensor:
+        return self.embeds(super().inputs(tokens, seen))
+
+    def segment(self, tokens: Tensor, state: State) -> Any:
+        logits, new = super().segment(tokens, {**state, **self.reads(state)})
+        return self.computes(logits), {**new, **self.returns(state, new)}
+
+
+class PositionNotCarried(Right):
+    def inputs(self, tokens: Tensor, seen: Tensor) -> Tensor:
+        return super().inputs(tokens, torch.zeros_like(seen))
+
+
+class OffByOne(Right):
+    def segment(self, tokens: Tensor, state: State) -> Any:
+        logits, new = super().segment(tokens, state)
+        before = super().segment(tokens[:, :-1], state)[1] if tokens.shape[1] > 1 else state
+        return logits, {**new, "h_2": before["h_2"]}
+
+
+class ForgottenReset(Right):
+    def segment(self, tokens: Tensor, state: State) -> Any:
+        logits, new = super().segment(tokens, {**state, "h_1": getattr(self, "kept", state["h_1"])})
+        self.kept = new["h_1"]
+        return logits, new
+
+
+class FirstStateNotFresh(Right):
+    def segment(self, tokens: Tensor, state: State) -> Any:
+        logits, new = super().segment(tokens, state)
+        self.first = new["h_1"][0]
+        return logits, new
+
+    def first_state(self) -> State:
+        state = super().first_state()
+        return {**state, "h_1": getattr(self, "first", state["h_1"])}
+
+
+class StateDropped(Right):
+    def segment(self, tokens: Tensor, state: State) -> Any:
+        logits, new = super().segment(tokens, state)
+        return logits, {name: value for name, value in new.items() if name != "h_2"}
+
+
+class StepDiffers(Right):
+    def step(self, token: Tensor, state: State) -> Any:
+        logits, new = self.segment(token[:, None], state)
+        return 1.01 * logits[:, 0], new
+
+
+def hide_old(x: Tensor) -> Tensor:
+    """Let a segment see its newest 32 tokens only, counted from its end."""
+    return x * (torch.arange(x.shape[1]) >= x.shape[1] - 32)[:, None]
+
+
+WRONG: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "swapped states": (
+        partial(Wrong, returns=lambda old, new: {"h_1": new["h_2"], "h_2": new["h_1"]}),
+        r"segments of 64 and 513 tokens differ: .* from token 64; the states 'h_2' and 'h_1' are swapped",
+    ),
+    "off by one": (OffByOne, r"from token 64; the state 'h_2' lacks the last token of a segment: it is off by one"),
+    "stale convolution": (
+        partial(Wrong, returns=lambda old, new: {"conv": old["conv"]}),
+        r"from token 64; the state 'conv' keeps its first value, so it is stale",
+    ),
+    "half precision": (
+        partial(Wrong, returns=lambda old, new: {"h_1": new["h_1"].half().float()}),
+        r"segments of 1 and 513 tokens differ: the state 'h_1' is rounded to half precision",
+    ),
+    "forgotten reset": (ForgottenReset, r"keeps a state in its attribute 'kept', so a repeated call differs"),
+    "first state not fresh": (FirstStateNotFresh, r"first_state: 'h_1' changes between calls, .* not start fresh"),
+    "position not carried": (PositionNotCarried, r"from token 64; the result follows the position within the segment"),
+    "mask from length": (partial(Wrong, embeds=hide_old), r"the first 64 tokens .* the length of a segment changes"),
+    "dropout left on": (
+        partial(Wrong, embeds=lambda x: functional.dropout(x, 0.1)),
+        r"segment: the result is random, as with dropout that is left on",
+    ),
+    "growing cache": (
+        partial(Wrong, returns=lambda old, new: {"conv": torch.cat([old["conv"], new["conv"]], dim=1)}),
+        r"the state 'conv' becomes \(3, 4, 8\) float32, expected \(3, 2, 8\) .* keep the newest rows of a cache",
+    ),
+    "mean over the batch": (
+        partial(Wrong, embeds=lambda x: x - x.mean(dim=0)),
+        r"row 0 of a batch of 3 depends on the other rows: .* from token 0.*axis 0",
+    ),
+    "written in place": (
+        partial(Wrong, returns=lambda old, new: {"h_1": old["h_1"].copy_(new["h_1"])}),
+        r"writes in place into its argument: state\['h_1'\]",
+    ),
+    "mapping changed": (
+        partial(Wrong, returns=lambda old, new: {"seen": old.setdefault("extra", new["seen"])}),
+        r"writes in place into its argument: state\['extra'\]",
+    ),
+    "state ignored": (
+        partial(Wrong, reads=lambda old: {"h_1": torch.zeros_like(old["h_1"])}),
+        r"the state 'h_1' is returned but never read",
+    ),
+    "state of another layer": (
+        partial(Wrong, reads=lambda old: {"h_2": old["h_1"]}),
+        r"the state 'h_2' is returned but never read.*in its own layer",
+    ),
+    "state dropped": (StateDropped, r"the new state has \['conv', 'h_1', 'seen'\], expected .*'h_2'"),
+    "dtype changed": (
+        partial(Wrong, returns=lambda old, new: {"seen": new["seen"] / 1}),
+        r"the state 'seen' becomes \(3,\) float32, expected \(3,\) int64",
+    ),
+    "not finite": (
+        partial(Wrong, embeds=lambda x: x + (89 - torch.arange(x.shape[1])).float().sqrt()[:, None] * 0),
+        r"the logits are not finite at token 90",
+    ),
+    "looks ahead": (
+        partial(Wrong, embeds=lambda x: x + x.roll(-1, dims=1)),
+        r"token 16 changes the logits from token 15 on: the module looks ahead.*pad only in front",
+    ),
+    "normalised over the segment": (
+        partial(Wrong, embeds=lambda x: x - x.mean(dim=1, keepdim=True)),
+        r"token 16 changes the logits from token 0 on: the module looks ahead.*no mean, norm",
+    ),
+    "step differs": (StepDiffers, r"step: it computes something else than segment: .* from token 0"),
+    "wrong vocabulary": (
+        partial(Wrong, computes=lambda logits: logits[..., 1:]),
+        r"the logits are \(3, 17, 10\) float32, expected \(3, 17, 11\)",
+    ),
+}

@@ -1,0 +1,105 @@
+"""Quantized graphs of recurrent models: weights within the body of a scan, and those of LSTM and GRU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+from torch import Tensor, nn
+
+import xlexport
+from tests.helpers.ids import random_ids
+from xlexport.errors import QuantizationError
+from xlexport.quantize.gate import log_probs
+from xlexport.quantize.run import QuantizeOptions, quantize
+from xlruntime import load
+
+D = 32
+WEIGHTS = {"gate", "value", "out", "head"}  # `out` enters an addition, and `head` gives an output of the body
+
+
+class Gated(nn.Module):
+    """A gated recurrence, one token at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.embedding = nn.Embedding(256, D)
+        self.gate, self.value, self.out = nn.Linear(D, 2 * D), nn.Linear(D, 2 * D), nn.Linear(2 * D, D, bias=False)
+        self.head = nn.Linear(D, 256)
+
+    def first_state(self) -> dict[str, Tensor]:
+        return {"hidden": torch.zeros(D)}
+
+    def step(self, token: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        x = self.embedding(token) + state["hidden"]
+        hidden = (self.out(self.gate(x).sigmoid() * self.value(x)) + 0.5 * x).tanh()
+        return self.head(hidden), {"hidden": hidden}
+
+
+class Layered(nn.Module):
+    """A projection, and a network that becomes the operator LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.embedding, self.head, self.rnn = nn.Embedding(256, D), nn.Linear(D, 256), nn.LSTM(D, D, batch_first=True)
+
+    def first_state(self) -> dict[str, Tensor]:
+        return {"hidden": torch.zeros(1, D), "cell": torch.zeros(1, D)}
+
+    def segment(self, tokens: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        carried = tuple(state[name].transpose(0, 1) for name in ("hidden", "cell"))
+        rows, (hidden, cell) = self.rnn(self.embedding(tokens), carried)
+        return self.head(rows), {"hidden": hidden.transpose(0, 1), "cell": cell.transpose(0, 1)}
+
+
+@pytest.fixture(scope="module")
+def scanned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scanned") / "bundle"
+    xlexport.export_module(Gated(), folder, n_token=256, tokenizer="bytes", segment_len=16, verify_segments=4)
+    return folder
+
+
+def options(dtype: str) -> QuantizeOptions:
+    return QuantizeOptions(dtype, max_delta_bits=1.0, tokens=2048, threads=1)
+
+
+def operators(path: Path, tmp_path: Path) -> set[str]:
+    """Return the operators that ONNX Runtime runs in the graph of a file, and in bodies."""
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 3
+    settings.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    return {node.op_type for node in ir.load(tmp_path / "optimized.onnx").graph.all_nodes()}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "product", "near"),
+    [("int8", "MatMulIntegerToFloat", 0.05), ("weight-int8", "MatMulNBits", 0.02), ("weight-int4", "MatMulNBits", 0.3)],
+)
+def test_weights_within_a_scan(dtype: str, product: str, near: float, scanned: Path, tmp_path: Path) -> None:
+    folder = tmp_path / dtype
+    report = quantize(scanned, folder, options(dtype))
+    assert (report.products, report.kept) == (4, {})
+    ids = random_ids(90, seed=3, vocab_size=256)
+    difference = np.abs(log_probs(load(folder, threads=1), ids) - log_probs(load(scanned, threads=1), ids)).max()
+    print(dtype, difference, report.weights_bytes, report.float32_weights_bytes)
+    assert 0 < difference < near
+    for purpose in ("score", "generate", "detail"):
+        fused = operators(folder / f"{purpose}.onnx", tmp_path)
+        print(fused)
+        assert {"Scan", product} <= fused and not fused & {"MatMul", "Gemm", "FusedGemm", "DequantizeLinear"}
+    assert report.weights_bytes < 256 * D * 4 + 0.6 * (report.float32_weights_bytes - 256 * D * 4)
+
+
+def test_float16_ends_at_a_scan(scanned: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        QuantizationError, match=r"no weight matrices that can be float16; .*head: float16 ends at a scan"
+    ):
+        quantize(scanned, tmp_path / "half", options("float16"))

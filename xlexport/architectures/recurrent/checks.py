@@ -1,0 +1,173 @@
+"""Checks of a user's recurrent module in eager mode, before anything is exported: the most specific fault first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from xlexport.architectures.recurrent.causes import half_precision, likely_cause
+from xlexport.architectures.recurrent.trial import Result, State, Trial, difference_of
+
+__all__ = ["check_module"]
+
+LENGTHS = (1, 7, 64, 513)  # one token, odd, even, and longer than most windows
+CALLS = 128  # of a pass: single tokens are read only so far
+SHORT = 17  # tokens of the checks before the passes: odd, so that a parity shows
+
+
+def check_module(
+    model: Any, n_token: int, *, ids: Any = None, lengths: Sequence[int] = LENGTHS, tolerance: float = 1e-4
+) -> None:
+    """Refuse a module that breaks a rule of `RecurrentModel`.
+
+    A document must give the same log-probabilities wherever it is cut, and whatever the other rows hold. The state
+    must hold all that one segment leaves to the next. About 400 calls read at most 2,500 tokens.
+
+    Args:
+        model: the module, in evaluation mode.
+        n_token: size of its vocabulary.
+        ids: token ids of real text; random ids by default.
+        lengths: lengths of segments, which are compared with the longest one.
+        tolerance: of a log-probability in nats, relative above 1 nat; ten times as much for a state.
+
+    Raises:
+        ExportError: the first broken rule, with the place, the difference and the likely cause.
+    """
+    needed = max(max(lengths) + 64, 3 * SHORT)
+    tokens = torch.as_tensor(np.random.default_rng(0).integers(0, n_token, needed) if ids is None else ids)
+    tokens = tokens.to(torch.int64)[:needed]
+    rows = tokens.repeat(-(-3 * SHORT // len(tokens)))[: 3 * SHORT].reshape(3, SHORT)  # (B, S)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        trial = Trial(model, n_token, tolerance)
+        _check_repeats(trial, rows)
+        _check_rows(trial, rows)
+        _check_use_of_state(trial, rows)
+        if "segment" in trial.forms:  # steps are the same wherever a document is cut
+            _check_causality(trial, rows)
+            _check_cuts(trial, tokens[None], sorted(lengths, reverse=True))
+            _check_steps(trial, tokens[None, :CALLS])
+        else:
+            trial.read(tokens[None, :CALLS], trial.first())
+
+
+def _check_repeats(trial: Trial, rows: Tensor) -> None:
+    """Refuse a module whose results, or first state, depend on earlier calls or on chance."""
+    for name, part in trial.model.named_modules():
+        if part.training:
+            problem = f"{name or 'the module'} is in training mode, which changes dropout and batch normalisation"
+            raise trial.error("training", problem, "Call model.eval() first.")
+    form, first = trial.forms[0], trial.first(len(rows))
+    torch.manual_seed(0)
+    result, before = trial.read(rows, first), _attributes(trial.model)
+    torch.manual_seed(0)
+    difference, now = trial.difference(trial.read(rows, first), result), _attributes(trial.model)
+    later = trial.first(len(rows))
+    if names := [name for name in first if not torch.equal(first[name], later[name])]:
+        problem = f"{names[0]!r} changes between calls, so a document would not start fresh"
+        raise trial.error("first_state", problem, "Return new tensors with the same values every time.")
+    written = [name for name, value in now.items() if before.get(name) != value]
+    buffers = [name for name, _ in trial.model.named_buffers() if name in written]
+    if difference or buffers:
+        where = f"its attribute {(buffers or written)[0]!r}" if written else "itself"
+        problem = f"the module keeps a state in {where}, so a repeated call differs"
+        hint = "Pass all that one call leaves to the next through `state`."
+        raise trial.error(form, f"{problem} ({difference or 'it is written'})", hint)
+    torch.manual_seed(1)
+    if difference := trial.difference(trial.read(rows, first), result):
+        hint = "Use nn.Dropout and model.eval(), or F.dropout(x, p, self.training)."
+        raise trial.error(form, f"the result is random, as with dropout that is left on: {difference}", hint)
+
+
+def _attributes(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return what identifies each tensor and other value that a module holds, and a counter of writes into it."""
+    own = vars(nn.Module())
+    return {
+        f"{prefix}.{name}".lstrip("."): (id(value), value._version if isinstance(value, Tensor) else 0)
+        for prefix, part in model.named_modules()
+        for name, value in {**vars(part), **part._buffers, **part._parameters}.items()
+        if name not in own
+    }
+
+
+def _check_rows(trial: Trial, rows: Tensor) -> None:
+    """Refuse a module that computes a row otherwise in a batch than alone, also after a state of its own."""
+    _, state = trial.read(rows, trial.first(len(rows)))
+    log_probs, new = trial.read(rows.flip(1), state)
+    for row in range(len(rows)):
+        one = slice(row, row + 1)
+        alone = trial.read(rows[one].flip(1), {name: value[one] for name, value in state.items()})
+        if difference := trial.difference((log_probs[one], {name: new[name][one] for name in new}), alone):
+            problem = f"row {row} of a batch of {len(rows)} depends on the other rows: {difference}"
+            hint = "Compute no mean, norm or softmax over axis 0, which is the batch."
+            raise trial.error(trial.forms[0], problem, hint)
+
+
+def _check_use_of_state(trial: Trial, rows: Tensor) -> None:
+    """Refuse a state that changes nothing: neither logits nor a state, not even in the last bit."""
+    first, tokens = trial.first(len(rows)), rows[:, :2]
+    _, state = trial.read(rows, first)
+    log_probs, new = trial.read(tokens, state)
+    for name in first:
+        other_log_probs, other_new = trial.read(tokens, {**state, name: first[name]})
+        same = torch.equal(log_probs, other_log_probs) and all(torch.equal(new[each], other_new[each]) for each in new)
+        if same and not torch.equal(state[name], first[name]):
+            hint = f"Read state[{name!r}] in its own layer, or leave it out of first_state."
+            raise trial.error(trial.forms[0], f"the state {name!r} is returned but never read", hint)
+    if first and torch.equal(log_probs, trial.read(tokens, first)[0]):
+        problem = "the logits do not depend on the state: the next segment starts as a new document does"
+        raise trial.error(trial.forms[0], problem, "Compute the logits from the state, or return no state.")
+
+
+def _check_causality(trial: Trial, rows: Tensor) -> None:
+    """Refuse a module whose logits depend on later tokens."""
+    last = rows.clone()
+    last[:, -1] = (last[:, -1] + 1) % trial.n_token
+    log_probs, _ = trial.read(rows, trial.first(len(rows)))
+    other, _ = trial.read(last, trial.first(len(rows)))
+    places = (difference_of(other, log_probs).amax(dim=(0, 2))[:-1] > trial.tolerance).nonzero().flatten().tolist()
+    if places:
+        problem = f"token {SHORT - 1} changes the logits from token {places[0]} on: the module looks ahead"
+        near = "A convolution or shift reaches forward: pad only in front, and mask later keys."
+        far = "Compute no mean, norm or softmax over the tokens of a segment, and mask later keys."
+        raise trial.error("segment", problem, far if places[0] == 0 else near)
+
+
+def _check_cuts(trial: Trial, tokens: Tensor, lengths: Sequence[int]) -> None:
+    """Refuse a module for which the place of cuts changes log-probabilities or the last state."""
+    for length in lengths[1:]:
+        part = tokens[:, : CALLS * length]
+        result, expected = _walk(trial, part, length), _walk(trial, part, lengths[0])
+        problem = f"segments of {length:,} and {lengths[0]:,} tokens differ"
+        if name := half_precision(result[1], expected[1]):
+            cause, hint = (
+                f"the state {name!r} is rounded to half precision",
+                "Carry it in float32, and do not round it.",
+            )
+            raise trial.error("segment", f"{problem}: {cause}", hint)
+        if difference := trial.difference(result, expected):
+            cause, hint = likely_cause(trial, tokens, length)
+            raise trial.error("segment", f"{problem}: {difference}; {cause}", hint)
+
+
+def _walk(trial: Trial, tokens: Tensor, length: int) -> Result:
+    """Read tokens (1, N) in segments of one length."""
+    state: State = trial.first()
+    log_probs = []
+    for start in range(0, tokens.shape[1], length):
+        piece, state = trial.read(tokens[:, start : start + length], state, start=start)
+        log_probs.append(piece)
+    return torch.cat(log_probs, dim=1), state
+
+
+def _check_steps(trial: Trial, tokens: Tensor) -> None:
+    """Refuse a module whose `step`, if it has one, computes something else than its `segment`."""
+    if "step" not in trial.forms:
+        return
+    steps = trial.read(tokens, trial.first(), form="step")
+    if difference := trial.difference(steps, trial.read(tokens, trial.first())):
+        problem = f"it computes something else than segment: {difference}"
+        raise trial.error("step", problem, "Compare both token by token, or leave one of them out.")

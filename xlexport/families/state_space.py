@@ -1,0 +1,161 @@
+"""The frame of language models with state-space layers, with the names of tensors in Hugging Face's folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from xlexport.families.config_values import ConfigValues
+
+__all__ = ["Mixer", "StateSpaceModel", "StateSpaceSizes", "common_sizes", "convolution"]
+
+MOST_LAYERS, MOST_CONVOLVED = 1000, 64
+MOST_TOKENS = 1 << 24
+MOST_STATE = 1 << 28  # numbers of a row, all layers together; the largest models have a quarter of it
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class StateSpaceSizes:
+    """The sizes that all these models have.
+
+    Attributes:
+        d_inner: width of the inputs of the recurrence.
+        d_state: numbers of the state for each of these inputs.
+        d_conv: tokens that a convolution reads.
+        tied: whether the output layer has the weights of the embedding.
+    """
+
+    n_token: int
+    n_layer: int
+    d_model: int
+    d_inner: int
+    d_state: int
+    d_conv: int
+    bias: bool
+    conv_bias: bool
+    norm_epsilon: float
+    tied: bool
+
+
+def common_sizes(values: ConfigValues, defaults: Mapping[str, int], tied: bool) -> dict[str, Any]:
+    """Return the fields of `StateSpaceSizes` in a `config.json`; wrong values go into `values.problems`.
+
+    Args:
+        defaults: of the sizes that differ between the families, under the file's keys.
+        tied: whether the family ties its embeddings by default.
+    """
+    values.require("hidden_act", "silu")
+    L = values.size("num_hidden_layers", defaults["num_hidden_layers"], most=MOST_LAYERS)
+    d_model = values.size("hidden_size", defaults["hidden_size"])
+    D = int(values.positive("expand", 2) * d_model)
+    if values.config.get("intermediate_size") is not None:
+        D = values.size("intermediate_size", D)
+    N = values.size("state_size", defaults["state_size"])
+    if not values.problems and not 1 <= L * D * N <= MOST_STATE:
+        values.problems.append(f"a state of {L * D * N:,} numbers, expected from 1 to {MOST_STATE:,}")
+    return {
+        "n_token": values.size("vocab_size", defaults["vocab_size"], most=MOST_TOKENS),
+        "n_layer": L,
+        "d_model": d_model,
+        "d_inner": D,
+        "d_state": N,
+        "d_conv": values.size("conv_kernel", 4, least=2, most=MOST_CONVOLVED),
+        "bias": values.flag("use_bias", False),
+        "conv_bias": values.flag("use_conv_bias", True),
+        "norm_epsilon": values.positive("layer_norm_epsilon", 1e-5),
+        "tied": values.flag("tie_word_embeddings", tied),
+    }
+
+
+class Mixer(nn.Module):
+    """What mixes the tokens of a layer: `mixer(x, conv, ssm, one_token)`.
+
+    It maps inputs x (B, S, d_model) and the layer's state to outputs of the same shape and the next state. If
+    `one_token`, S is 1, and it computes the recurrence as the paper writes it.
+
+    Attributes:
+        shapes: of the layer's state: the inputs that the convolution reads again, and the recurrence's state.
+    """
+
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+
+
+class StateSpaceModel(nn.Module):
+    """A language model that satisfies `RecurrentModel`: layers of x + mixer(norm(x))."""
+
+    def __init__(self, sizes: StateSpaceSizes, mixer: Callable[[], Mixer]) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.backbone = _Backbone(sizes, mixer)
+        self.lm_head = nn.Linear(sizes.d_model, sizes.n_token, bias=False)
+        if sizes.tied:
+            self.lm_head.weight = self.backbone.embeddings.weight
+
+    def first_state(self) -> dict[str, Tensor]:
+        """Return zeros: the last inputs of each layer's convolution, and the states of the layers' recurrences."""
+        conv, ssm = self.backbone.layers[0].mixer.shapes
+        L = self.sizes.n_layer
+        return {"conv": torch.zeros(L, *conv), "ssm": torch.zeros(L, *ssm)}
+
+    def segment(self, tokens: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
+        """Read tokens (B, S); return logits (B, S, n_token) and the next state."""
+        x, state = self.backbone(tokens, state, one_token=False)
+        return self.lm_head(x), state
+
+    def step(self, token: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
+        """Read a token of each row (B,); return logits (B, n_token) and the next state."""
+        x, state = self.backbone(token.unsqueeze(1), state, one_token=True)
+        return self.lm_head(x.squeeze(1)), state
+
+
+class _Backbone(nn.Module):
+    def __init__(self, sizes: StateSpaceSizes, mixer: Callable[[], Mixer]) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(sizes.n_token, sizes.d_model)
+        self.layers: Any = nn.ModuleList(_Block(sizes, mixer()) for _ in range(sizes.n_layer))
+        self.norm_f = nn.RMSNorm(sizes.d_model, eps=sizes.norm_epsilon)
+
+    def forward(self, tokens: Tensor, state: State, one_token: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        x = self.embeddings(tokens)  # (B, S, d_model)
+        convs, ssms = [], []
+        for index, layer in enumerate(self.layers):
+            mixed, conv, ssm = layer.mixer(layer.norm(x), state["conv"][:, index], state["ssm"][:, index], one_token)
+            x = x + mixed
+            convs.append(conv)
+            ssms.append(ssm)
+        return self.norm_f(x), {"conv": torch.stack(convs, dim=1), "ssm": torch.stack(ssms, dim=1)}
+
+
+class _Block(nn.Module):
+    def __init__(self, sizes: StateSpaceSizes, mixer: Mixer) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(sizes.d_model, eps=sizes.norm_epsilon)
+        self.mixer = mixer
+
+
+def convolution(layer: nn.Conv1d, inputs: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute SiLU of a causal convolution of each channel.
+
+    Sums of shifted products take a third of the time of ONNX Runtime's `Conv`, which treats each channel as a group.
+
+    Args:
+        layer: its weights (C, 1, K) and bias.
+        inputs: (B, S, C).
+        before: the inputs of the K - 1 tokens before them (B, K - 1, C).
+
+    Returns:
+        The outputs (B, S, C), and the inputs of the last K - 1 tokens.
+    """
+    S, last = inputs.shape[1], before.shape[1]
+    rows = torch.cat([before, inputs], dim=1)  # (B, K - 1 + S, C)
+    weights = layer.weight.squeeze(1).unbind(dim=1)  # K of (C,)
+    total = sum(rows[:, k : k + S] * weight for k, weight in enumerate(weights))
+    if layer.bias is not None:
+        total = total + layer.bias
+    return F.silu(total), rows[:, -last:]
