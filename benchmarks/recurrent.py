@@ -187,6 +187,7 @@ def lstm_peers(folder: Path, shape: dict[str, int]) -> tuple[Path, list[Peer]]:
 def lstm(shape: dict[str, int]) -> Any:
     """Return the LSTM; its weights are the same each time."""
     import torch
+
     from samples.models.lstm import LSTM
 
     torch.manual_seed(0)
