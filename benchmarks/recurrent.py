@@ -21,6 +21,7 @@ the extras cpu, convert and dev.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import logging
 import tempfile
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ import numpy.typing as npt
 
 from benchmarks.gguf import write_gguf
 from benchmarks.sides import (
+    Figures,
     Pieces,
     Ready,
     Side,
@@ -52,8 +54,8 @@ from benchmarks.transformer_xl import Case, bundle_side
 
 __all__ = ["MODELS", "Peer", "Segment", "graph_side", "hugging_face", "lstm_peers", "main", "mamba_peers", "our_eager"]
 
-SEGMENTS = (16, 128, 512)
-ROUNDS = {"token": 16, "segment": 512}  # tokens that a side reads in a round
+LENGTHS = {"token": {"mamba": (1,), "lstm": (1,)}, "segment": {"mamba": (16, 64, 256), "lstm": (16, 128)}}
+ONE_BY_ONE = 16  # tokens in a round of the sides that read them one by one; others read one of the longest segments
 SHAPES = {
     "mamba": {"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 24},
     "lstm": {"V": 10_000, "D": 1952, "L": 2},
@@ -63,9 +65,10 @@ TINY = {"mamba": {"vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2},
 
 @dataclass(frozen=True)
 class Segment(Case):
-    """A step of a model that has no settings but the length of segments."""
+    """A step of a model that has no settings but the length of segments; a round has `tokens` tokens."""
 
     mem_len: int = 0
+    tokens: int = ONE_BY_ONE
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -75,17 +78,21 @@ class Segment(Case):
     @property
     def repeats(self) -> int:
         """Steps in a round, and before the first one, so that all sides are at the same token."""
-        return ROUNDS["token" if self.segment_len == 1 else "segment"] // self.segment_len
+        return self.tokens // self.segment_len
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A side that is compared with the bundle: a function of `source`, threads and step, and its segment lengths."""
+    """A side that is compared with the bundle: a function of `source`, threads and step.
+
+    Attributes:
+        fewest: the shortest segments that it reads, besides single tokens.
+    """
 
     name: str
     function: Callable[..., Ready]
     source: object
-    lengths: Sequence[int]
+    fewest: int
 
 
 def graph_side(bundle: Path, threads: int, case: Segment) -> Ready:
@@ -101,12 +108,12 @@ def mamba_peers(folder: Path, shape: dict[str, int]) -> tuple[Path, list[Peer]]:
     if not checkpoint.exists():
         run_once(write_mamba, checkpoint, shape)
     peers = [
-        Peer("Hugging Face eager", hugging_face, checkpoint, (1, 128, 512)),
-        Peer("our eager model", our_eager, checkpoint, (128,)),
+        Peer("Hugging Face eager", hugging_face, checkpoint, fewest=64),
+        Peer("our eager model", our_eager, checkpoint, fewest=256),
     ]
     if importlib.util.find_spec("llama_cpp"):
         write_gguf(gguf, checkpoint)
-        peers.append(Peer("llama.cpp", llama_cpp, gguf, (1, 512)))
+        peers.append(Peer("llama.cpp", llama_cpp, gguf, fewest=256))
     else:
         print("llama.cpp is not compared: the package llama-cpp-python is not installed.")
     return bundle_of(checkpoint), peers
@@ -181,7 +188,7 @@ def lstm_peers(folder: Path, shape: dict[str, int]) -> tuple[Path, list[Peer]]:
     bundle = folder / f"lstm-{code_digest()}"
     if not bundle.exists():
         run_once(write_lstm_bundle, bundle, shape)
-    return bundle, [Peer("torch.nn.LSTM eager", our_eager, shape, (1, *SEGMENTS))]
+    return bundle, [Peer("torch.nn.LSTM eager", our_eager, shape, fewest=16)]
 
 
 def lstm(shape: dict[str, int]) -> Any:
@@ -229,14 +236,7 @@ MODELS = {"mamba": mamba_peers, "lstm": lstm_peers}
 @click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
 @click.option("--model", "names", multiple=True, type=click.Choice(list(MODELS)), help="Default: all. May be repeated.")
 @common_options
-def main(
-    names: tuple[str, ...],
-    rounds: int,
-    threads: int,
-    tiny: bool,
-    folder: Path | None,
-    file: Path | None,
-) -> None:
+def main(names: tuple[str, ...], rounds: int, threads: int, tiny: bool, folder: Path | None, file: Path | None) -> None:
     """Measure and print each model, number of threads and kind of step in turn."""
     with tempfile.TemporaryDirectory() as scratch:
         for name in names or MODELS:
@@ -244,25 +244,32 @@ def main(
             place = (folder or Path(scratch)) / "-".join(map(str, shape.values()))
             place.mkdir(parents=True, exist_ok=True)
             bundle, peers = MODELS[name](place, shape)
-            for count in sorted({1, threads}):
-                for kind, lengths in {"token": (1,), "segment": SEGMENTS}.items():
-                    cases = {f"bundle, score {S}": Segment(S) for S in lengths}
-                    if kind == "token":
-                        cases = {"bundle, generate": Segment(1, purpose="generate"), **cases}
-                    sides: Sides = {
-                        side: partial(Side, graph_side, bundle, count, case) for side, case in cases.items()
-                    }
-                    ours = len(cases)
-                    for peer in peers:
-                        for case in (Segment(S) for S in peer.lengths if (S == 1) == (kind == "token")):
-                            side = f"{peer.name}, {case.segment_len}"
-                            cases[side] = case
-                            sides[side] = partial(Side, peer.function, peer.source, count, case)
-                    repeats = {side: case.repeats for side, case in cases.items()}
-                    title = f"{name}, {kind} by {kind}, {count} threads"
-                    figures = measure(sides, rounds, repeats, count) | {"shape": shape}
-                    print_table(title, figures, ours=ours)
-                    add_to_json(file, title, figures)
+            for count, kind in itertools.product(sorted({1, threads}), LENGTHS):
+                title = f"{name}, {kind} by {kind}, {count} threads"
+                figures = compare(bundle, peers, LENGTHS[kind][name], rounds, count) | {"shape": shape}
+                print_table(title, figures, ours=figures["ours"])
+                add_to_json(file, title, figures)
+
+
+def compare(bundle: Path, peers: Sequence[Peer], lengths: Sequence[int], rounds: int, threads: int) -> Figures:
+    """Measure the bundle and its peers in segments of these lengths."""
+    steps = [Segment(S, tokens=max(ONE_BY_ONE, *lengths)) for S in lengths]
+    sides: dict[str, tuple[Callable[..., Ready], object, Segment]] = {}
+    if lengths == (1,):
+        sides["bundle, generate"] = graph_side, bundle, Segment(1, purpose="generate")
+    sides |= {f"bundle, score {step.segment_len}": (graph_side, bundle, step) for step in steps}
+    ours = len(sides)
+    sides |= {
+        f"{peer.name}, {step.segment_len}": (peer.function, peer.source, step)
+        for peer in peers
+        for step in steps
+        if step.segment_len == 1 or step.segment_len >= peer.fewest
+    }
+    makers: Sides = {
+        name: partial(Side, function, source, threads, step) for name, (function, source, step) in sides.items()
+    }
+    repeats = {name: step.repeats for name, (_, _, step) in sides.items()}
+    return measure(makers, rounds, repeats, threads) | {"ours": ours}
 
 
 if __name__ == "__main__":
