@@ -23,6 +23,16 @@ NAMES = {
     "A_log": "a",
     "ssm_D": "ssm_d",
 }
+KEYS = {
+    "vocab_size": "vocab_size",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+    "ssm.conv_kernel": "conv_kernel",
+    "ssm.inner_size": "intermediate_size",
+    "ssm.state_size": "state_size",
+    "ssm.time_step_rank": "time_step_rank",
+}
 
 
 def write_gguf(file: Path, checkpoint: Path) -> None:
@@ -34,22 +44,8 @@ def write_gguf(file: Path, checkpoint: Path) -> None:
         values = -np.exp(array) if name.endswith("A_log") else array.squeeze()  # a convolution has one input channel
         tensors[_renamed(name)] = np.ascontiguousarray(values)
     config = json.loads((checkpoint / "config.json").read_text())
-    about = {"general.architecture": "mamba", "tokenizer.ggml.model": "no_vocab"} | {
-        f"mamba.{key}": value
-        for key, value in {
-            "vocab_size": config["vocab_size"],
-            "context_length": 1 << 20,
-            "embedding_length": config["hidden_size"],
-            "feed_forward_length": 0,
-            "attention.head_count": 0,
-            "block_count": config["num_hidden_layers"],
-            "attention.layer_norm_rms_epsilon": float(config["layer_norm_epsilon"]),
-            "ssm.conv_kernel": config["conv_kernel"],
-            "ssm.inner_size": config["intermediate_size"],
-            "ssm.state_size": config["state_size"],
-            "ssm.time_step_rank": config["time_step_rank"],
-        }.items()
-    }
+    about = {"general.architecture": "mamba", "tokenizer.ggml.model": "no_vocab", "mamba.context_length": 1 << 20}
+    about |= {f"mamba.{key}": config[name] for key, name in KEYS.items()}
     with file.open("wb") as output:
         output.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(about)))
         for key, value in about.items():

@@ -5,17 +5,15 @@
 The shape of Mamba-130m (24 layers of width 768, state 16, 50,280 tokens, 129 million weights), and an LSTM of 100
 million weights (2 layers of width 1,952, 10,000 tokens). Weights are random and float32. The batch is one document.
 
-Each model and each number of threads, one and `--threads`, has two tables. In the first, all sides read one token at a
-time, and give the log-probability of the next one. In the second, they read segments, and score all tokens; Hugging
-Face's Mamba cannot read a segment after a state, so there it begins each segment from nothing. Every side runs warm in
-its own process, in turns. All read the same text from its beginning, so their scores are compared, in nats.
+Each model has two tables for each number of threads, one and `--threads`. In the first, all sides read one token at a
+time. In the second, they score segments; Hugging Face's Mamba cannot read a segment after a state, so it begins each
+from nothing. Every side runs warm in its own process, in turns. All read the same text, and scores are compared.
 
 The floor is the larger of two times: the arithmetic of the matrices at the best SGEMM, and reading the weights at the
-best rate of memory. The ratios that we want: token by token, PyTorch takes 3 times as long as the bundle; in segments,
-at least as long.
+best rate of memory. We want PyTorch to take 3 times as long as the bundle token by token, and as long in segments.
 
-llama.cpp runs if the package llama-cpp-python is installed. `--tiny` is a small shape, to try the command out. Needs
-the extras cpu, convert and dev.
+llama.cpp runs if llama-cpp-python is installed. `--tiny` is a small shape, to try the command out. Needs the extras
+cpu, convert and dev.
 """
 
 from __future__ import annotations
@@ -62,6 +60,8 @@ SHAPES = {
 }
 TINY = {"mamba": {"vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2}, "lstm": {"V": 256, "D": 64, "L": 2}}
 
+Peer = tuple[str, Callable[..., Ready], object, int]  # a side's name, function, source, and shortest segments
+
 
 @dataclass(frozen=True)
 class Segment(Case):
@@ -81,20 +81,6 @@ class Segment(Case):
         return self.tokens // self.segment_len
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A side that is compared with the bundle: a function of `source`, threads and step.
-
-    Attributes:
-        fewest: the shortest segments that it reads, besides single tokens.
-    """
-
-    name: str
-    function: Callable[..., Ready]
-    source: object
-    fewest: int
-
-
 def graph_side(bundle: Path, threads: int, case: Segment) -> Ready:
     """Return the side of the bundle; a token's arithmetic is one multiplication and one addition for each weight."""
     side = bundle_side(bundle, threads, case, "none")
@@ -107,13 +93,13 @@ def mamba_peers(folder: Path, shape: dict[str, int]) -> tuple[Path, list[Peer]]:
     checkpoint, gguf = folder / "mamba", folder / "mamba.gguf"
     if not checkpoint.exists():
         run_once(write_mamba, checkpoint, shape)
-    peers = [
-        Peer("Hugging Face eager", hugging_face, checkpoint, fewest=64),
-        Peer("our eager model", our_eager, checkpoint, fewest=256),
+    peers: list[Peer] = [
+        ("Hugging Face eager", hugging_face, checkpoint, 64),
+        ("our eager model", our_eager, checkpoint, 256),
     ]
     if importlib.util.find_spec("llama_cpp"):
         write_gguf(gguf, checkpoint)
-        peers.append(Peer("llama.cpp", llama_cpp, gguf, fewest=256))
+        peers.append(("llama.cpp", llama_cpp, gguf, 256))
     else:
         print("llama.cpp is not compared: the package llama-cpp-python is not installed.")
     return bundle_of(checkpoint), peers
@@ -188,7 +174,7 @@ def lstm_peers(folder: Path, shape: dict[str, int]) -> tuple[Path, list[Peer]]:
     bundle = folder / f"lstm-{code_digest()}"
     if not bundle.exists():
         run_once(write_lstm_bundle, bundle, shape)
-    return bundle, [Peer("torch.nn.LSTM eager", our_eager, shape, fewest=16)]
+    return bundle, [("torch.nn.LSTM eager", our_eager, shape, 16)]
 
 
 def lstm(shape: dict[str, int]) -> Any:
@@ -260,10 +246,10 @@ def compare(bundle: Path, peers: Sequence[Peer], lengths: Sequence[int], rounds:
     sides |= {f"bundle, score {step.segment_len}": (graph_side, bundle, step) for step in steps}
     ours = len(sides)
     sides |= {
-        f"{peer.name}, {step.segment_len}": (peer.function, peer.source, step)
-        for peer in peers
+        f"{name}, {step.segment_len}": (function, source, step)
+        for name, function, source, fewest in peers
         for step in steps
-        if step.segment_len == 1 or step.segment_len >= peer.fewest
+        if step.segment_len == 1 or step.segment_len >= fewest
     }
     makers: Sides = {
         name: partial(Side, function, source, threads, step) for name, (function, source, step) in sides.items()
