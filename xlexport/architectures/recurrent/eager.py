@@ -72,7 +72,7 @@ class RecurrentEager(LanguageModel):
                 raise
             raise ExportError(
                 f"{type(self.module).__name__}.{self.config.form}: {type(error).__name__} ({first_line(error)}).",
-                hint="Let the module read any token of its vocabulary, in documents without an end: no table of positions.",
+                hint="Let the module read any token, and documents without an end: no table of positions.",
             ) from error
 
     def _read(self, tokens: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
