@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from xlruntime import __version__  # all three packages come in one distribution
 
 if TYPE_CHECKING:
-    from xlexport.own_models import RecurrentModel, export_module
+    from xlexport.own_models import RecurrentModel, export_module, scan
 
-__all__ = ["RecurrentModel", "__version__", "export_module"]
+__all__ = ["RecurrentModel", "__version__", "export_module", "scan"]
 
 
 def __getattr__(name: str) -> Any:

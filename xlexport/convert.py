@@ -42,6 +42,8 @@ from xlruntime.tokenizers import make_tokenizer
 
 __all__ = ["ConversionOptions", "convert"]
 
+FURTHER_TOKENS = 32  # that are compared in segments of each of an architecture's further lengths
+
 
 @dataclass(frozen=True)
 class ConversionOptions:
@@ -169,6 +171,10 @@ def convert(
         tell(f"verifying up to {segments} {walk} against the eager model")
         report = verify(exported, source.build_model, text.ids, segments=segments, progress=progress)
         report.require_passed()
+        for length in architecture(source.architecture).further_lengths:
+            other = exported.evaluation(segment_len=length)
+            segments = 2 + FURTHER_TOKENS // length
+            verify(exported, source.build_model, text.ids, segments=segments, evaluation=other).require_passed()
         (folder / PARITY_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(bundle_readme(bundle, report), "utf-8")
         if quantization is not None:

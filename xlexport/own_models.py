@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from xlexport.architectures.recurrent.protocol import RecurrentModel
 from xlexport.checkpoints.recurrent import module_source
 from xlexport.convert import ConversionOptions, convert
+from xlexport.families.scan import scan
 
 if TYPE_CHECKING:
     from xlexport.verification.parity import ParityReport
 
-__all__ = ["RecurrentModel", "export_module"]
+__all__ = ["RecurrentModel", "export_module", "scan"]
 
 
 def export_module(

@@ -37,10 +37,13 @@ BAR, LINE, NO_TOTAL = "{l_bar}{bar}| " + COUNTS, "{desc}: {percentage:.0f}% " + 
 class _Lines(io.TextIOBase):
     """Standard error if it cannot be redrawn: a status that tqdm would draw in place becomes a line."""
 
+    def __init__(self) -> None:
+        self._stream = sys.stderr  # the exporter replaces it while torch prints
+
     def write(self, text: str) -> int:
         if status := text.strip():
-            sys.stderr.write(status + "\n")
-            sys.stderr.flush()
+            self._stream.write(status + "\n")
+            self._stream.flush()
         return len(text)
 
 

@@ -24,7 +24,7 @@ def add_token(h: Tensor, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]
 
 
 class Recurrent(nn.Module):
-    """A convolution over `width` tokens and an RG-LRU, beside a gate."""
+    """A convolution over `width` tokens and an RG-LRU, times a gate."""
 
     def __init__(self, D: int, width: int = 4) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Recurrent(nn.Module):
         self.first = {"h": torch.zeros(D), "inputs": torch.zeros(D, width - 1)}
 
     def forward(self, x: Tensor, state: State, seen: Tensor) -> tuple[Tensor, State]:
-        """Read x (B, S, D); the first input of a document, of which nothing was seen, is not scaled."""
+        """Read x (B, S, D); the first token of a document, before which none was seen, is not scaled."""
         inputs = torch.cat([state["inputs"], self.linear_x(x).transpose(1, 2)], dim=2)  # (B, D, width - 1 + S)
         u = self.conv_1d(inputs).transpose(1, 2)
         log_decay = -8.0 * self.decay_gate(u).sigmoid() * F.softplus(self.decay)
@@ -89,7 +89,7 @@ class Attention(nn.Module):
 
 
 class Hybrid(nn.Module):
-    """L layers of width D over V tokens; the state is what each layer keeps, and the count of tokens, up to W."""
+    """L layers of width D over V tokens; the state has the tensors of each layer, and a count of tokens, at most W."""
 
     def __init__(self, V: int = 256, D: int = 128, L: int = 3, H: int = 4, W: int = 64) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Hybrid(nn.Module):
     def segment(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (B, S), and return the logits (B, S, V) and the new state."""
         x, S = self.embedding(tokens), tokens.shape[1]
-        seen = state["seen"] + torch.arange(S)  # (B, S): how many tokens stand before each, up to W + S
+        seen = state["seen"] + torch.arange(S)  # (B, S): the number of tokens before each
         new = {"seen": (state["seen"] + S).clamp(max=self.W)}
         for n, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=False)):
             mixed, kept = layer(norm(x), {name: state[f"{name}_{n}"] for name in layer.first}, seen)

@@ -4,7 +4,7 @@
 
 Mamba is Algorithm 2 of Gu and Dao (2023, arXiv:2312.00752). The package (`pip install mambapy`) carries a state through
 `step` only, which reads one token. So the bundle runs it for each token of a segment, by the operator `Scan`.
-Parameters have the names of `mambapy.lm.LM`, so its weights load unchanged.
+Parameters have the names of `mambapy.lm.LM`, so `--weights` takes its files.
 """
 
 import torch

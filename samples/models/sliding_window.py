@@ -5,7 +5,7 @@
 Each layer keeps the keys and values of the W - 1 newest tokens, so a document of any length needs the same memory.
 Rotary positions (Su et al. 2021, arXiv:2104.09864, equation 34) matter by their differences only. So keys are kept
 without rotation, and positions are counted within the window: they stay small, and exact, in an endless stream.
-Parameters have the names of MistralForCausalLM in Hugging Face's transformers, so its weights load unchanged.
+Parameters have the names of MistralForCausalLM in Hugging Face's transformers, so `--weights` takes its files.
 """
 
 import torch
@@ -41,7 +41,7 @@ class Attention(nn.Module):
 
         positions = torch.arange(kept + S)
         distance = positions[kept:, None] - positions  # (S, W - 1 + S)
-        reach = (seen + torch.arange(S)).clamp(max=kept)  # (B, S): how many tokens each sees before itself
+        reach = (seen + torch.arange(S)).clamp(max=kept)  # (B, S): the number of tokens that each sees before itself
         visible = (distance >= 0) & (distance <= reach[:, :, None])  # (B, S, W - 1 + S)
 
         rotated = self.rotate(keys, positions)[:, :, None]  # (B, G, 1, W - 1 + S, K)
@@ -74,7 +74,7 @@ class Layer(nn.Module):
 
 
 class SlidingWindow(nn.Module):
-    """L layers of width D over V tokens; the state is what each layer keeps, and the count of tokens, up to W - 1."""
+    """L layers of width D over V tokens; the state has keys and values, and a count of tokens, at most W - 1."""
 
     def __init__(
         self, V: int = 256, D: int = 128, L: int = 2, H: int = 4, G: int = 2, W: int = 64, inner: int = 384

@@ -2,10 +2,10 @@
 
     xlexport convert samples/models/xlstm.py:model --trust --tokenizer bytes -o bundle
 
-Each head keeps a matrix C, a normaliser n and a stabiliser m (equations 19 to 27 of arXiv:2405.04517). Within a segment
-the chunkwise form replaces the recurrence: one matrix of decays between all its tokens, and the state before it.
-So a segment costs S * S numbers a head; segments of 64 to 256 tokens are the fastest.
-Parameters have the names of xLSTMForCausalLM in Hugging Face's transformers, so its weights load unchanged.
+Each head keeps a matrix C, a normaliser n and a stabiliser m (section 2.3 of arXiv:2405.04517). A segment is
+one chunk of the chunkwise form: a matrix (S, S) of decays between its tokens, and what they read from the state before.
+That matrix makes long segments slower than those of about 64 tokens.
+Parameters have the names of xLSTMForCausalLM in Hugging Face's transformers, so `--weights` takes its files.
 """
 
 import torch
@@ -39,7 +39,7 @@ class MLSTM(nn.Module):
         i = soft_cap(self.igate_preact(x), 15.0).transpose(1, 2)  # (B, H, S)
         f = F.logsigmoid(soft_cap(self.fgate_preact(x), 15.0)).transpose(1, 2).cumsum(dim=2)
 
-        # The logarithm of what is left of each token, and of the state, at each token.
+        # Logarithms of the weight that a token gives to each token of the segment, and to the state.
         later = torch.ones(S, S, dtype=torch.bool).triu(diagonal=1)
         own = (f[:, :, :, None] - f[:, :, None] + i[:, :, None]).masked_fill(later, -torch.inf)  # (B, H, S, S)
         carried = f + m[:, :, None]  # (B, H, S)
@@ -72,20 +72,20 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """The mLSTM and the feed-forward network, each behind a norm and beside a residual connection."""
+    """An mLSTM and a feed-forward network, each after a norm and added to its input."""
 
-    def __init__(self, D: int, H: int) -> None:
+    def __init__(self, D: int, H: int, inner: int) -> None:
         super().__init__()
         self.norm_mlstm, self.mlstm_layer = nn.RMSNorm(D, eps=1e-6), MLSTM(D, H)
-        self.norm_ffn, self.ffn = nn.RMSNorm(D, eps=1e-6), FeedForward(D, 3 * D)
+        self.norm_ffn, self.ffn = nn.RMSNorm(D, eps=1e-6), FeedForward(D, inner)
 
 
 class XLSTM(nn.Module):
-    """L blocks of width D over V tokens."""
+    """L blocks of width D over V tokens; the state has C, n and m of each."""
 
-    def __init__(self, V: int = 256, D: int = 128, L: int = 2, H: int = 4) -> None:
+    def __init__(self, V: int = 256, D: int = 128, L: int = 2, H: int = 4, inner: int = 384) -> None:
         super().__init__()
-        blocks = nn.ModuleList(Block(D, H) for _ in range(L))
+        blocks = nn.ModuleList(Block(D, H, inner) for _ in range(L))
         self.backbone = nn.ModuleDict(
             {"embeddings": nn.Embedding(V, D), "blocks": blocks, "out_norm": nn.RMSNorm(D, eps=1e-6)}
         )

@@ -122,7 +122,7 @@ def test_ids_only_and_a_first_value_of_integers(tmp_path: Path) -> None:
             return super().first_state() | {"seen": torch.ones(1, dtype=torch.int64)}
 
     with pytest.raises(ExportError, match=r"state 'seen' is int64 and does not begin with zeros\. Begin integers"):
-        xlexport.export_module(Late(), tmp_path / "late")  # type: ignore[arg-type]
+        xlexport.export_module(Late(), tmp_path / "late")
     assert not [*tmp_path.iterdir()]
 
 

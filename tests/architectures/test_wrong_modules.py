@@ -16,7 +16,7 @@ from xlexport.errors import ExportError
 
 @pytest.mark.parametrize("fault", WRONG)
 def test_wrong_module_is_refused_by_the_name_of_its_fault(fault: str) -> None:
-    make, pattern = WRONG[fault]
+    pattern, make = WRONG[fault]
     with pytest.raises(ExportError, match=pattern) as caught:
         check_module(make().eval(), N_TOKEN)
     assert "\n" not in str(caught.value)
@@ -26,6 +26,14 @@ def test_wrong_module_is_refused_by_the_name_of_its_fault(fault: str) -> None:
 def test_training_mode_is_refused() -> None:
     with pytest.raises(ExportError, match=r"Right.training: the module is in training mode"):
         check_module(Right(), N_TOKEN)
+
+
+@pytest.mark.parametrize("state", [[], {"h": 0.0}, {"h": torch.zeros(2, dtype=torch.float64)}])
+def test_first_state_of_other_types_is_refused(state: Any) -> None:
+    model = Right().eval()
+    model.first_state = lambda: state  # type: ignore[method-assign]
+    with pytest.raises(ExportError, match=r"^Right.first_state: the result is not a mapping of names to tensors of"):
+        check_module(model, N_TOKEN)
 
 
 class WithStep(Right):

@@ -160,7 +160,7 @@ def test_safetensors_of_another_model_names_its_tensors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ({"model": OrderedDict(weight=torch.zeros(2)), "epoch": 3}, "Reformer weights in it (tensors: model.weight)."),
+        ({"model": OrderedDict(weight=torch.zeros(2)), "epoch": 3}, "known model in it (tensors: model.weight)."),
         (
             OrderedDict((f"fc{n}.\x1b", torch.zeros(2)) for n in range(9)),
             "(tensors: fc0.\\x1b, fc1.\\x1b, fc2.\\x1b, …).",

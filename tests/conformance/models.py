@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -25,6 +24,7 @@ from xlexport.families.mamba import Mamba, MambaSizes
 from xlexport.families.mamba2 import Mamba2, Mamba2Sizes
 from xlexport.families.rwkv4 import RWKV4, RWKV4Sizes
 from xlexport.families.rwkv7 import RWKV7, RWKV7Sizes
+from xlexport.model_code import code_in_file
 
 from .actions import Case, opening
 from .player import floats
@@ -95,11 +95,7 @@ def _source(name: str, work: Path) -> SourceCheckpoint:
     if name == "rwkv7":
         torch.save(dict(_weights(RWKV7(RWKV7_SIZES))), work / "rwkv7.pth")
         return checkpoints.load(work / "rwkv7.pth")
-    spec = importlib.util.spec_from_file_location(name, SAMPLES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module_source(module.model())
+    return module_source(code_in_file(SAMPLES / f"{name}.py", "model").value()())
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -13,13 +13,13 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import xlexport
 import xlruntime
 from tests.checkpoints.refusals import refusal
 from tests.checkpoints.transformer_xl_files import change_config
 from tests.oracles.comparison import LOG_PROB_TOLERANCE, MEMORY_TOLERANCE
 from xlexport.checkpoints import load
 from xlexport.commands.inspect import checkpoint_rows
+from xlexport.convert import ConversionOptions, convert
 from xlexport.families.chunks import chunk_sizes
 
 TOKENS = 310
@@ -117,8 +117,9 @@ def test_small_decays_after_large_ones_in_a_chunk() -> None:
     decay = torch.full((1, 200, 1, 2), -1e-3)
     decay[:, ::50] = -1e5  # forgets everything, and exp of its negative would be infinite
     h = torch.randn(1, 1, 2, 4, 3, generator=draw)
-    made = _chunked(x, B, C, decay, h)
-    wanted = _chunked(*(value.double() for value in (x, B, C, decay, h)))
+    sizes = chunk_sizes(200, 64)
+    made = _chunked(x, B, C, decay, h, sizes)
+    wanted = _chunked(x.double(), B.double(), C.double(), decay.double(), h.double(), sizes)
     for one, other in zip(made, wanted, strict=True):
         assert (one - other).abs().max() <= 1e-4 * other.abs().max()
 
@@ -132,8 +133,8 @@ def test_chunks(S: int, sizes: tuple[int, int]) -> None:
 @pytest.mark.parametrize("name", ["mamba", "falcon_mamba", "mamba2"])
 def test_bundle_against_the_whole_forward(name: str, tmp_path: Path) -> None:
     model = write(tmp_path / "folder", name)
-    options = xlexport.ConversionOptions.of(verify_segments=1000, segment_len=16)
-    report = xlexport.convert(load(tmp_path / "folder"), tmp_path / "bundle", options)
+    options = ConversionOptions.of(verify_segments=1000, segment_len=16)
+    report = convert(load(tmp_path / "folder"), tmp_path / "bundle", options)
     assert report.passed and report.segments == 1000
     bundle = xlruntime.load(tmp_path / "bundle", threads=1)
     ids = random_ids(model.config.vocab_size, B=1)
@@ -146,6 +147,18 @@ def test_bundle_against_the_whole_forward(name: str, tmp_path: Path) -> None:
 
 
 # Folders.
+
+
+@torch.inference_mode()
+def test_a_folder_of_rwkv(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    config = transformers.RwkvConfig(vocab_size=61, hidden_size=20, num_hidden_layers=3, context_length=50)
+    model = transformers.RwkvForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    ids = random_ids(61)
+    logits, _ = load(tmp_path).build_model()(ids)
+    difference = logits.log_softmax(dim=2) - model(ids).logits.log_softmax(dim=2)
+    assert difference.abs().max() <= LOG_PROB_TOLERANCE
 
 
 def test_a_folder_says_what_it_is(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_sample_model_against_its_library(name: str) -> None:
     ids = torch.randint(256, (2, TOKENS), generator=torch.Generator().manual_seed(2))
     wanted = oracle(model)(ids).log_softmax(dim=2)
     for S in (1, 7, 64, 300):
-        form = "step" if not hasattr(model, "segment") or (S == 1 and hasattr(model, "step")) else "segment"
+        form = "segment" if hasattr(model, "segment") else "step"
         eager = RecurrentEager(model, RecurrentConfig(256, S, name, form))
         state, parts = eager.first_memory(len(ids)), []
         for tokens in ids.split(S, dim=1):

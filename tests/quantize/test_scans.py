@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,17 +15,17 @@ from torch import Tensor, nn
 
 import xlexport
 from tests.helpers.ids import random_ids
+from xlexport.architectures.recurrent.protocol import RecurrentModel
 from xlexport.errors import QuantizationError
 from xlexport.quantize.gate import log_probs
 from xlexport.quantize.run import QuantizeOptions, quantize
 from xlruntime import load
 
 D = 32
-WEIGHTS = {"gate", "value", "out", "head"}  # `out` enters an addition, and `head` gives an output of the body
 
 
 class Gated(nn.Module):
-    """A gated recurrence, one token at a time."""
+    """A gated recurrence. Two products share their input, one enters an addition, and `head` gives an output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class Gated(nn.Module):
 
 
 class Layered(nn.Module):
-    """A projection, and a network that becomes the operator LSTM."""
+    """A head on a network that becomes the operator LSTM."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,17 +54,20 @@ class Layered(nn.Module):
     def first_state(self) -> dict[str, Tensor]:
         return {"hidden": torch.zeros(1, D), "cell": torch.zeros(1, D)}
 
-    def segment(self, tokens: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        carried = tuple(state[name].transpose(0, 1) for name in ("hidden", "cell"))
-        rows, (hidden, cell) = self.rnn(self.embedding(tokens), carried)
-        return self.head(rows), {"hidden": hidden.transpose(0, 1), "cell": cell.transpose(0, 1)}
+    def step(self, token: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        carried = state["hidden"].transpose(0, 1), state["cell"].transpose(0, 1)
+        rows, (hidden, cell) = self.rnn(self.embedding(token.unsqueeze(1)), carried)
+        return self.head(rows.squeeze(1)), {"hidden": hidden.transpose(0, 1), "cell": cell.transpose(0, 1)}
+
+
+def exported(model: RecurrentModel, folder: Path) -> Path:
+    xlexport.export_module(model, folder, n_token=256, tokenizer="bytes", segment_len=16, verify_segments=4, threads=1)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def scanned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("scanned") / "bundle"
-    xlexport.export_module(Gated(), folder, n_token=256, tokenizer="bytes", segment_len=16, verify_segments=4)
-    return folder
+    return exported(Gated(), tmp_path_factory.mktemp("scanned") / "bundle")
 
 
 def options(dtype: str) -> QuantizeOptions:
@@ -89,13 +93,22 @@ def test_weights_within_a_scan(dtype: str, product: str, near: float, scanned: P
     assert (report.products, report.kept) == (4, {})
     ids = random_ids(90, seed=3, vocab_size=256)
     difference = np.abs(log_probs(load(folder, threads=1), ids) - log_probs(load(scanned, threads=1), ids)).max()
-    print(dtype, difference, report.weights_bytes, report.float32_weights_bytes)
     assert 0 < difference < near
     for purpose in ("score", "generate", "detail"):
         fused = operators(folder / f"{purpose}.onnx", tmp_path)
-        print(fused)
         assert {"Scan", product} <= fused and not fused & {"MatMul", "Gemm", "FusedGemm", "DequantizeLinear"}
-    assert report.weights_bytes < 256 * D * 4 + 0.6 * (report.float32_weights_bytes - 256 * D * 4)
+    for path in folder.glob("*.onnx"):  # in JavaScript, ONNX Runtime reads no other file for tensors of a body
+        (body,) = ir.load(path).graph.subgraphs()
+        assert not any(isinstance(value.const_value, ir.ExternalTensor) for value in body.initializers.values())
+    scanned_weights = report.float32_weights_bytes - 256 * D * 4  # without the embedding, which stays
+    assert report.weights_bytes < 256 * D * 4 + 3 * 0.3 * scanned_weights  # copies of three graphs
+
+
+def test_files_hold_nothing_of_this_machine_and_share_weights(scanned: Path) -> None:
+    for path in scanned.glob("*.onnx"):
+        assert not re.search(rb"\.py\b|site-packages|stack_trace", path.read_bytes())  # notes of torch's exporter
+        (body,) = ir.load(path).graph.subgraphs()
+        assert not body.initializers and not any(node.op_type == "Constant" for node in body)
 
 
 def test_float16_ends_at_a_scan(scanned: Path, tmp_path: Path) -> None:
@@ -103,3 +116,12 @@ def test_float16_ends_at_a_scan(scanned: Path, tmp_path: Path) -> None:
         QuantizationError, match=r"no weight matrices that can be float16; .*head: float16 ends at a scan"
     ):
         quantize(scanned, tmp_path / "half", options("float16"))
+
+
+def test_report_names_weights_of_lstm(tmp_path: Path) -> None:
+    layered = exported(Layered(), tmp_path / "bundle")
+    report = quantize(layered, tmp_path / "small", options("weight-int8"))
+    why = "the operator LSTM takes no integers"
+    assert report.products == 3 and report.kept == {f"cell.model.rnn.{name}_0": why for name in ("weight", "recurrent")}
+    with pytest.raises(QuantizationError, match=f"that can be float16; .*recurrent_0: {why}; .*float16 ends at a scan"):
+        quantize(layered, tmp_path / "half", options("float16"))

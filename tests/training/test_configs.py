@@ -10,6 +10,7 @@ import torch
 from xltraining.config_fields import PlainFields
 from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.errors import ConfigError
+from xltraining.recurrent import LSTMConfig, MambaConfig
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.training_config import TrainingConfig
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
@@ -36,6 +37,13 @@ def test_to_dict_and_back(config: PlainFields) -> None:
 @pytest.mark.parametrize(
     ("kind", "values", "problems"),
     [
+        (LSTMConfig, {"n_token": 1 << 20, "d_model": 1 << 30}, ["n_token × d_model", "4 × d_model²"]),
+        (
+            MambaConfig,
+            {"n_layer": 1001, "d_conv": 1, "dt_rank": 0},
+            ["n_layer must be", "d_conv must be", "dt_rank must"],
+        ),
+        (MambaConfig, {"d_model": 1 << 28}, ["columns × expand × d_model must be at most 281,474,976,710,656, found"]),
         (XL, {"n_layer": 0, "d_model": 7, "mem_len": -1, "dropout": 1.0}, ["n_layer", "d_model", "mem_len", "dropout"]),
         (XL, {"n_head": 2.0, "n_token": True}, ["n_head must be an integer, found 2.0", "n_token must be an integer"]),
         (XL, {"clamp_len": "none", "same_length": 1}, ["clamp_len must be an integer", "same_length must be true or"]),

@@ -40,6 +40,7 @@ class Architecture(ABC):
         evaluation_options: settings that users of a bundle may choose, in addition to `segment_len` and `mem_len`.
         conversion_options: choices of a conversion, in addition to these settings.
         converted_fields: fields of the configuration that a conversion may change.
+        further_lengths: lengths of segments that a conversion compares in addition to the bundle's own.
     """
 
     name: ClassVar[str]
@@ -49,6 +50,7 @@ class Architecture(ABC):
     evaluation_options: ClassVar[Sequence[Option]] = ()
     conversion_options: ClassVar[Sequence[Option]] = ()
     converted_fields: ClassVar[Sequence[str]] = ()
+    further_lengths: ClassVar[Sequence[int]] = ()
 
     # Conversion
 

@@ -47,8 +47,8 @@ class SourceCheckpoint:
         architecture: its name in `xltraining.architectures`.
         format: name of the format that read it.
         config: hyper-parameters as plain values, under the field's names.
-        tokenizer: `bytes`, `none` (token ids only), the checkpoint's vocabulary, its file for a tokenizer library or the
-            path of that file, or None if the checkpoint does not say.
+        tokenizer: `bytes`, `none` (token ids only), the checkpoint's vocabulary, its file for a tokenizer library,
+            the path of that file, or None if the checkpoint does not say.
         files: the files that were read, with their SHA-256 and size at that time, for the bundle's provenance.
         build_model: makes the eager model, float32, in evaluation mode.
         notes: a sentence for each choice that was made for the user, and for each part of the source that a bundle

@@ -61,13 +61,13 @@ def _trace(step: Step) -> ir.Model:
             custom_translation_table=translations(),
             verbose=False,
         )
-    assert program is not None
-    model = program.model
-    for value, tensor in zip(model.graph.inputs, step.inputs, strict=True):
-        value.name = tensor.name
-    for value, name in zip(model.graph.outputs, traced_outputs(step), strict=True):
-        value.name = f"made.{name}"  # an input, or an output of another form, may have the final name
-    _check_traced(model, step)
+        assert program is not None
+        model = program.model
+        for value, tensor in zip(model.graph.inputs, step.inputs, strict=True):
+            value.name = tensor.name
+        for value, name in zip(model.graph.outputs, traced_outputs(step), strict=True):
+            value.name = f"made.{name}"  # an input, or an output of another form, may have the final name
+        _check_traced(model, step)
     _name_weights(model, step)
     return model
 

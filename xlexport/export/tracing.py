@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -44,15 +45,17 @@ def tracing(what: str, hint: str, explain: Callable[[BaseException], tuple[str, 
     Args:
         explain: returns a message and a hint for an exception, if more can be said about it.
     """
-    with quiet():
-        try:
+    try:
+        with quiet():
             yield
-        except Exception as error:
-            if _is_interrupt(error):
-                raise KeyboardInterrupt from error
-            if explain is not None:
-                raise ExportError(*explain(error)) from error
-            raise ExportError(f"torch {torch.__version__} could not {what} ({first_line(error)}).", hint) from error
+    except Exception as error:
+        if _is_interrupt(error):
+            raise KeyboardInterrupt from error
+        if explain is not None:
+            raise ExportError(*explain(error)) from error
+        if isinstance(error, ExportError):
+            raise
+        raise ExportError(f"torch {torch.__version__} could not {what} ({first_line(error)}).", hint) from error
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
@@ -64,15 +67,11 @@ def _is_interrupt(error: BaseException | None) -> bool:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep notes on axis names, attribute types, absent packages and deprecations off the user's terminal."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    """Keep what torch logs, warns of and prints off the user's terminal; errors say what matters."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(disabled)

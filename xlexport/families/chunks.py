@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 __all__ = ["chunk_sizes"]
@@ -14,12 +16,12 @@ def chunk_sizes(S: int, most: int) -> tuple[int, int]:
     in dozens of ways, and it refuses a graph if any answer depends on S. It also treats axes of size one differently:
     it may take both for larger, as what is computed does not depend on that.
     """
-    if not torch.compiler.is_exporting():
-        T = min(S, most)
-        return -(-S // T), T
+    if most == 1 or not torch.compiler.is_exporting():
+        return -(-S // min(S, most)), min(S, most)
     length = torch.scalar_tensor(S, dtype=torch.int64)
     tokens = length.clamp(max=most)
-    T, chunks = int(tokens.item()), int(((length + tokens - 1) // tokens).item())
+    T: Any = tokens.item()  # `int` would ask for the number
+    chunks: Any = ((length + tokens - 1) // tokens).item()
     torch._check(T > 1)
     torch._check(chunks > 1)
     torch._check(chunks * T >= S)

@@ -77,7 +77,9 @@ class _MambaMixer(Mixer):
         self.A_log, self.D = nn.Parameter(torch.zeros(D, N)), nn.Parameter(torch.zeros(D))
         self.out_proj = nn.Linear(D, sizes.d_model, bias=sizes.bias)
 
-    def forward(self, x: Tensor, conv: Tensor, ssm: Tensor, one_token: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, conv: Tensor, ssm: Tensor, chunks: tuple[int, int] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         inputs, gate = self.in_proj(x).chunk(2, dim=2)  # (B, S, D) each
         u, conv = convolution(self.conv1d, inputs, conv)
         u = u.transpose(0, 1).contiguous()  # (S, B, D): the recurrence reads token by token
@@ -94,7 +96,7 @@ class _MambaMixer(Mixer):
             return (h,), C @ h  # (B, 1, D)
 
         rows = dt.unsqueeze(2), (dt * u).unsqueeze(2), B.unsqueeze(3), C.unsqueeze(2)
-        if one_token:
+        if chunks is None:
             (ssm,), y = advance((ssm,), tuple(row.squeeze(0) for row in rows))
         else:
             (ssm,), y = scan(advance, (ssm,), rows)

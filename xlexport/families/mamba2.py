@@ -11,13 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xlexport.families.chunks import chunk_sizes
 from xlexport.families.config_values import ConfigValues
 from xlexport.families.state_space import Mixer, StateSpaceModel, StateSpaceSizes, common_sizes, convolution
 
 __all__ = ["Mamba2", "Mamba2Sizes"]
 
-CHUNK = 64  # tokens whose outputs are products of matrices
 DEFAULTS = {"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "state_size": 128}  # of transformers
 HEADS = "num_heads × head_dim"
 
@@ -29,12 +27,13 @@ class Mamba2Sizes(StateSpaceSizes):
     Attributes:
         n_head: heads; each has d_inner / n_head inputs, and one decay for all of its states.
         n_group: groups of heads that share B and C.
-        dt_limits: the smallest and the largest step size; None: any.
+        dt_least, dt_most: the smallest and the largest step size; None: no limit.
     """
 
     n_head: int
     n_group: int
-    dt_limits: tuple[float, float | None]
+    dt_least: float
+    dt_most: float | None
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> Mamba2Sizes:
@@ -54,11 +53,13 @@ class Mamba2Sizes(StateSpaceSizes):
         if not values.problems and heads % groups:
             values.problems.append(f"num_heads is {heads:,}, expected a multiple of n_groups {groups:,}")
         values.finish()
-        return cls(**common, n_head=heads, n_group=groups, dt_limits=(low, None if high == math.inf else high))
+        return cls(**common, n_head=heads, n_group=groups, dt_least=low, dt_most=None if high == math.inf else high)
 
 
 class Mamba2(StateSpaceModel):
     """Mamba-2. Its state has the inputs `conv` (L, K - 1, C) and `ssm` (L, n_head, d_state, d_inner / n_head)."""
+
+    chunk = 64
 
     def __init__(self, sizes: Mamba2Sizes) -> None:
         super().__init__(sizes, lambda: _Mamba2Mixer(sizes))
@@ -75,7 +76,7 @@ class _Mamba2Mixer(Mixer):
         D, N, K, H, G = sizes.d_inner, sizes.d_state, sizes.d_conv, sizes.n_head, sizes.n_group
         C = D + 2 * G * N
         self.shapes = (K - 1, C), (H, N, D // H)
-        self.groups, self.limits = (G, H // G), sizes.dt_limits
+        self.groups, self.limits = (G, H // G), (sizes.dt_least, sizes.dt_most)
         self.in_parts, self.conv_parts = (D, C, H), (D, G * N, G * N)
         self.in_proj = nn.Linear(sizes.d_model, sum(self.in_parts), bias=sizes.bias)
         self.conv1d = nn.Conv1d(C, C, K, groups=C, bias=sizes.conv_bias)
@@ -83,7 +84,9 @@ class _Mamba2Mixer(Mixer):
         self.norm = nn.RMSNorm(D, eps=sizes.norm_epsilon)
         self.out_proj = nn.Linear(D, sizes.d_model, bias=sizes.bias)
 
-    def forward(self, x: Tensor, conv: Tensor, ssm: Tensor, one_token: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, conv: Tensor, ssm: Tensor, chunks: tuple[int, int] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         Q, S, _ = x.shape  # Q rows of the batch
         (G, R), (H, N, P) = self.groups, self.shapes[1]  # R heads in each group
         gate, inputs, dt = self.in_proj(x).split(self.in_parts, dim=2)
@@ -92,10 +95,10 @@ class _Mamba2Mixer(Mixer):
         dt = F.softplus(dt + self.dt_bias).clamp(*self.limits).view(Q, S, G, R)
         decay = dt * -self.A_log.exp().view(G, R)  # logarithms (Q, S, G, R)
         u, B, C = u.view(Q, S, G, R, P), B.view(Q, S, G, N), C.view(Q, S, G, N)
-        recurrence = _one_token if one_token else _chunked
-        y, ssm = recurrence(u * dt.unsqueeze(4), B, C, decay, ssm.view(Q, G, R, N, P))
+        x, h = u * dt.unsqueeze(4), ssm.view(Q, G, R, N, P)
+        y, h = _one_token(x, B, C, decay, h) if chunks is None else _chunked(x, B, C, decay, h, chunks)
         y = (y + u * self.D.view(G, R, 1)).reshape(Q, S, H * P)
-        return self.out_proj(self.norm(y * F.silu(gate))), conv, ssm.reshape(Q, H, N, P)
+        return self.out_proj(self.norm(y * F.silu(gate))), conv, h.reshape(Q, H, N, P)
 
 
 def _one_token(x: Tensor, B: Tensor, C: Tensor, decay: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,7 +107,9 @@ def _one_token(x: Tensor, B: Tensor, C: Tensor, decay: Tensor, h: Tensor) -> tup
     return (C[:, 0, :, None, None] @ h).squeeze(3).unsqueeze(1), h
 
 
-def _chunked(x: Tensor, B: Tensor, C: Tensor, decay: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+def _chunked(
+    x: Tensor, B: Tensor, C: Tensor, decay: Tensor, h: Tensor, sizes: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
     """Run the recurrence h_t = exp(decay_t) h_{t-1} + B_t x_t, y_t = C_t h_t over a segment.
 
     Within a chunk, outputs are those of an attention whose scores decay; from chunk to chunk, states are carried
@@ -115,12 +120,13 @@ def _chunked(x: Tensor, B: Tensor, C: Tensor, decay: Tensor, h: Tensor) -> tuple
         B, C: (Q, S, G, N).
         decay: logarithms (Q, S, G, R), at most 0.
         h: the state (Q, G, R, N, P).
+        sizes: the number of chunks, and the tokens of each.
 
     Returns:
         The outputs (Q, S, G, R, P), and the state after the segment.
     """
     Q, S, G, R, P = x.shape
-    chunks, T = chunk_sizes(S, CHUNK)
+    chunks, T = sizes
     missing = chunks * T - S  # tokens at the end that neither decay nor add
 
     def cut(values: Tensor) -> Tensor:
@@ -137,7 +143,7 @@ def _chunked(x: Tensor, B: Tensor, C: Tensor, decay: Tensor, h: Tensor) -> tuple
     states = states.unflatten(4, h.shape[3:])  # (Q, G, R, chunks + 1, N, P)
     y = (C @ B.transpose(4, 5) * between) @ x + since_start.exp().unsqueeze(5) * (C @ states[:, :, :, :-1])
     y = y.movedim((3, 4), (1, 2)).reshape(Q, chunks * T, G, R, P)
-    return y[:, :S], states[:, :, :, -1]
+    return y.narrow(1, 0, S), states[:, :, :, -1]
 
 
 def _decays(decay: Tensor) -> Tensor:

@@ -96,13 +96,13 @@ class RWKV4(nn.Module):
 
     def segment(self, tokens: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Read tokens (B, S); return logits (B, S, n_token) and the next state."""
-        x, state = self.rwkv(tokens, state, _all_tokens)
-        return self.head(x), state
+        x, after = self.rwkv(tokens, state, _all_tokens)
+        return self.head(x), after
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Read a token of each row (B,); return logits (B, n_token) and the next state."""
-        x, state = self.rwkv(token.unsqueeze(1), state, _one_token)
-        return self.head(x.squeeze(1)), state
+        x, after = self.rwkv(token.unsqueeze(1), state, _one_token)
+        return self.head(x.squeeze(1)), after
 
 
 class _Backbone(nn.Module):

@@ -85,8 +85,8 @@ class RWKV7(nn.Module):
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Read a token of each row (B,); return logits (B, n_token) and the next state."""
-        logits, state = self._read(token.unsqueeze(1), state, _one_token)
-        return logits.squeeze(1), state
+        logits, after = self._read(token.unsqueeze(1), state, _one_token)
+        return logits.squeeze(1), after
 
     def _read(self, tokens: Tensor, state: State, recurrence: Recurrence) -> tuple[Tensor, dict[str, Tensor]]:
         x = self.blocks[0].ln0(self.emb(tokens))  # (B, S, D)
@@ -95,8 +95,8 @@ class RWKV7(nn.Module):
             layer = {name: value[:, index] for name, value in state.items()}
             x, layer, first_value = block(x, layer, first_value, recurrence)
             layers.append(layer)
-        state = {name: torch.stack([layer[name] for layer in layers], dim=1) for name in state}
-        return self.head(self.ln_out(x)), state
+        after = {name: torch.stack([layer[name] for layer in layers], dim=1) for name in state}
+        return self.head(self.ln_out(x)), after
 
 
 class _Block(nn.Module):
@@ -128,17 +128,24 @@ class _TimeMix(nn.Module):
 
     def __init__(self, sizes: RWKV7Sizes, is_first: bool) -> None:
         super().__init__()
-        D, self.n_head = sizes.d_model, sizes.n_head
-        ranks = {"w": sizes.rank_w, "a": sizes.rank_a, "g": sizes.rank_g} | ({} if is_first else {"v": sizes.rank_v})
-        vectors = [*(f"x_{name}" for name in "rwkvag"), *(f"{name}0" for name in ranks if name != "g"), "k_k", "k_a"]
-        shapes: dict[str, tuple[int, ...]] = {name: (1, 1, D) for name in vectors}
-        for name, rank in ranks.items():
-            shapes |= {f"{name}1": (D, rank), f"{name}2": (rank, D)}
-        shapes["r_k"] = (self.n_head, D // self.n_head)
-        for name, shape in shapes.items():
-            self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
-        for name in ("receptance", "key", "value", "output"):
-            self.add_module(name, nn.Linear(D, D, bias=False))
+        D, H = sizes.d_model, sizes.n_head
+
+        def vector() -> nn.Parameter:
+            return nn.Parameter(torch.zeros(1, 1, D))
+
+        def low_rank(rank: int) -> tuple[nn.Parameter, nn.Parameter]:
+            return nn.Parameter(torch.zeros(D, rank)), nn.Parameter(torch.zeros(rank, D))
+
+        self.n_head = H
+        self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g = (vector() for _ in range(6))
+        self.w0, (self.w1, self.w2) = vector(), low_rank(sizes.rank_w)
+        self.a0, (self.a1, self.a2) = vector(), low_rank(sizes.rank_a)
+        if not is_first:
+            self.v0, (self.v1, self.v2) = vector(), low_rank(sizes.rank_v)
+        self.g1, self.g2 = low_rank(sizes.rank_g)
+        self.k_k, self.k_a, self.r_k = vector(), vector(), nn.Parameter(torch.zeros(H, D // H))
+        self.receptance, self.key = nn.Linear(D, D, bias=False), nn.Linear(D, D, bias=False)
+        self.value, self.output = nn.Linear(D, D, bias=False), nn.Linear(D, D, bias=False)
         self.ln_x = nn.GroupNorm(1, D)  # holds weight and bias
 
     def forward(
@@ -147,7 +154,8 @@ class _TimeMix(nn.Module):
         B, S, D = x.shape
         heads = B, S, self.n_head, D // self.n_head
         change = token_shift(x, last) - x
-        xr, xw, xk, xv, xa, xg = (x + change * getattr(self, f"x_{name}") for name in "rwkvag")
+        mixes = self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g
+        xr, xw, xk, xv, xa, xg = (x + change * mix for mix in mixes)
         k, v = self.key(xk), self.value(xv)
         log_decay = -FASTEST * torch.sigmoid(self.w0 + torch.tanh(xw @ self.w1) @ self.w2)
         rate = torch.sigmoid(self.a0 + xa @ self.a1 @ self.a2)

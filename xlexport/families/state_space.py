@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from xlexport.families.chunks import chunk_sizes
 from xlexport.families.config_values import ConfigValues
 
 __all__ = ["Mixer", "StateSpaceModel", "StateSpaceSizes", "common_sizes", "convolution"]
@@ -74,10 +75,10 @@ def common_sizes(values: ConfigValues, defaults: Mapping[str, int], tied: bool) 
 
 
 class Mixer(nn.Module):
-    """What mixes the tokens of a layer: `mixer(x, conv, ssm, one_token)`.
+    """What mixes the tokens of a layer: `mixer(x, conv, ssm, chunks)`.
 
-    It maps inputs x (B, S, d_model) and the layer's state to outputs of the same shape and the next state. If
-    `one_token`, S is 1, and it computes the recurrence as the paper writes it.
+    It maps inputs x (B, S, d_model) and the layer's state to outputs of the same shape and the next state. `chunks` are
+    the results of `chunk_sizes`; without them, S is 1, and it computes the recurrence as the paper writes it.
 
     Attributes:
         shapes: of the layer's state: the inputs that the convolution reads again, and the recurrence's state.
@@ -87,7 +88,13 @@ class Mixer(nn.Module):
 
 
 class StateSpaceModel(nn.Module):
-    """A language model that satisfies `RecurrentModel`: layers of x + mixer(norm(x))."""
+    """A language model that satisfies `RecurrentModel`: layers of x + mixer(norm(x)).
+
+    Attributes:
+        chunk: the most tokens whose outputs a mixer computes together.
+    """
+
+    chunk: ClassVar[int] = 1
 
     def __init__(self, sizes: StateSpaceSizes, mixer: Callable[[], Mixer]) -> None:
         super().__init__()
@@ -105,13 +112,13 @@ class StateSpaceModel(nn.Module):
 
     def segment(self, tokens: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Read tokens (B, S); return logits (B, S, n_token) and the next state."""
-        x, state = self.backbone(tokens, state, one_token=False)
-        return self.lm_head(x), state
+        x, after = self.backbone(tokens, state, chunk_sizes(tokens.shape[1], self.chunk))
+        return self.lm_head(x), after
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Read a token of each row (B,); return logits (B, n_token) and the next state."""
-        x, state = self.backbone(token.unsqueeze(1), state, one_token=True)
-        return self.lm_head(x.squeeze(1)), state
+        x, after = self.backbone(token.unsqueeze(1), state, None)
+        return self.lm_head(x.squeeze(1)), after
 
 
 class _Backbone(nn.Module):
@@ -121,11 +128,11 @@ class _Backbone(nn.Module):
         self.layers: Any = nn.ModuleList(_Block(sizes, mixer()) for _ in range(sizes.n_layer))
         self.norm_f = nn.RMSNorm(sizes.d_model, eps=sizes.norm_epsilon)
 
-    def forward(self, tokens: Tensor, state: State, one_token: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, tokens: Tensor, state: State, chunks: tuple[int, int] | None) -> tuple[Tensor, dict[str, Tensor]]:
         x = self.embeddings(tokens)  # (B, S, d_model)
         convs, ssms = [], []
         for index, layer in enumerate(self.layers):
-            mixed, conv, ssm = layer.mixer(layer.norm(x), state["conv"][:, index], state["ssm"][:, index], one_token)
+            mixed, conv, ssm = layer.mixer(layer.norm(x), state["conv"][:, index], state["ssm"][:, index], chunks)
             x = x + mixed
             convs.append(conv)
             ssms.append(ssm)
@@ -155,7 +162,7 @@ def convolution(layer: nn.Conv1d, inputs: Tensor, before: Tensor) -> tuple[Tenso
     S, last = inputs.shape[1], before.shape[1]
     rows = torch.cat([before, inputs], dim=1)  # (B, K - 1 + S, C)
     weights = layer.weight.squeeze(1).unbind(dim=1)  # K of (C,)
-    total = sum(rows[:, k : k + S] * weight for k, weight in enumerate(weights))
-    if layer.bias is not None:
-        total = total + layer.bias
+    total = torch.zeros_like(weights[0]) if layer.bias is None else layer.bias
+    for k, weight in enumerate(weights):
+        total = total + rows[:, k : k + S] * weight
     return F.silu(total), rows[:, -last:]

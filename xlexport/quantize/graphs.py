@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from xlexport.quantize.int8_rings import RINGS, rounded_inputs, rounded_memory, 
 from xlexport.quantize.matmuls import WeightStore, find_products, unquantized_weights
 from xlruntime.bundle import POSITIONS, Bundle, Graph
 
-__all__ = ["PRECISIONS", "Precision", "product_names", "unquantized_names", "write_graphs"]
+__all__ = ["PRECISIONS", "Precision", "product_names", "unquantized_names", "weights_bytes", "write_graphs"]
 
 Rewrite = Callable[[ir.Model, frozenset[str], WeightStore], None]
 
@@ -86,6 +86,13 @@ def unquantized_names(folder: Path, bundle: Bundle, precision: Precision) -> dic
                 scanned = [product.name for product in find_products(model) if product.is_scanned]
                 names |= dict.fromkeys(scanned, "float16 ends at a scan")
     return names
+
+
+def weights_bytes(folder: Path, bundle: Bundle) -> int:
+    """Return the size of the weights file, and of the weights that the graphs' files hold for scans."""
+    inner = (graph for each in bundle.graphs.values() for graph in ir.load(folder / each.file).graph.subgraphs())
+    held = (value.const_value for graph in inner for value in graph.initializers.values())
+    return (folder / WEIGHTS_FILE).stat().st_size + sum(tensor.nbytes for tensor in held if tensor is not None)
 
 
 def write_graphs(
@@ -158,10 +165,13 @@ def _set_opset(model: ir.Model, opset: int) -> None:
 
 
 def _write(models: Mapping[str, ir.Model], files: Mapping[str, str], folder: Path) -> None:
-    """Save graphs over one weights file that holds each tensor once."""
+    """Save graphs over one weights file that holds each tensor once, except those of scans' bodies.
+
+    These stay in each graph's file: ONNX Runtime for JavaScript reads no other file for them.
+    """
     tensors: dict[str, ir.TensorProtocol] = {}
     for model in models.values():
-        for name, value in _initializers(model):
+        for name, value in model.graph.initializers.items():
             tensor = value.const_value
             assert tensor is not None
             if tensor.nbytes > SMALL_TENSOR_BYTES and not _same(tensors.setdefault(name, tensor), tensor):
@@ -174,15 +184,9 @@ def _write(models: Mapping[str, ir.Model], files: Mapping[str, str], folder: Pat
         external = ir.external_data.convert_tensors_to_external(ordered, folder, WEIGHTS_FILE)
     references = dict(zip((str(tensor.name) for tensor in ordered), external, strict=True))
     for purpose, model in models.items():
-        for name, value in _initializers(model):
+        for name, value in model.graph.initializers.items():
             value.const_value = references.get(name, value.const_value)
         ir.save(model, folder / files[purpose])
-
-
-def _initializers(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
-    """Yield the name and value of each initializer, including those of scans' bodies."""
-    for graph in (model.graph, *model.graph.subgraphs()):
-        yield from graph.initializers.items()
 
 
 def _same(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:

@@ -31,7 +31,14 @@ from xlexport.quantize.gate import (
     log_probs,
     products_to_keep,
 )
-from xlexport.quantize.graphs import PRECISIONS, Precision, product_names, unquantized_names, write_graphs
+from xlexport.quantize.graphs import (
+    PRECISIONS,
+    Precision,
+    product_names,
+    unquantized_names,
+    weights_bytes,
+    write_graphs,
+)
 from xlexport.quantize.int8_rings import RINGS, ring_problem
 from xlexport.quantize.report import QuantizationReport, quantized_readme
 from xlruntime import __version__
@@ -181,7 +188,7 @@ def quantize_into(
         max_delta_bits=options.max_delta_bits,
         **dataclasses.asdict(difference),
         text=text.files,
-        weights_bytes=(folder / WEIGHTS_FILE).stat().st_size,
+        weights_bytes=weights_bytes(folder, bundle),
         float32_weights_bytes=(exact.folder / WEIGHTS_FILE).stat().st_size,
         float32_fingerprint=exact.bundle.fingerprint,
         version=__version__,

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xltraining.language_model import LanguageModel
-from xltraining.recurrent.config import LSTMConfig, MambaConfig
+from xltraining.recurrent.config import LSTMConfig, MambaConfig, RecurrentConfig
 from xltraining.recurrent.selective_scan import selective_scan
 
 __all__ = ["LSTM", "Mamba", "MambaBlock", "RecurrentLanguageModel", "State"]
@@ -30,9 +30,9 @@ class RecurrentLanguageModel(LanguageModel):
 
     INIT_RANGE: ClassVar[float]
     """Largest of the first embeddings and output weights."""
-    config: LSTMConfig | MambaConfig
+    config: RecurrentConfig
 
-    def __init__(self, config: LSTMConfig | MambaConfig) -> None:
+    def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.config = config
         self.word_emb = nn.Embedding(config.n_token, config.d_model)
@@ -58,17 +58,13 @@ class RecurrentLanguageModel(LanguageModel):
     def forward(self, tokens: Tensor, memory: State | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Run one segment: see `LanguageModel`. The memory is float32 also under autocast."""
         state = self.first_memory(len(tokens)) if memory is None else memory
-        hidden, new = self._run(tokens, state)
-        return hidden, {name: value.detach().to(state[name].dtype) for name, value in new.items()}
+        hidden, new = self.read(self.dropout(self.word_emb(tokens)), state)
+        return self.dropout(hidden), {name: value.detach().to(state[name].dtype) for name, value in new.items()}
 
     def segment(self, tokens: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits (B,S,V) of tokens (B,S) int64 and the next state, as exporters of recurrent models ask."""
-        hidden, new = self._run(tokens, state)
+        hidden, new = self(tokens, state)
         return self.head(hidden), new
-
-    def _run(self, tokens: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
-        hidden, new = self.read(self.dropout(self.word_emb(tokens)), state)
-        return self.dropout(hidden), new
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits (B,S,V) from hidden states (B,S,D)."""
@@ -80,7 +76,7 @@ class RecurrentLanguageModel(LanguageModel):
             self.head.weight = self.word_emb.weight
 
     @classmethod
-    def tied_names(cls, config: LSTMConfig | MambaConfig) -> dict[str, str]:
+    def tied_names(cls, config: RecurrentConfig) -> dict[str, str]:
         """Return the second name of the embeddings if the output layer uses them."""
         return {"head.weight": "word_emb.weight"} if config.tie_weight else {}
 
@@ -164,10 +160,7 @@ class Mamba(RecurrentLanguageModel):
         """Return the inputs of the convolutions (L,K-1,E), and the states of the recurrences (L,E,N)."""
         config, like = self.config, self.word_emb.weight
         L, E = config.n_layer, config.d_inner
-        return {
-            "conv": like.new_zeros(L, config.d_conv - 1, E),
-            "ssm": like.new_zeros(L, E, config.d_state),
-        }
+        return {"conv": like.new_zeros(L, config.d_conv - 1, E), "ssm": like.new_zeros(L, E, config.d_state)}
 
     def read(self, embedded: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Return normalised hidden states (B,S,D) and the next state."""

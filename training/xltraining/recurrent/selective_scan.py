@@ -1,21 +1,14 @@
-"""The selective state space of Mamba (Gu and Dao 2023, arXiv:2312.00752, algorithm 2), for a segment with a state.
+"""The selective state space of Mamba (Gu and Dao 2023, arXiv:2312.00752, algorithm 2), for a segment with a state."""
 
-Its recurrence h_t = a_t h_(t-1) + b_t is one of each number by itself. Training and evaluation compute it in chunks of
-about √S tokens: first all chunks together, token by token, then chunk after chunk. So 2 √S operations on large tensors
-replace S on small ones. `torch.export` gets a scan over the tokens, whose number may vary.
-"""
-
-import itertools
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["linear_recurrence", "selective_scan"]
+__all__ = ["selective_scan"]
 
-_CACHED = 1 << 18  # numbers of a tensor that stays in a processor's cache
+_CACHED = 1 << 20  # numbers of a tensor that stays in a processor's cache
 
 
 def selective_scan(dt: Tensor, x: Tensor, A: Tensor, B: Tensor, C: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,60 +31,31 @@ def selective_scan(dt: Tensor, x: Tensor, A: Tensor, B: Tensor, C: Tensor, first
         outputs, last = zip(*(selective_scan(dt, x, A, B, C, first) for dt, x, A, first in groups), strict=True)
         return torch.cat(outputs, dim=2), torch.cat(last, dim=1)
     decays = (dt.unsqueeze(-1) * A).exp()  # (B,S,E,N)
-    states = linear_recurrence(decays, (dt * x).unsqueeze(-1) * B.unsqueeze(2), first)
+    states = _recurrence(decays, (dt * x).unsqueeze(-1) * B.unsqueeze(2), first)
     return (states @ C.unsqueeze(-1)).squeeze(-1), states[:, -1]
 
 
-def linear_recurrence(decays: Tensor, inputs: Tensor, first: Tensor) -> Tensor:
-    """Return the states (B,S,…) after each token.
+def _recurrence(decays: Tensor, inputs: Tensor, first: Tensor) -> Tensor:
+    """Return all states (B,S,E,N) of h_t = decay_t h_(t-1) + input_t, in chunks of about √S tokens.
 
-    Args:
-        decays: a (B,S,…), of the type of `inputs`.
-        inputs: b (B,S,…).
-        first: the state (B,…) before the first token.
+    It runs through all chunks together, token by token, and then from chunk to chunk: 2 √S operations on large tensors
+    instead of S on small ones.
     """
-    states: Tensor = _LinearRecurrence.apply(decays, inputs, first)
-    return states
-
-
-class _LinearRecurrence(torch.autograd.Function):
-    """The chunked form, which keeps decays and states for its backward pass, and nothing else."""
-
-    @staticmethod
-    def forward(ctx: Any, decays: Tensor, inputs: Tensor, first: Tensor) -> Tensor:
-        """Return the states."""
-        states = _chunked(decays, inputs, first)
-        ctx.save_for_backward(decays, states, first)
-        return states
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the recurrence from the last token to the first: g_t = (gradient of h_t) + a_(t+1) g_(t+1)."""
-        decays, states, first = ctx.saved_tensors
-        later = torch.cat([decays[:, 1:], torch.zeros_like(decays[:, :1])], dim=1)
-        flow = _chunked(later, gradients[0], torch.zeros_like(first), backwards=True)
-        before = torch.cat([first.unsqueeze(1), states[:, :-1]], dim=1)
-        return flow * before, flow, flow[:, 0] * decays[:, 0]
-
-
-def _chunked(decays: Tensor, inputs: Tensor, first: Tensor, backwards: bool = False) -> Tensor:
-    """Return the states (B,S,…); `backwards` begins with the last token."""
-    B, S, *rest = inputs.shape
+    B, S, E, N = inputs.shape
     Q = math.isqrt(S - 1) + 1  # tokens of a chunk
-    C = -(-S // Q)  # chunks
-    padding = (0, 0) * len(rest) + (0, C * Q - S)
-    kept = F.pad(decays, padding, value=1.0).view(B, C, Q, *rest)  # becomes the product of decays since a chunk's start
-    states = F.pad(inputs, padding).view(B, C, Q, *rest)
-    if C * Q == S:  # there was no padding, which would have copied
-        kept, states = kept.clone(), states.clone()
-    places, chunks = (range(Q), range(C)) if not backwards else (range(Q)[::-1], range(C)[::-1])
-    for before, place in itertools.pairwise(places):
-        states[:, :, place].addcmul_(kept[:, :, place], states[:, :, before])
-        kept[:, :, place].mul_(kept[:, :, before])
-    for chunk in chunks:
-        states[:, chunk].addcmul_(kept[:, chunk], first.unsqueeze(1))
-        first = states[:, chunk, places[-1]]
-    return states.view(B, C * Q, *rest)[:, :S]
+    padding = (0, 0, 0, 0, 0, -S % Q)
+    within = F.pad(decays, padding, value=1.0).view(B, -1, Q, E, N).unbind(2)
+    added = F.pad(inputs, padding).view(B, -1, Q, E, N).unbind(2)
+    kept, states = [within[0]], [added[0]]  # products of decays, and states, since the start of a chunk
+    for decay, value in zip(within[1:], added[1:], strict=True):
+        kept.append(decay * kept[-1])
+        states.append(torch.addcmul(value, decay, states[-1]))
+    before = [first]  # of each chunk
+    for decay, value in zip(kept[-1].unbind(1), states[-1].unbind(1), strict=True):
+        before.append(torch.addcmul(value, decay, before[-1]))
+    carried = torch.stack(before[:-1], dim=1)  # (B,C,E,N)
+    every = [torch.addcmul(value, decay, carried) for decay, value in zip(kept, states, strict=True)]
+    return torch.stack(every, dim=2).flatten(1, 2)[:, :S]
 
 
 def _scanned(dt: Tensor, x: Tensor, A: Tensor, B: Tensor, C: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:

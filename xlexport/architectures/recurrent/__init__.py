@@ -20,6 +20,7 @@ class RecurrentArchitecture(Architecture):
 
     name = "recurrent"
     title = "recurrent model"
+    further_lengths = (1, 3, 513)  # torch may keep what code decided by the example's length: a branch, or chunks
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare the length of a segment; a state needs no settings."""

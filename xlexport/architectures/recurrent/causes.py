@@ -74,7 +74,7 @@ def _position(trial: Trial, token: Tensor) -> Cause | None:
         segments.append(log_probs)
     settled = difference_of(segments[-1], segments[-2]).max() <= trial.tolerance
     if bool(settled and difference_of(segments[-1][:, 1:], segments[-1][:, :1]).max() > trial.tolerance):
-        cause = "the result follows the position within the segment, which the state does not carry"
+        cause = "the result follows the position in the segment, which the state does not carry"
         return cause, "Count the tokens of the document in a state of int64, and add torch.arange to it."
     return None
 

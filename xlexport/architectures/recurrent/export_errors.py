@@ -1,4 +1,4 @@
-"""Explain errors of `torch.export` for a user's module in one line: the user's file and line, the cause, the remedy."""
+"""Explain errors of an export by the cause in the user's module, its file and line, and the remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import logging
 import re
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +17,27 @@ import torch
 from torch import Tensor, nn
 
 from xlexport.architectures.recurrent.eager import batched
-from xlexport.errors import ExportError
 from xlruntime.messages import first_line
 
-__all__ = ["check_export", "explain"]
+__all__ = ["explain", "silence"]
 
 ROWS, TOKENS = 3, 5  # of the example
-TORCH = str(Path(torch.__file__).parent)
 SIZES = "torch.fx.experimental.symbolic_shapes"  # the logger that notes each condition on a free size
 ONE_SIZE = re.compile(r"^eval (?!Eq\(s\d+, s\d+\))")  # a condition, other than that two batches are equal
+TORCH = str(Path(torch.__file__).parent)
 FIXED_SIZE = "the code fixes the size of a batch or of a segment"
 
-# A pattern of torch's message, the cause, and the remedy.
+# A pattern of torch's messages, the cause, and the remedy.
 CAUSES = (
     (
-        r"Constraints violated|invalid for input of size",
+        r"No ONNX function found for <OpOverload\(op='([\w.]+)'",
+        "ONNX has no operator for {}",
+        "Compute it with other operators, such as exp, cumsum, matmul and where.",
+    ),
+    (
+        r"specialized it to be a constant|generated guard \d+ <= ",
         FIXED_SIZE,
-        "Use no int() or range() of a size, and take sizes from tokens.shape. In place of a loop over the tokens, "
-        "use scan or cumsum, or define only step.",
+        "Use no int() or range() of a size, and no `if`. Use scan or cumsum for a loop, or define only step.",
     ),
     (
         "ata-dependent",
@@ -45,53 +48,31 @@ CAUSES = (
     ("__build_class__", "the method defines a class", "Define it at the top of the file."),
     ("mutation|side effect", "the code writes in place, or into self", "Compute a new tensor, and return it."),
     ("aliasing", "a scan returns a tensor twice, or its own input", "Return .clone() of it."),
-    (
-        r"No ONNX function found for <OpOverload\(op='([\w.]+)'",
-        "ONNX has no operator for {}",
-        "Compute it with other operators, such as exp, cumsum, matmul and where.",
-    ),
 )
-
-
-def check_export(model: Any) -> None:
-    """Export the module's method by `torch.export` alone, with free sizes of batch and segment.
-
-    The exporter to ONNX does not replace this: if `torch.export` refuses free sizes, it fixes them silently.
-
-    Raises:
-        ExportError: torch refuses the method; the message names the user's line, and the hint the remedy.
-    """
-    try:
-        _export(model)
-    except Exception as error:
-        raise ExportError(*explain(error, model)) from error
 
 
 def explain(error: BaseException, model: Any) -> tuple[str, str]:
     """Return message and hint for an error of `torch.export`, of Dynamo or of the exporter to ONNX.
 
-    The method is exported once more, because not every error keeps the user's line.
+    `torch.export` runs once more on the method alone, because the exporter to ONNX hides reasons and lines.
+
+    Args:
+        error: any exception of the export.
+        model: the `RecurrentModel` that was exported.
     """
-    files = _files(model)
-    errors, conditions = [*_chain(error)], _Conditions(files)
-    logger = logging.getLogger(SIZES)
-    level = logger.level
-    logger.addFilter(conditions)
-    logger.setLevel(logging.INFO)
-    try:
-        _export(model)
-    except Exception as again:
-        errors = [*_chain(again)]
-    finally:
-        logger.setLevel(level)
-        logger.removeFilter(conditions)
+    errors, files = [*_chain(error)], _files(model)
+    with _conditions(files) as conditions:
+        try:
+            _export(model)
+        except Exception as again:
+            errors += _chain(again)
     place, hint = _place(errors, files), "Use operators of torch on tensors only."
     cause = f"torch {torch.__version__} cannot export it ({first_line(errors[-1])})"
     text = "\n".join(map(str, errors))
     for pattern, why, remedy in CAUSES:
         if match := re.search(pattern, text):
+            place = next(iter(conditions), "") if why == FIXED_SIZE else place
             cause, hint = why.format(*match.groups()), remedy
-            place = conditions.place if why == FIXED_SIZE else place
             break
     return f"{place or type(model).__name__}: {cause}.", hint
 
@@ -108,31 +89,46 @@ class _Form(nn.Module):
         return logits, dict(new)
 
 
-def _export(model: Any) -> torch.export.ExportedProgram:
+def _export(model: Any) -> None:
     """Export `segment`, or `step` if there is no other, with free sizes of batch and segment."""
     form = "segment" if callable(getattr(model, "segment", None)) else "step"
     axes = {"batch": ROWS, "segment": TOKENS} if form == "segment" else {"batch": ROWS}
     free = {axis: torch.export.Dim(name, min=1, max=2**30) for axis, name in enumerate(axes)}
     tokens, state = torch.zeros([*axes.values()], dtype=torch.int64), batched(model.first_state(), ROWS)
     shapes = free, {name: {0: free[0]} for name in state}
-    with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
-        return torch.export.export(_Form(model, form), (tokens, state), dynamic_shapes=shapes)
+    with torch.no_grad(), silence():
+        torch.export.export(_Form(model, form), (tokens, state), dynamic_shapes=shapes)
 
 
-class _Conditions(logging.Filter):
-    """Note the first line of the user's code that fixes a size: torch logs each condition while that line runs."""
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Keep what `torch.export` prints and warns of off the user's terminal; errors say the same."""
+    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
+        yield
 
-    def __init__(self, files: set[str]) -> None:
-        super().__init__()
-        self.files, self.place = files, ""
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        if not self.place and ONE_SIZE.match(record.getMessage()):
-            self.place = _last(_within_torch(traceback.extract_stack()), self.files)
+@contextlib.contextmanager
+def _conditions(files: set[str]) -> Iterator[list[str]]:
+    """Collect the user's lines that set a condition on a size: torch logs each condition while that line runs."""
+    places: list[str] = []
+
+    def note(record: logging.LogRecord) -> bool:
+        if ONE_SIZE.match(record.getMessage()) and (place := _last(_within_torch(traceback.extract_stack()), files)):
+            places.append(place)
         return False
 
+    logger = logging.getLogger(SIZES)
+    level = logger.level
+    logger.addFilter(note)
+    logger.setLevel(logging.INFO)
+    try:
+        yield places
+    finally:
+        logger.setLevel(level)
+        logger.removeFilter(note)
 
-def _chain(error: BaseException | None) -> Iterable[BaseException]:
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and its causes, the outermost first."""
     while error is not None:
         yield error

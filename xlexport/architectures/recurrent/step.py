@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from xlexport.architectures.recurrent.eager import RecurrentEager, batched
-from xlexport.architectures.recurrent.export_errors import check_export, explain
+from xlexport.architectures.recurrent.export_errors import explain, silence
 from xlexport.architectures.step import carried_inputs, carried_outputs, traced_outputs
 from xlexport.architectures.step_module import TARGETS, TOKENS, TOP_K, StepModule, describe_softmax, purposes_of
 from xlexport.errors import ExportError
@@ -34,7 +34,6 @@ class RecurrentStep(StepModule):
         self.inputs = (TARGETS, TOKENS, *carried_inputs(self.memory))
         self.purposes = purposes_of(self.n_token, carried_outputs(self.memory))
         self.model: Any = replace_rnns(model.module.requires_grad_(False))
-        check_export(self.model)
         self.cell = _exported(self.model, self.first) if model.config.form == "step" else None
 
     def example(self) -> tuple[Tensor, ...]:
@@ -56,6 +55,8 @@ class RecurrentStep(StepModule):
         state = dict(zip(self.first, values, strict=True))
         logits, state = self._scan(tokens, state) if self.cell is not None else self.model.segment(tokens, state)
         B, S = tokens.shape
+        if type(logits.shape[1]) is int and type(S) is not int:
+            raise RuntimeError(f"the logits have {logits.shape[1]} tokens for any segment")
         logits = logits.reshape(B, S, self.n_token)
         log_probs = logits.log_softmax(dim=2)
         outputs = describe_softmax(log_probs, targets, self.n_token)
@@ -99,7 +100,11 @@ def _exported(model: Any, first: Mapping[str, Tensor]) -> nn.Module:
     """
     batch = {0: torch.export.Dim("batch", min=1, max=2**30)}
     example = (torch.zeros(TRACED_ROWS, dtype=torch.int64), [*batched(first, TRACED_ROWS).values()])
-    program = torch.export.export(_Cell(model, [*first]), example, dynamic_shapes=(batch, [batch] * len(first)))
+    try:
+        with silence():
+            program = torch.export.export(_Cell(model, [*first]), example, dynamic_shapes=(batch, [batch] * len(first)))
+    except Exception as error:
+        raise ExportError(*explain(error, model)) from error
     return program.module(check_guards=False)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from xlexport.architectures.recurrent.eager import batched
 from xlexport.errors import ExportError
@@ -25,23 +25,19 @@ class Trial:
     """Calls of a user's module, each checked against the rules of `RecurrentModel`."""
 
     def __init__(self, model: Any, n_token: int, tolerance: float) -> None:
-        """Check the interface before anything runs.
+        """Check the first state, before anything runs.
 
         Raises:
-            ExportError: a method is missing, or `first_state` does not return named tensors.
+            ExportError: `first_state` does not return named tensors of finite numbers.
         """
         self.model, self.n_token, self.tolerance = model, n_token, tolerance
         self.forms = [form for form in ("segment", "step") if callable(getattr(model, form, None))]
-        if not isinstance(model, nn.Module) or not self.forms or not callable(getattr(model, "first_state", None)):
-            hint = "Derive it from torch.nn.Module, and define first_state(), and segment or step."
-            raise ExportError(f"{type(model).__name__}: not a module with first_state, and segment or step.", hint)
         state = model.first_state()
         values = state.values() if isinstance(state, Mapping) else [None]
-        if not all(isinstance(value, Tensor) and _short(value) in DTYPES for value in values):
+        if not all(isinstance(value, Tensor) and _dtype(value) in DTYPES for value in values):
             problem = f"the result is not a mapping of names to tensors of {', '.join(DTYPES)}"
             raise self.error("first_state", problem, 'Return one row without the batch axis: {"h": torch.zeros(256)}.')
-        for name, value in state.items():
-            self._check_finite("first_state", f"{name!r} is", value)
+        self._check_finite("first_state", "", state)
 
     def error(self, method: str, problem: str, hint: str) -> ExportError:
         """Return the error that names the module's class and method."""
@@ -80,58 +76,56 @@ class Trial:
         """Call `segment` or `step`, and raise ExportError for the first rule that it breaks."""
         ids, inputs, copies = tokens.clone(), dict(state), {name: value.clone() for name, value in state.items()}
         try:
-            result = getattr(self.model, form)(ids, inputs)
+            logits, new = getattr(self.model, form)(ids, inputs)
+            size, names = (tuple(logits.shape), logits.dtype), set(new)
         except Exception as error:
             problem = f"tokens of shape {tuple(tokens.shape)} raise {type(error).__name__} ({first_line(error)})"
-            raise self.error(form, problem, "Read any number of rows and tokens, both at least 1.") from error
-        if [isinstance(part, Tensor | Mapping) for part in (result if isinstance(result, tuple) else [])] != [True] * 2:
-            raise self.error(form, f"the result is {type(result).__name__}", "Return (logits, new_state).")
-        logits, new = result
+            raise self.error(form, problem, "Return (logits, new_state) for any number of rows and tokens.") from error
         shape = (*tokens.shape, self.n_token)
-        if logits.shape != shape or logits.dtype != torch.float32:
-            problem = f"the logits are {tuple(logits.shape)} {_short(logits)}, expected {shape} float32"
+        if size != (shape, torch.float32):
+            problem = f"the logits are {tuple(logits.shape)} {_dtype(logits)}, expected {shape} float32"
             raise self.error(form, problem, "Return float32 logits of all n_token tokens for every token that is read.")
         written = [f"state[{name!r}]" for name, copy in copies.items() if not torch.equal(state[name], copy)]
         written += [f"state[{name!r}]" for name, value in inputs.items() if state.get(name) is not value]
         if written or not torch.equal(ids, tokens):
             problem = f"the method writes in place into its argument: {listed(written) or 'tokens'}"
             raise self.error(form, problem, 'Compute new tensors, and return a new mapping: {**state, "h": h}.')
-        self._check_finite(form, "the logits are", logits, start)
-        self._check_state(form, state, new)
+        if names != set(state):
+            problem = f"the new state has {sorted(names)}, expected {sorted(state)}"
+            raise self.error(form, problem, "Return every state of first_state, also one that does not change.")
+        self._check_sizes(form, state, new)
+        wrong = (~logits.isfinite()).reshape(len(tokens), -1, self.n_token).nonzero()[:, 1]  # the places of tokens
+        if len(wrong):
+            problem = f"the logits are not finite at token {start + int(wrong.min()):,}"
+            raise self.error(form, problem, "Bound what can overflow, and divide by no zero.")
+        self._check_finite(form, "new ", new)
         return logits.log_softmax(dim=-1), new
 
-    def _check_state(self, form: str, state: State, new: Mapping[str, Any]) -> None:
-        """Raise ExportError unless the new state has the names, shapes and dtypes of the old one."""
-        if set(new) != set(state):
-            problem = f"the new state has {sorted(new)}, expected {sorted(state)}"
-            raise self.error(form, problem, "Return every state of first_state, also one that does not change.")
-        for name, value in new.items():
-            old, hint = state[name], "Keep the dtype: a division makes integers float, and .half() loses digits."
+    def _check_sizes(self, form: str, state: State, new: State) -> None:
+        """Raise ExportError unless all states keep their shapes and dtypes."""
+        for name, old in state.items():
+            value, hint = new[name], "Keep the dtype: a division makes integers float, and .half() loses digits."
             if value.shape != old.shape:
                 hint = "Let first_state return one row, without the batch axis, in the shape that each call keeps."
             if value.numel() > old.numel():
                 hint = "A state must not grow: keep the newest rows of a cache, and count tokens in a state of int64."
             if (value.shape, value.dtype) != (old.shape, old.dtype):
-                sizes = f"{tuple(value.shape)} {_short(value)}, expected {tuple(old.shape)} {_short(old)}"
+                sizes = f"{tuple(value.shape)} {_dtype(value)}, expected {tuple(old.shape)} {_dtype(old)}"
                 raise self.error(form, f"the state {name!r} becomes {sizes}", hint)
-            self._check_finite(form, f"the new state {name!r} is", value)
 
-    def _check_finite(self, method: str, what: str, value: Tensor, start: int | None = None) -> None:
-        """Raise ExportError if a number is not finite; with `start`, `value` is the logits after so many tokens."""
-        wrong = ~value.isfinite()
-        if bool(wrong.any()):
-            place = ""
-            if start is not None:
-                by_token = wrong.reshape(len(wrong), -1, self.n_token).any(dim=2).any(dim=0)  # (S,)
-                place = f" at token {start + int(by_token.nonzero()[0]):,}"
-            hint = "Bound what can overflow, and use a large number such as -1e30 in place of -inf."
-            raise self.error(method, f"{what} not finite{place}", hint)
+    def _check_finite(self, method: str, which: str, state: State) -> None:
+        for name, value in state.items():
+            if not bool(value.isfinite().all()):
+                hint = "Bound what can overflow, and use a large number such as -1e30 in place of -inf."
+                raise self.error(method, f"the {which}state {name!r} is not finite", hint)
 
 
 def difference_of(value: Tensor, expected: Tensor) -> Tensor:
     """Return absolute differences, divided by the size of the expected number if that is above 1."""
-    return (value.double() - expected.double()).abs() / expected.double().abs().clamp(min=1)
+    dtype = torch.float32 if value.is_floating_point() else torch.float64
+    value, expected = value.to(dtype), expected.to(dtype)
+    return (value - expected).abs() / expected.abs().clamp(min=1)
 
 
-def _short(tensor: Tensor) -> str:
+def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.files import inside, read_json, read_tensors
+from xlexport.checkpoints.recurrent import recurrent_source
 from xlexport.checkpoints.safe_pickle import is_archive, summarize
 from xlexport.checkpoints.source import SourceCheckpoint, model_source
 from xlexport.errors import CheckpointError
@@ -17,7 +18,6 @@ from xlruntime.messages import one_line
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from xltraining.config_fields import ModelConfig
     from xltraining.data.tokenizer_file import TokenizerFile
     from xltraining.errors import XltrainingError
 
@@ -59,25 +59,19 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     tokenizer: str | Vocabulary | TokenizerFile | None = checkpoint.tokenizer
     if isinstance(tokenizer, TokenizerFile) and tokenizer.kind == "vocabulary":
         tokenizer = _vocabulary(tokenizer, path)
-    source = model_source(path, NAME, checkpoint, tokenizer=tokenizer, files=files)
-    is_recurrent = hasattr(model_class(checkpoint.config), "first_state")
-    return _recurrent(source, checkpoint.config) if is_recurrent else source
-
-
-def _recurrent(source: SourceCheckpoint, config: ModelConfig) -> SourceCheckpoint:
-    """Return the source of a model that satisfies `RecurrentModel`: its architecture is `recurrent`."""
-    from xlexport.checkpoints.recurrent import recurrent_source
-
+    source, own = model_source(path, NAME, checkpoint, tokenizer=tokenizer, files=files), checkpoint.config
+    if not hasattr(model_class(own), "first_state"):
+        return source
     return recurrent_source(
         source.build_model,
         NAME,
-        model=config.NAME,
-        n_token=config.n_token,
+        model=own.NAME,
+        n_token=own.n_token,
         parameters=source.parameters,
         sizes={name: size for name, size in source.config.items() if size is not None},
-        files=source.files,
-        segment_len=config.tgt_len,
-        tokenizer=source.tokenizer,
+        files=files,
+        segment_len=own.tgt_len,
+        tokenizer=tokenizer,
     )
 
 
