@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from xlexport.errors import ExportError
+from xlruntime.messages import first_line
 from xltraining.language_model import LanguageModel
 
 __all__ = ["RecurrentConfig", "RecurrentEager", "batched"]
@@ -62,8 +64,16 @@ class RecurrentEager(LanguageModel):
 
     def forward(self, tokens: Tensor, memory: Mapping[str, Tensor] | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Read tokens (B, S) after a state; return logits (B, S, n_token) and the next state."""
-        with _numbers_in_float64() if self.is_wide else contextlib.nullcontext():
-            return self._read(tokens, memory or self.first_memory(len(tokens)))
+        try:
+            with _numbers_in_float64() if self.is_wide else contextlib.nullcontext():
+                return self._read(tokens, memory or self.first_memory(len(tokens)))
+        except Exception as error:
+            if self.is_wide:  # it mixes types
+                raise
+            raise ExportError(
+                f"{type(self.module).__name__}.{self.config.form}: {type(error).__name__} ({first_line(error)}).",
+                hint="Let the module read any token, and documents without an end: no table of positions.",
+            ) from error
 
     def _read(self, tokens: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         if self.config.form == "segment":
