@@ -47,19 +47,19 @@ class Trial:
         """Return the first state of `rows` rows, in memory of its own."""
         return batched(self.model.first_state(), rows)
 
-    def read(self, tokens: Tensor, state: State, form: str | None = None, start: int = 0) -> Result:
-        """Read tokens (B, S) by `form`, by default in one segment if the module can; `start` tokens came before.
+    def read(self, tokens: Tensor, state: State, form: str | None = None, length: int | None = None) -> Result:
+        """Read tokens (B, S) by `form`, by default in one segment if the module can, or in segments of `length`.
 
         Raises:
             ExportError: the call breaks a rule.
         """
-        if (form or self.forms[0]) == "segment":
-            return self._call("segment", tokens, state, start)
-        log_probs = []
-        for index, token in enumerate(tokens.unbind(dim=1)):
-            row, state = self._call("step", token, state, start + index)
-            log_probs.append(row)
-        return torch.stack(log_probs, dim=1), state
+        form, log_probs = form or self.forms[0], []
+        step = 1 if form == "step" else length or tokens.shape[1]
+        for start in range(0, tokens.shape[1], step):
+            piece = tokens[:, start] if form == "step" else tokens[:, start : start + step]
+            logits, state = self._call(form, piece, state, start)
+            log_probs.append(logits.log_softmax(dim=-1).reshape(len(tokens), -1, self.n_token))
+        return torch.cat(log_probs, dim=1), state
 
     def difference(self, result: Result, expected: Result) -> str | None:
         """Return the first difference above the tolerance in words, or None."""
@@ -99,7 +99,7 @@ class Trial:
             problem = f"the logits are not finite at token {start + int(wrong.min()):,}"
             raise self.error(form, problem, "Bound what can overflow, and divide by no zero.")
         self._check_finite(form, "new ", new)
-        return logits.log_softmax(dim=-1), new
+        return logits, new
 
     def _check_sizes(self, form: str, state: State, new: State) -> None:
         """Raise ExportError unless all states keep their shapes and dtypes."""
