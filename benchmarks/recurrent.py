@@ -142,8 +142,7 @@ def llama_cpp(file: Path, threads: int, case: Segment) -> Ready:
 
     Its scores are compared token by token; in longer segments, it does not compute probabilities.
     """
-    import llama_cpp as api
-
+    api: Any = importlib.import_module("llama_cpp")
     logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)
 
     S = case.segment_len
