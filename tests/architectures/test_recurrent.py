@@ -61,8 +61,8 @@ class DecaySegment(Decay):
         weights = torch.where(places[:, None, None] >= places[:, None], self.decay**distance, 0.0)  # (S, S, D)
         hidden = torch.einsum("std,btd->bsd", weights, values)
         hidden = hidden + self.decay ** (places + 1)[:, None] * state["hidden"][:, None]
-        after = {"seen": state["seen"] + S, "hidden": hidden[:, -1], "odd": state["odd"] ^ (torch.full((1,), S) % 2 > 0)}
-        return self.head(hidden), after
+        odd = state["odd"] ^ (torch.full((1,), S) % 2 > 0)
+        return self.head(hidden), {"seen": state["seen"] + S, "hidden": hidden[:, -1], "odd": odd}
 
 
 class Parity(DecaySegment):
