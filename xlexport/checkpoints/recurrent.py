@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.source import SourceCheckpoint, digest_files
+from xlexport.checkpoints.files import inside
+from xlexport.checkpoints.source import SourceCheckpoint, digest_files, float_notes, require_finite
+from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping
 from xlexport.errors import ExportError
 from xlruntime.messages import first_line
 from xltraining.data.tokenizer_file import TokenizerFile
@@ -17,10 +20,11 @@ if TYPE_CHECKING:
 
     from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["SEGMENT_LEN", "module_source", "recurrent_source"]
+__all__ = ["SEGMENT_LEN", "family_source", "module_source", "recurrent_source"]
 
 SEGMENT_LEN = 128  # tokens of a segment, unless the model or the user says otherwise
 MODULE_FORMAT = "module"
+IDS_ONLY = "No {} lies next to the weights, so the bundle takes token ids only. --tokenizer gives it one."
 
 
 def recurrent_source(
@@ -59,6 +63,69 @@ def recurrent_source(
         build_model=lambda: RecurrentEager(build(), config).eval(),
         notes=tuple(notes),
         parameters=parameters,
+    )
+
+
+def family_source(
+    path: Path,
+    format: str,
+    family: Callable[[Any], nn.Module],
+    sizes: Any,
+    tensors: Mapping[str, Any],
+    *,
+    model: str,
+    files: Iterable[Path],
+    tokenizers: tuple[str, ...],
+    other_names: Mapping[str, str] | None = None,
+    unused: Iterable[str] = (),
+) -> SourceCheckpoint:
+    """Make the source of a model of `xlexport.families`, whose parameters have the names of a file's tensors.
+
+    Args:
+        family: makes the model from its sizes, a dataclass.
+        tokenizers: names of files next to the weights; the first that exists is the tokenizer.
+        other_names: a second name that a tensor may have, by the parameter's.
+        unused: names of tensors that the model does not need.
+
+    Raises:
+        CheckpointError: tensors are missing, unexpected, of another shape or not finite; the message names all.
+    """
+    import torch
+
+    def empty() -> nn.Module:
+        with torch.device("meta"):  # without memory for weights, as a file may claim any sizes
+            return family(sizes).requires_grad_(False).eval()
+
+    def filled() -> nn.Module:
+        module = empty()
+        parameters = [(names, torch.nn.Parameter(weight, requires_grad=False)) for names, weight in weights.items()]
+        module.load_state_dict({name: one for names, one in parameters for name in names}, assign=True)
+        return module
+
+    names_of: dict[Tensor, list[str]] = {}  # tied parameters have several
+    for name, parameter in empty().named_parameters(remove_duplicate=False):
+        names_of.setdefault(parameter, []).append(name)
+    mapping = TensorMapping(tensors, known=set(unused))
+    weights: dict[tuple[str, ...], Tensor] = {}
+    for empty_weight, names in names_of.items():
+        others = [other for name, other in (other_names or {}).items() if name in names]
+        weight = mapping.take(Origin((*names, *others), tuple(empty_weight.shape)))
+        if weight is not None:
+            weights[tuple(names)] = weight
+    mapping.require_fit(path)
+    require_finite(path, {names[0]: weight for names, weight in weights.items()})
+    folder = path if path.is_dir() else path.parent
+    tokenizer = next((inside(folder, name) for name in tokenizers if (folder / name).is_file()), None)
+    return recurrent_source(
+        filled,
+        format,
+        model=model,
+        n_token=sizes.n_token,
+        parameters=sum(weight.numel() for weight in weights.values()),
+        sizes=asdict(sizes),
+        files=[*files, *([tokenizer] if tokenizer else [])],
+        tokenizer=tokenizer or "none",
+        notes=[*float_notes(tensors), *([] if tokenizer else [IDS_ONLY.format(" or ".join(tokenizers))])],
     )
 
 
