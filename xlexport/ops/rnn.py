@@ -115,15 +115,10 @@ class _ExportedRNN(nn.Module):
 
 def _onnx_weights(rnn: nn.RNNBase, layer: int) -> dict[str, Tensor]:
     """Return the weights of a layer as ONNX has them: (1, gates · H, …)."""
-
-    def reordered(name: str) -> Tensor:
-        gates = ONNX_GATES[rnn.mode]
-        parts = getattr(rnn, f"{name}_l{layer}").detach().chunk(len(gates))
-        return torch.cat([parts[gate] for gate in gates])[None]
-
-    weight, recurrent = reordered("weight_ih"), reordered("weight_hh")
-    no_bias = weight.new_zeros(weight.shape[:2])
-    bias = torch.cat([reordered(name) if rnn.bias else no_bias for name in ("bias_ih", "bias_hh")], dim=1)
+    gates, names = ONNX_GATES[rnn.mode], ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * rnn.bias
+    parts = [getattr(rnn, f"{name}_l{layer}").detach().chunk(len(gates)) for name in names]
+    weight, recurrent, *biases = [torch.cat([part[gate] for gate in gates])[None] for part in parts]
+    bias = torch.cat(biases, dim=1) if biases else weight.new_zeros(1, 2 * weight.shape[1])
     return {"weight": weight, "recurrent": recurrent, "bias": bias}
 
 

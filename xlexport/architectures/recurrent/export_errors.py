@@ -56,10 +56,6 @@ def explain(error: BaseException, model: Any) -> tuple[str, str]:
     """Return message and hint for an error of `torch.export`, of Dynamo or of the exporter to ONNX.
 
     `torch.export` runs once more on the method alone, because the exporter to ONNX hides reasons and lines.
-
-    Args:
-        error: any exception of the export.
-        model: the `RecurrentModel` that was exported.
     """
     errors, files = [*_chain(error)], _files(model)
     with _conditions(files) as conditions:
