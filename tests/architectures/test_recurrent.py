@@ -61,8 +61,16 @@ class DecaySegment(Decay):
         weights = torch.where(places[:, None, None] >= places[:, None], self.decay**distance, 0.0)  # (S, S, D)
         hidden = torch.einsum("std,btd->bsd", weights, values)
         hidden = hidden + self.decay ** (places + 1)[:, None] * state["hidden"][:, None]
-        after = {"seen": state["seen"] + S, "hidden": hidden[:, -1], "odd": state["odd"] ^ (S % 2 == 1)}
-        return self.head(hidden), after
+        odd = state["odd"] ^ (torch.full((1,), S) % 2 > 0)
+        return self.head(hidden), {"seen": state["seen"] + S, "hidden": hidden[:, -1], "odd": odd}
+
+
+class Parity(DecaySegment):
+    """Python decides by S, and `torch.export` keeps what it decided for its example."""
+
+    def segment(self, tokens: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        logits, after = super().segment(tokens, state)
+        return logits, {**after, "odd": state["odd"] ^ (tokens.shape[1] % 2 == 1)}
 
 
 @pytest.fixture(scope="module", params=[Decay, DecaySegment])
@@ -114,6 +122,12 @@ def test_another_model_is_found_out(exported: tuple[Any, Path]) -> None:
     assert dict(report_rows(speed))["arithmetic"].startswith("not counted") and speed.floor is None
     rows = dict(bundle_rows(read_bundle(folder), folder))
     assert rows["memory of a stream"].endswith("in 3 tensors") and rows["architecture"] == "recurrent"
+
+
+def test_decision_by_the_length_of_the_example_is_found_out(tmp_path: Path) -> None:
+    with pytest.raises(ParityError, match="memories by up to 1 "):
+        xlexport.export_module(Parity(), tmp_path / "bundle", segment_len=7, verify_segments=9, threads=1)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_ids_only_and_a_first_value_of_integers(tmp_path: Path) -> None:

@@ -102,18 +102,18 @@ def family_source(
         module.load_state_dict({name: one for names, one in parameters for name in names}, assign=True)
         return module
 
-    names: dict[Tensor, list[str]] = {}  # of each parameter: tied ones have several
+    names_of: dict[Tensor, list[str]] = {}  # tied parameters have several
     for name, parameter in empty().named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, []).append(name)
+        names_of.setdefault(parameter, []).append(name)
     mapping = TensorMapping(tensors, known=set(unused))
     weights: dict[tuple[str, ...], Tensor] = {}
-    for parameter, own in names.items():
-        others = [other for name, other in (other_names or {}).items() if name in own]
-        weight = mapping.take(Origin((*own, *others), tuple(parameter.shape)))
+    for empty_weight, names in names_of.items():
+        others = [other for name, other in (other_names or {}).items() if name in names]
+        weight = mapping.take(Origin((*names, *others), tuple(empty_weight.shape)))
         if weight is not None:
-            weights[tuple(own)] = weight
+            weights[tuple(names)] = weight
     mapping.require_fit(path)
-    require_finite(path, {own[0]: weight for own, weight in weights.items()})
+    require_finite(path, {names[0]: weight for names, weight in weights.items()})
     folder = path if path.is_dir() else path.parent
     tokenizer = next((inside(folder, name) for name in tokenizers if (folder / name).is_file()), None)
     return recurrent_source(

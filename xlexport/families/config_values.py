@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from xlexport.errors import CheckpointError
@@ -15,49 +14,47 @@ LARGEST = 1 << 20  # of any size; the largest models have a tenth of it
 
 
 class ConfigValues:
-    """The values of a configuration. A missing key has the default of the code that writes such files.
+    """The values of a configuration. A key without a value has the default of the code that writes such files.
 
     Attributes:
         problems: what is wrong with the values that were read; a wrong value is replaced by its default.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = config
+        self.config = {key: value for key, value in config.items() if value is not None}
         self.problems: list[str] = []
 
     def size(self, key: str, default: int, least: int = 1, most: int = LARGEST) -> int:
         """Return a whole number from `least` to `most`."""
-        value = self.config.get(key, default)
-        if type(value) is int and least <= value <= most:
-            return value
-        return int(self._refuse(key, f"a whole number from {least:,} to {most:,}", default))
+        expected = f"a whole number from {least:,} to {most:,}"
+        return int(self.value(key, default, expected, lambda value: type(value) is int and least <= value <= most))
 
     def positive(self, key: str, default: float) -> float:
         """Return a positive number."""
-        value = self.config.get(key, default)
-        if type(value) in (int, float) and 0 < value < LARGEST:
-            return float(value)
-        return float(self._refuse(key, f"a number between 0 and {LARGEST:,}", default))
+        expected = f"a number between 0 and {LARGEST:,}"
+        return float(self.value(key, default, expected, lambda value: _is_number(value) and 0 < value < LARGEST))
 
     def flag(self, key: str, default: bool) -> bool:
         """Return true or false."""
-        value = self.config.get(key, default)
-        return bool(value if isinstance(value, bool) else self._refuse(key, "true or false", default))
+        return bool(self.value(key, default, "true or false", lambda value: isinstance(value, bool)))
 
     def pair(self, key: str, default: tuple[float, float]) -> tuple[float, float]:
         """Return a list of two numbers, the first of them not the larger one."""
-        value = self.config.get(key, default)
-        if isinstance(value, list | tuple) and len(value) == 2 and all(type(one) in (int, float) for one in value):
-            low, high = map(float, value)
-            if not math.isnan(low) and low <= high:
-                return low, high
-        self._refuse(key, "two numbers, the smaller one first", default)
-        return default
 
-    def require(self, key: str, value: str) -> None:
-        """Record a problem if the configuration has another value than the one that the equations support."""
-        if self.config.get(key, value) != value:
-            self._refuse(key, repr(value), value)
+        def fits(value: Any) -> bool:
+            is_pair = isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value))
+            return is_pair and value[0] <= value[1]
+
+        low, high = self.value(key, default, "two numbers, the smaller one first", fits)
+        return float(low), float(high)
+
+    def value(self, key: str, default: Any, expected: str, fits: Callable[[Any], bool]) -> Any:
+        """Return the value of a key. If it does not fit, record that, and return the default."""
+        value = self.config.get(key, default)
+        if fits(value):
+            return value
+        self.problems.append(f"{key} is {shown(value)}, expected {expected}")
+        return default
 
     def finish(self) -> None:
         """Refuse the configuration if anything is wrong with it.
@@ -68,6 +65,7 @@ class ConfigValues:
         if self.problems:
             raise CheckpointError(f"config.json: {'; '.join(self.problems)}.", hint="Copy the folder again.")
 
-    def _refuse(self, key: str, expected: str, default: Any) -> Any:
-        self.problems.append(f"{key} is {shown(self.config[key])}, expected {expected}")
-        return default
+
+def _is_number(value: Any) -> bool:
+    """Return whether it is a number that a float can hold."""
+    return type(value) is float or (type(value) is int and abs(value) < LARGEST)

@@ -40,22 +40,13 @@ class MambaSizes(StateSpaceSizes):
         Raises:
             CheckpointError: sizes are impossible or unsupported; the message names all of them.
         """
-        values = ConfigValues(config)
+        is_auto = config.get("time_step_rank") == "auto"
+        values = ConfigValues({**config, "time_step_rank": None} if is_auto else config)
         common = common_sizes(values, DEFAULTS, tied=True)
-        rank = math.ceil(common["d_model"] / 16)
-        if config.get("time_step_rank", "auto") != "auto":
-            rank = values.size("time_step_rank", rank)
-        is_falcon = config.get("model_type") == FALCON
-        epsilon = values.positive("mixer_rms_eps", 1e-6) if is_falcon else None
+        rank = values.size("time_step_rank", math.ceil(common["d_model"] / 16))
+        epsilon = values.positive("mixer_rms_eps", 1e-6) if config.get("model_type") == FALCON else None
         values.finish()
         return cls(**common, dt_rank=rank, mixer_epsilon=epsilon)
-
-
-class Mamba(StateSpaceModel):
-    """Mamba or Falcon-Mamba. Its state has the inputs `conv` (L, K - 1, d_inner) and `ssm` (L, d_state, d_inner)."""
-
-    def __init__(self, sizes: MambaSizes) -> None:
-        super().__init__(sizes, lambda: _MambaMixer(sizes))
 
 
 class _MambaMixer(Mixer):
@@ -96,9 +87,12 @@ class _MambaMixer(Mixer):
             return (h,), C @ h  # (B, 1, D)
 
         rows = dt.unsqueeze(2), (dt * u).unsqueeze(2), B.unsqueeze(3), C.unsqueeze(2)
-        if chunks is None:
-            (ssm,), y = advance((ssm,), tuple(row.squeeze(0) for row in rows))
-        else:
-            (ssm,), y = scan(advance, (ssm,), rows)
+        (ssm,), y = scan(advance, (ssm,), rows)
         y = (y.view(u.shape) + u * self.D).transpose(0, 1)  # (B, S, D)
         return self.out_proj(y * F.silu(gate)), conv, ssm
+
+
+class Mamba(StateSpaceModel):
+    """Mamba or Falcon-Mamba. Its state has the inputs `conv` (L, K - 1, d_inner) and `ssm` (L, d_state, d_inner)."""
+
+    mixer = _MambaMixer

@@ -17,7 +17,6 @@ from xlexport.families.state_space import Mixer, StateSpaceModel, StateSpaceSize
 __all__ = ["Mamba2", "Mamba2Sizes"]
 
 DEFAULTS = {"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "state_size": 128}  # of transformers
-HEADS = "num_heads × head_dim"
 
 
 @dataclass(frozen=True)
@@ -44,25 +43,17 @@ class Mamba2Sizes(StateSpaceSizes):
         """
         values = ConfigValues(config)
         common = common_sizes(values, DEFAULTS, tied=False)
-        heads, width, groups = (
-            values.size(key, default) for key, default in (("num_heads", 128), ("head_dim", 64), ("n_groups", 8))
-        )
+        heads, width = values.size("num_heads", 128), values.size("head_dim", 64)
+        groups = values.size("n_groups", 8)
         low, high = values.pair("time_step_limit", (0.0, math.inf))
         if not values.problems and heads * width != common["d_inner"]:
-            values.problems.append(f"{HEADS} is {heads * width:,}, expected expand × hidden_size {common['d_inner']:,}")
+            values.problems.append(
+                f"num_heads × head_dim is {heads * width:,}, expected expand × hidden_size {common['d_inner']:,}"
+            )
         if not values.problems and heads % groups:
             values.problems.append(f"num_heads is {heads:,}, expected a multiple of n_groups {groups:,}")
         values.finish()
         return cls(**common, n_head=heads, n_group=groups, dt_least=low, dt_most=None if high == math.inf else high)
-
-
-class Mamba2(StateSpaceModel):
-    """Mamba-2. Its state has the inputs `conv` (L, K - 1, C) and `ssm` (L, n_head, d_state, d_inner / n_head)."""
-
-    chunk = 64
-
-    def __init__(self, sizes: Mamba2Sizes) -> None:
-        super().__init__(sizes, lambda: _Mamba2Mixer(sizes))
 
 
 class _Mamba2Mixer(Mixer):
@@ -99,6 +90,12 @@ class _Mamba2Mixer(Mixer):
         y, h = _one_token(x, B, C, decay, h) if chunks is None else _chunked(x, B, C, decay, h, chunks)
         y = (y + u * self.D.view(G, R, 1)).reshape(Q, S, H * P)
         return self.out_proj(self.norm(y * F.silu(gate))), conv, h.reshape(Q, H, N, P)
+
+
+class Mamba2(StateSpaceModel):
+    """Mamba-2. Its state has the inputs `conv` (L, K - 1, C) and `ssm` (L, n_head, d_state, d_inner / n_head)."""
+
+    mixer, chunk = _Mamba2Mixer, 64
 
 
 def _one_token(x: Tensor, B: Tensor, C: Tensor, decay: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:

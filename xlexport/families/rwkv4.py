@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,7 +20,6 @@ OUTPUT_EPSILON = 1e-5  # of the last normalization, even if config.json has anot
 SUMS = ("numerator", "denominator", "exponent")
 State: TypeAlias = Mapping[str, Tensor]
 Sums: TypeAlias = tuple[Tensor, ...]  # as `SUMS`; the true sums are exp(exponent) times the first two
-Recurrence: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Sums], tuple[Tensor, Sums]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class RWKV4Sizes:
         Raises:
             CheckpointError: sizes are impossible; the message names all of them.
         """
-        values = ConfigValues({key: value for key, value in config.items() if value is not None})
+        values = ConfigValues(config)
         d_model = values.size("hidden_size", 4096)
         sizes = cls(
             n_token=values.size("vocab_size", 50277),
@@ -83,10 +82,16 @@ class RWKV4(nn.Module):
     def __init__(self, sizes: RWKV4Sizes) -> None:
         super().__init__()
         self.sizes = sizes
-        self.rwkv = _Backbone(sizes)
+        embeddings = nn.Embedding(sizes.n_token, sizes.d_model)
+        backbone = {
+            "embeddings": embeddings,
+            "blocks": nn.ModuleList(_Block(sizes, index) for index in range(sizes.n_layer)),
+            "ln_out": nn.LayerNorm(sizes.d_model, eps=OUTPUT_EPSILON * sizes.epsilon_scale(sizes.n_layer)),
+        }
+        self.rwkv: Any = nn.ModuleDict(backbone)
         self.head = nn.Linear(sizes.d_model, sizes.n_token, bias=False)
         if sizes.tied:
-            self.head.weight = self.rwkv.embeddings.weight
+            self.head.weight = embeddings.weight
 
     def first_state(self) -> dict[str, Tensor]:
         """Return zeros, and exponents of empty sums."""
@@ -96,29 +101,18 @@ class RWKV4(nn.Module):
 
     def segment(self, tokens: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Read tokens (B, S); return logits (B, S, n_token) and the next state."""
-        x, after = self.rwkv(tokens, state, _all_tokens)
-        return self.head(x), after
+        x = self.rwkv.blocks[0].pre_ln(self.rwkv.embeddings(tokens))  # (B, S, d_model)
+        layers = []
+        for index, block in enumerate(self.rwkv.blocks):
+            x, layer = block(x, {name: value[:, index] for name, value in state.items()})
+            layers.append(layer)
+        after = {name: torch.stack([layer[name] for layer in layers], dim=1) for name in state}
+        return self.head(self.rwkv.ln_out(x)), after
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Read a token of each row (B,); return logits (B, n_token) and the next state."""
-        x, after = self.rwkv(token.unsqueeze(1), state, _one_token)
-        return self.head(x.squeeze(1)), after
-
-
-class _Backbone(nn.Module):
-    def __init__(self, sizes: RWKV4Sizes) -> None:
-        super().__init__()
-        self.embeddings = nn.Embedding(sizes.n_token, sizes.d_model)
-        self.blocks: Any = nn.ModuleList(_Block(sizes, index) for index in range(sizes.n_layer))
-        self.ln_out = nn.LayerNorm(sizes.d_model, eps=OUTPUT_EPSILON * sizes.epsilon_scale(sizes.n_layer))
-
-    def forward(self, tokens: Tensor, state: State, recurrence: Recurrence) -> tuple[Tensor, dict[str, Tensor]]:
-        x = self.blocks[0].pre_ln(self.embeddings(tokens))  # (B, S, d_model)
-        layers = []
-        for index, block in enumerate(self.blocks):
-            x, layer = block(x, {name: value[:, index] for name, value in state.items()}, recurrence)
-            layers.append(layer)
-        return self.ln_out(x), {name: torch.stack([layer[name] for layer in layers], dim=1) for name in state}
+        logits, after = self.segment(token.unsqueeze(1), state)
+        return logits.squeeze(1), after
 
 
 class _Block(nn.Module):
@@ -131,10 +125,10 @@ class _Block(nn.Module):
         self.attention = _TimeMix(sizes)
         self.feed_forward = _ChannelMix(sizes)
 
-    def forward(self, x: Tensor, state: State, recurrence: Recurrence) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         att = self.ln1(x)
         sums = tuple(state[name] for name in SUMS)
-        mixed, sums = self.attention(att, state["shift_att"], sums, recurrence)
+        mixed, sums = self.attention(att, state["shift_att"], sums)
         x = x + mixed
         ffn = self.ln2(x)
         x = x + self.feed_forward(ffn, state["shift_ffn"])
@@ -148,20 +142,28 @@ class _TimeMix(nn.Module):
         super().__init__()
         D, A = sizes.d_model, sizes.d_attention
         self.time_decay, self.time_first = nn.Parameter(torch.zeros(A)), nn.Parameter(torch.zeros(A))
-        self.time_mix_key = nn.Parameter(torch.zeros(1, 1, D))
-        self.time_mix_value = nn.Parameter(torch.zeros(1, 1, D))
-        self.time_mix_receptance = nn.Parameter(torch.zeros(1, 1, D))
+        mixes = (nn.Parameter(torch.zeros(1, 1, D)) for _ in range(3))
+        self.time_mix_key, self.time_mix_value, self.time_mix_receptance = mixes
         self.key, self.value = nn.Linear(D, A, bias=False), nn.Linear(D, A, bias=False)
         self.receptance, self.output = nn.Linear(D, A, bias=False), nn.Linear(A, D, bias=False)
 
-    def forward(self, x: Tensor, last: Tensor, sums: Sums, recurrence: Recurrence) -> tuple[Tensor, Sums]:
+    def forward(self, x: Tensor, last: Tensor, sums: Sums) -> tuple[Tensor, Sums]:
         before = token_shift(x, last)
         change = x - before
         k = self.key(before + change * self.time_mix_key)
         v = self.value(before + change * self.time_mix_value)
         r = self.receptance(before + change * self.time_mix_receptance).sigmoid()
-        mean, sums = recurrence(k, v, -self.time_decay.exp(), self.time_first, sums)
-        return self.output(r * mean), sums
+        decay, bonus = -self.time_decay.exp(), self.time_first
+
+        def body(carry: Sums, row: tuple[Tensor, ...]) -> tuple[Sums, Tensor]:
+            """Return the next sums and the mean of a token, k and v (B, A): appendix D of the paper."""
+            (numerator, denominator, exponent), (k, v) = carry, row
+            with_bonus = _add(numerator, denominator, exponent, v, k + bonus)
+            return _add(numerator, denominator, exponent + decay, v, k), with_bonus[0] / with_bonus[1]
+
+        # Sums within chunks, by doubling distances, would save 8 % of the time for 512 tokens, but double it for one.
+        sums, means = scan(body, sums, (k.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()))
+        return self.output(r * means.transpose(0, 1)), sums
 
 
 class _ChannelMix(nn.Module):
@@ -184,33 +186,6 @@ class _ChannelMix(nn.Module):
 def token_shift(x: Tensor, last: Tensor) -> Tensor:
     """Return the input before each of x (B, S, D); `last` (B, D) is the one before the segment."""
     return torch.cat([last.unsqueeze(1), x[:, :-1]], dim=1)
-
-
-def _all_tokens(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, sums: Sums) -> tuple[Tensor, Sums]:
-    """Return the means of S tokens, k and v (B, S, A), and the next sums (B, A).
-
-    Sums within chunks, by doubling distances, would save 8 % of the time for 512 tokens, but double it for one.
-    """
-
-    def body(carry: Sums, row: tuple[Tensor, ...]) -> tuple[Sums, Tensor]:
-        mean, carry = _advance(row[0], row[1], decay, bonus, carry)
-        return carry, mean
-
-    sums, means = scan(body, sums, (k.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()))
-    return means.transpose(0, 1), sums
-
-
-def _one_token(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, sums: Sums) -> tuple[Tensor, Sums]:
-    """Return the same as `_all_tokens` for S = 1."""
-    mean, sums = _advance(k.squeeze(1), v.squeeze(1), decay, bonus, sums)
-    return mean.unsqueeze(1), sums
-
-
-def _advance(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, sums: Sums) -> tuple[Tensor, Sums]:
-    """Return the mean of a token, k and v (B, A), and the next sums: appendix D of the paper."""
-    numerator, denominator, exponent = sums
-    with_bonus = _add(numerator, denominator, exponent, v, k + bonus)
-    return with_bonus[0] / with_bonus[1], _add(numerator, denominator, exponent + decay, v, k)
 
 
 def _add(numerator: Tensor, denominator: Tensor, exponent: Tensor, v: Tensor, k: Tensor) -> Sums:

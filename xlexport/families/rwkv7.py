@@ -20,9 +20,9 @@ __all__ = ["RWKV7", "RWKV7Sizes"]
 FASTEST = math.exp(-0.5)  # the strongest decay of a token is exp(-FASTEST)
 CHUNK = 16  # tokens; their decays multiply to at least exp(-16 FASTEST) = 6e-5, so 1 / product loses no digits
 NORM_EPSILON = 64e-5  # of the normalization of each head
-ROWS = ("receptance", "log_decay", "key", "value", "erased", "written")  # what the recurrence reads of each token
 State: TypeAlias = Mapping[str, Tensor]
-Recurrence: TypeAlias = Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, Tensor]]
+Rows: TypeAlias = tuple[Tensor, ...]  # of each token: receptance, log of the decay, key, value, erased key, written key
+Recurrence: TypeAlias = Callable[[Rows, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,7 @@ class _TimeMix(nn.Module):
         erased = F.normalize((k * self.k_k).reshape(heads), dim=-1)
         k = k * (1 + (rate - 1) * self.k_a)
         r, k, v, log_decay, rate = (value.reshape(heads) for value in (self.receptance(xr), k, v, log_decay, rate))
-        rows = dict(zip(ROWS, (r, log_decay, k, v, -erased, erased * rate), strict=True))
-        y, state = recurrence(rows, state)
+        y, state = recurrence((r, log_decay, k, v, -erased, erased * rate), state)
         y = F.layer_norm(y, heads[3:], eps=NORM_EPSILON).reshape(B, S, D) * self.ln_x.weight + self.ln_x.bias
         y = y + ((r * k * self.r_k).sum(dim=-1, keepdim=True) * v).reshape(B, S, D)
         return self.output(y * gate), state, first_value
@@ -186,17 +185,17 @@ class _ChannelMix(nn.Module):
         return self.value(k * k)
 
 
-def _one_token(rows: Mapping[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+def _one_token(rows: Rows, state: Tensor) -> tuple[Tensor, Tensor]:
     """Return the heads' output and next matrices: rows (B, 1, H, N), state (B, H, N, N).
 
     A matrix has values in its rows, keys in its columns: S_t = S_{t-1} (diag(w_t) + a_t b_t^T) + v_t k_t^T.
     """
-    r, log_decay, k, v, a, b = (rows[name].squeeze(1).unsqueeze(-1) for name in ROWS)  # columns (B, H, N, 1)
+    r, log_decay, k, v, a, b = (value.squeeze(1).unsqueeze(-1) for value in rows)  # columns (B, H, N, 1)
     state = state * log_decay.exp().mT + state @ a @ b.mT + v @ k.mT
     return (state @ r).squeeze(-1).unsqueeze(1), state
 
 
-def _chunks(rows: Mapping[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+def _chunks(rows: Rows, state: Tensor) -> tuple[Tensor, Tensor]:
     """Return the same as `_one_token` for all S tokens, by products of matrices within chunks and a scan over these.
 
     Let P_t be the product of the chunk's decays up to token t, and u_t = S_{t-1} a_t. Both u_t and the output
@@ -207,10 +206,10 @@ def _chunks(rows: Mapping[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
 
     The first is a triangular system of equations, and its solution does not need S.
     """
-    B, S, H, N = rows["key"].shape
+    B, S, H, N = rows[0].shape
     C, n = CHUNK, (S + CHUNK - 1) // CHUNK
-    padded = F.pad(torch.cat([rows[name] for name in ROWS], dim=-1), (0, 0, 0, 0, 0, n * C - S))  # changes no state
-    chunks = padded.reshape(B, n, C, H, len(ROWS) * N).permute(1, 0, 3, 2, 4)  # (n, B, H, C, 6N)
+    padded = F.pad(torch.cat(rows, dim=-1), (0, 0, 0, 0, 0, n * C - S))  # changes no state
+    chunks = padded.reshape(B, n, C, H, len(rows) * N).permute(1, 0, 3, 2, 4)  # (n, B, H, C, 6N)
     r, log_decay, k, v, a, b = chunks.split(N, dim=-1)
     decays = log_decay.cumsum(dim=-2)  # log P_t
     queries = torch.cat([a * torch.exp(decays - log_decay), r * torch.exp(decays)], dim=-2)  # (n, B, H, 2C, N)

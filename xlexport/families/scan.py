@@ -1,14 +1,14 @@
-"""Run a recurrence over the first axis of tensors: one operator of a graph, a loop in PyTorch."""
+"""Run a recurrence over segments of any length, in PyTorch and in a graph: token by token, or in chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-__all__ = ["scan"]
+__all__ = ["chunk_sizes", "scan"]
 
 Tensors: TypeAlias = tuple[Tensor, ...]
 
@@ -17,6 +17,8 @@ def scan(
     body: Callable[[Tensors, Tensors], tuple[Tensors, Tensor]], carry: Tensors, rows: Tensors
 ) -> tuple[Tensors, Tensor]:
     """Return the last carry of `body`, and its outputs stacked over the first axis of `rows`.
+
+    In a graph, this is one operator.
 
     Args:
         body: maps the carry and a row of each tensor to the next carry and an output, all of them new tensors.
@@ -32,3 +34,22 @@ def scan(
         carry, output = body(carry, row)
         outputs.append(output)
     return carry, torch.stack(outputs)
+
+
+def chunk_sizes(S: int, most: int) -> tuple[int, int]:
+    """Return how many chunks S tokens need, and the tokens of each: S itself if it is smaller than `most`.
+
+    `torch.export` gets both as numbers that it cannot know. As functions of S, they would be compared with each other
+    in dozens of ways, and it refuses a graph if any answer depends on S. It also treats axes of size one differently:
+    it may take both for larger, as what is computed does not depend on that.
+    """
+    if not torch.compiler.is_exporting():
+        return -(-S // min(S, most)), min(S, most)
+    length = torch.scalar_tensor(S, dtype=torch.int64)
+    tokens = length.clamp(max=most)
+    T: Any = tokens.item()  # `int` would ask for the number
+    chunks: Any = ((length + tokens - 1) // tokens).item()
+    torch._check(T > 1)
+    torch._check(chunks > 1)
+    torch._check(chunks * T >= S)
+    return chunks, T

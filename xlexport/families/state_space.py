@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xlexport.families.chunks import chunk_sizes
 from xlexport.families.config_values import ConfigValues
+from xlexport.families.scan import chunk_sizes
 
 __all__ = ["Mixer", "StateSpaceModel", "StateSpaceSizes", "common_sizes", "convolution"]
 
@@ -51,15 +51,13 @@ def common_sizes(values: ConfigValues, defaults: Mapping[str, int], tied: bool) 
         defaults: of the sizes that differ between the families, under the file's keys.
         tied: whether the family ties its embeddings by default.
     """
-    values.require("hidden_act", "silu")
+    values.value("hidden_act", "silu", "'silu'", lambda value: value == "silu")
     L = values.size("num_hidden_layers", defaults["num_hidden_layers"], most=MOST_LAYERS)
     d_model = values.size("hidden_size", defaults["hidden_size"])
-    D = int(values.positive("expand", 2) * d_model)
-    if values.config.get("intermediate_size") is not None:
-        D = values.size("intermediate_size", D)
+    D = values.size("intermediate_size", int(values.positive("expand", 2) * d_model))
     N = values.size("state_size", defaults["state_size"])
-    if not values.problems and not 1 <= L * D * N <= MOST_STATE:
-        values.problems.append(f"a state of {L * D * N:,} numbers, expected from 1 to {MOST_STATE:,}")
+    if not values.problems and L * D * N > MOST_STATE:
+        values.problems.append(f"a state of {L * D * N:,} numbers, expected at most {MOST_STATE:,}")
     return {
         "n_token": values.size("vocab_size", defaults["vocab_size"], most=MOST_TOKENS),
         "n_layer": L,
@@ -91,59 +89,53 @@ class StateSpaceModel(nn.Module):
     """A language model that satisfies `RecurrentModel`: layers of x + mixer(norm(x)).
 
     Attributes:
+        mixer: the class of its `Mixer`s, which are made of the sizes.
         chunk: the most tokens whose outputs a mixer computes together.
     """
 
+    mixer: ClassVar[Any]
     chunk: ClassVar[int] = 1
 
-    def __init__(self, sizes: StateSpaceSizes, mixer: Callable[[], Mixer]) -> None:
+    def __init__(self, sizes: StateSpaceSizes) -> None:
         super().__init__()
-        self.sizes = sizes
-        self.backbone = _Backbone(sizes, mixer)
-        self.lm_head = nn.Linear(sizes.d_model, sizes.n_token, bias=False)
+        D, epsilon = sizes.d_model, sizes.norm_epsilon
+        layers = [{"norm": nn.RMSNorm(D, eps=epsilon), "mixer": self.mixer(sizes)} for _ in range(sizes.n_layer)]
+        embeddings = nn.Embedding(sizes.n_token, D)
+        backbone = {
+            "embeddings": embeddings,
+            "layers": nn.ModuleList(map(nn.ModuleDict, layers)),
+            "norm_f": nn.RMSNorm(D, eps=epsilon),
+        }
+        self.backbone: Any = nn.ModuleDict(backbone)
+        self.lm_head = nn.Linear(D, sizes.n_token, bias=False)
         if sizes.tied:
-            self.lm_head.weight = self.backbone.embeddings.weight
+            self.lm_head.weight = embeddings.weight
 
     def first_state(self) -> dict[str, Tensor]:
         """Return zeros: the last inputs of each layer's convolution, and the states of the layers' recurrences."""
-        conv, ssm = self.backbone.layers[0].mixer.shapes
-        L = self.sizes.n_layer
-        return {"conv": torch.zeros(L, *conv), "ssm": torch.zeros(L, *ssm)}
+        layers = self.backbone.layers
+        conv, ssm = layers[0].mixer.shapes
+        return {"conv": torch.zeros(len(layers), *conv), "ssm": torch.zeros(len(layers), *ssm)}
 
     def segment(self, tokens: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Read tokens (B, S); return logits (B, S, n_token) and the next state."""
-        x, after = self.backbone(tokens, state, chunk_sizes(tokens.shape[1], self.chunk))
-        return self.lm_head(x), after
+        return self._read(tokens, state, chunk_sizes(tokens.shape[1], self.chunk))
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Read a token of each row (B,); return logits (B, n_token) and the next state."""
-        x, after = self.backbone(token.unsqueeze(1), state, None)
-        return self.lm_head(x.squeeze(1)), after
+        logits, after = self._read(token.unsqueeze(1), state, None)
+        return logits.squeeze(1), after
 
-
-class _Backbone(nn.Module):
-    def __init__(self, sizes: StateSpaceSizes, mixer: Callable[[], Mixer]) -> None:
-        super().__init__()
-        self.embeddings = nn.Embedding(sizes.n_token, sizes.d_model)
-        self.layers: Any = nn.ModuleList(_Block(sizes, mixer()) for _ in range(sizes.n_layer))
-        self.norm_f = nn.RMSNorm(sizes.d_model, eps=sizes.norm_epsilon)
-
-    def forward(self, tokens: Tensor, state: State, chunks: tuple[int, int] | None) -> tuple[Tensor, dict[str, Tensor]]:
-        x = self.embeddings(tokens)  # (B, S, d_model)
+    def _read(self, tokens: Tensor, state: State, chunks: tuple[int, int] | None) -> tuple[Tensor, dict[str, Tensor]]:
+        x = self.backbone.embeddings(tokens)  # (B, S, d_model)
         convs, ssms = [], []
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.backbone.layers):
             mixed, conv, ssm = layer.mixer(layer.norm(x), state["conv"][:, index], state["ssm"][:, index], chunks)
             x = x + mixed
             convs.append(conv)
             ssms.append(ssm)
-        return self.norm_f(x), {"conv": torch.stack(convs, dim=1), "ssm": torch.stack(ssms, dim=1)}
-
-
-class _Block(nn.Module):
-    def __init__(self, sizes: StateSpaceSizes, mixer: Mixer) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(sizes.d_model, eps=sizes.norm_epsilon)
-        self.mixer = mixer
+        after = {"conv": torch.stack(convs, dim=1), "ssm": torch.stack(ssms, dim=1)}
+        return self.lm_head(self.backbone.norm_f(x)), after
 
 
 def convolution(layer: nn.Conv1d, inputs: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:

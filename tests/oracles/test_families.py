@@ -1,0 +1,328 @@
+"""The families against transformers and, for RWKV-7, its authors' package: whole documents, read from files."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import xlruntime
+from tests.checkpoints.refusals import refusal
+from tests.checkpoints.transformer_xl_files import change_config
+from tests.oracles.comparison import LOG_PROB_TOLERANCE, MEMORY_TOLERANCE
+from xlexport.checkpoints import load
+from xlexport.checkpoints.formats.huggingface_recurrent import FAMILIES
+from xlexport.commands.inspect import checkpoint_rows
+from xlexport.convert import ConversionOptions, convert
+from xlexport.families.rwkv7 import RWKV7, RWKV7Sizes
+from xlexport.families.scan import chunk_sizes
+
+State = dict[str, Tensor]
+V, TOKENS, BY_STEP = 61, 210, 0
+CUTS = (BY_STEP, 1, 7, 64, 200)  # tokens of a segment
+SIZES: dict[str, Any] = {"vocab_size": V, "hidden_size": 20, "num_hidden_layers": 3}
+MAMBA = SIZES | {"state_size": 5}
+MAMBA2 = MAMBA | {"num_heads": 6, "head_dim": 5, "expand": 1.5, "n_groups": 2, "chunk_size": 32}
+OTHERS = {"use_bias": True, "use_conv_bias": False, "layer_norm_epsilon": 1e-2}
+CASES: dict[str, dict[str, Any]] = {  # by the family, and what differs in the case
+    "mamba": MAMBA,
+    "mamba, options": MAMBA
+    | OTHERS
+    | {"tie_word_embeddings": False, "conv_kernel": 2, "expand": 1, "time_step_rank": 3},
+    "falcon_mamba": MAMBA | {"mixer_rms_eps": 1e-2, "tie_word_embeddings": False},
+    "mamba2": MAMBA2,
+    "mamba2, options": MAMBA2
+    | OTHERS
+    | {"tie_word_embeddings": True, "conv_kernel": 3, "n_groups": 1, "time_step_limit": (0.01, 0.5)},
+    # transformers halves the hidden states twice.
+    "rwkv": SIZES | {"num_hidden_layers": 5, "rescale_every": 2, "layer_norm_epsilon": 1e-4},
+    "rwkv, options": SIZES
+    | {"rescale_every": 0, "attention_hidden_size": 32, "intermediate_size": 72, "tie_word_embeddings": True},
+}
+RWKV7_SIZES = RWKV7Sizes(V, n_layer=3, d_model=48, n_head=3, d_inner=80, rank_w=6, rank_a=5, rank_v=4, rank_g=7)
+RANGES = {  # of parameters: tokens keep from almost all to nothing of a state
+    r"dt_bias|dt_proj\.bias": (-7, 3),  # steps of 0.001 to 3
+    "A_log": (-2, 3),  # rates of 0.1 to 20
+    "time_decay": (-8, 3),
+    "w0": (-8, 4),
+    r"time_mix|\.x_[rwkvag]$": (0, 1),
+}
+
+
+def draw(name: str, shape: tuple[int, ...]) -> Tensor:
+    """Return random weights as wide as those of trained models."""
+    if limits := next((limits for pattern, limits in RANGES.items() if re.search(pattern, name)), None):
+        return torch.empty(shape).uniform_(*limits)
+    if re.search(r"norm|\bln", name):
+        return torch.randn(shape) * 0.2 + name.endswith("weight")
+    matrix = len(shape) == 2 and "emb" not in name
+    return torch.randn(shape) * (shape[0 if re.search(r"\.[wavg][12]$", name) else 1] ** -0.5 if matrix else 0.5)
+
+
+def write(folder: Path, name: str, **changes: Any) -> Any:
+    """Save a model as transformers does, change its config.json, and return the model."""
+    kind, _, options = name.partition(", ")
+    config = transformers.CONFIG_MAPPING[kind](**CASES[name])
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    torch.manual_seed(1)
+    for key, parameter in model.named_parameters():
+        parameter.data = draw(key, tuple(parameter.shape))
+    if name == "rwkv":
+        model.rwkv.blocks[4].attention.key.weight.data *= 200  # keys far below -88, where exp(key) is zero
+    # transformers cannot write all tied weights in safetensors.
+    model.save_pretrained(folder, safe_serialization=not options)
+    change_config(folder, **changes)
+    return model
+
+
+def outputs(model: Any, ids: Tensor) -> tuple[Tensor, State]:
+    """Return the logits of transformers' whole forward, and its last state with our axes and names."""
+    kind = model.config.model_type
+    # transformers itself cannot return states of RWKV whose widths differ.
+    has_state = kind != "rwkv" or model.config.attention_hidden_size == model.config.hidden_size
+    whole = model(ids, use_cache=has_state)
+    if kind == "rwkv":
+        names = ("shift_ffn", "shift_att", "numerator", "denominator", "exponent") if has_state else ()
+        return whole.logits, {name: value.mT for name, value in zip(names, whole.state or (), strict=True)}
+    convs, ssms = (
+        torch.stack(list(states), dim=1) for states in (whole.cache_params.conv_states, whole.cache_params.ssm_states)
+    )
+    return whole.logits, {"conv": convs[..., 1 - model.config.conv_kernel :].mT, "ssm": ssms.mT}
+
+
+@pytest.fixture(scope="module")
+def ids() -> Tensor:
+    """Return two documents, with a token that is repeated 60 times: then all keys of a chunk are equal."""
+    tokens = torch.randint(V, (2, TOKENS), generator=torch.Generator().manual_seed(3))
+    tokens[:, 100:160] = 7
+    return tokens
+
+
+def compare(model: Any, logits: Tensor, last: State, ids: Tensor) -> None:
+    """Read documents in segments of several lengths, and by steps."""
+    wanted = logits.log_softmax(dim=2)
+    assert wanted.std() > 0.3  # the weights matter
+    for S in CUTS:
+        state, made = model.first_memory(len(ids)), []
+        for tokens in ids.split(S or 1, dim=1):
+            logits, state = model.module.step(tokens[:, 0], state) if S == BY_STEP else model(tokens, state)
+            made.append(logits.view(*tokens.shape, V))
+        assert (torch.cat(made, dim=1).log_softmax(dim=2) - wanted).abs().max() < LOG_PROB_TOLERANCE, S
+        for name, value in last.items():
+            difference = (state[name] - value).abs() / value.abs().clamp(min=1)
+            assert difference.max() < MEMORY_TOLERANCE / 10, (name, S)
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.inference_mode()
+def test_any_segments_against_the_whole_forward(name: str, ids: Tensor, tmp_path: Path) -> None:
+    library = write(tmp_path, name)
+    compare(load(tmp_path).build_model(), *outputs(library, ids), ids)
+
+
+@pytest.fixture(scope="module")
+def package() -> Iterator[Any]:
+    """Import the authors' package, which reads its settings from the environment and prints while it is imported."""
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it compiles its functions with TorchScript
+        for name, value in {"RWKV_V7_ON": "1", "RWKV_JIT_ON": "0", "RWKV_CUDA_ON": "0"}.items():
+            patch.setenv(name, value)
+        yield importlib.import_module("rwkv.model")
+
+
+def file_tensors() -> State:
+    """Return tensors as in the files of RWKV-7's authors; the first layer has some that it does not use."""
+    torch.manual_seed(2)
+    tensors = {name: draw(name, tuple(value.shape)) for name, value in RWKV7(RWKV7_SIZES).state_dict().items()}
+    unused = {f"blocks.0.att.{name}": torch.randn(shape) for name, shape in (("v0", (1, 1, 48)), ("v1", (48, 4)))}
+    return {name: value.bfloat16() for name, value in (tensors | unused).items()}
+
+
+@torch.inference_mode()
+def test_rwkv7(package: Any, ids: Tensor, tmp_path: Path) -> None:
+    torch.save(file_tensors(), tmp_path / "model.pth")
+    source = load(tmp_path / "model.pth")
+    assert (source.format, source.tokenizer) == ("rwkv", "none")
+    assert {**source.config, **vars(RWKV7_SIZES)} == source.config
+    assert [note[:20] for note in source.notes] == ["Weights are bfloat16", "No tokenizer.json li"]
+    library = package.RWKV(str(tmp_path / "model"), "cpu fp32")
+    documents = [library.forward(document.tolist(), None, full_output=True) for document in ids]
+    names = ("shift_att", "wkv", "shift_ffn")
+    last = {
+        name: torch.stack([torch.stack(states[place::3]) for _, states in documents])
+        for place, name in enumerate(names)
+    }
+    compare(source.build_model(), torch.stack([logits for logits, _ in documents]), last, ids)
+
+
+@torch.inference_mode()
+def test_small_decays_after_large_ones_in_a_chunk() -> None:
+    """Compare float32 with float64: a difference of cumulative sums of 1e5 would be wrong by about 0.01."""
+    from xlexport.families.mamba2 import _chunked
+
+    draw = torch.Generator().manual_seed(4)
+    x, B, C = (torch.randn(1, 200, 1, *shape, generator=draw) for shape in ((2, 3), (4,), (4,)))
+    decay = torch.full((1, 200, 1, 2), -1e-3)
+    decay[:, ::50] = -1e5  # forgets everything, and exp of its negative would be infinite
+    h, sizes = torch.randn(1, 1, 2, 4, 3, generator=draw), chunk_sizes(200, 64)
+    made = _chunked(x, B, C, decay, h, sizes)
+    wanted = _chunked(x.double(), B.double(), C.double(), decay.double(), h.double(), sizes)
+    for one, other in zip(made, wanted, strict=True):
+        assert (one - other).abs().max() <= 1e-4 * other.abs().max()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["mamba", "falcon_mamba", "mamba2"])
+def test_bundle_against_the_whole_forward(name: str, ids: Tensor, tmp_path: Path) -> None:
+    model = write(tmp_path / "folder", name)
+    options = ConversionOptions.of(verify_segments=1000, segment_len=16)
+    report = convert(load(tmp_path / "folder"), tmp_path / "bundle", options)
+    assert report.passed and report.segments == 1000
+    bundle = xlruntime.load(tmp_path / "bundle", threads=1)
+    with torch.inference_mode():
+        log_probs = model(ids[:1, :-1], use_cache=False).logits.log_softmax(dim=2)
+    wanted = log_probs.gather(2, ids[:1, 1:, None])[0, :, 0].numpy()
+    for segment_len in CUTS[1:]:
+        stream = bundle.stream(segment_len=segment_len)
+        np.testing.assert_allclose(stream.feed(ids[0].tolist()).log_probs, wanted, atol=LOG_PROB_TOLERANCE)
+
+
+# Folders and files.
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_defaults_are_those_of_transformers(kind: str) -> None:
+    module, name = FAMILIES[kind]
+    sizes = getattr(importlib.import_module(f"xlexport.families.{module}"), f"{name}Sizes")
+    config = transformers.CONFIG_MAPPING[kind]()
+    assert sizes.from_huggingface({"model_type": kind}) == sizes.from_huggingface(config.to_dict())
+
+
+def test_a_folder_says_what_it_is(tmp_path: Path) -> None:
+    model = write(tmp_path, "mamba2")
+    source = load(tmp_path)
+    rows = dict(checkpoint_rows(source))
+    assert rows["checkpoint"] == "huggingface, recurrent"
+    assert "model mamba2" in " ".join(value for name, value in checkpoint_rows(source) if name == "config")
+    assert rows["vocabulary"] == "none, 61 tokens" and "takes token ids only" in rows["note"]
+    assert source.parameters == model.num_parameters()
+    json.dumps(source.config, allow_nan=False)
+
+
+def test_tied_weights_by_either_name_and_in_half_precision(tmp_path: Path) -> None:
+    model, file = write(tmp_path, "mamba"), tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    assert load(tmp_path).parameters == model.num_parameters()
+    table = tensors.pop("backbone.embeddings.weight")
+    half = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    same = {"backbone.embedding.weight": table, "lm_head.weight": table.clone()}
+    save_file({**half, **same}, file)
+    source = load(tmp_path)
+    module = source.build_model().module
+    assert module.lm_head.weight is module.backbone.embeddings.weight and torch.equal(module.lm_head.weight, table)
+    assert any("bfloat16" in note for note in source.notes)
+    save_file({**half, **same, "lm_head.weight": table + 1}, file)
+    assert "differs from" in refusal(tmp_path)
+
+
+def test_tokenizer_next_to_the_file(tmp_path: Path) -> None:
+    torch.save({"state_dict": file_tensors()}, tmp_path / "model.pth")
+    (tmp_path / "tokenizer.json").write_text("{}", "utf-8")
+    source = load(tmp_path / "model.pth")
+    assert source.tokenizer == tmp_path / "tokenizer.json" and source.tokenizer in source.files
+    assert len(source.notes) == 1
+
+
+WRONG_FOLDERS: list[tuple[str, dict[str, Any], str]] = [  # changes of a config.json, and parts of the message
+    (
+        "mamba",
+        {"hidden_act": "relu", "num_hidden_layers": True, "hidden_size": 1 << 40, "vocab_size": 0, "conv_kernel": 1},
+        "hidden_act is 'relu', expected 'silu'; num_hidden_layers is True, expected a whole number from 1 to 1,000; "
+        "hidden_size is 1099511627776, expected a whole number from 1 to 1,048,576; vocab_size is 0, expected a whole "
+        "number from 1 to 16,777,216; conv_kernel is 1, expected a whole number from 2 to 64. Copy the folder again.",
+    ),
+    ("mamba", {"use_bias": 1, "time_step_rank": [2]}, "use_bias is 1, expected true or false … time_step_rank is [2]"),
+    ("mamba", {"expand": 1e300, "layer_norm_epsilon": "1"}, "expand is 1e+300, expected … layer_norm_epsilon is '1'"),
+    ("mamba", {"intermediate_size": None, "expand": 1e-9}, "intermediate_size is 0, expected a whole number from 1 to"),
+    ("mamba", {"intermediate_size": 1 << 20, "state_size": 1 << 20}, "a state of 3,298,534,883,328 numbers"),
+    (
+        "mamba",
+        {"state_size": 6, "num_hidden_layers": 2, "tie_word_embeddings": False},
+        "mixer.A_log is (40, 5) in the file, (40, 6) by the configuration … lm_head.weight is missing … "
+        "backbone.layers.2.mixer.A_log is unexpected",
+    ),
+    ("mamba2", {"num_heads": 5}, "num_heads × head_dim is 25, expected expand × hidden_size 30"),
+    ("mamba2", {"n_groups": 4}, "num_heads is 6, expected a multiple of n_groups 4"),
+    ("mamba2", {"time_step_limit": [1, 0]}, "time_step_limit is [1, 0], expected two numbers, the smaller one first"),
+    ("mamba2", {"time_step_limit": [0, 10**400]}, "expected two numbers, the smaller one first"),
+    ("rwkv", {"rescale_every": 0.5}, "rescale_every is 0.5, expected a whole number from -1 to"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "said"), WRONG_FOLDERS, ids=range(len(WRONG_FOLDERS)))
+def test_wrong_folders(name: str, changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    write(tmp_path, name, **changes)
+    assert re.search(".*".join(map(re.escape, said.split(" … "))), refusal(tmp_path))
+
+
+def test_weights_that_are_not_finite_and_foreign_settings(tmp_path: Path) -> None:
+    write(tmp_path, "mamba")
+    assert "Leave out 'mem_len' of --config" in refusal(tmp_path, config={"mem_len": 5})
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["backbone.norm_f.weight"][3] = torch.nan
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert "infinite or undefined weights in backbone.norm_f.weight" in refusal(tmp_path)
+
+
+class Hostile:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("touched"),)
+
+
+WRONG_FILES: list[tuple[Callable[[State], dict[str, Any]], str]] = [  # changes of a file, and a part of the message
+    (
+        lambda own: older("time_decay"),
+        r"RWKV-4 by the names of its tensors, expected RWKV-7\. RWKV-4 converts from the",
+    ),
+    (lambda own: older("time_decay", "ln_x.weight"), "RWKV-5 by the names"),
+    (lambda own: older("time_decay", "time_maa_x"), "RWKV-6 by the names"),
+    (lambda own: without(own, "emb.weight"), r"missing or of an impossible shape: emb\.weight\. Copy"),
+    (lambda own: without(own, "blocks.0.ln1.weight"), r"impossible shape: blocks\.0\.ln1\.weight"),
+    (lambda own: own | {"blocks.0.att.r_k": torch.zeros(5, 16)}, r"impossible shape: blocks\.0\.att\.r_k"),
+    (lambda own: without(own, "blocks.1.att.k_k"), r"blocks\.1\.att\.k_k is missing"),
+    (lambda own: {**own, "x": Hostile()}, r"pathlib\.Path\.touch|getattr"),
+]
+
+
+def older(*names: str) -> State:
+    return {"emb.weight": torch.zeros(V, 4), **{f"blocks.0.att.{name}": torch.zeros(4) for name in names}}
+
+
+def without(tensors: State, name: str) -> State:
+    return {other: tensor for other, tensor in tensors.items() if other != name}
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG_FILES, ids=[said[:20] for _, said in WRONG_FILES])
+def test_wrong_files(
+    change: Callable[[State], dict[str, Any]], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(change(file_tensors()), tmp_path / "model.pth")
+    assert re.search(said, refusal(tmp_path / "model.pth"))
+    assert [file.name for file in tmp_path.iterdir()] == ["model.pth"]
+
+
+def test_settings_of_a_file(tmp_path: Path) -> None:
+    torch.save(file_tensors(), tmp_path / "model.pth")
+    assert "shows all of its settings itself. Leave out --config" in refusal(tmp_path / "model.pth", config={"x": 2})
