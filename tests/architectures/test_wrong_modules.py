@@ -139,16 +139,13 @@ WRONG: dict[str, tuple[str, Callable[[], nn.Module]]] = {
         ),
     ),
     "mask from length": (r"the first 64 tokens .* the length of a segment changes", wrong(embeds=hide_old)),
-    "dropout left on": (
-        r"the result is random, as with dropout that is left on: .* from token 0",
-        wrong(embeds=lambda x: functional.dropout(x, 0.1)),
-    ),
+    "dropout left on": (r"random, as with dropout that is left on", wrong(embeds=lambda x: functional.dropout(x, 0.1))),
     "growing cache": (
         r"the state 'conv' becomes \(3, 4, 8\) float16, expected \(3, 2, 8\) .* must not grow",
         wrong(returns=lambda old, new: {**new, "conv": torch.cat([old["conv"], new["conv"]], dim=1)}),
     ),
     "mean over the batch": (
-        r"row 0 of a batch of 3 depends on the other rows: .* from token 0",
+        r"row 0 of a batch of 3 depends on the other rows",
         wrong(embeds=lambda x: x - x.mean(dim=0)),
     ),
     "written in place": (
@@ -156,7 +153,7 @@ WRONG: dict[str, tuple[str, Callable[[], nn.Module]]] = {
         wrong(returns=lambda old, new: {**new, "h_1": old["h_1"].copy_(new["h_1"])}),
     ),
     "state of another layer": (
-        r"the state 'h_2' is returned but never read\. Read state\['h_2'\] in its own layer",
+        r"'h_2' is returned but never read\. Read .* in its own",
         wrong(reads=lambda old: {**old, "h_2": old["h_1"]}),
     ),
     "state forgotten": (r"the logits do not depend on the state", wrong(computes=torch.zeros_like)),
@@ -172,13 +169,10 @@ WRONG: dict[str, tuple[str, Callable[[], nn.Module]]] = {
         r"the logits are not finite at token 90",
         wrong(embeds=lambda x: x + (89 - torch.arange(x.shape[1])).float().sqrt()[:, None] * 0),
     ),
-    "looks ahead": (
-        r"token 16 changes earlier logits, so the module looks ahead: .* from token 15",
-        wrong(embeds=lambda x: x + x.roll(-1, dims=1)),
-    ),
+    "looks ahead": (r"so the module looks ahead: .* from token 15", wrong(embeds=lambda x: x + x.roll(-1, dims=1))),
     "step differs": (r"step: it computes something else than segment: .* from token 0", StepDiffers),
     "wrong vocabulary": (
-        r"the logits are \(3, 17, 10\) float32, expected \(3, 17, 11\)",
+        r"the logits are \(3, 17, 10\) float32, expected",
         wrong(computes=lambda logits: logits[..., 1:]),
     ),
 }
@@ -191,11 +185,6 @@ def test_wrong_module_is_refused_by_the_name_of_its_fault(fault: str) -> None:
         check_module(make().eval(), N_TOKEN)
     assert "\n" not in str(caught.value)
     assert caught.value.hint
-
-
-def test_training_mode_is_refused() -> None:
-    with pytest.raises(ExportError, match=r"Right.training: the module is in training mode"):
-        check_module(Right(), N_TOKEN)
 
 
 @pytest.mark.parametrize("state", [[], {"h": 0.0}, {"h": torch.zeros(2, dtype=torch.float64)}])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tests.helpers.lone_step import LoneStep, export_lone
 from xlexport.architectures import StepTensor
 from xlexport.errors import ExportError
+from xlexport.export.tracing import quiet
 from xlexport.ops import replace_rnns
 
 KINDS = pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
@@ -43,6 +44,9 @@ def test_eager_against_torch(kind: Kind, batch_first: bool, layers: int, bias: b
     for state in (None, states(kind, layers, 2 if batch_first else 9)):
         for result, expected in zip(flat(replaced(x, state)), flat(original(x, state)), strict=True):
             torch.testing.assert_close(result, expected, rtol=0, atol=CLOSE)
+    with quiet():
+        scripted = torch.jit.trace(replaced, (x[:, :1],))
+    torch.testing.assert_close(scripted(x)[0], original(x)[0], rtol=0, atol=CLOSE)
 
 
 def test_all_places_of_a_module_are_replaced_and_share_weights() -> None:

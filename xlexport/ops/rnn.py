@@ -24,10 +24,10 @@ __all__ = ["gru", "lstm", "replace_rnns", "translate_gru", "translate_lstm"]
 ONNX_GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
 
 
-def in_torch_order(weight: Tensor, recurrent: Tensor, bias: Tensor, places: list[int]) -> list[Tensor]:
+def _in_torch_order(weight: Tensor, recurrent: Tensor, bias: Tensor, places: list[int]) -> list[Tensor]:
     """Return the weights of a layer as torch has them; `places` are those of torch's gates in the order of ONNX."""
-    parts = [part.chunk(len(places)) for part in (weight[0], recurrent[0], *bias[0].chunk(2))]
-    return [torch.cat([part[place] for place in places]) for part in parts]
+    inner, outer = bias[0].chunk(2)
+    return [torch.cat([one.chunk(len(places))[k] for k in places]) for one in (weight[0], recurrent[0], inner, outer)]
 
 
 @operator("lstm")
@@ -45,7 +45,7 @@ def lstm(
     Returns:
         All hidden states (S, B, H), the last one and the last cell.
     """
-    weights = in_torch_order(weight, recurrent, bias, [0, 2, 3, 1])
+    weights = _in_torch_order(weight, recurrent, bias, [0, 2, 3, 1])
     return torch.lstm(x, [hidden, cell], weights, True, 1, 0.0, False, False, False)
 
 
@@ -57,7 +57,7 @@ def _(x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, hidden: Tensor
 @operator("gru")
 def gru(x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """Compute one layer of a GRU, as `lstm` does, from 3H and 6H rows, with the gates update, reset and new."""
-    weights = in_torch_order(weight, recurrent, bias, [1, 0, 2])
+    weights = _in_torch_order(weight, recurrent, bias, [1, 0, 2])
     return torch.gru(x, hidden, weights, True, 1, 0.0, False, False, False)
 
 
@@ -84,15 +84,10 @@ def translate_gru(x: Any, weight: Any, recurrent: Any, bias: Any, hidden: Any) -
 class _ExportedRNN(nn.Module):
     """What `replace_rnns` makes of a `torch.nn.LSTM` or `torch.nn.GRU`, with the same settings and results."""
 
-    mode: str
-    batch_first: bool
-    num_layers: int
-    hidden_size: int
-
     def flatten_parameters(self) -> None:
         """Do nothing: modules call this for CUDA."""
 
-    def forward(self, x: Any, state: Any = None) -> tuple[Tensor, Any]:
+    def forward(self: Any, x: Any, state: Any = None) -> tuple[Tensor, Any]:
         """Compute all layers; arguments and results are those of the original.
 
         Raises:
@@ -120,15 +115,10 @@ class _ExportedRNN(nn.Module):
 
 def _onnx_weights(rnn: nn.RNNBase, layer: int) -> dict[str, Tensor]:
     """Return the weights of a layer as ONNX has them: (1, gates · H, …)."""
-
-    def reordered(name: str) -> Tensor:
-        gates = ONNX_GATES[rnn.mode]
-        parts = getattr(rnn, f"{name}_l{layer}").detach().chunk(len(gates))
-        return torch.cat([parts[gate] for gate in gates])[None]
-
-    weight, recurrent = reordered("weight_ih"), reordered("weight_hh")
-    no_bias = weight.new_zeros(weight.shape[:2])
-    bias = torch.cat([reordered(name) if rnn.bias else no_bias for name in ("bias_ih", "bias_hh")], dim=1)
+    gates, names = ONNX_GATES[rnn.mode], ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * rnn.bias
+    parts = [getattr(rnn, f"{name}_l{layer}").detach().chunk(len(gates)) for name in names]
+    weight, recurrent, *biases = [torch.cat([part[gate] for gate in gates])[None] for part in parts]
+    bias = torch.cat(biases, dim=1) if biases else weight.new_zeros(1, 2 * weight.shape[1])
     return {"weight": weight, "recurrent": recurrent, "bias": bias}
 
 

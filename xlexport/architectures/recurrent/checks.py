@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xlexport.architectures.recurrent.trial import TOLERANCE, Result, State, Trial, difference_of
+from xlexport.architectures.recurrent.trial import TOLERANCE, State, Trial, difference_of
 
 __all__ = ["check_module"]
 
@@ -22,11 +22,9 @@ Cause = tuple[str, str]  # the end of a sentence, and what to write instead
 
 
 def check_module(model: Any, n_token: int) -> None:
-    """Refuse a module that breaks a rule of `RecurrentModel`. About 250 calls read at most 4,000 random tokens.
+    """Refuse a module in evaluation mode that breaks a rule of `RecurrentModel`.
 
-    Args:
-        model: the module, in evaluation mode.
-        n_token: size of its vocabulary.
+    About 250 calls read at most 4,000 random tokens.
 
     Raises:
         ExportError: the first broken rule, with the place, the difference and the likely cause.
@@ -47,10 +45,6 @@ def check_module(model: Any, n_token: int) -> None:
 
 def _check_repeats(trial: Trial, rows: Tensor) -> None:
     """Refuse a module whose results, or first state, depend on earlier calls or on chance."""
-    for name, part in trial.model.named_modules():
-        if part.training:
-            problem = f"{name or 'the module'} is in training mode, which changes dropout and batch normalisation"
-            raise trial.error("training", problem, "Call model.eval() first.")
     form, first = trial.forms[0], trial.first(len(rows))
     torch.manual_seed(0)
     result, before = trial.read(rows, first), _attributes(trial.model)
@@ -153,16 +147,16 @@ def _likely_cause(trial: Trial, tokens: Tensor, length: int) -> Cause:
     """Return the likely cause if tokens (1, N) in segments of `length` differ from longer segments."""
     start, tail = tokens[:, :length], tokens[:, length : 2 * length]
     log_probs, state = trial.read(start, trial.first())
-    longer, end = trial.read(tokens[:, : 2 * length], trial.first())
+    longer, _ = trial.read(tokens[:, : 2 * length], trial.first())
     if trial.difference((longer[:, :length], state), (log_probs, state)):
         cause = f"the first {length:,} tokens alone already differ, so the length of a segment changes the result"
         return cause, "Make masks, positions and scales from the state and the tokens before, not from tokens.shape[1]."
-    expected = longer[:, length:], end
+    unknown = "the state lacks something that the next segment needs, or holds it in less precision"
     return (
         _stale(trial, start, state)
-        or _swapped(trial, tail, state, expected)
+        or _swapped(trial, tail, state, longer[:, length:])
         or _position(trial, tokens[:, :1])
-        or _unknown(trial, tail, state, expected)
+        or (unknown, "Return all that the next token needs: convolution inputs, counters, and every layer's state.")
     )
 
 
@@ -179,12 +173,12 @@ def _stale(trial: Trial, start: Tensor, state: State) -> Cause | None:
     return None
 
 
-def _swapped(trial: Trial, tail: Tensor, state: State, expected: Result) -> Cause | None:
+def _swapped(trial: Trial, tail: Tensor, state: State, expected: Tensor) -> Cause | None:
     """Name two states of equal shape whose exchange gives the expected log-probabilities after the cut."""
     for a, b in combinations(state, 2):
         if (state[a].shape, state[a].dtype) == (state[b].shape, state[b].dtype):
             log_probs, _ = trial.read(tail, {**state, a: state[b], b: state[a]})
-            if bool((difference_of(log_probs, expected[0]) <= TOLERANCE).all()):
+            if bool((difference_of(log_probs, expected) <= TOLERANCE).all()):
                 return f"the states {a!r} and {b!r} are swapped", "Return each under the name under which it is read."
     return None
 
@@ -200,12 +194,3 @@ def _position(trial: Trial, token: Tensor) -> Cause | None:
         cause = "the result follows the position in the segment, which the state does not carry"
         return cause, "Count the tokens of the document in a state of int64, and add torch.arange to it."
     return None
-
-
-def _unknown(trial: Trial, tail: Tensor, state: State, expected: Result) -> Cause:
-    """Name the states that differ after the first cut, if any."""
-    _, new = trial.read(tail, state)
-    apart = [name for name in new if bool((difference_of(new[name], expected[1][name]) > TOLERANCE).any())]
-    where = f" (after the first cut: {', '.join(map(repr, apart))})" if apart else ""
-    cause = f"the state lacks something that the next segment needs, or holds it in less precision{where}"
-    return cause, "Return all that the next token needs: convolution inputs, counters, and every layer's state."

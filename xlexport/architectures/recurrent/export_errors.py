@@ -40,11 +40,7 @@ CAUSES = (
         FIXED_SIZE,
         "Use no int() or range() of a size, and no `if`. Use scan or cumsum for a loop, or define only step.",
     ),
-    (
-        "ata-dependent",
-        "Python decides by the value of a tensor",
-        "Use torch.where in place of `if`, and no .item(), int() or bool() of a tensor.",
-    ),
+    ("ata-dependent", "Python decides by the value of a tensor", "Use torch.where, and no `if`, .item() or int()."),
     ("numpy", "numpy reads a tensor", "Use the function of torch, or compute constants in __init__."),
     ("__build_class__", "the method defines a class", "Define it at the top of the file."),
     ("mutation|side effect", "the code writes in place, or into self", "Compute a new tensor, and return it."),
@@ -56,10 +52,6 @@ def explain(error: BaseException, model: Any) -> tuple[str, str]:
     """Return message and hint for an error of `torch.export`, of Dynamo or of the exporter to ONNX.
 
     `torch.export` runs once more on the method alone, because the exporter to ONNX hides reasons and lines.
-
-    Args:
-        error: any exception of the export.
-        model: the `RecurrentModel` that was exported.
     """
     errors, files = [*_chain(error)], _files(model)
     with _conditions(files) as conditions:
