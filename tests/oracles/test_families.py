@@ -183,7 +183,7 @@ def test_small_decays_after_large_ones_in_a_chunk() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["mamba", "falcon_mamba", "mamba2"])
+@pytest.mark.parametrize("name", ["falcon_mamba", "mamba2"])
 def test_bundle_against_the_whole_forward(name: str, ids: Tensor, tmp_path: Path) -> None:
     model = write(tmp_path / "folder", name)
     options = ConversionOptions.of(verify_segments=1000, segment_len=16)
@@ -265,7 +265,7 @@ WRONG_FOLDERS: list[tuple[str, dict[str, Any], str]] = [  # changes of a config.
     ("mamba2", {"num_heads": 5}, "num_heads × head_dim is 25, expected expand × hidden_size 30"),
     ("mamba2", {"n_groups": 4}, "num_heads is 6, expected a multiple of n_groups 4"),
     ("mamba2", {"time_step_limit": [1, 0]}, "time_step_limit is [1, 0], expected two numbers, the smaller one first"),
-    ("mamba2", {"time_step_limit": [0, 10**400]}, "expected two numbers, the smaller one first"),
+    ("mamba2", {"time_step_limit": [0, 10**400]}, "expected two numbers"),
     ("rwkv", {"rescale_every": 0.5}, "rescale_every is 0.5, expected a whole number from -1 to"),
 ]
 
@@ -286,11 +286,7 @@ def test_weights_that_are_not_finite_and_foreign_settings(tmp_path: Path) -> Non
 
 
 WRONG_FILES: list[tuple[Callable[[State], dict[str, Any]], str]] = [  # changes of a file, and a part of the message
-    (
-        lambda own: older("time_decay"),
-        r"RWKV-4 by the names of its tensors, expected RWKV-7\. RWKV-4 converts from the",
-    ),
-    (lambda own: older("time_decay", "ln_x.weight"), "RWKV-5 by the names"),
+    (lambda own: older("time_decay"), r"RWKV-4 by the names of its tensors, expected RWKV-7\. RWKV-4 converts from"),
     (lambda own: older("time_decay", "time_maa_x"), "RWKV-6 by the names"),
     (lambda own: without(own, "emb.weight"), r"missing or of an impossible shape: emb\.weight\. Copy"),
     (lambda own: without(own, "blocks.0.ln1.weight"), r"impossible shape: blocks\.0\.ln1\.weight"),
