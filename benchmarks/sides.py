@@ -45,6 +45,7 @@ __all__ = [
     "bundle_of",
     "code_digest",
     "common_options",
+    "log_probs",
     "machine",
     "measure",
     "print_table",
@@ -405,6 +406,14 @@ class Pieces:
         ids = text_ids(self.start, self.tokens + 1)[None]
         self.start += self.tokens
         return ids[:, :-1].copy(), ids[:, 1:].copy()
+
+
+def log_probs(logits: npt.NDArray[Any], targets: npt.NDArray[np.int64]) -> Scores:
+    """Return the log-probabilities (B,) of targets (B,) by logits (B, V), in nats."""
+    greatest = logits.max(axis=1, keepdims=True)
+    sums = np.exp(logits - greatest).sum(axis=1)
+    scores: Scores = logits[np.arange(len(targets)), targets] - greatest[:, 0] - np.log(sums)
+    return scores
 
 
 def common_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
-import numpy as np
 import numpy.typing as npt
 
 from benchmarks.sides import (
@@ -45,6 +44,7 @@ from benchmarks.sides import (
     add_to_json,
     bundle_of,
     common_options,
+    log_probs,
     measure,
     print_table,
     run_once,
@@ -136,8 +136,7 @@ def bundle_side(bundle: Path, threads: int, case: Case, ops: str) -> Ready:
         outputs = model.step(case.purpose, memory, tokens, targets)
         if case.purpose == "score":
             return outputs["log_prob"]
-        logits = outputs["logits"][0]
-        return logits[targets[:, -1]] - np.logaddexp.reduce(logits)
+        return log_probs(outputs["logits"], targets[:, -1])
 
     floor = step_floor(GraphSide(model, Work(case.purpose, evaluation, case.segment_len, 1)))
     return Ready(step, {"tokens": case.segment_len, "load_seconds": load_seconds, **asdict(floor)})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from xlexport.bundles import origin
 from xlexport.model_description import model_description
 from xlexport.verification.parity import ParityReport, trained_model
 from xlruntime.bundle import Bundle
@@ -27,7 +26,7 @@ def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
 
 {sizes}, vocabulary {bundle.vocab_size:,}, tokenizer {bundle.tokenizer.kind}, {bundle.precision}.
 
-xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources or f"`{origin(bundle)}`"}.
+xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources}.
 
 {how_to_score(bundle)}
 

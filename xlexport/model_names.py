@@ -1,35 +1,67 @@
-"""Find the model that a name means: a path, code in a file, an installed model, or one in the cache of the hub.
+"""Read the model that a name means: a path, code in a file, an installed model, or one in the cache of the hub.
 
-Finding it runs no code, imports no package and opens no connection.
+Finding it runs no code, imports no package and opens no connection. Only `_build` runs code, and only with `trust`.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import difflib
+import hashlib
+import inspect
 import os
 import re
+import sys
+import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from importlib.metadata import entry_points
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from xlexport import checkpoints
 from xlexport.bundles import recorded_options
 from xlexport.checkpoints import SourceCheckpoint
+from xlexport.checkpoints.files import read_tensors
 from xlexport.checkpoints.formats import tensorflow
 from xlexport.checkpoints.recurrent import module_source
 from xlexport.errors import CheckpointError, CheckpointNotFoundError, TrustError
-from xlexport.model_code import ModelCode, build, code_in_file, installed_code, load_weights, offer
 from xlruntime.bundle import Bundle
-from xlruntime.messages import listed, named
+from xlruntime.messages import first_line, named
 
-__all__ = ["GROUP", "bundle_path", "load_source", "resolve"]
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["ModelCode", "bundle_path", "load_source", "resolve"]
 
 GROUP = "xlexport.models"  # of entry points; each loads a factory, a class or a module
+IN_FILE = re.compile(r"(.+\.py)(?::(.*))?")
 REPOSITORY = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 MAIN = "main"  # the revision that is meant without @REVISION
 LONGEST_COMMIT = 100  # bytes of a file in `refs`
+LARGEST_SOURCE = 1 << 24  # bytes of a Python file
+OFFERED = 5  # names that a hint lists
+LONGEST_LIST = 1500  # characters of a message
+
+
+@dataclass(frozen=True)
+class ModelCode:
+    """Code that makes a model, which did not run yet.
+
+    Attributes:
+        name: the name that means only this model, without folders of this machine; a bundle records it.
+        description: what would run.
+        entry: says what in which module is the model, or makes it.
+        file, source: of a user's file, whose module `_build` defines.
+    """
+
+    name: str
+    description: str
+    entry: EntryPoint
+    file: Path | None = None
+    source: bytes = b""
 
 
 def resolve(name: str | Path) -> Path | ModelCode:
@@ -43,9 +75,11 @@ def resolve(name: str | Path) -> Path | ModelCode:
         CheckpointNotFoundError: no model has this name.
         CheckpointError: several models have it; the message says how to name each.
     """
-    models = dict(_paths(name) if isinstance(name, Path) else _models(name))
+    if isinstance(name, Path):
+        return name
+    models = dict(_models(name))
     if not models:
-        raise _unknown(str(name))
+        raise _unknown(name)
     if len(models) > 1:
         raise CheckpointError(f"{name}: {len(models)} models have this name.", hint=f"Give {' or '.join(models)}.")
     (model,) = models.values()
@@ -55,11 +89,11 @@ def resolve(name: str | Path) -> Path | ModelCode:
 def bundle_path(name: str) -> Path:
     """Return the default output of a conversion: next to a checkpoint, otherwise in the current folder."""
     model = resolve(name)
-    if isinstance(model, ModelCode):
-        return Path(f"{model.stem}.bundle")
-    if model != Path(name):  # in the cache of the hub
+    if model == Path(name):
+        return model.parent / f"{model.stem}.bundle"
+    if isinstance(model, Path):  # in the cache of the hub
         return Path(f"{Path(name.partition('@')[0]).name}.bundle")
-    return model.parent / f"{model.stem}.bundle"
+    return Path(f"{model.file.stem if model.file else Path(model.entry.name).name}.bundle")
 
 
 def load_source(
@@ -81,7 +115,8 @@ def load_source(
         bundle: the format and config of its conversion apply to a checkpoint, unless they are given anew.
 
     Raises:
-        CheckpointError: as in `resolve`, `checkpoints.load`, `build` and `load_weights`, or an option does not apply.
+        CheckpointError: as in `resolve` and `checkpoints.load`, the code fails, the weights do not fit its model, or
+            an option does not apply.
         TrustError: code would run, but `trust` is off.
     """
     model = resolve(name)
@@ -100,44 +135,71 @@ def load_source(
             f"{name}: would run {model.description}; nothing was run.",
             hint="If you trust it like a program, add --trust (in Python: trust=True).",
         )
-    module = build(model)
+    module = _build(model)
     if weights is not None:
-        load_weights(module, weights)
-    source = module_source(module, files=[*model.files(), *([weights] if weights else [])])
-    return replace(source, options={"model": model.name, **({"version": model.version} if model.version else {})})
+        _load_weights(module, weights)
+    file = model.file or Path(inspect.getfile(sys.modules[model.entry.module]))
+    source = module_source(module, files=filter(None, (file, weights)))
+    return replace(source, options={"model": model.name})
 
 
 def _models(name: str) -> Iterator[tuple[str, Path | ModelCode]]:
     """Yield each model of a name, after a name that means only this one."""
-    yield from _paths(Path(name))
-    file, _, attribute = name.rpartition(":")
-    if file.endswith(".py") and not os.path.exists(name):
-        if not attribute.isidentifier():
-            yield from _paths(Path(file))  # reports that the name in it is missing
-        yield name, code_in_file(Path(file), attribute)
-    for code in sorted(map(installed_code, entry_points(group=GROUP)), key=lambda code: code.name):
-        if name in (code.name, code.name.partition(":")[2]):
+    if match := IN_FILE.fullmatch(name):
+        yield name, _code_in_file(Path(match[1]), match[2] or "")
+    elif (path := Path(name)).exists() or tensorflow.matches(path):
+        yield f"./{path}", path
+    for code in sorted(map(_installed_code, entry_points(group=GROUP)), key=lambda code: code.name):
+        if name in (code.name, code.entry.name):
             yield code.name, code
-    repository, _, revision = name.partition("@")
-    commits, commit = _cached(repository, revision or MAIN)
+    commits, commit = _cached(name)
     if commit in commits:
-        yield f"{repository}@{revision or MAIN}", commits[commit]
+        yield name if "@" in name else f"{name}@{MAIN}", commits[commit]
 
 
-def _paths(path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the checkpoint at a path, if there is one.
+def _code_in_file(file: Path, attribute: str) -> ModelCode:
+    """Return the code that makes what `attribute` is in a file.
 
     Raises:
-        CheckpointError: there is a Python file, and nothing says what in it is the model.
+        CheckpointError: there is no such file, or `attribute` is no name.
     """
-    if path.suffix == ".py" and os.path.isfile(path):
-        raise CheckpointError(f"{path}: Python code.", hint=offer(path))
+    if not file.is_file() or file.stat().st_size > LARGEST_SOURCE:
+        raise CheckpointNotFoundError(f"{file}: no such file of Python code.", hint="Check the path.")
+    source = file.read_bytes()
+    if not attribute.isidentifier():
+        raise CheckpointError(f"{file}: Python code.", hint=_offer(file, source))
+    digest = hashlib.sha256(source).hexdigest()  # of the bytes that run, even if the file changes meanwhile
+    return ModelCode(
+        name=f"{file.name}:{attribute}",
+        description=f"{file.absolute()} (SHA-256 {digest})",
+        entry=EntryPoint(attribute, f"xlexport_model_{digest}:{attribute}", GROUP),  # never another module's name
+        file=file,
+        source=source,
+    )
+
+
+def _installed_code(entry: EntryPoint) -> ModelCode:
+    """Return the code that an installed package offers by an entry point; the package is not imported."""
+    package, version = ("unknown", "unknown") if entry.dist is None else (entry.dist.name, entry.dist.version)
+    return ModelCode(f"{package}:{entry.name}", f"{entry.value} of the package {package} {version}", entry)
+
+
+def _offer(file: Path, source: bytes) -> str:
+    """Return a hint that names the factories in a file, which is parsed, but not run."""
     try:
-        exists = path.exists() or tensorflow.matches(path)
-    except (OSError, ValueError):
-        exists = True  # `checkpoints.load` says what is wrong
-    if exists:
-        yield f"./{path}", path
+        nodes = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        nodes = []
+    definitions = [node for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    names = [f"{file}:{node.name}" for node in definitions if _is_factory(node)][:OFFERED]
+    return f"Give {' or '.join(names or [f'{file}:NAME, of a function without arguments that returns a model'])}."
+
+
+def _is_factory(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    """Return whether it is a function that needs no arguments, or the class of a recurrent model."""
+    if isinstance(node, ast.FunctionDef):
+        return len(node.args.args) == len(node.args.defaults)
+    return any(isinstance(inner, ast.FunctionDef) and inner.name == "first_state" for inner in node.body)
 
 
 def _cache() -> Path:
@@ -146,28 +208,90 @@ def _cache() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
 
 
-def _cached(repository: str, revision: str) -> tuple[dict[str, Path], str]:
-    """Return the folders of a cached model by commit, and the commit of a revision, which may be a commit itself."""
-    folder = _cache() / f"models--{repository.replace('/', '--')}"
-    if not REPOSITORY.fullmatch(repository) or not (folder / "snapshots").is_dir():
-        return {}, revision
-    if os.path.isfile(reference := folder / "refs" / revision):
+def _cached(name: str) -> tuple[dict[str, Path], str]:
+    """Return the folders of a cached model by commit, and the commit of the revision that a name means."""
+    repository, _, revision = name.partition("@")
+    if not REPOSITORY.fullmatch(repository):
+        return {}, ""
+    folder, commit = _cache() / f"models--{repository.replace('/', '--')}", revision or MAIN
+    if os.path.isfile(reference := folder / "refs" / commit):
         with reference.open("rb") as file:
-            revision = file.read(LONGEST_COMMIT).decode("ascii", "replace").strip()
-    return {path.name: path for path in sorted((folder / "snapshots").iterdir())}, revision
+            commit = file.read(LONGEST_COMMIT).decode("ascii", "replace").strip()
+    return {path.name: path for path in sorted(folder.glob("snapshots/*"))}, commit
 
 
 def _unknown(name: str) -> CheckpointNotFoundError:
     """Return the error for a name that nothing has, with names like it."""
     if os.path.isabs(name) or name.startswith("."):
         return CheckpointNotFoundError(f"{name}: no such file or folder.", hint="Check the path.")
-    repository, _, revision = name.partition("@")
-    if commits := _cached(repository, MAIN)[0]:
-        what = f"{name}: the hub's cache has this model, but not its revision {revision or MAIN}."
-        return CheckpointNotFoundError(what, hint=f"Give {listed(f'{repository}@{commit}' for commit in commits)}.")
     cached = [path.name.removeprefix("models--").replace("--", "/") for path in _cache().glob("models--*")]
-    similar = difflib.get_close_matches(name, [*entry_points(group=GROUP).names, *cached])
+    similar = [f"{name.partition('@')[0]}@{commit}" for commit in _cached(name)[0]][:OFFERED]  # other revisions of it
+    similar = similar or difflib.get_close_matches(name, [*entry_points(group=GROUP).names, *cached])
     return CheckpointNotFoundError(
         f"{name}: no such file or folder, no installed model ({GROUP}), and none in the hub's cache ({_cache()}).",
         hint=f"Did you mean {' or '.join(map(named, similar))}?" if similar else "Check the name.",
     )
+
+
+def _build(code: ModelCode) -> nn.Module:
+    """Run the code, and return the model that it makes. Its prints go to standard error.
+
+    Modules in the folder of a file can be imported meanwhile, as if the file were a script.
+
+    Raises:
+        CheckpointError: the code fails, or makes something else. The message has the line in the user's file.
+    """
+    from torch import nn
+
+    path = list(sys.path)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            if code.file is not None:
+                sys.path.insert(0, str(code.file.absolute().parent))
+                module = sys.modules[code.entry.module] = ModuleType(code.entry.module)  # dataclasses look it up there
+                module.__file__ = str(code.file.absolute())
+                exec(compile(code.source, module.__file__, "exec", dont_inherit=True), vars(module))
+                if not hasattr(module, code.entry.attr):
+                    offer = _offer(code.file, code.source)
+                    raise CheckpointError(f"{code.file}: no {code.entry.attr} in it.", hint=offer)
+            model = code.entry.load()
+            model = model() if callable(model) and not isinstance(model, nn.Module) else model
+    except CheckpointError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(code, error) from error
+    finally:
+        sys.path[:] = path
+    if not isinstance(model, nn.Module):
+        what = f"{code.name}: makes a {type(model).__name__}, expected a torch.nn.Module."
+        raise CheckpointError(what, hint="Give a module, or a function or class that makes one.")
+    return model
+
+
+def _failed(code: ModelCode, error: BaseException) -> CheckpointError:
+    """Return an error of one line about an exception in a user's code."""
+    own = str(code.file.absolute()) if code.file else re.split("[.:]", code.entry.value)[0]
+    places = [
+        f"{frame.filename}, line {frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if own in (frame.filename, *Path(frame.filename).with_suffix("").parts)
+    ]
+    place, text = (places or [code.name])[-1], first_line(error) if str(error) else ""
+    what = ": ".join(filter(None, (type(error).__name__, text.rstrip("."))))
+    return CheckpointError(f"{place}: {what}.", hint="Correct this code, or install what it needs.")
+
+
+def _load_weights(model: nn.Module, file: Path) -> None:
+    """Put the tensors of a file into a model that has exactly their names and shapes; one name of tied ones is enough.
+
+    Raises:
+        CheckpointError: the file is damaged, could run code, or does not fit the model. The message lists all problems.
+    """
+    tensors, own = {str(name): tensor for name, tensor in read_tensors(file).items()}, model.state_dict(keep_vars=True)
+    read = {id(own[name]) for name in tensors if name in own}
+    tied = {name: parameter for name, parameter in own.items() if id(parameter) in read}
+    try:
+        model.load_state_dict(tied | tensors)
+    except RuntimeError as error:
+        problems = " ".join(str(error).split())[:LONGEST_LIST]
+        raise CheckpointError(f"{file}: {problems}", hint="Save the state_dict() of this model.") from error

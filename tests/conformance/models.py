@@ -17,14 +17,13 @@ from safetensors.torch import save_file
 from torch import nn
 
 from xlexport import checkpoints
-from xlexport.checkpoints.recurrent import module_source
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.families.mamba import Mamba, MambaSizes
 from xlexport.families.mamba2 import Mamba2, Mamba2Sizes
 from xlexport.families.rwkv4 import RWKV4, RWKV4Sizes
 from xlexport.families.rwkv7 import RWKV7, RWKV7Sizes
-from xlexport.model_code import code_in_file
+from xlexport.model_names import load_source
 
 from .actions import Case, opening
 from .player import floats
@@ -95,7 +94,7 @@ def _source(name: str, work: Path) -> SourceCheckpoint:
     if name == "rwkv7":
         torch.save(dict(_weights(RWKV7(RWKV7_SIZES))), work / "rwkv7.pth")
         return checkpoints.load(work / "rwkv7.pth")
-    return module_source(code_in_file(SAMPLES / f"{name}.py", "model").value()())
+    return load_source(f"{SAMPLES / name}.py:model", trust=True)
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

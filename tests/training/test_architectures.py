@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from xltraining.architectures import _ARCHITECTURES, architecture_of, config_from, model_class, new_model
+from xltraining import architectures
+from xltraining.architectures import architecture_of, config_from, model_class, new_model
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.errors import CheckpointError, ConfigError
 from xltraining.recurrent import LSTM, LSTMConfig
@@ -32,6 +33,7 @@ def test_unknown_architecture_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
     config = LSTMConfig(n_token=11, d_model=3)
     save_checkpoint(tmp_path / "model.pt", config, new_model(config).state_dict())
-    monkeypatch.delitem(_ARCHITECTURES, "lstm")
+    others = {name: entry for name, entry in architectures._ARCHITECTURES.items() if name != "lstm"}
+    monkeypatch.setattr(architectures, "_ARCHITECTURES", others)
     with pytest.raises(CheckpointError, match=r"architecture must be one of .*, mamba, found 'lstm'"):
         load_checkpoint(tmp_path / "model.pt")

@@ -12,6 +12,7 @@ from xlexport.checkpoints.files import inside
 from xlexport.checkpoints.source import SourceCheckpoint, digest_files, float_notes, require_finite
 from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping
 from xlexport.errors import ExportError
+from xlruntime.messages import first_line
 from xltraining.data.tokenizer_file import TokenizerFile
 
 if TYPE_CHECKING:
@@ -177,6 +178,14 @@ def _size_of_logits(module: Any, form: str) -> int:
     from xlexport.architectures.recurrent.eager import batched
 
     token: Tensor = torch.zeros((1, 1) if form == "segment" else (1,), dtype=torch.int64)
-    with torch.inference_mode():
-        logits, _ = getattr(module, form)(token, batched(module.first_state(), 1))
-    return int(logits.shape[-1])
+    try:
+        with torch.inference_mode():
+            logits, _ = getattr(module, form)(token, batched(module.first_state(), 1))
+            return int(logits.shape[-1])
+    except Exception as error:
+        raise ExportError(
+            f"{type(module).__qualname__}.{form}: one token after first_state raises {type(error).__name__} "
+            f"({first_line(error)}).",
+            hint="first_state() returns one row of each state, without the batch axis, which is the first one of what "
+            f"{form} takes. {form} returns (logits, new_state). docs/own_models.md has an example.",
+        ) from error

@@ -19,7 +19,6 @@ from xlexport.commands.options import (
     checkpoint_options,
     document_options,
     runtime_options,
-    trust_option,
 )
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, tell
@@ -121,7 +120,7 @@ def bits(
         help="Draw the terms of the attention scores by distance: one of the content, two of the position.",
     ),
 )
-@headed("Checkpoint", checkpoint_options, trust_option)
+@headed("Checkpoint", checkpoint_options)
 @headed("Model settings", attention_options)
 def attention(
     bundle: Path,
@@ -132,7 +131,6 @@ def attention(
     position: bool,
     as_json: bool,
     reading: dict[str, Any],
-    trust: bool,
     **evaluation: Any,
 ) -> None:
     """Draw how far back each head of CHECKPOINT attends over FILE, with BUNDLE's tokenizer and settings.
@@ -155,7 +153,7 @@ def attention(
     require_attention(runtime_model.bundle.architecture, str(bundle))
     settings = runtime_model.evaluation(**evaluation)
     ids = verify_ids(runtime_model.bundle, runtime_model.tokenizer, file)
-    model = load_source(checkpoint, trust=trust, **reading).build_model()
+    model = load_source(checkpoint, **reading).build_model()
     check_sizes(runtime_model, model)
     model = architecture(runtime_model.bundle.architecture).configured(model, runtime_model.bundle.config, settings)
     if position:

@@ -21,7 +21,13 @@ from xlexport.ops.operator import operator, shapes_of
 __all__ = ["gru", "lstm", "replace_rnns", "translate_gru", "translate_lstm"]
 
 # Places of the gates of ONNX (iofg, zrn) in torch's order (ifgo, rzn).
-ONNX_GATES: dict[type[nn.RNNBase], tuple[int, ...]] = {nn.LSTM: (0, 3, 1, 2), nn.GRU: (1, 0, 2)}
+ONNX_GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
+
+
+def in_torch_order(weight: Tensor, recurrent: Tensor, bias: Tensor, places: list[int]) -> list[Tensor]:
+    """Return the weights of a layer as torch has them; `places` are those of torch's gates in the order of ONNX."""
+    parts = [part.chunk(len(places)) for part in (weight[0], recurrent[0], *bias[0].chunk(2))]
+    return [torch.cat([part[place] for place in places]) for part in parts]
 
 
 @operator("lstm")
@@ -39,10 +45,8 @@ def lstm(
     Returns:
         All hidden states (S, B, H), the last one and the last cell.
     """
-    order = [0, 2, 3, 1]  # of torch's gates, in ONNX's order
-    w, r = [torch.cat([one[0].chunk(4)[k] for k in order]) for one in (weight, recurrent)]
-    b, c = [torch.cat([one.chunk(4)[k] for k in order]) for one in bias[0].chunk(2)]
-    return torch.lstm(x, [hidden, cell], [w, r, b, c], True, 1, 0.0, False, False, False)
+    weights = in_torch_order(weight, recurrent, bias, [0, 2, 3, 1])
+    return torch.lstm(x, [hidden, cell], weights, True, 1, 0.0, False, False, False)
 
 
 @shapes_of("lstm")
@@ -52,21 +56,9 @@ def _(x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, hidden: Tensor
 
 @operator("gru")
 def gru(x: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute one layer of a GRU.
-
-    Args:
-        x: (S, B, I).
-        weight, recurrent: (1, 3H, I), (1, 3H, H), with the gates update, reset and new.
-        bias: (1, 6H), that of `weight` first.
-        hidden: (1, B, H).
-
-    Returns:
-        All hidden states (S, B, H), and the last one.
-    """
-    order = [1, 0, 2]
-    w, r = [torch.cat([one[0].chunk(3)[k] for k in order]) for one in (weight, recurrent)]
-    b, c = [torch.cat([one.chunk(3)[k] for k in order]) for one in bias[0].chunk(2)]
-    return torch.gru(x, hidden, [w, r, b, c], True, 1, 0.0, False, False, False)
+    """Compute one layer of a GRU, as `lstm` does, from 3H and 6H rows, with the gates update, reset and new."""
+    weights = in_torch_order(weight, recurrent, bias, [1, 0, 2])
+    return torch.gru(x, hidden, weights, True, 1, 0.0, False, False, False)
 
 
 @shapes_of("gru")
@@ -90,18 +82,12 @@ def translate_gru(x: Any, weight: Any, recurrent: Any, bias: Any, hidden: Any) -
 
 
 class _ExportedRNN(nn.Module):
-    """A `torch.nn.LSTM` or `torch.nn.GRU` in evaluation, with the same results and settings."""
+    """What `replace_rnns` makes of a `torch.nn.LSTM` or `torch.nn.GRU`, with the same settings and results."""
 
-    def __init__(self, rnn: nn.RNNBase, kind: type[nn.RNNBase]) -> None:
-        super().__init__()
-        self.is_lstm, self.bidirectional, self.proj_size = kind is nn.LSTM, False, 0
-        self.input_size, self.hidden_size, self.num_layers = rnn.input_size, rnn.hidden_size, rnn.num_layers
-        self.batch_first, self.bias, self.dropout, self.mode = rnn.batch_first, rnn.bias, rnn.dropout, rnn.mode
-        for name, parameter in rnn.named_parameters():  # for modules that read them
-            self.register_parameter(name, parameter)
-        for layer in range(rnn.num_layers):
-            for name, weight in _onnx_weights(rnn, layer, ONNX_GATES[kind]).items():
-                self.register_buffer(f"{name}_{layer}", weight)
+    mode: str
+    batch_first: bool
+    num_layers: int
+    hidden_size: int
 
     def flatten_parameters(self) -> None:
         """Do nothing: modules call this for CUDA."""
@@ -118,56 +104,53 @@ class _ExportedRNN(nn.Module):
                 hint="Give it a tensor with the axes batch, segment and features.",
             )
         rows = x.transpose(0, 1) if self.batch_first else x  # (S, B, I)
+        compute, count = (lstm, 2) if self.mode == "LSTM" else (gru, 1)
         if state is None:
-            zeros = x.new_zeros(self.num_layers, rows.shape[1], self.hidden_size)
-            state = (zeros, zeros) if self.is_lstm else zeros
-        states = tuple(state) if self.is_lstm else (state,)
+            states = [x.new_zeros(self.num_layers, rows.shape[1], self.hidden_size)] * count
+        else:
+            states = [*state] if count == 2 else [state]
         last = []
         for layer in range(self.num_layers):
             weights = [getattr(self, f"{name}_{layer}") for name in ("weight", "recurrent", "bias")]
-            rows, *new = (lstm if self.is_lstm else gru)(rows, *weights, *(one[layer : layer + 1] for one in states))
+            rows, *new = compute(rows, *weights, *(one[layer : layer + 1] for one in states))
             last.append(new)
         carried = tuple(torch.cat(layers) for layers in zip(*last, strict=True))  # each (layers, B, H)
-        return rows.transpose(0, 1) if self.batch_first else rows, carried if self.is_lstm else carried[0]
+        return rows.transpose(0, 1) if self.batch_first else rows, carried if count == 2 else carried[0]
 
 
-def _onnx_weights(rnn: nn.RNNBase, layer: int, gates: tuple[int, ...]) -> dict[str, Tensor]:
+def _onnx_weights(rnn: nn.RNNBase, layer: int) -> dict[str, Tensor]:
     """Return the weights of a layer as ONNX has them: (1, gates · H, …)."""
 
     def reordered(name: str) -> Tensor:
+        gates = ONNX_GATES[rnn.mode]
         parts = getattr(rnn, f"{name}_l{layer}").detach().chunk(len(gates))
-        return torch.cat([parts[gate] for gate in gates])
+        return torch.cat([parts[gate] for gate in gates])[None]
 
     weight, recurrent = reordered("weight_ih"), reordered("weight_hh")
-    no_bias = weight.new_zeros(len(weight))
-    bias = torch.cat([reordered(name) if rnn.bias else no_bias for name in ("bias_ih", "bias_hh")])
-    return {"weight": weight[None], "recurrent": recurrent[None], "bias": bias[None]}
+    no_bias = weight.new_zeros(weight.shape[:2])
+    bias = torch.cat([reordered(name) if rnn.bias else no_bias for name in ("bias_ih", "bias_hh")], dim=1)
+    return {"weight": weight, "recurrent": recurrent, "bias": bias}
 
 
 def replace_rnns(module: nn.Module) -> nn.Module:
-    """Replace each `torch.nn.LSTM` and `torch.nn.GRU` within `module`, in place; return the module.
+    """Replace each `torch.nn.LSTM` and `torch.nn.GRU` within `module`, or it itself, in place; return the module.
 
-    If `module` itself is one, the result is its replacement. Classes that override `forward` stay.
+    Classes that override `forward` stay.
 
     Raises:
-        ExportError: one is bidirectional, or has projections. The message names all of them; nothing is replaced.
+        ExportError: one is bidirectional, or has projections; nothing is replaced.
     """
-    rnns = [(path, rnn) for path, rnn in module.named_modules(remove_duplicate=False) if isinstance(rnn, nn.RNNBase)]
-    problems, replacements = [], dict[nn.Module, nn.Module]()
-    for path, rnn in rnns:
-        kind = next((kind for kind in ONNX_GATES if type(rnn).forward is kind.forward), None)
-        if kind and (rnn.bidirectional or rnn.proj_size):
-            name = f"{path or 'model'} (torch.nn.{kind.__name__})"
-            problems.append(f"{name} {'is bidirectional' if rnn.bidirectional else 'has proj_size'}")
-        elif kind and rnn not in replacements:
-            replacements[rnn] = _ExportedRNN(rnn, kind).train(rnn.training)
-    if problems:
-        raise ExportError(
-            f"{'; '.join(problems)}: a step graph cannot hold such a recurrent network.",
-            hint="A carried state needs one direction. Write a network with projections by its equations, in `step`.",
-        )
-    for path, rnn in rnns:
-        if path and rnn in replacements:
-            parent, _, name = path.rpartition(".")
-            setattr(module.get_submodule(parent), name, replacements[rnn])
-    return replacements.get(module, module)
+    rnns = {path: rnn for path, rnn in module.named_modules() if type(rnn).forward in (nn.LSTM.forward, nn.GRU.forward)}
+    for path, rnn in rnns.items():
+        if rnn.bidirectional or rnn.proj_size:
+            fault = "is bidirectional" if rnn.bidirectional else "has proj_size"
+            raise ExportError(
+                f"{path or 'model'} (torch.nn.{rnn.mode}) {fault}: a step graph cannot hold such a recurrent network.",
+                hint="A carried state needs one direction. Write projections by their equations, in `step`.",
+            )
+    for rnn in rnns.values():
+        for layer in range(rnn.num_layers):
+            for name, weight in _onnx_weights(rnn, layer).items():
+                rnn.register_buffer(f"{name}_{layer}", weight)
+        rnn.__class__ = _ExportedRNN  # which keeps all attributes, and all places of the module
+    return module

@@ -162,4 +162,4 @@ def unquantized_weights(model: ir.Model) -> Iterator[tuple[str, str]]:
         if node.domain in ("", "ai.onnx") and node.op_type in ("LSTM", "GRU"):
             for weight in node.inputs[1:3]:
                 assert weight is not None
-                yield str(weight.name), f"the operator {node.op_type} takes no integers"
+                yield str(weight.name), f"the operator {node.op_type} needs float32"

@@ -20,7 +20,7 @@ class RecurrentArchitecture(Architecture):
 
     name = "recurrent"
     title = "recurrent model"
-    further_lengths = (1, 3, 513)  # torch may keep what code decided by the example's length: a branch, or chunks
+    further_lengths = (1, 3, 300)  # torch may keep what code decided by the example's length: a branch, or chunks
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare the length of a segment; a state needs no settings."""
@@ -39,10 +39,6 @@ class RecurrentArchitecture(Architecture):
 
         check_module(model.module, model.config.n_token)
         return RecurrentStep(model)
-
-    def in_float64(self, model: RecurrentEager) -> RecurrentEager | None:
-        """Return a copy in float64, or None if the module fixes float32 anywhere."""
-        return model.in_float64()
 
 
 ARCHITECTURE = RecurrentArchitecture()

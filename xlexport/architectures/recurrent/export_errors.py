@@ -1,10 +1,11 @@
-"""Explain errors of an export by the cause in the user's module, its file and line, and the remedy."""
+"""Export a method of a user's module, and explain errors by the cause in its file and line, and the remedy."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import io
+import itertools
 import logging
 import re
 import traceback
@@ -19,9 +20,9 @@ from torch import Tensor, nn
 from xlexport.architectures.recurrent.eager import batched
 from xlruntime.messages import first_line
 
-__all__ = ["explain", "silence"]
+__all__ = ["explain", "exported"]
 
-ROWS, TOKENS = 3, 5  # of the example
+AXES = {"segment": {"batch": 3, "segment": 5}, "step": {"batch": 3}}  # of tokens, with the sizes of the example
 SIZES = "torch.fx.experimental.symbolic_shapes"  # the logger that notes each condition on a free size
 ONE_SIZE = re.compile(r"^eval (?!Eq\(s\d+, s\d+\))")  # a condition, other than that two batches are equal
 TORCH = str(Path(torch.__file__).parent)
@@ -63,7 +64,7 @@ def explain(error: BaseException, model: Any) -> tuple[str, str]:
     errors, files = [*_chain(error)], _files(model)
     with _conditions(files) as conditions:
         try:
-            _export(model)
+            exported(model, "segment" if callable(getattr(model, "segment", None)) else "step")
         except Exception as again:
             errors += _chain(again)
     place, hint = _place(errors, files), "Use operators of torch on tensors only."
@@ -77,34 +78,31 @@ def explain(error: BaseException, model: Any) -> tuple[str, str]:
     return f"{place or type(model).__name__}: {cause}.", hint
 
 
+def exported(model: Any, form: str) -> nn.Module:
+    """Return `segment` or `step`, with the state as a list, as operators on tensors, without the user's Python.
+
+    Dynamo, which traces the body of a scan, refuses much Python that `torch.export` accepts.
+    """
+    first = model.first_state()
+    free = {axis: torch.export.Dim(name, min=1, max=2**30) for axis, name in enumerate(AXES[form])}
+    tokens = torch.zeros([*AXES[form].values()], dtype=torch.int64)
+    shapes = free, [{0: free[0]}] * len(first)
+    with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
+        arguments = tokens, [*batched(first, len(tokens)).values()]
+        program = torch.export.export(_Form(model, form, [*first]), arguments, dynamic_shapes=shapes)
+    return program.module(check_guards=False)
+
+
 class _Form(nn.Module):
-    """One method of a module."""
+    """One method of a module, with its state as a list of tensors."""
 
-    def __init__(self, model: Any, form: str) -> None:
+    def __init__(self, model: Any, form: str, names: Sequence[str]) -> None:
         super().__init__()
-        self.model, self.form = model, form
+        self.model, self.form, self.names = model, form, names
 
-    def forward(self, tokens: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        logits, new = getattr(self.model, self.form)(tokens, state)
-        return logits, dict(new)
-
-
-def _export(model: Any) -> None:
-    """Export `segment`, or `step` if there is no other, with free sizes of batch and segment."""
-    form = "segment" if callable(getattr(model, "segment", None)) else "step"
-    axes = {"batch": ROWS, "segment": TOKENS} if form == "segment" else {"batch": ROWS}
-    free = {axis: torch.export.Dim(name, min=1, max=2**30) for axis, name in enumerate(axes)}
-    tokens, state = torch.zeros([*axes.values()], dtype=torch.int64), batched(model.first_state(), ROWS)
-    shapes = free, {name: {0: free[0]} for name in state}
-    with torch.no_grad(), silence():
-        torch.export.export(_Form(model, form), (tokens, state), dynamic_shapes=shapes)
-
-
-@contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """Keep what `torch.export` prints and warns of off the user's terminal; errors say the same."""
-    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
-        yield
+    def forward(self, tokens: Tensor, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        logits, new = getattr(self.model, self.form)(tokens, dict(zip(self.names, values, strict=True)))
+        return logits, *(new[name] for name in self.names)
 
 
 @contextlib.contextmanager
@@ -141,22 +139,17 @@ def _files(model: nn.Module) -> set[str]:
     return {name for name in (each.__code__.co_filename for each in functions) if not name.startswith(TORCH)}
 
 
-def _within_torch(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:
+def _within_torch(frames: Iterable[traceback.FrameSummary]) -> Iterable[traceback.FrameSummary]:
     """Leave out the frames that call torch: a script may define a model and export it."""
-    return frames[
-        next((index for index, frame in enumerate(frames) if frame.filename.startswith(TORCH)), len(frames)) :
-    ]
+    return itertools.dropwhile(lambda frame: not frame.filename.startswith(TORCH), frames)
 
 
 def _place(errors: Iterable[BaseException], files: set[str]) -> str:
     """Return the user's line at which the first of these errors that has one was raised."""
     for error in errors:
-        for stack in (
-            getattr(error, "real_stack", None) or [],
-            _within_torch(traceback.extract_tb(error.__traceback__)),
-        ):
-            if place := _last(stack, files):
-                return place
+        called = _within_torch(traceback.extract_tb(error.__traceback__))
+        if place := _last(getattr(error, "real_stack", None) or [], files) or _last(called, files):
+            return place
     return ""
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from xlexport.architectures.recurrent.eager import RecurrentEager, batched
-from xlexport.architectures.recurrent.export_errors import explain, silence
+from xlexport.architectures.recurrent.export_errors import explain, exported
 from xlexport.architectures.step import carried_inputs, carried_outputs, traced_outputs
 from xlexport.architectures.step_module import TARGETS, TOKENS, TOP_K, StepModule, describe_softmax, purposes_of
 from xlexport.errors import ExportError
@@ -34,7 +34,12 @@ class RecurrentStep(StepModule):
         self.inputs = (TARGETS, TOKENS, *carried_inputs(self.memory))
         self.purposes = purposes_of(self.n_token, carried_outputs(self.memory))
         self.model: Any = replace_rnns(model.module.requires_grad_(False))
-        self.cell = _exported(self.model, self.first) if model.config.form == "step" else None
+        self.cell = None
+        if model.config.form == "step":
+            try:
+                self.cell = exported(self.model, "step")
+            except Exception as error:
+                raise ExportError(*self.explain(error)) from error
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with, each a separate tensor."""
@@ -79,33 +84,6 @@ class RecurrentStep(StepModule):
         carry = tuple(value.clone() for value in state.values())  # torch refuses inputs, and views of the carry
         carry, logits = scan(body, carry, tokens.transpose(0, 1).contiguous())  # (S, B, n_token)
         return logits.transpose(0, 1), dict(zip(self.first, carry, strict=True))
-
-
-class _Cell(nn.Module):
-    """A module's `step`, with its state as a list of tensors."""
-
-    def __init__(self, model: Any, names: Sequence[str]) -> None:
-        super().__init__()
-        self.model, self.names = model, names
-
-    def forward(self, token: Tensor, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        logits, state = self.model.step(token, dict(zip(self.names, values, strict=True)))
-        return logits, *(state[name] for name in self.names)
-
-
-def _exported(model: Any, first: Mapping[str, Tensor]) -> nn.Module:
-    """Return a module's `step` as `torch.export` sees it: operators on tensors, without the user's Python.
-
-    Dynamo, which traces the body of a scan, refuses much Python that `torch.export` accepts.
-    """
-    batch = {0: torch.export.Dim("batch", min=1, max=2**30)}
-    example = (torch.zeros(TRACED_ROWS, dtype=torch.int64), [*batched(first, TRACED_ROWS).values()])
-    try:
-        with silence():
-            program = torch.export.export(_Cell(model, [*first]), example, dynamic_shapes=(batch, [batch] * len(first)))
-    except Exception as error:
-        raise ExportError(*explain(error, model)) from error
-    return program.module(check_guards=False)
 
 
 def _entry(name: str, value: Tensor) -> MemoryEntry:

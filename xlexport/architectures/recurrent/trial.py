@@ -12,10 +12,11 @@ from xlexport.architectures.recurrent.eager import batched
 from xlexport.errors import ExportError
 from xlruntime.messages import first_line, listed
 
-__all__ = ["Result", "State", "Trial", "difference_of"]
+__all__ = ["TOLERANCE", "Result", "State", "Trial", "difference_of"]
 
 DTYPES = ("float32", "float16", "bool", "uint8", "int8", "int16", "int32", "int64")
-STATE_TOLERANCE = 10  # times that of a log-probability: rounding errors add up in a state
+TOLERANCE = 1e-4  # of a log-probability in nats, relative above 1 nat
+STATE_TOLERANCE = 10 * TOLERANCE  # rounding errors add up in a state
 
 State = Mapping[str, Tensor]
 Result = tuple[Tensor, State]  # log-probabilities (B, S, V) in nats, and the next state
@@ -24,13 +25,13 @@ Result = tuple[Tensor, State]  # log-probabilities (B, S, V) in nats, and the ne
 class Trial:
     """Calls of a user's module, each checked against the rules of `RecurrentModel`."""
 
-    def __init__(self, model: Any, n_token: int, tolerance: float) -> None:
+    def __init__(self, model: Any, n_token: int) -> None:
         """Check the first state, before anything runs.
 
         Raises:
             ExportError: `first_state` does not return named tensors of finite numbers.
         """
-        self.model, self.n_token, self.tolerance = model, n_token, tolerance
+        self.model, self.n_token = model, n_token
         self.forms = [form for form in ("segment", "step") if callable(getattr(model, form, None))]
         state = model.first_state()
         values = state.values() if isinstance(state, Mapping) else [None]
@@ -47,28 +48,28 @@ class Trial:
         """Return the first state of `rows` rows, in memory of its own."""
         return batched(self.model.first_state(), rows)
 
-    def read(self, tokens: Tensor, state: State, form: str | None = None, start: int = 0) -> Result:
-        """Read tokens (B, S) by `form`, by default in one segment if the module can; `start` tokens came before.
+    def read(self, tokens: Tensor, state: State, form: str | None = None, length: int | None = None) -> Result:
+        """Read tokens (B, S) by `form`, by default in one segment if the module can, or in segments of `length`.
 
         Raises:
             ExportError: the call breaks a rule.
         """
-        if (form or self.forms[0]) == "segment":
-            return self._call("segment", tokens, state, start)
-        log_probs = []
-        for index, token in enumerate(tokens.unbind(dim=1)):
-            row, state = self._call("step", token, state, start + index)
-            log_probs.append(row)
-        return torch.stack(log_probs, dim=1), state
+        form, log_probs = form or self.forms[0], []
+        step = 1 if form == "step" else length or tokens.shape[1]
+        for start in range(0, tokens.shape[1], step):
+            piece = tokens[:, start] if form == "step" else tokens[:, start : start + step]
+            logits, state = self._call(form, piece, state, start)
+            log_probs.append(logits.log_softmax(dim=-1).reshape(len(tokens), -1, self.n_token))
+        return torch.cat(log_probs, dim=1), state
 
     def difference(self, result: Result, expected: Result) -> str | None:
         """Return the first difference above the tolerance in words, or None."""
         apart = difference_of(result[0], expected[0]).amax(dim=(0, 2))  # (S,)
-        for place in (apart > self.tolerance).nonzero()[:1].flatten().tolist():
+        for place in (apart > TOLERANCE).nonzero()[:1].flatten().tolist():
             return f"log-probabilities differ by {float(apart[place]):.2g} nats from token {place:,}"
         for name, value in result[1].items():
             apart = difference_of(value, expected[1][name])
-            if bool((apart > self.tolerance * STATE_TOLERANCE).any()):
+            if bool((apart > STATE_TOLERANCE).any()):
                 return f"the state {name!r} differs by {float(apart.max()):.2g} after the last token"
         return None
 
@@ -99,7 +100,7 @@ class Trial:
             problem = f"the logits are not finite at token {start + int(wrong.min()):,}"
             raise self.error(form, problem, "Bound what can overflow, and divide by no zero.")
         self._check_finite(form, "new ", new)
-        return logits.log_softmax(dim=-1), new
+        return logits, new
 
     def _check_sizes(self, form: str, state: State, new: State) -> None:
         """Raise ExportError unless all states keep their shapes and dtypes."""
