@@ -183,7 +183,7 @@ def test_small_decays_after_large_ones_in_a_chunk() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["mamba", "falcon_mamba", "mamba2"])
+@pytest.mark.parametrize("name", ["falcon_mamba", "mamba2"])
 def test_bundle_against_the_whole_forward(name: str, ids: Tensor, tmp_path: Path) -> None:
     model = write(tmp_path / "folder", name)
     options = ConversionOptions.of(verify_segments=1000, segment_len=16)
@@ -212,10 +212,9 @@ def test_defaults_are_those_of_transformers(kind: str) -> None:
 def test_a_folder_says_what_it_is(tmp_path: Path) -> None:
     model = write(tmp_path, "mamba2")
     source = load(tmp_path)
-    rows = dict(checkpoint_rows(source))
-    assert rows["checkpoint"] == "huggingface, recurrent"
-    assert "model mamba2" in " ".join(value for name, value in checkpoint_rows(source) if name == "config")
-    assert rows["vocabulary"] == "none, 61 tokens" and "takes token ids only" in rows["note"]
+    rows = [f"{name}: {value}" for name, value in checkpoint_rows(source)]
+    assert {"checkpoint: huggingface, recurrent", "vocabulary: none, 61 tokens"} < set(rows)
+    assert any("model mamba2" in row for row in rows) and any("takes token ids only" in row for row in rows)
     assert source.parameters == model.num_parameters()
     json.dumps(source.config, allow_nan=False)
 
@@ -236,12 +235,13 @@ def test_tied_weights_by_either_name_and_in_half_precision(tmp_path: Path) -> No
     assert "differs from" in refusal(tmp_path)
 
 
-def test_tokenizer_next_to_the_file(tmp_path: Path) -> None:
-    torch.save({"state_dict": file_tensors()}, tmp_path / "model.pth")
-    (tmp_path / "tokenizer.json").write_text("{}", "utf-8")
-    source = load(tmp_path / "model.pth")
-    assert source.tokenizer == tmp_path / "tokenizer.json" and source.tokenizer in source.files
-    assert len(source.notes) == 1
+def test_tokenizer_next_to_the_file_and_foreign_settings(tmp_path: Path) -> None:
+    file, tokenizer = tmp_path / "model.pth", tmp_path / "tokenizer.json"
+    torch.save({"state_dict": file_tensors()}, file)
+    tokenizer.write_text("{}", "utf-8")
+    source = load(file)
+    assert source.tokenizer == tokenizer and tokenizer in source.files and len(source.notes) == 1
+    assert "shows all of its settings itself. Leave out --config" in refusal(file, config={"n_layer": 2})
 
 
 WRONG_FOLDERS: list[tuple[str, dict[str, Any], str]] = [  # changes of a config.json, and parts of the message
@@ -265,7 +265,7 @@ WRONG_FOLDERS: list[tuple[str, dict[str, Any], str]] = [  # changes of a config.
     ("mamba2", {"num_heads": 5}, "num_heads × head_dim is 25, expected expand × hidden_size 30"),
     ("mamba2", {"n_groups": 4}, "num_heads is 6, expected a multiple of n_groups 4"),
     ("mamba2", {"time_step_limit": [1, 0]}, "time_step_limit is [1, 0], expected two numbers, the smaller one first"),
-    ("mamba2", {"time_step_limit": [0, 10**400]}, "expected two numbers, the smaller one first"),
+    ("mamba2", {"time_step_limit": [0, 10**400]}, "expected two numbers"),
     ("rwkv", {"rescale_every": 0.5}, "rescale_every is 0.5, expected a whole number from -1 to"),
 ]
 
@@ -285,17 +285,8 @@ def test_weights_that_are_not_finite_and_foreign_settings(tmp_path: Path) -> Non
     assert "infinite or undefined weights in backbone.norm_f.weight" in refusal(tmp_path)
 
 
-class Hostile:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (Path("touched"),)
-
-
 WRONG_FILES: list[tuple[Callable[[State], dict[str, Any]], str]] = [  # changes of a file, and a part of the message
-    (
-        lambda own: older("time_decay"),
-        r"RWKV-4 by the names of its tensors, expected RWKV-7\. RWKV-4 converts from the",
-    ),
-    (lambda own: older("time_decay", "ln_x.weight"), "RWKV-5 by the names"),
+    (lambda own: older("time_decay"), r"RWKV-4 by the names of its tensors, expected RWKV-7\. RWKV-4 converts from"),
     (lambda own: older("time_decay", "time_maa_x"), "RWKV-6 by the names"),
     (lambda own: without(own, "emb.weight"), r"missing or of an impossible shape: emb\.weight\. Copy"),
     (lambda own: without(own, "blocks.0.ln1.weight"), r"impossible shape: blocks\.0\.ln1\.weight"),
@@ -303,6 +294,11 @@ WRONG_FILES: list[tuple[Callable[[State], dict[str, Any]], str]] = [  # changes 
     (lambda own: without(own, "blocks.1.att.k_k"), r"blocks\.1\.att\.k_k is missing"),
     (lambda own: {**own, "x": Hostile()}, r"pathlib\.Path\.touch|getattr"),
 ]
+
+
+class Hostile:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("touched"),)
 
 
 def older(*names: str) -> State:
@@ -321,8 +317,3 @@ def test_wrong_files(
     torch.save(change(file_tensors()), tmp_path / "model.pth")
     assert re.search(said, refusal(tmp_path / "model.pth"))
     assert [file.name for file in tmp_path.iterdir()] == ["model.pth"]
-
-
-def test_settings_of_a_file(tmp_path: Path) -> None:
-    torch.save(file_tensors(), tmp_path / "model.pth")
-    assert "shows all of its settings itself. Leave out --config" in refusal(tmp_path / "model.pth", config={"x": 2})

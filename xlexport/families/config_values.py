@@ -8,7 +8,7 @@ from typing import Any
 from xlexport.errors import CheckpointError
 from xlruntime.messages import shown
 
-__all__ = ["ConfigValues"]
+__all__ = ["ConfigValues", "is_number"]
 
 LARGEST = 1 << 20  # of any size; the largest models have a tenth of it
 
@@ -32,21 +32,11 @@ class ConfigValues:
     def positive(self, key: str, default: float) -> float:
         """Return a positive number."""
         expected = f"a number between 0 and {LARGEST:,}"
-        return float(self.value(key, default, expected, lambda value: _is_number(value) and 0 < value < LARGEST))
+        return float(self.value(key, default, expected, lambda value: is_number(value) and 0 < value < LARGEST))
 
     def flag(self, key: str, default: bool) -> bool:
         """Return true or false."""
         return bool(self.value(key, default, "true or false", lambda value: isinstance(value, bool)))
-
-    def pair(self, key: str, default: tuple[float, float]) -> tuple[float, float]:
-        """Return a list of two numbers, the first of them not the larger one."""
-
-        def fits(value: Any) -> bool:
-            is_pair = isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value))
-            return is_pair and value[0] <= value[1]
-
-        low, high = self.value(key, default, "two numbers, the smaller one first", fits)
-        return float(low), float(high)
 
     def value(self, key: str, default: Any, expected: str, fits: Callable[[Any], bool]) -> Any:
         """Return the value of a key. If it does not fit, record that, and return the default."""
@@ -66,6 +56,6 @@ class ConfigValues:
             raise CheckpointError(f"config.json: {'; '.join(self.problems)}.", hint="Copy the folder again.")
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """Return whether it is a number that a float can hold."""
     return type(value) is float or (type(value) is int and abs(value) < LARGEST)

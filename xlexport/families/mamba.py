@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xlexport.families.config_values import ConfigValues
-from xlexport.families.scan import scan
-from xlexport.families.state_space import Mixer, StateSpaceModel, StateSpaceSizes, common_sizes, convolution
+from xlexport.families.scan import Chunks, scan
+from xlexport.families.state_space import StateSpaceModel, StateSpaceSizes, convolution
 
 __all__ = ["Mamba", "MambaSizes"]
 
 FALCON = "falcon_mamba"
-DEFAULTS = {"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 32, "state_size": 16}  # of transformers
 
 
 @dataclass(frozen=True)
@@ -30,26 +28,22 @@ class MambaSizes(StateSpaceSizes):
         mixer_epsilon: of the normalization of step sizes, B and C in Falcon-Mamba; None: Mamba has none.
     """
 
+    DEFAULTS: ClassVar = {"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 32, "state_size": 16}
+    IS_TIED: ClassVar = True
     dt_rank: int
     mixer_epsilon: float | None
 
     @classmethod
-    def from_huggingface(cls, config: Mapping[str, Any]) -> MambaSizes:
-        """Return the sizes in a `config.json` of `MambaForCausalLM` or `FalconMambaForCausalLM`.
-
-        Raises:
-            CheckpointError: sizes are impossible or unsupported; the message names all of them.
-        """
-        is_auto = config.get("time_step_rank") == "auto"
-        values = ConfigValues({**config, "time_step_rank": None} if is_auto else config)
-        common = common_sizes(values, DEFAULTS, tied=True)
-        rank = values.size("time_step_rank", math.ceil(common["d_model"] / 16))
-        epsilon = values.positive("mixer_rms_eps", 1e-6) if config.get("model_type") == FALCON else None
-        values.finish()
-        return cls(**common, dt_rank=rank, mixer_epsilon=epsilon)
+    def further(cls, values: ConfigValues, d_model: int, d_inner: int) -> dict[str, Any]:
+        """Return the fields that only Mamba and Falcon-Mamba have."""
+        rank = math.ceil(d_model / 16)
+        if values.config.get("time_step_rank") != "auto":
+            rank = values.size("time_step_rank", rank)
+        is_falcon = values.config.get("model_type") == FALCON
+        return {"dt_rank": rank, "mixer_epsilon": values.positive("mixer_rms_eps", 1e-6) if is_falcon else None}
 
 
-class _MambaMixer(Mixer):
+class _MambaMixer(nn.Module):
     """The selective state space of section 3: each of N states of each input decays by itself.
 
     h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t (equation 2a) and y_t = C_t h_t + D x_t (2b). The discretization of B is
@@ -68,9 +62,7 @@ class _MambaMixer(Mixer):
         self.A_log, self.D = nn.Parameter(torch.zeros(D, N)), nn.Parameter(torch.zeros(D))
         self.out_proj = nn.Linear(D, sizes.d_model, bias=sizes.bias)
 
-    def forward(
-        self, x: Tensor, conv: Tensor, ssm: Tensor, chunks: tuple[int, int] | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, conv: Tensor, ssm: Tensor, chunks: Chunks | None) -> tuple[Tensor, Tensor, Tensor]:
         inputs, gate = self.in_proj(x).chunk(2, dim=2)  # (B, S, D) each
         u, conv = convolution(self.conv1d, inputs, conv)
         u = u.transpose(0, 1).contiguous()  # (S, B, D): the recurrence reads token by token

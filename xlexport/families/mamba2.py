@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xlexport.families.config_values import ConfigValues
-from xlexport.families.state_space import Mixer, StateSpaceModel, StateSpaceSizes, common_sizes, convolution
+from xlexport.families.config_values import ConfigValues, is_number
+from xlexport.families.scan import Chunks
+from xlexport.families.state_space import StateSpaceModel, StateSpaceSizes, convolution
 
 __all__ = ["Mamba2", "Mamba2Sizes"]
-
-DEFAULTS = {"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "state_size": 128}  # of transformers
 
 
 @dataclass(frozen=True)
@@ -29,34 +27,34 @@ class Mamba2Sizes(StateSpaceSizes):
         dt_least, dt_most: the smallest and the largest step size; None: no limit.
     """
 
+    DEFAULTS: ClassVar = {"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "state_size": 128}
+    IS_TIED: ClassVar = False
     n_head: int
     n_group: int
     dt_least: float
     dt_most: float | None
 
     @classmethod
-    def from_huggingface(cls, config: Mapping[str, Any]) -> Mamba2Sizes:
-        """Return the sizes in a `config.json` of `Mamba2ForCausalLM`.
-
-        Raises:
-            CheckpointError: sizes are impossible or unsupported; the message names all of them.
-        """
-        values = ConfigValues(config)
-        common = common_sizes(values, DEFAULTS, tied=False)
+    def further(cls, values: ConfigValues, d_model: int, d_inner: int) -> dict[str, Any]:
+        """Return the fields that only Mamba-2 has."""
         heads, width = values.size("num_heads", 128), values.size("head_dim", 64)
         groups = values.size("n_groups", 8)
-        low, high = values.pair("time_step_limit", (0.0, math.inf))
-        if not values.problems and heads * width != common["d_inner"]:
+        low, high = values.value("time_step_limit", (0.0, math.inf), "two numbers, the smaller one first", _is_range)
+        if not values.problems and heads * width != d_inner:
             values.problems.append(
-                f"num_heads × head_dim is {heads * width:,}, expected expand × hidden_size {common['d_inner']:,}"
+                f"num_heads × head_dim is {heads * width:,}, expected expand × hidden_size {d_inner:,}"
             )
         if not values.problems and heads % groups:
             values.problems.append(f"num_heads is {heads:,}, expected a multiple of n_groups {groups:,}")
-        values.finish()
-        return cls(**common, n_head=heads, n_group=groups, dt_least=low, dt_most=None if high == math.inf else high)
+        dt_most = None if high == math.inf else float(high)
+        return {"n_head": heads, "n_group": groups, "dt_least": float(low), "dt_most": dt_most}
 
 
-class _Mamba2Mixer(Mixer):
+def _is_range(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value)) and value[0] <= value[1]
+
+
+class _Mamba2Mixer(nn.Module):
     """The layer of section 7 (figure 6, on the right: all projections at once), with section 6's chunks.
 
     For each head, h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t and y_t = C_t h_t + D x_t, with a number A.
@@ -75,9 +73,7 @@ class _Mamba2Mixer(Mixer):
         self.norm = nn.RMSNorm(D, eps=sizes.norm_epsilon)
         self.out_proj = nn.Linear(D, sizes.d_model, bias=sizes.bias)
 
-    def forward(
-        self, x: Tensor, conv: Tensor, ssm: Tensor, chunks: tuple[int, int] | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, conv: Tensor, ssm: Tensor, chunks: Chunks | None) -> tuple[Tensor, Tensor, Tensor]:
         Q, S, _ = x.shape  # Q rows of the batch
         (G, R), (H, N, P) = self.groups, self.shapes[1]  # R heads in each group
         gate, inputs, dt = self.in_proj(x).split(self.in_parts, dim=2)
@@ -104,20 +100,17 @@ def _one_token(x: Tensor, B: Tensor, C: Tensor, decay: Tensor, h: Tensor) -> tup
     return (C[:, 0, :, None, None] @ h).squeeze(3).unsqueeze(1), h
 
 
-def _chunked(
-    x: Tensor, B: Tensor, C: Tensor, decay: Tensor, h: Tensor, sizes: tuple[int, int]
-) -> tuple[Tensor, Tensor]:
+def _chunked(x: Tensor, B: Tensor, C: Tensor, decay: Tensor, h: Tensor, sizes: Chunks) -> tuple[Tensor, Tensor]:
     """Run the recurrence h_t = exp(decay_t) h_{t-1} + B_t x_t, y_t = C_t h_t over a segment.
 
     Within a chunk, outputs are those of an attention whose scores decay; from chunk to chunk, states are carried
-    (section 6 and listing 1). A segment shorter than a chunk is a chunk of its length.
+    (section 6 and listing 1).
 
     Args:
         x: inputs (Q, S, G, R, P) of R heads in G groups.
         B, C: (Q, S, G, N).
         decay: logarithms (Q, S, G, R), at most 0.
         h: the state (Q, G, R, N, P).
-        sizes: the number of chunks, and the tokens of each.
 
     Returns:
         The outputs (Q, S, G, R, P), and the state after the segment.

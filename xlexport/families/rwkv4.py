@@ -127,8 +127,7 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         att = self.ln1(x)
-        sums = tuple(state[name] for name in SUMS)
-        mixed, sums = self.attention(att, state["shift_att"], sums)
+        mixed, sums = self.attention(att, state["shift_att"], tuple(state[name] for name in SUMS))
         x = x + mixed
         ffn = self.ln2(x)
         x = x + self.feed_forward(ffn, state["shift_ffn"])

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["chunk_sizes", "scan"]
+__all__ = ["Chunks", "chunk_sizes", "scan"]
 
 Tensors: TypeAlias = tuple[Tensor, ...]
+Chunks: TypeAlias = tuple[int, int]  # how many there are, and the tokens of each
 
 
 def scan(
@@ -36,14 +37,14 @@ def scan(
     return carry, torch.stack(outputs)
 
 
-def chunk_sizes(S: int, most: int) -> tuple[int, int]:
+def chunk_sizes(S: int, most: int) -> Chunks:
     """Return how many chunks S tokens need, and the tokens of each: S itself if it is smaller than `most`.
 
     `torch.export` gets both as numbers that it cannot know. As functions of S, they would be compared with each other
     in dozens of ways, and it refuses a graph if any answer depends on S. It also treats axes of size one differently:
     it may take both for larger, as what is computed does not depend on that.
     """
-    if not torch.compiler.is_exporting():
+    if most == 1 or not torch.compiler.is_exporting():
         return -(-S // min(S, most)), min(S, most)
     length = torch.scalar_tensor(S, dtype=torch.int64)
     tokens = length.clamp(max=most)

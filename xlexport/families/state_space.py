@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xlexport.families.config_values import ConfigValues
-from xlexport.families.scan import chunk_sizes
+from xlexport.families.scan import Chunks, chunk_sizes
 
-__all__ = ["Mixer", "StateSpaceModel", "StateSpaceSizes", "common_sizes", "convolution"]
+__all__ = ["StateSpaceModel", "StateSpaceSizes", "convolution"]
 
 MOST_LAYERS, MOST_CONVOLVED = 1000, 64
 MOST_TOKENS = 1 << 24
@@ -30,6 +30,7 @@ class StateSpaceSizes:
         d_state: numbers of the state for each of these inputs.
         d_conv: tokens that a convolution reads.
         tied: whether the output layer has the weights of the embedding.
+        DEFAULTS, IS_TIED: of transformers, which differ between the families.
     """
 
     n_token: int
@@ -42,54 +43,54 @@ class StateSpaceSizes:
     conv_bias: bool
     norm_epsilon: float
     tied: bool
+    DEFAULTS: ClassVar[Mapping[str, int]]
+    IS_TIED: ClassVar[bool]
 
+    @classmethod
+    def from_huggingface(cls, config: Mapping[str, Any]) -> Self:
+        """Return the sizes in a `config.json`.
 
-def common_sizes(values: ConfigValues, defaults: Mapping[str, int], tied: bool) -> dict[str, Any]:
-    """Return the fields of `StateSpaceSizes` in a `config.json`; wrong values go into `values.problems`.
+        Raises:
+            CheckpointError: sizes are impossible or unsupported; the message names all of them.
+        """
+        values, defaults = ConfigValues(config), cls.DEFAULTS
+        values.value("hidden_act", "silu", "'silu'", lambda value: value == "silu")
+        L = values.size("num_hidden_layers", defaults["num_hidden_layers"], most=MOST_LAYERS)
+        d_model = values.size("hidden_size", defaults["hidden_size"])
+        D = values.size("intermediate_size", int(values.positive("expand", 2) * d_model))
+        N = values.size("state_size", defaults["state_size"])
+        if not values.problems and L * D * N > MOST_STATE:
+            values.problems.append(f"a state of {L * D * N:,} numbers, expected at most {MOST_STATE:,}")
+        sizes = cls(
+            n_token=values.size("vocab_size", defaults["vocab_size"], most=MOST_TOKENS),
+            n_layer=L,
+            d_model=d_model,
+            d_inner=D,
+            d_state=N,
+            d_conv=values.size("conv_kernel", 4, least=2, most=MOST_CONVOLVED),
+            bias=values.flag("use_bias", False),
+            conv_bias=values.flag("use_conv_bias", True),
+            norm_epsilon=values.positive("layer_norm_epsilon", 1e-5),
+            tied=values.flag("tie_word_embeddings", cls.IS_TIED),
+            **cls.further(values, d_model, D),
+        )
+        values.finish()
+        return sizes
 
-    Args:
-        defaults: of the sizes that differ between the families, under the file's keys.
-        tied: whether the family ties its embeddings by default.
-    """
-    values.value("hidden_act", "silu", "'silu'", lambda value: value == "silu")
-    L = values.size("num_hidden_layers", defaults["num_hidden_layers"], most=MOST_LAYERS)
-    d_model = values.size("hidden_size", defaults["hidden_size"])
-    D = values.size("intermediate_size", int(values.positive("expand", 2) * d_model))
-    N = values.size("state_size", defaults["state_size"])
-    if not values.problems and L * D * N > MOST_STATE:
-        values.problems.append(f"a state of {L * D * N:,} numbers, expected at most {MOST_STATE:,}")
-    return {
-        "n_token": values.size("vocab_size", defaults["vocab_size"], most=MOST_TOKENS),
-        "n_layer": L,
-        "d_model": d_model,
-        "d_inner": D,
-        "d_state": N,
-        "d_conv": values.size("conv_kernel", 4, least=2, most=MOST_CONVOLVED),
-        "bias": values.flag("use_bias", False),
-        "conv_bias": values.flag("use_conv_bias", True),
-        "norm_epsilon": values.positive("layer_norm_epsilon", 1e-5),
-        "tied": values.flag("tie_word_embeddings", tied),
-    }
-
-
-class Mixer(nn.Module):
-    """What mixes the tokens of a layer: `mixer(x, conv, ssm, chunks)`.
-
-    It maps inputs x (B, S, d_model) and the layer's state to outputs of the same shape and the next state. `chunks` are
-    the results of `chunk_sizes`; without them, S is 1, and it computes the recurrence as the paper writes it.
-
-    Attributes:
-        shapes: of the layer's state: the inputs that the convolution reads again, and the recurrence's state.
-    """
-
-    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    @classmethod
+    def further(cls, values: ConfigValues, d_model: int, d_inner: int) -> dict[str, Any]:
+        """Return the fields that only one family has."""
+        raise NotImplementedError
 
 
 class StateSpaceModel(nn.Module):
     """A language model that satisfies `RecurrentModel`: layers of x + mixer(norm(x)).
 
+    `mixer(x, conv, ssm, chunks)` maps x (B, S, d_model) and the layer's state to outputs and the next state. Without
+    `chunks`, S is 1. The mixer's `shapes` are those of the convolution's last inputs and of the recurrence's state.
+
     Attributes:
-        mixer: the class of its `Mixer`s, which are made of the sizes.
+        mixer: the class of the layers' mixers, which are made of the sizes.
         chunk: the most tokens whose outputs a mixer computes together.
     """
 
@@ -126,7 +127,7 @@ class StateSpaceModel(nn.Module):
         logits, after = self._read(token.unsqueeze(1), state, None)
         return logits.squeeze(1), after
 
-    def _read(self, tokens: Tensor, state: State, chunks: tuple[int, int] | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def _read(self, tokens: Tensor, state: State, chunks: Chunks | None) -> tuple[Tensor, dict[str, Tensor]]:
         x = self.backbone.embeddings(tokens)  # (B, S, d_model)
         convs, ssms = [], []
         for index, layer in enumerate(self.backbone.layers):
