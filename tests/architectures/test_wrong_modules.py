@@ -171,6 +171,7 @@ WRONG: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     ),
     "looks ahead": (r"so the module looks ahead: .* from token 15", wrong(embeds=lambda x: x + x.roll(-1, dims=1))),
     "step differs": (r"step: it computes something else than segment: .* from token 0", StepDiffers),
+    "probabilities": (r"the logits are probabilities", wrong(computes=lambda logits: logits.softmax(dim=-1))),
     "wrong vocabulary": (
         r"the logits are \(3, 17, 10\) float32, expected",
         wrong(computes=lambda logits: logits[..., 1:]),

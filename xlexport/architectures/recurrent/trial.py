@@ -16,6 +16,7 @@ __all__ = ["TOLERANCE", "Result", "State", "Trial", "difference_of"]
 
 DTYPES = ("float32", "float16", "bool", "uint8", "int8", "int16", "int32", "int64")
 TOLERANCE = 1e-4  # of a log-probability in nats, relative above 1 nat
+CALLED = "Return (logits, new_state) for any tokens; the batch is the first axis of each state."
 STATE_TOLERANCE = 10 * TOLERANCE  # rounding errors add up in a state
 
 State = Mapping[str, Tensor]
@@ -81,7 +82,7 @@ class Trial:
             size, names = (tuple(logits.shape), logits.dtype), set(new)
         except Exception as error:
             problem = f"tokens of shape {tuple(tokens.shape)} raise {type(error).__name__} ({first_line(error)})"
-            raise self.error(form, problem, "Return (logits, new_state) for any number of rows and tokens.") from error
+            raise self.error(form, problem, CALLED) from error
         shape = (*tokens.shape, self.n_token)
         if size != (shape, torch.float32):
             problem = f"the logits are {tuple(logits.shape)} {_dtype(logits)}, expected {shape} float32"
@@ -99,6 +100,8 @@ class Trial:
         if len(wrong):
             problem = f"the logits are not finite at token {start + int(wrong.min()):,}"
             raise self.error(form, problem, "Bound what can overflow, and divide by no zero.")
+        if bool((logits >= 0).all()) and torch.allclose(logits.sum(dim=-1), torch.ones(()), atol=1e-3):
+            raise self.error(form, "the logits are probabilities", "Return them before softmax, or their logarithms.")
         self._check_finite(form, "new ", new)
         return logits, new
 
