@@ -130,13 +130,27 @@ def test_decision_by_the_length_of_the_example_is_found_out(tmp_path: Path) -> N
     assert not [*tmp_path.iterdir()]
 
 
-def test_ids_only_and_a_first_value_of_integers(tmp_path: Path) -> None:
-    class Late(Decay):
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"seen": torch.ones(1, dtype=torch.int64)}, r"'seen' is int64 and does not begin with zeros\. Begin integers"),
+        ({"logits": torch.zeros(1)}, r"'logits' has the name of another tensor"),
+        ({"new_hidden": torch.zeros(1)}, r"'new_hidden' has the name of another tensor"),
+    ],
+)
+def test_states_that_no_bundle_can_hold(state: dict[str, Tensor], message: str, tmp_path: Path) -> None:
+    class Other(Decay):
         def first_state(self) -> dict[str, Tensor]:
-            return super().first_state() | {"seen": torch.ones(1, dtype=torch.int64)}
+            return super().first_state() | state
 
-    with pytest.raises(ExportError, match=r"state 'seen' is int64 and does not begin with zeros\. Begin integers"):
-        xlexport.export_module(Late(), tmp_path / "late")
+        def step(self, token: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            logits, after = super().step(token, state)
+            last = logits.sum(dim=1, keepdim=True)
+            more = {name: state[name] + last for name in state if name not in after}
+            return logits + sum(more.values()), after | more
+
+    with pytest.raises(ExportError, match=message):
+        xlexport.export_module(Other(), tmp_path / "bundle")
     assert not [*tmp_path.iterdir()]
 
 

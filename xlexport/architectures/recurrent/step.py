@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ from xlruntime.bundle import MemoryEntry
 __all__ = ["RecurrentStep"]
 
 TRACED_ROWS, TRACED_TOKENS = 3, 5  # of the example; no axis of a model has these sizes by chance and one as well
+STATE_NAME = re.compile(r"(?!new_)[A-Za-z_][\w.]{0,79}", re.ASCII)
+RESERVED = {"tokens", "targets", *(tensor.name for tensors in purposes_of(TOP_K, ()).values() for tensor in tensors)}
 
 
 class RecurrentStep(StepModule):
@@ -87,6 +90,11 @@ class RecurrentStep(StepModule):
 
 
 def _entry(name: str, value: Tensor) -> MemoryEntry:
+    if name in RESERVED or not STATE_NAME.fullmatch(name):
+        raise ExportError(
+            f"the state {name[:80]!r} has the name of another tensor, or no name that graphs can have.",
+            hint="Name it by letters, digits, dots and underscores, without `new_` in front.",
+        )
     dtype, begins_with_zeros = str(value.dtype).removeprefix("torch."), not bool(value.any())
     if not begins_with_zeros and not value.is_floating_point():
         raise ExportError(
