@@ -184,14 +184,15 @@ def _installed_code(entry: EntryPoint) -> ModelCode:
     return ModelCode(f"{package}:{entry.name}", f"{entry.value} of the package {package} {version}", entry)
 
 
-def _offer(file: Path, source: bytes) -> str:
-    """Return a hint that names the factories in a file, which is parsed, but not run."""
+def _offer(file: Path, source: bytes, near: str = "") -> str:
+    """Return a hint that names the factories in a file, those like `near` if any; the file is parsed, but not run."""
     try:
         nodes = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         nodes = []
     definitions = [node for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    names = [f"{file}:{node.name}" for node in definitions if _is_factory(node)][:OFFERED]
+    factories = [node.name for node in definitions if _is_factory(node)]
+    names = [f"{file}:{name}" for name in (difflib.get_close_matches(near, factories) or factories)[:OFFERED]]
     return f"Give {' or '.join(names or [f'{file}:NAME, of a function without arguments that returns a model'])}."
 
 
@@ -227,9 +228,10 @@ def _unknown(name: str) -> CheckpointNotFoundError:
     cached = [path.name.removeprefix("models--").replace("--", "/") for path in _cache().glob("models--*")]
     similar = [f"{name.partition('@')[0]}@{commit}" for commit in _cached(name)[0]][:OFFERED]  # other revisions of it
     similar = similar or difflib.get_close_matches(name, [*entry_points(group=GROUP).names, *cached])
+    advice = f"Did you mean {' or '.join(map(named, similar))}?" if similar else "Check it; code is FILE.py:NAME."
     return CheckpointNotFoundError(
         f"{name}: no such file or folder, no installed model ({GROUP}), and none in the hub's cache ({_cache()}).",
-        hint=f"Did you mean {' or '.join(map(named, similar))}?" if similar else "Check the name.",
+        hint=advice,
     )
 
 
@@ -252,7 +254,7 @@ def _build(code: ModelCode) -> nn.Module:
                 module.__file__ = str(code.file.absolute())
                 exec(compile(code.source, module.__file__, "exec", dont_inherit=True), vars(module))
                 if not hasattr(module, code.entry.attr):
-                    offer = _offer(code.file, code.source)
+                    offer = _offer(code.file, code.source, code.entry.attr)
                     raise CheckpointError(f"{code.file}: no {code.entry.attr} in it.", hint=offer)
             model = code.entry.load()
             model = model() if callable(model) and not isinstance(model, nn.Module) else model
