@@ -15,8 +15,9 @@ __all__ = ["RecurrentModel"]
 class RecurrentModel(Protocol):
     """A `torch.nn.Module` with these methods; of `segment` and `step`, one is enough, and both compute the same.
 
-    A state maps names to tensors of float32, float16, integers or booleans, whose first axis is the batch. The model keeps its names, shapes and
-    dtypes, and writes into no tensor that it was given. A document gives the same logits however it is cut.
+    A state maps names to tensors of float32, float16, integers or booleans, whose first axis is the batch. The model
+    keeps its names, shapes and dtypes, and writes into no tensor that it was given. A document gives the same logits
+    however it is cut.
 
         def segment(self, tokens, state):  # (B, S) int64, {name: (B, ...)}; returns logits (B, S, n_token), new state
         def step(self, token, state):      # (B,) int64, {name: (B, ...)}; returns logits (B, n_token), new state
