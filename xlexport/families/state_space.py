@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -22,7 +23,7 @@ State = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class StateSpaceSizes:
+class StateSpaceSizes(ABC):
     """The sizes that all these models have.
 
     Attributes:
@@ -78,9 +79,9 @@ class StateSpaceSizes:
         return sizes
 
     @classmethod
+    @abstractmethod
     def further(cls, values: ConfigValues, d_model: int, d_inner: int) -> dict[str, Any]:
         """Return the fields that only one family has."""
-        raise NotImplementedError
 
 
 class StateSpaceModel(nn.Module):
