@@ -167,6 +167,7 @@ def test_what_is_no_model(module: Any, message: str, tmp_path: Path) -> None:
         xlexport.export_module(module, tmp_path / "bundle")
 
 
+@pytest.mark.full
 def test_formats_of_pytorch(tmp_path: Path) -> None:
     for to in ("torchscript", "exported-program"):
         options: dict[str, Any] = {"tokenizer": "bytes", "to": to, "verify_segments": 9, "segment_len": 7, "threads": 1}
