@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["SEGMENT_LEN", "family_source", "module_source", "recurrent_source"]
+__all__ = ["MODULE_FORMAT", "SEGMENT_LEN", "family_source", "module_source", "recurrent_source"]
 
 SEGMENT_LEN = 128  # tokens of a segment, unless the model or the user says otherwise
-MODULE_FORMAT = "module"
+MODULE_FORMAT = "module"  # of a user's module, in place of a file format
 IDS_ONLY = "No {} lies next to the weights, so the bundle takes token ids only. --tokenizer gives it one."
 
 
@@ -133,7 +133,6 @@ def module_source(
     module: Any,
     *,
     n_token: int | None = None,
-    tokenizer: str | Path | None = None,
     files: Iterable[Path] = (),
 ) -> SourceCheckpoint:
     """Make the source of a user's module that satisfies `RecurrentModel`; the module itself stays as it is.
@@ -167,7 +166,6 @@ def module_source(
         files=files,
         form=forms[0],
         segment_len=getattr(module, "segment_len", None) or SEGMENT_LEN,
-        tokenizer=tokenizer,
     )
 
 

@@ -21,7 +21,7 @@ from xlexport.quantize.matmuls import Product, WeightStore, replace_products
 __all__ = ["OPSET", "quantize_columns", "rewrite"]
 
 OPSET = 20
-LARGEST = 127  # symmetric: -128 is not used, so the zero point is 0
+LARGEST = 127  # symmetric: -128 is not used
 LARGEST_PAIR = 128  # sum of two weights of a column, in rows 2k and 2k + 1
 STEPS = np.linspace(1, 2, 17, dtype=np.float32)  # candidates, in steps that reach LARGEST; at 2, every pair fits
 NOT_NEGATIVE = ("Relu", "Softmax", "Sigmoid")  # operators whose results are never below zero

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from xlexport.checkpoints.recurrent import MODULE_FORMAT
 from xlexport.errors import ParityError
 from xlexport.verification.differences import (
     LSHDifference,
@@ -38,7 +39,7 @@ IMPRECISE = "The weights agree, but the graphs round too much. If kernels ran, u
 
 def trained_model(provenance: Mapping[str, Any]) -> str:
     """Return what a bundle is compared with, for people."""
-    return "the module itself, in PyTorch" if provenance.get("format") == "module" else _TRAINED_MODEL
+    return "the module itself, in PyTorch" if provenance.get("format") == MODULE_FORMAT else _TRAINED_MODEL
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+from xlexport.checkpoints.recurrent import MODULE_FORMAT
 from xlexport.errors import ParityError
 from xlruntime.bundle import Bundle
 
@@ -63,7 +64,9 @@ def tolerance_of(bundle: Bundle) -> Tolerance:
             f"precision {bundle.precision!r} is not one of {', '.join(TOLERANCES)}.", hint="Upgrade xlexport."
         )
     tolerance, quantization = TOLERANCES[bundle.precision], bundle.provenance.get("quantization")
-    if bundle.provenance.get("format") == "module":  # it may use operators that PyTorch computes in float64, as cumsum
+    if (
+        bundle.provenance.get("format") == MODULE_FORMAT
+    ):  # it may use operators that PyTorch computes in float64, as cumsum
         tolerance = dataclasses.replace(tolerance, rms_ratio=math.inf, largest_ratio=math.inf)
     if quantization is None:
         return tolerance

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from xlexport.architectures.recurrent.eager import batched
 from xlruntime.messages import first_line
 
-__all__ = ["explain", "exported"]
+__all__ = ["AXES", "explain", "exported"]
 
 AXES = {"segment": {"batch": 3, "segment": 5}, "step": {"batch": 3}}  # of tokens, with the sizes of the example
 SIZES = "torch.fx.experimental.symbolic_shapes"  # the logger that notes each condition on a free size

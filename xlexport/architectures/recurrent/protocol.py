@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 __all__ = ["RecurrentModel"]
 
 
-@runtime_checkable
 class RecurrentModel(Protocol):
     """A `torch.nn.Module` with these methods; of `segment` and `step`, one is enough, and both compute the same.
 

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from xlexport.architectures.recurrent.eager import RecurrentEager, batched
-from xlexport.architectures.recurrent.export_errors import explain, exported
+from xlexport.architectures.recurrent.export_errors import AXES, explain, exported
 from xlexport.architectures.step import carried_inputs, carried_outputs, traced_outputs
 from xlexport.architectures.step_module import TARGETS, TOKENS, TOP_K, StepModule, describe_softmax, purposes_of
 from xlexport.errors import ExportError
+from xlexport.families.scan import scan
 from xlexport.ops import replace_rnns
 from xlruntime.bundle import MemoryEntry
 
 __all__ = ["RecurrentStep"]
 
-TRACED_ROWS, TRACED_TOKENS = 3, 5  # of the example; no axis of a model has these sizes by chance and one as well
 STATE_NAME = re.compile(r"(?!new_)[A-Za-z_][\w.]{0,79}", re.ASCII)
 RESERVED = {"tokens", "targets", *(tensor.name for tensors in purposes_of(TOP_K, ()).values() for tensor in tensors)}
 
@@ -46,8 +46,8 @@ class RecurrentStep(StepModule):
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with, each a separate tensor."""
-        targets, tokens = (torch.zeros(TRACED_ROWS, TRACED_TOKENS, dtype=torch.int64) for _ in range(2))
-        return targets, tokens, *batched(self.first, TRACED_ROWS).values()
+        targets, tokens = (torch.zeros([*AXES["segment"].values()], dtype=torch.int64) for _ in range(2))
+        return targets, tokens, *batched(self.first, len(tokens)).values()
 
     def explain(self, error: BaseException) -> tuple[str, str]:
         """Return message and hint for an error of an exporter, by the line of the user's module."""
@@ -77,15 +77,13 @@ class RecurrentStep(StepModule):
 
     def _scan(self, tokens: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Read tokens (B, S) one by one, as one operator of the graph."""
-        from torch._higher_order_ops.scan import scan
 
-        def body(carry: tuple[Tensor, ...], token: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        def body(carry: tuple[Tensor, ...], row: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
             assert self.cell is not None
-            logits, *after = self.cell(token, [*carry])
+            logits, *after = self.cell(row[0], [*carry])
             return tuple(value.clone(memory_format=torch.contiguous_format) for value in after), logits
 
-        carry = tuple(value.clone() for value in state.values())  # torch refuses inputs, and views of the carry
-        carry, logits = scan(body, carry, tokens.transpose(0, 1).contiguous())  # (S, B, n_token)
+        carry, logits = scan(body, tuple(state.values()), (tokens.transpose(0, 1).contiguous(),))  # (S, B, n_token)
         return logits.transpose(0, 1), dict(zip(self.first, carry, strict=True))
 
 
