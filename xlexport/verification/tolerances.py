@@ -64,9 +64,7 @@ def tolerance_of(bundle: Bundle) -> Tolerance:
             f"precision {bundle.precision!r} is not one of {', '.join(TOLERANCES)}.", hint="Upgrade xlexport."
         )
     tolerance, quantization = TOLERANCES[bundle.precision], bundle.provenance.get("quantization")
-    if (
-        bundle.provenance.get("format") == MODULE_FORMAT
-    ):  # it may use operators that PyTorch computes in float64, as cumsum
+    if bundle.provenance.get("format") == MODULE_FORMAT:  # PyTorch computes some operators in float64, such as cumsum
         tolerance = dataclasses.replace(tolerance, rms_ratio=math.inf, largest_ratio=math.inf)
     if quantization is None:
         return tolerance
