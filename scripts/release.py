@@ -215,17 +215,11 @@ def build(version: str, output: Path) -> None:
 
 
 def main() -> None:
-    """Build or check a release from the command line."""
+    """Build a release with the arguments of the command line."""
     parser = argparse.ArgumentParser(prog="scripts/release", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("version", nargs="?", help="that of the code")
+    parser.add_argument("version", help="that of the code")
     parser.add_argument("-o", "--output", type=Path, default=Path("dist"), help="new folder (default: dist)")
-    parser.add_argument("--check", type=Path, metavar="FOLDER", help="install each file of a release, and try the kit")
     given = parser.parse_args()
-    if (given.version is None) == (given.check is None):
-        parser.error("give a version to build, or --check FOLDER")
-    if given.check is not None:
-        command = [sys.executable, "-m", "tests.conformance.release", str(given.check.resolve())]
-        sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
     try:
         build(given.version, given.output.resolve())
     except ReleaseError as error:
