@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from xlexport.architectures.step import Form, StepTensor
+from xlexport.architectures.step import FixedSizes, Form, StepTensor
 from xlruntime.bundle import Feed
 
 __all__ = ["TARGETS", "TOKENS", "TOP_K", "StepModule", "describe", "describe_softmax", "purposes_of"]
@@ -22,8 +22,10 @@ TOKENS = StepTensor("tokens", "int64", ("batch", "segment"), Feed("tokens"))
 class StepModule(nn.Module):
     """One module that computes the outputs of all graphs of a bundle; the exporter cuts it by purpose.
 
-    By default it computes every purpose in one form, and a document starts with no memory.
+    By default its axes are free, it computes every purpose in one form, and a document starts with no memory.
     """
+
+    fixed: FixedSizes | None = None
 
     @property
     def forms(self) -> Mapping[str, Form]:
@@ -84,8 +86,8 @@ def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], 
         targets: (B, S).
 
     Returns:
-        `rank` (B, S) of each target (1 is the most probable token), `entropy` (B, S) in nats, `top_ids` and
-        `top_log_probs` (B, S, k), best first.
+        `log_prob` (B, S) of each target in nats, its `rank` (1 is the most probable token), `entropy` (B, S) in nats,
+        `top_ids` and `top_log_probs` (B, S, k), best first.
     """
     B, S = targets.shape
     n_token = clusters[-1][0][1]
@@ -111,6 +113,7 @@ def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], 
         top_log_probs, order = torch.topk(torch.cat(values, dim=1), min(TOP_K, n_token), dim=1)
         top_ids = torch.cat(ids, dim=1).gather(1, order)
     return {
+        "log_prob": own.view(B, S),
         "rank": 1 + torch.stack(better).sum(dim=0).long().view(B, S),
         "entropy": torch.stack(entropies).sum(dim=0).view(B, S),
         "top_ids": top_ids.view(B, S, -1),

@@ -28,7 +28,7 @@ class RecurrentArchitecture(Architecture):
 
         return EvaluationRules(segment_len=config["tgt_len"])
 
-    def build_step(self, model: RecurrentEager, choices: Mapping[str, Any]) -> Step:
+    def build_step(self, model: RecurrentEager) -> Step:
         """Return the step module, once the module is checked.
 
         Raises:

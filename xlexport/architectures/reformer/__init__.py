@@ -89,7 +89,7 @@ class ReformerArchitecture(Architecture):
             bidirectional=full_document and config.get("reads_last", False),  # older checkpoints lack it
         )
 
-    def build_step(self, model: Reformer, choices: Mapping[str, Any]) -> Step:
+    def build_step(self, model: Reformer) -> Step:
         """Return the step module."""
         from xlexport.architectures.reformer.step import ReformerStep
 
