@@ -84,7 +84,7 @@ def window_mask(S: int, R: int, memory_length: Tensor, window: Tensor | None = N
     (B,), steps = memory_length.shape, torch.arange(S, dtype=torch.float32).unsqueeze(1)
     distance = R + steps - torch.arange(R + S, dtype=torch.float32)  # (S, R + S), negative for later rows
     reach = memory_length.to(torch.float32).view(B, 1, 1, 1)
-    seen = (reach + (steps - distance + 1)).clamp(0, 1) * (distance >= 0).to(torch.float32)
+    seen = (reach + (steps - distance + 1)).clamp(0, 1) * (distance + 1).clamp(0, 1)
     if window is not None:
         seen = seen * (window.to(torch.float32).view(1, 1, 1, 1) - distance).clamp(0, 1)
     return (1 - seen) * HIDDEN

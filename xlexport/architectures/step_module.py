@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from xlexport.architectures.step import FixedSizes, Form, StepTensor
 from xlruntime.bundle import Feed
 
-__all__ = ["TARGETS", "TOKENS", "TOP_K", "StepModule", "describe", "describe_softmax", "purposes_of"]
+__all__ = ["TARGETS", "TOKENS", "TOP_K", "StepModule", "describe", "describe_softmax", "log_prob_last", "purposes_of"]
 
 TOP_K = 10  # candidates that the detail graph lists for every position
 TARGETS = StepTensor("targets", "int64", ("batch", "segment"), Feed("targets"))  # the token after each of `tokens`
@@ -64,6 +64,17 @@ def purposes_of(n_token: int, carried: tuple[StepTensor, ...]) -> dict[str, tupl
         "generate": (StepTensor("logits", "float32", ("batch", n_token)), *carried),
         "detail": (log_prob, *detail, *carried),
     }
+
+
+def log_prob_last(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the log-probability (B, S) of each target in nats, from logits (B, S, n_token).
+
+    Log-softmax and gathering are the last nodes, unless there are several rows: accelerators of phones lack both, and
+    would return to the device behind them.
+    """
+    B, S, n_token = logits.shape
+    log_probs = logits.view(B * S, n_token).t().log_softmax(dim=0)  # (n_token, B*S)
+    return log_probs.gather(0, targets) if B == 1 else log_probs.gather(0, targets.view(1, B * S)).view(B, S)
 
 
 def describe_softmax(log_probs: Tensor, targets: Tensor, n_token: int) -> dict[str, Tensor]:

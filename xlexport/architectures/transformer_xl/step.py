@@ -32,7 +32,7 @@ from xlexport.architectures.step import (
     example_of,
     traced_outputs,
 )
-from xlexport.architectures.step_module import TARGETS, TOKENS, StepModule, describe, purposes_of
+from xlexport.architectures.step_module import TARGETS, TOKENS, StepModule, describe, log_prob_last, purposes_of
 from xlexport.architectures.transformer_xl.attention import (
     BiasedAttention,
     BiasedWindowAttention,
@@ -237,8 +237,10 @@ class TransformerXLStep(StepModule):
         outputs["logits"] = self.head.logits(hidden[:, -1])
         clusters = self.head.log_probs_within_clusters(hidden.flatten(0, 1))
         outputs |= describe(list(zip(self.config.cluster_bounds, clusters, strict=True)), targets)
-        if not (self.fixed and self.config.cutoffs):  # the number of targets in each cluster depends on data
+        if self.fixed is None:
             outputs["log_prob"] = self.head.log_probs(hidden, targets)
+        elif not self.config.cutoffs:  # with clusters, the number of targets in each depends on data
+            outputs["log_prob"] = log_prob_last(self.head.logits(hidden), targets)
         outputs |= self._constants(tensors)
         return tuple(outputs[name] for name in traced_outputs(self))
 
