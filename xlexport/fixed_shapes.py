@@ -79,4 +79,5 @@ class FixedShapes:
         evaluation = rules.choose()
         more = self.segment - 1 if evaluation.segmentation_matters else 0
         for segment in sorted({self.segment, 1}, reverse=True):
-            yield FixedSizes(self.batch, segment, self.segment, evaluation.most_rows + more)
+            rows = max(evaluation.most_rows + more, self.segment)
+            yield FixedSizes(self.batch, segment, self.segment, rows)

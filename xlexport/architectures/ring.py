@@ -66,9 +66,9 @@ def reach_mask(distance: Tensor, steps: Tensor, memory_length: Tensor, window: T
 
 
 def add_to_window(window: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Add rows (B, H, S, d) to a window (B, H, R, d), oldest first; return all R + S rows, and the newest R of them."""
-    joined = torch.cat([window, rows], dim=2)
-    return joined, joined[:, :, rows.shape[2] :]
+    """Add rows (…, S, d) to a window (…, R, d), oldest first; return all R + S rows, and the newest R of them."""
+    joined = torch.cat([window, rows], dim=-2)
+    return joined, joined[..., rows.shape[-2] :, :]
 
 
 def window_mask(S: int, R: int, memory_length: Tensor, window: Tensor | None = None) -> Tensor:
