@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ReleaseError", "Sources", "build", "notes_of", "refuse_unready"]
+__all__ = ["STEPS", "ReleaseError", "Sources", "build", "git", "notes_of", "refuse_unready"]
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"hatchling": "installer", "ziglang": "native", "cyclonedx_py": "release"}  # and their lists in requirements/
@@ -113,12 +113,13 @@ def refuse_unready(version: str, output: Path) -> None:
     if missing:
         raise ReleaseError(f"not installed: {', '.join(missing)}. Install what is missing.")
     notes_of(version, (ROOT / "CHANGELOG.md").read_text("utf-8"))
-    if changed := _git("status", "--porcelain").splitlines():
+    if changed := git("status", "--porcelain").splitlines():
         shown = ", ".join(line[3:] for line in changed[:3])
         raise ReleaseError(f"the clone has {len(changed)} changed or new files: {shown}. Commit or remove them.")
 
 
-def _git(*arguments: str) -> str:
+def git(*arguments: str) -> str:
+    """Return what a command of git prints about the clone."""
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -206,7 +207,7 @@ def build(version: str, output: Path) -> None:
         commit = subprocess.Popen(["git", "archive", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE)
         with commit, tarfile.open(fileobj=commit.stdout, mode="r|") as archive:
             archive.extractall(copy, filter="data")
-        sources, dist = Sources(Path(copy), version, int(_git("log", "-1", "--format=%ct"))), Path(part, "dist")
+        sources, dist = Sources(Path(copy), version, int(git("log", "-1", "--format=%ct"))), Path(part, "dist")
         dist.mkdir()
         for step in STEPS:
             print(f"{step.__name__} …", file=sys.stderr, flush=True)

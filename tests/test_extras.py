@@ -27,7 +27,9 @@ PLACES = (
     ".ci",
 )
 # No package index has xlexport or xlruntime: `pip install 'xlexport[cpu]'` fails, or installs a stranger's package.
-IMPOSSIBLE = re.compile(r"""pip3? (?:install|download) (?:[\w\[\],=<>'"-]+ )*?['"]?xl(?:export|runtime)\b(?![\w/.-])""")
+IMPOSSIBLE = re.compile(
+    r"""pip3? (?:install|download) (?!--no-index )(?:[\w\[\],=<>'"-]+ )*?['"]?xl(?:export|runtime)\b(?![\w/.-])"""
+)
 # So does a command that installs the clone without the folder of xlruntime.
 ALONE = re.compile(r"""pip3? install (?!(?:-e )?\./runtime/python )(?:-e |--quiet )*'?\.(?:\[[\w,-]+\]'|(?= ))""")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

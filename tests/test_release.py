@@ -1,0 +1,95 @@
+"""`scripts/release`: what it refuses before it builds, and that no file of a release goes untried."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.conformance.platforms.runners import Broken
+from tests.conformance.platforms.workshop import Workshop
+from tests.conformance.release import Release, rows
+from tests.helpers.paths import ROOT
+from xlruntime import __version__
+
+FILES = (
+    *("xlruntime-0.2.0-py3-none-any.whl", "xlexport-0.2.0-py3-none-any.whl", "xlexport-0.2.0.tar.gz"),
+    *("xlexport_ops-0.2.0-py3-none-manylinux_2_17_aarch64.whl", "xlruntime-0.2.0.tgz"),
+    *("xlexport-conformance-0.2.0.tar.gz", "RELEASE_NOTES.md", "xlexport-0.2.0.cdx.json"),
+)
+
+
+@pytest.fixture(scope="module")
+def release() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("release_script", ROOT / "scripts/release.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["release_script"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_changelog_has_a_section_for_the_version_of_the_code(release: ModuleType) -> None:
+    notes = release.notes_of(__version__, (ROOT / "CHANGELOG.md").read_text("utf-8"))
+    assert notes.startswith("### ") and "\n## " not in notes
+
+
+def test_release_has_only_the_section_of_its_version(release: ModuleType) -> None:
+    changelog = "# Changelog\n\n## [0.3.0] - 2027-01-01\n\n- new\n\n## [0.2.0] - 2026-11-26\n\n- old\n"
+    assert (release.notes_of("0.3.0", changelog), release.notes_of("0.2.0", changelog)) == ("- new\n", "- old\n")
+    for undated in ("## [0.4.0]\n\n- x\n", "## [0.4.0] - 2027-01-01\n\n## [0.3.0] - 2027-01-01\n\n- x\n"):
+        with pytest.raises(release.ReleaseError, match=r"no section \[0\.4\.0\]"):
+            release.notes_of("0.4.0", undated)
+
+
+def test_another_version_an_existing_folder_and_a_changed_clone_are_refused(
+    release: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(release.ReleaseError, match=r"version 9\.9: the code is"):
+        release.refuse_unready("9.9", tmp_path / "dist")
+    with pytest.raises(release.ReleaseError, match="exists"):
+        release.refuse_unready(__version__, tmp_path)
+    monkeypatch.setattr(release, "MODULES", {})
+    monkeypatch.setattr(release, "PROGRAMS", ())
+    monkeypatch.setattr(release, "git", lambda *arguments: " M README.md\n?? new.py")
+    with pytest.raises(release.ReleaseError, match=r"2 changed or new files: README\.md, new\.py"):
+        release.refuse_unready(__version__, tmp_path / "dist")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_step_that_fails_leaves_nothing(release: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(sources: object, dist: Path) -> None:
+        (dist / "half").touch()
+        raise release.ReleaseError("it fails")
+
+    monkeypatch.setattr(release, "refuse_unready", lambda version, output: None)
+    monkeypatch.setattr(release, "STEPS", (fail,))
+    with pytest.raises(release.ReleaseError, match="it fails"):
+        release.build(__version__, tmp_path / "dist")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_refuses_changed_files_and_files_that_nothing_tries(tmp_path: Path) -> None:
+    tried = Release(tmp_path, tmp_path, Workshop(tmp_path, offline=True))
+    digest = hashlib.sha256(b"").hexdigest()
+    for name in FILES:
+        (tmp_path / name).touch()
+    (tmp_path / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name in (*FILES, "other.zip")), "utf-8")
+    assert len(rows(tried)) == 6  # the npm package runs on two systems
+    (tmp_path / "other.zip").touch()
+    with pytest.raises(Broken, match=r"other\.zip: nothing tries"):
+        rows(tried)
+    (tmp_path / "RELEASE_NOTES.md").write_bytes(b"changed")
+    with pytest.raises(Broken, match=r"RELEASE_NOTES\.md is not the file"):
+        rows(tried)
+
+
+def test_commit_has_every_file_that_the_kit_takes(release: ModuleType) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    assert set(release.RUNNERS.values()) <= set(listed)
