@@ -10,15 +10,15 @@ import argparse
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
 import onnxruntime
@@ -42,28 +42,20 @@ from .platforms.workshop import ROOT, WEB, Workshop, alone, pinned
 
 __all__ = ["Release", "main", "rows"]
 
-TEXTS = ("*.md", "*.cdx.json", "SHA256SUMS", "xlexport-conformance-*.tar.gz")
+TEXTS = ("*.md", "*.cdx.json", "SHA256SUMS*", "xlexport-conformance-*.tar.gz")
+RUNTIME, EXPORTER = "xlruntime[cpu,text]", "xlexport[cpu,convert,text]"
 LISTS = ("demo", "installer", "native")  # of requirements/: what environments install, with hashes
-RUNTIME, EXPORTER, OPS = "xlruntime[cpu,text]", "xlexport[cpu,convert,text]", "xlexport-ops"
 FURTHER = ("sentencepiece", "tokenizers")  # of the extra `text`
 
 
 @dataclass(frozen=True)
 class Release:
-    """A release, and an empty folder outside the clone for what is installed of it."""
+    """A release, an empty folder outside the clone for what is installed of it, and the kit in it."""
 
     dist: Path
     work: Path
     workshop: Workshop
-
-    @alone
-    def kit(self) -> Path:
-        """Return the unpacked kit; its runners are beside it."""
-        (archive,) = self.dist.glob("xlexport-conformance-*.tar.gz")
-        folder = self.work / archive.name.removesuffix(".tar.gz")
-        if not folder.exists():
-            shutil.unpack_archive(archive, self.work, filter="data")
-        return folder / "kit"
+    kit: Path
 
     @alone
     def packages(self) -> Path:
@@ -74,29 +66,31 @@ class Release:
             _pip("download", "--dest", folder, *lists, *FURTHER)
         return folder
 
-    def python(self, file: Path, *requirements: str, demo: bool = False) -> Program:
-        """Return the Python runner in an environment with packages of the release, in which the demo has run."""
+    def python(self, file: Path, *requirements: str) -> Program:
+        """Return the Python runner in an environment with packages of the release; if it converts, the demo has run."""
         environment = self.work / f"environment-{file.name}"
         venv.create(environment)
         programs = environment / "bin"
         places = ("--no-index", "--find-links", self.dist, "--find-links", self.packages())
         _pip("--python", programs / "python", "install", *places, *requirements, bare=True)
-        if demo and subprocess.run([programs / "xlexport", "demo"], cwd=environment, check=False).returncode:
+        if (
+            EXPORTER in requirements
+            and subprocess.run([programs / "xlexport", "demo"], cwd=self.work, check=False).returncode
+        ):
             raise Broken("xlexport demo fails")
         return self._runner(programs / "python")
 
-    def python_on_arm(self) -> Program:
+    def python_on_arm(self, file: Path) -> Program:
         """Return the Python runner on 64-bit ARM, with the wheels of the release that pip chooses for it."""
         emulator, root = arm_emulator(self.workshop)
-        target = self.work / "aarch64"
+        target = self.work / file.name
         chosen = ("--platform", "manylinux_2_17_aarch64", "--only-binary=:all:", "--no-deps", "--no-index")
         _pip("install", "--target", target, *chosen, "--find-links", self.dist, "xlruntime", "xlexport-ops", bare=True)
-        paths = (target, arm_packages(self.workshop))
-        return self._runner(*emulator, root / "usr" / "bin" / "python3.11", paths=paths)
+        return self._runner(*emulator, root / "usr/bin/python3.11", paths=(target, arm_packages(self.workshop)))
 
     def _runner(self, *python: str | Path, paths: tuple[Path, ...] = ()) -> Program:
         environment = python_program(python, "auto").environment
-        places = os.pathsep.join(map(str, (self.kit().parent, *paths)))
+        places = os.pathsep.join(map(str, (self.kit.parent, *paths)))
         return Program((*python, "-m", "conformance.run"), {**environment, "PYTHONPATH": places, "PYTHONSAFEPATH": "1"})
 
     @alone
@@ -104,7 +98,7 @@ class Release:
         """Return the runner for Node, in a project that has the npm package of the release and its peers."""
         project, (package,) = self.work / "node", self.dist.glob("xlruntime-*.tgz")
         if not project.exists():
-            shutil.copytree(self.kit().parent / "node", project)
+            shutil.copytree(self.kit.parent / "node", project)
             own = json.loads((WEB / "package.json").read_text("utf-8"))
             peers = [f"{name}@{own['devDependencies'][name]}" for name in own["peerDependencies"]]
             command = [
@@ -121,24 +115,17 @@ class Release:
 
     def c(self, file: Path) -> Program:
         """Return the runner of an archive for C; ONNX Runtime's library is that of a Python package."""
-        folder = self.work / re.sub(r"\.(tar\.gz|zip)$", "", file.name)
-        if not folder.exists():
-            shutil.unpack_archive(file, self.work)
+        folder, arm = self.work / file.name, "aarch64" in file.name
+        shutil.unpack_archive(file, folder)
+        (runner,) = folder.glob("*/bin/xlconformance*")
         if "windows" in file.name:
             wine = wine_program(self.workshop)
             packages = self.workshop.wheels(["win_amd64"], "3.11", pinned("onnxruntime"))
             library = wine.path(packages / "onnxruntime" / "capi" / "onnxruntime.dll")
-            command = (*wine.command, folder / "bin" / "xlconformance.exe")
-            return Program(command, {**wine.environment, "XLRUNTIME_ONNXRUNTIME": library}, wine.path)
-        arm = "aarch64" in file.name
+            return Program((*wine.command, runner), {**wine.environment, "XLRUNTIME_ONNXRUNTIME": library}, wine.path)
         emulator = arm_emulator(self.workshop)[0] if arm else []
         packages = arm_packages(self.workshop) if arm else Path(onnxruntime.__file__).parents[1]
-        environment = {"XLRUNTIME_ONNXRUNTIME": str(library_of(packages))}
-        return Program((*emulator, folder / "bin" / "xlconformance"), environment)
-
-    def nowhere(self, file: Path) -> Program:
-        """Refuse a file for a system that nothing here emulates."""
-        raise Missing("nothing here runs it")
+        return Program((*emulator, runner), {"XLRUNTIME_ONNXRUNTIME": str(library_of(packages))})
 
 
 def _pip(*arguments: str | Path, bare: bool = False) -> None:
@@ -149,55 +136,51 @@ def _pip(*arguments: str | Path, bare: bool = False) -> None:
     """
     environment = {name: value for name, value in os.environ.items() if not (bare and name.startswith("PIP_"))}
     environment |= {"PYTHONPATH": ""} | ({"PIP_CONFIG_FILE": os.devnull} if bare else {})
-    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, arguments)]
+    command = [sys.executable, "-m", "pip", "--quiet", *map(str, arguments)]
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
     if done.returncode:
         raise Broken(f"pip fails: {(done.stderr.strip() or 'it prints nothing').splitlines()[-1]}")
 
 
-def rows(release: Release) -> list[Attempt]:
-    """Return an attempt for each file and each place that runs it.
+def nowhere(file: Path) -> Program:
+    """Refuse a file for a system that nothing here emulates."""
+    raise Missing("nothing here runs it")
+
+
+def rows(release: Release) -> Iterator[Attempt]:
+    """Yield an attempt for each file and each place that runs it.
 
     Raises:
         Broken: a file differs from its digest, or nothing tries such a file.
     """
-    installed, c, nowhere = release.python, release.c, release.nowhere
-    # Files, where and in which language they run, which kernels must run, and what prepares the runner.
-    table: tuple[tuple[str, str, str, str, Callable[[Path], Program]], ...] = (
-        ("xlruntime-*.whl", HOST, "Python", "none", lambda file: installed(file, RUNTIME)),
-        ("xlexport-*.whl", HOST, "Python", "none", lambda file: installed(file, EXPORTER, demo=True)),
-        ("xlexport-*.tar.gz", HOST, "Python", "none", lambda file: installed(file, f"{file}[cpu,text]")),
-        ("xlexport_ops-*.tar.gz", HOST, "Python", "xlexport-ops", lambda file: installed(file, RUNTIME, str(file))),
-        ("xlexport_ops-*linux*x86_64.whl", HOST, "Python", "xlexport-ops", lambda file: installed(file, RUNTIME, OPS)),
-        ("xlexport_ops-*aarch64.whl", ARM, "Python", "xlexport-ops", lambda file: release.python_on_arm()),
-        ("xlexport_ops-*win*.whl", "Windows", "Python", "", nowhere),
-        ("xlexport_ops-*macosx*.whl", "macOS", "Python", "", nowhere),
-        ("xlruntime-*.tgz", HOST, "Node", "", lambda file: Program(("node", release.node()))),
-        ("xlruntime-*.tgz", WINDOWS, "Node", "", lambda file: windows_node(release.workshop, NODES[0], release.node())),
-        ("xlruntime-c-*-linux-x86_64.*", HOST, "C", "", c),
-        ("xlruntime-c-*-linux-aarch64.*", ARM, "C", "", c),
-        ("xlruntime-c-*-windows-*", WINDOWS, "C", "", c),
-        ("xlruntime-c-*-macos-*", "macOS", "C", "", nowhere),
+    python = release.python
+    # Files, where they run, which kernels must run, and what prepares the runner.
+    table: tuple[tuple[str, str, str, Callable[[Path], Program]], ...] = (
+        ("xlruntime-*.whl", HOST, "none", lambda file: python(file, RUNTIME)),
+        ("xlexport-*.whl", HOST, "none", lambda file: python(file, EXPORTER)),
+        ("xlexport-[0-9]*.tar.gz", HOST, "none", lambda file: python(file, f"{file}[cpu,text]")),
+        ("xlexport_ops-*.tar.gz", HOST, "xlexport-ops", lambda file: python(file, RUNTIME, str(file))),
+        ("xlexport_ops-*linux*x86_64.whl", HOST, "xlexport-ops", lambda file: python(file, RUNTIME, str(file))),
+        ("xlexport_ops-*aarch64.whl", ARM, "xlexport-ops", release.python_on_arm),
+        ("xlexport_ops-*win*.whl", "Windows", "", nowhere),
+        ("xlexport_ops-*macosx*.whl", "macOS", "", nowhere),
+        ("xlruntime-*.tgz", HOST, "", lambda file: Program(("node", release.node()))),
+        ("xlruntime-*.tgz", WINDOWS, "", lambda file: windows_node(release.workshop, NODES[0], release.node())),
+        ("xlruntime-c-*-linux-x86_64.*", HOST, "", release.c),
+        ("xlruntime-c-*-linux-aarch64.*", ARM, "", release.c),
+        ("xlruntime-c-*-windows-*", WINDOWS, "", release.c),
+        ("xlruntime-c-*-macos-*", "macOS", "", nowhere),
     )
     digests = {line[66:]: line[:64] for line in (release.dist / "SHA256SUMS").read_text("utf-8").splitlines()}
-    tries = []
     for file in sorted(release.dist.iterdir()):
-        if file.name != "SHA256SUMS" and digests.get(file.name) != hashlib.sha256(file.read_bytes()).hexdigest():
+        if digests.get(file.name) != hashlib.sha256(file.read_bytes()).hexdigest() and "SHA256SUMS" not in file.name:
             raise Broken(f"{file.name} is not the file of SHA256SUMS.")
-        if any(fnmatch(file.name, pattern) for pattern in TEXTS):
-            continue
-        fitting = [_attempt(release, file, *row[1:]) for row in table if fnmatch(file.name, row[0])]
-        if not fitting:
+        places = [row[1:] for row in table if fnmatch(file.name, row[0])]
+        if not places and not any(fnmatch(file.name, pattern) for pattern in TEXTS):
             raise Broken(f"{file.name}: nothing tries such a file.")
-        tries += fitting
-    return tries
-
-
-def _attempt(
-    release: Release, file: Path, place: str, runtime: str, kernels: str, prepare: Callable[[Path], Program]
-) -> Attempt:
-    runner = Runner(f"{file.name} | {file.stat().st_size:,} | {place}", runtime, kernels, lambda: prepare(file))
-    return Attempt(runner.platform, runtime, kernels, lambda: play(runner, release.kit))
+        for place, kernels, prepare in places:
+            runner = Runner(f"{file.name} | {file.stat().st_size:,} | {place}", "kit", kernels, partial(prepare, file))
+            yield Attempt(runner.platform, runner.runtime, kernels, partial(play, runner, lambda: release.kit))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -210,8 +193,11 @@ def main(arguments: list[str] | None = None) -> None:
     workshop = Workshop(DOWNLOADS, offline=False)
     workshop.built.mkdir(parents=True, exist_ok=True)
     with FileLock(workshop.built / "lock"), tempfile.TemporaryDirectory() as work:
-        tries = rows(Release(given.dist.resolve(), Path(work), workshop))
-        try_all([one for one in tries if given.only in one.platform], given.jobs, ("artefact", "bytes", *HEAD))
+        (kit,) = given.dist.glob("xlexport-conformance-*.tar.gz")
+        shutil.unpack_archive(kit, work, filter="data")
+        release = Release(given.dist.resolve(), Path(work), workshop, next(Path(work).glob("*/kit")))
+        tries = [one for one in rows(release) if given.only in one.platform]
+        try_all(tries, given.jobs, ("artefact", "bytes", *HEAD))
 
 
 if __name__ == "__main__":
