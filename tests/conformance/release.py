@@ -135,7 +135,7 @@ def _pip(*arguments: str | Path, bare: bool = False) -> None:
         Broken: pip fails.
     """
     environment = {name: value for name, value in os.environ.items() if not (bare and name.startswith("PIP_"))}
-    environment |= {"PYTHONPATH": ""} | ({"PIP_CONFIG_FILE": os.devnull} if bare else {})
+    environment |= {"PIP_CONFIG_FILE": os.devnull} if bare else {}
     command = [sys.executable, "-m", "pip", "--quiet", *map(str, arguments)]
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
     if done.returncode:
@@ -190,6 +190,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="try the files with this text in their names")
     parser.add_argument("--jobs", type=int, default=1, help="how many rows to try at once (default: 1)")
     given = parser.parse_args(arguments)
+    os.environ.pop("PYTHONPATH", None)  # it may lead to the clone
     workshop = Workshop(DOWNLOADS, offline=False)
     workshop.built.mkdir(parents=True, exist_ok=True)
     with FileLock(workshop.built / "lock"), tempfile.TemporaryDirectory() as work:
