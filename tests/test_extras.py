@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError
@@ -32,6 +31,8 @@ IMPOSSIBLE = re.compile(
 )
 # So does a command that installs the clone without the folder of xlruntime.
 ALONE = re.compile(r"""pip3? install (?!(?:-e )?\./runtime/python )(?:-e |--quiet )*'?\.(?:\[[\w,-]+\]'|(?= ))""")
+VERSIONED = ("CITATION.cff", "runtime/c/pyproject.toml")
+VERSIONED += tuple(f"runtime/js/{name}" for name in ("package.json", "package-lock.json", "pyproject.toml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
@@ -56,16 +57,10 @@ def test_xlruntime_has_the_version_that_xlexport_pins_and_the_same_requirements(
     assert runtime["optional-dependencies"].items() <= PROJECT["optional-dependencies"].items()
 
 
-@pytest.mark.parametrize("place", ["CITATION.cff", "runtime/c/pyproject.toml", "runtime/js/pyproject.toml"])
+@pytest.mark.parametrize("place", VERSIONED)
 def test_every_distribution_has_the_version_of_the_code(place: str) -> None:
-    assert (
-        re.search(r'^version(?: =|:) "?([\d.]+)"?$', (ROOT / place).read_text("utf-8"), re.MULTILINE)[1] == __version__
-    )
-
-
-@pytest.mark.parametrize("place", ["package.json", "package-lock.json"])
-def test_npm_package_has_the_version_of_the_code(place: str) -> None:
-    assert json.loads((ROOT / "runtime/js" / place).read_text("utf-8"))["version"] == __version__
+    text = (ROOT / place).read_text("utf-8")
+    assert re.findall(r'^ *"?version"?(?: =|:) "?([\d.]+)', text, re.MULTILINE)[0] == __version__
 
 
 def test_missing_packages_are_named_together_with_the_hint(monkeypatch: pytest.MonkeyPatch) -> None:
