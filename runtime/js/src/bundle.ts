@@ -18,7 +18,6 @@ import {
   orNull,
   record,
   text,
-  truth,
   whole,
   type Check,
   type Checked,
@@ -74,7 +73,6 @@ const GRAPH = record({
   outputs: map(record({ dtype: DTYPE, shape: SHAPE })),
   variant_of: orNull(text),
   max_segment: orNull(whole(1, LARGEST_AXIS)),
-  static: truth,
   fixed: map(whole(1, LARGEST_AXIS)),
 });
 const BUNDLE = record({
@@ -231,6 +229,15 @@ function* graphProblems(bundle: Bundle, name: string, graph: Graph): Iterable<st
   if (graph.variant_of !== null && !(graph.variant_of in bundle.graphs)) {
     yield `graph ${name} is a variant of ${escaped(graph.variant_of)}, which is not there`;
   }
+  const original = bundle.graphs[graph.variant_of ?? name] ?? graph;
+  const sorted = ({ outputs }: Graph): string =>
+    JSON.stringify(
+      Object.entries(outputs)
+        .map(([output, { dtype, shape }]) => [output, dtype, shape])
+        .sort(),
+    );
+  if (sorted(graph) !== sorted(original))
+    yield `graph ${name} has other outputs than ${escaped(graph.variant_of ?? "")}`;
   const purpose = graph.variant_of ?? name;
   const expected = Object.hasOwn(OUTPUTS, purpose) ? (OUTPUTS[purpose] as (typeof OUTPUTS)[string]) : {};
   for (const [output, [dtype, shape]] of Object.entries(expected)) {
