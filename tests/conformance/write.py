@@ -13,10 +13,12 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from xlexport.fixed_shapes import FixedShapes
+
 from .actions import Case
 from .bundles import SAMPLES, write_bundles
 from .cases import honest_cases
-from .models import SMALL, carried_case, model_names, write_models
+from .models import SEGMENT, SMALL, carried_case, model_names, write_models
 from .player import Player
 from .refusals import refusals
 
@@ -40,6 +42,7 @@ def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = 
         (folder / name).mkdir(parents=True)
     write_bundles(folder / "bundles", samples, names)
     write_models(folder / "bundles", SMALL)
+    write_models(folder / "bundles", SMALL[:1], fixed=FixedShapes.parse(f"segment={SEGMENT}"))
     return _write_cases(folder, (*honest_cases(folder), *refusals(folder)))
 
 
