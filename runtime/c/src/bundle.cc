@@ -437,7 +437,7 @@ class Reader {
             const auto place = index_of(original->outputs, output.name);
             return place && original->outputs[*place] == output;
           });
-      if (!has_same_outputs) throw top_.error("the graph " + shown(graph.name) + " has other outputs than its original");
+      if (!has_same_outputs) throw top_.error("the variant " + shown(graph.name) + " has outputs of its own");
     }
   }
 
