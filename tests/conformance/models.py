@@ -62,20 +62,20 @@ def model_names() -> list[str]:
 
 
 def write_models(
-    folder: Path, names: Collection[str], report: Callable[[str], object] = print, fixed: FixedShapes | None = None
+    folder: Path, names: Collection[str], report: Callable[[str], object] = print, fixed: str | None = None
 ) -> None:
-    """Convert models, each verified, to bundles in `folder`; `report` is called with a line before each.
+    """Convert models, each verified, to bundles in `folder`, or with `fixed` shapes to bundles named `fixed_…`.
 
-    Args:
-        fixed: shapes that all graphs fix; names of bundles then begin with `fixed_`.
+    `report` is called with a line before each.
     """
+    shapes = None if fixed is None else FixedShapes.parse(fixed)
     for name in names:
         report(f"converting {name}")
         with tempfile.TemporaryDirectory() as work:
             options = ConversionOptions.of(
-                tokenizer="none", threads=1, segment_len=SEGMENT, verify_segments=20, fixed=fixed
+                tokenizer="none", threads=1, segment_len=SEGMENT, verify_segments=20, fixed=shapes
             )
-            convert(_source(name, Path(work)), folder / (name if fixed is None else f"fixed_{name}"), options)
+            convert(_source(name, Path(work)), folder / (f"fixed_{name}" if fixed else name), options)
 
 
 def carried_case(name: str) -> Case:

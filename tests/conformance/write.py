@@ -13,8 +13,6 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from xlexport.fixed_shapes import FixedShapes
-
 from .actions import Case
 from .bundles import SAMPLES, write_bundles
 from .cases import honest_cases
@@ -42,7 +40,7 @@ def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = 
         (folder / name).mkdir(parents=True)
     write_bundles(folder / "bundles", samples, names)
     write_models(folder / "bundles", SMALL)
-    write_models(folder / "bundles", SMALL[:1], fixed=FixedShapes.parse(f"segment={SEGMENT}"))
+    write_models(folder / "bundles", SMALL[:1], fixed=f"segment={SEGMENT}")
     return _write_cases(folder, (*honest_cases(folder), *refusals(folder)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -39,15 +40,12 @@ def few_only(band_model: Model) -> Model:
 
 def fixed(model: Model, batch: int, *segments: int) -> Model:
     """Return a bundle whose graphs fix the size of a batch, and the length of a segment: each of these, in variants."""
-    graphs = {}
-    for purpose in ("score", "generate"):
-        for S in segments:
-            original = None if segments[0] == S else purpose
-            graph = dataclasses.replace(
-                model.bundle.graphs[purpose], variant_of=original, fixed={"batch": batch, "segment": S}
-            )
-            graphs[purpose if original is None else f"{purpose}_{S}"] = graph
-    graphs["positions"] = model.bundle.graphs["positions"]
+    free = model.bundle.graphs
+    graphs = {"positions": free["positions"]}
+    for purpose, S in itertools.product(("score", "generate"), segments):
+        original = purpose if purpose in graphs else None
+        graph = dataclasses.replace(free[purpose], variant_of=original, fixed={"batch": batch, "segment": S})
+        graphs[purpose if original is None else f"{purpose}_{S}"] = graph
     return Model(model.folder, dataclasses.replace(model.bundle, graphs=graphs), LoadOptions(threads=1))
 
 
@@ -120,17 +118,15 @@ def test_graphs_of_fixed_lengths_run_one_after_the_other(
 ) -> None:
     """Use a model whose scores depend on segments, to see whether each token sees as much as in one step."""
     model, ids = golden("pre_lnorm_empty"), random_ids(60, vocab_size=29)
-    free, split = model.stream(segment_len=8), fixed(model, 1, 1, 4, 3).stream(segment_len=4)
+    free, split = (each.stream(segment_len=4) for each in (model, fixed(model, 1, 1, 4)))
     assert model.evaluation().segmentation_matters
     with pytest.raises(OptionError, match="segment_len is 8, at most 4 is possible: the graphs have fixed shapes"):
         split.engine.evaluation(segment_len=8)
-    free = model.stream(segment_len=4)
-    for begin, end in ((0, 1), (1, 3), (3, 10), (10, 45), (45, 60)):
+    for begin, end in itertools.pairwise((0, 1, 3, 10, 45, 60)):
         runs.clear()
         found = split.feed(ids[begin:end])
-        rest = (end - begin if begin else 0) % 4
-        tail = {0: [], 1: [1], 2: [1, 1], 3: [3]}[rest]
-        assert [S for _, S in runs] == [4] * ((end - begin) // 4) + tail
+        n = end - max(begin, 1)
+        assert [S for _, S in runs] == [4] * (n // 4) + [1] * (n % 4)
         expected = free.feed(ids[begin:end])
         close(found.log_probs, expected.log_probs)
         assert found.context.tolist() == expected.context.tolist()

@@ -431,13 +431,9 @@ class Reader {
       if (original == nullptr || original->variant_of) {
         throw top_.error("the graph " + shown(graph.name) + " is a variant of none");
       }
-      const bool has_same_outputs =
-          graph.outputs.size() == original->outputs.size() &&
-          std::all_of(graph.outputs.begin(), graph.outputs.end(), [&](const Output& output) {
-            const auto place = index_of(original->outputs, output.name);
-            return place && original->outputs[*place] == output;
-          });
-      if (!has_same_outputs) throw top_.error("the variant " + shown(graph.name) + " has outputs of its own");
+      const std::vector<Output>&own = graph.outputs, &others = original->outputs;
+      if (std::is_permutation(own.begin(), own.end(), others.begin(), others.end())) continue;
+      throw top_.error("the variant " + shown(graph.name) + " has outputs of its own");
     }
   }
 

@@ -41,28 +41,22 @@ std::int64_t tokens_of(const Graph& graph, const Memory& memory, std::int64_t S)
 // The results of consecutive parts of a step, as if one graph had returned them: those for each token one after the
 // other, and of the others the last.
 std::vector<Result> joined(const Onnxruntime& ort, std::vector<std::vector<Result>> parts) {
-  std::vector<Result> last = std::move(parts.back());
-  parts.pop_back();
-  for (Result& result : last) {
+  for (Result& result : parts.back()) {
     const std::vector<Axis>& axes = result.output->shape;
-    if (parts.empty() || axes.size() < 2 || axes[1].name != "segment") continue;
+    if (parts.size() == 1 || axes.size() < 2 || axes[1].name != "segment") continue;
+    std::int64_t tokens = 0;
     std::string bytes;
-    const auto add = [&](const Result& part) {
-      const auto n = static_cast<std::size_t>(elements(part.shape)) * item_size(part.output->dtype);
-      bytes.append(part.data<char>(), n);
-    };
-    std::int64_t tokens = result.shape[1];
     for (const std::vector<Result>& part : parts) {
       const Result& piece = result_of(part, result.output->name.c_str());
       tokens += piece.shape[1];
-      add(piece);
+      const std::size_t item = item_size(piece.output->dtype);
+      bytes.append(piece.data<char>(), static_cast<std::size_t>(elements(piece.shape)) * item);
     }
-    add(result);
     result.shape[1] = tokens;
     result.joined.emplace(ort, "uint8", std::vector<std::int64_t>{static_cast<std::int64_t>(bytes.size())});
     std::memcpy(result.joined->data(), bytes.data(), bytes.size());
   }
-  return last;
+  return std::move(parts.back());
 }
 
 }  // namespace
@@ -87,16 +81,14 @@ Model::Model(const std::filesystem::path& folder, const Onnxruntime& ort, const 
 std::unique_ptr<Memory> Model::new_memory(const EvaluationSettings& evaluation, std::int64_t capacity) {
   const Graph& score = require_graph("score");
   if (const std::int64_t batch = fixed_or(score, "batch", 1); batch != 1) {
-    throw Error(XLR_ERROR_OPTION,
-                folder_.string() + ": its graphs have a fixed batch size of " + std::to_string(batch) +
-                    ", but this runtime runs one row.",
+    throw Error(XLR_ERROR_OPTION, folder_.string() + ": its batch is of " + std::to_string(batch) + " rows, not one.",
                 "Convert the checkpoint again with --fixed batch=1.");
   }
   const std::int64_t longest = longest_step("score", evaluation.segment_len());
   if (!score.fixed.empty() && evaluation.segmentation_matters() && evaluation.segment_len() > longest) {
     throw Error(XLR_ERROR_OPTION,
-                folder_.string() + ": segment_len is " + std::to_string(evaluation.segment_len()) + ", at most " +
-                    std::to_string(longest) + " is possible: the graphs have fixed shapes, and scores depend on it.",
+                "segment_len is " + std::to_string(evaluation.segment_len()) + ", at most " + std::to_string(longest) +
+                    " is possible: scores depend on it, and shapes are fixed.",
                 "Choose a smaller one, or convert with another --fixed.");
   }
   check_capacity(evaluation, capacity);  // before constants of such a capacity are made
@@ -123,8 +115,7 @@ std::vector<Result> Model::step(const std::string& purpose, Memory& memory, cons
   return joined(ort_, std::move(parts));
 }
 
-// The graph for the first tokens of a step of S: that of the fewest, but of those that fix their number that of the
-// most.
+// The graph for the first tokens of a step of S: of the fewest tokens, but among those that fix their number the most.
 const Graph& Model::graph_for(const std::string& purpose, const Memory& memory, std::int64_t S) const {
   const auto place = [](const Graph& graph) {
     return std::make_pair(graph.max_segment.value_or(kUnlimited), -fixed_or(graph, "segment", 0));
@@ -136,8 +127,7 @@ const Graph& Model::graph_for(const std::string& purpose, const Memory& memory, 
   }
   if (best != nullptr) return *best;
   require_graph(purpose);
-  throw Error(XLR_ERROR_OPTION, folder_.string() + ": no graph for '" + purpose + "' takes a segment of " +
-                                    std::to_string(S) + " tokens.", "Split it.");
+  throw Error(XLR_ERROR_OPTION, "no graph for '" + purpose + "' takes " + std::to_string(S) + " tokens.", "Split them.");
 }
 
 std::int64_t Model::longest_step(const std::string& purpose, std::int64_t segment) const {

@@ -229,15 +229,14 @@ function* graphProblems(bundle: Bundle, name: string, graph: Graph): Iterable<st
   if (graph.variant_of !== null && !(graph.variant_of in bundle.graphs)) {
     yield `graph ${name} is a variant of ${escaped(graph.variant_of)}, which is not there`;
   }
-  const original = bundle.graphs[graph.variant_of ?? name] ?? graph;
-  const sorted = ({ outputs }: Graph): string =>
-    JSON.stringify(
-      Object.entries(outputs)
-        .map(([output, { dtype, shape }]) => [output, dtype, shape])
-        .sort(),
-    );
-  if (sorted(graph) !== sorted(original))
+  const misplaced = Object.keys(graph.fixed).filter((axis) => !EACH.includes(axis) && !(axis in bundle.rings));
+  if (misplaced.length) yield `graph ${name} fixes axes that no step has: ${listed(misplaced)}`;
+  const { outputs } = bundle.graphs[graph.variant_of ?? name] ?? graph;
+  const listing = (all: Graph["outputs"]): string[] =>
+    Object.keys(all).map((output) => JSON.stringify([output, all[output]?.dtype, all[output]?.shape]));
+  if (String(listing(outputs).sort()) !== String(listing(graph.outputs).sort())) {
     yield `graph ${name} has other outputs than ${escaped(graph.variant_of ?? "")}`;
+  }
   const purpose = graph.variant_of ?? name;
   const expected = Object.hasOwn(OUTPUTS, purpose) ? (OUTPUTS[purpose] as (typeof OUTPUTS)[string]) : {};
   for (const [output, [dtype, shape]] of Object.entries(expected)) {

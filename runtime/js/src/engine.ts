@@ -6,7 +6,7 @@ import { choose, UNLIMITED, type EvaluationSettings, type Settings } from "./eva
 import { Memory, settingOf } from "./memory.js";
 import { firstLine, listed } from "./messages.js";
 import type { OrtTensor, Runtime } from "./onnxruntime.js";
-import { allFinite, product, readSafetensors, zeros, type HostTensor, type Numbers } from "./safetensors.js";
+import { allFinite, product, readSafetensors, zeros, type HostTensor } from "./safetensors.js";
 import { Session } from "./session.js";
 import type { Tokenizer } from "./tokenizers/tokenizer.js";
 
@@ -91,8 +91,8 @@ export class Engine {
   }
 
   /**
-   * Run one segment, and keep its memory; return the outputs of the graph for `purpose`, or of variants of it. Graphs of
-   * a fixed length run one after the other.
+   * Run one segment, and keep its memory; return the outputs of the graph for `purpose`, or of variants of it.
+   * Graphs of a fixed length run one after the other.
    *
    * @throws OptionError - no graph takes so many tokens.
    */
@@ -123,15 +123,15 @@ export class Engine {
     for (const [name, { dtype, shape }] of Object.entries((this.bundle.graphs[purpose] as Graph).outputs)) {
       if (shape[1] !== "segment") continue;
       const tensors = parts.map((part) => part[name] as OrtTensor);
-      const [batch, , ...others] = (tensors[0] as OrtTensor).dims as [number, number, ...number[]];
       const n = tensors.reduce((sum, { dims }) => sum + (dims[1] as number), 0);
-      const data = zeros(dtype, product([batch, n, ...others]));
+      const dims = (tensors[0] as OrtTensor).dims.map((size, axis) => (axis === 1 ? n : size));
+      const data = zeros(dtype, product(dims));
       let place = 0;
       for (const tensor of tensors) {
         data.set(tensor.data as never, place);
-        place += (tensor.data as Numbers).length;
+        place += product(tensor.dims);
       }
-      outputs[name] = this.runtime.tensor(dtype, data, [batch, n, ...others]);
+      outputs[name] = this.runtime.tensor(dtype, data, dims);
     }
     return outputs;
   }
@@ -171,18 +171,18 @@ export class Engine {
 
   /** Refuse to begin a document that the graphs of fixed shapes cannot read, or would score otherwise. */
   #checkFixed({ segmentationMatters, segmentLen }: EvaluationSettings): void {
-    const { batch = 1, segment } = this.bundle.graphs["score"]?.fixed ?? {};
+    const fixed = this.bundle.graphs["score"]?.fixed ?? {};
+    const { batch = 1 } = fixed;
     if (batch !== 1) {
       throw new OptionError(
-        `${this.where}: its graphs have a fixed batch size of ${batch}, but this package runs one row.`,
+        `${this.where}: its batch is of ${batch} rows, not one.`,
         "Convert the checkpoint again with --fixed batch=1.",
       );
     }
     const longest = this.longestStep("score", segmentLen);
-    if (segment !== undefined && segmentationMatters && segmentLen > longest) {
+    if (Object.keys(fixed).length && segmentationMatters && segmentLen > longest) {
       throw new OptionError(
-        `${this.where}: segment_len is ${segmentLen}, at most ${longest} is possible: the graphs have fixed shapes, ` +
-          "and scores depend on it.",
+        `segment_len is ${segmentLen}, at most ${longest} is possible: scores depend on it, and shapes are fixed.`,
         "Choose a smaller one, or convert with another --fixed.",
       );
     }
@@ -200,9 +200,9 @@ export class Engine {
       S <= mostOf(graph) &&
       Object.entries(graph.fixed).every(([axis, fixed]) => (axis === "segment" ? fixed <= S : fixed === size(axis)));
     const graphs = this.#graphsFor(purpose);
-    const [best] = graphs
-      .filter(([, graph]) => fits(graph))
-      .sort(([, a], [, b]) => mostOf(a) - mostOf(b) || (b.fixed["segment"] ?? 0) - (a.fixed["segment"] ?? 0));
+    const fitting = graphs.filter(([, graph]) => fits(graph));
+    const fixedOf = ({ fixed }: Graph): number => fixed["segment"] ?? 0;
+    const [best] = fitting.sort(([, a], [, b]) => mostOf(a) - mostOf(b) || fixedOf(b) - fixedOf(a));
     if (best !== undefined) return [best[0], best[1].fixed["segment"] ?? S];
     if (!graphs.length) return [purpose, S];
     throw new OptionError(`${this.where}: no graph for ${purpose} takes a segment of ${S} tokens.`, "Split it.");
