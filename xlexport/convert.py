@@ -62,6 +62,7 @@ class ConversionOptions:
         dtype: precision of the bundle, `float32` or one of `quantize.graphs.PRECISIONS`. `max_delta_bits`, `keep_float`
             and `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
         to: format of the graphs: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
+        inline: whether ONNX graphs have standard operators only, for tools other than ONNX Runtime.
     """
 
     tokenizer: str | None = None
@@ -76,6 +77,7 @@ class ConversionOptions:
     keep_float: tuple[str, ...] = ()
     memory_dtype: str = "float32"
     to: Format = "onnx"
+    inline: bool = False
 
     @classmethod
     def of(cls, **values: Any) -> ConversionOptions:
@@ -145,6 +147,7 @@ def convert(
             require_default_text(tokenizer.spec, reader)
         tell("exporting the step graphs")
         step = architecture(source.architecture).build_step(source.build_model(), options.settings)
+        step.inline = options.inline
         graphs = _export(step, folder, options.to)
         _write_first_rows(step, folder)
         step.discard()  # torch's exporter keeps references to it, so deleting it would free nothing
@@ -204,6 +207,7 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
         )
     problems = {
         "--set cuda_graphs=true": options.settings.get("cuda_graphs"),
+        "--inline": options.inline,
         "--dtype and its options": options.quantization,
     }
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):

@@ -55,7 +55,13 @@ class Form:
 
 
 class Step(Protocol):
-    """The interface of an architecture's step module (a `torch.nn.Module`), the eager twin of the graphs."""
+    """The interface of an architecture's step module (a `torch.nn.Module`), the eager twin of the graphs.
+
+    Attributes:
+        inline: whether its ONNX graphs have standard operators only, which `convert` sets before the export.
+    """
+
+    inline: bool
 
     @property
     def inputs(self) -> tuple[StepTensor, ...]:

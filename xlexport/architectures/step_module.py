@@ -25,6 +25,8 @@ class StepModule(nn.Module):
     By default it computes every purpose in one form, and a document starts with no memory.
     """
 
+    inline: bool = False
+
     @property
     def forms(self) -> Mapping[str, Form]:
         """The purposes that `forward` computes in another form than the rest."""

@@ -251,9 +251,10 @@ class TransformerXLStep(StepModule):
     def _attention_class(self, fixed: bool) -> Callable[[StepInputs], SlotAttention | OperatorAttention]:
         """Return the attention to compute with; `fixed`: in the form that CUDA graphs need.
 
-        ONNX graphs have custom operators. Other formats and PyTorch itself compute without them.
+        ONNX graphs have custom operators, unless they are to be inlined: then all sizes follow from those of inputs, as
+        tract demands. Other formats and PyTorch itself compute without them.
         """
-        if fixed:
+        if fixed or self.inline:
             return GatheredAttention
         if torch.onnx.is_in_onnx_export():
             return OperatorAttention
