@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -16,7 +18,7 @@ from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import ExportError
 from xlexport.export.tracing import free_axes, tracing
 from xlexport.ops import DOMAIN, VERSION, add_functions, inline_functions, translations
-from xlruntime.bundle import Graph
+from xlruntime.bundle import OUTPUTS, Axis, Graph
 
 __all__ = ["OPSET", "export_onnx"]
 
@@ -26,8 +28,12 @@ HINT = "Install the version of torch in constraints.txt. If you have it, report 
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 
 
-def export_onnx(step: Step, folder: Path) -> dict[str, Graph]:
-    """Write `<purpose>.onnx` for every purpose of `step`, and the weights they share, into `folder`.
+def export_onnx(steps: Sequence[Step], folder: Path) -> dict[str, Graph]:
+    """Write `<purpose>.onnx` for every purpose of a step, and the weights that all share, into `folder`.
+
+    Args:
+        steps: the step; or several of the same purposes but other fixed lengths, the longest first. Graphs of the others
+            are `<purpose>_<length>.onnx`, and variants of the first.
 
     Returns:
         The description of each graph, by purpose.
@@ -36,17 +42,47 @@ def export_onnx(step: Step, folder: Path) -> dict[str, Graph]:
         ExportError: torch cannot export the step, or a saved graph is not what the step declares.
         OSError: a file cannot be written.
     """
-    whole = _trace(step)
+    traced = [_trace(step) for step in steps]
     with writing(folder / WEIGHTS_FILE):
-        ir.external_data.unload_from_model(whole, folder, WEIGHTS_FILE, size_threshold_bytes=SMALL_TENSOR_BYTES)
+        _unload(traced, folder)
     graphs = {}
-    for purpose, outputs in step.purposes.items():
-        model, inputs = _cut(whole, purpose, step, outputs)
-        file = f"{purpose}.onnx"
-        ir.save(model, folder / file)
-        _check_saved(folder / file, inputs, outputs)
-        graphs[purpose] = describe_graph(step, purpose, file, "onnx", inputs)
+    for whole, step in zip(traced, steps, strict=True):
+        for purpose, outputs in step.purposes.items():
+            name, variant_of = purpose, None
+            if step is not steps[0]:
+                assert step.fixed is not None
+                if purpose not in OUTPUTS:  # such as `positions`, which steps of all lengths share
+                    continue
+                name, variant_of = f"{purpose}_{step.fixed.segment}", purpose
+            model, inputs = _cut(whole, purpose, step, outputs)
+            ir.save(model, folder / f"{name}.onnx")
+            _check_saved(folder / f"{name}.onnx", step, inputs, outputs)
+            graph = describe_graph(step, purpose, f"{name}.onnx", "onnx", inputs)
+            graphs[name] = graph if variant_of is None else replace(graph, variant_of=variant_of)
     return graphs
+
+
+def _unload(models: Sequence[ir.Model], folder: Path) -> None:
+    """Write the large tensors of all models to one file, equal ones once."""
+    values = [
+        value
+        for model in models
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if value.const_value is not None and value.const_value.nbytes > SMALL_TENSOR_BYTES
+    ]
+    # The first of equal tensors, by content; a single model has few equal ones, and its file stays as it traced.
+    keys = [_content(value.const_value) if len(models) > 1 else index for index, value in enumerate(values)]
+    first = dict(zip(reversed(keys), reversed([value.const_value for value in values]), strict=True))
+    unique = {key: first[key] for key in keys}
+    external = ir.external_data.convert_tensors_to_external([*unique.values()], folder, WEIGHTS_FILE)
+    written = dict(zip(unique, external, strict=True))
+    for key, value in zip(keys, values, strict=True):
+        value.const_value = written[key]
+
+
+def _content(tensor: ir.TensorProtocol) -> tuple[object, ...]:
+    return tensor.dtype, tuple(tensor.shape), hashlib.sha256(tensor.tobytes()).digest()
 
 
 def _trace(step: Step) -> ir.Model:
@@ -55,7 +91,7 @@ def _trace(step: Step) -> ir.Model:
         program = torch.onnx.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),
-            dynamic_shapes=(free_axes(step),),
+            dynamic_shapes=None if step.fixed else (free_axes(step),),
             dynamo=True,
             opset_version=OPSET,
             custom_translation_table=translations(),
@@ -93,9 +129,10 @@ def _check_traced(model: ir.Model, step: Step) -> None:
     problems = []
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], declared, strict=True):
         axes = _axes(value)
+        shape = _shape(step, tensor)
         fixed = tuple(axis if isinstance(axis, int) else None for axis in axes)
-        if fixed != tuple(axis if isinstance(axis, int) else None for axis in tensor.shape):
-            problems.append(f"{tensor.name} {axes}, expected {tensor.shape}")
+        if fixed != tuple(axis if isinstance(axis, int) else None for axis in shape):
+            problems.append(f"{tensor.name} {axes}, expected {shape}")
     if problems:
         raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}.", hint="Report this.")
 
@@ -117,7 +154,7 @@ def _cut(
     specs = {tensor.name: tensor for tensor in step.inputs}
     inputs = tuple(specs[str(value.name)] for value in used)
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], [*inputs, *outputs], strict=True):
-        value.shape = ir.Shape(tensor.shape)
+        value.shape = ir.Shape(_shape(step, tensor))
     model.graph.name = purpose
     model.ir_version = IR_VERSION
     model.producer_name, model.producer_version = "xlexport", None
@@ -147,7 +184,7 @@ def _clear_notes(model: ir.Model) -> None:
             noted.doc_string = None
 
 
-def _check_saved(path: Path, inputs: Sequence[StepTensor], outputs: Sequence[StepTensor]) -> None:
+def _check_saved(path: Path, step: Step, inputs: Sequence[StepTensor], outputs: Sequence[StepTensor]) -> None:
     """Read the file back and compare it with the step's tensors: tracing may have fixed an axis."""
     saved = ir.load(path)
     problems = []
@@ -155,10 +192,10 @@ def _check_saved(path: Path, inputs: Sequence[StepTensor], outputs: Sequence[Ste
         problems.append(f"opset {saved.opset_imports.get('')}, IR {saved.ir_version}; expected {OPSET}, {IR_VERSION}")
     for values, tensors in ((saved.graph.inputs, inputs), (saved.graph.outputs, outputs)):
         for value, tensor in zip(values, tensors, strict=True):
-            axes = _axes(value)
+            axes, shape = _axes(value), _shape(step, tensor)
             dtype = value.dtype.numpy().name if value.dtype else None
-            if (value.name, axes, dtype) != (tensor.name, tensor.shape, tensor.dtype):
-                problems.append(f"{value.name} {dtype} {axes}, expected {tensor.name} {tensor.dtype} {tensor.shape}")
+            if (value.name, axes, dtype) != (tensor.name, shape, tensor.dtype):
+                problems.append(f"{value.name} {dtype} {axes}, expected {tensor.name} {tensor.dtype} {shape}")
     problems += _operator_problems(saved)
     if problems:
         raise ExportError(f"{path.name}: the saved graph does not match its spec: {'; '.join(problems)}.")
@@ -187,6 +224,11 @@ def _is_wide(attribute: ir.Attr) -> bool:
         return bool(attribute.as_tensor().dtype == ir.DataType.DOUBLE)
     casts = attribute.name == "to" and attribute.type == ir.AttributeType.INT
     return casts and attribute.as_int() == ir.DataType.DOUBLE
+
+
+def _shape(step: Step, tensor: StepTensor) -> tuple[Axis, ...]:
+    """Return the shape of a step's tensor in a graph."""
+    return step.fixed.shape(tensor.shape) if step.fixed else tensor.shape
 
 
 def _axes(value: ir.Value) -> tuple[int | str | None, ...]:

@@ -348,7 +348,7 @@ class _GraphReader:
 
     def _outputs(self, memory: Memory, tokens: Ids, targets: Ids) -> dict[str, npt.NDArray[Any]]:
         S = tokens.shape[1]
-        if self.model.graph_for(self.purpose, S) == self.purpose:
+        if self.model.graph_for(self.purpose, S) == self.purpose or self.model.bundle.fixed:
             return self.model.step(self.purpose, memory, tokens, targets)
         # `Model.step` would prefer the graph for a few tokens.
         session = self.model.session(self.purpose)
