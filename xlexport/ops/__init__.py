@@ -119,16 +119,14 @@ def add_functions(model: ir.Model) -> None:
         model.opset_imports[DOMAIN] = VERSION
 
 
-def inline_functions(model: ir.Model, names: Collection[str] | None = None) -> bool:
-    """Replace nodes of these custom operators, or of all, by their bodies, and return whether there were any.
+def inline_functions(model: ir.Model, names: Collection[str] | None = None) -> None:
+    """Replace nodes of these custom operators, or of all, by their bodies.
 
     Constants of the bodies become initializers, as the graph's own are.
     """
-    inlined = InlinePass(criteria=lambda function: names is None or function.name in names)(model).modified
-    if inlined:
+    if InlinePass(criteria=lambda function: names is None or function.name in names)(model).modified:
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         RemoveUnusedOpsetsPass()(model)
-    return inlined
 
 
 def _use_few_body(model: ir.Model, bodies: dict[str, ir.Function]) -> None:

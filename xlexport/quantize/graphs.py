@@ -124,8 +124,9 @@ def write_graphs(
     for purpose in purposes or tuple(bundle.graphs):
         old = bundle.graphs[purpose]
         model = ir.load(source / old.file)
-        if inline_functions(model, precision.inlined):
-            ShapeInferencePass()(model)
+        inline_functions(model, precision.inlined)
+        if precision.half and any(value.dtype is None for node in model.graph for value in node.outputs):
+            ShapeInferencePass()(model)  # values of bodies have no dtypes
         if rings:
             use_int8_rings(model)
         for value in [*model.graph.inputs, *model.graph.outputs]:
