@@ -259,7 +259,7 @@ def _export(steps: list[Step], folder: Path, to: Format) -> dict[str, Graph]:
         from xlexport.export.exported_program import export_programs
 
         return export_programs(step, folder)
-    return export_onnx(steps, folder)
+    return export_onnx(step, folder, steps[1:])
 
 
 def _chosen(source: SourceCheckpoint, options: ConversionOptions) -> SourceCheckpoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from xlexport.architectures.step import Step, StepTensor, describe_graph, outputs_of, traced_outputs
+from xlexport.architectures.step import FixedSizes, Step, StepTensor, describe_graph, outputs_of, traced_outputs
 from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import ExportError
@@ -28,12 +29,12 @@ HINT = "Install the version of torch in constraints.txt. If you have it, report 
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 
 
-def export_onnx(steps: Sequence[Step], folder: Path) -> dict[str, Graph]:
-    """Write `<purpose>.onnx` for every purpose of a step, and the weights that all share, into `folder`.
+def export_onnx(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> dict[str, Graph]:
+    """Write `<purpose>.onnx` for every purpose of `step`, and the weights that all share, into `folder`.
 
     Args:
-        steps: the step; or several of the same purposes but other fixed lengths, the longest first. Graphs of the others
-            are `<purpose>_<length>.onnx`, and variants of the first.
+        shorter: steps of the same model that fix fewer tokens. Their graphs, `<purpose>_<tokens>.onnx`, are variants of
+            those of `step`.
 
     Returns:
         The description of each graph, by purpose.
@@ -42,43 +43,41 @@ def export_onnx(steps: Sequence[Step], folder: Path) -> dict[str, Graph]:
         ExportError: torch cannot export the step, or a saved graph is not what the step declares.
         OSError: a file cannot be written.
     """
-    traced = [_trace(step) for step in steps]
+    steps = step, *shorter
+    traced = [_trace(each) for each in steps]
     with writing(folder / WEIGHTS_FILE):
         _unload(traced, folder)
     graphs = {}
-    for whole, step in zip(traced, steps, strict=True):
-        for purpose, outputs in step.purposes.items():
-            name, variant_of = purpose, None
-            if step is not steps[0]:
-                assert step.fixed is not None
+    for whole, each in zip(traced, steps, strict=True):
+        for purpose, outputs in each.purposes.items():
+            name = purpose
+            if each.fixed and each is not step:
                 if purpose not in OUTPUTS:  # such as `positions`, which steps of all lengths share
                     continue
-                name, variant_of = f"{purpose}_{step.fixed.segment}", purpose
-            model, inputs = _cut(whole, purpose, step, outputs)
+                name = f"{purpose}_{each.fixed.segment}"
+            model, inputs = _cut(whole, purpose, each, outputs)
             ir.save(model, folder / f"{name}.onnx")
-            _check_saved(folder / f"{name}.onnx", step, inputs, outputs)
-            graph = describe_graph(step, purpose, f"{name}.onnx", "onnx", inputs)
-            graphs[name] = graph if variant_of is None else replace(graph, variant_of=variant_of)
+            _check_saved(folder / f"{name}.onnx", inputs, outputs, each.fixed)
+            graph = describe_graph(each, purpose, f"{name}.onnx", "onnx", inputs)
+            graphs[name] = graph if each is step else replace(graph, variant_of=purpose)
     return graphs
 
 
 def _unload(models: Sequence[ir.Model], folder: Path) -> None:
     """Write the large tensors of all models to one file, equal ones once."""
-    values = [
-        value
-        for model in models
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if value.const_value is not None and value.const_value.nbytes > SMALL_TENSOR_BYTES
-    ]
-    # The first of equal tensors, by content; a single model has few equal ones, and its file stays as it traced.
-    keys = [_content(value.const_value) if len(models) > 1 else index for index, value in enumerate(values)]
-    first = dict(zip(reversed(keys), reversed([value.const_value for value in values]), strict=True))
-    unique = {key: first[key] for key in keys}
-    external = ir.external_data.convert_tensors_to_external([*unique.values()], folder, WEIGHTS_FILE)
-    written = dict(zip(unique, external, strict=True))
-    for key, value in zip(keys, values, strict=True):
-        value.const_value = written[key]
+    values: dict[object, list[ir.Value]] = defaultdict(list)  # of equal tensors
+    tensors: dict[object, ir.TensorProtocol] = {}
+    for model in models:
+        for value in (value for graph in model.graphs() for value in graph.initializers.values()):
+            tensor = value.const_value
+            if tensor is not None and tensor.nbytes > SMALL_TENSOR_BYTES:
+                key: object = _content(tensor) if len(models) > 1 else value  # a single model stays as it was traced
+                tensors.setdefault(key, tensor)
+                values[key].append(value)
+    external = ir.external_data.convert_tensors_to_external([*tensors.values()], folder, WEIGHTS_FILE)
+    for equal, tensor in zip(values.values(), external, strict=True):
+        for value in equal:
+            value.const_value = tensor
 
 
 def _content(tensor: ir.TensorProtocol) -> tuple[object, ...]:
@@ -129,7 +128,7 @@ def _check_traced(model: ir.Model, step: Step) -> None:
     problems = []
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], declared, strict=True):
         axes = _axes(value)
-        shape = _shape(step, tensor)
+        shape = _shape(tensor, step.fixed)
         fixed = tuple(axis if isinstance(axis, int) else None for axis in axes)
         if fixed != tuple(axis if isinstance(axis, int) else None for axis in shape):
             problems.append(f"{tensor.name} {axes}, expected {shape}")
@@ -154,7 +153,7 @@ def _cut(
     specs = {tensor.name: tensor for tensor in step.inputs}
     inputs = tuple(specs[str(value.name)] for value in used)
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], [*inputs, *outputs], strict=True):
-        value.shape = ir.Shape(_shape(step, tensor))
+        value.shape = ir.Shape(_shape(tensor, step.fixed))
     model.graph.name = purpose
     model.ir_version = IR_VERSION
     model.producer_name, model.producer_version = "xlexport", None
@@ -184,7 +183,9 @@ def _clear_notes(model: ir.Model) -> None:
             noted.doc_string = None
 
 
-def _check_saved(path: Path, step: Step, inputs: Sequence[StepTensor], outputs: Sequence[StepTensor]) -> None:
+def _check_saved(
+    path: Path, inputs: Sequence[StepTensor], outputs: Sequence[StepTensor], fixed: FixedSizes | None = None
+) -> None:
     """Read the file back and compare it with the step's tensors: tracing may have fixed an axis."""
     saved = ir.load(path)
     problems = []
@@ -192,7 +193,7 @@ def _check_saved(path: Path, step: Step, inputs: Sequence[StepTensor], outputs: 
         problems.append(f"opset {saved.opset_imports.get('')}, IR {saved.ir_version}; expected {OPSET}, {IR_VERSION}")
     for values, tensors in ((saved.graph.inputs, inputs), (saved.graph.outputs, outputs)):
         for value, tensor in zip(values, tensors, strict=True):
-            axes, shape = _axes(value), _shape(step, tensor)
+            axes, shape = _axes(value), _shape(tensor, fixed)
             dtype = value.dtype.numpy().name if value.dtype else None
             if (value.name, axes, dtype) != (tensor.name, shape, tensor.dtype):
                 problems.append(f"{value.name} {dtype} {axes}, expected {tensor.name} {tensor.dtype} {shape}")
@@ -226,9 +227,9 @@ def _is_wide(attribute: ir.Attr) -> bool:
     return casts and attribute.as_int() == ir.DataType.DOUBLE
 
 
-def _shape(step: Step, tensor: StepTensor) -> tuple[Axis, ...]:
+def _shape(tensor: StepTensor, fixed: FixedSizes | None) -> tuple[Axis, ...]:
     """Return the shape of a step's tensor in a graph."""
-    return step.fixed.shape(tensor.shape) if step.fixed else tensor.shape
+    return fixed.shape(tensor.shape) if fixed else tensor.shape
 
 
 def _axes(value: ir.Value) -> tuple[int | str | None, ...]:

@@ -17,6 +17,7 @@ from .bundle_files import BundleFiles, check_digests, read_bundle
 from .cuda_graphs import CapturedSession
 from .errors import BundleDamagedError, BundleFormatError, OptionError
 from .evaluation import EvaluationSettings, SettingValue
+from .graph_gate import check_graph
 from .kernels import describe_kernels, find_kernels
 from .load_options import LoadOptions
 from .memory import Memory, MemoryPlan, check_room
@@ -178,6 +179,21 @@ class Engine:
             OptionError: the bundle has no graph for `purpose`.
         """
         return count_placed(self.session(purpose).nodes)
+
+    def operators(self, purpose: str) -> dict[str, set[str]]:
+        """Return the operators that ONNX Runtime needs for a graph, by domain.
+
+        These are the operators of the file, which fold constants, and those that ONNX Runtime makes of them.
+
+        Raises:
+            OptionError: the bundle has no graph for `purpose`.
+        """
+        nodes, path = self.session(purpose).nodes, self.folder / self.bundle.graphs[purpose].file
+        record = check_graph(path.read_bytes(), str(path), self.bundle.files)
+        operators = {"ai.onnx": set(record.operators)}
+        for node in nodes:
+            operators.setdefault(node.domain or "ai.onnx", set()).add(node.operator)
+        return operators
 
     def kernels_used(self, purpose: str) -> str:
         """Describe the kernels of custom operators that run in a graph.
@@ -378,7 +394,9 @@ def _joined(graph: Graph, parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> di
     joined = {}
     for name, tensor in graph.outputs.items():
         arrays = [outputs[name] for outputs in parts]
-        joined[name] = np.concatenate(arrays, tensor.shape.index("segment")) if "segment" in tensor.shape else arrays[-1]
+        joined[name] = (
+            np.concatenate(arrays, tensor.shape.index("segment")) if "segment" in tensor.shape else arrays[-1]
+        )
     return joined
 
 

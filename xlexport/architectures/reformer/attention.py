@@ -38,7 +38,16 @@ from xlexport.ops import (
 from xlexport.ops.constants import EXCLUDED
 from xltraining.reformer import ReformerConfig
 
-__all__ = ["KEY_EPSILON", "ChunkLSH", "LocalReach", "Reach", "WindowReach", "attend_by_paper", "attend_fully", "hash_buckets"]
+__all__ = [
+    "KEY_EPSILON",
+    "ChunkLSH",
+    "LocalReach",
+    "Reach",
+    "WindowReach",
+    "attend_by_paper",
+    "attend_fully",
+    "hash_buckets",
+]
 
 KEY_EPSILON = 1e-6  # added to a key's mean square before the root
 

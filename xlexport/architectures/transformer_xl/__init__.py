@@ -40,6 +40,7 @@ class TransformerXLArchitecture(Architecture):
         ),
         Option("same_length", "boolean", "Let every token see the same number of earlier tokens."),
     )
+
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare memory length and clamp length, and whether every token sees the same number of others.
 

@@ -173,7 +173,8 @@ class TransformerXLStep(StepModule):
     @property
     def memory(self) -> tuple[MemoryEntry, ...]:
         """The carried rows: projected keys and values of every layer."""
-        config, layout = self.config, cast(Layout, "window" if self.fixed else "ring")
+        config = self.config
+        layout: Layout = "window" if self.fixed else "ring"
         shape = ("batch", config.n_head, self.fixed.rows if self.fixed else "capacity", config.d_head)
         starts_with_rows = config.first_memory == "zeros" and config.pre_lnorm  # else first rows are zero or absent
         return tuple(
@@ -269,13 +270,13 @@ class TransformerXLStep(StepModule):
         """Run all layers; return the last hidden states (B, S, D) and the written memories by output name."""
         tokens, outputs = tensors["tokens"], {}
         shared = ("memory_key_0", "position_key_0", "memory_length", "window")
-        inputs = StepInputs(tokens, *(tensors[name] for name in shared), tensors.get("offset"))
-        attention = self._attention_class(inputs)
+        key, position, length, window = (tensors[name] for name in shared)
+        attention = self._attention_class(StepInputs(tokens, key, position, length, window, tensors.get("offset")))
         hidden = self.word_emb(tokens) * self.embedding_scale
         for index, layer in enumerate(self._layers):
-            key, value = f"memory_key_{index}", f"memory_value_{index}"
-            hidden, outputs[f"new_{key}"], outputs[f"new_{value}"] = layer(
-                hidden, tensors[key], tensors[value], tensors[f"position_key_{index}"], attention
+            key_name, value_name = f"memory_key_{index}", f"memory_value_{index}"
+            hidden, outputs[f"new_{key_name}"], outputs[f"new_{value_name}"] = layer(
+                hidden, tensors[key_name], tensors[value_name], tensors[f"position_key_{index}"], attention
             )
         return hidden, outputs
 
