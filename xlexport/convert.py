@@ -214,7 +214,6 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
         )
     problems = {
         "--fixed": options.fixed,
-        "--set cuda_graphs=true": options.settings.get("cuda_graphs"),
         "--inline": options.inline,
         "--dtype and its options": options.quantization,
     }

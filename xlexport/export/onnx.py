@@ -165,7 +165,7 @@ def _cut(
 
 
 def _forget_axes(model: ir.Model) -> None:
-    """Remove the names of free axes from inner values: tract lets users give no numbers for axes that they name."""
+    """Remove the names of free axes from inner values: tract takes no number for an axis that these name."""
     outer = {*model.graph.inputs, *model.graph.outputs}
     inner = [value for graph in model.graph.subgraphs() for value in (*graph.inputs, *graph.outputs)]
     for value in (*inner, *(value for node in model.graph.all_nodes() for value in node.outputs)):
