@@ -177,22 +177,19 @@ MODELS: Mapping[str, TransformerXLConfig | ReformerConfig] = {
 }  # fmt: skip
 # Graphs of fixed shapes: scores that depend on segments and scores that do not, and each layer of a Reformer.
 FEW: dict[str, Any] = {"n_head": 2, "d_model": 16, "d_head": 8, "d_inner": 24, "tgt_len": 8}
+XL: dict[str, Any] = {**FEW, "n_layer": 2, "mem_len": 12}
 FIXED: Mapping[str, tuple[TransformerXLConfig | ReformerConfig, str]] = {
     "fixed_clusters": (
-        TransformerXLConfig(
-            **FEW, n_layer=2, mem_len=12, clamp_len=7, same_length=True, first_memory="zeros", cutoffs=(50, 120)
-        ),
-        "segment=8",
+        TransformerXLConfig(**XL, clamp_len=7, same_length=True, first_memory="zeros", cutoffs=(50, 120)), "segment=8",
     ),
-    "fixed_relative": (TransformerXLConfig(**FEW, n_layer=2, mem_len=12), "batch=1,segment=8"),
-    "fixed_shaw": (TransformerXLConfig(**FEW, n_layer=2, mem_len=12, encoding="shaw"), "segment=5,mem_len=7"),
-    "fixed_rows": (TransformerXLConfig(**FEW, n_layer=1, mem_len=12), "batch=3,segment=8"),
+    "fixed_relative": (TransformerXLConfig(**XL), "batch=1,segment=8"),
+    "fixed_shaw": (TransformerXLConfig(**XL, encoding="shaw"), "segment=5,mem_len=7"),
+    "fixed_rows": (TransformerXLConfig(**XL), "batch=3,segment=8"),
     "fixed_reformer": (
         ReformerConfig(
             **FEW, attn_layers=("local", "lsh", "full"), n_hashes=2, n_buckets=(4,), chunk_length=6,
             local_chunk_length=5, mem_len=20, position="sinusoid", max_positions=0,
-        ),
-        "segment=8",
+        ), "segment=8",
     ),
 }  # fmt: skip
 # Name of the copy: the bundle, its precision, that of its memories, and its bounds. These are some three times the

@@ -64,10 +64,7 @@ def model_names() -> list[str]:
 def write_models(
     folder: Path, names: Collection[str], report: Callable[[str], object] = print, fixed: str | None = None
 ) -> None:
-    """Convert models, each verified, to bundles in `folder`, or with `fixed` shapes to bundles named `fixed_…`.
-
-    `report` is called with a line before each.
-    """
+    """Convert models, each verified, to bundles in `folder`: `NAME`, or `fixed_NAME` with shapes; `report` each."""
     shapes = None if fixed is None else FixedShapes.parse(fixed)
     for name in names:
         report(f"converting {name}")

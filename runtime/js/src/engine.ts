@@ -172,10 +172,9 @@ export class Engine {
   /** Refuse to begin a document that the graphs of fixed shapes cannot read, or would score otherwise. */
   #checkFixed({ segmentationMatters, segmentLen }: EvaluationSettings): void {
     const fixed = this.bundle.graphs["score"]?.fixed ?? {};
-    const { batch = 1 } = fixed;
-    if (batch !== 1) {
+    if ((fixed["batch"] ?? 1) !== 1) {
       throw new OptionError(
-        `${this.where}: its batch is of ${batch} rows, not one.`,
+        `${this.where}: its batch is of ${fixed["batch"]} rows, not one.`,
         "Convert the checkpoint again with --fixed batch=1.",
       );
     }
