@@ -73,13 +73,26 @@ class FixedSizes:
         """The sizes of the free axes of inputs and outputs, by name."""
         return {"batch": self.batch, "segment": self.segment}
 
+    @property
+    def keys(self) -> int:
+        """The keys of the longest step: the rows of memory and its own."""
+        return self.rows + self.longest
+
     def shape(self, shape: tuple[bundle.Axis, ...]) -> tuple[bundle.Axis, ...]:
         """Return a shape with numbers instead of the names of axes."""
         return tuple(self.axes.get(str(axis), axis) for axis in shape)
 
 
 class Step(Protocol):
-    """The interface of an architecture's step module (a `torch.nn.Module`), the eager twin of the graphs."""
+    """The interface of an architecture's step module (a `torch.nn.Module`), the eager twin of the graphs.
+
+    Attributes:
+        fixed: the sizes of all axes; None if they are free.
+        inline: whether its ONNX graphs have standard operators only, which `convert` sets before the export.
+    """
+
+    fixed: FixedSizes | None
+    inline: bool
 
     @property
     def inputs(self) -> tuple[StepTensor, ...]:
@@ -96,10 +109,6 @@ class Step(Protocol):
     @property
     def forms(self) -> Mapping[str, Form]:
         """The purposes that `forward` computes in another form than the rest."""
-
-    @property
-    def fixed(self) -> FixedSizes | None:
-        """The sizes of all axes; None if they are free."""
 
     @property
     def traceable(self) -> bool:

@@ -36,6 +36,7 @@ from xlexport.architectures.step_module import TARGETS, TOKENS, StepModule, desc
 from xlexport.architectures.transformer_xl.attention import (
     BiasedAttention,
     BiasedWindowAttention,
+    GatheredAttention,
     OperatorAttention,
     PartAttention,
     SlicedAttention,
@@ -254,10 +255,13 @@ class TransformerXLStep(StepModule):
     def _attention_class(self) -> Callable[[StepInputs], SlotAttention | OperatorAttention]:
         """The attention to compute with.
 
-        ONNX graphs have custom operators. Other formats, fixed sizes and PyTorch itself compute without them.
+        ONNX graphs have custom operators. Other formats, fixed sizes and PyTorch itself compute without them. So do
+        graphs that are `inline`, where sizes follow from those of inputs, because tract knows no others.
         """
         if self.fixed:
             return WindowAttention
+        if self.inline:
+            return GatheredAttention
         if torch.onnx.is_in_onnx_export():
             return OperatorAttention
         return SlicedAttention
@@ -287,13 +291,7 @@ class TransformerXLStep(StepModule):
 
     @property
     def _position_shape(self) -> tuple[int | str, ...]:
-        return (self.config.n_head, self.config.d_head, self._near + 1 if self.fixed else "near + 1")
-
-    @property
-    def _near(self) -> int:
-        """All distances of the longest step of fixed sizes."""
-        assert self.fixed is not None
-        return self.fixed.rows + self.fixed.longest
+        return (self.config.n_head, self.config.d_head, self.fixed.keys + 1 if self.fixed else "near + 1")
 
     def positions(self, capacity: Tensor | None, mem_len: Tensor | None, clamp_len: Tensor) -> list[Tensor]:
         """Compute positional keys W_kR·R for distances below `near`, minus the key of the largest distance.
@@ -329,8 +327,9 @@ class TransformerXLStep(StepModule):
         Args:
             last: (1,) the largest distance with a key of its own; with `unlimited`, any if it is not positive.
         """
-        if capacity is None or mem_len is None:
-            return self._near, self._near
+        if self.fixed:
+            return self.fixed.keys, self.fixed.keys
+        assert capacity is not None and mem_len is not None
         near = torch.minimum(capacity, last + capacity - mem_len)
         if unlimited:
             near = torch.where(last > 0, near, capacity)
