@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-__all__ = ["build", "build_for"]
+__all__ = ["build", "build_for", "cmake_options"]
 
 SOURCES = Path(__file__).parent / "kernels"
 FLAGS = ("-std=c++17", "-O3", "-Wall", "-Wextra")
@@ -92,6 +92,23 @@ def build(
 def build_for(target: str, output: Path, version: str) -> None:
     """Build with the package ziglang for the platform that zig calls `target`, such as `x86_64-linux-gnu.2.17`."""
     build(output, [sys.executable, "-m", "ziglang", "c++", "-target", target], version, target, ZIG)
+
+
+def cmake_options(folder: Path, target: str, system: str, processor: str) -> list[str]:
+    """Return the options with which CMake compiles by the package ziglang for the platform that zig calls `target`.
+
+    CMake takes no arguments in the names of compilers, so `folder` gets a program for each of zig's commands.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    commands = {"C_COMPILER": f"cc -target {target}", "CXX_COMPILER": f"c++ -target {target}"}
+    commands |= {"AR": "ar", "RANLIB": "ranlib", "RC_COMPILER": "rc"}
+    options = [f"-DCMAKE_SYSTEM_NAME={system}", f"-DCMAKE_SYSTEM_PROCESSOR={processor}"]
+    for name, command in commands.items():
+        program = folder / f"{command.replace(' -target ', '-')}"
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang {command} "$@"\n', "utf-8")
+        program.chmod(0o755)
+        options.append(f"-DCMAKE_{name}={program}")
+    return options
 
 
 def main() -> None:

@@ -162,6 +162,7 @@ def _states(name: str, ids: list[int]) -> list[Case]:
         {"do": "feed", "stream": "begun", "piece": {"ids": ids[:half]}},
         {"do": "restore", "state": f"{name}_half", "as": "other"},
         {"do": "feed", "stream": "other", "piece": {"ids": ids[half:]}},
+        {"do": "feed", "stream": "a", "piece": {"ids": ids[half:]}},
     ]
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -112,6 +116,14 @@ def test_a_program_without_onnxruntime_is_refused_in_one_line(tmp_path: Path) ->
     assert "ONNX Runtime cannot be loaded" in done.stderr
 
 
+def test_the_library_exports_the_functions_of_its_header_under_a_name_with_a_number() -> None:
+    library = build_c_runtime() / "libxlruntime.so"
+    exported = {line.split()[-1] for line in run("nm", "-D", "--defined-only", library).splitlines()}
+    header = (NATIVE / "include" / "xlruntime.h").read_text("utf-8")
+    assert exported == set(re.findall(r"^XLR_API [^(]*?(\w+)\(", header, re.MULTILINE))
+    assert "Library soname: [libxlruntime.so.0]" in run("readelf", "-d", library)
+
+
 def test_a_project_finds_the_package(tmp_path: Path) -> None:
     built = build_c_runtime(targets=(*TARGETS, "xlruntime_static"))
     run("cmake", "--install", built, "--prefix", tmp_path / "prefix")
@@ -124,6 +136,27 @@ def test_a_project_finds_the_package(tmp_path: Path) -> None:
     run("cmake", "--build", project / "build")
     for kind in ("shared", "static"):
         assert run(project / "build" / f"program_{kind}", golden_bundle(EMPTY)).startswith(f"{len(TEXT) - 1} tokens")
+
+
+def follow_readme(archive: Path, folder: Path) -> str:
+    """Unpack an archive, run the commands of its README, and return what they print."""
+    shutil.unpack_archive(archive, folder, filter="data")
+    (unpacked,) = folder.iterdir()
+    text = (unpacked / "README.md").read_text("utf-8")
+    commands = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    return run("sh", "-ec", commands, folder=unpacked, environment={"BUNDLE": str(golden_bundle(EMPTY))})
+
+
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="ziglang is not installed: requirements/native.txt")
+def test_an_archive_does_what_its_readme_says(tmp_path: Path) -> None:
+    name = f"linux-{platform.machine()}"
+    run(sys.executable, NATIVE / "build_archives.py", "-o", tmp_path / "dist", "--platform", name)
+    (archive,) = (tmp_path / "dist").iterdir()
+    printed = re.findall(r"^(\d+) tokens, (.+) nats$", follow_readme(archive, tmp_path / "root"), re.MULTILINE)
+    assert len(printed) == 2  # built by CMake, and with pkg-config
+    for tokens, found in printed:
+        assert int(tokens) == len(TEXT) - 1
+        assert float(found) == pytest.approx(nats(golden_bundle(EMPTY)), abs=1e-3)
 
 
 @pytest.mark.parametrize("sanitizers", SANITIZED)

@@ -11,8 +11,6 @@
 #include "compare.h"
 #include "player.h"
 
-extern "C" const char* xlexport_ops_instruction_set();  // of the kernels in the library
-
 namespace {
 
 namespace fs = std::filesystem;
@@ -104,7 +102,7 @@ int run(const Options& options) {
   for (const std::string& each : not_given) list += (list.empty() ? "" : ", ") + each;
   if (!list.empty()) std::printf("not given: %s\n", list.c_str());
   std::printf("runtime: C, ONNX Runtime %s\n", onnxruntime.c_str());
-  std::printf("kernels: %s\n", options.kernels ? xlexport_ops_instruction_set() : "none");
+  std::printf("kernels: %s\n", options.kernels ? xlr_instruction_set() : "none");
   std::printf("%d of %d cases passed; largest difference %.1e, with low precision %.1e\n", passed, played, largest,
               largest_with_bounds);
   return passed < played || played == 0 ? 1 : 0;

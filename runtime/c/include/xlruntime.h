@@ -24,8 +24,11 @@
  * Functions of the caller run in the thread that made the call. They may use the model, but not the stream that calls
  * them, and must not leave with longjmp or an exception.
  *
- * Structs that the caller fills begin with their size. Set it with the _INIT macros, so that later versions of this
- * library accept programs that were compiled with an earlier header.
+ * Structs that the caller fills begin with their size. Set it with the _INIT macros.
+ *
+ * Compatibility. A compiled program runs with every later library whose soname has the same number: libxlruntime.so.0.
+ * Such versions only add functions, statuses, and fields at the end of structs. Take unknown statuses for errors, and
+ * read structs of the library through its pointers. xlr_setting_info, which comes as an array, stays as it is.
  */
 #ifndef XLRUNTIME_H
 #define XLRUNTIME_H
@@ -86,6 +89,9 @@ XLR_API const char* xlr_error_code(xlr_status status);
 
 /* Return the version of this library. */
 XLR_API const char* xlr_version(void);
+
+/* Return the instruction set that this library's kernels use on this processor: avx512, avx2 or base. */
+XLR_API const char* xlr_instruction_set(void);
 
 /* Free a buffer that xlr_encode or xlr_decode returned. */
 XLR_API void xlr_free(void* buffer);

@@ -23,6 +23,8 @@
 
 using namespace xlruntime;
 
+extern "C" const char* xlexport_ops_instruction_set();  // of the kernels, which are linked in
+
 struct xlr_model {
   explicit xlr_model(std::shared_ptr<Model> opened);
 
@@ -247,6 +249,8 @@ const char* xlr_error_hint(void) { return last_error().hint.c_str(); }
 const char* xlr_error_code(xlr_status status) { return code_word(status); }
 
 const char* xlr_version(void) { return XLRUNTIME_VERSION; }
+
+const char* xlr_instruction_set(void) { return xlexport_ops_instruction_set(); }
 
 void xlr_free(void* buffer) { std::free(buffer); }
 

@@ -184,6 +184,7 @@ def _oldest(name: str) -> str:
 
 
 ARM = "aarch64 (Neoverse N1), qemu"
+ARM_C = "C on aarch64"
 DEBIAN = ("bookworm", "arm64", "python3.11", "libstdc++6")
 MANYLINUX = tuple(f"manylinux_2_{number}_aarch64" for number in (28, 27, 17))
 # ONNX Runtime reads which processor it runs on, and would otherwise read that of this machine.
@@ -325,13 +326,16 @@ def macos(workshop: Workshop) -> list[Attempt]:
 
 
 def crossings(workshop: Workshop) -> list[Attempt]:
-    """Return an attempt for each ordered pair of platforms."""
+    """Return an attempt for each ordered pair of four platforms, and for C on 64-bit ARM to all runtimes here."""
+    here = {f"{row.runtime} on this machine": row for row in host(workshop)}
     places = {
         "Python on this machine": Runner(HOST, "Python", "", lambda: python_program([sys.executable], "none")),
         "Python on aarch64": Runner(ARM, "Python", "", lambda: aarch64_python(workshop, "none")),
         "Node on Windows": Runner(WINDOWS, "Node", "", partial(windows_node, workshop, NODES[0])),
         "C on Windows": Runner(WINDOWS, "C", "", partial(windows_c, workshop)),
     }
+    pairs = [*itertools.permutations(places, 2), *itertools.product([ARM_C], here)]
+    places = here | places | {ARM_C: Runner(ARM, "C", "", partial(aarch64_program, workshop))}
     saved: dict[str, Outcome] = {}
     lock = threading.Lock()
 
@@ -345,9 +349,8 @@ def crossings(workshop: Workshop) -> list[Attempt]:
         return play(target, workshop.kit, CASES, ("--states", folder))
 
     return [
-        Attempt(f"state of {source}, continued by {target}", target, "", partial(cross, source, runner))
-        for source, (target, runner) in itertools.product(places, places.items())
-        if source != target
+        Attempt(f"state of {source}, continued by {target}", target, "", partial(cross, source, places[target]))
+        for source, target in pairs
     ]
 
 

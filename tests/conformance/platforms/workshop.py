@@ -222,32 +222,23 @@ class Workshop:
         if target is None:
             self.tool("c++", "g++")
         else:
-            names = self._mingw() if target == "mingw" else self._zig(target)
-            options += [f"-DCMAKE_SYSTEM_NAME={system}", f"-DCMAKE_SYSTEM_PROCESSOR={processor}"]
-            options += [f"-DCMAKE_{name}={program}" for name, program in names.items()]
+            options += self._mingw() if target == "mingw" else self._zig(target, system, processor)
         _run(cmake, "-S", NATIVE, "-B", folder, *options, error=Broken)
         _run(cmake, "--build", folder, "--parallel", JOBS, "--target", only, error=Broken)
         return folder
 
-    def _mingw(self) -> dict[str, str]:
-        package = "g++-mingw-w64-x86-64-posix"
+    def _mingw(self) -> list[str]:
         named = {"C_COMPILER": "gcc-posix", "CXX_COMPILER": "g++-posix", "RC_COMPILER": "windres"}
-        return {name: self.tool(f"x86_64-w64-mingw32-{program}", package) for name, program in named.items()}
+        programs = [f"{name}=x86_64-w64-mingw32-{program}" for name, program in named.items()]
+        self.tool("x86_64-w64-mingw32-g++-posix", "g++-mingw-w64-x86-64-posix")
+        return [f"-DCMAKE_{one}" for one in ("SYSTEM_NAME=Windows", "SYSTEM_PROCESSOR=AMD64", *programs)]
 
-    def _zig(self, target: str) -> dict[str, str]:
-        """Return zig's commands for a target as programs, since CMake takes no arguments in their names."""
+    def _zig(self, target: str, system: str, processor: str) -> list[str]:
         self._require_zig()
-        folder = self.built / "zig"
-        folder.mkdir(parents=True, exist_ok=True)
-        commands = {"C_COMPILER": f"cc -target {target}", "CXX_COMPILER": f"c++ -target {target}"}
-        commands |= {"AR": "ar", "RANLIB": "ranlib", "RC_COMPILER": "rc"}
-        programs = {}
-        for name, command in commands.items():
-            program = folder / f"{command.replace(' -target ', '-')}"
-            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang {command} "$@"\n', "utf-8")
-            program.chmod(0o755)
-            programs[name] = str(program)
-        return programs
+        sys.path.insert(0, str(NATIVE))
+        from build_library import cmake_options
+
+        return cmake_options(self.built / "zig", target, system, processor)
 
     def newest(self, name: str) -> str:
         """Return the newest version of a Python package on the index."""
