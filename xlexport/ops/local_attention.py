@@ -119,7 +119,8 @@ def LocalAttention(
     filled = op.Pad(query, op.Concat(zero, zero, zero, zero, zero, zero, n * c - S, zero, axis=0))
     in_blocks = op.Reshape(filled, op.Concat(B, H, n, q, d, axis=0), allowzero=1)
     own_mask = op.Unsqueeze(mask, one)
-    attended = op.Expand(0.0, op.Concat(B, zero, n, q, d, axis=0))
+    # `B - B`, as a loop of OpenVINO ignores what it appends to a tensor that is known to be empty.
+    attended = op.Slice(in_blocks, zero, B - B, one)
     for pair in range(op.Squeeze((H + one) / two)):
         begin = op.Reshape(pair, one) * two
         end = begin + two
