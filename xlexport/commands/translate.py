@@ -10,6 +10,7 @@ import click
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import DOCUMENT, PATH, device_option, threads_option, timeout_option
 from xlexport.terminal import print_json, print_text
+from xlruntime.load_options import LoadKeywords
 
 __all__ = ["translate"]
 
@@ -56,6 +57,8 @@ def translate(
     batch_size: int,
     as_json: bool,
     device: str,
+    provider: str | None,
+    provider_options: dict[str, str],
     threads: int | None,
     step_timeout: float | None,
 ) -> None:
@@ -63,7 +66,8 @@ def translate(
     import xlruntime
 
     options = xlruntime.SearchOptions(beams, length_penalty, max_tokens)
-    translator = xlruntime.load_translator(bundle, device=device, threads=threads, step_timeout=step_timeout)
+    place: LoadKeywords = {"device": device, "provider": provider, "provider_options": provider_options}
+    translator = xlruntime.load_translator(bundle, **place, threads=threads, step_timeout=step_timeout)
     with click.open_file(str(file), "rb") as lines:
         sources = (line.rstrip(b"\r\n") for line in lines)
         for translation in translator.translate(sources, options=options, batch_size=batch_size):
