@@ -35,7 +35,9 @@ def local_mask(
     """
     first = position.view(-1, 1, 1)
     chunk = torch.div(first + queries, chunk_length, rounding_mode="floor")
-    oldest = (((chunk - chunks_before) * chunk_length).clamp(min=0) - first).clamp(min=-kept)  # (B, n, q)
+    # `maximum`, because OpenVINO limits integers to -1 if a clamp has no upper bound.
+    oldest = ((chunk - chunks_before) * chunk_length).maximum(torch.full((), 0)) - first
+    oldest = oldest.maximum(torch.full((), -kept))  # (B, n, q)
     seen = (keys.unsqueeze(1) >= oldest.unsqueeze(3)) & (keys.unsqueeze(1) <= queries.unsqueeze(2))
     return torch.where(seen, 0.0, -math.inf)
 
