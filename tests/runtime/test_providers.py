@@ -11,11 +11,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from tests.helpers.paths import ROOT
 from tests.helpers.pretended_cuda import CPU, pretend
 from tests.runtime.conftest import Golden, RandomIds
 from xlruntime import LoadOptions, load, providers
 from xlruntime.devices import Device, named_provider, parse_device
 from xlruntime.errors import BundleError, OptionError, ProviderError
+from xlruntime.execution_providers import PROVIDERS
 from xlruntime.providers import import_onnxruntime, installed_wheels, open_session
 
 # One Gelu node, opset 20, IR version 10: x (N,) float32 -> y (N,).
@@ -222,6 +224,15 @@ def test_provider_that_does_not_start_is_never_replaced(
     pretend(monkeypatch, place.provider, outcome=outcome)
     with pytest.raises(ProviderError, match=said):
         open_session(gelu, place)
+
+
+def test_page_has_the_table_of_providers() -> None:
+    page = (ROOT / "docs" / "providers.md").read_text("utf-8")
+    for entry in PROVIDERS:
+        tried = "yes" if entry.tried == {""} else ", ".join(sorted(entry.tried)) or "no"
+        form = entry.form.replace("|", "\\|")
+        in_place, kernels = ("yes" if value else "no" for value in (entry.in_place, entry.kernels))
+        assert f"| `{form}` | `{entry.name}` | `{entry.package}` | {tried} | {in_place} | {kernels} |\n" in page
 
 
 def test_device_and_provider_exclude_each_other() -> None:

@@ -21,7 +21,6 @@ from xlexport.model_description import model_description
 from xlexport.terminal import print_json, print_table
 from xlruntime import BundleFormatError, Model, Translator
 from xlruntime.bundle import MANIFEST, Bundle
-from xlruntime.load_options import LoadKeywords
 from xlruntime.tokenizers import Vocabulary, VocabularyTokenizer, make_tokenizer
 
 if TYPE_CHECKING:
@@ -303,8 +302,14 @@ def inspect(
         manifest = read_bundle(folder)
         content, rows = bundle_object(manifest, folder), bundle_rows(manifest, folder, verbose)
         if opens:
-            place: LoadKeywords = {"provider": provider, "provider_options": provider_options}
-            model = open_any_bundle(folder, device=device or "cpu", **place, ops=ops, check_files=False)
+            model = open_any_bundle(
+                folder,
+                device=device or "cpu",
+                provider=provider,
+                provider_options=provider_options,
+                ops=ops,
+                check_files=False,
+            )
             content["device"] = model.device.description
             content["placement"], content["kernels"] = placed = placement_of(model)
             rows += [("device", model.device.description), *placement_rows(*placed)]

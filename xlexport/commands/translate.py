@@ -10,7 +10,6 @@ import click
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import DOCUMENT, PATH, device_option, threads_option, timeout_option
 from xlexport.terminal import print_json, print_text
-from xlruntime.load_options import LoadKeywords
 
 __all__ = ["translate"]
 
@@ -66,8 +65,14 @@ def translate(
     import xlruntime
 
     options = xlruntime.SearchOptions(beams, length_penalty, max_tokens)
-    place: LoadKeywords = {"device": device, "provider": provider, "provider_options": provider_options}
-    translator = xlruntime.load_translator(bundle, **place, threads=threads, step_timeout=step_timeout)
+    translator = xlruntime.load_translator(
+        bundle,
+        device=device,
+        provider=provider,
+        provider_options=provider_options,
+        threads=threads,
+        step_timeout=step_timeout,
+    )
     with click.open_file(str(file), "rb") as lines:
         sources = (line.rstrip(b"\r\n") for line in lines)
         for translation in translator.translate(sources, options=options, batch_size=batch_size):
