@@ -36,6 +36,7 @@ from xlexport.bundles import open_bundle, write_manifest
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
+from xlexport.fixed_shapes import FixedShapes
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.tolerances import TOLERANCES
 from xlruntime.bundle import Format
@@ -226,8 +227,9 @@ def test_forgotten_weights_give_no_numbers(made: Made) -> None:
 
 
 def test_options_that_need_onnx_are_refused(ids_bundle: Converted, tmp_path: Path) -> None:
-    options = ConversionOptions.of(tokenizer="none", to=TORCHSCRIPT, dtype="int8", cuda_graphs=True)
-    with pytest.raises(OptionError, match=r"does not support --set cuda_graphs=true and --dtype"):
+    fixed = FixedShapes.parse("segment=8")
+    options = ConversionOptions.of(tokenizer="none", to=TORCHSCRIPT, dtype="int8", fixed=fixed)
+    with pytest.raises(OptionError, match=r"does not support --fixed and --dtype"):
         convert(ids_bundle.source, tmp_path / "bundle", options)
 
 

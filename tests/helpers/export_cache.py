@@ -17,7 +17,7 @@ import pickle
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ LIBRARIES = ("torch", "onnx", "onnxscript", "onnx-ir", "safetensors")
 GRAPHS = "graphs.pickle"  # the exporter's result; written last
 KEPT = 200  # entries; the oldest are removed
 
-Export = Callable[[Any, Path], dict[str, Any]]
+Export = Callable[..., dict[str, Any]]
 
 
 @functools.cache
@@ -99,15 +99,16 @@ class Cache:
         self.folder = folder
         self.hits = self.misses = 0
 
-    def export(self, name: str, export: Export, step: Any, folder: Path) -> dict[str, Any]:
-        """Export `step` into `folder`, or copy what the same export wrote before."""
-        key = hashlib.sha256(f"{name} {code_digest()} {step_digest(step)}".encode()).hexdigest()[:32]
+    def export(self, name: str, export: Export, step: Any, folder: Path, shorter: Sequence[Any] = ()) -> dict[str, Any]:
+        """Export `step` into `folder`, with shorter ones, or copy what the same export wrote before."""
+        digests = " ".join(map(step_digest, (step, *shorter)))
+        key = hashlib.sha256(f"{name} {code_digest()} {digests}".encode()).hexdigest()[:32]
         entry = self.folder / key
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / f"{key}.lock"):  # another worker may run the same export
             if not (entry / GRAPHS).is_file():
                 self.misses += 1
-                graphs = self._make(entry, export, step)
+                graphs = self._make(entry, functools.partial(export, step, **({"shorter": shorter} if shorter else {})))
             else:
                 self.hits += 1
                 graphs = pickle.loads((entry / GRAPHS).read_bytes())
@@ -117,13 +118,13 @@ class Cache:
                 shutil.copyfile(file, folder / file.name)
         return graphs
 
-    def _make(self, entry: Path, export: Export, step: Any) -> dict[str, Any]:
+    def _make(self, entry: Path, export: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
         """Export into a temporary folder and rename it, so that an entry is complete or does not exist."""
         shutil.rmtree(entry, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=self.folder, prefix="making-", ignore_cleanup_errors=True) as name:
             made = Path(name) / "entry"
             made.mkdir()
-            graphs = export(step, made)
+            graphs = export(made)
             (made / GRAPHS).write_bytes(pickle.dumps(graphs))
             made.rename(entry)
         gc.collect()

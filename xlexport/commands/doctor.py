@@ -17,8 +17,7 @@ from xlexport.errors import XlexportError
 from xlexport.extras import install_command, is_installed, missing_packages, packages_of
 from xlexport.sample import sample_checkpoint
 from xlexport.terminal import print_json, print_table
-from xlruntime import BundleError, Device, ProviderError, XlruntimeError, __version__
-from xlruntime.devices import parse_device
+from xlruntime import BundleError, Device, LoadOptions, ProviderError, XlruntimeError, __version__
 from xlruntime.execution_providers import PROVIDERS, ExecutionProvider
 from xlruntime.kernels import DISTRIBUTION, Kernels, find_kernels
 from xlruntime.providers import import_onnxruntime, installed_wheels, open_session
@@ -94,7 +93,7 @@ def _onnxruntime() -> Check:
 
 def _device(entry: ExecutionProvider) -> Check:
     """Run a graph of the opset and IR version that bundles have."""
-    device = parse_device(entry.device)
+    device = LoadOptions(device=entry.device).place
     name = f"graphs on {device.description}"
     if entry.name not in import_onnxruntime().get_available_providers():
         hint = f"For {entry.form}: pip uninstall -y {' '.join(installed_wheels())} && pip install {entry.package}."

@@ -44,6 +44,7 @@ from xlexport.verification.differences import (
 )
 from xlexport.verification.eager import BEST, LARGEST_TABLE, Answer, Eager, ExactModel, NamedRows
 from xlexport.verification.spans import Ids, Span, cut_text, segments_of, segments_to_wrap
+from xlruntime.bundle import OUTPUTS
 from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.memory import Memory
@@ -119,7 +120,7 @@ class Comparison:
             for reader in self.others:
                 for number in block[: max(0, self.n_others - start)]:
                     step = reader.step(self.spans[number], self._is_whole(number), answers.get(number))
-                    self._add(number, step)
+                    self._add(number, step, counts=reader.purpose in OUTPUTS)
                 self._close(reader)
                 if block.stop >= self.n_others:
                     reader.forget()
@@ -166,16 +167,21 @@ class Comparison:
         if self.eager is not None:
             _trim()
 
-    def _add(self, number: int, step: _Step) -> None:
-        """Add the differences of a graph other than `score` to those of a span."""
+    def _add(self, number: int, step: _Step, counts: bool = True) -> None:
+        """Add the differences of a graph other than `score` to those of a span.
+
+        Args:
+            counts: whether best tokens are counted; variants of a graph only give differences.
+        """
         segment = self.differences[number]
+        agreement = segment.top1_agreement
         segment = dataclasses.replace(segment, max_abs_memory_diff=largest(segment.max_abs_memory_diff, step.memory))
         if segment.lsh is not None and step.lsh is not None:
             other = dataclasses.replace(step.lsh, overflow=None)  # already counted
             segment = dataclasses.replace(segment, lsh=segment.lsh + other)
         for start, stop, outputs in step.parts:
             segment = compare_other(segment, step.answer.expected.part(start, stop), outputs)
-        self.differences[number] = segment
+        self.differences[number] = segment if counts else dataclasses.replace(segment, top1_agreement=agreement)
 
     def _close(self, reader: _GraphReader) -> None:
         """Close a graph after its block, unless the eager model is in memory anyway."""
@@ -312,11 +318,12 @@ class _GraphReader:
             assert isinstance(self.model, Translator)
             return self.model.new_targets([span.source])
         if self.memory is not None:
-            self.memory.restart(0)
+            for row in range(self.memory.batch_size):
+                self.memory.restart(row)
             return self.memory
         most = self.model.bundle.graphs[self.purpose].max_segment
         capacity = None if most is None else self.evaluation.capacity(most)
-        return self.model.new_memory(self.evaluation, capacity=capacity)
+        return self.model.new_memory(self.evaluation, self.model.bundle.fixed.get("batch", 1), capacity)
 
     def _first_rows(self, answer: Answer | None) -> list[NamedRows]:
         """Return the rows of the eager model's memory with which a document begins."""
@@ -348,8 +355,10 @@ class _GraphReader:
 
     def _outputs(self, memory: Memory, tokens: Ids, targets: Ids) -> dict[str, npt.NDArray[Any]]:
         S = tokens.shape[1]
-        if self.model.graph_for(self.purpose, S) == self.purpose:
-            return self.model.step(self.purpose, memory, tokens, targets)
+        if self.model.graph_for(self.purpose, S) == self.purpose or self.model.bundle.fixed:
+            tokens, targets = (ids.repeat(memory.batch_size, axis=0) for ids in (tokens, targets))  # rows read the same
+            outputs = self.model.step(self.purpose, memory, tokens, targets)
+            return {name: array[:1] for name, array in outputs.items()}
         # `Model.step` would prefer the graph for a few tokens.
         session = self.model.session(self.purpose)
         outputs = session.step(memory.feeds(session.graph, tokens, targets), memory)

@@ -86,7 +86,7 @@ PROVIDERS = (
         on_cpu=frozenset(),  # OpenVINO also computes sizes
         fixed=frozenset({"NPU"}),
         tried=frozenset({"CPU"}),
-        check="Check that this machine has the unit and its driver; an NPU needs a bundle of fixed shapes",
+        check="Check that this machine has the unit and its driver; an NPU needs a bundle of convert --fixed",
     ),
 )
 

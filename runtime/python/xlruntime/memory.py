@@ -194,6 +194,10 @@ class Memory:
         """Return the OrtValue for the next value of `entry` that a step writes."""
         return self._next[entry.input][1] if self.plan.has_two(entry) else self.values[entry.input]
 
+    def buffer_addresses(self) -> list[int]:
+        """Return the addresses of the buffers that the next step reads and writes."""
+        return [value.data_ptr() for entry in self.entries for value in (self.values[entry.input], self.target(entry))]
+
     def put(self, entry: MemoryEntry, array: npt.NDArray[Any]) -> None:
         """Store `array` as the new value of `entry`, if a step returned it instead of writing in place."""
         array = np.ascontiguousarray(array)
@@ -303,7 +307,8 @@ class Memory:
             return array
         rows = array.shape[entry.row_axis - 1]
         if entry.symbol is None:
-            slots = np.arange(rows - min(int(self.position[row]), rows), rows)
+            seen = rows if self.evaluation.fresh_memory == "zeros" else min(int(self.position[row]), rows)
+            slots = np.arange(rows - seen, rows)
         else:
             length = min(int(self.memory_length[row]), self.evaluation.rows(entry.symbol))
             slots = (self.offset - length + np.arange(length)) % rows

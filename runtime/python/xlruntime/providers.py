@@ -8,7 +8,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -178,7 +178,7 @@ def open_session(
     threads: int | None = None,
     *,
     strict: bool = False,
-    sizes: Mapping[str, int] | None = None,
+    captures: bool = False,
     profile: str | None = None,
     data_files: Collection[str] = (),
     kernels: Kernels | None = None,
@@ -191,8 +191,8 @@ def open_session(
     Args:
         strict: require that the device computes everything except sizes of tensors. ONNX Runtime's own option
             `session.disable_cpu_ep_fallback` forbids sizes too, so graphs with free axes would not open.
-        sizes: sizes of all free axes. Nodes that depend only on them are folded, the device computes all others, and
-            CUDA captures each run as a CUDA graph. Such a session needs bindings whose buffers stay in place.
+        captures: let CUDA capture each run as a CUDA graph, so that the device must compute every node. Such a session
+            needs bindings whose buffers stay in place.
         profile: path prefix of the file for ONNX Runtime's profile of all runs; None: no profile.
         data_files: names of files in the same folder that may hold the graph's weights.
         kernels: the library of kernels for custom operators, on the CPU; None: their bodies run.
@@ -211,10 +211,8 @@ def open_session(
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = profile
-    for axis, size in (sizes or {}).items():
-        options.add_free_dimension_override_by_name(axis, size)
     _require_provider(ort, device)
-    settings = device.provider_options(threads, capture=sizes is not None)
+    settings = device.provider_options(threads, capture=captures)
     providers: list[Any] = [(device.provider, settings) if settings else device.provider]
     if device.provider != CPU_PROVIDER:
         providers.append(CPU_PROVIDER)  # for the few nodes that compute sizes
@@ -235,8 +233,8 @@ def open_session(
     if session.get_providers()[0] != device.provider:
         raise _not_started(device, f"the session runs on {session.get_providers()[0]}")
     if device.provider != CPU_PROVIDER:
-        check = require_placement if strict or sizes is not None else check_placement
-        allowed = device.entry.on_cpu if sizes is None else frozenset()
+        check = require_placement if strict or captures else check_placement
+        allowed = frozenset() if captures else device.entry.on_cpu
         check(placed_nodes(session), device.provider, f"device {device}: {path}", allowed)
     return session
 
