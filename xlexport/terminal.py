@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import json
+import logging
 import math
 import sys
 import threading
@@ -20,6 +21,7 @@ from xlruntime.messages import many_lines, one_line
 __all__ = [
     "DRAWING",
     "INTERRUPTED",
+    "WARNINGS",
     "Failure",
     "Interrupted",
     "escaped_json",
@@ -81,6 +83,16 @@ def tell_problem(message: str) -> None:
     """Print an error or a warning on standard error, also with --quiet."""
     with _without_bar():
         click.echo(one_line(message), err=True)
+
+
+class _Warnings(logging.Handler):
+    """Print the warnings of a log on standard error, also with --quiet."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell_problem(f"Warning: {record.getMessage()}")
+
+
+WARNINGS = _Warnings(logging.WARNING)
 
 
 def tell_lines(text: str) -> None:

@@ -57,9 +57,9 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
     """
     require("convert")
     chosen = LoadOptions(**options)
-    if chosen.device != "cpu":
+    if str(chosen.place) != "cpu":
         raise OptionError(
-            f"{folder}: PyTorch runs this bundle on the CPU, where it was traced, not on {chosen.device}.",
+            f"{folder}: PyTorch runs this bundle on the CPU, where it was traced, not on {chosen.place}.",
             hint="Use device cpu, or convert the checkpoint with --to onnx.",
         )
     if chosen.step_timeout is not None:

@@ -99,7 +99,7 @@ def test_inspect_shows_where_the_nodes_of_each_graph_run(bundle: Path, invoke: C
         (purpose, ["on", CPU]) for purpose in ("score", "generate", "detail", "positions")
     ]
     assert {" ".join(line.split()) for line in shown} - {" ".join(line.split()) for line in plain} == {
-        " ".join(row) for row in (*rows, *kernels)
+        " ".join(row) for row in (["device", "cpu"], *rows, *kernels)
     }
     found = invoke("inspect", bundle, "--device", "cpu", "--json").succeeded().object["placement"]
     assert [f"{sum(found[row[2]][CPU].values()):,}" for row in rows] == [row[3] for row in rows]
@@ -139,7 +139,8 @@ def test_strict_device_reaches_the_runtime(
     line = [command, bundle, *second, "--device", "cuda:1", "--threads", "2", "--set=ops=none"]
     line += [*(["--set=strict_device=true"] if strict else [])]
     assert invoke(*line).error == "Error: device cuda:1: asked for."
-    assert asked == [{"device": "cuda:1", "ops": "none", "strict_device": strict, "cuda_graphs": False, "threads": 2}]
+    place = {"device": "cuda:1", "provider": None, "provider_options": {}}
+    assert asked == [{**place, "ops": "none", "strict_device": strict, "cuda_graphs": False, "threads": 2}]
 
 
 def test_profile_names_providers_where_not_all_of_it_runs_on_the_cpu() -> None:
@@ -154,4 +155,13 @@ def test_profile_names_providers_where_not_all_of_it_runs_on_the_cpu() -> None:
 def test_inspect_runs_no_checkpoint(checkpoint: Path, invoke: Callable[..., Any]) -> None:
     shown = invoke("inspect", checkpoint, "--device", "cpu")
     assert (shown.code, shown.out) == (2, "")
-    assert "--device is for bundles" in shown.err
+    assert "--device and --provider are for bundles" in shown.err
+
+
+def test_provider_and_its_options_reach_the_runtime(bundle: Path, invoke: Callable[..., Any]) -> None:
+    absent = invoke("inspect", bundle, "--provider", "NoneExecutionProvider", "--provider-option", "depth=2")
+    assert "device NoneExecutionProvider(depth=2): onnxruntime " in absent.error and "(it has " in absent.error
+    twice = invoke("inspect", bundle, "--device", "cpu", "--provider", "NoneExecutionProvider")
+    assert "--device and --provider exclude each other" in twice.err
+    assert "Add --device" in invoke("inspect", bundle, "--provider-option", "depth=2").err
+    assert "'depth' has no value" in invoke("inspect", bundle, "--provider-option", "depth").err

@@ -13,15 +13,15 @@ import pytest
 
 from tests.helpers import ids
 from tests.helpers.bundles import Converted, convert_tiny
+from tests.helpers.pretended_cuda import pretend
 from tests.helpers.tiny import BAND, tiny_model, tiny_reformer
-from tests.runtime.test_placement import CUDA, PretendedCuda
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
 from xlexport.verification import verify
-from xlruntime import Model, OptionError, ProviderError, load, providers
-from xlruntime.devices import Device
+from xlruntime import Model, OptionError, ProviderError, load
+from xlruntime.devices import Device, parse_device
 from xlruntime.placement import placed_nodes
 from xlruntime.providers import open_session
 from xltraining.checkpoint import save_checkpoint
@@ -148,20 +148,13 @@ def test_cuda_graphs_need_cuda_and_fixed_graphs(converted: Converted, ids_bundle
 def test_cuda_is_asked_to_capture_and_nothing_may_run_elsewhere(
     converted: Converted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-
-    class Runtime(PretendedCuda):
-        def InferenceSession(self, path: str, sess_options: Any, providers: Any, enable_fallback: int) -> Any:
-            asked.append(dict(providers[:1]))
-            return super().InferenceSession(path, sess_options, providers, enable_fallback)
-
-    runtime = Runtime()
-    monkeypatch.setattr(providers, "import_onnxruntime", lambda: runtime)
+    runtime = pretend(monkeypatch, on_cpu=None)
     path = converted.folder / "score_fixed.onnx"
     with pytest.raises(ProviderError, match=r"(\d+) of \1 nodes run on CPUExecutionProvider"):  # Add and Gather, too
-        open_session(path, Device("cuda"), sizes=SIZES, data_files=DATA)
-    open_session(path, Device("cuda"), data_files=DATA)
-    assert [settings[CUDA].get("enable_cuda_graph") for settings in asked] == ["1", None]
+        open_session(path, parse_device("cuda"), sizes=SIZES, data_files=DATA)
+    runtime.on_cpu = ()
+    open_session(path, parse_device("cuda"), data_files=DATA)
+    assert [settings.get("enable_cuda_graph") for settings in runtime.asked] == ["1", None]
 
 
 def test_reformers_have_none(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.gpu.checks import judge
 from tests.gpu.parts import NEEDS_CUDA, Outcome, Part, PartError, Record, Settings, Status, run_apart, run_here
 from tests.gpu.speed import BUNDLE, CAPTURED, COMPILED, EAGER, side_name
 from tests.helpers.paths import ROOT
-from tests.helpers.pretended_cuda import pretend_cuda
+from tests.helpers.pretended_cuda import pretend
 from xlruntime.cuda_graphs import FixedSession
 from xlruntime.memory import Memory
 from xlruntime.session import GraphSession
@@ -93,7 +93,7 @@ def test_nothing_is_tried_on_a_device_that_cannot_be_used(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("settings", [REHEARSAL, PRETENDED], ids=["cpu", "pretended CUDA"])
 def test_segments_in_place(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     if settings.on_cuda:
-        pretend_cuda(monkeypatch)
+        pretend(monkeypatch)
         monkeypatch.setattr(checks, "megabytes", lambda settings: (100.0, 50.0))
     monkeypatch.setattr(checks, "TINY_SEGMENTS", 30)
     found = run_here(PARTS["in_place"], settings)
@@ -171,7 +171,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["placement", "capture", "float16"])
 def test_parts_on_a_pretended_device(name: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_cuda(monkeypatch)
+    pretend(monkeypatch)
     found = run_here(PARTS[name], Settings("cuda:0", True, folder))
     assert (found.status, found.reason) == ("passed", "")
     if name == "capture":

@@ -1,10 +1,11 @@
-"""An ONNX Runtime that claims a CUDA device, whose kernels and memory are the CPU's.
+"""An ONNX Runtime that claims another execution provider, whose kernels and memory are the CPU's.
 
-So the runtime's own code runs as on a GPU: a value on the device has its own memory, which numpy sees only as a copy.
+So the runtime's own code runs as on a GPU: a value on CUDA has its own memory, which numpy sees only as a copy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from xlruntime import cuda_graphs, providers, session
 from xlruntime.providers import import_onnxruntime
 
-__all__ = ["pretend_cuda"]
+__all__ = ["CPU", "CUDA", "PretendedRuntime", "pretend"]
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
@@ -68,31 +69,65 @@ class Binding:
         self.binding.bind_ortvalue_output(name, getattr(value, "value", value))
 
 
-def open_session(path: str, sess_options: Any, providers: Any, enable_fallback: int) -> Any:
-    """Return an `onnxruntime.InferenceSession` for either device."""
-    assert not enable_fallback
-    if providers == [CPU]:
-        return import_onnxruntime().InferenceSession(path, sess_options, providers=providers)
-    (name, settings), host = providers
-    assert (name, host) == (CUDA, CPU)
-    return SessionOnDevice(path, sess_options, settings)
+class PretendedRuntime:
+    """The module `onnxruntime`, with one more execution provider.
+
+    Args:
+        on_cpu: operators that the provider leaves to the CPU; None: all.
+        outcome: what opening a session raises, or the providers that it claims to have.
+    """
+
+    OrtValue = Values
+
+    def __init__(
+        self, provider: str, on_cpu: Collection[str] | None = (), outcome: list[str] | Exception | None = None
+    ) -> None:
+        real = import_onnxruntime()
+        self.__version__, self.capi = real.__version__, real.capi
+        self.SessionOptions, self.RunOptions = real.SessionOptions, real.RunOptions
+        self.provider, self.on_cpu, self.outcome = provider, on_cpu, outcome
+        self.asked: list[dict[str, str]] = []
+
+    def get_available_providers(self) -> list[str]:
+        return [self.provider, CPU]
+
+    def preload_dlls(self) -> None:
+        print("loading")
+
+    def InferenceSession(self, path: str, sess_options: Any, providers: Any, enable_fallback: int) -> Any:
+        assert not enable_fallback
+        if providers == [CPU]:
+            return import_onnxruntime().InferenceSession(path, sess_options, providers=providers)
+        first, host = providers
+        name, settings = first if isinstance(first, tuple) else (first, {})
+        assert (name, host) == (self.provider, CPU)
+        self.asked.append(settings)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return SessionOnDevice(self, path, sess_options, settings)
 
 
 class SessionOnDevice:
-    """`onnxruntime.InferenceSession` of that device."""
+    """`onnxruntime.InferenceSession` of that provider."""
 
-    def __init__(self, path: str, sess_options: Any, settings: dict[str, str]) -> None:
-        self.settings = settings
+    def __init__(self, runtime: PretendedRuntime, path: str, sess_options: Any, settings: dict[str, str]) -> None:
+        self.runtime, self.settings = runtime, settings
         self.real = import_onnxruntime().InferenceSession(path, sess_options, providers=[CPU])
         for same in ("disable_fallback", "get_inputs", "get_modelmeta", "get_outputs", "release_captured_graph", "run"):
             setattr(self, same, getattr(self.real, same))
 
     def get_providers(self) -> list[str]:
-        return [CUDA, CPU]
+        assert not isinstance(self.runtime.outcome, Exception)
+        return self.runtime.outcome or [self.runtime.provider, CPU]
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
         nodes = [node for part in self.real.get_provider_graph_assignment_info() for node in part.get_nodes()]
-        return [SimpleNamespace(ep_name=CUDA, get_nodes=lambda: nodes)]
+        left = [node for node in nodes if self.runtime.on_cpu is None or node.op_type in self.runtime.on_cpu]
+        taken = [node for node in nodes if node not in left]
+        return [
+            SimpleNamespace(ep_name=name, get_nodes=lambda part=part: part)
+            for name, part in ((self.runtime.provider, taken), (CPU, left))
+        ]
 
     def io_binding(self) -> Binding:
         return Binding(self.real.io_binding())
@@ -103,18 +138,11 @@ class SessionOnDevice:
         self.real.run_with_iobinding(binding.binding, options)
 
 
-def pretend_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def pretend(
+    monkeypatch: pytest.MonkeyPatch, provider: str = CUDA, on_cpu: Collection[str] | None = (), **more: Any
+) -> PretendedRuntime:
     """Let the runtime find such an ONNX Runtime."""
-    real = import_onnxruntime()
-    pretended = SimpleNamespace(
-        __version__=real.__version__,
-        capi=real.capi,
-        SessionOptions=real.SessionOptions,
-        RunOptions=real.RunOptions,
-        OrtValue=Values,
-        InferenceSession=open_session,
-        get_available_providers=lambda: [CUDA, CPU],
-        preload_dlls=lambda: None,
-    )
+    pretended = PretendedRuntime(provider, on_cpu, **more)
     for module in (providers, session, cuda_graphs):
         monkeypatch.setattr(module, "import_onnxruntime", lambda: pretended)
+    return pretended

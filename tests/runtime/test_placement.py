@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from xlruntime import Model, ProviderError, load, providers
+from tests.helpers.pretended_cuda import CPU, CUDA, pretend
+from xlruntime import Model, ProviderError, load
 from xlruntime.placement import SIZE_OPERATORS, PlacedNode, require_placement
-from xlruntime.providers import import_onnxruntime
 
-CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 MIXED = [
     PlacedNode("size", "Shape", CPU),
     PlacedNode("product", "MatMul", CUDA),
@@ -20,37 +16,6 @@ MIXED = [
     PlacedNode("", "Softmax", CPU),
     PlacedNode("sum", "Add", CUDA),
 ]
-
-
-class PretendedCuda:
-    """A fake onnxruntime with CUDA but without CUDA kernels: it runs real sessions on the CPU."""
-
-    def __init__(self) -> None:
-        real = import_onnxruntime()
-        self.__version__, self.capi, self.SessionOptions = real.__version__, real.capi, real.SessionOptions
-        self._open = real.InferenceSession
-
-    def get_available_providers(self) -> list[str]:
-        return [CUDA, CPU]
-
-    def preload_dlls(self) -> None:
-        pass
-
-    def InferenceSession(self, path: str, sess_options: Any, providers: Any, enable_fallback: int) -> Any:
-        session = self._open(path, sess_options, providers=[CPU])
-        return SimpleNamespace(
-            get_providers=lambda: [CUDA, CPU],
-            disable_fallback=session.disable_fallback,
-            get_provider_graph_assignment_info=session.get_provider_graph_assignment_info,
-            get_inputs=session.get_inputs,
-            get_outputs=session.get_outputs,
-        )
-
-
-@pytest.fixture
-def pretended_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = PretendedCuda()
-    monkeypatch.setattr(providers, "import_onnxruntime", lambda: runtime)
 
 
 def test_placement_counts_the_nodes_of_a_graph_by_provider_and_operator(model: Model) -> None:
@@ -77,8 +42,20 @@ def test_sizes_may_be_computed_on_the_cpu_unless_nothing_may() -> None:
         require_placement(nodes, CUDA, "here", allowed=frozenset())
 
 
-@pytest.mark.usefixtures("pretended_cuda")
-def test_strict_device_reaches_every_session_of_a_model(model: Model) -> None:
-    assert load(model.folder, device="cuda").placement("score")[CPU]["Softmax"] == model.bundle.config["n_layer"]
-    with pytest.raises(ProviderError, match=r"device cuda:0: .*score.onnx.* 2 Softmax, "):
+def test_strict_device_reaches_every_session_of_a_model(
+    model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pretend(monkeypatch, on_cpu={"Softmax"})
+    assert load(model.folder, device="cuda").placement("score")[CPU] == {"Softmax": model.bundle.config["n_layer"]}
+    assert f"nodes run on {CPU}, not on {CUDA}: 2 Softmax." in caplog.text
+    with pytest.raises(ProviderError, match=r"device cuda:0: .*score.onnx.* 2 Softmax \("):
         load(model.folder, device="cuda", strict_device=True)
+
+
+@pytest.mark.parametrize("provider", [CUDA, "XnnpackExecutionProvider"])
+def test_provider_that_computes_nothing_is_refused(
+    provider: str, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, provider, on_cpu=None)
+    with pytest.raises(ProviderError, match=rf"score.onnx: no node of \d+ runs on {provider}. Use device cpu"):
+        load(model.folder, provider=provider)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
+import numpy as np
 import pytest
 
-from xlruntime import providers
-from xlruntime.devices import Device, parse_device
+from tests.helpers.paths import ROOT
+from tests.helpers.pretended_cuda import CPU, pretend
+from tests.runtime.conftest import Golden, RandomIds
+from xlruntime import LoadOptions, load, providers
+from xlruntime.devices import Device, named_provider, parse_device
 from xlruntime.errors import BundleError, OptionError, ProviderError
-from xlruntime.providers import import_onnxruntime, open_session
+from xlruntime.execution_providers import PROVIDERS
+from xlruntime.providers import import_onnxruntime, installed_wheels, open_session
 
 # One Gelu node, opset 20, IR version 10: x (N,) float32 -> y (N,).
 GELU = bytes.fromhex(
@@ -40,13 +44,7 @@ def gelu(tmp_path: Path) -> Path:
 
 def install(monkeypatch: pytest.MonkeyPatch, **wheels: str) -> None:
     """Replace pip's records by exactly these wheels of ONNX Runtime."""
-
-    def version(name: str) -> str:
-        if name not in wheels:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return wheels[name]
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(providers, "installed_wheels", lambda: wheels)
 
 
 def on_import(monkeypatch: pytest.MonkeyPatch, outcome: ModuleType | Exception) -> None:
@@ -64,10 +62,12 @@ def on_import(monkeypatch: pytest.MonkeyPatch, outcome: ModuleType | Exception) 
 @pytest.mark.parametrize(
     ("text", "device"),
     [
-        ("cpu", Device("cpu", 0)),
-        ("cuda", Device("cuda", 0)),
-        ("cuda:0", Device("cuda", 0)),
-        ("cuda:12", Device("cuda", 12)),
+        ("cpu", Device("cpu")),
+        ("cuda", Device("cuda", "0")),
+        ("cuda:0", Device("cuda", "0")),
+        ("cuda:12", Device("cuda", "12")),
+        ("openvino", Device("openvino", "CPU")),
+        ("openvino:NPU", Device("openvino", "NPU")),
     ],
 )
 def test_parse_device(text: str, device: Device) -> None:
@@ -75,10 +75,44 @@ def test_parse_device(text: str, device: Device) -> None:
     assert parse_device(str(device)) == device
 
 
-@pytest.mark.parametrize("text", ["", "gpu", "CUDA", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "cuda:1 ", "cuda:٣"])
+@pytest.mark.parametrize(
+    "text", ["", "gpu", "CUDA", "cpu:0", "cpu:", "cuda:", "cuda:-1", "cuda:x", "cuda:1 ", "cuda:٣", "openvino:XPU"]
+)
 def test_parse_device_refuses_anything_else(text: str) -> None:
-    with pytest.raises(OptionError, match="expected cpu, cuda or cuda:N"):
+    with pytest.raises(OptionError, match=r"expected cpu, cuda\[:N\], openvino\[:CPU\|GPU\|NPU\].* option provider"):
         parse_device(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "description"),
+    [
+        ("XnnpackExecutionProvider", {}, "XnnpackExecutionProvider (untried)"),
+        ("XnnpackExecutionProvider", {"a": "1", "b": "2"}, "XnnpackExecutionProvider(a=1,b=2) (untried)"),
+        ("OpenVINOExecutionProvider", {}, "openvino:CPU"),  # the table knows it
+        ("OpenVINOExecutionProvider", {"cache_dir": "x"}, "openvino:CPU(cache_dir=x) (untried)"),
+    ],
+)
+def test_any_provider_has_a_device_that_says_if_it_is_untried(
+    name: str, options: dict[str, str], description: str
+) -> None:
+    assert named_provider(name, options).description == description
+
+
+def test_name_that_no_provider_has_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"provider 'xnnpack': .* for example XnnpackExecutionProvider"):
+        named_provider("xnnpack")
+
+
+@pytest.mark.parametrize("module", ["onnxruntime", "onnxruntime_qnn"])
+def test_wheels_that_have_the_module_are_found(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = tmp_path / "onnxruntime_pretended-1.2.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime_pretended\nVersion: 1.2\n")
+    (record / "RECORD").write_text(f"{module}/__init__.py,,\n")
+    (tmp_path / module).mkdir()
+    (tmp_path / module / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert installed_wheels() == ({"onnxruntime-pretended": "1.2"} if module == "onnxruntime" else {})
 
 
 def of_version(version: str) -> ModuleType:
@@ -88,7 +122,7 @@ def of_version(version: str) -> ModuleType:
     return made
 
 
-INSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime ("
+INSTALL = "&& pip install onnxruntime (or onnxruntime-gpu for CUDA, onnxruntime-openvino for OpenVINO)"
 ONE, TWO = {"onnxruntime": "1.31.1"}, {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.30.0"}
 
 
@@ -148,54 +182,77 @@ def test_file_that_cannot_be_loaded_is_a_bundle_error(content: bytes | None, tmp
 )
 def test_cuda_on_the_cpu_wheel_is_an_error_with_a_hint(gelu: Path) -> None:
     with pytest.raises(ProviderError, match=r"cuda:1: .*no CUDAExecutionProvider.*pip install onnxruntime-gpu"):
-        open_session(gelu, Device("cuda", 1))
-
-
-class CudaRuntime:
-    """A fake onnxruntime built for CUDA, with a chosen outcome of starting the provider."""
-
-    __version__ = "1.31.1"
-
-    def __init__(self, outcome: list[str] | Exception) -> None:
-        self.outcome = outcome
-        real = import_onnxruntime()
-        self.capi, self.SessionOptions = real.capi, real.SessionOptions
-        self.asked_for: Any = None
-
-    def get_available_providers(self) -> list[str]:
-        return ["CUDAExecutionProvider", "CPUExecutionProvider"]
-
-    def preload_dlls(self) -> None:
-        print("loading")
-
-    def InferenceSession(self, path: str, sess_options: Any, providers: Any, enable_fallback: int) -> Any:
-        assert not enable_fallback
-        self.asked_for = providers
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return SimpleNamespace(get_providers=lambda: self.outcome, disable_fallback=lambda: None)
-
-
-def test_cuda_is_asked_for_with_full_precision(
-    gelu: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runtime = CudaRuntime(["CUDAExecutionProvider", "CPUExecutionProvider"])
-    monkeypatch.setattr(providers, "import_onnxruntime", lambda: runtime)
-    open_session(gelu, Device("cuda", 1))
-    (name, settings), host = runtime.asked_for
-    assert (name, host) == ("CUDAExecutionProvider", "CPUExecutionProvider")
-    assert (settings["device_id"], settings["use_tf32"]) == ("1", "0")
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "loading\n")  # stdout is for data
+        open_session(gelu, parse_device("cuda:1"))
 
 
 @pytest.mark.parametrize(
-    "outcome", [["CPUExecutionProvider"], RuntimeError("CUDA failure 100: no CUDA-capable device is detected")]
+    ("device", "threads", "expected"),
+    [
+        ("cuda:1", 2, {"device_id": "1", "use_tf32": "0"}),
+        ("openvino:GPU", None, {"device_type": "GPU", "precision": "ACCURACY"}),
+        ("openvino", 2, {"device_type": "CPU", "num_of_threads": "2"}),
+    ],
 )
-def test_cuda_that_does_not_start_is_never_replaced(
-    outcome: list[str] | Exception, gelu: Path, monkeypatch: pytest.MonkeyPatch
+def test_provider_is_asked_for_with_full_precision(
+    device: str,
+    threads: int | None,
+    expected: dict[str, str],
+    gelu: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    runtime = CudaRuntime(outcome)
-    monkeypatch.setattr(providers, "import_onnxruntime", lambda: runtime)
-    with pytest.raises(ProviderError, match=r"cuda:0: .*did not start .*nvidia-smi.*onnxruntime-gpu\[cuda,cudnn\]"):
-        open_session(gelu, Device("cuda"))
+    place = parse_device(device)
+    runtime = pretend(monkeypatch, place.provider)
+    open_session(gelu, place, threads)
+    assert runtime.asked[0].items() >= expected.items()
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "loading\n" if device == "cuda:1" else "")  # stdout is for data
+
+
+@pytest.mark.parametrize(
+    ("device", "outcome", "said"),
+    [
+        ("cuda", [CPU], r"cuda:0: .*did not start .*nvidia-smi.*onnxruntime-gpu\[cuda,cudnn\]"),
+        ("cuda", RuntimeError("CUDA failure 100: no device"), r"cuda:0: .*did not start \(CUDA failure.*nvidia-smi"),
+        ("openvino:NPU", RuntimeError("OpenVINO: no NPU"), r"openvino:NPU: .*did not start .* use device cpu"),
+    ],
+)
+def test_provider_that_does_not_start_is_never_replaced(
+    device: str, outcome: list[str] | Exception, said: str, gelu: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = parse_device(device)
+    pretend(monkeypatch, place.provider, outcome=outcome)
+    with pytest.raises(ProviderError, match=said):
+        open_session(gelu, place)
+
+
+def test_page_has_the_table_of_providers() -> None:
+    page = (ROOT / "docs" / "providers.md").read_text("utf-8")
+    for entry in PROVIDERS:
+        tried = "yes" if entry.tried == {""} else ", ".join(sorted(entry.tried)) or "no"
+        form = entry.form.replace("|", "\\|")
+        in_place, kernels = ("yes" if value else "no" for value in (entry.in_place, entry.kernels))
+        assert f"| `{form}` | `{entry.name}` | `{entry.package}` | {tried} | {in_place} | {kernels} |\n" in page
+
+
+def test_device_and_provider_exclude_each_other() -> None:
+    with pytest.raises(OptionError, match="device cuda and provider XnnpackExecutionProvider exclude each other"):
+        LoadOptions(device="cuda", provider="XnnpackExecutionProvider")
+
+
+def test_untried_provider_writes_no_ring_in_place(
+    golden: Golden, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, provider = "post_lnorm_same_length_empty", "XnnpackExecutionProvider"
+    ids = random_ids(200, vocab_size=golden(name).bundle.vocab_size)
+    expected = golden(name).stream().feed(ids).log_probs
+    pretend(monkeypatch, provider)
+    model = load(golden(name).folder, provider=provider)
+    assert caplog.messages == [f"device {provider} is untried: compare its scores with the device cpu."]
+    memory = model.new_memory(model.bundle.settings)
+    for entry in memory.entries:
+        assert memory.target(entry).data_ptr() != memory.values[entry.input].data_ptr()
+    assert memory.nbytes == 2 * golden(name).new_memory(model.bundle.settings).nbytes
+    stream = model.stream()
+    first = stream.feed(ids[:100]).log_probs
+    np.testing.assert_array_equal(np.concatenate([first, stream.feed(ids[100:]).log_probs]), expected)

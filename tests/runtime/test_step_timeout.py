@@ -52,7 +52,7 @@ def test_each_thread_has_its_own_time(opened: Model) -> None:
 
 def test_other_errors_pass_unchanged(opened: Model) -> None:
     memory = opened.new_memory(opened.bundle.settings)
-    with pytest.raises(BundleError, match="cannot run it"):
+    with pytest.raises(BundleError, match="cannot run it on cpu"):
         opened.step("score", memory, np.zeros((1, 2), np.int64), np.zeros((1, 2), np.float32))
 
 

@@ -152,6 +152,7 @@ def options_of(kind: type[Any]) -> dict[str, Option]:
             one.name, hints[one.name], None if one.default is MISSING else one.default, {"help": "", **one.metadata}
         )
         for one in fields(kind)
+        if one.metadata.get("option", True)
     }
 
 

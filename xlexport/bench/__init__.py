@@ -66,6 +66,8 @@ def sweep(
     trust: bool = False,
     purpose: Purpose = "score",
     device: str = "cpu",
+    provider: str | None = None,
+    provider_options: Mapping[str, str] | None = None,
     ops: str | Path = "auto",
     strict_device: bool = False,
     cuda_graphs: bool = False,
@@ -83,7 +85,7 @@ def sweep(
             Runtime's choice of threads.
         against: a checkpoint, or the name of a model, whose eager model is measured too.
         format, config, weights, trust: of that model, as in `load_source`; None: what `convert` was given.
-        device, ops, strict_device, cuda_graphs: as in `xlruntime.load`.
+        device, provider, provider_options, ops, strict_device, cuda_graphs: as in `xlruntime.load`.
         purpose: `score`, or `generate` (one token after the other, without the time to draw a token).
         profile: also measure the time of each operator.
         precision: of ratios, see `measuring.disturbance`.
@@ -105,7 +107,14 @@ def sweep(
         import_onnxruntime()  # once for each process, so it is not part of loading
         started = time.perf_counter()
         model = load(
-            folder, device=device, threads=count, strict_device=strict_device, cuda_graphs=cuda_graphs, ops=ops
+            folder,
+            device=device,
+            provider=provider,
+            provider_options=provider_options,
+            threads=count,
+            strict_device=strict_device,
+            cuda_graphs=cuda_graphs,
+            ops=ops,
         )
         load_seconds = time.perf_counter() - started
         works = _works(model, purpose, sizes, evaluation)
@@ -249,7 +258,7 @@ def _report(
         mem_len=work.evaluation.most_rows,
         batch_size=work.batch_size,
         threads=model.threads,
-        device=str(model.device),
+        device=model.device.description,
         dtype=model.bundle.precision,
         tokens_per_second=work.tokens / median,
         ms_per_segment_p50=median * 1e3,

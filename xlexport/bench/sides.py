@@ -72,7 +72,7 @@ class GraphSide:
             if entry.dtype == "int32":  # equal ids everywhere would change the work
                 ids = self.memory.array(entry)
                 ids[:] = random.integers(0, values, ids.shape)
-                if model.device.kind != "cpu":
+                if not model.device.on_host:
                     self.memory.values[entry.input].update_inplace(ids)
 
     def step(self) -> object:

@@ -9,6 +9,7 @@ import difflib
 import importlib
 import io
 import itertools
+import logging
 import os
 import sys
 import warnings
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 import click
 
 from xlexport.commands.signals import handle_signals
-from xlexport.terminal import INTERRUPTED, Failure, failure, tell_problem, tell_usage
+from xlexport.terminal import INTERRUPTED, WARNINGS, Failure, failure, tell_problem, tell_usage
 from xlruntime import __version__
 
 __all__ = ["LazyGroup", "cli", "main", "run"]
@@ -100,6 +101,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", arguments)
     warnings.showwarning = lambda message, *_, **__: tell_problem(f"Warning: {message}")
+    logging.getLogger("xlruntime").addHandler(WARNINGS)
     try:
         result = cli.main(list(arguments), prog_name="xlexport", standalone_mode=False)
         return result if isinstance(result, int) else 0

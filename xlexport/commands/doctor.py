@@ -17,7 +17,8 @@ from xlexport.errors import XlexportError
 from xlexport.extras import install_command, is_installed, missing_packages, packages_of
 from xlexport.sample import sample_checkpoint
 from xlexport.terminal import print_json, print_table
-from xlruntime import BundleError, Device, ProviderError, XlruntimeError, __version__
+from xlruntime import BundleError, Device, LoadOptions, ProviderError, XlruntimeError, __version__
+from xlruntime.execution_providers import PROVIDERS, ExecutionProvider
 from xlruntime.kernels import DISTRIBUTION, Kernels, find_kernels
 from xlruntime.providers import import_onnxruntime, installed_wheels, open_session
 
@@ -65,7 +66,7 @@ def run_checks() -> list[Check]:
     """Run all checks; the failure of one does not stop the others."""
     checks = [_python(), _numpy(), _onnxruntime()]
     if checks[-1].ok:
-        checks += [_session(Device("cpu")), _cuda(), _kernels()]
+        checks += [*map(_device, PROVIDERS), _other_providers(), _kernels()]
     checks += [_extra(name) for name in PURPOSES]
     return [*checks, _sample(), _cores(), _memory(), _instruction_sets()]
 
@@ -90,9 +91,13 @@ def _onnxruntime() -> Check:
     return Check("onnxruntime", True, f"{wheels or f'onnxruntime {ort.__version__}'}: {providers}")
 
 
-def _session(device: Device) -> Check:
+def _device(entry: ExecutionProvider) -> Check:
     """Run a graph of the opset and IR version that bundles have."""
-    name = f"graphs on {device}"
+    device = LoadOptions(device=entry.device).place
+    name = f"graphs on {device.description}"
+    if entry.name not in import_onnxruntime().get_available_providers():
+        hint = f"For {entry.form}: pip uninstall -y {' '.join(installed_wheels())} && pip install {entry.package}."
+        return Check(name, None, f"this ONNX Runtime has no {entry.name}", hint)
     try:
         result = _run_tiny(device)
     except BundleError as error:
@@ -100,7 +105,15 @@ def _session(device: Device) -> Check:
     except ProviderError as error:
         return _failed(name, error)
     good = result == [0.0, 30.0]
-    return Check(name, good, "opset 20, IR 10: " + ("runs" if good else f"wrong result {result}"))
+    return Check(name, good, f"{entry.form}, opset 20, IR 10: " + ("runs" if good else f"wrong result {result}"))
+
+
+def _other_providers() -> Check:
+    """List the execution providers that no device names."""
+    known = [entry.name for entry in PROVIDERS]
+    others = [name for name in import_onnxruntime().get_available_providers() if name not in known]
+    hint = f"Nobody has tried them with bundles: --provider {others[0]}." if others else None
+    return Check("other providers", None, ", ".join(others) or "none", hint)
 
 
 def _run_tiny(device: Device, kernels: Kernels | None = None) -> list[float]:
@@ -114,13 +127,6 @@ def _run_tiny(device: Device, kernels: Kernels | None = None) -> list[float]:
         path.write_bytes(TINY_MODEL)
         session = open_session(path, device, threads=1, kernels=kernels)
         return list(map(float, session.run(None, {"x": np.array([0.0, 30.0], np.float32)})[0]))
-
-
-def _cuda() -> Check:
-    if "CUDAExecutionProvider" in import_onnxruntime().get_available_providers():
-        return _session(Device("cuda"))
-    hint = "For an NVIDIA GPU: pip uninstall -y onnxruntime && pip install onnxruntime-gpu."
-    return Check("graphs on cuda:0", None, "this ONNX Runtime is built for the CPU", hint)
 
 
 def _kernels() -> Check:

@@ -15,7 +15,7 @@ from xlexport.architectures.choices import spellings
 from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_any_bundle, origin, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import MODEL, checkpoint_options, ops_option, trust_option
+from xlexport.commands.options import MODEL, checkpoint_options, ops_option, provider_option, trust_option
 from xlexport.commands.quantize import quantization_rows
 from xlexport.errors import MissingAnswerError
 from xlexport.model_description import model_description
@@ -298,6 +298,7 @@ def _shape(shape: tuple[int | str, ...]) -> str:
 @headed(
     "Device",
     click.option("--device", help="Also open the bundle on this device, and show the execution provider of its nodes."),
+    provider_option,
     ops_option,
 )
 @headed("Checkpoint", checkpoint_options, trust_option)
@@ -307,6 +308,8 @@ def inspect(
     verbose: bool,
     operators: bool,
     device: str | None,
+    provider: str | None,
+    provider_options: dict[str, str],
     ops: str,
     reading: dict[str, Any],
     trust: bool,
@@ -315,8 +318,9 @@ def inspect(
     from xlexport.model_names import load_source
     from xlruntime.bundle_files import is_bundle, read_bundle
 
-    if ops != "auto" and device is None:
-        raise click.UsageError("--set ops is for bundles that run. Add --device.")
+    opens = device is not None or provider is not None
+    if (ops != "auto" or provider_options) and not opens:
+        raise click.UsageError("--set ops and --provider-option are for bundles that run. Add --device.")
 
     if operators:
         for line in operator_lines(open_any_bundle(Path(path), ops="none")):
@@ -325,12 +329,20 @@ def inspect(
     if is_bundle(folder := Path(path)):
         manifest = read_bundle(folder)
         content, rows = bundle_object(manifest, folder), bundle_rows(manifest, folder, verbose)
-        if device is not None:
-            model = open_any_bundle(folder, device=device, ops=ops, check_files=False)
+        if opens:
+            model = open_any_bundle(
+                folder,
+                device=device or "cpu",
+                provider=provider,
+                provider_options=provider_options,
+                ops=ops,
+                check_files=False,
+            )
+            content["device"] = model.device.description
             content["placement"], content["kernels"] = placed = placement_of(model)
-            rows += placement_rows(*placed)
-    elif device is not None:
-        raise click.UsageError("--device is for bundles, but PATH is a checkpoint. Leave it out.")
+            rows += [("device", model.device.description), *placement_rows(*placed)]
+    elif opens:
+        raise click.UsageError("--device and --provider are for bundles, but PATH is a checkpoint. Leave them out.")
     else:
         try:
             source, missing = load_source(path, trust=trust, **reading), None

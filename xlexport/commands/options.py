@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from xlexport.architectures import ARCHITECTURES, Option
 from xlexport.architectures.choices import MEM_LEN, SEGMENT_LEN, collected
@@ -44,6 +45,7 @@ __all__ = [
     "grouped",
     "ops_option",
     "protocol_options",
+    "provider_option",
     "runtime_options",
     "sampling_options",
     "settings_options",
@@ -224,7 +226,41 @@ def _load_option(name: str) -> Decorator:
     return declared(option, default=option.default, show_default=option.default is not None)
 
 
-device_option = _load_option("device")
+def _key_and_value(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    """Read options of an execution provider."""
+    pairs = [value.partition("=") for value in values]
+    for name, equals, _ in pairs:
+        if not (name and equals):
+            raise click.BadParameter(f"{name!r} has no value. Give KEY=VALUE.", context, parameter)
+    return {name: value for name, _, value in pairs}
+
+
+def _without_device(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse --provider together with --device."""
+
+    @functools.wraps(function)
+    def checked(**values: Any) -> Any:
+        given = click.get_current_context().get_parameter_source("device") is not ParameterSource.DEFAULT
+        if given and values["provider"] is not None:
+            raise click.UsageError("--device and --provider exclude each other. Give one of them.")
+        return function(**values)
+
+    return checked
+
+
+provider_option = all_of(
+    _load_option("provider"),
+    click.option(
+        "--provider-option",
+        "provider_options",
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=_key_and_value,
+        help="An option of the execution provider, such as cache_dir=FOLDER of OpenVINO. Repeatable.",
+    ),
+    _without_device,
+)
+device_option = all_of(_load_option("device"), provider_option)
 threads_option = _load_option("threads")
 ops_option = _load_option("ops")
 timeout_option = _load_option("step_timeout")
@@ -302,7 +338,8 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def merged(**values: Any) -> Any:
-        runtime = {name: values.pop(name) for name in ("device", "ops", "strict_device", "cuda_graphs", "threads")}
+        names = ("device", "provider", "provider_options", "ops", "strict_device", "cuda_graphs", "threads")
+        runtime = {name: values.pop(name) for name in names}
         if values.pop("trust"):
             runtime["trust"] = True
         if (seconds := values.pop("step_timeout")) is not None:

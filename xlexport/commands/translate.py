@@ -56,6 +56,8 @@ def translate(
     batch_size: int,
     as_json: bool,
     device: str,
+    provider: str | None,
+    provider_options: dict[str, str],
     threads: int | None,
     step_timeout: float | None,
 ) -> None:
@@ -63,7 +65,14 @@ def translate(
     import xlruntime
 
     options = xlruntime.SearchOptions(beams, length_penalty, max_tokens)
-    translator = xlruntime.load_translator(bundle, device=device, threads=threads, step_timeout=step_timeout)
+    translator = xlruntime.load_translator(
+        bundle,
+        device=device,
+        provider=provider,
+        provider_options=provider_options,
+        threads=threads,
+        step_timeout=step_timeout,
+    )
     with click.open_file(str(file), "rb") as lines:
         sources = (line.rstrip(b"\r\n") for line in lines)
         for translation in translator.translate(sources, options=options, batch_size=batch_size):

@@ -35,7 +35,9 @@ def local_mask(
     """
     first = position.view(-1, 1, 1)
     chunk = torch.div(first + queries, chunk_length, rounding_mode="floor")
-    oldest = (((chunk - chunks_before) * chunk_length).clamp(min=0) - first).clamp(min=-kept)  # (B, n, q)
+    # `maximum`, because OpenVINO limits integers to -1 if a clamp has no upper bound.
+    oldest = ((chunk - chunks_before) * chunk_length).maximum(torch.full((), 0)) - first
+    oldest = oldest.maximum(torch.full((), -kept))  # (B, n, q)
     seen = (keys.unsqueeze(1) >= oldest.unsqueeze(3)) & (keys.unsqueeze(1) <= queries.unsqueeze(2))
     return torch.where(seen, 0.0, -math.inf)
 
@@ -119,7 +121,8 @@ def LocalAttention(
     filled = op.Pad(query, op.Concat(zero, zero, zero, zero, zero, zero, n * c - S, zero, axis=0))
     in_blocks = op.Reshape(filled, op.Concat(B, H, n, q, d, axis=0), allowzero=1)
     own_mask = op.Unsqueeze(mask, one)
-    attended = op.Expand(0.0, op.Concat(B, zero, n, q, d, axis=0))
+    # `B - B`, as a loop of OpenVINO ignores what it appends to a tensor that is known to be empty.
+    attended = op.Slice(in_blocks, zero, B - B, one)
     for pair in range(op.Squeeze((H + one) / two)):
         begin = op.Reshape(pair, one) * two
         end = begin + two

@@ -141,8 +141,9 @@ def LSHBandAttention(  # noqa: PLR0915  # one body: a function called from its l
     none = op.Expand(-1e30, op.Concat(B, S, axis=0))
     nothing = op.Expand(0.0, op.Concat(B, S, axis=0))
     no_rows = op.Expand(0.0, op.Concat(B, S, d, axis=0))
-    all_attended = op.Expand(0.0, op.Concat(B, zero, S, d, axis=0))
-    all_highest = op.Expand(0.0, op.Concat(B, zero, S, axis=0))
+    # `B - B`, as a loop of OpenVINO ignores what it appends to a tensor that is known to be empty.
+    all_attended = op.Expand(0.0, op.Concat(B, B - B, S, d, axis=0))
+    all_highest = op.Expand(0.0, op.Concat(B, B - B, S, axis=0))
     for h in range(op.Squeeze(H)):
         own_order = op.Gather(order, h, axis=1)  # (B, R, C)
         own_rank = op.Slice(op.Gather(rank, h, axis=1), C - S, C, [2])  # (B, R, S)
@@ -165,29 +166,18 @@ def LSHBandAttention(  # noqa: PLR0915  # one body: a function called from its l
             )
             scale = op.Reshape(op.Pad(op.GatherElements(own_length, ages, axis=1), behind), by_query)
             scores = op.MatMul(latter * scale, op.Transpose(keys, perm=[0, 1, 3, 2]))
-            # The keys that this round covers.
-            places = op.Pad(op.GatherElements(op.Gather(own_place, r, axis=1), ages, axis=1), around, minus_one)
-            place_chunks = op.Reshape(places, in_chunks)
-            own = op.Slice(place_chunks, one, chunks + one, one)
-            window = op.Unsqueeze(op.Concat(op.Slice(place_chunks, zero, chunks, one), own, axis=2), [2])
-            bounds = op.Reshape(
-                op.Pad(op.GatherElements(op.Gather(own_lowest, r, axis=1), ages, axis=1), behind), by_query
-            )
-            seen = op.And(window >= bounds, window < op.Unsqueeze(own, [3]))
-            for other in range(r):  # each key once: exclude keys of an earlier round
-                other_places = op.Pad(
-                    op.GatherElements(op.Gather(own_place, other, axis=1), ages, axis=1), around, minus_one
-                )
-                other_chunks = op.Reshape(other_places, in_chunks)
-                other_own = op.Slice(other_chunks, one, chunks + one, one)
-                other_window = op.Unsqueeze(
-                    op.Concat(op.Slice(other_chunks, zero, chunks, one), other_own, axis=2), [2]
-                )
-                other_bounds = op.Reshape(
+            # Each key once: those that this round covers, and no earlier round. OpenVINO cannot run a loop zero times.
+            seen = op.Expand(True, op.Shape(scores))
+            for other in range(r + 1):
+                places = op.Pad(op.GatherElements(op.Gather(own_place, other, axis=1), ages, axis=1), around, minus_one)
+                place_chunks = op.Reshape(places, in_chunks)
+                own = op.Slice(place_chunks, one, chunks + one, one)
+                window = op.Unsqueeze(op.Concat(op.Slice(place_chunks, zero, chunks, one), own, axis=2), [2])
+                bounds = op.Reshape(
                     op.Pad(op.GatherElements(op.Gather(own_lowest, other, axis=1), ages, axis=1), behind), by_query
                 )
-                below = other_window < other_bounds
-                seen = op.And(seen, op.Or(below, other_window >= op.Unsqueeze(other_own, [3])))
+                covered = op.And(window >= bounds, window < op.Unsqueeze(own, [3]))
+                seen = op.And(seen, covered == (op.Reshape(other, one) == op.Reshape(r, one)))
             masked = op.Where(seen, scores, -1e30)
             best = op.ReduceMax(masked, [3])
             exponentials = op.Exp(masked - best)

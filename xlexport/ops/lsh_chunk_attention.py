@@ -149,7 +149,8 @@ def LSHChunkAttention(  # noqa: PLR0915  # one body: a function called from its 
     nothing = op.Expand(0.0, op.Concat(B, T, axis=0))
     no_rows = op.Expand(0.0, op.Concat(B, T, d, axis=0))
     rounds = op.Squeeze(op.Where(full > 0, one, R))
-    heads = op.Expand(0.0, op.Concat(B, op.Constant(value_ints=[0]), T, d, axis=0))
+    # `B - B`, as a loop of OpenVINO ignores what it appends to a tensor that is known to be empty.
+    heads = op.Expand(0.0, op.Concat(B, B - B, T, d, axis=0))
     for h in range(op.Squeeze(H)):
         own_query = op.Gather(query, h, axis=1)  # (B, T, d)
         own_key = op.Gather(key, h, axis=1)

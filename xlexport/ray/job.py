@@ -31,7 +31,7 @@ from xlexport.scoring.records import kinds_of_columns, own_columns
 from xlexport.scoring.resume import changes, describe_run
 from xlexport.scoring.run_options import RunOptions, make_scorer
 from xlexport.scoring.totals import Totals
-from xlruntime import ArgumentError, Model
+from xlruntime import ArgumentError, Device, LoadOptions, Model
 from xlruntime.messages import counted, first_line
 
 __all__ = ["Cluster", "columns_of", "most_actors", "reach", "score_dataset", "score_files"]
@@ -53,8 +53,8 @@ class Cluster:
     Attributes:
         address: of a cluster, as `ray.init` takes it; None: this machine.
         actors: number of processes that score; None: as many as the CPUs, or the GPUs, allow.
-        runtime: arguments of `open_bundle`; `threads` are the CPUs of each process. With a device that is not the CPU,
-            each process gets one GPU.
+        runtime: arguments of `open_bundle`; `threads` are the CPUs of each process. With a device that has its own
+            memory, each process gets one GPU.
     """
 
     address: str | None = None
@@ -67,13 +67,19 @@ class Cluster:
         return self.runtime.get("threads") or 1
 
     @property
-    def device(self) -> str:
+    def device(self) -> Device:
         """The device of each process."""
-        return str(self.runtime.get("device", "cpu"))
+        names = {"device", "provider", "provider_options"}
+        return LoadOptions(**{name: self.runtime[name] for name in names & self.runtime.keys()}).place
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of each process."""
+        return 0 if self.device.on_host else 1
 
     def open(self, bundle: str) -> Model:
         """Open the bundle on this machine, which may have no GPU."""
-        own = {"device": "cpu", "strict_device": False, "cuda_graphs": False} if self.device != "cpu" else {}
+        own = {"device": "cpu", "strict_device": False, "cuda_graphs": False} if self.gpus else {}
         return open_bundle(bundle, **{**self.runtime, **own})
 
 
@@ -122,7 +128,7 @@ def score_files(
     options = replace(options, kind="jsonl", reading=reading, by_chunks=True)
     make_scorer(model, evaluation, options)  # an error about the options comes before any work
     run = {**describe_run(model, evaluation, options, []), "part bytes": part_bytes, "format": kind}
-    run["options"]["--device"] = cluster.device
+    run["options"]["--device"] = str(cluster.device)
     run["inputs"] = [file.identity() for file in inputs]
     columns = columns_of(options, evaluation.values)
     model.release()
@@ -237,8 +243,7 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
     # A block for each part, so that parts reach the actors as soon as they are read.
     context.target_max_block_size, context.enable_progress_bars = part_bytes, False
     try:
-        gpus = 0 if cluster.device == "cpu" else 1
-        actors = cluster.actors or most_actors(ray.nodes(), cluster.threads, gpus)
+        actors = cluster.actors or most_actors(ray.nodes(), cluster.threads, cluster.gpus)
         reading = work.options.reading
 
         def read(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -262,7 +267,7 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
                 batch_size=1,
                 compute=ActorPoolStrategy(size=actors),
                 num_cpus=cluster.threads,
-                num_gpus=gpus,
+                num_gpus=cluster.gpus,
                 max_restarts=MOST_RESTARTS,
                 max_task_retries=MOST_RESTARTS,
             )
@@ -417,5 +422,5 @@ def score_dataset(
         batch_format="pyarrow",
         compute=ActorPoolStrategy(size=actors),
         num_cpus=threads,
-        num_gpus=0 if cluster.device == "cpu" else 1,
+        num_gpus=cluster.gpus,
     )

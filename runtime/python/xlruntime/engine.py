@@ -81,6 +81,8 @@ class Engine:
         if bundle.requires.onnxruntime is not None:
             require_version(bundle.requires.onnxruntime, str(folder))
         self.session("score")  # fail now, not at the first document
+        if not self.device.tried:
+            logger.warning("device %s is untried: compare its scores with the device cpu.", self.device)
         with self._files.unchanged():
             self._first_values = self._read_first_values()
 
@@ -264,7 +266,7 @@ class Engine:
                 f"a capacity of {capacity} slots is too small for a segment: {evaluation.most_rows} rows are kept."
             )
         plan = MemoryPlan(self.bundle.memory, self._first_values, {}, evaluation, capacity, self.device)
-        if self.device.kind == "cpu":
+        if self.device.on_host:
             check_room(plan, batch_size)  # before constants of such a capacity are made
         return Memory.fresh(replace(plan, constants=self._make_constants(evaluation, capacity)), batch_size)
 

@@ -40,14 +40,14 @@ class Opened:
 
 def most_rows(engine: Engine, step: int) -> int | None:
     """Return the most batch rows that make steps of `step` tokens faster; None: any number may."""
-    if engine.device.kind != "cpu":
+    if not engine.device.on_host:
         return None
     return max(FEWEST_ROWS, STEP_TOKENS * (engine.threads or os.cpu_count() or 1) // step)
 
 
 def rows_of_long(engine: Engine) -> int:
     """Return the batch rows for documents that are longer than a full ring: one of them fills a thread of a CPU."""
-    return 1 if engine.device.kind == "cpu" and engine.threads == 1 else FEWEST_ROWS
+    return 1 if engine.device.on_host and engine.threads == 1 else FEWEST_ROWS
 
 
 def formed(documents: Sequence[Opened], longest_step: int, threads: int) -> Iterator[list[Opened]]:

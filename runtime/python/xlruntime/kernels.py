@@ -60,7 +60,7 @@ def find_kernels(ops: str | Path, device: Device) -> Kernels | None:
     if not path.is_file():
         hint = REINSTALL if ops == "auto" else "Give the path of the library, auto or none."
         raise ProviderError(f"{path}: no such file, expected a library of kernels.", hint=hint)
-    return _read(path.resolve()) if device.kind == "cpu" else None
+    return _read(path.resolve()) if device.entry.kernels else None
 
 
 def describe_kernels(kernels: Kernels | None, nodes: Sequence[PlacedNode]) -> str:

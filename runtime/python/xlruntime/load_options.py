@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypedDict
 
-from .devices import Device, parse_device
+from .devices import Device, named_provider, parse_device
 from .errors import ArgumentError, OptionError
+from .execution_providers import PROVIDERS
 from .messages import shown
 
 __all__ = ["LoadKeywords", "LoadOptions"]
@@ -19,7 +21,10 @@ class LoadOptions:
     """The options of `load`.
 
     Attributes:
-        device: `cpu`, `cuda` or `cuda:1`. A missing device is an error; no other device replaces it.
+        device: `cpu`, `cuda`, `cuda:1`, `openvino` or `openvino:GPU`. A missing device is an error; no other device
+            replaces it.
+        provider: instead of a device, ONNX Runtime's name of any execution provider that is installed, untried.
+        provider_options: further options of the execution provider, by name. They make a device untried, too.
         threads: threads of one step; None leaves the choice to ONNX Runtime.
         ops: kernels for the custom operators of the graphs, on the CPU. `auto`: the package `xlexport-ops`, if it is
             installed; `none`: the standard operators in the graphs; or the path of a library, whose code runs.
@@ -35,10 +40,13 @@ class LoadOptions:
 
     Raises:
         ArgumentError: the digest is not a text.
-        OptionError: the device or the number of threads is malformed, or `cuda_graphs` is not for this device.
+        OptionError: the device, the provider or the number of threads is malformed, device and provider are both
+            given, or `cuda_graphs` is not for this device.
     """
 
-    device: str = field(default="cpu", metadata={"help": "Device: cpu, cuda or cuda:N.", "common": True})
+    device: str = field(
+        default="cpu", metadata={"help": f"Device: {', '.join(entry.form for entry in PROVIDERS)}.", "common": True}
+    )
     threads: int | None = field(
         default=None,
         metadata={"help": "CPU threads of one step.  [default: all cores]", "minimum": 1, "common": True},
@@ -67,12 +75,23 @@ class LoadOptions:
         metadata={"help": "Capture steps of repeated shapes as CUDA graphs; the bundle must be converted for this."},
     )
 
+    provider: str | None = field(
+        default=None,
+        metadata={
+            "help": "Instead of a device: any execution provider of the installed ONNX Runtime, by its name, untried.",
+            "common": True,
+        },
+    )
+    provider_options: Mapping[str, str] | None = field(default=None, metadata={"option": False})
+
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads is {self.threads}, at least 1 is needed.")
         if not (self.digest is None or isinstance(self.digest, str)):
             raise ArgumentError(f"digest is {shown(self.digest)}, expected a text or None.")
-        if self.cuda_graphs and self.place.kind != "cuda":
+        if self.provider is not None and self.device != "cpu":
+            raise OptionError(f"device {self.device} and provider {self.provider} exclude each other. Choose one.")
+        if self.cuda_graphs and not self.place.entry.capture:
             raise OptionError(
                 f"cuda_graphs needs a CUDA device, but the device is {self.place}.",
                 hint="Leave it out, or choose cuda.",
@@ -81,7 +100,9 @@ class LoadOptions:
     @cached_property
     def place(self) -> Device:
         """The device."""
-        return parse_device(self.device)
+        if self.provider is not None:
+            return named_provider(self.provider, self.provider_options)
+        return parse_device(self.device, self.provider_options)
 
 
 class LoadKeywords(TypedDict, total=False):
@@ -95,3 +116,5 @@ class LoadKeywords(TypedDict, total=False):
     check_files: bool
     strict_device: bool
     cuda_graphs: bool
+    provider: str | None
+    provider_options: Mapping[str, str] | None

@@ -20,6 +20,8 @@ from .providers import device_value
 
 __all__ = ["Mark", "Memory", "MemoryPlan", "check_room"]
 
+WIDEST = 2**30  # window that graphs get: no ring has so many slots, and OpenVINO computes integers in 32 bits
+
 
 @dataclass(frozen=True)
 class MemoryPlan:
@@ -50,6 +52,10 @@ class MemoryPlan:
     def slots(self) -> Mapping[str, int]:
         """Slots of the rings, by the symbol of their capacity."""
         return {symbol: self.evaluation.slots(symbol, self.capacity) for symbol in self.evaluation.rules.rings}
+
+    def has_two(self, entry: MemoryEntry) -> bool:
+        """Return whether a carried tensor has two buffers, one that a step reads and one that it writes."""
+        return entry.layout != "ring" or not self.device.entry.in_place
 
     def sizes(self, entry: MemoryEntry, batch_size: int) -> list[int]:
         """Return the sizes of all axes of a carried tensor."""
@@ -89,8 +95,9 @@ class Memory:
     All rows write at the same slots of the rings, so they share `offset`. Each row has its own `position` and restarts
     on its own. Buffers always hold finite numbers: NaN times an attention weight of 0 is still NaN.
 
-    A ring is read and written in place. Windows and states have two buffers that change places, because ONNX Runtime
-    runs nodes in any order: a step may read the old buffer after it has written the new one.
+    A ring is read and written in place, if the execution provider can. Windows and states have two buffers that change
+    places, because ONNX Runtime runs nodes in any order: a step may read the old buffer after it has written the new
+    one.
 
     Attributes:
         entries, evaluation, device, capacity, max_segment, slots: as in `MemoryPlan`.
@@ -154,7 +161,7 @@ class Memory:
     @property
     def nbytes(self) -> int:
         """Bytes of the buffers, without constants."""
-        return sum(_nbytes(entry, self.values[entry.input].shape()) for entry in self.entries)
+        return sum(_nbytes(self.plan, entry, self.values[entry.input].shape()) for entry in self.entries)
 
     def feeds(
         self, graph: Graph, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
@@ -171,7 +178,7 @@ class Memory:
             "position": lambda feed: self.position.copy(),
             "offset": lambda feed: _number(self.offset % slots[feed.ring]),
             "length": lambda feed: self._length(feed.ring),
-            "window": lambda feed: _number(self.evaluation.window(feed.ring)),
+            "window": lambda feed: _number(min(self.evaluation.window(feed.ring), WIDEST)),
             "slots": lambda feed: _number(slots[feed.ring]),
             "setting": lambda feed: _number(values[feed.setting]),
         }
@@ -185,7 +192,7 @@ class Memory:
 
     def target(self, entry: MemoryEntry) -> Any:
         """Return the OrtValue for the next value of `entry` that a step writes."""
-        return self.values[entry.input] if entry.layout == "ring" else self._next[entry.input][1]
+        return self._next[entry.input][1] if self.plan.has_two(entry) else self.values[entry.input]
 
     def buffer_addresses(self) -> list[int]:
         """Return the addresses of the buffers that the next step reads and writes."""
@@ -194,10 +201,10 @@ class Memory:
     def put(self, entry: MemoryEntry, array: npt.NDArray[Any]) -> None:
         """Store `array` as the new value of `entry`, if a step returned it instead of writing in place."""
         array = np.ascontiguousarray(array)
-        if entry.layout == "ring":
-            self._arrays[entry.input], self.values[entry.input] = self._buffer(array)
-        else:
+        if self.plan.has_two(entry):
             self._next[entry.input] = self._buffer(array)
+        else:
+            self._arrays[entry.input], self.values[entry.input] = self._buffer(array)
 
     def context(self, segment_len: int) -> npt.NDArray[np.int64]:
         """Return how many tokens of its document each query of the next step sees, itself included: (B, S).
@@ -331,17 +338,17 @@ class Memory:
 
     def _upload(self, entry: MemoryEntry, array: npt.NDArray[Any]) -> None:
         """Copy a changed array back to the device; on the CPU it is the buffer itself."""
-        if self.device.kind != "cpu":
+        if not self.device.on_host:
             self.values[entry.input].update_inplace(array)
 
     def _bind(self, entry: MemoryEntry, array: npt.NDArray[Any]) -> None:
         self._arrays[entry.input], self.values[entry.input] = self._buffer(array)
-        if entry.layout != "ring":
+        if self.plan.has_two(entry):
             self._next[entry.input] = self._buffer(array.copy())
 
     def _buffer(self, array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | None, Any]:
         """Return `array` (None unless the OrtValue shares its memory and so needs it) and an OrtValue of it."""
-        return (array if self.device.kind == "cpu" else None), device_value(array, self.device)
+        return (array if self.device.on_host else None), device_value(array, self.device)
 
 
 def check_room(plan: MemoryPlan, batch_size: int) -> None:
@@ -354,7 +361,7 @@ def check_room(plan: MemoryPlan, batch_size: int) -> None:
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # a system that does not report its memory
         return
-    nbytes = sum(_nbytes(entry, plan.sizes(entry, batch_size)) for entry in plan.entries)
+    nbytes = sum(_nbytes(plan, entry, plan.sizes(entry, batch_size)) for entry in plan.entries)
     if nbytes > machine > 0:
         raise OptionError(
             f"the memory of {batch_size:,} batch rows of {plan.capacity:,} slots would take {nbytes / 1e9:,.1f} GB, "
@@ -378,6 +385,6 @@ def _number(value: int) -> npt.NDArray[np.int64]:
     return np.array([value], np.int64)
 
 
-def _nbytes(entry: MemoryEntry, sizes: Sequence[int]) -> int:
+def _nbytes(plan: MemoryPlan, entry: MemoryEntry, sizes: Sequence[int]) -> int:
     """Return the bytes of an entry's buffers."""
-    return math.prod(sizes) * np.dtype(entry.dtype).itemsize * (1 if entry.layout == "ring" else 2)
+    return math.prod(sizes) * np.dtype(entry.dtype).itemsize * (2 if plan.has_two(entry) else 1)

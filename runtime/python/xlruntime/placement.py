@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,17 @@ from typing import Any
 
 from .errors import ProviderError
 
-__all__ = ["RECORD_PLACEMENT", "SIZE_OPERATORS", "PlacedNode", "count_placed", "placed_nodes", "require_placement"]
+__all__ = [
+    "RECORD_PLACEMENT",
+    "SIZE_OPERATORS",
+    "PlacedNode",
+    "check_placement",
+    "count_placed",
+    "placed_nodes",
+    "require_placement",
+]
+
+logger = logging.getLogger(__name__)
 
 RECORD_PLACEMENT = "session.record_ep_graph_assignment_info"  # a session option that `placed_nodes` needs
 # Operators that compute sizes of tensors. ONNX Runtime itself puts such nodes on the CPU, because it needs the sizes
@@ -64,13 +75,29 @@ def require_placement(
     Raises:
         ProviderError: other providers compute some nodes; the message names them.
     """
+    if strays := [node for node in nodes if node.provider != provider and node.operator not in allowed]:
+        names = ", ".join(node.name or "(no name)" for node in strays[:NAMED]) + (", …" if len(strays) > NAMED else "")
+        raise ProviderError(
+            f"{where}: {_counted(strays, nodes, provider)} ({names}).",
+            hint="Use an ONNX Runtime that has these kernels, or leave out strict_device and cuda_graphs.",
+        )
+
+
+def check_placement(nodes: Sequence[PlacedNode], provider: str, where: str, allowed: frozenset[str]) -> None:
+    """Log a warning if other providers compute nodes that are not of `allowed` operators.
+
+    Raises:
+        ProviderError: `provider` computes no node at all.
+    """
     strays = [node for node in nodes if node.provider != provider and node.operator not in allowed]
-    if not strays:
-        return
+    if not any(node.provider == provider for node in nodes):
+        raise ProviderError(f"{where}: no node of {len(nodes)} runs on {provider}.", hint="Use device cpu.")
+    if strays:
+        logger.warning("%s: %s.", where, _counted(strays, nodes, provider))
+
+
+def _counted(strays: Sequence[PlacedNode], nodes: Sequence[PlacedNode], provider: str) -> str:
+    """Say how many nodes run elsewhere, and their operators."""
     operators = ", ".join(f"{count} {name}" for name, count in Counter(node.operator for node in strays).most_common())
-    names = ", ".join(node.name or "(no name)" for node in strays[:NAMED]) + (", …" if len(strays) > NAMED else "")
-    providers = ", ".join(sorted({node.provider for node in strays}))
-    raise ProviderError(
-        f"{where}: {len(strays)} of {len(nodes)} nodes run on {providers}, not on {provider}: {operators} ({names}).",
-        hint="Use an ONNX Runtime that has these kernels, or leave out strict_device and cuda_graphs.",
-    )
+    elsewhere = ", ".join(sorted({node.provider for node in strays}))
+    return f"{len(strays)} of {len(nodes)} nodes run on {elsewhere}, not on {provider}: {operators}"

@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from .devices import Device
 from .errors import BundleFormatError, BundleGraphError, ProviderError
+from .execution_providers import CPU_PROVIDER, PROVIDERS
 from .graph_gate import read_graph
 from .kernels import Kernels
 from .messages import first_line
-from .placement import RECORD_PLACEMENT, SIZE_OPERATORS, placed_nodes, require_placement
+from .placement import RECORD_PLACEMENT, check_placement, placed_nodes, require_placement
 
 __all__ = [
     "device_value",
@@ -34,9 +35,12 @@ __all__ = [
     "session_options",
 ]
 
-WHEELS = ("onnxruntime", "onnxruntime-gpu")  # both have the module `onnxruntime`: the later one overwrites the other
-INSTALL = "pip install onnxruntime, or onnxruntime-gpu for CUDA"
-REINSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime (or onnxruntime-gpu for CUDA)"
+MODULE = "onnxruntime"  # of several distributions: one that is installed later overwrites the other
+FOR_OTHERS = ", ".join(
+    f"{entry.package} for {entry.name.removesuffix('ExecutionProvider')}"
+    for entry in PROVIDERS
+    if entry.name != CPU_PROVIDER
+)
 OLDEST = (1, 24, 1)  # earlier versions read weights from any file that a graph names
 FATAL_ONLY = 4  # ONNX Runtime's log severity; it also raises the errors that it logs
 # Fused sum and layer normalization: on a CPU several times as slow as separate nodes, which costs 3 to 10% of a step.
@@ -59,14 +63,13 @@ ERRORS = (
 
 
 def installed_wheels() -> dict[str, str]:
-    """Return the installed distributions of ONNX Runtime with their versions."""
+    """Return the installed distributions that have the module `onnxruntime`, with their versions."""
     from importlib import metadata  # a tenth of this package's import time
 
-    versions = {}
-    for name in WHEELS:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions
+    records = (record for folder in sys.path for record in Path(folder).glob(f"{MODULE}*.dist-info"))
+    wheels = (metadata.Distribution.at(record) for record in records)
+    holders = (wheel for wheel in wheels if any(file.parts[0] == MODULE for file in wheel.files or ()))
+    return dict(sorted((wheel.metadata["Name"].replace("_", "-"), wheel.version) for wheel in holders))
 
 
 @functools.cache
@@ -79,24 +82,26 @@ def import_onnxruntime() -> ModuleType:
     wheels = installed_wheels()
     if len(wheels) > 1:
         both = " and ".join(f"{name} {version}" for name, version in wheels.items())
-        raise ProviderError(f"{both} are both installed and overwrite each other.", hint=f"Keep one: {REINSTALL}.")
+        raise ProviderError(f"{both} are both installed and overwrite each other.", hint=f"Keep one: {_reinstall()}.")
     try:
         ort = importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:
         if error.name != "onnxruntime":
             raise ProviderError(
-                f"ONNX Runtime lacks the module {error.name}.", hint=f"Install it again: {REINSTALL}."
+                f"ONNX Runtime lacks the module {error.name}.", hint=f"Install it again: {_reinstall()}."
             ) from error
-        raise ProviderError("ONNX Runtime is not installed.", hint=f"Install it: {INSTALL}.") from error
+        raise ProviderError(
+            "ONNX Runtime is not installed.", hint=f"Install it: pip install {MODULE}, or {FOR_OTHERS}."
+        ) from error
     except ImportError as error:
-        raise ProviderError(f"ONNX Runtime cannot be loaded ({first_line(error)}).", hint=f"{REINSTALL}.") from error
+        raise ProviderError(f"ONNX Runtime cannot be loaded ({first_line(error)}).", hint=f"{_reinstall()}.") from error
     if not hasattr(ort, "InferenceSession"):  # left after one of two wheels was uninstalled
-        raise ProviderError("ONNX Runtime is only partly installed.", hint=f"Install it again: {REINSTALL}.")
+        raise ProviderError("ONNX Runtime is only partly installed.", hint=f"Install it again: {_reinstall()}.")
     if _version(ort.__version__) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ProviderError(
             f"ONNX Runtime is {ort.__version__}, expected {oldest} or newer: earlier ones let a graph read any file.",
-            hint=f"Install it again: {REINSTALL}.",
+            hint=f"Install it again: {_reinstall()}.",
         )
     return ort
 
@@ -130,15 +135,20 @@ def onnxruntime_errors() -> tuple[type[Exception], ...]:
 def device_value(array: npt.NDArray[Any], device: Device) -> Any:
     """Return an OrtValue of `array` on `device`. On the CPU it shares memory, so keep the array alive."""
     ort = import_onnxruntime()
-    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device.kind, device.index)
+    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), *_memory(device))
 
 
 def owned_value(array: npt.NDArray[Any], device: Device) -> Any:
     """Return an OrtValue with a copy of `array` on `device`."""
     ort = import_onnxruntime()
-    value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, device.kind, device.index)
+    value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, *_memory(device))
     value.update_inplace(np.ascontiguousarray(array))
     return value
+
+
+def _memory(device: Device) -> tuple[str, int]:
+    """Return ONNX Runtime's name of the memory where values of a device live, and its number."""
+    return device.entry.memory, 0 if device.on_host else int(device.unit)
 
 
 def session_options(threads: int | None = None) -> Any:
@@ -175,7 +185,8 @@ def open_session(
 ) -> Any:
     """Open an `onnxruntime.InferenceSession` of the graph in `path`, only on `device`.
 
-    ONNX Runtime gets the checked content, so a file that is replaced meanwhile does no harm.
+    The device computes at least one node. A warning in the log counts the nodes that it leaves to the CPU. ONNX Runtime
+    gets the checked content, so a file that is replaced meanwhile does no harm.
 
     Args:
         strict: require that the device computes everything except sizes of tensors. ONNX Runtime's own option
@@ -188,26 +199,23 @@ def open_session(
 
     Raises:
         BundleGraphError: xlexport cannot have written the graph, or ONNX Runtime cannot load it.
-        ProviderError: the device's execution provider is missing, does not start, or with `strict` lacks a kernel; or
-            ONNX Runtime cannot use `kernels`.
+        ProviderError: the device's execution provider is missing, does not start, computes nothing, or with `strict`
+            lacks a kernel; or ONNX Runtime cannot use `kernels`.
     """
     ort = import_onnxruntime()
     options = session_options(threads)
-    if device.kind == "cpu":
+    if device.on_host:
         options.add_session_config_entry("optimization.disable_specified_optimizers", SLOWER_FUSION)
-        if kernels is not None:
+        if kernels is not None and device.entry.kernels:
             _register(options, kernels)
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = profile
-    providers: list[Any] = [device.provider]
-    if device.kind == "cuda":
-        _require_cuda(ort, device)
-        # TF32 would round every product to 10 bits. The CPU serves the few nodes that compute shapes.
-        settings = {"device_id": str(device.index), "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
-        if captures:
-            settings["enable_cuda_graph"] = "1"
-        providers = [(device.provider, settings), "CPUExecutionProvider"]
+    _require_provider(ort, device)
+    settings = device.provider_options(threads, capture=captures)
+    providers: list[Any] = [(device.provider, settings) if settings else device.provider]
+    if device.provider != CPU_PROVIDER:
+        providers.append(CPU_PROVIDER)  # for the few nodes that compute sizes
     content = read_graph(path, data_files)
     options.add_session_config_entry(WEIGHTS_FOLDER, os.fsencode(path.parent))  # the name may be any bytes
     options.add_session_config_entry("session.load_model_format", "ONNX")  # never ONNX Runtime's own format
@@ -215,18 +223,19 @@ def open_session(
         session = ort.InferenceSession(content, sess_options=options, providers=providers, enable_fallback=0)
     except onnxruntime_errors() as error:
         reason = first_line(error)
-        if device.kind == "cuda" and "CUDA" in reason.upper():
-            raise _cuda_failed(device, reason) from error
+        if device.provider.removesuffix("ExecutionProvider").upper() in str(error).upper():
+            raise _not_started(device, reason) from error
         raise BundleGraphError(
             f"{path}: ONNX Runtime {ort.__version__} cannot load it ({reason}).",
             hint="Copy the bundle again, convert the checkpoint again, or upgrade ONNX Runtime.",
         ) from error
     session.disable_fallback()
     if session.get_providers()[0] != device.provider:
-        raise _cuda_failed(device, f"the session runs on {session.get_providers()[0]}")
-    if strict or captures:
-        allowed = frozenset() if captures else SIZE_OPERATORS
-        require_placement(placed_nodes(session), device.provider, f"device {device}: {path}", allowed)
+        raise _not_started(device, f"the session runs on {session.get_providers()[0]}")
+    if device.provider != CPU_PROVIDER:
+        check = require_placement if strict or captures else check_placement
+        allowed = frozenset() if captures else device.entry.on_cpu
+        check(placed_nodes(session), device.provider, f"device {device}: {path}", allowed)
     return session
 
 
@@ -240,24 +249,28 @@ def _register(options: Any, kernels: Kernels) -> None:
         ) from error
 
 
-def _require_cuda(ort: ModuleType, device: Device) -> None:
-    """Check that this build of ONNX Runtime knows CUDA, and load the libraries that pip installed for it."""
-    available = ort.get_available_providers()
+def _require_provider(ort: ModuleType, device: Device) -> None:
+    """Check that this ONNX Runtime has the device's provider, and load the libraries that pip installed for it."""
+    available, package = ort.get_available_providers(), device.entry.package
     if device.provider not in available:
+        install = f"Install the wheel that has it: {_reinstall(package)}" if package else "Use one that it has"
         raise ProviderError(
             f"device {device}: onnxruntime {ort.__version__} has no {device.provider} (it has {', '.join(available)}).",
-            hint=(
-                "Install the CUDA build: pip uninstall -y onnxruntime && pip install onnxruntime-gpu; or use device "
-                "cpu."
-            ),
+            hint=f"{install}; or use device cpu.",
         )
-    with contextlib.redirect_stdout(sys.stderr):  # the library prints its report, and stdout is for data
-        ort.preload_dlls()
+    if device.entry.preloads:
+        with contextlib.redirect_stdout(sys.stderr):  # the library prints its report, and stdout is for data
+            ort.preload_dlls()
 
 
-def _cuda_failed(device: Device, reason: str) -> ProviderError:
+def _reinstall(package: str | None = None) -> str:
+    """Return the command that leaves one distribution of ONNX Runtime; None: the caller chooses which."""
+    names = " ".join(sorted({*installed_wheels(), MODULE}))
+    return f"pip uninstall -y {names} && pip install {package or f'{MODULE} (or {FOR_OTHERS})'}"
+
+
+def _not_started(device: Device, reason: str) -> ProviderError:
     return ProviderError(
         f"device {device}: its execution provider did not start ({reason}).",
-        hint="Check that nvidia-smi lists the device; missing CUDA libraries come with: "
-        "pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu.",
+        hint=f"{device.entry.check}; or use device cpu.",
     )

@@ -27,6 +27,7 @@ from .providers import device_value, import_onnxruntime, onnxruntime_errors, ope
 
 __all__ = ["Deadline", "GraphSession", "Session", "SessionFactory", "check_outputs", "running"]
 
+HOST = Device("cpu")
 LONGEST_PAUSE = 1.0  # seconds between two checks of a deadline
 IDLE_LOOKS = 8  # checks without a step before the thread ends; the next step starts another
 SMALLEST_ID = {"rank": 1, "top_ids": 0}  # of outputs that count tokens; a tokenizer has none for larger ids
@@ -111,13 +112,14 @@ class Deadline:
 
 
 @contextlib.contextmanager
-def running(file: Path, deadline: Deadline | None = None, options: Any = None) -> Iterator[None]:
+def running(file: Path, deadline: Deadline | None = None, options: Any = None, device: Device = HOST) -> Iterator[None]:
     """Translate ONNX Runtime errors raised during a step, and end one that takes too long.
 
     Args:
         file: the graph.
         deadline: the time limit of the run; None: no limit.
         options: the `onnxruntime.RunOptions` of the run, which a deadline needs.
+        device: the device of the run, for the message.
 
     Raises:
         StepTimeoutError: the deadline ended the run.
@@ -138,8 +140,8 @@ def running(file: Path, deadline: Deadline | None = None, options: Any = None) -
         if "allocat" in reason:
             raise MemoryError(reason) from error
         raise BundleGraphError(
-            f"{file}: ONNX Runtime cannot run it ({reason}).",
-            hint="Copy the bundle again, or convert the checkpoint again.",
+            f"{file}: ONNX Runtime cannot run it on {device} ({reason}).",
+            hint="Copy the bundle again, convert the checkpoint again, or use device cpu.",
         ) from error
     finally:
         if deadline is not None:
@@ -216,7 +218,7 @@ class GraphSession:
     def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Run as a pure function, and return the outputs by name, memories included."""
         options = self._run_options()
-        with running(self._file, self._deadline, options):
+        with running(self._file, self._deadline, options, self.device):
             return dict(zip(self._outputs, self._session.run(self._outputs, dict(feeds), options), strict=True))
 
     def constant(self, array: npt.NDArray[Any]) -> Any:
@@ -233,13 +235,12 @@ class GraphSession:
         Returns:
             The graph's other outputs, by name, on the CPU.
         """
-        host = Device("cpu", 0)
         options = self._run_options()
-        with running(self._file, self._deadline, options):
+        with running(self._file, self._deadline, options, self.device):
             binding = self._session.io_binding()
             bound = []  # a bound value must outlive the run
             for name, array in feeds.items():
-                value = device_value(array, host)
+                value = device_value(array, HOST)
                 bound.append(value)
                 binding.bind_ortvalue_input(name, value)
             for name, value in memory.constants.items():
@@ -249,7 +250,7 @@ class GraphSession:
                 binding.bind_ortvalue_input(entry.input, memory.values[entry.input])
                 binding.bind_ortvalue_output(entry.output, memory.target(entry))
             for name in self._results:
-                binding.bind_output(name, host.kind, host.index)
+                binding.bind_output(name, HOST.entry.memory)
             binding.synchronize_inputs()
             self._session.run_with_iobinding(binding, options)
             binding.synchronize_outputs()

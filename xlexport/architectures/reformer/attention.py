@@ -212,7 +212,8 @@ def attend_by_paper(key: Tensor, value: Tensor, length: Tensor, buckets: Tensor,
     first = buckets * T  # below the places of all rows of the bucket
     place = first + steps
     ordered = F.pad(place.gather(3, order), (1, 0), value=-1)  # the row at rank k is at k + 1
-    begin = ((torch.div(steps, W, rounding_mode="floor") - 1) * W).clamp(min=0)  # of the chunk before, by rank
+    before = (torch.div(steps, W, rounding_mode="floor") - 1) * W
+    begin = before.maximum(torch.full((), 0))  # of the chunk before, by rank; not a clamp, as in `local_mask`
     # By place of the query: the row with which its two chunks begin, and the row before that.
     lowest = ordered.index_select(3, begin + 1).gather(3, rank)
     missed = ordered.index_select(3, begin).gather(3, rank)
