@@ -62,6 +62,7 @@ class ConversionOptions:
         dtype: precision of the bundle, `float32` or one of `quantize.graphs.PRECISIONS`. `max_delta_bits`, `keep_float`
             and `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
         to: format of the graphs: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
+        licence, data, intended_use: what the author states about the model, for the provenance and README.
     """
 
     tokenizer: str | None = None
@@ -76,6 +77,9 @@ class ConversionOptions:
     keep_float: tuple[str, ...] = ()
     memory_dtype: str = "float32"
     to: Format = "onnx"
+    licence: str | None = None
+    data: str | None = None
+    intended_use: str | None = None
 
     @classmethod
     def of(cls, **values: Any) -> ConversionOptions:
@@ -157,7 +161,7 @@ def convert(
             evaluation=evaluation,
             memory=step.memory,
             graphs=graphs,
-            provenance=_provenance(source, text.name),
+            provenance=_provenance(source, text.name, options),
             files=digests(folder),
             requires=requirements(folder, graphs.values()),
             encoder=architecture(source.architecture).encoder(source.config),
@@ -273,10 +277,11 @@ def _write_first_rows(step: Step, folder: Path) -> None:
             save_file(arrays, folder / FIRST_MEMORY_FILE)
 
 
-def _provenance(source: SourceCheckpoint, verified_on: str) -> dict[str, Any]:
+def _provenance(source: SourceCheckpoint, verified_on: str, options: ConversionOptions) -> dict[str, Any]:
     """Return what a bundle says of its origin."""
+    stated = {name: getattr(options, name) for name in ("licence", "data", "intended_use")}
     return {
-        **dict.fromkeys(("licence", "data", "intended_use")),
+        **{name: " ".join((text or "").split()) or None for name, text in stated.items()},
         "format": source.format,
         "options": dict(source.options),
         "sources": {path.name: digest.sha256 for path, digest in source.files.items()},
