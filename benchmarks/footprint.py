@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -27,17 +27,26 @@ from importlib import metadata
 from pathlib import Path
 
 import click
+import numpy as np
 from packaging.requirements import Requirement
 
 import xlruntime
+from benchmarks.javascript import Child
 from xlexport.errors import MissingDependencyError
-from xlexport.web.javascript import find_packages
+from xlexport.web.javascript import Package, find_packages
 
 __all__ = ["main"]
 
 JAVASCRIPT = Path(__file__).parents[1] / "runtime/js"
 TEXT = ("The old man walked down to the river. " * 4)[:129]  # 128 scored tokens: one segment of the sample
 PYTHON = "import sys, xlruntime; print(next(xlruntime.load(sys.argv[1], threads=1).score([sys.argv[2]])).bits)"
+# Linux counts the memory of the process that forks as the new one's, so a small process starts each runtime.
+LAUNCHER = """
+import resource, subprocess, sys, time
+started = time.perf_counter()
+printed = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, text=True, check=True).stdout
+print(time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, printed)
+"""
 NODE = """
 const [module, bundle, text] = process.argv.slice(1);
 const { load } = await import(module);
@@ -48,20 +57,16 @@ Figures = tuple[float, ...]  # MB of the runtime, MB with dependencies, seconds,
 
 def whole_process(command: list[str], rounds: int) -> Figures:
     """Run a command that prints bits; return the medians of seconds and peak MB, and the bits."""
-    own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     runs = []
     for _ in range(rounds + 1):
-        started = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        printed = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            raise click.ClickException(f"{command[0]} ended with status {process.returncode}; its output is above.")
-        # Linux also counts the peak of the process that forked, so that one must be smaller.
-        assert usage.ru_maxrss > own_peak, "this process is larger than the one that it measures"
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", LAUNCHER, *command], stdout=subprocess.PIPE, text=True, check=False
+        )
+        if done.returncode:
+            raise click.ClickException(f"{command[0]} failed; its output is above.")
+        seconds, kilobytes, printed = done.stdout.split(maxsplit=2)
         bits = float(printed.partition("bits ")[2].partition(",")[0] or printed)
-        runs.append((time.perf_counter() - started, usage.ru_maxrss * 1024 / 1e6, bits))
+        runs.append((float(seconds), int(kilobytes) * 1024 / 1e6, bits))
     return tuple(map(statistics.median, zip(*runs[1:], strict=True)))
 
 
@@ -75,6 +80,13 @@ def installed(name: str) -> set[Path]:
     files = {Path(str(file.locate())) for file in metadata.distribution(name).files or []}
     needed = [Requirement(line) for line in metadata.requires(name) or []]
     return files.union(*(installed(one.name) for one in needed if not one.marker or one.marker.evaluate({"extra": ""})))
+
+
+def javascript(*names: str) -> list[Package]:
+    """Return npm packages, if Node is there to run them."""
+    if shutil.which("node") is None:
+        raise MissingDependencyError("Node is missing.", hint="Install Node 20 or newer.")
+    return find_packages(names, JAVASCRIPT)
 
 
 # All take the same arguments.
@@ -93,7 +105,10 @@ def c(bundle: Path, rounds: int, program: Path) -> Figures:
     if not program.is_file():
         raise MissingDependencyError(f"{program} is missing.", hint="Build runtime/c with CMake, and give --xlscore.")
     (library,) = (file for file in installed("onnxruntime") if file.name.startswith("libonnxruntime.so."))
-    ours = size([(program.parent / "libxlruntime.so").resolve()])
+    places = [
+        folder / "libxlruntime.so" for folder in (program.parent, program.parent.parent / "lib")
+    ]  # build, archive
+    ours = size({place.resolve() for place in places})
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as text:
         text.write(TEXT)
         text.flush()
@@ -104,7 +119,7 @@ def c(bundle: Path, rounds: int, program: Path) -> Figures:
 
 def node(bundle: Path, rounds: int, program: Path) -> Figures:
     """Return the footprint of the npm package in Node."""
-    find_packages(("xlruntime",), JAVASCRIPT)
+    javascript("xlruntime")
     machine, package = {"x86_64": "x64", "aarch64": "arm64"}, JAVASCRIPT / "node_modules/onnxruntime-node"
     binaries = [*package.glob(f"bin/*/linux/{machine[platform.machine()]}/*"), *package.glob("dist/*.js")]
     ours, module = size((JAVASCRIPT / "dist").rglob("*.js")), (JAVASCRIPT / "dist/node.js").as_uri()
@@ -114,11 +129,7 @@ def node(bundle: Path, rounds: int, program: Path) -> Figures:
 
 def browser(bundle: Path, rounds: int, program: Path) -> Figures:
     """Return the footprint of the npm package in a page of headless Chromium, on WebAssembly."""
-    packages = find_packages(("xlruntime", "onnxruntime-web"), JAVASCRIPT)
-    import numpy as np
-
-    from benchmarks.javascript import Child  # imports large libraries, so the other runtimes are measured before
-
+    packages = javascript("xlruntime", "onnxruntime-web")
     ids, runs = np.frombuffer(TEXT.encode(), np.uint8).astype(np.int64), []
     for _ in range(rounds + 1):
         child = Child("wasm", bundle, 1, {})

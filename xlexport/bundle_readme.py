@@ -62,13 +62,13 @@ def model_card(bundle: Bundle) -> str:
 
 
 def _fixed(bundle: Bundle) -> str:
-    """Return the sentence about graphs whose axes have fixed sizes, or nothing."""
-    fixed = [
-        f"`{purpose}` ({', '.join(f'{axis} {size}' for axis, size in graph.fixed.items())})"
-        for purpose, graph in bundle.graphs.items()
+    """Return the sentence about the sizes that graphs fix, or nothing."""
+    fixed = {
+        ", ".join(f"{axis} {size}" for axis, size in graph.fixed.items()): None
+        for graph in bundle.graphs.values()
         if graph.fixed
-    ]
-    return f" Graphs of fixed sizes: {', '.join(fixed)}." if fixed else ""
+    }
+    return f" Graphs have fixed sizes: {'; '.join(fixed)}." if fixed else ""
 
 
 def how_to_run(bundle: Bundle) -> str:

@@ -27,7 +27,7 @@ from tests.web_site.javascript import needs_node, prepared
 from xlexport import __version__
 from xlexport.architectures import Architecture, Step, architecture
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
-from xlexport.bundle_readme import CARD, how_to_run
+from xlexport.bundle_readme import CARD, bundle_readme, how_to_run
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError
@@ -100,6 +100,14 @@ def test_program_in_the_readme_runs(
     monkeypatch.chdir(folder)
     exec(program, {})
     assert float(capsys.readouterr().out) > 0
+
+
+def test_readme_shows_fixed_sizes(bytes_bundle: Converted) -> None:
+    bundle = read_bundle(bytes_bundle.folder)
+    assert "fixed" not in bundle_readme(bundle, bytes_bundle.report)
+    score = dataclasses.replace(bundle.graphs["score"], fixed={"batch": 1, "segment": 8})
+    fixed = dataclasses.replace(bundle, graphs={**bundle.graphs, "score": score, "again": score})
+    assert "float32. Graphs have fixed sizes: batch 1, segment 8.\n" in bundle_readme(fixed, bytes_bundle.report)
 
 
 def test_program_in_the_readme_translates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
