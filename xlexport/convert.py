@@ -28,6 +28,7 @@ from xlexport.callbacks import Progress, no_progress
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
+from xlexport.fixed_shapes import FixedShapes
 from xlexport.quantize.gate import check_texts, gate_text, require_default_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
 from xlexport.tokenizer_choice import choose_tokenizer
@@ -58,10 +59,11 @@ class ConversionOptions:
         verify_segments: number of segments to verify; None: enough to fill the memory and wrap around it.
         restart: whether to reset position and memory when a document exceeds the positions, instead of failing.
         settings: evaluation settings of the model and choices of its architecture, by name: `segment_len`, `mem_len`,
-            `clamp_len`, `same_length` and `cuda_graphs` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
+            `clamp_len` and `same_length` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
         dtype: precision of the bundle, `float32` or one of `quantize.graphs.PRECISIONS`. `max_delta_bits`, `keep_float`
             and `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
         to: format of the graphs: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
+        fixed: shapes that all graphs fix; None: batch, segment and memory are free.
         licence, data, intended_use: what the author states about the model, for the provenance and README.
     """
 
@@ -77,6 +79,7 @@ class ConversionOptions:
     keep_float: tuple[str, ...] = ()
     memory_dtype: str = "float32"
     to: Format = "onnx"
+    fixed: FixedShapes | None = None
     licence: str | None = None
     data: str | None = None
     intended_use: str | None = None
@@ -122,7 +125,7 @@ def convert(
         QuantizationError: another precision would cost too many bits, or the text to measure them is missing.
         OSError: a file cannot be read or written.
     """
-    options = options or ConversionOptions()
+    options = _with_fixed_settings(options or ConversionOptions())
     check_output(output, force)
     _check_format(source, options)
     if options.quantization is not None:
@@ -148,10 +151,12 @@ def convert(
         if quantization is not None and not texts:
             require_default_text(tokenizer.spec, reader)
         tell("exporting the step graphs")
-        step = architecture(source.architecture).build_step(source.build_model(), options.settings)
-        graphs = _export(step, folder, options.to)
-        _write_first_rows(step, folder)
-        step.discard()  # torch's exporter keeps references to it, so deleting it would free nothing
+        steps = _steps(source, evaluation, options.fixed)
+        graphs = _export(steps, folder, options.to)
+        memory = steps[0].memory
+        _write_first_rows(steps[0], folder)
+        for step in steps:
+            step.discard()  # torch's exporter keeps references to it, so deleting it would free nothing
         bundle = Bundle(
             architecture=source.architecture,
             config=dict(source.config),
@@ -159,7 +164,7 @@ def convert(
             tokenizer=tokenizer.spec,
             precision="float32",
             evaluation=evaluation,
-            memory=step.memory,
+            memory=memory,
             graphs=graphs,
             provenance=_provenance(source, text.name, options),
             files=digests(folder),
@@ -175,7 +180,8 @@ def convert(
         tell(f"verifying up to {segments} {walk} against the eager model")
         report = verify(exported, source.build_model, text.ids, segments=segments, progress=progress)
         report.require_passed()
-        for length in architecture(source.architecture).further_lengths:
+        # Graphs of fixed shapes are for one length; they read others one token after the other.
+        for length in () if options.fixed else architecture(source.architecture).further_lengths:
             other = exported.evaluation(segment_len=length)
             segments = 2 + FURTHER_TOKENS // length
             verify(exported, source.build_model, text.ids, segments=segments, evaluation=other).require_passed()
@@ -207,7 +213,7 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
             hint="Write segment, or leave --to out.",
         )
     problems = {
-        "--set cuda_graphs=true": options.settings.get("cuda_graphs"),
+        "--fixed": options.fixed,
         "--dtype and its options": options.quantization,
     }
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):
@@ -216,7 +222,33 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
         )
 
 
-def _export(step: Step, folder: Path, to: Format) -> dict[str, Graph]:
+def _with_fixed_settings(options: ConversionOptions) -> ConversionOptions:
+    """Return options whose settings are also those that `fixed` names.
+
+    Raises:
+        OptionError: both give a setting, and differ.
+    """
+    if options.fixed is None:
+        return options
+    settings = {"segment_len": options.fixed.segment, **options.fixed.settings}
+    for name, value in settings.items():
+        if options.settings.get(name) not in (None, value):
+            raise OptionError(
+                f"{spellings([name])} is {options.settings[name]}, but --fixed says {value}.", hint="Give one of them."
+            )
+    return replace(options, settings={**options.settings, **settings})
+
+
+def _steps(source: SourceCheckpoint, evaluation: EvaluationRules, fixed: FixedShapes | None) -> list[Step]:
+    """Return the step of the model, or one for each length that its graphs fix."""
+    adapter, model = architecture(source.architecture), source.build_model()
+    if fixed is None:
+        return [adapter.build_step(model)]
+    return [adapter.build_fixed_step(model, sizes) for sizes in fixed.sizes(evaluation)]
+
+
+def _export(steps: list[Step], folder: Path, to: Format) -> dict[str, Graph]:
+    step = steps[0]
     if to == "torchscript":
         from xlexport.export.torchscript import export_torchscript
 
@@ -225,7 +257,7 @@ def _export(step: Step, folder: Path, to: Format) -> dict[str, Graph]:
         from xlexport.export.exported_program import export_programs
 
         return export_programs(step, folder)
-    return export_onnx(step, folder)
+    return export_onnx(step, folder, steps[1:])
 
 
 def _chosen(source: SourceCheckpoint, options: ConversionOptions) -> SourceCheckpoint:
@@ -254,7 +286,8 @@ def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> Evaluat
     rules = adapter.evaluation(source.config)
     converted = {option.name for option in adapter.conversion_options}  # the configuration holds these already
     chosen = {name: options.settings.get(name) for name in rules.settings if name not in converted}
-    return rules.adopt(rules.choose(options.settings.get("segment_len"), options.restart, **chosen))
+    rules = rules.adopt(rules.choose(options.settings.get("segment_len"), options.restart, **chosen))
+    return rules if options.fixed is None else options.fixed.rules(rules)
 
 
 def _notes(source: SourceCheckpoint, options: ConversionOptions) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class _TransformerXL(ModelDescription):
             ]
         return [
             ("segment, memory, clamp", f"{settings.segment_len}, {settings.most_rows}, {settings['clamp_len']}"),
-            ("same_length", str(settings["same_length"]).lower()),
+            ("same_length", str(not settings.segmentation_matters).lower()),
             ("first memory", settings.fresh_memory),
             _stream_memory(bundle),
         ]

@@ -91,7 +91,7 @@ def test_manifest_describes_the_file(purpose: str, bytes_bundle: Converted) -> N
     carried = [entry.output for entry in bundle.memory if entry.input in described.inputs]
     assert carried == ([] if purpose == "positions" else [f"new_{name}" for name in RINGS])
     assert {*described.outputs, *carried} == {value.name for value in model.graph.output}
-    assert (described.file, described.variant_of, described.static) == (f"{purpose}.onnx", None, False)
+    assert (described.file, described.variant_of, described.fixed) == (f"{purpose}.onnx", None, {})
 
 
 def test_one_weights_file_serves_all_graphs(bytes_bundle: Converted) -> None:

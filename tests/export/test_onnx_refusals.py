@@ -80,7 +80,7 @@ def draw_at_random(model: ir.Model) -> None:
 def test_saved_file_that_does_not_match_its_spec_is_refused(
     change: Callable[[ir.Model], None], what: str, saved_score: Path, bytes_bundle: Converted
 ) -> None:
-    step = architecture("transformer_xl").build_step(bytes_bundle.model, {})
+    step = architecture("transformer_xl").build_step(bytes_bundle.model)
     taken = {value.name for value in ir.load(saved_score).graph.inputs}
     declared = [tensor for tensor in step.inputs if tensor.name in taken], step.purposes["score"]
     _check_saved(saved_score, *declared)

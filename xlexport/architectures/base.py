@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.step import Step
+from xlexport.architectures.step import FixedSizes, Step
+from xlexport.errors import ExportError
 from xltraining.config_fields import Option
 
 if TYPE_CHECKING:
@@ -63,12 +64,18 @@ class Architecture(ABC):
         """Return the default rules of evaluation, which the user may change."""
 
     @abstractmethod
-    def build_step(self, model: Any, choices: Mapping[str, Any]) -> Step:
-        """Return the step module of a trained model, with at least the purposes `score`, `generate` and `detail`.
+    def build_step(self, model: Any) -> Step:
+        """Return the step module of a trained model, with at least the purposes `score`, `generate` and `detail`."""
 
-        Args:
-            choices: the chosen conversion options, by name; None means not chosen.
+    def build_fixed_step(self, model: Any, fixed: FixedSizes) -> Step:
+        """Return the step module of a trained model whose axes are all fixed, and whose memories are no rings.
+
+        No shape in its graphs depends on values of inputs, and none has a loop over data.
+
+        Raises:
+            ExportError: the model cannot be computed so.
         """
+        raise ExportError(f"--fixed is not possible for a {self.title}.", hint="Leave --fixed out.")
 
     def available(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> Collection[str]:
         """Return the names of the options that this model has; `convert` rejects all others.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 __all__ = [
+    "FixedSizes",
     "Form",
     "Step",
     "StepTensor",
@@ -45,13 +46,36 @@ class Form:
         prefix: the beginning of their names inside the step, which returns the outputs of all purposes.
         max_segment: the most tokens of a step for which this form is made; None: any number.
         variant_of: the purpose with the same outputs; None: there is none.
-        static: whether shapes within the graph do not depend on values of inputs, as CUDA graphs need.
     """
 
     prefix: str
     max_segment: int | None = None
     variant_of: str | None = None
-    static: bool = False
+
+
+@dataclass(frozen=True)
+class FixedSizes:
+    """The sizes of a step all of whose axes are fixed, as accelerators for phones and CUDA graphs need.
+
+    Attributes:
+        batch, segment: rows, and tokens in this step.
+        longest: tokens in the longest step of the same bundle, on whose memories both run.
+        rows: rows of memory that a window keeps.
+    """
+
+    batch: int
+    segment: int
+    longest: int
+    rows: int
+
+    @property
+    def axes(self) -> Mapping[str, int]:
+        """The sizes of the free axes of inputs and outputs, by name."""
+        return {"batch": self.batch, "segment": self.segment}
+
+    def shape(self, shape: tuple[bundle.Axis, ...]) -> tuple[bundle.Axis, ...]:
+        """Return a shape with numbers instead of the names of axes."""
+        return tuple(self.axes.get(str(axis), axis) for axis in shape)
 
 
 class Step(Protocol):
@@ -72,6 +96,10 @@ class Step(Protocol):
     @property
     def forms(self) -> Mapping[str, Form]:
         """The purposes that `forward` computes in another form than the rest."""
+
+    @property
+    def fixed(self) -> FixedSizes | None:
+        """The sizes of all axes; None if they are free."""
 
     @property
     def traceable(self) -> bool:
@@ -138,7 +166,7 @@ def describe_graph(
         },
         variant_of=form.variant_of,
         max_segment=form.max_segment,
-        static=form.static,
+        fixed={} if step.fixed is None else step.fixed.axes,
     )
 
 

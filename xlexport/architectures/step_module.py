@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from xlexport.architectures.step import Form, StepTensor
+from xlexport.architectures.step import FixedSizes, Form, StepTensor
 from xlruntime.bundle import Feed
 
-__all__ = ["TARGETS", "TOKENS", "TOP_K", "StepModule", "describe", "describe_softmax", "purposes_of"]
+__all__ = ["TARGETS", "TOKENS", "TOP_K", "StepModule", "describe", "describe_softmax", "log_prob_last", "purposes_of"]
 
 TOP_K = 10  # candidates that the detail graph lists for every position
 TARGETS = StepTensor("targets", "int64", ("batch", "segment"), Feed("targets"))  # the token after each of `tokens`
@@ -22,8 +22,10 @@ TOKENS = StepTensor("tokens", "int64", ("batch", "segment"), Feed("tokens"))
 class StepModule(nn.Module):
     """One module that computes the outputs of all graphs of a bundle; the exporter cuts it by purpose.
 
-    By default it computes every purpose in one form, and a document starts with no memory.
+    By default its axes are free, it computes every purpose in one form, and a document starts with no memory.
     """
+
+    fixed: FixedSizes | None = None
 
     @property
     def forms(self) -> Mapping[str, Form]:
@@ -64,6 +66,17 @@ def purposes_of(n_token: int, carried: tuple[StepTensor, ...]) -> dict[str, tupl
     }
 
 
+def log_prob_last(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the log-probability (B, S) of each target in nats, from logits (B, S, n_token).
+
+    Log-softmax and gathering are the last nodes, unless there are several rows: accelerators of phones lack both, and
+    would return to the device behind them.
+    """
+    B, S, n_token = logits.shape
+    log_probs = logits.view(B * S, n_token).t().log_softmax(dim=0)  # (n_token, B*S)
+    return log_probs.gather(0, targets) if B == 1 else log_probs.gather(0, targets.view(1, B * S)).view(B, S)
+
+
 def describe_softmax(log_probs: Tensor, targets: Tensor, n_token: int) -> dict[str, Tensor]:
     """Return `describe` of a plain softmax, from the log-probabilities (B, S, n_token) of all tokens.
 
@@ -84,8 +97,8 @@ def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], 
         targets: (B, S).
 
     Returns:
-        `rank` (B, S) of each target (1 is the most probable token), `entropy` (B, S) in nats, `top_ids` and
-        `top_log_probs` (B, S, k), best first.
+        `log_prob` (B, S) of each target in nats, its `rank` (1 is the most probable token), `entropy` (B, S) in nats,
+        `top_ids` and `top_log_probs` (B, S, k), best first.
     """
     B, S = targets.shape
     n_token = clusters[-1][0][1]
@@ -111,6 +124,7 @@ def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], 
         top_log_probs, order = torch.topk(torch.cat(values, dim=1), min(TOP_K, n_token), dim=1)
         top_ids = torch.cat(ids, dim=1).gather(1, order)
     return {
+        "log_prob": own.view(B, S),
         "rank": 1 + torch.stack(better).sum(dim=0).long().view(B, S),
         "entropy": torch.stack(entropies).sum(dim=0).view(B, S),
         "top_ids": top_ids.view(B, S, -1),

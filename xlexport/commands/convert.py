@@ -90,6 +90,14 @@ __all__ = ["convert", "length_rows"]
     ),
     click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify."),
 )
+@headed(
+    "Shapes",
+    click.option(
+        "--fixed",
+        metavar="batch=1,segment=N,…",
+        help="Fix all shapes, as CUDA graphs and accelerators of phones need; also mem_len=N.",
+    ),
+)
 @headed("Device", threads_option)
 @headed("Checkpoint", checkpoint_options, trust_option)
 @headed("Model settings", conversion_settings)
@@ -106,6 +114,7 @@ def convert(
     trust: bool,
     force: bool,
     as_json: bool,
+    fixed: str | None,
     **options: Any,
 ) -> None:
     """Convert CHECKPOINT to a bundle and verify it against the trained model. If they differ, nothing is written.
@@ -120,15 +129,17 @@ def convert(
     from xlexport.bundles import check_output
     from xlexport.convert import ConversionOptions
     from xlexport.convert import convert as write_bundle
+    from xlexport.fixed_shapes import FixedShapes
     from xlexport.model_names import bundle_path, load_source
     from xlexport.verification.parity import trained_model
     from xlruntime.bundle_files import read_bundle
 
     output = output or bundle_path(checkpoint)
     check_output(output, force)
+    shapes = None if fixed is None else FixedShapes.parse(fixed)
     with progress_bar(f"reading {checkpoint}") as progress:
         source = load_source(checkpoint, trust=trust, **reading)
-        conversion = ConversionOptions.of(**options)
+        conversion = ConversionOptions.of(**options, fixed=shapes)
         report = write_bundle(source, output, conversion, force=force, tell=progress.tell, progress=progress)
     bundle = read_bundle(output, check_files=False)
     quantized, text = bundle.provenance.get("quantization"), bundle.provenance["verified_on"]

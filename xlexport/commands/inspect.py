@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -33,6 +34,7 @@ __all__ = [
     "checkpoint_object",
     "checkpoint_rows",
     "inspect",
+    "operator_lines",
     "placement_of",
     "placement_rows",
 ]
@@ -71,6 +73,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         ("tokenizer", _tokenizer(bundle, folder)),
         *_config_rows(bundle.config),
         *model_description(bundle.architecture).bundle(bundle, folder),
+        *([("fixed shapes", _fixed(bundle))] if bundle.fixed else []),
         ("graphs", f"{', '.join(bundle.graphs)} ({', '.join(sorted({g.format for g in bundle.graphs.values()}))})"),
         ("converted from", origin(bundle)),
         *(("note", note) for note in bundle.provenance.get("notes", [])),
@@ -86,6 +89,11 @@ def _detailed_rows(bundle: Bundle) -> list[tuple[str, str]]:
         rows.append((f"graph {purpose}", ", ".join(outputs[:5]) + (", …" if len(outputs) > 5 else "")))
     rows += [(name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for name, digest in bundle.files.items()]
     return rows
+
+
+def _fixed(bundle: Bundle) -> str:
+    segments = sorted({graph.fixed["segment"] for graph in bundle.graphs.values() if graph.fixed}, reverse=True)
+    return f"batch {bundle.fixed['batch']}, steps of {' or '.join(map(str, segments))} tokens"
 
 
 def _parameters(bundle: Bundle) -> str:
@@ -142,6 +150,16 @@ def placement_rows(placement: Placement, kernels: Mapping[str, str]) -> list[tup
             rows.append((f"nodes of {purpose}", f"{sum(operators.values()):,} on {provider}{listed and ': ' + listed}"))
         rows.append((f"kernels of {purpose}", kernels[purpose]))
     return rows
+
+
+def operator_lines(model: Model | Translator) -> list[str]:
+    """Return a line for each domain: its name, its version, and the operators that the graphs need."""
+    operators = defaultdict[str, set[str]](set)
+    for graph in model.bundle.graphs:
+        for domain, names in model.operators(graph).items():
+            operators[domain] |= names
+    versions = {"ai.onnx": model.bundle.requires.opset}
+    return [f"{domain};{versions.get(domain, 1)};{','.join(sorted(names))}" for domain, names in operators.items()]
 
 
 def _tokenizer(bundle: Bundle, folder: Path) -> str:
@@ -271,6 +289,11 @@ def _shape(shape: tuple[int | str, ...]) -> str:
         help="Print the manifest of a bundle, or the description of a checkpoint, as one JSON object.",
     ),
     click.option("--verbose", is_flag=True, help="Also show a bundle's digests, versions and graph outputs."),
+    click.option(
+        "--operators",
+        is_flag=True,
+        help="Print only a bundle's operators, as --include_ops_by_config of a reduced ONNX Runtime reads them.",
+    ),
 )
 @headed(
     "Device",
@@ -282,6 +305,7 @@ def inspect(
     path: str,
     as_json: bool,
     verbose: bool,
+    operators: bool,
     device: str | None,
     ops: str,
     reading: dict[str, Any],
@@ -294,6 +318,10 @@ def inspect(
     if ops != "auto" and device is None:
         raise click.UsageError("--set ops is for bundles that run. Add --device.")
 
+    if operators:
+        for line in operator_lines(open_any_bundle(Path(path), ops="none")):
+            click.echo(line)
+        return
     if is_bundle(folder := Path(path)):
         manifest = read_bundle(folder)
         content, rows = bundle_object(manifest, folder), bundle_rows(manifest, folder, verbose)

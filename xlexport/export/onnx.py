@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from xlexport.architectures.step import Step, StepTensor, describe_graph, outputs_of, traced_outputs
+from xlexport.architectures.step import FixedSizes, Step, StepTensor, describe_graph, outputs_of, traced_outputs
 from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import ExportError
 from xlexport.export.tracing import free_axes, tracing
 from xlexport.ops import DOMAIN, VERSION, add_functions, translations
-from xlruntime.bundle import Graph
+from xlruntime.bundle import OUTPUTS, Axis, Graph
 
 __all__ = ["OPSET", "export_onnx"]
 
@@ -26,8 +29,12 @@ HINT = "Install the version of torch in constraints.txt. If you have it, report 
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 
 
-def export_onnx(step: Step, folder: Path) -> dict[str, Graph]:
-    """Write `<purpose>.onnx` for every purpose of `step`, and the weights they share, into `folder`.
+def export_onnx(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> dict[str, Graph]:
+    """Write `<purpose>.onnx` for every purpose of `step`, and the weights that all share, into `folder`.
+
+    Args:
+        shorter: steps of the same model that fix fewer tokens. Their graphs, `<purpose>_<tokens>.onnx`, are variants of
+            those of `step`.
 
     Returns:
         The description of each graph, by purpose.
@@ -36,17 +43,45 @@ def export_onnx(step: Step, folder: Path) -> dict[str, Graph]:
         ExportError: torch cannot export the step, or a saved graph is not what the step declares.
         OSError: a file cannot be written.
     """
-    whole = _trace(step)
+    steps = step, *shorter
+    traced = [_trace(each) for each in steps]
     with writing(folder / WEIGHTS_FILE):
-        ir.external_data.unload_from_model(whole, folder, WEIGHTS_FILE, size_threshold_bytes=SMALL_TENSOR_BYTES)
+        _unload(traced, folder)
     graphs = {}
-    for purpose, outputs in step.purposes.items():
-        model, inputs = _cut(whole, purpose, step, outputs)
-        file = f"{purpose}.onnx"
-        ir.save(model, folder / file)
-        _check_saved(folder / file, inputs, outputs)
-        graphs[purpose] = describe_graph(step, purpose, file, "onnx", inputs)
+    for whole, each in zip(traced, steps, strict=True):
+        for purpose, outputs in each.purposes.items():
+            name = purpose
+            if each.fixed and each is not step:
+                if purpose not in OUTPUTS:  # such as `positions`, which steps of all lengths share
+                    continue
+                name = f"{purpose}_{each.fixed.segment}"
+            model, inputs = _cut(whole, purpose, each, outputs)
+            ir.save(model, folder / f"{name}.onnx")
+            _check_saved(folder / f"{name}.onnx", inputs, outputs, each.fixed)
+            graph = describe_graph(each, purpose, f"{name}.onnx", "onnx", inputs)
+            graphs[name] = graph if each is step else replace(graph, variant_of=purpose)
     return graphs
+
+
+def _unload(models: Sequence[ir.Model], folder: Path) -> None:
+    """Write the large tensors of all models to one file, equal ones once."""
+    values: dict[object, list[ir.Value]] = defaultdict(list)  # of equal tensors
+    tensors: dict[object, ir.TensorProtocol] = {}
+    for model in models:
+        for value in (value for graph in model.graphs() for value in graph.initializers.values()):
+            tensor = value.const_value
+            if tensor is not None and tensor.nbytes > SMALL_TENSOR_BYTES:
+                key: object = _content(tensor) if len(models) > 1 else value  # a single model stays as it was traced
+                tensors.setdefault(key, tensor)
+                values[key].append(value)
+    external = ir.external_data.convert_tensors_to_external([*tensors.values()], folder, WEIGHTS_FILE)
+    for equal, tensor in zip(values.values(), external, strict=True):
+        for value in equal:
+            value.const_value = tensor
+
+
+def _content(tensor: ir.TensorProtocol) -> tuple[object, ...]:
+    return tensor.dtype, tuple(tensor.shape), hashlib.sha256(tensor.tobytes()).digest()
 
 
 def _trace(step: Step) -> ir.Model:
@@ -55,7 +90,7 @@ def _trace(step: Step) -> ir.Model:
         program = torch.onnx.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),
-            dynamic_shapes=(free_axes(step),),
+            dynamic_shapes=None if step.fixed else (free_axes(step),),
             dynamo=True,
             opset_version=OPSET,
             custom_translation_table=translations(),
@@ -93,9 +128,10 @@ def _check_traced(model: ir.Model, step: Step) -> None:
     problems = []
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], declared, strict=True):
         axes = _axes(value)
+        shape = _shape(tensor, step.fixed)
         fixed = tuple(axis if isinstance(axis, int) else None for axis in axes)
-        if fixed != tuple(axis if isinstance(axis, int) else None for axis in tensor.shape):
-            problems.append(f"{tensor.name} {axes}, expected {tensor.shape}")
+        if fixed != tuple(axis if isinstance(axis, int) else None for axis in shape):
+            problems.append(f"{tensor.name} {axes}, expected {shape}")
     if problems:
         raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}.", hint="Report this.")
 
@@ -117,7 +153,7 @@ def _cut(
     specs = {tensor.name: tensor for tensor in step.inputs}
     inputs = tuple(specs[str(value.name)] for value in used)
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], [*inputs, *outputs], strict=True):
-        value.shape = ir.Shape(tensor.shape)
+        value.shape = ir.Shape(_shape(tensor, step.fixed))
     model.graph.name = purpose
     model.ir_version = IR_VERSION
     model.producer_name, model.producer_version = "xlexport", None
@@ -135,7 +171,9 @@ def _clear_notes(model: ir.Model) -> None:
             noted.doc_string = None
 
 
-def _check_saved(path: Path, inputs: Sequence[StepTensor], outputs: Sequence[StepTensor]) -> None:
+def _check_saved(
+    path: Path, inputs: Sequence[StepTensor], outputs: Sequence[StepTensor], fixed: FixedSizes | None = None
+) -> None:
     """Read the file back and compare it with the step's tensors: tracing may have fixed an axis."""
     saved = ir.load(path)
     problems = []
@@ -143,10 +181,10 @@ def _check_saved(path: Path, inputs: Sequence[StepTensor], outputs: Sequence[Ste
         problems.append(f"opset {saved.opset_imports.get('')}, IR {saved.ir_version}; expected {OPSET}, {IR_VERSION}")
     for values, tensors in ((saved.graph.inputs, inputs), (saved.graph.outputs, outputs)):
         for value, tensor in zip(values, tensors, strict=True):
-            axes = _axes(value)
+            axes, shape = _axes(value), _shape(tensor, fixed)
             dtype = value.dtype.numpy().name if value.dtype else None
-            if (value.name, axes, dtype) != (tensor.name, tensor.shape, tensor.dtype):
-                problems.append(f"{value.name} {dtype} {axes}, expected {tensor.name} {tensor.dtype} {tensor.shape}")
+            if (value.name, axes, dtype) != (tensor.name, shape, tensor.dtype):
+                problems.append(f"{value.name} {dtype} {axes}, expected {tensor.name} {tensor.dtype} {shape}")
     problems += _operator_problems(saved)
     if problems:
         raise ExportError(f"{path.name}: the saved graph does not match its spec: {'; '.join(problems)}.")
@@ -175,6 +213,11 @@ def _is_wide(attribute: ir.Attr) -> bool:
         return bool(attribute.as_tensor().dtype == ir.DataType.DOUBLE)
     casts = attribute.name == "to" and attribute.type == ir.AttributeType.INT
     return casts and attribute.as_int() == ir.DataType.DOUBLE
+
+
+def _shape(tensor: StepTensor, fixed: FixedSizes | None) -> tuple[Axis, ...]:
+    """Return the shape of a step's tensor in a graph."""
+    return fixed.shape(tensor.shape) if fixed else tensor.shape
 
 
 def _axes(value: ir.Value) -> tuple[int | str | None, ...]:

@@ -44,6 +44,7 @@ from xlexport.verification.differences import (
 )
 from xlexport.verification.eager import BEST, LARGEST_TABLE, Answer, Eager, ExactModel, NamedRows
 from xlexport.verification.spans import Ids, Span, cut_text, segments_of, segments_to_wrap
+from xlruntime.bundle import OUTPUTS
 from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.memory import Memory
@@ -119,7 +120,7 @@ class Comparison:
             for reader in self.others:
                 for number in block[: max(0, self.n_others - start)]:
                     step = reader.step(self.spans[number], self._is_whole(number), answers.get(number))
-                    self._add(number, step)
+                    self._add(number, step, counts=reader.purpose in OUTPUTS)
                 self._close(reader)
                 if block.stop >= self.n_others:
                     reader.forget()
@@ -166,16 +167,21 @@ class Comparison:
         if self.eager is not None:
             _trim()
 
-    def _add(self, number: int, step: _Step) -> None:
-        """Add the differences of a graph other than `score` to those of a span."""
+    def _add(self, number: int, step: _Step, counts: bool = True) -> None:
+        """Add the differences of a graph other than `score` to those of a span.
+
+        Args:
+            counts: whether best tokens are counted; variants of a graph only give differences.
+        """
         segment = self.differences[number]
+        agreement = segment.top1_agreement
         segment = dataclasses.replace(segment, max_abs_memory_diff=largest(segment.max_abs_memory_diff, step.memory))
         if segment.lsh is not None and step.lsh is not None:
             other = dataclasses.replace(step.lsh, overflow=None)  # already counted
             segment = dataclasses.replace(segment, lsh=segment.lsh + other)
         for start, stop, outputs in step.parts:
             segment = compare_other(segment, step.answer.expected.part(start, stop), outputs)
-        self.differences[number] = segment
+        self.differences[number] = segment if counts else dataclasses.replace(segment, top1_agreement=agreement)
 
     def _close(self, reader: _GraphReader) -> None:
         """Close a graph after its block, unless the eager model is in memory anyway."""
@@ -348,7 +354,7 @@ class _GraphReader:
 
     def _outputs(self, memory: Memory, tokens: Ids, targets: Ids) -> dict[str, npt.NDArray[Any]]:
         S = tokens.shape[1]
-        if self.model.graph_for(self.purpose, S) == self.purpose:
+        if self.model.graph_for(self.purpose, S) == self.purpose or self.model.bundle.fixed:
             return self.model.step(self.purpose, memory, tokens, targets)
         # `Model.step` would prefer the graph for a few tokens.
         session = self.model.session(self.purpose)

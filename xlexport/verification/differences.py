@@ -198,6 +198,7 @@ def memory_difference(memory: Memory, rows: Iterable[NamedRows]) -> float:
             worst.append(largest((memory.array(entry)[0] - exact) / np.maximum(1, np.abs(exact))))
             continue
         array = memory.by_age(entry, 0)
+        array = array.reshape(array.shape[: expected.ndim] if entry.layout == "window" else array.shape)
         if (scale := entries.pop(scale_of(name), None)) is not None:
             array = array * memory.by_age(scale, 0)[..., None]
         if entry.row_axis is None:

@@ -40,7 +40,9 @@ __all__ = [
     "FORMAT",
     "MANIFEST",
     "MANIFEST_LIMITS",
+    "OUTPUTS",
     "POSITIONS",
+    "Axis",
     "Bundle",
     "Encoder",
     "Feed",
@@ -198,7 +200,6 @@ class Graph:
         format: all formats but `onnx` need PyTorch, and loading them runs code from the file.
         variant_of: name of the graph that computes the same; None: it has a meaning of its own.
         max_segment: most tokens of a step; None: any number.
-        static: whether shapes within the graph do not depend on values of inputs, as CUDA graphs need.
         fixed: sizes of axes that this graph fixes.
     """
 
@@ -208,7 +209,6 @@ class Graph:
     outputs: Mapping[str, Tensor]
     variant_of: str | None = None
     max_segment: int | None = None
-    static: bool = False
     fixed: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -216,10 +216,14 @@ class Graph:
             if size is not None and not 1 <= size <= LARGEST_AXIS:
                 raise ValueError(f"{named(name)} of {named(self.file)} is {size}, expected 1 to {LARGEST_AXIS}")
 
-    def fits(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the graph takes a step of these sizes (`segment`, `batch`, slots of each ring)."""
-        most = sizes["segment"] if self.max_segment is None else self.max_segment
-        return sizes["segment"] <= most and all(sizes.get(axis) == size for axis, size in self.fixed.items())
+    def tokens(self, sizes: Mapping[str, int]) -> int:
+        """Return how many of the tokens of a step of these sizes (`segment`, `batch`, slots of rings) the graph takes.
+
+        It takes all or none, unless it fixes `segment`: then it takes so many. Missing sizes fit.
+        """
+        others = all(sizes.get(axis, size) == size for axis, size in self.fixed.items() if axis != "segment")
+        S = self.fixed.get("segment", sizes["segment"])
+        return S if others and S <= sizes["segment"] <= (self.max_segment or inf) else 0
 
 
 @dataclass(frozen=True)
@@ -375,14 +379,18 @@ class Bundle:
         """The files that determine the numbers that this bundle computes."""
         return {name: digest for name, digest in self.files.items() if name != self.tokenizer.file}
 
-    def variants(self, purpose: str, static: bool = False) -> dict[str, Graph]:
-        """Return the graphs that compute the same as `purpose`, those for the fewest tokens first."""
-        graphs = [
-            (name, graph)
-            for name, graph in self.graphs.items()
-            if purpose in (name, graph.variant_of) and graph.static == static
-        ]
-        return dict(sorted(graphs, key=lambda entry: entry[1].max_segment or inf))
+    def variants(self, purpose: str) -> dict[str, Graph]:
+        """Return the graphs that compute the same as `purpose`, in the order in which a step prefers them.
+
+        Those for the fewest tokens come first, but among graphs that fix `segment` those for the most.
+        """
+        graphs = [(name, graph) for name, graph in self.graphs.items() if purpose in (name, graph.variant_of)]
+        return dict(sorted(graphs, key=lambda entry: (entry[1].max_segment or inf, -entry[1].fixed.get("segment", 0))))
+
+    @property
+    def fixed(self) -> Mapping[str, int]:
+        """The sizes that the graphs for the longest steps fix: `batch` and `segment`, or none."""
+        return self.graphs["score"].fixed
 
     def to_json(self) -> str:
         """Return `bundle.json` as text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -12,11 +12,12 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from .bundle import FIRST_MEMORY_FILE, POSITIONS, Bundle, Graph
+from .bundle import ENCODE, FIRST_MEMORY_FILE, POSITIONS, Bundle, Graph
 from .bundle_files import BundleFiles, check_digests, read_bundle
-from .cuda_graphs import FixedSessions
+from .cuda_graphs import CapturedSession
 from .errors import BundleDamagedError, BundleFormatError, OptionError
 from .evaluation import EvaluationSettings, SettingValue
+from .graph_gate import check_graph
 from .kernels import describe_kernels, find_kernels
 from .load_options import LoadOptions
 from .memory import Memory, MemoryPlan, check_room
@@ -72,7 +73,6 @@ class Engine:
         self._deadline = None if options.step_timeout is None else Deadline(options.step_timeout)
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
-        self._fixed: FixedSessions | None = None
         self._constants: dict[tuple[tuple[str, int], ...], dict[str, Any]] = {}
         limit = "none" if options.step_timeout is None else f"{options.step_timeout:g} s"
         threads = options.threads or "as many as cores"
@@ -83,8 +83,6 @@ class Engine:
         self.session("score")  # fail now, not at the first document
         with self._files.unchanged():
             self._first_values = self._read_first_values()
-        if options.cuda_graphs:
-            self.use_fixed()
 
     @classmethod
     def open(cls, folder: str | Path, options: LoadOptions, *, translates: bool) -> Self:
@@ -106,9 +104,10 @@ class Engine:
         if options.check_files:
             check_digests(path, bundle.files)
         logger.info("%s: %d files, %s bytes, %s", path, len(bundle.files), f"{size:,}", checked)
-        if options.cuda_graphs and not any(graph.static for graph in bundle.graphs.values()):
+        if options.cuda_graphs and not bundle.fixed:
             raise OptionError(
-                f"{path}: no graphs for cuda_graphs.", hint="Convert the checkpoint again with --set cuda_graphs=true."
+                f"{path}: its graphs have free shapes, which cuda_graphs cannot capture.",
+                hint="Convert the checkpoint again with --fixed batch=1,segment=1.",
             )
         return cls(path, bundle, options, files=files)
 
@@ -160,7 +159,8 @@ class Engine:
                     "All other commands need a bundle of convert --to onnx."
                 ),
             )
-        return GraphSession(
+        captures = self.options.cuda_graphs and purpose not in (POSITIONS, ENCODE)
+        return (CapturedSession if captures else GraphSession)(
             self.folder,
             graph,
             self.bundle.memory,
@@ -180,6 +180,21 @@ class Engine:
         """
         return count_placed(self.session(purpose).nodes)
 
+    def operators(self, purpose: str) -> dict[str, set[str]]:
+        """Return the operators that ONNX Runtime needs for a graph, by domain.
+
+        These are the operators of the file, which fold constants, and those that ONNX Runtime makes of them.
+
+        Raises:
+            OptionError: the bundle has no graph for `purpose`.
+        """
+        nodes, path = self.session(purpose).nodes, self.folder / self.bundle.graphs[purpose].file
+        record = check_graph(path.read_bytes(), str(path), self.bundle.files)
+        operators = {"ai.onnx": set(record.operators)}
+        for node in nodes:
+            operators.setdefault(node.domain or "ai.onnx", set()).add(node.operator)
+        return operators
+
     def kernels_used(self, purpose: str) -> str:
         """Describe the kernels of custom operators that run in a graph.
 
@@ -187,14 +202,6 @@ class Engine:
             OptionError: the bundle has no graph for `purpose`.
         """
         return describe_kernels(self.kernels, self.session(purpose).nodes)
-
-    def use_fixed(self) -> None:
-        """Run later steps of repeated shapes in sessions for these shapes alone.
-
-        `load` calls this for `cuda_graphs`. Without CUDA graphs it has no benefit.
-        """
-        logger.info("%s: steps of repeated shapes run in graphs of fixed shape", self.folder)
-        self._fixed = FixedSessions(self.folder, self.bundle, self.device, self.threads, self._files, self._deadline)
 
     def release(self, purpose: str | None = None) -> None:
         """Close the session of one graph and free its memory. The session opens again when it is needed.
@@ -208,8 +215,6 @@ class Engine:
                 return
             self._sessions.clear()
             self._constants.clear()
-            if self._fixed is not None:
-                self.use_fixed()
         logger.debug("%s: all graphs closed", self.folder)
 
     def evaluation(
@@ -227,9 +232,17 @@ class Engine:
             OptionError: a value is out of range, or the bundle has no such setting.
         """
         try:
-            return self.bundle.evaluation.choose(segment_len, restart, **settings)
+            chosen = self.bundle.evaluation.choose(segment_len, restart, **settings)
         except OptionError as error:
             raise OptionError(f"{self.folder}: {error.message}", hint=error.hint) from None
+        longest = self.longest_step("score", chosen.segment_len)
+        if self.bundle.fixed and chosen.segmentation_matters and chosen.segment_len > longest:
+            raise OptionError(
+                f"{self.folder}: segment_len is {chosen.segment_len}, at most {longest} is possible: the graphs have "
+                "fixed shapes, and scores of this model depend on segment_len.",
+                hint="Choose a smaller one, or convert with another --fixed.",
+            )
+        return chosen
 
     def new_memory(self, evaluation: EvaluationSettings, batch_size: int = 1, capacity: int | None = None) -> Memory:
         """Return fresh memory for `batch_size` rows.
@@ -241,6 +254,11 @@ class Engine:
         capacity = evaluation.capacity() if capacity is None else capacity
         if batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
+        if batch_size != (rows := self.bundle.fixed.get("batch", batch_size)):
+            raise OptionError(
+                f"batch size is {batch_size}, expected {rows}: the graphs of this bundle have fixed shapes.",
+                hint=f"Choose {rows}, or convert with another --fixed.",
+            )
         if evaluation.max_segment(capacity) < 1:
             raise OptionError(
                 f"a capacity of {capacity} slots is too small for a segment: {evaluation.most_rows} rows are kept."
@@ -257,7 +275,7 @@ class Engine:
 
         Args:
             purpose: `score`, `generate` or `detail`. If the bundle has a variant of the graph for such sizes, the
-                variant runs: the numbers are the same.
+                variant runs: the numbers are the same. Graphs of a fixed length run one after the other.
             tokens: (B, S) ids within the vocabulary; targets (B, S) the token after each.
 
         Returns:
@@ -281,14 +299,19 @@ class Engine:
                 f"{memory.evaluation.longest_part} tokens of a document.",
                 hint="Restart the row.",
             )
-        sizes = {"batch": B, "segment": S, **memory.slots}
-        fixed = None if self._fixed is None else self._fixed.session(purpose, memory, sizes)
-        session = fixed or self.session(self.graph_for(purpose, S, sizes))
-        outputs = session.step(memory.feeds(session.graph, tokens, targets), memory)
-        file = self.folder / session.graph.file
-        check_outputs(file, session.graph, outputs, sizes, self.bundle.vocab_size)
-        memory.advance(S)
-        return outputs
+        length, begin, parts = memory.memory_length.copy(), 0, []
+        while begin < S:
+            sizes = {"batch": B, "segment": S - begin, **memory.slots}
+            session = self.session(self.graph_for(purpose, S - begin, sizes))
+            sizes["segment"] = session.graph.tokens(sizes)
+            end = begin + sizes["segment"]
+            memory.memory_length = length + begin  # each token sees as many others as in one step
+            feeds = memory.feeds(session.graph, tokens[:, begin:end], targets[:, begin:end])
+            parts.append(outputs := session.step(feeds, memory))
+            check_outputs(self.folder / session.graph.file, session.graph, outputs, sizes, self.bundle.vocab_size)
+            memory.advance(end - begin)
+            begin = end
+        return outputs if len(parts) == 1 else _joined(session.graph, parts)
 
     def _run_on_device(self, session: Session, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         """Run a graph that makes constants; return them as values of the session."""
@@ -298,21 +321,21 @@ class Engine:
 
     def longest_step(self, purpose: str, segment_len: int) -> int:
         """Return `segment_len`, or the longest step of the graphs for `purpose` if that is shorter."""
-        lengths = [graph.max_segment for graph in self.bundle.variants(purpose).values() if not graph.fixed]
+        lengths = [graph.fixed.get("segment", graph.max_segment) for graph in self.bundle.variants(purpose).values()]
         return min(segment_len, max((length or segment_len for length in lengths), default=segment_len))
 
     def graph_for(self, purpose: str, segment_len: int, sizes: Mapping[str, int] | None = None) -> str:
-        """Return the graph for steps of `segment_len` tokens: the purpose's own, or a variant of it.
+        """Return the graph for steps of `segment_len` tokens, or the first of several: the purpose's own, or a variant.
 
         Args:
-            sizes: sizes of the other free axes; None leaves out variants that fix some.
+            sizes: sizes of the other free axes; None: those that graphs fix.
 
         Raises:
             OptionError: no graph for `purpose` takes so many tokens.
         """
         variants = self.bundle.variants(purpose)
         for name, graph in variants.items():
-            if graph.fits({**(sizes or {}), "segment": segment_len}):
+            if graph.tokens({**(sizes or {}), "segment": segment_len}):
                 return name
         if variants:
             raise OptionError(
@@ -364,6 +387,17 @@ class Engine:
                 f"{file}: missing or misshapen rows: {listed(wrong)}.", hint="Convert the checkpoint again."
             )
         return values
+
+
+def _joined(graph: Graph, parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+    """Join the outputs of consecutive steps: those for each token along their axis, and of others the last."""
+    joined = {}
+    for name, tensor in graph.outputs.items():
+        arrays = [outputs[name] for outputs in parts]
+        joined[name] = (
+            np.concatenate(arrays, tensor.shape.index("segment")) if "segment" in tensor.shape else arrays[-1]
+        )
+    return joined
 
 
 def _check_kind(folder: Path, bundle: Bundle, translates: bool) -> None:

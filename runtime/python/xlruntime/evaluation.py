@@ -19,6 +19,7 @@ from .errors import OptionError
 from .messages import listed, named, one_line, shown
 
 __all__ = [
+    "MEM_LEN",
     "UNBOUNDED_WINDOW",
     "EvaluationRules",
     "EvaluationSettings",

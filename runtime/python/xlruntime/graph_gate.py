@@ -100,7 +100,7 @@ def read_graph(path: Path, data_files: Collection[str] = (), limits: Limits = GR
             budget.charge(size)
         content = read_at_most(file, budget)
     folder = path.parent.resolve()
-    for name in check_graph(content, str(path), data_files, limits):
+    for name in check_graph(content, str(path), data_files, limits).locations:
         if (path.parent / name).resolve().parent != folder:
             raise BundleDamagedError(
                 f"{path.parent / name}: a link that leads out of the folder.", hint="Copy the bundle with its files."
@@ -108,10 +108,8 @@ def read_graph(path: Path, data_files: Collection[str] = (), limits: Limits = GR
     return content
 
 
-def check_graph(
-    content: bytes, file: str, data_files: Collection[str], limits: Limits = GRAPH_LIMITS
-) -> frozenset[str]:
-    """Refuse the content of an ONNX file that xlexport cannot have written.
+def check_graph(content: bytes, file: str, data_files: Collection[str], limits: Limits = GRAPH_LIMITS) -> FileRecord:
+    """Refuse the content of an ONNX file that xlexport cannot have written, or return the record of its contents.
 
     Args:
         content: the whole file.
@@ -119,33 +117,36 @@ def check_graph(
         data_files: names of files in the same folder that may hold its tensors.
         limits: the most memory, operations and time of the record.
 
-    Returns:
-        The data files that hold its tensors.
-
     Raises:
         BundleGraphError: the content is not a graph, names other operators, domains or files, has functions that call
             themselves, or exceeds the bounds.
     """
     try:
-        record = _FileRecord(content, file, data_files, limits)
+        record = FileRecord(content, file, data_files, limits)
     except ValueError as error:
         if isinstance(error, BundleGraphError):
             raise
         raise BundleGraphError(f"{file}: not an ONNX graph ({error}).", hint="Copy the bundle again.") from error
     if problems := list(record.problems()):
         raise BundleGraphError(f"{file}: {'; '.join(problems)}.", hint=HINT)
-    return frozenset(record.locations)
+    return record
 
 
-class _FileRecord:
-    """One pass over a file, which records its contents."""
+class FileRecord:
+    """One pass over a file, which records its contents.
+
+    Attributes:
+        operators: names of the ONNX operators in it, in graphs within nodes and in functions, too.
+        locations: the data files that hold its tensors.
+    """
 
     def __init__(self, content: bytes, file: str, data_files: Collection[str], limits: Limits) -> None:
         self.content, self.data_files = content, data_files
         self.budget = limits.budget(file, BundleGraphError)
         self.main = _Scope()
         self.functions: dict[_Name, _Scope] = {}
-        self.operators: set[_Name] = set()
+        self.operators: set[str] = set()
+        self.strange: set[_Name] = set()  # operators that xlexport does not write
         self.locations: set[str] = set()
         self.flaws: dict[str, None] = {}  # problems, each once, in order
         self._sizes: dict[_Name, tuple[int, int]] = {}
@@ -194,14 +195,17 @@ class _FileRecord:
 
     def _node(self, attributes: dict[str, str], scope: _Scope, depth: int) -> None:
         scope.nodes += 1
-        if "domain" not in attributes and attributes.get("name") in OPERATORS:  # most nodes
+        if "domain" not in attributes and (operator := attributes.get("name")) in OPERATORS:  # most nodes
+            self.operators.add(operator)
             return
         name = _name(attributes)
         if name[0] == DOMAIN:
             scope.calls[name] += 1
             scope.deepest_call[name] = max(scope.deepest_call.get(name, 0), depth)
         elif name[0] or name[1] not in OPERATORS:
-            self.operators.add(name)
+            self.strange.add(name)
+        else:
+            self.operators.add(name[1])
 
     def _function(self, name: _Name, scope: _Scope) -> None:
         if name[0] != DOMAIN:
@@ -217,8 +221,8 @@ class _FileRecord:
 
     def problems(self) -> Iterator[str]:
         """Yield the problems of the file."""
-        if self.operators:
-            yield f"it holds operators that xlexport does not write ({listed(sorted(map(_shown, self.operators)))})"
+        if self.strange:
+            yield f"it holds operators that xlexport does not write ({listed(sorted(map(_shown, self.strange)))})"
         problems = list(self.flaws)
         yield from problems[:5]
         if problems:

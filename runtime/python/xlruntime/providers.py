@@ -8,7 +8,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -168,7 +168,7 @@ def open_session(
     threads: int | None = None,
     *,
     strict: bool = False,
-    sizes: Mapping[str, int] | None = None,
+    captures: bool = False,
     profile: str | None = None,
     data_files: Collection[str] = (),
     kernels: Kernels | None = None,
@@ -180,8 +180,8 @@ def open_session(
     Args:
         strict: require that the device computes everything except sizes of tensors. ONNX Runtime's own option
             `session.disable_cpu_ep_fallback` forbids sizes too, so graphs with free axes would not open.
-        sizes: sizes of all free axes. Nodes that depend only on them are folded, the device computes all others, and
-            CUDA captures each run as a CUDA graph. Such a session needs bindings whose buffers stay in place.
+        captures: let CUDA capture each run as a CUDA graph, so that the device must compute every node. Such a session
+            needs bindings whose buffers stay in place.
         profile: path prefix of the file for ONNX Runtime's profile of all runs; None: no profile.
         data_files: names of files in the same folder that may hold the graph's weights.
         kernels: the library of kernels for custom operators, on the CPU; None: their bodies run.
@@ -200,14 +200,12 @@ def open_session(
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = profile
-    for axis, size in (sizes or {}).items():
-        options.add_free_dimension_override_by_name(axis, size)
     providers: list[Any] = [device.provider]
     if device.kind == "cuda":
         _require_cuda(ort, device)
         # TF32 would round every product to 10 bits. The CPU serves the few nodes that compute shapes.
         settings = {"device_id": str(device.index), "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
-        if sizes is not None:
+        if captures:
             settings["enable_cuda_graph"] = "1"
         providers = [(device.provider, settings), "CPUExecutionProvider"]
     content = read_graph(path, data_files)
@@ -226,8 +224,8 @@ def open_session(
     session.disable_fallback()
     if session.get_providers()[0] != device.provider:
         raise _cuda_failed(device, f"the session runs on {session.get_providers()[0]}")
-    if strict or sizes is not None:
-        allowed = SIZE_OPERATORS if sizes is None else frozenset()
+    if strict or captures:
+        allowed = frozenset() if captures else SIZE_OPERATORS
         require_placement(placed_nodes(session), device.provider, f"device {device}: {path}", allowed)
     return session
 

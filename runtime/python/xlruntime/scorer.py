@@ -190,6 +190,8 @@ class Scorer:
         self.engine = engine
         self.evaluation = evaluation
         self.batch_size: BatchSize = 1 if evaluation.full_document else batch_size
+        if self.batch_size in (1, AUTO):
+            self.batch_size = engine.bundle.fixed.get("batch", self.batch_size)
         self.detail = detail
         self.continuous = continuous
         self.separator = separator
@@ -277,8 +279,9 @@ class Scorer:
                     return
                 continue
             if self.memory is None:
+                rows += [None] * (self.engine.bundle.fixed.get("batch", 0) - len(rows))
                 self.memory = self.engine.new_memory(self.fitting.choose(self._longest), len(rows))
-            elif len(active) <= len(rows) // 2:
+            elif len(active) <= len(rows) // 2 and not self.engine.bundle.fixed:
                 self.memory = self.memory.take(active)
                 rows[:] = [rows[row] for row in active]
             yield self._step(self.memory)

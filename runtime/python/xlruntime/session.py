@@ -160,6 +160,8 @@ class GraphSession:
         ProviderError: the device's execution provider is missing, or with `strict_device` lacks a kernel.
     """
 
+    captures = False  # whether ONNX Runtime captures steps as CUDA graphs
+
     def __init__(
         self,
         folder: Path,
@@ -186,6 +188,7 @@ class GraphSession:
             profile=profile,
             data_files=data_files,
             kernels=kernels,
+            captures=self.captures,
         )
         self._deadline = deadline
         inputs = {tensor.name for tensor in self._session.get_inputs()}

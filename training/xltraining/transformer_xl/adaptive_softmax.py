@@ -52,7 +52,7 @@ class AdaptiveEmbedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return embeddings (B, S, D) of token ids (B, S) int64. Every cluster embeds every token; one counts."""
         shortlist, *tails = (cast(EmbeddingCluster, cluster) for cluster in self.clusters)
-        embedded = shortlist(tokens.clamp(max=shortlist.size - 1))  # (B, S, D)
+        embedded = shortlist(tokens.clamp(max=shortlist.size - 1) if tails else tokens)  # (B, S, D)
         for first, cluster in zip(self.firsts[1:], tails, strict=True):
             rows = cluster((tokens - first).clamp(0, cluster.size - 1))  # (B, S, D)
             embedded = torch.where((tokens >= first).unsqueeze(-1), rows, embedded)

@@ -38,7 +38,7 @@ class EncoderDecoderArchitecture(Architecture):
 
         return Encoder(config["source_len"], PAD, START, END)
 
-    def build_step(self, model: EncoderDecoder, choices: Mapping[str, Any]) -> Step:
+    def build_step(self, model: EncoderDecoder) -> Step:
         """Return the step module."""
         from xlexport.architectures.encoder_decoder.step import EncoderDecoderStep
 

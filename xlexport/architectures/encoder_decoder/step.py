@@ -112,9 +112,9 @@ class EncoderDecoderStep(StepModule):
         logits = hidden @ self.word_emb.weight.T  # (B, S, n_token)
         log_probs = logits.log_softmax(dim=2)
         outputs |= carried
+        outputs |= describe_softmax(log_probs, targets, self.config.n_token)
         outputs["log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
         outputs["logits"] = hidden[:, -1] @ self.word_emb.weight.T
-        outputs |= describe_softmax(log_probs, targets, self.config.n_token)
         return tuple(outputs[name] for name in traced_outputs(self))
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:

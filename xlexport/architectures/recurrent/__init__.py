@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from xlexport.architectures.base import Architecture
-from xlexport.architectures.step import Step
+from xlexport.architectures.step import FixedSizes, Step
 
 if TYPE_CHECKING:
     from xlexport.architectures.recurrent.eager import RecurrentEager
@@ -28,7 +28,13 @@ class RecurrentArchitecture(Architecture):
 
         return EvaluationRules(segment_len=config["tgt_len"])
 
-    def build_step(self, model: RecurrentEager, choices: Mapping[str, Any]) -> Step:
+    def build_fixed_step(self, model: RecurrentEager, fixed: FixedSizes) -> Step:
+        """Return the step module, whose sizes the example has."""
+        step = self.build_step(model)
+        step.fixed = fixed  # type: ignore[misc]  # read-only in the interface
+        return step
+
+    def build_step(self, model: RecurrentEager) -> Step:
         """Return the step module, once the module is checked.
 
         Raises:

@@ -46,7 +46,8 @@ class RecurrentStep(StepModule):
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with, each a separate tensor."""
-        targets, tokens = (torch.zeros([*AXES["segment"].values()], dtype=torch.int64) for _ in range(2))
+        axes = AXES["segment"] if self.fixed is None else self.fixed.axes
+        targets, tokens = (torch.zeros([*axes.values()], dtype=torch.int64) for _ in range(2))
         return targets, tokens, *batched(self.first, len(tokens)).values()
 
     def explain(self, error: BaseException) -> tuple[str, str]:
@@ -63,7 +64,7 @@ class RecurrentStep(StepModule):
         state = dict(zip(self.first, values, strict=True))
         logits, state = self._scan(tokens, state) if self.cell is not None else self.model.segment(tokens, state)
         B, S = tokens.shape
-        if type(logits.shape[1]) is int and type(S) is not int:
+        if self.fixed is None and type(logits.shape[1]) is int and type(S) is not int:
             raise RuntimeError(f"the logits have {logits.shape[1]} tokens for any segment")
         logits = logits.reshape(B, S, self.n_token)
         log_probs = logits.log_softmax(dim=2)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xlexport.architectures.base import Architecture
-from xlexport.architectures.step import Step
+from xlexport.architectures.step import FixedSizes, Step
 from xlexport.errors import ExportError
 from xltraining.config_fields import Option
 
@@ -89,11 +89,17 @@ class ReformerArchitecture(Architecture):
             bidirectional=full_document and config.get("reads_last", False),  # older checkpoints lack it
         )
 
-    def build_step(self, model: Reformer, choices: Mapping[str, Any]) -> Step:
+    def build_step(self, model: Reformer) -> Step:
         """Return the step module."""
         from xlexport.architectures.reformer.step import ReformerStep
 
         return ReformerStep(model)
+
+    def build_fixed_step(self, model: Reformer, fixed: FixedSizes) -> Step:
+        """Return the step module on windows."""
+        from xlexport.architectures.reformer.step import ReformerStep
+
+        return ReformerStep(model, fixed)
 
     def available(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> Collection[str]:
         """Return the names of the options that this model has; models without LSH layers have none for hashing."""
@@ -183,6 +189,7 @@ class ReformerArchitecture(Architecture):
         import torch
 
         entries = {entry.input: entry for entry in memory.entries}
+        newest: tuple[Any, ...] = (slice(-S, None), 0)  # of windows
         slots = [(memory.offset - S + step) % memory.capacity for step in range(S)]
         buckets: list[Tensor | None] = []
         for layer, kind in enumerate(model.config.attn_layers):
@@ -192,7 +199,8 @@ class ReformerArchitecture(Architecture):
             if model.config.whole:
                 ids = outputs[f"bucket_{layer}"]
             else:
-                ids = memory.array(entries[f"memory_bucket_{layer}"])[..., slots]
+                entry = entries[f"memory_bucket_{layer}"]
+                ids = memory.array(entry)[(..., *newest) if entry.layout == "window" else (..., slots)]
             buckets.append(torch.from_numpy(ids[:, :, : model.config.n_hashes].astype("int64")))
         return buckets
 

@@ -38,7 +38,16 @@ from xlexport.ops import (
 from xlexport.ops.constants import EXCLUDED
 from xltraining.reformer import ReformerConfig
 
-__all__ = ["KEY_EPSILON", "ChunkLSH", "LocalReach", "Reach", "attend_by_paper", "attend_fully", "hash_buckets"]
+__all__ = [
+    "KEY_EPSILON",
+    "ChunkLSH",
+    "LocalReach",
+    "Reach",
+    "WindowReach",
+    "attend_by_paper",
+    "attend_fully",
+    "hash_buckets",
+]
 
 KEY_EPSILON = 1e-6  # added to a key's mean square before the root
 
@@ -135,6 +144,51 @@ class Reach:
         compute = lsh_few_attention if self.few else lsh_attention
         attended, overflow = compute(key, value, buckets, length, own_value, *shared, W, n_buckets)
         return attended, overflow
+
+
+class WindowReach:
+    """How far back the queries of a step see in windows, and their attention by rule `band`, for fixed sizes.
+
+    Each query is compared with all keys. This needs no sort and no loop, so shapes do not depend on data; it suits
+    segments and memories that are not much longer than the keys of a bucket.
+    """
+
+    def __init__(self, S: int, R: int, position: Tensor, window: Tensor, n_hashes: Tensor) -> None:
+        """Keep what the layers share: see `Reach`; R rows are kept from before the step."""
+        self.S, self.n_hashes = S, n_hashes
+        steps = torch.arange(S)
+        distance = R + steps.unsqueeze(1) - torch.arange(R + S)  # (S, K), negative for later rows
+        reach = torch.minimum(position.unsqueeze(1) + steps, window - 1)  # (B, S)
+        self._near = (distance > 0) & (distance <= reach.unsqueeze(2))
+
+    def near(self) -> Tensor:
+        """Return (B, S, K): whether the query may see each row of the memory and the step."""
+        return self._near
+
+    def attend(
+        self,
+        key: Tensor,
+        value: Tensor,
+        buckets: Tensor,
+        length: Tensor,
+        own_value: Tensor,
+        W: int,
+        n_buckets: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute `Reach.attend` with the rows of memory and step (B, H, K, d), oldest first, for the last S."""
+        S, near = self.S, self._near.unsqueeze(1)  # (B, 1, S, K)
+        chosen, overflow = torch.zeros_like(near), torch.zeros_like(near[:, 0, :, 0], dtype=torch.int64)
+        for r in range(buckets.shape[2]):
+            ids = buckets[:, :, r]  # (B, H, K)
+            same = (ids[:, :, -S:].unsqueeze(3) == ids.unsqueeze(2)) & near & (self.n_hashes > r)  # (B, H, S, K)
+            counts = same.to(torch.float32).cumsum(dim=3)  # exact for any memory
+            total = counts[..., -1:]
+            chosen = chosen | (same & (total - counts < W))  # fewer than W newer keys
+            overflow = overflow + (total > W).sum(dim=(1, 3))
+        query, some = key[:, :, -S:] * length.unsqueeze(3), chosen.any(dim=3, keepdim=True)
+        mask = torch.where(chosen | ~some, 0.0, -math.inf)  # a row without keys needs only finite scores
+        weights = (query @ key.transpose(2, 3) + mask).softmax(dim=3)
+        return torch.where(some, weights @ value, own_value), overflow
 
 
 def attend_by_paper(key: Tensor, value: Tensor, length: Tensor, buckets: Tensor, W: int) -> tuple[Tensor, Tensor]:

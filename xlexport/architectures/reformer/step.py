@@ -23,12 +23,21 @@ from xlexport.architectures.reformer.attention import (
     ChunkLSH,
     LocalReach,
     Reach,
+    WindowReach,
     attend_by_paper,
     attend_fully,
     hash_buckets,
 )
-from xlexport.architectures.ring import Ring
-from xlexport.architectures.step import Form, StepTensor, carried_inputs, carried_outputs, example_of, traced_outputs
+from xlexport.architectures.ring import Ring, add_to_window
+from xlexport.architectures.step import (
+    FixedSizes,
+    Form,
+    StepTensor,
+    carried_inputs,
+    carried_outputs,
+    example_of,
+    traced_outputs,
+)
 from xlexport.architectures.step_module import TARGETS, TOKENS, StepModule, describe_softmax, purposes_of
 from xlruntime.bundle import Feed, Layout, MemoryEntry
 from xltraining.reformer import Reformer, ReformerMemory
@@ -117,16 +126,19 @@ class FeedForwardStep(nn.Module):
 class ReformerStep(StepModule):
     """The step module of a Reformer.
 
-    B, S and C (batch, segment, capacity) are free; all other sizes are fixed by the model.
+    B, S and C (batch, segment, capacity) are free, unless `fixed` says their sizes; then memories are windows instead
+    of rings, and each query is compared with all keys. All other sizes are fixed by the model.
 
     Args:
         model: the trained model, in eval mode; its weights are shared, not copied.
+        fixed: the sizes of all axes; None: they are free.
     """
 
     traceable = False  # chunks depend on the sizes, and the number of rounds in LSH attention depends on data
 
-    def __init__(self, model: Reformer) -> None:
+    def __init__(self, model: Reformer, fixed: FixedSizes | None = None) -> None:
         super().__init__()
+        self.fixed = fixed
         self.config = config = model.config
         self.word_emb, self.positions = model.word_emb, model.positions
         self.attention = nn.ModuleList(AttentionStep(model, index) for index in range(config.n_layer))
@@ -143,13 +155,14 @@ class ReformerStep(StepModule):
         if self.whole:
             return ()
         for index, kind in enumerate(config.attn_layers):
-            rows = ("batch", config.n_head, config.local_rows if kind == "local" else "capacity", config.d_head)
-            layout: Layout = "window" if kind == "local" else "ring"
+            layout: Layout = "window" if kind == "local" or self.fixed else "ring"
+            rows = self.fixed.rows if self.fixed else "capacity"
+            shape = ("batch", config.n_head, config.local_rows if kind == "local" else rows, config.d_head)
             for name in (f"memory_key_{index}", f"memory_value_{index}"):
-                entries.append(MemoryEntry(name, f"new_{name}", "float32", rows, layout=layout))
+                entries.append(MemoryEntry(name, f"new_{name}", "float32", shape, layout))
             if kind == "lsh":
-                name, ids = f"memory_bucket_{index}", ("batch", config.n_head, config.n_hashes, "capacity")
-                entries.append(MemoryEntry(name, f"new_{name}", "int32", ids))
+                name, ids = f"memory_bucket_{index}", ("batch", config.n_head, config.n_hashes, rows)
+                entries.append(MemoryEntry(name, f"new_{name}", "int32", (*ids, 1) if self.fixed else ids, layout))
         return tuple(entries)
 
     @property
@@ -159,7 +172,7 @@ class ReformerStep(StepModule):
         All models have `tokens` and `targets` (the token after each). Rule `band` adds the memories and:
 
         * `position`: tokens before the segment in the row's own document;
-        * `offset`: rows written to the rings so far;
+        * `offset`: rows written to the rings so far; windows need none;
         * `window`: the largest number of keys that a query reaches, itself included;
         * `n_hashes`: rounds that count.
         """
@@ -169,7 +182,7 @@ class ReformerStep(StepModule):
             TARGETS,
             TOKENS,
             StepTensor("position", "int64", ("batch",), Feed("position")),
-            StepTensor("offset", "int64", (1,), Feed("offset", ring="capacity")),
+            *(() if self.fixed else (StepTensor("offset", "int64", (1,), Feed("offset", ring="capacity")),)),
             StepTensor("window", "int64", (1,), Feed("window", ring="capacity")),
             StepTensor("n_hashes", "int64", (1,), Feed("setting", setting="n_hashes")),
             *carried_inputs(self.memory),
@@ -195,18 +208,20 @@ class ReformerStep(StepModule):
         if lsh and config.rule != "chunk":
             carried = (StepTensor("overflow", "int32", ("batch", "segment", len(lsh))), *carried)
         purposes = purposes_of(config.n_token, carried)
-        return purposes if self.whole else {**purposes, "score_few": purposes["score"]}
+        return purposes if self.whole or self.fixed else {**purposes, "score_few": purposes["score"]}
 
     @property
     def forms(self) -> Mapping[str, Form]:
         """The purposes that are computed in the form for a few tokens, without a sort."""
-        return {} if self.whole else {"generate": FEW, "score_few": replace(FEW, variant_of="score")}
+        return {} if self.whole or self.fixed else {"generate": FEW, "score_few": replace(FEW, variant_of="score")}
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with.
 
         Every free axis is longer than 1 and several chunks long, because tracing would fix an axis of size 1.
         """
+        if self.fixed:
+            return example_of(self, self.fixed.axes, {"window": self.fixed.rows, "n_hashes": self.config.n_hashes})
         longest = max(self.config.chunk_length, self.config.local_chunk_length)
         segment = 2 * longest + 5
         sizes = {"batch": 2, "segment": segment, "capacity": segment + 3 * longest + 7}
@@ -217,14 +232,14 @@ class ReformerStep(StepModule):
         tensors = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
         tokens, targets = tensors["tokens"], tensors["targets"]
         outputs: dict[str, Tensor] = {}
-        for prefix in ("",) if self.whole else ("", f"{FEW.prefix}."):
+        for prefix in ("", f"{FEW.prefix}.") if self.forms else ("",):
             hidden, carried = self._run(tokens, tensors, few=bool(prefix))
             log_probs = self.head(hidden).log_softmax(dim=2)  # (B, S, n_token)
             outputs |= {f"{prefix}{name}": tensor for name, tensor in carried.items()}
-            outputs[f"{prefix}log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
-            outputs[f"{prefix}logits"] = self.head(hidden[:, -1])
             if not prefix:
                 outputs |= describe_softmax(log_probs, targets, self.config.n_token)
+            outputs[f"{prefix}log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
+            outputs[f"{prefix}logits"] = self.head(hidden[:, -1])
         return tuple(outputs[name] for name in traced_outputs(self))
 
     def _run(self, tokens: Tensor, tensors: Mapping[str, Tensor], few: bool) -> tuple[Tensor, dict[str, Tensor]]:
@@ -274,7 +289,12 @@ class _Carried:
         self.outputs: dict[str, Tensor] = {}
         self.overflow: list[Tensor] = []
         if "local" in config.attn_layers:
-            self.local = LocalReach(config, tokens, tensors["position"], config.local_rows, few)
+            dense = few or step.fixed is not None
+            self.local = LocalReach(config, tokens, tensors["position"], config.local_rows, dense)
+        self.reach: Reach | WindowReach
+        if step.fixed is not None:
+            shared = (tensors[name] for name in ("position", "window", "n_hashes"))
+            self.reach = WindowReach(S, step.fixed.rows, *shared)
         rings = [entry.input for entry in step.memory if entry.layout == "ring"]
         if rings:
             C = tensors[rings[0]].shape[2]
@@ -311,8 +331,14 @@ class _Carried:
         return self.local.attend(query * layer.local_scale, rows[0], rows[1])
 
     def _write(self, name: str, rows: Tensor, axis: int) -> Tensor:
-        self.outputs[f"new_{name}"] = self.ring.write(self.tensors[name], rows, axis)
-        return self.outputs[f"new_{name}"]
+        """Add rows along `axis` to a memory, and return all rows that queries may see."""
+        memory = self.tensors[name]
+        if isinstance(self.reach, Reach):
+            self.outputs[f"new_{name}"] = self.ring.write(memory, rows, axis)
+            return self.outputs[f"new_{name}"]
+        alone = rows if axis == 2 else rows.unsqueeze(4)  # in windows, rows are along the last axis but one
+        seen, self.outputs[f"new_{name}"] = add_to_window(memory, alone)
+        return seen if axis == 2 else seen.squeeze(4)
 
 
 class _Whole:

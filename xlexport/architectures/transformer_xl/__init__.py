@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from xlexport.architectures.base import Architecture
-from xlexport.architectures.step import Step
+from xlexport.architectures.step import FixedSizes, Step
 from xltraining.config_fields import Option
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ class TransformerXLArchitecture(Architecture):
             problem=_clamp_len_problem,
         ),
         Option("same_length", "boolean", "Let every token see the same number of earlier tokens."),
-    )
-    conversion_options = (
-        Option("cuda_graphs", "boolean", "Also write the graphs that other commands need for cuda_graphs."),
     )
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
@@ -77,11 +74,17 @@ class TransformerXLArchitecture(Architecture):
             fresh_memory=config["first_memory"],
         )
 
-    def build_step(self, model: TransformerXL, choices: Mapping[str, Any]) -> Step:
-        """Return the step module; with `cuda_graphs` it also has graphs of fixed shapes."""
+    def build_step(self, model: TransformerXL) -> Step:
+        """Return the step module on rings."""
         from xlexport.architectures.transformer_xl.step import make_step
 
-        return make_step(model, bool(choices.get("cuda_graphs")))
+        return make_step(model)
+
+    def build_fixed_step(self, model: TransformerXL, fixed: FixedSizes) -> Step:
+        """Return the step module on windows."""
+        from xlexport.architectures.transformer_xl.step import make_step
+
+        return make_step(model, fixed)
 
     def kind(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
         """Return the kind of a model, such as "a Transformer-XL with absolute places"."""
@@ -91,10 +94,14 @@ class TransformerXLArchitecture(Architecture):
         self, model: TransformerXL, config: Mapping[str, Any], evaluation: EvaluationSettings | None = None
     ) -> TransformerXL:
         """Return a trained model under a bundle's settings; weights are shared."""
+        from xlruntime.evaluation import UNBOUNDED_WINDOW
+
         if evaluation is None or model.config.is_absolute:
             return model
         return model.with_evaluation(
-            mem_len=evaluation.most_rows, clamp_len=evaluation["clamp_len"], same_length=bool(evaluation["same_length"])
+            mem_len=evaluation.most_rows,
+            clamp_len=evaluation["clamp_len"],
+            same_length=evaluation.widest_window != UNBOUNDED_WINDOW,
         )
 
     def project_memory(

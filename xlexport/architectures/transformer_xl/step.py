@@ -24,19 +24,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xlexport.architectures.step import Form, StepTensor, carried_inputs, carried_outputs, example_of, traced_outputs
-from xlexport.architectures.step_module import TARGETS, TOKENS, StepModule, describe, purposes_of
+from xlexport.architectures.step import (
+    FixedSizes,
+    StepTensor,
+    carried_inputs,
+    carried_outputs,
+    example_of,
+    traced_outputs,
+)
+from xlexport.architectures.step_module import TARGETS, TOKENS, StepModule, describe, log_prob_last, purposes_of
 from xlexport.architectures.transformer_xl.attention import (
     BiasedAttention,
-    GatheredAttention,
+    BiasedWindowAttention,
     OperatorAttention,
     PartAttention,
     SlicedAttention,
     SlotAttention,
     StepInputs,
+    WindowAttention,
     size_of,
 )
-from xlruntime.bundle import Feed, MemoryEntry
+from xlruntime.bundle import Feed, Layout, MemoryEntry
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 from xltraining.transformer_xl.encodings import (
     AttentionByContent,
@@ -62,8 +70,6 @@ __all__ = [
     "make_step",
     "project_memory",
 ]
-
-FIXED = "fixed"  # form in which all shapes follow from the inputs' shapes, as CUDA graphs require
 
 
 class StepLayer(nn.Module):
@@ -133,20 +139,21 @@ class StepLayer(nn.Module):
 class TransformerXLStep(StepModule):
     """The step module of a Transformer-XL with encoding `relative`, and the base of the others.
 
-    B, S and C (batch, segment, capacity) are free; H, d_head and n_token are fixed by the model.
+    B, S and C (batch, segment, capacity) are free, unless `fixed` says their sizes; then memories are windows instead
+    of rings. H, d_head and n_token are fixed by the model.
 
     Args:
         model: the trained model, in eval mode; its weights are shared, not copied.
-        cuda_graphs: also compute purposes in the form that CUDA graphs need.
+        fixed: the sizes of all axes; None: they are free.
     """
 
     traceable = True
     layer_class: type[StepLayer] = StepLayer
     inverse_frequency: Tensor
 
-    def __init__(self, model: TransformerXL, cuda_graphs: bool = False) -> None:
+    def __init__(self, model: TransformerXL, fixed: FixedSizes | None = None) -> None:
         super().__init__()
-        self.cuda_graphs = cuda_graphs
+        self.fixed = fixed
         self.config = model.config
         self.word_emb = model.word_emb
         self.embedding_scale = math.sqrt(model.config.d_model)
@@ -164,12 +171,13 @@ class TransformerXLStep(StepModule):
 
     @property
     def memory(self) -> tuple[MemoryEntry, ...]:
-        """The carried rings: projected keys and values of every layer."""
+        """The carried rows: projected keys and values of every layer."""
         config = self.config
-        shape = ("batch", config.n_head, "capacity", config.d_head)
+        layout: Layout = "window" if self.fixed else "ring"
+        shape = ("batch", config.n_head, self.fixed.rows if self.fixed else "capacity", config.d_head)
         starts_with_rows = config.first_memory == "zeros" and config.pre_lnorm  # else first rows are zero or absent
         return tuple(
-            MemoryEntry(name, f"new_{name}", "float32", shape, first_value=name if starts_with_rows else None)
+            MemoryEntry(name, f"new_{name}", "float32", shape, layout, name if starts_with_rows else None)
             for index in range(config.n_layer)
             for name in (f"memory_key_{index}", f"memory_value_{index}")
         )
@@ -179,51 +187,46 @@ class TransformerXLStep(StepModule):
         """The inputs of `forward`, in order.
 
         * `targets` and `tokens`;
-        * `offset`: rows written to the ring so far;
+        * `offset`: rows written to the ring so far; windows need none;
         * `memory_length`: rows of memory that each batch row may see (at most mem_len);
         * `window`: the largest number of keys that a query sees, itself included;
-        * the rings;
+        * the rings or windows;
         * positional keys: a zero column, then the distances near - 1 … 0;
         * for `positions`, which computes `near` from them: `capacity` (slots of the ring), `mem_len` (rows of memory),
-          and `clamp_len` (no clamp unless positive).
+          and `clamp_len` (no clamp unless positive). With fixed sizes `clamp_len` is enough.
         """
         return (
             TARGETS,
             TOKENS,
-            StepTensor("offset", "int64", (1,), Feed("offset", ring="capacity")),
+            *self._offset,
             StepTensor("memory_length", "int64", ("batch",), Feed("length", ring="capacity")),
             StepTensor("window", "int64", (1,), Feed("window", ring="capacity")),
             *carried_inputs(self.memory),
             *(replace(key, feed=Feed("constant")) for key in self._position_keys),
-            StepTensor("capacity", "int64", (1,), Feed("slots", ring="capacity")),
-            StepTensor("mem_len", "int64", (1,), Feed("setting", setting="mem_len")),
+            *(
+                ()
+                if self.fixed
+                else (
+                    StepTensor("capacity", "int64", (1,), Feed("slots", ring="capacity")),
+                    StepTensor("mem_len", "int64", (1,), Feed("setting", setting="mem_len")),
+                )
+            ),
             StepTensor("clamp_len", "int64", (1,), Feed("setting", setting="clamp_len")),
         )
 
     @property
-    def purposes(self) -> dict[str, tuple[StepTensor, ...]]:
-        """The graphs that are cut out of `forward`, and the outputs of each."""
-        purposes = purposes_of(self.config.n_token, carried_outputs(self.memory))
-        if self.cuda_graphs:
-            fixed = {f"{purpose}_fixed": purposes[purpose] for purpose in ("score", "generate")}
-            if len(self.config.cluster_bounds) > 1:  # the number of targets in each cluster depends on data
-                del fixed["score_fixed"]
-        else:
-            fixed = {}
-        return {**purposes, "positions": self._position_keys, **fixed}
+    def _offset(self) -> tuple[StepTensor, ...]:
+        return () if self.fixed else (StepTensor("offset", "int64", (1,), Feed("offset", ring="capacity")),)
 
     @property
-    def forms(self) -> Mapping[str, Form]:
-        """The purposes for CUDA graphs; all other purposes use one form for segments of all lengths."""
-        variants = {f"{purpose}_fixed": purpose for purpose in ("score", "generate")}
-        return {
-            purpose: Form(FIXED, variant_of=variants[purpose], static=True)
-            for purpose in self.purposes
-            if purpose in variants
-        }
+    def purposes(self) -> dict[str, tuple[StepTensor, ...]]:
+        """The graphs that are cut out of `forward`, and the outputs of each."""
+        return {**purposes_of(self.config.n_token, carried_outputs(self.memory)), "positions": self._position_keys}
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with. No free axis has size 1, because tracing would fix it."""
+        if self.fixed:
+            return example_of(self, self.fixed.axes, {"window": self.fixed.rows, "clamp_len": 7})
         sizes = {"batch": 2, "segment": 5, "capacity": 19, "near + 1": 14}
         return example_of(self, sizes, {"window": 19, "capacity": 19, "mem_len": 13, "clamp_len": 7})  # near is 13
 
@@ -231,44 +234,45 @@ class TransformerXLStep(StepModule):
         """Compute one segment: return the outputs of all `purposes`, each once, in the order of `traced_outputs`."""
         tensors = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
         targets = tensors["targets"]
-        hidden, outputs = self._run_layers(tensors, fixed=False)
-        outputs["log_prob"] = self.head.log_probs(hidden, targets)
+        hidden, outputs = self._run_layers(tensors)
         outputs["logits"] = self.head.logits(hidden[:, -1])
         clusters = self.head.log_probs_within_clusters(hidden.flatten(0, 1))
         outputs |= describe(list(zip(self.config.cluster_bounds, clusters, strict=True)), targets)
+        if self.fixed is None:
+            outputs["log_prob"] = self.head.log_probs(hidden, targets)
+        elif not self.config.cutoffs:  # with clusters, the number of targets in each depends on data
+            outputs["log_prob"] = log_prob_last(self.head.logits(hidden), targets)
         outputs |= self._constants(tensors)
-        if self.cuda_graphs:
-            hidden, fixed = self._run_layers(tensors, fixed=True)
-            fixed |= {"log_prob": self.head.log_probs(hidden, targets), "logits": self.head.logits(hidden[:, -1])}
-            outputs |= {f"{FIXED}.{name}": value for name, value in fixed.items()}
         return tuple(outputs[name] for name in traced_outputs(self))
 
     def _constants(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the outputs of the graph `positions`, by name."""
-        keys = self.positions(tensors["capacity"], tensors["mem_len"], tensors["clamp_len"])
+        keys = self.positions(tensors.get("capacity"), tensors.get("mem_len"), tensors["clamp_len"])
         return {f"position_key_{index}": position_key for index, position_key in enumerate(keys)}
 
-    def _attention_class(self, fixed: bool) -> Callable[[StepInputs], SlotAttention | OperatorAttention]:
-        """Return the attention to compute with; `fixed`: in the form that CUDA graphs need.
+    @property
+    def _attention_class(self) -> Callable[[StepInputs], SlotAttention | OperatorAttention]:
+        """The attention to compute with.
 
-        ONNX graphs have custom operators. Other formats and PyTorch itself compute without them.
+        ONNX graphs have custom operators. Other formats, fixed sizes and PyTorch itself compute without them.
         """
-        if fixed:
-            return GatheredAttention
+        if self.fixed:
+            return WindowAttention
         if torch.onnx.is_in_onnx_export():
             return OperatorAttention
         return SlicedAttention
 
-    def _run_layers(self, tensors: Mapping[str, Tensor], fixed: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run all layers; return the last hidden states (B, S, D) and the written rings by output name."""
+    def _run_layers(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run all layers; return the last hidden states (B, S, D) and the written memories by output name."""
         tokens, outputs = tensors["tokens"], {}
-        shared = ("memory_key_0", "position_key_0", "offset", "memory_length", "window")
-        attention = self._attention_class(fixed)(StepInputs(tokens, *(tensors[name] for name in shared)))
+        shared = ("memory_key_0", "position_key_0", "memory_length", "window")
+        key, position, length, window = (tensors[name] for name in shared)
+        attention = self._attention_class(StepInputs(tokens, key, position, length, window, tensors.get("offset")))
         hidden = self.word_emb(tokens) * self.embedding_scale
         for index, layer in enumerate(self._layers):
-            key, value = f"memory_key_{index}", f"memory_value_{index}"
-            hidden, outputs[f"new_{key}"], outputs[f"new_{value}"] = layer(
-                hidden, tensors[key], tensors[value], tensors[f"position_key_{index}"], attention
+            key_name, value_name = f"memory_key_{index}", f"memory_value_{index}"
+            hidden, outputs[f"new_{key_name}"], outputs[f"new_{value_name}"] = layer(
+                hidden, tensors[key_name], tensors[value_name], tensors[f"position_key_{index}"], attention
             )
         return hidden, outputs
 
@@ -283,16 +287,22 @@ class TransformerXLStep(StepModule):
 
     @property
     def _position_shape(self) -> tuple[int | str, ...]:
-        return (self.config.n_head, self.config.d_head, "near + 1")
+        return (self.config.n_head, self.config.d_head, self._near + 1 if self.fixed else "near + 1")
 
-    def positions(self, capacity: Tensor, mem_len: Tensor, clamp_len: Tensor) -> list[Tensor]:
+    @property
+    def _near(self) -> int:
+        """All distances of the longest step of fixed sizes."""
+        assert self.fixed is not None
+        return self.fixed.rows + self.fixed.longest
+
+    def positions(self, capacity: Tensor | None, mem_len: Tensor | None, clamp_len: Tensor) -> list[Tensor]:
         """Compute positional keys W_kR·R for distances below `near`, minus the key of the largest distance.
 
         All distances beyond clamp_len share one key. So the last query of a step needs clamp_len keys, and the first
         query one more for each token of the step: near = min(capacity, clamp_len + capacity - mem_len).
 
         Args:
-            capacity: (1,) int64, slots of the ring.
+            capacity: (1,) int64, slots of the ring; None with fixed sizes, which have keys for all distances.
             mem_len: (1,) int64, rows of memory.
             clamp_len: (1,) int64; if it is not positive, distances are not clamped and near = capacity.
 
@@ -300,9 +310,7 @@ class TransformerXLStep(StepModule):
             n_layer tensors (H, d_head, 1 + near): a zero column, then the distances near - 1 … 0.
         """
         config = self.config
-        clamped_near = torch.minimum(capacity, clamp_len + capacity - mem_len)
-        near = torch.where(clamp_len > 0, clamped_near, capacity)
-        count = size_of(near, smallest=1)
+        near, count = self._count(capacity, mem_len, clamp_len)
         distance = torch.arange(count, -1, -1)  # the first entry becomes the zero column
         clamped = torch.where(clamp_len > 0, torch.minimum(distance, clamp_len), distance).to(torch.float32)
         angle = clamped.unsqueeze(1) * self.inverse_frequency  # (1 + near, D / 2)
@@ -312,6 +320,21 @@ class TransformerXLStep(StepModule):
             layer.position(encoding).t().reshape(config.n_head, config.d_head, count + 1)  # (H, d_head, 1 + near)
             for layer in self._layers
         ]
+
+    def _count(
+        self, capacity: Tensor | None, mem_len: Tensor | None, last: Tensor, unlimited: bool = True
+    ) -> tuple[Tensor | int, int]:
+        """Return `near`, the number of distances that have keys, as a tensor and as a size.
+
+        Args:
+            last: (1,) the largest distance with a key of its own; with `unlimited`, any if it is not positive.
+        """
+        if capacity is None or mem_len is None:
+            return self._near, self._near
+        near = torch.minimum(capacity, last + capacity - mem_len)
+        if unlimited:
+            near = torch.where(last > 0, near, capacity)
+        return near, size_of(near, smallest=1)
 
     def first_rows(self) -> Mapping[str, Tensor]:
         """Return the content of a slot for a zero hidden state: (H, d_head) for each memory, by input name.
@@ -349,14 +372,16 @@ class ShawStep(TransformerXLStep):
     def _add_constants(self) -> None:
         """Add nothing: keys are learned."""
 
-    def _attention_class(self, fixed: bool) -> Callable[[StepInputs], SlotAttention]:
-        return BiasedAttention
+    @property
+    def _attention_class(self) -> Callable[[StepInputs], SlotAttention]:
+        return BiasedWindowAttention if self.fixed else BiasedAttention
 
     @property
     def _position_shape(self) -> tuple[int | str, ...]:
-        return (self.config.n_head, self.config.d_head + 1, "near + 1")
+        n_head, d_head, count = super()._position_shape
+        return (n_head, d_head + 1, count)  # type: ignore[operator]
 
-    def positions(self, capacity: Tensor, mem_len: Tensor, clamp_len: Tensor) -> list[Tensor]:
+    def positions(self, capacity: Tensor | None, mem_len: Tensor | None, clamp_len: Tensor) -> list[Tensor]:
         """Return positional keys for distances below `near`, minus the key of the largest distance.
 
         The model distinguishes at most `max_klen` distances, or `clamp_len` if that is fewer. Arguments and results are
@@ -364,8 +389,7 @@ class ShawStep(TransformerXLStep):
         """
         n = cast(ShawLayer, self.layers[0]).distances
         last = torch.where(clamp_len > 0, clamp_len.clamp(max=n), n) - 1
-        near = torch.minimum(capacity, last + capacity - mem_len)
-        count = size_of(near, smallest=1)
+        near, count = self._count(capacity, mem_len, last, unlimited=False)
         distance = torch.arange(count, -1, -1)  # the first entry becomes the zero column
         row = n - 1 - torch.minimum(distance, last)
         keys_of_layers = []
@@ -429,7 +453,7 @@ class AbsoluteStep(TransformerXLStep):
         return (
             TARGETS,
             TOKENS,
-            StepTensor("offset", "int64", (1,), Feed("offset", ring="capacity")),
+            *self._offset,
             StepTensor("memory_length", "int64", ("batch",), Feed("length", ring="capacity")),
             StepTensor("position", "int64", ("batch",), Feed("position")),
             *carried_inputs(self.memory),
@@ -442,16 +466,16 @@ class AbsoluteStep(TransformerXLStep):
 
     def example(self) -> tuple[Tensor, ...]:
         """Return example inputs to trace with. No free axis has size 1, because tracing would fix it."""
-        return example_of(self, {"batch": 2, "segment": 5, "capacity": 19}, {})
+        return example_of(self, self.fixed.axes if self.fixed else {"batch": 2, "segment": 5, "capacity": 19}, {})
 
     def _constants(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {}
 
-    def _run_layers(self, tensors: Mapping[str, Tensor], fixed: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run all layers; return the last hidden states (B, S, D) and the written rings by output name."""
+    def _run_layers(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run all layers; return the last hidden states (B, S, D) and the written memories by output name."""
         tokens, outputs = tensors["tokens"], {}
         S, limit = tokens.shape[1], self.config.tgt_len
-        attention = PartAttention(tokens, tensors["memory_key_0"], tensors["offset"], tensors["memory_length"])
+        attention = PartAttention(tokens, tensors["memory_key_0"], tensors.get("offset"), tensors["memory_length"])
         # Padding may follow a part's last token.
         places = (tensors["position"].unsqueeze(1) + torch.arange(S)).clamp(max=limit - 1)  # (B, S)
         hidden = self.word_emb(tokens) * self.embedding_scale
@@ -476,9 +500,9 @@ STEPS: dict[str, type[TransformerXLStep]] = {
 }
 
 
-def make_step(model: TransformerXL, cuda_graphs: bool = False) -> TransformerXLStep:
-    """Return the step module of a trained model; `cuda_graphs`: also in the form that CUDA graphs need."""
-    return STEPS[model.config.encoding](model, cuda_graphs)
+def make_step(model: TransformerXL, fixed: FixedSizes | None = None) -> TransformerXLStep:
+    """Return the step module of a trained model; see `TransformerXLStep`."""
+    return STEPS[model.config.encoding](model, fixed)
 
 
 def project_memory(model: TransformerXL, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
