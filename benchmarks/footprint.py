@@ -2,13 +2,11 @@
 
     python -m benchmarks.footprint BUNDLE [--xlscore FILE] [--rounds 5]
 
-BUNDLE reads bytes, such as one of samples/transformer_xl_bytes. Python, C and Node start a process each time, which
-opens it, compares digests, scores 128 tokens with one thread, and ends: `seconds` is its whole life, `memory` its peak.
-`seconds` of the browser begins in an open page, and `memory` is the page's process after the segment. Medians, after a
-run that does not count. Sizes leave out bundle, Python, Node and browser. A MB has 10^6 bytes.
-
-Needs Linux; for C `xlscore`, which CMake builds in runtime/c; for Node and browser `npm ci && npm run build` in
-runtime/js. A runtime that is missing gets a row that says so.
+BUNDLE reads bytes. Python, C and Node start a process each time, which opens it, compares digests, scores 128 tokens
+with one thread, and ends: `seconds` is its whole life, `memory` its peak. `seconds` of the browser begins in an open
+page, and `memory` is the page's process after the segment. Medians, after a run that does not count. Sizes leave out
+bundle, Python, Node and browser. A MB has 10^6 bytes. Needs Linux; for C `xlscore`, which CMake builds in runtime/c;
+for Node and browser `npm ci && npm run build` in runtime/js. A runtime that is missing gets a row that says so.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from packaging.requirements import Requirement
 import xlruntime
 from benchmarks.javascript import Child
 from xlexport.errors import MissingDependencyError
-from xlexport.web.javascript import Package, find_packages
+from xlexport.web.javascript import find_packages
 
 __all__ = ["main"]
 
@@ -59,9 +57,8 @@ def whole_process(command: list[str], rounds: int) -> Figures:
     """Run a command that prints bits; return the medians of seconds and peak MB, and the bits."""
     runs = []
     for _ in range(rounds + 1):
-        done = subprocess.run(
-            [sys.executable, "-S", "-c", LAUNCHER, *command], stdout=subprocess.PIPE, text=True, check=False
-        )
+        launch = [sys.executable, "-S", "-c", LAUNCHER, *command]
+        done = subprocess.run(launch, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             raise click.ClickException(f"{command[0]} failed; its output is above.")
         seconds, kilobytes, printed = done.stdout.split(maxsplit=2)
@@ -80,16 +77,6 @@ def installed(name: str) -> set[Path]:
     files = {Path(str(file.locate())) for file in metadata.distribution(name).files or []}
     needed = [Requirement(line) for line in metadata.requires(name) or []]
     return files.union(*(installed(one.name) for one in needed if not one.marker or one.marker.evaluate({"extra": ""})))
-
-
-def javascript(*names: str) -> list[Package]:
-    """Return npm packages, if Node is there to run them."""
-    if shutil.which("node") is None:
-        raise MissingDependencyError("Node is missing.", hint="Install Node 20 or newer.")
-    return find_packages(names, JAVASCRIPT)
-
-
-# All take the same arguments.
 
 
 def python(bundle: Path, rounds: int, program: Path) -> Figures:
@@ -119,7 +106,7 @@ def c(bundle: Path, rounds: int, program: Path) -> Figures:
 
 def node(bundle: Path, rounds: int, program: Path) -> Figures:
     """Return the footprint of the npm package in Node."""
-    javascript("xlruntime")
+    find_packages(("xlruntime",), JAVASCRIPT)
     machine, package = {"x86_64": "x64", "aarch64": "arm64"}, JAVASCRIPT / "node_modules/onnxruntime-node"
     binaries = [*package.glob(f"bin/*/linux/{machine[platform.machine()]}/*"), *package.glob("dist/*.js")]
     ours, module = size((JAVASCRIPT / "dist").rglob("*.js")), (JAVASCRIPT / "dist/node.js").as_uri()
@@ -129,7 +116,7 @@ def node(bundle: Path, rounds: int, program: Path) -> Figures:
 
 def browser(bundle: Path, rounds: int, program: Path) -> Figures:
     """Return the footprint of the npm package in a page of headless Chromium, on WebAssembly."""
-    packages = javascript("xlruntime", "onnxruntime-web")
+    packages = find_packages(("xlruntime", "onnxruntime-web"), JAVASCRIPT)
     ids, runs = np.frombuffer(TEXT.encode(), np.uint8).astype(np.int64), []
     for _ in range(rounds + 1):
         child = Child("wasm", bundle, 1, {})
@@ -152,6 +139,8 @@ def main(bundle: Path, xlscore: Path, rounds: int) -> None:
     bits = []
     for name, side in {"Python": python, "C": c, "Node": node, "browser": browser}.items():
         try:
+            if side in (node, browser) and shutil.which("node") is None:
+                raise MissingDependencyError("Node is missing.")
             ours, together, seconds, memory, one = side(bundle.resolve(), rounds, xlscore)
         except MissingDependencyError as error:
             print(f"| {name} | not measured: {error} |")

@@ -23,11 +23,13 @@ def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
     notes = "".join(f"- {note}\n" for note in bundle.provenance["notes"])
     chosen = f"\nChoices and omitted parts:\n\n{notes}" if notes else ""
     sizes = model_description(bundle.architecture).summary(bundle.config)
+    fixed = ", ".join(f"{axis} {size}" for axis, size in bundle.fixed.items())
+    shapes = f" Shapes are fixed: {fixed}; what is left of a document is read token by token." if fixed else ""
     return f"""# A {bundle.architecture} bundle of xlexport
 
 This folder is a trained language model, as graphs that run without the code of its training.
 
-{sizes}, vocabulary {bundle.vocab_size:,}, tokenizer {bundle.tokenizer.kind}, {bundle.precision}.{_fixed(bundle)}
+{sizes}, vocabulary {bundle.vocab_size:,}, tokenizer {bundle.tokenizer.kind}, {bundle.precision}.{shapes}
 
 xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources}.
 
@@ -61,34 +63,19 @@ def model_card(bundle: Bundle) -> str:
     return "\n\n".join(stated)
 
 
-def _fixed(bundle: Bundle) -> str:
-    """Return the sentence about the sizes that graphs fix, or nothing."""
-    fixed = {
-        ", ".join(f"{axis} {size}" for axis, size in graph.fixed.items()): None
-        for graph in bundle.graphs.values()
-        if graph.fixed
-    }
-    return f" Graphs have fixed sizes: {'; '.join(fixed)}." if fixed else ""
-
-
 def how_to_run(bundle: Bundle) -> str:
     """Return how to get the program that runs a bundle, with a command, and examples in Python and JavaScript."""
     version, kind = bundle.provenance["versions"]["xlexport"], bundle.graphs["score"].format
     runtime, exporter = (f"./{name}-{version}-py3-none-any.whl" for name in ("xlruntime", "xlexport"))
-    text = ",text" if bundle.tokenizer.kind in NODE_LIBRARIES else ""
-    load, extras, trust = "import xlruntime\n\nmodel = xlruntime.load", f"cpu{text}", ""
-    sentences = [f"Take the files of xlexport's release {version}, or of a newer one. Run the programs in this folder."]
-    if kind == "onnx":
-        install = f"pip install '{runtime}[{extras}]'"
-    else:
-        load, extras, trust = (
-            "from xlexport.torch_runtime import load\n\nmodel = load",
-            f"cpu,convert{text}",
-            " --trust",
-        )
-        install = f"pip install {runtime} '{exporter}[{extras}]'"
-        sentences.append(
-            f"The graphs have the format {kind}, and PyTorch runs them. Loading them executes code in the files, so "
+    text, trust = ",text" if bundle.tokenizer.kind in NODE_LIBRARIES else "", ""
+    load, install = "import xlruntime\n\nmodel = xlruntime.load", f"pip install '{runtime}[cpu{text}]'"
+    command_line = f"pip install {runtime} '{exporter}[cpu{text}]'"
+    sentences = f"Take the files of xlexport's release {version}, or of a newer one. Run the programs in this folder."
+    if kind != "onnx":
+        load, trust = "from xlexport.torch_runtime import load\n\nmodel = load", " --trust"
+        install = command_line = f"pip install {runtime} '{exporter}[cpu,convert{text}]'"
+        sentences += (
+            f" The graphs have the format {kind}, and PyTorch runs them. Loading them executes code in the files, so "
             "open them only if you trust their author."
         )
     if bundle.encoder is not None:
@@ -97,7 +84,7 @@ def how_to_run(bundle: Bundle) -> str:
         command, use = "score . ids.txt --ids", "score([[1, 2, 3]])).nats"
     else:
         command, use = "score . document.txt", 'score(["A text."])).bits_per_byte'
-    return f"""{" ".join(sentences)}
+    return f"""{sentences}
 
 Python, with `{install}`:
 
@@ -106,7 +93,7 @@ Python, with `{install}`:
 print(next(model.{use})
 ```
 {_other_languages(bundle, version) if kind == "onnx" and bundle.encoder is None else ""}
-On the command line, with `pip install {runtime} '{exporter}[{extras}]'`: `xlexport {command}{trust}`"""
+On the command line, with `{command_line}`: `xlexport {command}{trust}`"""
 
 
 def _other_languages(bundle: Bundle, version: str) -> str:
