@@ -1,6 +1,6 @@
 """Convert the sample checkpoint to `bundle/` in the current folder, verified against the trained model.
 
-Needs: pip install '.[cpu,convert]' in a clone. The same as: xlexport convert CHECKPOINT -o bundle
+Needs: pip install ./runtime/python '.[cpu,convert]' in a clone. The same as: xlexport convert CHECKPOINT -o bundle
 """
 
 from pathlib import Path

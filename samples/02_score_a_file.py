@@ -2,7 +2,7 @@
 
 For a file of yours: 02_score_a_file.py FILE
 
-Needs: pip install '.[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
+Needs: pip install './runtime/python[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
 """
 
 import heapq

@@ -1,6 +1,6 @@
 """Score many documents: four at a time, each with its own memory; results are in the order of the documents.
 
-Needs: pip install '.[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
+Needs: pip install './runtime/python[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
 """
 
 from pydoc_data.topics import topics

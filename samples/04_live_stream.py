@@ -1,6 +1,6 @@
 """Feed a document as it arrives, in chunks cut anywhere, and detect chunks that do not fit the text before them.
 
-Needs: pip install '.[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
+Needs: pip install './runtime/python[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
 """
 
 import io

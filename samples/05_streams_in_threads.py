@@ -1,6 +1,6 @@
 """Score many documents at once, each with its own stream in its own thread; all share one model.
 
-Needs: pip install '.[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
+Needs: pip install './runtime/python[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -1,6 +1,6 @@
 """Stop in the middle of a document, and continue later from a file, in any process, with bit-equal results.
 
-Needs: pip install '.[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
+Needs: pip install './runtime/python[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Read a long text once, and compare on forks of the stream how each continuation changes the cost of a next text.
 
-Needs: pip install '.[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
+Needs: pip install './runtime/python[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
 """
 
 import math

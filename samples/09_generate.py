@@ -1,6 +1,6 @@
 """Continue a prompt with temperature, top-k and top-p; a seed makes results repeatable. The prompt is read once.
 
-Needs: pip install '.[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
+Needs: pip install './runtime/python[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
 """
 
 from xlruntime import Sampling, load

@@ -1,6 +1,7 @@
 """Score one document with a Reformer's bundle in segments of several lengths; rule `band` gives equal scores.
 
-Needs: pip install '.[cpu,convert]' in a clone. The model is untrained, so its scores are those of a guess. To train a
+Needs: pip install ./runtime/python '.[cpu,convert]' in a clone. The model is untrained, so its scores are those of a
+guess. To train a
 model: xlexport train FILES --architecture reformer --out run
 """
 

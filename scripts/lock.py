@@ -1,6 +1,6 @@
 """Write constraints.txt and requirements/*.txt: version and hashes of every package that an installation may need.
 
-    pip install '.[release]' -c constraints.txt
+    pip install ./runtime/python '.[release]' -c constraints.txt
     python scripts/lock.py                         # packages that are new in pyproject.toml; the other versions stay
     python scripts/lock.py --upgrade-package onnx  # further arguments are those of `uv pip compile`
 
@@ -31,8 +31,10 @@ EXTRAS = {
     "release": ("release",),
 }
 
-# Packages of the extra lm-eval of which the index has no wheels. No file in requirements/ asks for them.
-SOURCE_ONLY = ("rouge-score", "sqlitedict", "word2number")
+# Packages of the extra lm-eval of which the index has no wheels, and our own, which uv takes from its folder
+# (tool.uv.sources in pyproject.toml). No file in requirements/ asks for them.
+OWN = "xlruntime"
+SOURCE_ONLY = ("rouge-score", "sqlitedict", "word2number", OWN)
 
 # PyTorch publishes CPU builds under the same version, outside the package index. Only files whose digest was computed
 # from the file itself belong here.
@@ -45,7 +47,7 @@ CPU_BUILDS = {
 CONSTRAINTS_HEAD = """\
 # Written by scripts/lock.py. Exact versions of every package that the extras can install. The figures in the README
 # were made with these.
-#   pip install '.[cpu,convert]' -c constraints.txt
+#   pip install ./runtime/python '.[cpu,convert]' -c constraints.txt
 # torch is pinned because the ONNX exporter belongs to it and changes with every release: another version may emit other
 # graphs. A bundle that has been converted and verified runs on any ONNX Runtime from 1.24.1 on.
 # requirements/hashes.txt has the same versions with their hashes: CONTRIBUTING.md, "Install with checked hashes".
@@ -86,7 +88,8 @@ def compiled(lock: Path, sources: list[str], arguments: list[str]) -> list[str]:
         command = ["uv", "pip", "compile", *sources, "--universal", "--python-version", "3.11", "--generate-hashes"]
         command += ["--only-binary", ":all:", "--no-header", "--no-annotate", "--quiet", "--output-file", str(output)]
         command += [argument for name in SOURCE_ONLY for argument in ("--no-binary", name)]
-        command += ["--fork-strategy", "fewest", *arguments]  # one version of a package for every Python
+        command += ["--fork-strategy", "fewest"]  # one version of a package for every Python
+        command += ["--no-emit-package", OWN, *arguments]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         return entries_of(output.read_text("utf-8"))
 
@@ -126,8 +129,9 @@ def build_requirements(project: Path) -> list[str]:
 def requirements(project: dict[str, dict[str, list[str]]], extras: tuple[str, ...]) -> str:
     """Return a requirements file with the packages of some extras; hashes.txt says which versions and files."""
     names = {*project["dependencies"], *(name for extra in extras for name in project["optional-dependencies"][extra])}
+    foreign = sorted(name for name in names if not name.startswith(f"{OWN}=="))
     head = f"# Written by scripts/lock.py: the packages of '.[{','.join(extras)}]', without the project.\n"
-    return head + "-c hashes.txt\n--only-binary :all:\n" + "\n".join(sorted(names)) + "\n"
+    return head + "-c hashes.txt\n--only-binary :all:\n" + "\n".join(foreign) + "\n"
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError
@@ -12,6 +13,7 @@ import pytest
 from tests.helpers.paths import ROOT
 from xlexport.errors import MissingDependencyError
 from xlexport.extras import missing_packages, packages_of, require
+from xlruntime import __version__
 
 PLACES = (
     "xlexport",
@@ -24,13 +26,15 @@ PLACES = (
     "docs",
     ".ci",
 )
-# No package index has xlexport, so `pip install xlexport` and `pip install 'xlexport[cpu]'` cannot work.
-IMPOSSIBLE = re.compile(r"""pip3? (?:install|download) (?:[\w\[\],=<>'"-]+ )*?['"]?xlexport\b(?![\w/.-])""")
+# No package index has xlexport or xlruntime: `pip install 'xlexport[cpu]'` fails, or installs a stranger's package.
+IMPOSSIBLE = re.compile(r"""pip3? (?:install|download) (?:[\w\[\],=<>'"-]+ )*?['"]?xl(?:export|runtime)\b(?![\w/.-])""")
+# So does a command that installs the clone without the folder of xlruntime.
+ALONE = re.compile(r"""pip3? install (?!(?:-e )?\./runtime/python )(?:-e |--quiet )*'?\.(?:\[[\w,-]+\]'|(?= ))""")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 def names(requirements: list[str]) -> set[str]:
-    return {requirement.partition(">")[0].replace("-", "_") for requirement in requirements}
+    return {re.split("[>=]", requirement)[0].replace("-", "_") for requirement in requirements}
 
 
 @pytest.mark.parametrize("extra", ["convert", "lm-eval", "plot", "ray", "serve", "tables", "tensorboard", "text"])
@@ -39,7 +43,27 @@ def test_extras_are_those_of_the_project_file(extra: str) -> None:
 
 
 def test_base_install_has_no_heavy_package() -> None:
-    assert names(PROJECT["dependencies"]) == {"click", "numpy", "safetensors", "tqdm"}
+    assert names(PROJECT["dependencies"]) == {"click", "numpy", "safetensors", "tqdm", "xlruntime"}
+
+
+def test_xlruntime_has_the_version_that_xlexport_pins_and_the_same_requirements() -> None:
+    runtime = tomllib.loads((ROOT / "runtime/python/pyproject.toml").read_text("utf-8"))["project"]
+    dependencies = set(PROJECT["dependencies"])
+    assert f"xlruntime=={__version__}" in dependencies
+    assert set(runtime["dependencies"]) < dependencies
+    assert runtime["optional-dependencies"].items() <= PROJECT["optional-dependencies"].items()
+
+
+@pytest.mark.parametrize("place", ["CITATION.cff", "runtime/c/pyproject.toml", "runtime/js/pyproject.toml"])
+def test_every_distribution_has_the_version_of_the_code(place: str) -> None:
+    assert (
+        re.search(r'^version(?: =|:) "?([\d.]+)"?$', (ROOT / place).read_text("utf-8"), re.MULTILINE)[1] == __version__
+    )
+
+
+@pytest.mark.parametrize("place", ["package.json", "package-lock.json"])
+def test_npm_package_has_the_version_of_the_code(place: str) -> None:
+    assert json.loads((ROOT / "runtime/js" / place).read_text("utf-8"))["version"] == __version__
 
 
 def test_missing_packages_are_named_together_with_the_hint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +88,8 @@ def test_no_command_installs_xlexport_from_an_index() -> None:
     files = [path for place in PLACES for path in (ROOT / place).rglob("*") if path.is_file() and path.suffix in kinds]
     files += [path for path in ROOT.glob("*.md") if path.name != "CHANGELOG.md"]  # it is a history
     assert len(files) > 300
-    assert [str(path) for path in files if IMPOSSIBLE.search(text_of(path))] == []
+    found = [(str(path), rule.search(text_of(path))) for path in files for rule in (IMPOSSIBLE, ALONE)]
+    assert [(path, match[0]) for path, match in found if match] == []
 
 
 def text_of(path: Path) -> str:

@@ -34,6 +34,7 @@ EXTRAS = {
     "docs": ("docs",),
     "release": ("release",),
 }
+OWN = f"xlruntime=={__version__}"
 BUILT_FROM = ("LICENSE", "README.md", "pyproject.toml", "runtime", "samples", "training", "xlexport")
 
 
@@ -81,7 +82,9 @@ def closure(requirements: list[str]) -> set[str]:
 
 
 def declared(extras: tuple[str, ...]) -> list[str]:
-    return [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
+    """Return what the extras need of other people."""
+    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
+    return [line for line in lines if line != OWN]
 
 
 def test_every_package_that_the_extras_install_is_pinned_once() -> None:
@@ -132,7 +135,7 @@ def test_supported_onnx_runtimes_keep_external_data_inside_the_bundle() -> None:
 
 
 def build(folder: Path, umask: int, second: int, zone: str) -> dict[str, str]:
-    """Copy the sources with other times and permissions, build both distributions, and return their digests."""
+    """Copy the sources with other times and permissions, build all distributions, and return their digests."""
     folder.mkdir()
     for name in BUILT_FROM:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
@@ -142,23 +145,54 @@ def build(folder: Path, umask: int, second: int, zone: str) -> dict[str, str]:
         os.utime(path, (second, second))
     environment = {**os.environ, "TZ": zone, "PYTHONHASHSEED": str(second % 1000)}
     environment.pop("SOURCE_DATE_EPOCH", None)
-    command = [sys.executable, "-m", "hatchling", "build"]
-    subprocess.run(command, cwd=folder, env=environment, umask=umask, check=True, capture_output=True, timeout=300)
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder / "dist")]
+    for place, kinds in ((folder, []), (folder / "runtime/python", ["-t", "wheel"])):
+        subprocess.run([*command, *kinds], cwd=place, env=environment, umask=umask, check=True, capture_output=True)
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / "dist").iterdir()}
 
 
 @pytest.mark.full
 @pytest.mark.skipif(find_spec("hatchling") is None, reason="hatchling is not installed: requirements/installer.txt")
-def test_wheel_and_sdist_are_the_same_bytes_wherever_they_are_built(tmp_path: Path) -> None:
+def test_wheels_and_sdist_are_the_same_bytes_wherever_they_are_built(tmp_path: Path) -> None:
     first = build(tmp_path / "one", 0o022, 1_000_000_000, "UTC")
     second = build(tmp_path / "another folder", 0o077, 1_700_000_000, "Asia/Tokyo")
-    assert {Path(name).suffix for name in first} == {".gz", ".whl"}
     assert first == second
-    # The kernels are a distribution of their own: in the sources of this one, not in its wheel.
-    (archive,), (wheel,) = (list((tmp_path / "one/dist").glob(f"*{ending}")) for ending in (".gz", ".whl"))
+    (archive,), (wheel,), (runtime,) = (
+        list((tmp_path / "one/dist").glob(name)) for name in ("xlexport*.tar.gz", "xlexport*.whl", "xlruntime*.whl")
+    )
+    # Kernels and runtime are distributions of their own: in the sources of this one, not in its wheel.
     with tarfile.open(archive) as sources:
-        assert any(name.endswith("/runtime/c/pyproject.toml") for name in sources.getnames())
-    assert not any("native" in name for name in zipfile.ZipFile(wheel).namelist())
+        names = [name.partition("/")[2] for name in sources.getnames()]
+    assert {"runtime/c/pyproject.toml", "runtime/python/pyproject.toml"} <= set(names)
+    assert packages_in(wheel) == {"xlexport", "xltraining", f"xlexport-{__version__}.dist-info"}
+    assert packages_in(runtime) == {"xlruntime", f"xlruntime-{__version__}.dist-info"}
+    assert {Path(name).name for name in zipfile.ZipFile(runtime).namelist()} >= {"LICENSE", "py.typed"}
+    assert runtime.stat().st_size <= 250_000
+
+
+def packages_in(wheel: Path) -> set[str]:
+    return {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+
+
+@pytest.mark.full
+@pytest.mark.skipif(find_spec("hatchling") is None, reason="hatchling is not installed: requirements/installer.txt")
+def test_pip_takes_xlruntime_from_the_clone_and_never_from_an_index(tmp_path: Path) -> None:
+    # A stranger has put the same version and a later one where pip looks for packages.
+    for version in (__version__, "9.9"):
+        name = f"xlruntime-{version}"
+        with zipfile.ZipFile(tmp_path / f"{name}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(
+                f"{name}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: xlruntime\nVersion: {version}\n"
+            )
+            wheel.writestr(f"{name}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{name}.dist-info/RECORD", "")
+    (folder,) = re.findall(r"pip install (\S+) '\.\[cpu,convert\]'", (ROOT / "README.md").read_text("utf-8"))
+    command = [sys.executable, "-m", "pip", "install", folder, ".", "--no-index", "--find-links", str(tmp_path)]
+    command += ["--dry-run", "--no-build-isolation", "--quiet", "--report", str(tmp_path / "report.json")]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=120)
+    report = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    places = {one["metadata"]["name"]: one["download_info"]["url"] for one in report["install"]}
+    assert places["xlruntime"] == (ROOT / "runtime/python").as_uri()
 
 
 @pytest.mark.full

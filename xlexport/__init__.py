@@ -7,7 +7,7 @@ PyTorch or ONNX Runtime.
 
 from typing import TYPE_CHECKING, Any
 
-from xlruntime import __version__  # all three packages come in one distribution
+from xlruntime import __version__
 
 if TYPE_CHECKING:
     from xlexport.own_models import RecurrentModel, export_module, scan

@@ -32,7 +32,7 @@ def sample_checkpoint(tokens: str = "bytes") -> Path:
             return place
     raise CheckpointNotFoundError(
         f"the sample checkpoint is in neither {places[0]} nor {places[1]}.",
-        hint="Install from a complete clone: pip install '.[cpu,convert]' -c constraints.txt",
+        hint="Install from a complete clone: pip install ./runtime/python '.[cpu,convert]' -c constraints.txt",
     )
 
 

@@ -14,14 +14,16 @@ import pytest
 
 from tests.helpers.command_table import all_commands
 from tests.helpers.pages import PAGES, Block, blocks_of
-from tests.helpers.paths import SHARED_DATA
+from tests.helpers.paths import ROOT, SHARED_DATA
 
 RUN = [page for page in PAGES if page in ("README.md", "docs/scoring.md", "docs/verification.md") or "/start_" in page]
 INSTALLS = "installs packages: .ci/run does it"
 NOT_RUN = {
     ("README.md", "python -m venv .venv && . .venv/bin/activate"): INSTALLS,
     ("README.md", "converted           checkpoint.pt in 9 s"): "output of demo: tests/commands/test_demo.py",
-    ("README.md", "pip install -e '.[cpu,convert,train,dev]' -c constraints.txt && pytest"): INSTALLS,
+    ("README.md", "pip install -e ./runtime/python -e '.[cpu,convert,train,dev]' -c constraints.txt && pytest"): (
+        INSTALLS
+    ),
     (
         "docs/scoring.md",
         "3 documents, 28,000 tokens: 2.1304 bits per byte together, 2.1460 ± 0.0137 a document (mean and standard "
@@ -98,6 +100,13 @@ def test_commands_print_what_the_page_shows(page: str, run_command: Callable[[st
 
 def test_table_has_only_blocks_that_exist() -> None:
     assert NOT_RUN.keys() - {block.key for page in RUN for block in blocks_of(page)} == set()
+
+
+def test_workflow_runs_the_installs_of_the_readme() -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text("utf-8").splitlines()
+    installs = re.findall(r"^pip install .* && .*$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert len(installs) == 2
+    assert [line.removeprefix("run: ") for line in map(str.strip, workflow) if line.startswith("run: pip ")] == installs
 
 
 def test_all_pages_name_commands_and_options_that_exist() -> None:

@@ -44,7 +44,7 @@ def test_site_has_bundle_runtime_worker_and_page(npm: Path, tmp_path: Path) -> N
         assert name in names
     assert not [name for name in names if name.endswith((".ts", ".map", ".py"))]
     assert json.loads((site / SITE_FILE).read_text("utf-8"))["packages"] == {
-        "xlruntime": "0.1.0",
+        "xlruntime": "0.2.0",
         "onnxruntime-web": "1.24.1",
     }
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []

@@ -21,7 +21,7 @@ RUNTIME = "xlruntime"
 INSTALL = "Install it, in a clone of xlexport: pip install ./runtime/js"
 # The files that a page needs of each npm package, and the oldest version that has what the page uses.
 NEEDED = {
-    "xlruntime": (("browser.js", "model.js", "stream.js", "state.js"), (0, 1, 0)),
+    "xlruntime": (("browser.js", "model.js", "stream.js", "state.js"), (0, 2, 0)),
     "onnxruntime-web": (
         ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"),
         (1, 24, 1),

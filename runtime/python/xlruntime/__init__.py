@@ -90,6 +90,6 @@ __all__ = [
     "load_translator",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # an application decides what is shown

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from . import rows
 from .runners import Attempt, Broken, Missing, Outcome, Runner, play
 from .workshop import Workshop
 
-__all__ = ["PLATFORMS", "main"]
+__all__ = ["DOWNLOADS", "HEAD", "PLATFORMS", "main", "try_all"]
 
 Rows = Callable[[Workshop], "list[Runner] | list[Attempt]"]
 # Name: what it is, and what makes its rows.
@@ -36,6 +36,7 @@ PLATFORMS: dict[str, tuple[str, Rows]] = {
     "python": ("newer Pythons", rows.python_versions),
     "states": ("states saved on one platform, and continued on another", rows.crossings),
 }
+DOWNLOADS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xlexport" / "platforms"
 HEAD = ("platform", "runtime", "kernels", "cases passed", "largest difference", "low precision", "seconds")
 
 
@@ -75,10 +76,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", action="append", choices=PLATFORMS, metavar="NAME", help="try this one; repeatable")
     parser.add_argument("--list", action="store_true", help="list the names, and try nothing")
     parser.add_argument("--offline", action="store_true", help="try what was prepared earlier; download nothing")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xlexport" / "platforms"
     parser.add_argument("--quick", action="store_true", help="leave out C without kernels, and Python with them")
     parser.add_argument("--jobs", type=int, default=1, help="how many rows to try at once (default: 1)")
-    parser.add_argument("--downloads", type=Path, default=cache, help="folder of downloads (default: %(default)s)")
+    parser.add_argument("--downloads", type=Path, default=DOWNLOADS, help="folder of downloads (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.list:
         for name, (description, _) in PLATFORMS.items():
@@ -93,9 +93,9 @@ def main(arguments: list[str] | None = None) -> None:
         try_all([row for name in names for row in attempts(name, workshop, options.quick)], options.jobs)
 
 
-def try_all(tries: list[Attempt], jobs: int) -> NoReturn:
+def try_all(tries: list[Attempt], jobs: int, head: Sequence[str] = HEAD) -> NoReturn:
     """Try all of them, print the table, and end the process."""
-    print(f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}", sep="\n", flush=True)
+    print(f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", sep="\n", flush=True)
     results = []
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         try:

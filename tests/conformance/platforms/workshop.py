@@ -21,7 +21,7 @@ from typing import ParamSpec, TypeVar
 
 from .runners import Broken, Missing
 
-__all__ = ["NATIVE", "ROOT", "Workshop", "pinned"]
+__all__ = ["NATIVE", "ROOT", "WEB", "Workshop", "alone", "pinned"]
 
 ROOT = Path(__file__).resolve().parents[3]
 NATIVE, WEB = ROOT / "runtime" / "c", ROOT / "runtime" / "js"
