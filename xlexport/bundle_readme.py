@@ -9,9 +9,10 @@ from xlexport.verification.parity import ParityReport, trained_model
 from xlruntime.bundle import Bundle
 from xlruntime.evaluation import EvaluationSettings
 
-__all__ = ["bundle_readme", "defaults", "how_to_score"]
+__all__ = ["CARD", "bundle_readme", "defaults", "how_to_run", "model_card"]
 
-INSTALL = "`pip install '.[{extras}]' -c constraints.txt` in a clone of xlexport"
+CARD = {"licence": "Licence", "data": "Training data", "intended_use": "Intended use"}  # fields of the provenance
+NODE_LIBRARIES = {"tokenizers": " @huggingface/tokenizers", "sentencepiece": " @sctg/sentencepiece-js"}
 
 
 def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
@@ -22,13 +23,23 @@ def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
     notes = "".join(f"- {note}\n" for note in bundle.provenance["notes"])
     chosen = f"\nChoices and omitted parts:\n\n{notes}" if notes else ""
     sizes = model_description(bundle.architecture).summary(bundle.config)
+    fixed = ", ".join(f"{axis} {size}" for axis, size in bundle.fixed.items())
+    shapes = f" Shapes are fixed: {fixed}; what is left of a document is read token by token." if fixed else ""
     return f"""# A {bundle.architecture} bundle of xlexport
 
-{sizes}, vocabulary {bundle.vocab_size:,}, tokenizer {bundle.tokenizer.kind}, {bundle.precision}.
+This folder is a trained language model, as graphs that run without the code of its training.
+
+{sizes}, vocabulary {bundle.vocab_size:,}, tokenizer {bundle.tokenizer.kind}, {bundle.precision}.{shapes}
 
 xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources}.
 
-{how_to_score(bundle)}
+{model_card(bundle)}
+
+## Run it
+
+{how_to_run(bundle)}
+
+## Settings and checks
 
 `bundle.json` lists the inputs and outputs of every graph. {defaults(bundle.settings)}
 
@@ -38,33 +49,71 @@ xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources}
 """
 
 
-def how_to_score(bundle: Bundle) -> str:
-    """Return the sentences about what runs a bundle, with the commands, and a program in Python."""
-    kind, load = bundle.graphs["score"].format, "import xlruntime\n\nmodel = xlruntime.load"
-    if bundle.encoder is not None:
-        command, load, use = "translate THIS_FOLDER lines.txt", f"{load}_translator", 'translate(["A line."])).text'
-    elif bundle.tokenizer.kind == "none":
-        command, use = "score THIS_FOLDER ids.txt --ids", "score([[1, 2, 3]])).nats"
-    else:
-        command, use = "score THIS_FOLDER document.txt", 'score(["A text."])).bits_per_byte'
-    if kind == "onnx":
-        sentences = f"Install what runs it, without PyTorch: {INSTALL.format(extras='cpu')}."
-    else:
-        load, command = "from xlexport.torch_runtime import load\n\nmodel = load", f"{command} --trust"
-        sentences = (
-            f"The graphs have the format {kind}, and PyTorch runs them. Loading them executes code in the files, so "
-            f"open them only if you trust their author. Install what runs them: {INSTALL.format(extras='cpu,convert')}."
+def model_card(bundle: Bundle) -> str:
+    """Return what the author states about licence, data and intended use, and which of them nobody stated."""
+    stated = [f"{title}: {bundle.provenance[name]}" for name, title in CARD.items() if bundle.provenance.get(name)]
+    missing = [name for name in CARD if not bundle.provenance.get(name)]
+    if missing:
+        titles = ", ".join(CARD[name].lower() for name in missing)
+        options = " ".join(f"--set {name}=TEXT" for name in missing)
+        stated.append(
+            f"The author has not stated: {titles}. Ask before you use or pass on the model. "
+            f"`xlexport convert` takes these statements by `{options}`."
         )
+    return "\n\n".join(stated)
+
+
+def how_to_run(bundle: Bundle) -> str:
+    """Return how to get the program that runs a bundle, with a command, and examples in Python and JavaScript."""
+    version, kind = bundle.provenance["versions"]["xlexport"], bundle.graphs["score"].format
+    runtime, exporter = (f"./{name}-{version}-py3-none-any.whl" for name in ("xlruntime", "xlexport"))
+    text, trust = ",text" if bundle.tokenizer.kind in NODE_LIBRARIES else "", ""
+    load, install = "import xlruntime\n\nmodel = xlruntime.load", f"pip install '{runtime}[cpu{text}]'"
+    command_line = f"pip install {runtime} '{exporter}[cpu{text}]'"
+    sentences = f"Take the files of xlexport's release {version}, or of a newer one. Run the programs in this folder."
+    if kind != "onnx":
+        load, trust = "from xlexport.torch_runtime import load\n\nmodel = load", " --trust"
+        install = command_line = f"pip install {runtime} '{exporter}[cpu,convert{text}]'"
+        sentences += (
+            f" The graphs have the format {kind}, and PyTorch runs them. Loading them executes code in the files, so "
+            "open them only if you trust their author."
+        )
+    if bundle.encoder is not None:
+        command, load, use = "translate . lines.txt", f"{load}_translator", 'translate(["A line."])).text'
+    elif bundle.tokenizer.kind == "none":
+        command, use = "score . ids.txt --ids", "score([[1, 2, 3]])).nats"
+    else:
+        command, use = "score . document.txt", 'score(["A text."])).bits_per_byte'
     return f"""{sentences}
 
-```
-xlexport {command}
-```
+Python, with `{install}`:
 
 ```python
-{load}("THIS_FOLDER")
+{load}(".")
 print(next(model.{use})
-```"""
+```
+{_other_languages(bundle, version) if kind == "onnx" and bundle.encoder is None else ""}
+On the command line, with `{command_line}`: `xlexport {command}{trust}`"""
+
+
+def _other_languages(bundle: Bundle, version: str) -> str:
+    """Return an example in JavaScript, and what C needs."""
+    document, figure = ("[1, 2, 3]", "nats") if bundle.tokenizer.kind == "none" else ('"A text."', "bitsPerByte")
+    packages = f"./xlruntime-{version}.tgz onnxruntime-node{NODE_LIBRARIES.get(bundle.tokenizer.kind, '')}"
+    ids = ", and takes token ids for this bundle" if bundle.tokenizer.kind in NODE_LIBRARIES else ""
+    return f"""
+JavaScript in Node, with `npm install --ignore-scripts {packages}`. Save the program as `score.mjs` in the folder of
+that command, because Node looks for packages there:
+
+```js
+import {{ load }} from "xlruntime";
+
+const model = await load(".");
+for await (const score of model.score([{document}])) console.log(score.{figure});
+```
+
+C, C++ and Rust: the README in `xlruntime-c-{version}-PLATFORM.tar.gz` has a program. It needs ONNX Runtime{ids}.
+"""
 
 
 def defaults(evaluation: EvaluationSettings) -> str:

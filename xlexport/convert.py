@@ -65,6 +65,7 @@ class ConversionOptions:
         to: format of the graphs: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
         fixed: shapes that all graphs fix; None: batch, segment and memory are free.
         inline: whether ONNX graphs have standard operators only, for tools other than ONNX Runtime.
+        licence, data, intended_use: what the author states about the model, for the provenance and README.
     """
 
     tokenizer: str | None = None
@@ -81,6 +82,9 @@ class ConversionOptions:
     to: Format = "onnx"
     fixed: FixedShapes | None = None
     inline: bool = False
+    licence: str | None = None
+    data: str | None = None
+    intended_use: str | None = None
 
     @classmethod
     def of(cls, **values: Any) -> ConversionOptions:
@@ -166,7 +170,7 @@ def convert(
             evaluation=evaluation,
             memory=memory,
             graphs=graphs,
-            provenance=_provenance(source, text.name),
+            provenance=_provenance(source, text.name, options),
             files=digests(folder),
             requires=requirements(folder, graphs.values()),
             encoder=architecture(source.architecture).encoder(source.config),
@@ -311,10 +315,11 @@ def _write_first_rows(step: Step, folder: Path) -> None:
             save_file(arrays, folder / FIRST_MEMORY_FILE)
 
 
-def _provenance(source: SourceCheckpoint, verified_on: str) -> dict[str, Any]:
+def _provenance(source: SourceCheckpoint, verified_on: str, options: ConversionOptions) -> dict[str, Any]:
     """Return what a bundle says of its origin."""
+    stated = {name: getattr(options, name) for name in ("licence", "data", "intended_use")}
     return {
-        **dict.fromkeys(("licence", "data", "intended_use")),
+        **{name: " ".join((text or "").split()) or None for name, text in stated.items()},
         "format": source.format,
         "options": dict(source.options),
         "sources": {path.name: digest.sha256 for path, digest in source.files.items()},

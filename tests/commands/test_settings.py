@@ -84,14 +84,14 @@ def test_same_settings_in_all_commands(invoke: Invoke) -> None:
     }
     assert names["generate"] == names["verify"] == names["serve"] == model | runtime
     assert names["configure"] == model
-    assert names["convert"] == model | {"cuda_graphs"}
+    assert names["convert"] == model | {"licence", "data", "intended_use"}
     for name, settings in names.items():
         if settings:
             shown = invoke(name, "--help-settings").succeeded().out
             assert all(f"{setting}=" in shown for setting in settings)
 
 
-@pytest.mark.parametrize(("name", "most"), [("score", 33), ("convert", 24)])
+@pytest.mark.parametrize(("name", "most"), [("score", 33), ("convert", 26)])
 def test_commands_have_few_options(name: str, most: int) -> None:
     command = all_commands()[name]
     options = [option for option in command.get_params(click.Context(command)) if isinstance(option, click.Option)]

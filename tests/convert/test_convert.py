@@ -20,18 +20,20 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import CHUNK, EMPTY, GOLDEN, ROOT, golden_bundle
 from tests.helpers.tiers import thinned
 from tests.helpers.tiny import tiny_model
+from tests.web_site.javascript import needs_node, prepared
 from xlexport import __version__
 from xlexport.architectures import Architecture, Step, architecture
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
+from xlexport.bundle_readme import CARD, bundle_readme, how_to_run
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError
 from xlexport.verification import default_segments
 from xlexport.verification.text import verify_ids
-from xlruntime import OptionError, TextError
+from xlruntime import OptionError, TextError, load_translator
 from xlruntime import load as load_bundle
 from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
 from xlruntime.evaluation import Ring
@@ -95,8 +97,38 @@ def test_program_in_the_readme_runs(
 ) -> None:
     folder: Path = request.getfixturevalue(name).folder
     (program,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-    exec(program.replace("THIS_FOLDER", str(folder)), {})
+    monkeypatch.chdir(folder)
+    exec(program, {})
     assert float(capsys.readouterr().out) > 0
+
+
+def test_readme_shows_fixed_sizes(bytes_bundle: Converted) -> None:
+    bundle = read_bundle(bytes_bundle.folder)
+    assert "fixed" not in bundle_readme(bundle, bytes_bundle.report)
+    score = dataclasses.replace(bundle.graphs["score"], fixed={"batch": 1, "segment": 8})
+    fixed = dataclasses.replace(bundle, graphs={**bundle.graphs, "score": score})
+    assert "float32. Shapes are fixed: batch 1, segment 8; what" in bundle_readme(fixed, bytes_bundle.report)
+
+
+def test_program_in_the_readme_translates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(GOLDEN / "encoder_decoder/translator")
+    (program,) = re.findall(r"```(?:python|js)\n(.*?)```", how_to_run(read_bundle(Path())), re.DOTALL)
+    exec(program, {})
+    assert capsys.readouterr().out == next(iter(load_translator(Path()).translate(["A line."]))).text + "\n"
+
+
+@pytest.mark.parametrize("name", [EMPTY, CHUNK])
+@needs_node
+@pytest.mark.native
+def test_javascript_in_the_readme_gives_the_figure_of_python(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(golden_bundle(name))
+    python, javascript = re.findall(r"```(?:python|js)\n(.*?)```", how_to_run(read_bundle(Path())), re.DOTALL)
+    exec(python, {})
+    (prepared(tmp_path) / "score.mjs").write_text(javascript, "utf-8")
+    printed = subprocess.run(["node", tmp_path / "score.mjs"], capture_output=True, check=True, timeout=60).stdout
+    assert float(printed) == pytest.approx(float(capsys.readouterr().out), rel=1e-5)
 
 
 def test_first_rows_are_written_where_they_are_not_zero(bytes_bundle: Converted, ids_bundle: Converted) -> None:
@@ -124,11 +156,16 @@ def test_scores_against_eager_and_naive_attention(
 
 def test_options_become_the_defaults_of_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
     options = ConversionOptions.of(segment_len=5, mem_len=9, clamp_len=4, same_length=True, verify_segments=7)
+    options = dataclasses.replace(options, licence=" CC-BY-4.0\n", data="all of\nenwik8")
     report = convert(bytes_bundle.source, tmp_path / "bundle", options)
     assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (7, 35, 5, 9)
     chosen = {"segment_len": 5, "restart": False, "mem_len": 9, "clamp_len": 4, "same_length": True}
     assert read_bundle(tmp_path / "bundle").settings.to_dict() == chosen
     assert read_bundle(tmp_path / "bundle").fingerprint == read_bundle(bytes_bundle.folder).fingerprint
+    provenance, readme = read_bundle(tmp_path / "bundle").provenance, (tmp_path / "bundle/README.md").read_text()
+    assert [provenance[name] for name in CARD] == ["CC-BY-4.0", "all of enwik8", None]
+    assert "Licence: CC-BY-4.0\n\nTraining data: all of enwik8\n\nThe author has not stated: intended use." in readme
+    assert "has not stated: licence, training data, intended use." in (bytes_bundle.folder / "README.md").read_text()
 
 
 def idle(source: SourceCheckpoint) -> SourceCheckpoint:

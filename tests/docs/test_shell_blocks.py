@@ -14,7 +14,7 @@ import pytest
 
 from tests.helpers.command_table import all_commands
 from tests.helpers.pages import PAGES, Block, blocks_of
-from tests.helpers.paths import SHARED_DATA
+from tests.helpers.paths import ROOT, SHARED_DATA
 
 RUN = [page for page in PAGES if page in ("README.md", "docs/scoring.md", "docs/verification.md") or "/start_" in page]
 INSTALLS = "installs packages: .ci/run does it"
@@ -100,6 +100,13 @@ def test_commands_print_what_the_page_shows(page: str, run_command: Callable[[st
 
 def test_table_has_only_blocks_that_exist() -> None:
     assert NOT_RUN.keys() - {block.key for page in RUN for block in blocks_of(page)} == set()
+
+
+def test_workflow_runs_the_installs_of_the_readme() -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text("utf-8").splitlines()
+    installs = re.findall(r"^pip install .* && .*$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert len(installs) == 2
+    assert [line.removeprefix("run: ") for line in map(str.strip, workflow) if line.startswith("run: pip ")] == installs
 
 
 def test_all_pages_name_commands_and_options_that_exist() -> None:

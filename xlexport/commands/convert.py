@@ -18,6 +18,7 @@ from xlexport.commands.options import (
     trust_option,
 )
 from xlexport.commands.quantize import precision_options, quantization_rows
+from xlexport.commands.settings import Setting
 from xlexport.commands.verify import parity_rows
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell
@@ -103,6 +104,12 @@ __all__ = ["convert", "length_rows"]
 @headed("Device", threads_option)
 @headed("Checkpoint", checkpoint_options, trust_option)
 @headed("Model settings", conversion_settings)
+@headed(
+    "Statements for the bundle's README",
+    click.option("--licence", cls=Setting, metavar="TEXT", help="Licence of the model."),
+    click.option("--data", cls=Setting, metavar="TEXT", help="Data that the model was trained on."),
+    click.option("--intended-use", cls=Setting, metavar="TEXT", help="Use that the author intends."),
+)
 def convert(
     checkpoint: str,
     output: Path | None,

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from xlexport.bundle_readme import how_to_score
+from xlexport.bundle_readme import how_to_run, model_card
 from xlexport.bundles import REPORT_FILE
 from xlruntime.bundle import Bundle
 
@@ -54,7 +54,13 @@ Precision {bundle.precision}, memories {report.memory_dtype}; \
 weight matrices quantized by xlexport {report.version}. Converted from {sources}; `parity.json` compares the \
 float32 graphs with that model.
 
-{device}{how_to_score(bundle)}
+{device}{model_card(bundle)}
+
+## Run it
+
+{how_to_run(bundle)}
+
+## Cost
 
 Against the float32 graphs, {report.tokens:,} tokens of {text}: \
 {report.delta_bits_per_token:+.4f} bits per token (limit {report.max_delta_bits:g}) of {report.bits_per_token:.4f}; \
