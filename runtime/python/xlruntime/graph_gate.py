@@ -19,7 +19,7 @@ from .limits import Limits, read_at_most
 from .messages import listed, named
 from .protobuf import fields
 
-__all__ = ["FileRecord", "EMITTED", "GRAPH_LIMITS", "OPERATORS", "check_graph", "read_graph"]
+__all__ = ["EMITTED", "GRAPH_LIMITS", "OPERATORS", "FileRecord", "check_graph", "read_graph"]
 
 GRAPH_LIMITS = Limits(operations=5_000_000)  # fields of all messages; the sample's largest graph has 11,000
 MOST_NODES = 100_000  # once all functions are expanded; the sample's largest graph has 560
