@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,15 +16,16 @@ import numpy.typing as npt
 from .bundle import ENCODE, FIRST_MEMORY_FILE, POSITIONS, Bundle, Graph
 from .bundle_files import BundleFiles, check_digests, read_bundle
 from .cuda_graphs import CapturedSession
+from .devices import parse_device
 from .errors import BundleDamagedError, BundleFormatError, OptionError
 from .evaluation import EvaluationSettings, SettingValue
-from .graph_gate import check_graph
+from .graph_gate import FileRecord
 from .kernels import describe_kernels, find_kernels
 from .load_options import LoadOptions
 from .memory import Memory, MemoryPlan, check_room
 from .messages import first_line, listed, named
 from .placement import count_placed
-from .providers import require_version
+from .providers import open_session, require_version
 from .session import Deadline, GraphSession, Session, SessionFactory, check_outputs
 from .tokenizers import make_tokenizer
 
@@ -183,18 +185,22 @@ class Engine:
         return count_placed(self.session(purpose).nodes)
 
     def operators(self, purpose: str) -> dict[str, set[str]]:
-        """Return the operators that ONNX Runtime needs for a graph, by domain.
+        """Return the operators that ONNX Runtime needs for a graph, by domain, without kernels of custom operators.
 
-        These are the operators of the file, which fold constants, and those that ONNX Runtime makes of them.
+        These are the operators of the file, which fold constants, and those that ONNX Runtime makes of them on a CPU.
 
         Raises:
             OptionError: the bundle has no graph for `purpose`.
         """
-        nodes, path = self.session(purpose).nodes, self.folder / self.bundle.graphs[purpose].file
-        record = check_graph(path.read_bytes(), str(path), self.bundle.files)
-        operators = {"ai.onnx": set(record.operators)}
-        for node in nodes:
-            operators.setdefault(node.domain or "ai.onnx", set()).add(node.operator)
+        self.session(purpose)  # raises errors
+        path = self.folder / self.bundle.graphs[purpose].file
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / "optimized.onnx"
+            open_session(path, parse_device("cpu"), optimized=made, data_files=self.bundle.files)
+            records = [FileRecord(file.read_bytes(), str(file), self.bundle.files) for file in (path, made)]
+        operators = {"ai.onnx": records[0].operators | records[1].operators}
+        for domain, name, _ in records[1].strange:
+            operators.setdefault(domain, set()).add(name)
         return operators
 
     def kernels_used(self, purpose: str) -> str:

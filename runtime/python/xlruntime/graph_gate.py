@@ -137,16 +137,17 @@ class FileRecord:
 
     Attributes:
         operators: names of the ONNX operators in it, in graphs within nodes and in functions, too.
+        strange: domain, name and overload of all others, except functions of ours.
         locations: the data files that hold its tensors.
     """
 
-    def __init__(self, content: bytes, file: str, data_files: Collection[str], limits: Limits) -> None:
+    def __init__(self, content: bytes, file: str, data_files: Collection[str], limits: Limits = GRAPH_LIMITS) -> None:
         self.content, self.data_files = content, data_files
         self.budget = limits.budget(file, BundleGraphError)
         self.main = _Scope()
         self.functions: dict[_Name, _Scope] = {}
         self.operators: set[str] = set()
-        self.strange: set[_Name] = set()  # operators that xlexport does not write
+        self.strange: set[_Name] = set()
         self.locations: set[str] = set()
         self.flaws: dict[str, None] = {}  # problems, each once, in order
         self._sizes: dict[_Name, tuple[int, int]] = {}

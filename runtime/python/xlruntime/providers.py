@@ -46,6 +46,7 @@ FATAL_ONLY = 4  # ONNX Runtime's log severity; it also raises the errors that it
 # Fused sum and layer normalization: on a CPU several times as slow as separate nodes, which costs 3 to 10% of a step.
 SLOWER_FUSION = "SkipLayerNormFusion"
 SPIN_MICROSECONDS = "20"  # that a thread waits for work before it sleeps; on a free machine as fast as the default
+WEIGHTS_BESIDE = "weights.data"
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 # Names of ONNX Runtime's errors; except RuntimeError and ValueError, all derive from Exception alone.
 ERRORS = (
@@ -180,6 +181,7 @@ def open_session(
     strict: bool = False,
     captures: bool = False,
     profile: str | None = None,
+    optimized: Path | None = None,
     data_files: Collection[str] = (),
     kernels: Kernels | None = None,
 ) -> Any:
@@ -194,6 +196,7 @@ def open_session(
         captures: let CUDA capture each run as a CUDA graph, so that the device must compute every node. Such a session
             needs bindings whose buffers stay in place.
         profile: path prefix of the file for ONNX Runtime's profile of all runs; None: no profile.
+        optimized: a file into which ONNX Runtime writes the graph that it made of this one, weights beside it.
         data_files: names of files in the same folder that may hold the graph's weights.
         kernels: the library of kernels for custom operators, on the CPU; None: their bodies run.
 
@@ -211,6 +214,9 @@ def open_session(
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = profile
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS_BESIDE)
     _require_provider(ort, device)
     settings = device.provider_options(threads, capture=captures)
     providers: list[Any] = [(device.provider, settings) if settings else device.provider]
