@@ -139,7 +139,7 @@ def test_strict_device_reaches_the_runtime(
     line = [command, bundle, *second, "--device", "cuda:1", "--threads", "2", "--set=ops=none"]
     line += [*(["--set=strict_device=true"] if strict else [])]
     assert invoke(*line).error == "Error: device cuda:1: asked for."
-    place = {"device": "cuda:1", "provider": None, "provider_options": {}}
+    place: dict[str, Any] = {"device": "cuda:1", "provider": None, "provider_options": {}}
     assert asked == [{**place, "ops": "none", "strict_device": strict, "cuda_graphs": False, "threads": 2}]
 
 
