@@ -40,7 +40,7 @@ class TwoRings(nn.Module):
     """The step of the model."""
 
     traceable = True
-    fixed = None
+    fixed, inline = None, False
     forms: ClassVar[Mapping[str, Form]] = {}
     memory = (
         *(MemoryEntry(name, f"new_{name}", "float32", ("batch", name, 1)) for name in ("near", "far")),

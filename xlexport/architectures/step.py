@@ -84,7 +84,13 @@ class FixedSizes:
 
 
 class Step(Protocol):
-    """The interface of an architecture's step module (a `torch.nn.Module`), the eager twin of the graphs."""
+    """The interface of an architecture's step module (a `torch.nn.Module`), the eager twin of the graphs.
+
+    Attributes:
+        inline: whether its ONNX graphs have standard operators only, which `convert` sets before the export.
+    """
+
+    inline: bool
 
     @property
     def inputs(self) -> tuple[StepTensor, ...]:
