@@ -10,10 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, inliner, shape_inference
 
+from tests.conformance.models import FAMILIES, SAMPLES
 from tests.helpers.export_cache import cached_exports
-from tests.helpers.paths import GOLDEN, ROOT
+from tests.helpers.paths import GOLDEN
 from tests.helpers.tiny import BAND, tiny_model, tiny_reformer
 from xlexport.architectures import architecture
+from xlexport.checkpoints.recurrent import module_source
 from xlexport.export import onnx as exporter
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.model_names import load_source
@@ -37,8 +39,11 @@ IN_PLACE = {"ScatterElements", "ScatterND"}  # of rings; windows need none
 
 def source_of(name: str) -> tuple[str, Any, dict[str, Any]]:
     """Return the architecture, the model and its configuration."""
-    if name == "gru":
-        source = load_source(f"{ROOT / 'samples' / 'models' / 'gru.py'}:model", trust=True)
+    if name in ("gru", "rwkv4"):
+        source = load_source(f"{SAMPLES / 'gru.py'}:model", trust=True)
+        if name in FAMILIES:  # which reads tokens one by one
+            make, sizes = FAMILIES[name]
+            source = module_source(make(sizes))
         return source.architecture, source.build_model(), dict(source.config)
     if name == "reformer":
         return "reformer", tiny_reformer(BAND), BAND.to_dict()
