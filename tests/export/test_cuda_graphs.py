@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.helpers.bundles import Converted, convert_tiny
@@ -85,11 +86,14 @@ def test_only_inputs_that_changed_are_copied(captured: Model, monkeypatch: pytes
     memory = captured.new_memory(captured.evaluation())
     updates: list[OnDevice] = []
     update = OnDevice.update_inplace
+
+    def counted(value: OnDevice, array: npt.NDArray[Any]) -> None:
+        updates.append(value)
+        update(value, array)
+
     for segment in range(9):
         if segment == 6:  # the memory is full
-            monkeypatch.setattr(
-                OnDevice, "update_inplace", lambda self, array: [updates.append(self), update(self, array)]
-            )
+            monkeypatch.setattr(OnDevice, "update_inplace", counted)
         captured.step("score", memory, *random_ids(2, 1, S, vocab_size=V, seed=segment))
     assert len(updates) == 3 * len(("tokens", "targets"))
 

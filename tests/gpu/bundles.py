@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import subprocess
 import sys
@@ -106,7 +105,8 @@ def make_bundles(settings: Settings, record: Record) -> None:
         work.append((sample_checkpoint(), TEXT_MODEL, SHAPES[0].segment_len, []))
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         list(pool.map(functools.partial(_make_checkpoint, settings), shapes))
-        list(pool.map(lambda each: _convert(settings, *each[0], fixed=each[1]), itertools.product(work, (False, True))))
+        for made in [pool.submit(_convert, settings, fixed, *each) for each in work for fixed in (False, True)]:
+            made.result()
         list(pool.map(functools.partial(_make_float16, settings), FLOAT16))
     names = [*(shape.name for shape in shapes), TEXT_MODEL, *FLOAT16]
     record({"megabytes": {name: _megabytes(bundle_of(settings, name)) for name in names}})
@@ -131,7 +131,7 @@ def _make_checkpoint(settings: Settings, shape: Shape) -> None:
         run_once(write_checkpoint, checkpoint, {**shape.config, "tgt_len": shape.segment_len, "mem_len": shape.mem_len})
 
 
-def _convert(settings: Settings, source: Path, name: str, segment: int, options: list[str], fixed: bool) -> None:
+def _convert(settings: Settings, fixed: bool, source: Path, name: str, segment: int, options: list[str]) -> None:
     """Verify only two segments, because the parts compare all their scores with PyTorch."""
     shapes = ["--fixed", f"batch=1,segment={segment}"] if fixed else []
     _run("convert", source, bundle_of(settings, name, fixed), ["--segments", "2", *options, *shapes])
