@@ -9,6 +9,7 @@ const file = process.argv[2] ?? "12_without_python.mjs";
 const { document, graphs, memory, rings, settings, tokenizer } = JSON.parse(readFileSync("bundle/bundle.json", "utf8"));
 if (tokenizer.kind !== "bytes") throw new Error("the tokenizer is not of bytes: make ids with its own library");
 if (memory.some((entry) => entry.first_value)) throw new Error("memories begin with first_memory.safetensors");
+if (Object.keys(graphs.score.fixed).length) throw new Error("steps of other lengths run in variants, token by token");
 if (document.max_positions !== null) throw new Error("documents of this model end or begin again at max_positions");
 
 const S = document.segment_len;

@@ -20,6 +20,7 @@ import torch
 
 from xlexport import checkpoints
 from xlexport.convert import ConversionOptions, convert
+from xlexport.fixed_shapes import FixedShapes
 from xlexport.quantize.run import QuantizeOptions, quantize
 from xlruntime.bundle_files import digest_file
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -174,6 +175,23 @@ MODELS: Mapping[str, TransformerXLConfig | ReformerConfig] = {
         mem_len=24, position="rotary", max_positions=0,
     ),
 }  # fmt: skip
+# Graphs of fixed shapes: scores that depend on segments and scores that do not, and each layer of a Reformer.
+FEW: dict[str, Any] = {"n_head": 2, "d_model": 16, "d_head": 8, "d_inner": 24, "tgt_len": 8}
+XL: dict[str, Any] = {**FEW, "n_layer": 2, "mem_len": 12}
+FIXED: Mapping[str, tuple[TransformerXLConfig | ReformerConfig, str]] = {
+    "fixed_clusters": (
+        TransformerXLConfig(**XL, clamp_len=7, same_length=True, first_memory="zeros", cutoffs=(50, 120)), "segment=8",
+    ),
+    "fixed_relative": (TransformerXLConfig(**XL), "batch=1,segment=8"),
+    "fixed_shaw": (TransformerXLConfig(**XL, encoding="shaw"), "segment=5,mem_len=7"),
+    "fixed_rows": (TransformerXLConfig(**XL), "batch=3,segment=8"),
+    "fixed_reformer": (
+        ReformerConfig(
+            **FEW, attn_layers=("local", "lsh", "full"), n_hashes=2, n_buckets=(4,), chunk_length=6,
+            local_chunk_length=5, mem_len=20, position="sinusoid", max_positions=0,
+        ), "segment=8",
+    ),
+}  # fmt: skip
 # Name of the copy: the bundle, its precision, that of its memories, and its bounds. These are some three times the
 # largest differences (in the comments) between kernels and fallback on AVX-512, AVX2, SSE4.2 and ARM.
 COPIES: Mapping[str, tuple[str, str, str, dict[str, float]]] = {
@@ -188,11 +206,13 @@ WITHIN = {name: bounds for name, (*_, bounds) in COPIES.items()}
 
 def _write_small_bundles(folder: Path, report: Callable[[str], object]) -> None:
     """Write the bundles into `folder`; `report` is called with a line before something slow."""
-    for name, config in MODELS.items():
+    free = ((name, config, None) for name, config in MODELS.items())
+    fixed = ((name, config, FixedShapes.parse(shapes)) for name, (config, shapes) in FIXED.items())
+    for name, config, shapes in (*free, *fixed):
         report(f"converting {name}")
         with tempfile.TemporaryDirectory() as work, contextlib.redirect_stdout(io.StringIO()):
             save_checkpoint(Path(work, name), config, random_model(config).state_dict())
-            options = ConversionOptions(tokenizer="bytes", threads=1, verify_segments=SEGMENTS)
+            options = ConversionOptions(tokenizer="bytes", threads=1, verify_segments=SEGMENTS, fixed=shapes)
             convert(checkpoints.load(Path(work, name)), folder / name, options)
     for name, (source, dtype, memory_dtype, _) in COPIES.items():
         choices = QuantizeOptions(dtype, ENOUGH_BITS, memory_dtype=memory_dtype, tokens=TOKENS, threads=1)

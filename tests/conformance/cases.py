@@ -13,7 +13,7 @@ from safetensors import safe_open
 from xlruntime.bundle import Bundle
 from xlruntime.bundle_files import read_bundle
 
-from .actions import Case, Files, opening
+from .actions import Case, Files, opening, refused
 from .bundles import GOLDEN, ROOT, SAMPLES, WITHIN
 from .player import floats
 
@@ -45,6 +45,8 @@ def honest_cases(kit: Path) -> Iterator[Case]:
     for folder in sorted((kit / "bundles").iterdir()):
         bundle = read_bundle(folder)
         name = folder.name
+        if bundle.fixed.get("batch", 1) != 1:  # of which only the refusal is a case
+            continue
         documents = _documents(name, bundle)
         yield _case("scores", name, _scores(name, bundle, documents, files))
         if not bundle.evaluation.full_document:
@@ -98,7 +100,9 @@ def _scores(name: str, bundle: Bundle, documents: list[list[int]], files: Files)
     beyond = long + long[:57]
     if not bundle.evaluation.full_document:
         for length in (1, 3, bundle.evaluation.segment_len + 5):
-            yield {"do": "score", "document": {"ids": long[:60]}, "settings": {"segment_len": length}}
+            score = {"do": "score", "document": {"ids": long[:60]}, "settings": {"segment_len": length}}
+            changes_scores = bundle.settings.segmentation_matters and length > bundle.evaluation.segment_len
+            yield refused(score, "option") if bundle.fixed and changes_scores else score
         if bundle.evaluation.restart:
             yield from ({"do": "stream", "as": "a"}, {"do": "feed", "stream": "a", "piece": {"ids": beyond}})
             yield {"do": "score_continuation", "stream": "a", "piece": {"ids": long}}

@@ -35,7 +35,7 @@ WEIGHED = [SCORED[0], node("Mul", ["f", "weights"], ["log_prob"])]
 def bundle_of(graphs: Mapping[str, bytes], outputs: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return the manifest of a bundle of bytes without memory."""
     inputs = {name: {"feed": name} for name in ("tokens", "targets")}
-    common = {"format": "onnx", "variant_of": None, "max_segment": None, "static": False, "fixed": {}, "inputs": inputs}
+    common = {"format": "onnx", "variant_of": None, "max_segment": None, "fixed": {}, "inputs": inputs}
     return {
         "format": 4,
         "requires": {"onnxruntime": "1.24.1", "opset": 20, "domains": {DOMAIN: 1}},

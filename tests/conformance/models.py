@@ -23,12 +23,13 @@ from xlexport.families.mamba import Mamba, MambaSizes
 from xlexport.families.mamba2 import Mamba2, Mamba2Sizes
 from xlexport.families.rwkv4 import RWKV4, RWKV4Sizes
 from xlexport.families.rwkv7 import RWKV7, RWKV7Sizes
+from xlexport.fixed_shapes import FixedShapes
 from xlexport.model_names import load_source
 
 from .actions import Case, opening
 from .player import floats
 
-__all__ = ["FAMILIES", "SMALL", "carried_case", "model_names", "write_models"]
+__all__ = ["FAMILIES", "SEGMENT", "SMALL", "carried_case", "model_names", "write_models"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "samples" / "models"
@@ -60,13 +61,18 @@ def model_names() -> list[str]:
     return [*FAMILIES, "rwkv7", *sorted(path.stem for path in SAMPLES.glob("*.py"))]
 
 
-def write_models(folder: Path, names: Collection[str], report: Callable[[str], object] = print) -> None:
-    """Convert models, each verified, to bundles in `folder`; `report` is called with a line before each."""
+def write_models(
+    folder: Path, names: Collection[str], report: Callable[[str], object] = print, fixed: str | None = None
+) -> None:
+    """Convert models, each verified, to bundles in `folder`: `NAME`, or `fixed_NAME` with shapes; `report` each."""
+    shapes = None if fixed is None else FixedShapes.parse(fixed)
     for name in names:
         report(f"converting {name}")
         with tempfile.TemporaryDirectory() as work:
-            options = ConversionOptions.of(tokenizer="none", threads=1, segment_len=SEGMENT, verify_segments=20)
-            convert(_source(name, Path(work)), folder / name, options)
+            options = ConversionOptions.of(
+                tokenizer="none", threads=1, segment_len=SEGMENT, verify_segments=20, fixed=shapes
+            )
+            convert(_source(name, Path(work)), folder / (f"fixed_{name}" if fixed else name), options)
 
 
 def carried_case(name: str) -> Case:

@@ -28,6 +28,7 @@ __all__ = ["BASE", "CONTRADICTIONS", "OBJECTS", "refusals"]
 
 BASE, RICH, FULL_DOCUMENT = "two_rings", "pre_lnorm_same_length_zeros", "reformer_chunk"
 FIRST_MEMORY = "first_memory.safetensors"
+SCALAR = {"dtype": "float32", "shape": []}
 SETTING = {"value": 1, "meaning": "a number", "minimum": None, "maximum": None, "off": None}
 # Where a manifest of BASE has an object of each kind.
 OBJECTS: dict[str, tuple[str | int, ...]] = {
@@ -90,6 +91,11 @@ CONTRADICTIONS: dict[str, Edit] = {
     "unlisted_graph": lambda m: m["files"].pop("score.onnx"),
     "unlisted_values": lambda m: m["files"].pop(FIRST_MEMORY),
     "variant_of_nothing": lambda m: m["graphs"].update(few={**_score(m), "variant_of": "more"}),
+    "variant_with_other_outputs": lambda m: m["graphs"].update(
+        few={**_score(m), "variant_of": "score", "outputs": {**_score(m)["outputs"], "more": SCALAR}}
+    ),
+    "fixed_axis_of_nothing": lambda m: _score(m).update(fixed={"middle": 1}),
+    "fixed_size": lambda m: _score(m).update(fixed={"batch": 0}),
     "torchscript": lambda m: _score(m).update(format="torchscript"),
     "max_segment": lambda m: _score(m).update(max_segment=0),
     "vocab_size": lambda m: m["model"].update(vocab_size=0),
@@ -306,8 +312,9 @@ def _refused_settings() -> Iterator[Case]:
         {**generate, "max_tokens": -1},
     )
     yield from (refused(action, "option") for action in actions)
-    yield opening(FULL_DOCUMENT)
-    yield refused({"do": "stream", "as": "a"}, "option")
+    for name in ("fixed_rows", FULL_DOCUMENT):
+        yield opening(name)
+        yield refused({"do": "stream", "as": "a"}, "option")
     yield refused({**score, "settings": {"mem_len": 5}}, "option")
     yield opening(BASE)
     yield refused({**score, "detail": 1}, "option")

@@ -16,7 +16,7 @@ from pathlib import Path
 from .actions import Case
 from .bundles import SAMPLES, write_bundles
 from .cases import honest_cases
-from .models import SMALL, carried_case, model_names, write_models
+from .models import SEGMENT, SMALL, carried_case, model_names, write_models
 from .player import Player
 from .refusals import refusals
 
@@ -40,6 +40,7 @@ def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = 
         (folder / name).mkdir(parents=True)
     write_bundles(folder / "bundles", samples, names)
     write_models(folder / "bundles", SMALL)
+    write_models(folder / "bundles", SMALL[:1], fixed=f"segment={SEGMENT}")
     return _write_cases(folder, (*honest_cases(folder), *refusals(folder)))
 
 

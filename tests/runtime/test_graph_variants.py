@@ -1,14 +1,15 @@
-"""The choice of graphs: the variant for few tokens if the step is short, with the chosen rounds of hashing."""
+"""The choice of graphs: the variant for few tokens, graphs of a fixed length one after the other, rounds of hashing."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.runtime.conftest import Close, RandomIds
+from tests.runtime.conftest import Close, Golden, RandomIds
 from xlruntime import Model, OptionError, Sampling
 from xlruntime.load_options import LoadOptions
 from xlruntime.session import GraphSession
@@ -20,6 +21,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     step, seen = GraphSession.step, []
 
     def spy(self: GraphSession, feeds: Any, memory: Any) -> Any:
+        assert self.graph.fixed.get("batch") in (None, len(feeds["tokens"]))
         seen.append((self.graph.file.removesuffix(".onnx"), feeds["tokens"].shape[1]))
         return step(self, feeds, memory)
 
@@ -34,6 +36,17 @@ def few_only(band_model: Model) -> Model:
     graphs = {"score": graphs["score_few"], "generate": graphs["generate"]}
     bundle = dataclasses.replace(band_model.bundle, graphs=graphs)
     return Model(band_model.folder, bundle, LoadOptions(threads=1))
+
+
+def fixed(model: Model, batch: int, *segments: int) -> Model:
+    """Return a bundle whose graphs fix the size of a batch, and the length of a segment: each of these, in variants."""
+    free = model.bundle.graphs
+    graphs = {"positions": free["positions"]}
+    for purpose, S in itertools.product(("score", "generate"), segments):
+        original = purpose if purpose in graphs else None
+        graph = dataclasses.replace(free[purpose], variant_of=original, fixed={"batch": batch, "segment": S})
+        graphs[purpose if original is None else f"{purpose}_{S}"] = graph
+    return Model(model.folder, dataclasses.replace(model.bundle, graphs=graphs), LoadOptions(threads=1))
 
 
 def test_few_tokens_run_in_the_graph_for_them(
@@ -98,3 +111,42 @@ def test_fewer_rounds_of_hashing_score_otherwise(band_model: Model, random_ids: 
     greedy = Sampling(temperature=0)
     drawn = [list(band_model.generate(ids[:50], max_tokens=60, sampling=greedy, n_hashes=n)) for n in (1, 3, None)]
     assert drawn[0] != drawn[1] == drawn[2]
+
+
+def test_graphs_of_fixed_lengths_run_one_after_the_other(
+    golden: Golden, random_ids: RandomIds, runs: list[tuple[str, int]], close: Close
+) -> None:
+    """Use a model whose scores depend on segments, to see whether each token sees as much as in one step."""
+    model, ids = golden("pre_lnorm_empty"), random_ids(60, vocab_size=29)
+    free, split = (each.stream(segment_len=4) for each in (model, fixed(model, 1, 1, 4)))
+    assert model.evaluation().segmentation_matters
+    with pytest.raises(OptionError, match="segment_len is 8, at most 4 is possible: the graphs have fixed shapes"):
+        split.engine.evaluation(segment_len=8)
+    for begin, end in itertools.pairwise((0, 1, 3, 10, 45, 60)):
+        runs.clear()
+        found = split.feed(ids[begin:end])
+        n = end - max(begin, 1)
+        assert [S for _, S in runs] == [4] * (n // 4) + [1] * (n % 4)
+        expected = free.feed(ids[begin:end])
+        close(found.log_probs, expected.log_probs)
+        assert found.context.tolist() == expected.context.tolist()
+        assert split.memory.memory_length == free.memory.memory_length
+        close(split.score_continuation(ids[:3]).log_probs, free.score_continuation(ids[:3]).log_probs)
+    greedy = Sampling(temperature=0)
+    assert list(split.generate(max_tokens=9, sampling=greedy)) == list(free.generate(max_tokens=9, sampling=greedy))
+
+
+def test_documents_fill_up_the_rows_of_a_fixed_batch(golden: Golden, random_ids: RandomIds, close: Close) -> None:
+    model = golden("pre_lnorm_empty")
+    rows, documents = fixed(model, 3, 4, 1), [random_ids(n, vocab_size=29) for n in (9, 30, 2, 17, 40)]
+    for several in (documents, documents[:1]):
+        expected = [score.nats for score in model.score(several, segment_len=4)]
+        close([score.nats for score in rows.score(several, segment_len=4)], expected)
+    with pytest.raises(OptionError, match=r"batch size is 1, expected 3: the graphs of this bundle have fixed shapes"):
+        rows.stream(segment_len=4)
+
+
+def test_step_that_no_fixed_length_fits_is_refused(golden: Golden) -> None:
+    model, tokens = fixed(golden("pre_lnorm_empty"), 1, 4), np.zeros((1, 5), np.int64)
+    with pytest.raises(OptionError, match="a segment of 1 tokens does not fit"):
+        model.step("score", model.new_memory(model.evaluation(segment_len=4), capacity=20), tokens, tokens)

@@ -318,11 +318,12 @@ class _GraphReader:
             assert isinstance(self.model, Translator)
             return self.model.new_targets([span.source])
         if self.memory is not None:
-            self.memory.restart(0)
+            for row in range(self.memory.batch_size):
+                self.memory.restart(row)
             return self.memory
         most = self.model.bundle.graphs[self.purpose].max_segment
         capacity = None if most is None else self.evaluation.capacity(most)
-        return self.model.new_memory(self.evaluation, capacity=capacity)
+        return self.model.new_memory(self.evaluation, self.model.bundle.fixed.get("batch", 1), capacity)
 
     def _first_rows(self, answer: Answer | None) -> list[NamedRows]:
         """Return the rows of the eager model's memory with which a document begins."""
@@ -355,7 +356,9 @@ class _GraphReader:
     def _outputs(self, memory: Memory, tokens: Ids, targets: Ids) -> dict[str, npt.NDArray[Any]]:
         S = tokens.shape[1]
         if self.model.graph_for(self.purpose, S) == self.purpose or self.model.bundle.fixed:
-            return self.model.step(self.purpose, memory, tokens, targets)
+            tokens, targets = (ids.repeat(memory.batch_size, axis=0) for ids in (tokens, targets))  # rows read the same
+            outputs = self.model.step(self.purpose, memory, tokens, targets)
+            return {name: array[:1] for name, array in outputs.items()}
         # `Model.step` would prefer the graph for a few tokens.
         session = self.model.session(self.purpose)
         outputs = session.step(memory.feeds(session.graph, tokens, targets), memory)

@@ -331,7 +331,6 @@ class Reader {
     graph.is_onnx = fields.choice("format", kFormats) == 0;
     graph.variant_of = fields.text_or_null("variant_of");
     graph.max_segment = fields.integer_or_null("max_segment", 1, kUnlimited);
-    graph.is_static = fields.boolean("static");
     const Fields fixed = fields.object("fixed");
     for (const auto& [axis, size] : fixed.all()) {
       const bool is_axis = axis == "batch" || axis == "segment" || index_of(bundle_.rings, axis, &Ring::symbol);
@@ -429,8 +428,12 @@ class Reader {
     for (const Graph& graph : bundle_.graphs) {
       if (!graph.variant_of) continue;
       const Graph* original = bundle_.graph(*graph.variant_of);
-      if (original != nullptr && !original->variant_of) continue;
-      throw top_.error("the graph " + shown(graph.name) + " is a variant of none");
+      if (original == nullptr || original->variant_of) {
+        throw top_.error("the graph " + shown(graph.name) + " is a variant of none");
+      }
+      const std::vector<Output>&own = graph.outputs, &others = original->outputs;
+      if (std::is_permutation(own.begin(), own.end(), others.begin(), others.end())) continue;
+      throw top_.error("the variant " + shown(graph.name) + " has outputs of its own");
     }
   }
 

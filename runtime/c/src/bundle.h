@@ -22,12 +22,18 @@ inline constexpr const char* kFirstMemoryFile = "first_memory.safetensors";
 struct Axis {
   std::string name;       // empty if it is fixed
   std::int64_t size = 0;  // 0 if it is free
+
+  bool operator==(const Axis& other) const { return name == other.name && size == other.size; }
 };
 
 // An output of a graph that is not memory.
 struct Output {
   std::string name, dtype;  // numpy name, "float32"
   std::vector<Axis> shape;
+
+  bool operator==(const Output& other) const {
+    return name == other.name && dtype == other.dtype && shape == other.shape;
+  }
 };
 
 enum class Layout { ring, window, state };
@@ -82,7 +88,6 @@ struct Graph {
   std::vector<Output> outputs;
   std::optional<std::string> variant_of;
   std::optional<std::int64_t> max_segment;    // most tokens of a step; none: any number
-  bool is_static = false;                     // for CUDA graphs, not run here
   std::map<std::string, std::int64_t> fixed;  // sizes of axes
 };
 

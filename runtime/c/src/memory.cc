@@ -239,18 +239,18 @@ std::vector<std::int64_t> Memory::context(std::int64_t segment) const {
   return seen;
 }
 
-std::int64_t Memory::number(const Input& input) const {
+std::int64_t Memory::number(const Input& input, std::int64_t length) const {
   if (input.feed == Feed::position) return counters_.position;
   if (input.feed == Feed::offset || input.feed == Feed::length) {
     const Ring& ring = evaluation_.bundle().rings[input.index];
     if (input.feed == Feed::offset) return counters_.offset % evaluation_.slots(ring, capacity_);
-    return std::min(counters_.length, evaluation_.rows(ring));
+    return std::min(length, evaluation_.rows(ring)) + std::max<std::int64_t>(length - most_rows_, 0);
   }
   return constant_number(input, evaluation_, capacity_);
 }
 
 std::vector<Result> Memory::step(const Session& session, const std::vector<std::int64_t>& tokens,
-                                 const std::vector<std::int64_t>& targets) {
+                                 const std::vector<std::int64_t>& targets, std::int64_t length) {
   const auto S = static_cast<std::int64_t>(tokens.size());
   const std::vector<Input>& all = session.graph().inputs;
   Bindings inputs, written;
@@ -274,13 +274,13 @@ std::vector<Result> Memory::step(const Session& session, const std::vector<std::
       inputs.add(input.name, carried.now.value());
       written.add(carried.entry->output, (carried.next ? *carried.next : carried.now).value());
     } else {
-      numbers.push_back(number(input));
+      numbers.push_back(number(input, length));
       add(input, &numbers.back(), {1});
     }
   }
   std::vector<Result> results = session.run(inputs, written, 1, S);
   counters_.offset += S;
-  counters_.length = std::min(counters_.length + S, most_rows_);
+  counters_.length = std::min(length + S, most_rows_);
   counters_.position += S;
   for (Carried& carried : carried_) {
     if (carried.next) std::swap(carried.now, *carried.next);

@@ -67,9 +67,10 @@ class Memory {
   // How many tokens the queries of the next step see, each itself included.
   std::vector<std::int64_t> context(std::int64_t segment) const;
 
-  // Run a step of a graph on this memory, and advance by it. `targets` are the tokens after each of them.
+  // Run a step of a graph on this memory, and advance by it. `targets` are the tokens after each of them; `length` is
+  // the number of kept rows that they may see: that of the counters, and more within a step of several graphs.
   std::vector<Result> step(const Session& session, const std::vector<std::int64_t>& tokens,
-                           const std::vector<std::int64_t>& targets);
+                           const std::vector<std::int64_t>& targets, std::int64_t length);
 
   // Begin a new document. `refill` also overwrites old rows, which is needed if they may not be finite.
   void begin(bool refill = false);
@@ -96,7 +97,7 @@ class Memory {
 
   void fill(const Carried& carried) const;  // with first values
   void fill_rows(const Carried& carried, std::int64_t first, std::int64_t count) const;  // modulo the rows
-  std::int64_t number(const Input& input) const;
+  std::int64_t number(const Input& input, std::int64_t length) const;
 
   const Onnxruntime& ort_;
   const FirstValues& first_values_;

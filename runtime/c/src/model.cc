@@ -4,25 +4,59 @@
 #include <cstring>
 
 #include "errors.h"
+#include "safetensors.h"
 
 namespace xlruntime {
 namespace {
 
 constexpr std::size_t kKeptConstants = 4;  // sets of positional keys kept for later streams
 
-// Whether a graph computes `purpose` for one batch row; with a memory, for a step of S tokens on it.
-bool computes(const Graph& graph, const std::string& purpose, const Memory* memory = nullptr, std::int64_t S = 0) {
-  if (graph.is_static || (graph.name != purpose && graph.variant_of != purpose)) return false;
-  if (S > graph.max_segment.value_or(S)) return false;
-  return std::all_of(graph.fixed.begin(), graph.fixed.end(), [&](const auto& axis) {
-    if (axis.first == "batch") return axis.second == 1;
-    if (axis.first == "segment" || memory == nullptr) return axis.second == S;
-    const EvaluationSettings& evaluation = memory->evaluation();
-    const auto& rings = evaluation.bundle().rings;
-    return std::any_of(rings.begin(), rings.end(), [&](const Ring& ring) {
-      return ring.symbol == axis.first && evaluation.slots(ring, memory->capacity()) == axis.second;
-    });
+bool computes(const Graph& graph, const std::string& purpose) {
+  return graph.name == purpose || graph.variant_of == purpose;
+}
+
+// The size of an axis that a graph fixes, else another number.
+std::int64_t fixed_or(const Graph& graph, const char* axis, std::int64_t other) {
+  const auto place = graph.fixed.find(axis);
+  return place == graph.fixed.end() ? other : place->second;
+}
+
+// The size of the batch, or the slots of a ring.
+std::int64_t size_of(const std::string& axis, const Memory& memory) {
+  for (const Ring& ring : memory.evaluation().bundle().rings) {
+    if (ring.symbol == axis) return memory.evaluation().slots(ring, memory.capacity());
+  }
+  return 1;
+}
+
+// The tokens that a graph takes of a step of S: all or none, unless it fixes `segment`: then it takes so many.
+std::int64_t tokens_of(const Graph& graph, const Memory& memory, std::int64_t S) {
+  const bool fits = std::all_of(graph.fixed.begin(), graph.fixed.end(), [&](const auto& axis) {
+    return axis.first == "segment" || axis.second == size_of(axis.first, memory);
   });
+  const std::int64_t taken = fixed_or(graph, "segment", S);
+  return fits && taken <= S && S <= graph.max_segment.value_or(S) ? taken : 0;
+}
+
+// The results of consecutive parts of a step, as if one graph had returned them: those for each token one after the
+// other, and of the others the last.
+std::vector<Result> joined(const Onnxruntime& ort, std::vector<std::vector<Result>> parts) {
+  for (Result& result : parts.back()) {
+    const std::vector<Axis>& axes = result.output->shape;
+    if (parts.size() == 1 || axes.size() < 2 || axes[1].name != "segment") continue;
+    std::int64_t tokens = 0;
+    std::string bytes;
+    for (const std::vector<Result>& part : parts) {
+      const Result& piece = result_of(part, result.output->name.c_str());
+      tokens += piece.shape[1];
+      const std::size_t item = item_size(piece.output->dtype);
+      bytes.append(piece.data<char>(), static_cast<std::size_t>(elements(piece.shape)) * item);
+    }
+    result.shape[1] = tokens;
+    result.joined.emplace(ort, "uint8", std::vector<std::int64_t>{static_cast<std::int64_t>(bytes.size())});
+    std::memcpy(result.joined->data(), bytes.data(), bytes.size());
+  }
+  return std::move(parts.back());
 }
 
 }  // namespace
@@ -45,26 +79,62 @@ Model::Model(const std::filesystem::path& folder, const Onnxruntime& ort, const 
 }
 
 std::unique_ptr<Memory> Model::new_memory(const EvaluationSettings& evaluation, std::int64_t capacity) {
+  const Graph& score = require_graph("score");
+  if (const std::int64_t batch = fixed_or(score, "batch", 1); batch != 1) {
+    throw Error(XLR_ERROR_OPTION, folder_.string() + ": its batch is of " + std::to_string(batch) + " rows, not one.",
+                "Convert the checkpoint again with --fixed batch=1.");
+  }
+  const std::int64_t longest = longest_step("score", evaluation.segment_len());
+  if (!score.fixed.empty() && evaluation.segmentation_matters() && evaluation.segment_len() > longest) {
+    throw Error(XLR_ERROR_OPTION,
+                "segment_len is " + std::to_string(evaluation.segment_len()) + ", at most " + std::to_string(longest) +
+                    " is possible: scores depend on it, and shapes are fixed.",
+                "Choose a smaller one, or convert with another --fixed.");
+  }
   check_capacity(evaluation, capacity);  // before constants of such a capacity are made
   return std::make_unique<Memory>(ort_, first_values_, evaluation, capacity, constants(evaluation, capacity));
 }
 
 std::vector<Result> Model::step(const std::string& purpose, Memory& memory, const std::vector<std::int64_t>& tokens,
                                 const std::vector<std::int64_t>& targets) {
-  const auto S = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t length = memory.counters().length;
+  std::vector<std::vector<Result>> parts;
+  for (std::size_t begin = 0; begin < tokens.size();) {
+    const auto rest = static_cast<std::int64_t>(tokens.size() - begin);
+    const Graph& graph = graph_for(purpose, memory, rest);
+    const std::int64_t n = tokens_of(graph, memory, rest);
+    const auto part = [&](const std::vector<std::int64_t>& ids) {
+      const auto first = ids.begin() + static_cast<std::ptrdiff_t>(begin);
+      return std::vector<std::int64_t>(first, first + static_cast<std::ptrdiff_t>(n));
+    };
+    // Each token sees as many others as in one step.
+    const std::int64_t visible = length + static_cast<std::int64_t>(begin);
+    parts.push_back(memory.step(session(graph), part(tokens), part(targets), visible));
+    begin += static_cast<std::size_t>(n);
+  }
+  return joined(ort_, std::move(parts));
+}
+
+// The graph for the first tokens of a step of S: of the fewest tokens, but among those that fix their number the most.
+const Graph& Model::graph_for(const std::string& purpose, const Memory& memory, std::int64_t S) const {
+  const auto place = [](const Graph& graph) {
+    return std::make_pair(graph.max_segment.value_or(kUnlimited), -fixed_or(graph, "segment", 0));
+  };
   const Graph* best = nullptr;
   for (const Graph& graph : bundle_.graphs) {
-    if (!computes(graph, purpose, &memory, S)) continue;
-    const std::int64_t most = graph.max_segment.value_or(kUnlimited);
-    if (best == nullptr || most < best->max_segment.value_or(kUnlimited)) best = &graph;
+    if (!computes(graph, purpose) || tokens_of(graph, memory, S) == 0) continue;
+    if (best == nullptr || place(graph) < place(*best)) best = &graph;
   }
-  return memory.step(session(best == nullptr ? require_graph(purpose) : *best), tokens, targets);
+  if (best != nullptr) return *best;
+  require_graph(purpose);
+  throw Error(XLR_ERROR_OPTION, "no graph for '" + purpose + "' takes " + std::to_string(S) + " tokens.", "Split them.");
 }
 
 std::int64_t Model::longest_step(const std::string& purpose, std::int64_t segment) const {
   std::int64_t longest = 0;
   for (const Graph& graph : bundle_.graphs) {
-    if (computes(graph, purpose, nullptr)) longest = std::max(longest, graph.max_segment.value_or(segment));
+    if (!computes(graph, purpose)) continue;
+    longest = std::max(longest, fixed_or(graph, "segment", graph.max_segment.value_or(segment)));
   }
   return longest == 0 ? segment : std::min(segment, longest);
 }

@@ -31,11 +31,12 @@ class Model {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const Onnxruntime& ort() const { return ort_; }
 
-  // Fresh memory. Throws XLR_ERROR_OPTION.
+  // Fresh memory. Throws XLR_ERROR_OPTION: no step fits into the capacity, or the graphs fix other sizes.
   std::unique_ptr<Memory> new_memory(const EvaluationSettings& evaluation, std::int64_t capacity);
 
   // Run one segment of tokens on `memory`, and advance the memory by it. `targets` are the tokens after each of them;
-  // `purpose` is score, generate or detail. The caller keeps to longest_step and to the memory's own bounds.
+  // `purpose` is score, generate or detail. Graphs of a fixed length run one after the other. The caller keeps to
+  // longest_step and to the memory's own bounds. Throws XLR_ERROR_OPTION: no graph takes so many tokens.
   std::vector<Result> step(const std::string& purpose, Memory& memory, const std::vector<std::int64_t>& tokens,
                            const std::vector<std::int64_t>& targets);
 
@@ -47,6 +48,7 @@ class Model {
 
  private:
   const Graph& require_graph(const std::string& name) const;
+  const Graph& graph_for(const std::string& purpose, const Memory& memory, std::int64_t S) const;
   const Session& session(const Graph& graph);
   std::unique_ptr<Session> open(const Graph& graph);
   std::shared_ptr<const Constants> constants(const EvaluationSettings& evaluation, std::int64_t capacity);

@@ -160,7 +160,7 @@ std::vector<Result> Session::run(const Bindings& inputs, const Bindings& written
   std::vector<Result> results;
   results.reserve(graph_.outputs.size());
   for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {  // own all of them before anything can throw
-    results.push_back({&graph_.outputs[i], Value(ort_, values[written.names.size() + i]), {}});
+    results.push_back({&graph_.outputs[i], Value(ort_, values[written.names.size() + i]), {}, {}});
   }
   for (Result& result : results) {
     if (result.value.is_tensor()) result.shape = result.value.shape();

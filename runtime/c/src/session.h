@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -36,10 +37,11 @@ struct Result {
   const Output* output;
   Value value;
   std::vector<std::int64_t> shape;
+  std::optional<Buffer> joined;  // in place of `value`: the results of several graphs, one after the other
 
   template <class T>
   const T* data() const {
-    return static_cast<const T*>(value.data());
+    return static_cast<const T*>(joined ? joined->data() : value.data());
   }
 };
 

@@ -18,7 +18,6 @@ import {
   orNull,
   record,
   text,
-  truth,
   whole,
   type Check,
   type Checked,
@@ -74,7 +73,6 @@ const GRAPH = record({
   outputs: map(record({ dtype: DTYPE, shape: SHAPE })),
   variant_of: orNull(text),
   max_segment: orNull(whole(1, LARGEST_AXIS)),
-  static: truth,
   fixed: map(whole(1, LARGEST_AXIS)),
 });
 const BUNDLE = record({
@@ -230,6 +228,14 @@ function* graphProblems(bundle: Bundle, name: string, graph: Graph): Iterable<st
   if (carried !== undefined) yield `graph ${name} lists the memory ${escaped(carried.output)} among its outputs`;
   if (graph.variant_of !== null && !(graph.variant_of in bundle.graphs)) {
     yield `graph ${name} is a variant of ${escaped(graph.variant_of)}, which is not there`;
+  }
+  const misplaced = Object.keys(graph.fixed).filter((axis) => !EACH.includes(axis) && !(axis in bundle.rings));
+  if (misplaced.length) yield `graph ${name} fixes axes that no step has: ${listed(misplaced)}`;
+  const { outputs } = bundle.graphs[graph.variant_of ?? name] ?? graph;
+  const listing = (all: Graph["outputs"]): string[] =>
+    Object.keys(all).map((output) => JSON.stringify([output, all[output]?.dtype, all[output]?.shape]));
+  if (String(listing(outputs).sort()) !== String(listing(graph.outputs).sort())) {
+    yield `graph ${name} has other outputs than ${escaped(graph.variant_of ?? "")}`;
   }
   const purpose = graph.variant_of ?? name;
   const expected = Object.hasOwn(OUTPUTS, purpose) ? (OUTPUTS[purpose] as (typeof OUTPUTS)[string]) : {};

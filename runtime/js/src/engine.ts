@@ -6,7 +6,7 @@ import { choose, UNLIMITED, type EvaluationSettings, type Settings } from "./eva
 import { Memory, settingOf } from "./memory.js";
 import { firstLine, listed } from "./messages.js";
 import type { OrtTensor, Runtime } from "./onnxruntime.js";
-import { allFinite, readSafetensors, type HostTensor } from "./safetensors.js";
+import { allFinite, product, readSafetensors, zeros, type HostTensor } from "./safetensors.js";
 import { Session } from "./session.js";
 import type { Tokenizer } from "./tokenizers/tokenizer.js";
 
@@ -74,6 +74,7 @@ export class Engine {
 
   /** Return fresh memory for a document; `capacity` is the number of slots of the largest ring. */
   async newMemory(evaluation: EvaluationSettings, capacity = evaluation.capacity): Promise<Memory> {
+    this.#checkFixed(evaluation);
     if (!(evaluation.maxSegment(capacity) >= 1)) {
       throw new OptionError(
         `a capacity of ${capacity} slots is too small for a segment: ${evaluation.mostRows} rows are kept.`,
@@ -89,16 +90,49 @@ export class Engine {
     });
   }
 
-  /** Run one segment, and keep its memory; return the outputs of the graph for `purpose`, or of a variant of it. */
+  /**
+   * Run one segment, and keep its memory; return the outputs of the graph for `purpose`, or of variants of it.
+   * Graphs of a fixed length run one after the other.
+   *
+   * @throws OptionError - no graph takes so many tokens.
+   */
   async step(
     purpose: string,
     memory: Memory,
     tokens: readonly number[],
     targets: readonly number[],
   ): Promise<Record<string, OrtTensor>> {
-    const session = await this.#session(this.#graphFor(purpose, tokens.length, memory));
-    const outputs = await session.run(memory.feeds(session.graph, tokens, targets), tokens.length);
-    memory.advance(outputs, tokens.length);
+    const kept = memory.length;
+    const parts: Record<string, OrtTensor>[] = [];
+    for (let begin = 0; begin < tokens.length;) {
+      const [name, n] = this.#graphFor(purpose, tokens.length - begin, memory);
+      const session = await this.#session(name);
+      const part = (ids: readonly number[]): readonly number[] => ids.slice(begin, begin + n);
+      const length = kept + begin; // each token sees as many others as in one step
+      const outputs = await session.run(memory.feeds(session.graph, part(tokens), part(targets), length), n);
+      memory.advance(outputs, n, length);
+      parts.push(outputs);
+      begin += n;
+    }
+    return parts.length === 1 ? (parts[0] as Record<string, OrtTensor>) : this.#joined(purpose, parts);
+  }
+
+  /** Join the outputs of consecutive graphs: those for each token one after the other, and of the others the last. */
+  #joined(purpose: string, parts: readonly Record<string, OrtTensor>[]): Record<string, OrtTensor> {
+    const outputs = { ...parts.at(-1) };
+    for (const [name, { dtype, shape }] of Object.entries((this.bundle.graphs[purpose] as Graph).outputs)) {
+      if (shape[1] !== "segment") continue;
+      const tensors = parts.map((part) => part[name] as OrtTensor);
+      const n = tensors.reduce((sum, { dims }) => sum + (dims[1] as number), 0);
+      const dims = (tensors[0] as OrtTensor).dims.map((size, axis) => (axis === 1 ? n : size));
+      const data = zeros(dtype, product(dims));
+      let place = 0;
+      for (const tensor of tensors) {
+        data.set(tensor.data as never, place);
+        place += product(tensor.dims);
+      }
+      outputs[name] = this.runtime.tensor(dtype, data, dims);
+    }
     return outputs;
   }
 
@@ -121,8 +155,7 @@ export class Engine {
 
   /** Return `segmentLen`, or the longest step of the graphs for `purpose` if that is shorter. */
   longestStep(purpose: string, segmentLen: number): number {
-    const graphs = this.#graphsFor(purpose).map(([, graph]) => graph);
-    const lengths = graphs.filter(({ fixed }) => !("segment" in fixed)).map(mostOf);
+    const lengths = this.#graphsFor(purpose).map(([, graph]) => graph.fixed["segment"] ?? mostOf(graph));
     return Math.min(segmentLen, lengths.length ? Math.max(...lengths) : segmentLen);
   }
 
@@ -136,20 +169,48 @@ export class Engine {
     }
   }
 
-  /** Return the graph with the smallest `max_segment` that takes a step of `S` tokens. */
-  #graphFor(purpose: string, S: number, { plan }: Memory): string {
-    const size = (axis: string): number | undefined =>
-      axis in plan.evaluation.rings ? plan.evaluation.slots(axis, plan.capacity) : { batch: 1, segment: S }[axis];
-    const fits = (graph: Graph): boolean =>
-      S <= mostOf(graph) && Object.entries(graph.fixed).every(([axis, fixed]) => size(axis) === fixed);
-    const fitting = this.#graphsFor(purpose).filter(([, graph]) => fits(graph));
-    return fitting.sort(([, a], [, b]) => mostOf(a) - mostOf(b))[0]?.[0] ?? purpose;
+  /** Refuse to begin a document that the graphs of fixed shapes cannot read, or would score otherwise. */
+  #checkFixed({ segmentationMatters, segmentLen }: EvaluationSettings): void {
+    const fixed = this.bundle.graphs["score"]?.fixed ?? {};
+    if ((fixed["batch"] ?? 1) !== 1) {
+      throw new OptionError(
+        `${this.where}: its batch is of ${fixed["batch"]} rows, not one.`,
+        "Convert the checkpoint again with --fixed batch=1.",
+      );
+    }
+    const longest = this.longestStep("score", segmentLen);
+    if (Object.keys(fixed).length && segmentationMatters && segmentLen > longest) {
+      throw new OptionError(
+        `segment_len is ${segmentLen}, at most ${longest} is possible: scores depend on it, and shapes are fixed.`,
+        "Choose a smaller one, or convert with another --fixed.",
+      );
+    }
   }
 
-  /** Return the graphs that compute `purpose` without CUDA graphs, by name. */
+  /**
+   * Return the graph for the first tokens of a step of `S`, and how many it takes: all, unless it fixes their number.
+   *
+   * Graphs for the fewest tokens come first, but among those that fix their number those for the most.
+   */
+  #graphFor(purpose: string, S: number, { plan }: Memory): [string, number] {
+    const size = (axis: string): number =>
+      axis in plan.evaluation.rings ? plan.evaluation.slots(axis, plan.capacity) : 1;
+    const fits = (graph: Graph): boolean =>
+      S <= mostOf(graph) &&
+      Object.entries(graph.fixed).every(([axis, fixed]) => (axis === "segment" ? fixed <= S : fixed === size(axis)));
+    const graphs = this.#graphsFor(purpose);
+    const fitting = graphs.filter(([, graph]) => fits(graph));
+    const fixedOf = ({ fixed }: Graph): number => fixed["segment"] ?? 0;
+    const [best] = fitting.sort(([, a], [, b]) => mostOf(a) - mostOf(b) || fixedOf(b) - fixedOf(a));
+    if (best !== undefined) return [best[0], best[1].fixed["segment"] ?? S];
+    if (!graphs.length) return [purpose, S];
+    throw new OptionError(`${this.where}: no graph for ${purpose} takes a segment of ${S} tokens.`, "Split it.");
+  }
+
+  /** Return the graphs that compute `purpose`, by name. */
   #graphsFor(purpose: string): [string, Graph][] {
     return Object.entries(this.bundle.graphs).filter(
-      ([name, graph]) => (name === purpose || graph.variant_of === purpose) && !graph.static,
+      ([name, graph]) => name === purpose || graph.variant_of === purpose,
     );
   }
 

@@ -96,19 +96,25 @@ export class Memory {
     return this.#evaluation.document.fresh_memory === "zeros" ? this.#evaluation.mostRows : 0;
   }
 
-  /** Return the inputs of a step of `graph`. */
-  feeds(graph: Graph, tokens: readonly number[], targets: readonly number[]): Record<string, OrtTensor> {
+  /** Return the inputs of a step of `graph` whose tokens may see `length` kept rows. */
+  feeds(
+    graph: Graph,
+    tokens: readonly number[],
+    targets: readonly number[],
+    length: number,
+  ): Record<string, OrtTensor> {
     const { runtime, constants, capacity } = this.plan;
     const segment = [1, tokens.length];
     const number = (value: number): OrtTensor => runtime.int64([value]);
     const ring = (feed: Feed): RingSizes => this.#evaluation.rings[feed.ring as string] as RingSizes;
     const setting = (feed: Feed): OrtTensor => number(settingOf(feed, this.#evaluation, capacity));
+    const beyond = Math.max(length - this.#evaluation.mostRows, 0); // within a step of several graphs
     const table: Record<Exclude<Feed["feed"], "source">, (name: string, feed: Feed) => OrtTensor> = {
       tokens: () => runtime.int64(tokens, segment),
       targets: () => runtime.int64(targets, segment),
       position: () => number(this.position),
       offset: (_, feed) => number(this.offset % this.#evaluation.slots(feed.ring as string, capacity)),
-      length: (_, feed) => number(Math.min(this.length, ring(feed).rows)),
+      length: (_, feed) => number(Math.min(length, ring(feed).rows) + beyond),
       window: (_, feed) => setting(feed),
       slots: (_, feed) => setting(feed),
       setting: (_, feed) => setting(feed),
@@ -127,14 +133,14 @@ export class Memory {
     return steps.map((step) => Math.min(kept + step, this.#evaluation.widestWindow));
   }
 
-  /** Take what a step of `segmentLen` tokens has returned. */
-  advance(outputs: Record<string, OrtTensor>, segmentLen: number): void {
+  /** Take what a step of `segmentLen` tokens, which saw `length` kept rows, has returned. */
+  advance(outputs: Record<string, OrtTensor>, segmentLen: number, length: number): void {
     for (const { input, output } of this.plan.entries) {
       const tensor = outputs[output];
       if (tensor !== undefined) this.#put(input, tensor);
     }
     this.offset += segmentLen;
-    this.length = Math.min(this.length + segmentLen, this.#evaluation.mostRows);
+    this.length = Math.min(length + segmentLen, this.#evaluation.mostRows);
     this.position += segmentLen;
   }
 

@@ -518,6 +518,8 @@ class Bundle:
         where = f"the graph {named(name)!r}"
         if graph.variant_of is not None and (name == "score" or graph.variant_of not in self.graphs):
             yield f"{where} is a variant of {shown(graph.variant_of)}"
+        elif graph.outputs != self.graphs[graph.variant_of or name].outputs:
+            yield f"{where} has other outputs than {shown(graph.variant_of)}"
         purpose = graph.variant_of or name
         for label, feed in graph.inputs.items():
             if not self._can_feed(purpose, label, feed):

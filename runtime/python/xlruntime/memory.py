@@ -300,8 +300,8 @@ class Memory:
             return array
         rows = array.shape[entry.row_axis - 1]
         if entry.symbol is None:
-            visible = rows if self.evaluation.fresh_memory == "zeros" else min(int(self.position[row]), rows)
-            slots = np.arange(rows - visible, rows)
+            seen = rows if self.evaluation.fresh_memory == "zeros" else min(int(self.position[row]), rows)
+            slots = np.arange(rows - seen, rows)
         else:
             length = min(int(self.memory_length[row]), self.evaluation.rows(entry.symbol))
             slots = (self.offset - length + np.arange(length)) % rows
