@@ -1,163 +1,144 @@
-"""The graphs for CUDA graphs: no shape depends on `offset`, and the results equal those of ordinary graphs."""
+"""Steps of fixed shapes as CUDA graphs, on a pretended device: threads, buffers, and what a session leaves behind."""
 
 from __future__ import annotations
 
-import functools
+import gc
+import os
+import threading
+import weakref
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.helpers import ids
 from tests.helpers.bundles import Converted, convert_tiny
-from tests.helpers.pretended_cuda import pretend
-from tests.helpers.tiny import BAND, tiny_model, tiny_reformer
-from xlexport.architectures.transformer_xl.step import TransformerXLStep
-from xlexport.checkpoints import load as load_checkpoint
-from xlexport.convert import ConversionOptions, convert
-from xlexport.errors import ExportError
-from xlexport.verification import verify
+from tests.helpers.ids import random_ids
+from tests.helpers.pretended_cuda import OnDevice, SessionOnDevice, pretend
+from xlexport.convert import ConversionOptions
+from xlexport.fixed_shapes import FixedShapes
 from xlruntime import Model, OptionError, ProviderError, load
-from xlruntime.devices import Device, parse_device
-from xlruntime.placement import placed_nodes
+from xlruntime.cuda_graphs import CapturedSession
+from xlruntime.devices import parse_device
 from xlruntime.providers import open_session
-from xltraining.checkpoint import save_checkpoint
 
-FIXED = ("score_fixed", "generate_fixed")
-DATA = ["weights.data"]
-SIZES = {"batch": 3, "segment": 8, "capacity": 28, "near + 1": 29}
+S, V = 8, 20
 
 
 @pytest.fixture(scope="module")
-def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
-    options = ConversionOptions.of(tokenizer="none", threads=1, cuda_graphs=True)
-    return convert_tiny(tmp_path_factory, "fixed", options, same_length=True)
+def fixed(tmp_path_factory: pytest.TempPathFactory) -> Converted:
+    options = ConversionOptions(tokenizer="none", threads=1, fixed=FixedShapes(1, S, {}))
+    return convert_tiny(tmp_path_factory, "fixed-True", options, same_length=True)
 
 
 @pytest.fixture
-def model(converted: Converted) -> Model:
-    """Return the model without kernels, which run a part of the ordinary graphs and sum in another order."""
-    return load(converted.folder, threads=1, ops="none")
+def captured(fixed: Converted, monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+    with monkeypatch.context() as patch:
+        pretend(patch)
+        yield load(fixed.folder, device="cuda", cuda_graphs=True)
 
 
-random_ids = functools.partial(ids.random_ids, vocab_size=20)
+def captures(model: Model, purpose: str = "score") -> Counter[int]:
+    """Return how many captures ONNX Runtime keeps for each thread, and check that the session knows them all."""
+    session = cast(CapturedSession, model.session(purpose))
+    kept = cast(SessionOnDevice, session._session).captured
+    assert len(kept) == len(session._captures)
+    return Counter(thread for thread, _ in kept)
 
 
-def test_ordinary_conversions_have_no_such_graphs(ids_bundle: Converted) -> None:
-    assert not set(FIXED) & load(ids_bundle.folder, threads=1).bundle.graphs.keys()
-    assert not TransformerXLStep(tiny_model()).forms
+def test_threads_that_feed_streams_in_turn_share_their_captures(captured: Model) -> None:
+    """Compare bit for bit with plain steps on the same device."""
+    plain = load(captured.folder, device="cuda")
+    ids = random_ids(2, 20 * S, vocab_size=V)
+    streams, expected = ([model.stream() for _ in ids] for model in (captured, plain))
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        for turn, start in enumerate(range(0, ids.shape[1], S)):
+            part = ids[:, start : start + S]
+            pools = (one, other) if turn % 2 else (other, one)
+            feeds = [pool.submit(stream.feed, row) for pool, stream, row in zip(pools, streams, part, strict=True)]
+            for feed, stream, row in zip(feeds, expected, part, strict=True):
+                np.testing.assert_array_equal(feed.result().log_probs, stream.feed(row).log_probs)
+    for purpose in ("score", "score_1"):
+        (count,) = captures(captured, purpose).values()  # of one thread
+        assert count == 2 * len(ids)  # the windows of a memory change places
 
 
-@pytest.mark.full
-def test_both_are_written_and_verified(converted: Converted, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(model.bundle.graphs) == ["score", "generate", "detail", "positions", *FIXED]
-    assert converted.report.passed
-    walked, step = [], Model.step
-
-    def watched(self: Model, purpose: str, *given: Any) -> dict[str, npt.NDArray[Any]]:
-        walked.append(purpose)
-        return step(self, purpose, *given)
-
-    monkeypatch.setattr(Model, "step", watched)
-    verify(model, converted.source.build_model, random_ids(90), segments=6)
-    assert Counter(walked) == {"score": 6, "detail": 6, "generate": 6, **dict.fromkeys(FIXED, 6)}
-
-
-def test_clusters_have_no_graph_that_scores() -> None:
-    """Check that the graph is missing, because the number of targets in each cluster depends on data."""
-    model = tiny_model(cutoffs=(5, 9))
-    assert set(TransformerXLStep(model, cuda_graphs=True).forms) == {"generate_fixed"}
+def test_captures_do_not_grow(captured: Model) -> None:
+    stream = captured.stream()
+    for number in range(6):
+        gone = captured.stream()
+        for each in (gone, stream):
+            each.feed(random_ids(3 * S, vocab_size=V, seed=number))
+        mark = stream.memory.mark()
+        captured.step("score", stream.memory, *random_ids(2, 1, S, vocab_size=V))
+        stream.memory.rewind(mark)  # into new buffers
+        del gone
+        assert captures(captured).total() <= 4
+    stream.feed(random_ids(2 * S, vocab_size=V))
+    assert captures(captured).total() == 2
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("purpose", FIXED)
-def test_no_shape_is_computed_once_the_axes_are_fixed(purpose: str, converted: Converted) -> None:
-    """Check that no node computes a shape or takes its size from a number, so that none would run on the CPU."""
-    session = open_session(converted.folder / f"{purpose}.onnx", Device("cpu"), 1, sizes=SIZES, data_files=DATA)
-    operators = {node.operator for node in placed_nodes(session)}
-    assert "ScatterND" in operators
-    assert not operators & {"Shape", "Size", "Range", "ConstantOfShape", "NonZero", "Slice", "Loop", "If", "TopK"}
-    for value in session.get_outputs():
-        assert all(isinstance(axis, int) for axis in value.shape), value.name  # inferred from the inputs alone
-    ordinary = open_session(converted.folder / "score.onnx", Device("cpu"), 1, sizes=SIZES, data_files=DATA)
-    assert "Slice" in {node.operator for node in placed_nodes(ordinary)}
+def test_only_inputs_that_changed_are_copied(captured: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = captured.new_memory(captured.evaluation())
+    updates: list[OnDevice] = []
+    update = OnDevice.update_inplace
+
+    def counted(value: OnDevice, array: npt.NDArray[Any]) -> None:
+        updates.append(value)
+        update(value, array)
+
+    for segment in range(9):
+        if segment == 6:  # the memory is full
+            monkeypatch.setattr(OnDevice, "update_inplace", counted)
+        captured.step("score", memory, *random_ids(2, 1, S, vocab_size=V, seed=segment))
+    assert len(updates) == 3 * len(("tokens", "targets"))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("batch_size", "segment_len", "capacity", "clamp_len"),
-    [(1, 8, 28, -1), (3, 8, 28, 6), (2, 1, 21, -1), (2, 1, 21, 6), (1, 5, 40, 3), (3, 20, 40, 3)],
-)
-def test_same_numbers_at_every_offset(
-    batch_size: int, segment_len: int, capacity: int, clamp_len: int, model: Model
+def test_closed_session_leaves_nothing_behind(captured: Model) -> None:
+    before = set(threading.enumerate())
+    stream = captured.stream()
+    stream.feed(random_ids(2 * S, vocab_size=V))
+    threads = set(threading.enumerate()) - before
+    assert {thread.name.partition("_")[0] for thread in threads} == {"CUDA graphs"}
+    sessions = [weakref.ref(captured.session(purpose)) for purpose in ("score", "score_1")]
+    buffers = [weakref.ref(value) for value in stream.memory.values.values()]
+    captured.release()
+    del stream
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+    assert {reference() for reference in (*sessions, *buffers)} == {None}
+    captured.stream().feed(random_ids(2 * S, vocab_size=V))  # it opens again
+
+
+def test_forked_process_is_refused_instead_of_waiting_for_ever(
+    captured: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compare bit for bit: only the reordering of columns differs, not the order of sums."""
-    memory = model.new_memory(model.evaluation(segment_len, clamp_len=clamp_len), batch_size, capacity)
-    constants = {name: value.numpy() for name, value in memory.constants.items()}
-    near = next(iter(constants.values())).shape[-1] - 1
-    assert (near < capacity) == (clamp_len > 0)  # there are rows without positional keys
-    random = np.random.default_rng(0)
-    rings = {
-        entry.input: random.standard_normal(memory.array(entry).shape).astype(np.float32) for entry in memory.entries
-    }
-    tokens, targets = random_ids(2, batch_size, segment_len)
-    feeds = memory.feeds(model.bundle.graphs["score"], tokens, targets) | constants | rings
-    for offset in (0, 1, 7, capacity - segment_len, capacity - 1, capacity, 123, 2**40, -5):
-        feeds["offset"] = np.array([offset])
-        feeds["memory_length"] = random.integers(0, 21, batch_size)
-        for purpose in ("score", "generate"):
-            taken = {name: feeds[name] for name in model.bundle.graphs[purpose].inputs}
-            ordinary, found = (model.session(name).run(taken) for name in (purpose, f"{purpose}_fixed"))
-            for name, array in ordinary.items():
-                np.testing.assert_array_equal(found[name], array, err_msg=f"{purpose} {name} at {offset}")
+    stream = captured.stream()
+    stream.feed(random_ids(S, vocab_size=V))
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(ProviderError, match="device cuda:0: a forked process cannot use what its parent opened"):
+        stream.feed(random_ids(2 * S, vocab_size=V))
 
 
-def walk(model: Model, ids: npt.NDArray[np.int64], segment_len: int, clamp_len: int = -1) -> list[npt.NDArray[Any]]:
-    """Return the log-probabilities of each segment of ids (B, T); the second row restarts in between."""
-    memory = model.new_memory(model.evaluation(segment_len, clamp_len=clamp_len), len(ids))
-    found = []
-    for number, start in enumerate(range(0, ids.shape[1] - segment_len, segment_len)):
-        if number == 9 and len(ids) > 1:
-            memory.restart(1)
-        tokens, targets = (ids[:, start + shift : start + shift + segment_len] for shift in (0, 1))
-        found.append(model.step("score", memory, tokens, targets)["log_prob"])
-    return found
-
-
-@pytest.mark.full
-def test_results_are_copies(model: Model) -> None:
-    """Check that results stay valid although the next step writes to the same buffer."""
-    model.use_fixed()
-    ids = random_ids(1, 20 * 8 + 1)
-    segments = walk(model, ids, 8)
-    assert len({segment.tobytes() for segment in segments}) == len(segments)
-
-
-@pytest.mark.full
-def test_cuda_graphs_need_cuda_and_fixed_graphs(converted: Converted, ids_bundle: Converted) -> None:
+def test_cuda_graphs_need_cuda_and_fixed_graphs(bytes_bundle: Converted) -> None:
     with pytest.raises(OptionError, match="cuda_graphs needs a CUDA device, but the device is cpu"):
-        load(converted.folder, cuda_graphs=True)
-    with pytest.raises(OptionError, match=r"no graphs for cuda_graphs. Convert .* --set cuda_graphs=true"):
-        load(ids_bundle.folder, device="cuda", cuda_graphs=True)
+        load(bytes_bundle.folder, cuda_graphs=True)
+    with pytest.raises(OptionError, match=r"free shapes, which cuda_graphs cannot capture. Convert .* --fixed batch=1"):
+        load(bytes_bundle.folder, device="cuda", cuda_graphs=True)
 
 
-@pytest.mark.full
 def test_cuda_is_asked_to_capture_and_nothing_may_run_elsewhere(
-    converted: Converted, monkeypatch: pytest.MonkeyPatch
+    fixed: Converted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = pretend(monkeypatch, on_cpu=None)
-    path = converted.folder / "score_fixed.onnx"
+    path, cuda, files = fixed.folder / "score.onnx", parse_device("cuda"), ["weights.data"]
     with pytest.raises(ProviderError, match=r"(\d+) of \1 nodes run on CPUExecutionProvider"):  # Add and Gather, too
-        open_session(path, parse_device("cuda"), sizes=SIZES, data_files=DATA)
+        open_session(path, cuda, captures=True, data_files=files)
     runtime.on_cpu = ()
-    open_session(path, parse_device("cuda"), data_files=DATA)
+    open_session(path, cuda, data_files=files)
     assert [settings.get("enable_cuda_graph") for settings in runtime.asked] == ["1", None]
-
-
-def test_reformers_have_none(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path / "model.pt", BAND, tiny_reformer(BAND).state_dict(), tokenizer=None)
-    with pytest.raises(ExportError, match=r"--set cuda_graphs applies to Transformer-XL models only; .* a Reformer"):
-        convert(load_checkpoint(tmp_path / "model.pt"), tmp_path / "out", ConversionOptions.of(cuda_graphs=True))

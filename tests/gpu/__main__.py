@@ -45,13 +45,13 @@ PARTS = {
     part.name: part
     for part in (
         Part("machine", "GPU, driver and libraries; PyTorch and ONNX Runtime in one process", 30, describe_machine),
-        Part("bundles", "checkpoints and bundles for the other parts", 165, make_bundles),
+        Part("bundles", "checkpoints and bundles for the other parts", 220, make_bundles),
         Part("tests", "all tests that a missing GPU skips", 100, run_skipped_tests, needs_cuda=True),
         Part("in_place", "rings written in place over many segments, memory flat", 80, many_segments_in_place),
         Part("placement", "strict_device", 30, strictly_placed, needs_cuda=True),
         Part("capture", "CUDA graphs against plain runs", 30, captured_against_plain, needs_cuda=True),
         Part("float16", "float16 against float32, in bits", 30, float16_against_float32),
-        Part("speed", "the bundle, PyTorch eager and torch.compile", 130, measure_speed),
+        Part("speed", "the bundle, PyTorch eager and torch.compile", 75, measure_speed),
     )
 }
 # Parts that always run first, because the tables of speed name the machine.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -31,8 +32,6 @@ class Shape:
 
     Attributes:
         config: fields of a `TransformerXLConfig` that differ from its defaults.
-        cuda_graphs: whether its bundle has a graph that scores at fixed sizes; this needs a vocabulary without
-        clusters.
     """
 
     name: str
@@ -40,11 +39,6 @@ class Shape:
     segment_len: int
     mem_len: int
     config: dict[str, Any]
-
-    @property
-    def cuda_graphs(self) -> bool:
-        """Whether a step has fixed sizes, which do not depend on the number of targets in each cluster."""
-        return not self.config.get("cutoffs")
 
 
 _SAMPLE = {
@@ -83,12 +77,16 @@ def checkpoint_of(settings: Settings, shape: Shape) -> Path:
     return Path(settings.folder) / f"{shape.name}.pt"
 
 
-def bundle_of(settings: Settings, name: str) -> Path:
-    """Return the bundle of a shape, `TEXT_MODEL` or a name in `FLOAT16`; its name has a digest of the exporter."""
+def bundle_of(settings: Settings, name: str, fixed: bool = False) -> Path:
+    """Return the bundle of a shape, `TEXT_MODEL` or a name in `FLOAT16`; its name has a digest of the exporter.
+
+    Args:
+        fixed: the one with fixed shapes, for one row and the segments of the shape; those in float16 have none.
+    """
     if settings.tiny and name == TEXT_MODEL:
         name = TINY_SHAPES[0].name
     tiny = "tiny-" if settings.tiny and name in FLOAT16 else ""
-    return Path(settings.folder) / f"{tiny}{name}-{code_digest()}"
+    return Path(settings.folder) / f"{tiny}{name}{'-fixed' if fixed else ''}-{code_digest()}"
 
 
 def make_bundles(settings: Settings, record: Record) -> None:
@@ -98,15 +96,19 @@ def make_bundles(settings: Settings, record: Record) -> None:
         PartError: a conversion failed; its output on stderr comes before the message.
     """
     Path(settings.folder).mkdir(parents=True, exist_ok=True)
-    text = bundle_of(settings, TEXT_MODEL)  # with tiny sizes it is one of the shapes
+    shapes = shapes_of(settings)
+    work: list[tuple[Path, str, int, list[str]]] = []  # checkpoint, bundle, segment, options; the largest first
+    for shape in reversed(shapes):
+        no_bytes = ["--tokenizer", "none"] if shape.config.get("cutoffs") else []
+        work.append((checkpoint_of(settings, shape), shape.name, shape.segment_len, no_bytes))
+    if not settings.tiny:
+        work.append((sample_checkpoint(), TEXT_MODEL, SHAPES[0].segment_len, []))
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        # The largest shape first: it takes longest.
-        shapes = [shape for shape in reversed(shapes_of(settings)) if bundle_of(settings, shape.name) != text]
-        works = [pool.submit(_make_shape, settings, shape) for shape in shapes]
-        works.append(pool.submit(_make_text_models, settings))
-        for work in works:
-            work.result()
-    names = [*(shape.name for shape in shapes_of(settings)), TEXT_MODEL, *FLOAT16]
+        list(pool.map(functools.partial(_make_checkpoint, settings), shapes))
+        for made in [pool.submit(_convert, settings, fixed, *each) for each in work for fixed in (False, True)]:
+            made.result()
+        list(pool.map(functools.partial(_make_float16, settings), FLOAT16))
+    names = [*(shape.name for shape in shapes), TEXT_MODEL, *FLOAT16]
     record({"megabytes": {name: _megabytes(bundle_of(settings, name)) for name in names}})
 
 
@@ -123,24 +125,21 @@ def write_checkpoint(path: Path, config: dict[str, Any]) -> None:
     save_checkpoint(path, sizes, TransformerXL(sizes).state_dict(), tokenizer=tokenizer)
 
 
-def _make_shape(settings: Settings, shape: Shape) -> None:
-    """Verify only two segments, because the parts compare all their scores with PyTorch."""
+def _make_checkpoint(settings: Settings, shape: Shape) -> None:
     checkpoint = checkpoint_of(settings, shape)
     if not checkpoint.exists():
         run_once(write_checkpoint, checkpoint, {**shape.config, "tgt_len": shape.segment_len, "mem_len": shape.mem_len})
-    options = ["--set", "cuda_graphs=true"] if shape.cuda_graphs else ["--tokenizer", "none"]
-    _run("convert", checkpoint, bundle_of(settings, shape.name), ["--segments", "2", *options])
 
 
-def _make_text_models(settings: Settings) -> None:
-    text = bundle_of(settings, TEXT_MODEL)
-    if settings.tiny:
-        _make_shape(settings, TINY_SHAPES[0])
-    else:
-        _run("convert", sample_checkpoint(), text, ["--segments", "2", "--set", "cuda_graphs=true"])
-    for name, memory_dtype in FLOAT16.items():
-        options = ["--dtype", "float16", "--memory-dtype", memory_dtype, "--tokens", GATE_TOKENS]
-        _run("quantize", text, bundle_of(settings, name), options)
+def _convert(settings: Settings, fixed: bool, source: Path, name: str, segment: int, options: list[str]) -> None:
+    """Verify only two segments, because the parts compare all their scores with PyTorch."""
+    shapes = ["--fixed", f"batch=1,segment={segment}"] if fixed else []
+    _run("convert", source, bundle_of(settings, name, fixed), ["--segments", "2", *options, *shapes])
+
+
+def _make_float16(settings: Settings, name: str) -> None:
+    options = ["--dtype", "float16", "--memory-dtype", FLOAT16[name], "--tokens", GATE_TOKENS]
+    _run("quantize", bundle_of(settings, TEXT_MODEL), bundle_of(settings, name), options)
 
 
 def _run(command: str, source: Path, output: Path, options: Sequence[str]) -> None:

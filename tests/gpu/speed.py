@@ -1,4 +1,4 @@
-"""Measure three shapes at three batch sizes: the bundle (plain and captured), PyTorch eager and `torch.compile`.
+"""Measure three shapes at three batch sizes: the bundle, PyTorch eager, `torch.compile`, and captures at batch 1.
 
 Every side is a separate process. The sides of one shape prepare at the same time, because compilations take longest,
 and then take turns on the device. All sides score the same tokens after the same full memory in every step, and a step
@@ -25,9 +25,10 @@ from tests.gpu.parts import PartError, Record, Settings
 
 __all__ = ["BATCHES", "BUNDLE", "CAPTURED", "COMPILED", "EAGER", "SIDES", "measure_speed", "side_name"]
 
-BATCHES, TINY_BATCHES = (1, 8, 32), (2,)
+BATCHES, TINY_BATCHES = (1, 8, 32), (1,)
+FIXED_BATCH = 1  # of the bundles with fixed shapes
 BUNDLE, CAPTURED, EAGER, COMPILED = "bundle", "bundle, CUDA graphs", "PyTorch eager", "torch.compile"
-WARM = 8  # steps of every side before the first turn; a shape gets a captured session with its fifth step
+WARM = 8  # steps of every side before the first turn; the first two are captured
 ROUNDS, REPEATS = 3, 10
 TINY_ROUNDS, TINY_REPEATS = 1, 2
 READY_AT_ONCE = 8  # processes; each compiles with few threads
@@ -36,14 +37,12 @@ ROUNDING = 1e-3
 
 
 def by_bundle(folder: Path, device: str, threads: int, work: Mapping[str, int], captured: bool) -> Ready:
-    """Return steps of the bundle; `captured`: replayed as CUDA graphs (on a CPU: in sessions of fixed sizes)."""
+    """Return steps of a bundle; `captured`: replayed as CUDA graphs, except on a CPU."""
     import xlruntime
     from xlexport.bench.roofline import step_floor
     from xlexport.bench.sides import GraphSide, Work
 
     model = xlruntime.load(folder, device=device, threads=threads, cuda_graphs=captured and device != "cpu")
-    if captured and device == "cpu":
-        model.use_fixed()
     evaluation = model.evaluation(work["segment_len"], mem_len=work["mem_len"])
     side = GraphSide(model, Work("score", evaluation, work["segment_len"], work["batch_size"]))
 
@@ -130,11 +129,12 @@ def measure_speed(settings: Settings, record: Record) -> None:
         raise PartError(f"{len(problems)} problems, first: {problems[0]}")
 
 
-def _sides_of(shape: Shape, tiny: bool) -> list[str]:
+def _sides_of(shape: Shape, batch_size: int, tiny: bool) -> list[str]:
     """Return the sides of a shape; a rehearsal compiles one shape only, as compilations take longest."""
-    if shape.cuda_graphs:
-        return list(SIDES)
-    return [side for side in SIDES if side != CAPTURED and not (tiny and side == COMPILED)]
+    left_out = set() if batch_size == FIXED_BATCH else {CAPTURED}
+    if tiny and shape.config.get("cutoffs"):
+        left_out.add(COMPILED)
+    return [side for side in SIDES if side not in left_out]
 
 
 def _measure_shape(settings: Settings, shape: Shape) -> tuple[dict[str, Any], dict[str, str]]:
@@ -145,7 +145,7 @@ def _measure_shape(settings: Settings, shape: Shape) -> tuple[dict[str, Any], di
         starting = {
             side_name(side, batch_size): pool.submit(_start, settings, shape, side, batch_size, scratch)
             for batch_size in batches
-            for side in _sides_of(shape, settings.tiny)
+            for side in _sides_of(shape, batch_size, settings.tiny)
         }
         ready, failed = _wait(starting)
         figures: dict[str, Any] = {"title": shape.title, "segment_len": shape.segment_len, "mem_len": shape.mem_len}
@@ -170,7 +170,8 @@ def _wait(starting: Mapping[str, Future[Side]]) -> tuple[dict[str, Side], dict[s
 def _start(settings: Settings, shape: Shape, side: str, batch_size: int, scratch: str) -> Side:
     """Start a side and wait until it has run its first steps."""
     function, variant = SIDES[side]
-    source: Path = bundle_of(settings, shape.name) if function is by_bundle else checkpoint_of(settings, shape)
+    bundle = bundle_of(settings, shape.name, fixed=side == CAPTURED)
+    source = bundle if function is by_bundle else checkpoint_of(settings, shape)
     work = {"segment_len": shape.segment_len, "mem_len": shape.mem_len, "batch_size": batch_size}
     # Not a cache of another run, which may have been interrupted. Each side has few compilers, as many sides compile.
     environment = {"TORCHINDUCTOR_CACHE_DIR": scratch, "TORCHINDUCTOR_COMPILE_THREADS": "2"}

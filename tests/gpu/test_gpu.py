@@ -22,7 +22,7 @@ from tests.gpu.parts import NEEDS_CUDA, Outcome, Part, PartError, Record, Settin
 from tests.gpu.speed import BUNDLE, CAPTURED, COMPILED, EAGER, side_name
 from tests.helpers.paths import ROOT
 from tests.helpers.pretended_cuda import pretend
-from xlruntime.cuda_graphs import FixedSession
+from xlruntime.cuda_graphs import CapturedSession
 from xlruntime.memory import Memory
 from xlruntime.session import GraphSession
 
@@ -152,12 +152,13 @@ def test_sides_that_fail_or_compute_something_else_are_reported(monkeypatch: pyt
     found = run_here(PARTS["speed"], REHEARSAL)
     assert found.status == "failed"
     assert found.figures["problems"] == [
-        "tiny, torch.compile, batch 2: no compiler",
-        "tiny, bundle, CUDA graphs, batch 2: its scores are not the bundle's",
-        "tiny, PyTorch eager, batch 2: its scores are not the bundle's",
-        "tiny-clusters, PyTorch eager, batch 2: its scores are not the bundle's",
+        "tiny, torch.compile, batch 1: no compiler",
+        "tiny, bundle, CUDA graphs, batch 1: its scores are not the bundle's",
+        "tiny, PyTorch eager, batch 1: its scores are not the bundle's",
+        "tiny-clusters, bundle, CUDA graphs, batch 1: its scores are not the bundle's",
+        "tiny-clusters, PyTorch eager, batch 1: its scores are not the bundle's",
     ]
-    assert list(found.figures["shapes"]["tiny"]["sides"]) == [side_name(side, 2) for side in (BUNDLE, CAPTURED, EAGER)]
+    assert list(found.figures["shapes"]["tiny"]["sides"]) == [side_name(side, 1) for side in (BUNDLE, CAPTURED, EAGER)]
 
 
 @pytest.fixture(scope="module")
@@ -175,19 +176,19 @@ def test_parts_on_a_pretended_device(name: str, folder: str, monkeypatch: pytest
     found = run_here(PARTS[name], Settings("cuda:0", True, folder))
     assert (found.status, found.reason) == ("passed", "")
     if name == "capture":
-        assert found.figures["sessions"] == 4
-        assert found.figures["captures"] == 8  # one of each memory
+        assert found.figures["captures"] == {"score": 4, "generate": 4}
     assert bundle_of(Settings("cuda:0", True, folder), TEXT_MODEL).is_dir()
 
 
 @pytest.mark.full
 def test_capture_that_replays_old_results_is_found(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first: dict[FixedSession, Any] = {}
-    step = FixedSession.step
-    monkeypatch.setattr(FixedSession, "step", lambda self, *given: first.setdefault(self, step(self, *given)))
-    found = run_here(PARTS["capture"], Settings("cpu", True, folder))
+    pretend(monkeypatch)
+    first: dict[CapturedSession, Any] = {}
+    step = CapturedSession.step
+    monkeypatch.setattr(CapturedSession, "step", lambda self, *given: first.setdefault(self, step(self, *given)))
+    found = run_here(PARTS["capture"], Settings("cuda:0", True, folder))
     assert found.status == "failed"
-    assert re.search(r"score, batch 1: captured steps differ by \S+ from plain ones", found.reason)
+    assert re.search(r"score: captured steps differ by \S+ from plain ones", found.reason)
 
 
 @pytest.mark.full
@@ -205,5 +206,5 @@ def test_the_whole_rehearsal(folder: str, tmp_path: Path) -> None:
     assert {parts[name]["reason"] for name in skipped} == {NEEDS_CUDA}
     assert parts["tests"]["figures"]["collected"] > 20
     assert len(parts["speed"]["figures"]["shapes"]["tiny"]["sides"]) == 4
-    assert len(parts["speed"]["figures"]["shapes"]["tiny-clusters"]["sides"]) == 2
+    assert len(parts["speed"]["figures"]["shapes"]["tiny-clusters"]["sides"]) == 3
     assert tables.read_text() == done.stdout

@@ -19,14 +19,14 @@ def scan(
 ) -> tuple[Tensors, Tensor]:
     """Return the last carry of `body`, and its outputs stacked over the first axis of `rows`.
 
-    In a graph, this is one operator.
+    In a graph, this is one operator, unless the number of rows is fixed: then each row has its own nodes.
 
     Args:
         body: maps the carry and a row of each tensor to the next carry and an output, all of them new tensors.
         carry: the first carry.
         rows: tensors with the same first axis, of at least one row.
     """
-    if torch.compiler.is_exporting():
+    if not isinstance(rows[0].shape[0], int):
         from torch._higher_order_ops.scan import scan as scan_operator
 
         return scan_operator(body, tuple(value.clone() for value in carry), rows)
@@ -40,11 +40,11 @@ def scan(
 def chunk_sizes(S: int, most: int) -> Chunks:
     """Return how many chunks S tokens need, and the tokens of each: S itself if it is smaller than `most`.
 
-    `torch.export` gets both as numbers that it cannot know. As functions of S, they would be compared with each other
-    in dozens of ways, and it refuses a graph if any answer depends on S. It also treats axes of size one differently:
-    it may take both for larger, as what is computed does not depend on that.
+    If S is free, `torch.export` gets both as numbers that it cannot know. As functions of S, they would be compared
+    with each other in dozens of ways, and it refuses a graph if any answer depends on S. It also treats axes of size
+    one differently: it may take both for larger, as what is computed does not depend on that.
     """
-    if most == 1 or not torch.compiler.is_exporting():
+    if most == 1 or isinstance(S, int):
         return -(-S // min(S, most)), min(S, most)
     length = torch.scalar_tensor(S, dtype=torch.int64)
     tokens = length.clamp(max=most)

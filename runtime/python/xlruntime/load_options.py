@@ -35,8 +35,8 @@ class LoadOptions:
         check_files: compare every file with its digest. Turn this off only if something else protects the files.
         strict_device: require that the device computes everything except sizes of tensors; each graph is checked when
             it opens. Otherwise the CPU runs nodes without a kernel on the device; `Model.placement` lists them.
-        cuda_graphs: capture steps of repeated shapes as CUDA graphs, and replay them. The bundle must have graphs for
-            this (`xlexport convert --set cuda_graphs=true`). Each shape needs its own copy of the weights.
+        cuda_graphs: capture steps as CUDA graphs, and replay them. The bundle must have fixed shapes
+            (`xlexport convert --fixed batch=1,segment=32`). Each graph needs its own copy of the weights.
 
     Raises:
         ArgumentError: the digest is not a text.
@@ -72,7 +72,7 @@ class LoadOptions:
     )
     cuda_graphs: bool = field(
         default=False,
-        metadata={"help": "Capture steps of repeated shapes as CUDA graphs; the bundle must be converted for this."},
+        metadata={"help": "Capture steps as CUDA graphs; the bundle must have fixed shapes (convert --fixed)."},
     )
 
     provider: str | None = field(

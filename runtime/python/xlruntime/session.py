@@ -251,9 +251,7 @@ class GraphSession:
                 binding.bind_ortvalue_output(entry.output, memory.target(entry))
             for name in self._results:
                 binding.bind_output(name, HOST.entry.memory)
-            binding.synchronize_inputs()
-            self._session.run_with_iobinding(binding, options)
-            binding.synchronize_outputs()
+            self._session.run_with_iobinding(binding, options)  # returns after the device has done its work
             # Bound outputs are returned in binding order: memories first.
             values = binding.get_outputs()[len(memory.entries) :]
             return {name: value.numpy() for name, value in zip(self._results, values, strict=True)}
