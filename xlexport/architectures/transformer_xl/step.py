@@ -287,11 +287,10 @@ class TransformerXLStep(StepModule):
 
     @property
     def _position_shape(self) -> tuple[int | str, ...]:
-        return (self.config.n_head, self.config.d_head, self._near + 1 if self.fixed else "near + 1")
+        return (self.config.n_head, self.config.d_head, self._near() + 1 if self.fixed else "near + 1")
 
-    @property
-    def _near(self) -> int:
-        """All distances of the longest step of fixed sizes."""
+    def _near(self) -> int:  # no property, because TorchScript reads those of any module
+        """Return the number of distances in the longest step of fixed sizes."""
         assert self.fixed is not None
         return self.fixed.rows + self.fixed.longest
 
@@ -330,7 +329,7 @@ class TransformerXLStep(StepModule):
             last: (1,) the largest distance with a key of its own; with `unlimited`, any if it is not positive.
         """
         if capacity is None or mem_len is None:
-            return self._near, self._near
+            return self._near(), self._near()
         near = torch.minimum(capacity, last + capacity - mem_len)
         if unlimited:
             near = torch.where(last > 0, near, capacity)
