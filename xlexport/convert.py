@@ -28,6 +28,7 @@ from xlexport.callbacks import Progress, no_progress
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
+from xlexport.extras import require
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.quantize.gate import check_texts, gate_text, require_default_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
@@ -62,8 +63,8 @@ class ConversionOptions:
             `clamp_len` and `same_length` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
         dtype: precision of the bundle, `float32` or one of `quantize.graphs.PRECISIONS`. `max_delta_bits`, `keep_float`
             and `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
-        to: format of the graphs: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
-        fixed: shapes that all graphs fix; None: batch, segment and memory are free.
+        to: format of the graphs: `onnx`, `torchscript`, `exported-program` (PyTorch runs both) or `executorch`.
+        fixed: shapes that all graphs fix; None: batch, segment and memory are free. `executorch` needs them.
     """
 
     tokenizer: str | None = None
@@ -162,7 +163,7 @@ def convert(
             evaluation=evaluation,
             memory=memory,
             graphs=graphs,
-            provenance=_provenance(source, text.name),
+            provenance=_provenance(source, text.name, options.to),
             files=digests(folder),
             requires=requirements(folder, graphs.values()),
             encoder=architecture(source.architecture).encoder(source.config),
@@ -208,8 +209,14 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
             f"--to {options.to} needs a module with a method segment; a scan over step needs ONNX.",
             hint="Write segment, or leave --to out.",
         )
+    if options.to == "executorch":
+        if options.fixed is None:
+            raise OptionError(
+                "--to executorch needs fixed shapes.", hint="Add --fixed, for example --fixed batch=1,segment=32."
+            )
+        require(None, "executorch")
     problems = {
-        "--fixed": options.fixed,
+        "--fixed": options.fixed if options.to != "executorch" else None,
         "--dtype and its options": options.quantization,
     }
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):
@@ -253,6 +260,10 @@ def _export(steps: list[Step], folder: Path, to: Format) -> dict[str, Graph]:
         from xlexport.export.exported_program import export_programs
 
         return export_programs(step, folder)
+    if to == "executorch":
+        from xlexport.export.executorch import export_executorch
+
+        return export_executorch(step, folder, steps[1:])
     return export_onnx(step, folder, steps[1:])
 
 
@@ -306,8 +317,9 @@ def _write_first_rows(step: Step, folder: Path) -> None:
             save_file(arrays, folder / FIRST_MEMORY_FILE)
 
 
-def _provenance(source: SourceCheckpoint, verified_on: str) -> dict[str, Any]:
+def _provenance(source: SourceCheckpoint, verified_on: str, to: Format) -> dict[str, Any]:
     """Return what a bundle says of its origin."""
+    packages = ("xlexport", "torch", "onnx", "onnxscript", "onnx-ir", *(["executorch"] if to == "executorch" else []))
     return {
         **dict.fromkeys(("licence", "data", "intended_use")),
         "format": source.format,
@@ -318,6 +330,6 @@ def _provenance(source: SourceCheckpoint, verified_on: str) -> dict[str, Any]:
         "verified_on": verified_on,
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("xlexport", "torch", "onnx", "onnxscript", "onnx-ir")},
+            **{name: version(name) for name in packages},
         },
     }

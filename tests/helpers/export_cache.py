@@ -12,6 +12,7 @@ import gc
 import hashlib
 import importlib
 import importlib.metadata
+import itertools
 import os
 import pickle
 import shutil
@@ -46,7 +47,7 @@ LIBRARIES = ("torch", "onnx", "onnxscript", "onnx-ir", "safetensors")
 GRAPHS = "graphs.pickle"  # the exporter's result; written last
 KEPT = 200  # entries; the oldest are removed
 
-Export = Callable[[Any, Path], dict[str, Any]]
+Export = Callable[..., dict[str, Any]]
 
 
 @functools.cache
@@ -99,15 +100,16 @@ class Cache:
         self.folder = folder
         self.hits = self.misses = 0
 
-    def export(self, name: str, export: Export, step: Any, folder: Path) -> dict[str, Any]:
-        """Export `step` into `folder`, or copy what the same export wrote before."""
-        key = hashlib.sha256(f"{name} {code_digest()} {step_digest(step)}".encode()).hexdigest()[:32]
+    def export(self, name: str, export: Export, step: Any, folder: Path, *shorter: Any) -> dict[str, Any]:
+        """Export `step`, and any `shorter` ones, into `folder`, or copy what the same export wrote before."""
+        steps = "".join(map(step_digest, [step, *itertools.chain(*shorter)]))
+        key = hashlib.sha256(f"{name} {code_digest()} {steps}".encode()).hexdigest()[:32]
         entry = self.folder / key
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / f"{key}.lock"):  # another worker may run the same export
             if not (entry / GRAPHS).is_file():
                 self.misses += 1
-                graphs = self._make(entry, export, step)
+                graphs = self._make(entry, lambda step, made: export(step, made, *shorter), step)
             else:
                 self.hits += 1
                 graphs = pickle.loads((entry / GRAPHS).read_bytes())
