@@ -29,7 +29,7 @@ def test_architectures_are_found_by_name() -> None:
 
 def test_options_name_the_architectures_that_have_them() -> None:
     titles_of = {option.name: titles for option, titles in collected("conversion_options").items()}
-    assert titles_of == {"cuda_graphs": ("Transformer-XL",), "rule": ("Reformer",), "n_hashes": ("Reformer",)}
+    assert titles_of == {"rule": ("Reformer",), "n_hashes": ("Reformer",)}
     plotted = {option.name for option in collected("evaluation_options", only=["transformer_xl"])}
     assert plotted == {"clamp_len", "same_length"}
 

@@ -231,8 +231,9 @@ def test_forgotten_weights_give_no_numbers(made: Made) -> None:
 
 
 def test_options_that_need_onnx_are_refused(ids_bundle: Converted, tmp_path: Path) -> None:
-    options = ConversionOptions.of(tokenizer="none", to=TORCHSCRIPT, dtype="int8", cuda_graphs=True)
-    with pytest.raises(OptionError, match=r"does not support --set cuda_graphs=true and --dtype"):
+    fixed = FixedShapes.parse("segment=8")
+    options = ConversionOptions.of(tokenizer="none", to=TORCHSCRIPT, dtype="int8", fixed=fixed)
+    with pytest.raises(OptionError, match=r"does not support --fixed and --dtype"):
         convert(ids_bundle.source, tmp_path / "bundle", options)
 
 
@@ -241,9 +242,6 @@ def test_executorch_is_refused_without_fixed_shapes_trust_and_its_package(
 ) -> None:
     with pytest.raises(OptionError, match=r"needs fixed shapes\. Add --fixed, for example"):
         convert(ids_bundle.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=EXECUTORCH))
-    fixed = ConversionOptions(tokenizer="none", to=TORCHSCRIPT, fixed=FixedShapes.parse("segment=8"))
-    with pytest.raises(OptionError, match=r"--to torchscript does not support --fixed"):
-        convert(ids_bundle.source, tmp_path / "bundle", fixed)
     assert not [*tmp_path.iterdir()]
 
     folder = Path(shutil.copytree(ids_bundle.folder, tmp_path / "bundle"))

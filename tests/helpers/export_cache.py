@@ -12,13 +12,12 @@ import gc
 import hashlib
 import importlib
 import importlib.metadata
-import itertools
 import os
 import pickle
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -100,16 +99,16 @@ class Cache:
         self.folder = folder
         self.hits = self.misses = 0
 
-    def export(self, name: str, export: Export, step: Any, folder: Path, *shorter: Any) -> dict[str, Any]:
-        """Export `step`, and any `shorter` ones, into `folder`, or copy what the same export wrote before."""
-        steps = "".join(map(step_digest, [step, *itertools.chain(*shorter)]))
-        key = hashlib.sha256(f"{name} {code_digest()} {steps}".encode()).hexdigest()[:32]
+    def export(self, name: str, export: Export, step: Any, folder: Path, shorter: Sequence[Any] = ()) -> dict[str, Any]:
+        """Export `step` into `folder`, with shorter ones, or copy what the same export wrote before."""
+        digests = " ".join(map(step_digest, (step, *shorter)))
+        key = hashlib.sha256(f"{name} {code_digest()} {digests}".encode()).hexdigest()[:32]
         entry = self.folder / key
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / f"{key}.lock"):  # another worker may run the same export
             if not (entry / GRAPHS).is_file():
                 self.misses += 1
-                graphs = self._make(entry, lambda step, made: export(step, made, *shorter), step)
+                graphs = self._make(entry, functools.partial(export, step, **({"shorter": shorter} if shorter else {})))
             else:
                 self.hits += 1
                 graphs = pickle.loads((entry / GRAPHS).read_bytes())
@@ -119,13 +118,13 @@ class Cache:
                 shutil.copyfile(file, folder / file.name)
         return graphs
 
-    def _make(self, entry: Path, export: Export, step: Any) -> dict[str, Any]:
+    def _make(self, entry: Path, export: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
         """Export into a temporary folder and rename it, so that an entry is complete or does not exist."""
         shutil.rmtree(entry, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=self.folder, prefix="making-", ignore_cleanup_errors=True) as name:
             made = Path(name) / "entry"
             made.mkdir()
-            graphs = export(step, made)
+            graphs = export(made)
             (made / GRAPHS).write_bytes(pickle.dumps(graphs))
             made.rename(entry)
         gc.collect()

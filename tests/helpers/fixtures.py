@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,7 @@ def reuse_graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     """Make `convert` reuse the graphs of a bundle, because tracing the same model again takes seconds."""
 
     def reuse(made: Path) -> None:
-        def copy_graphs(step: Step, folder: Path) -> dict[str, Graph]:
+        def copy_graphs(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> dict[str, Graph]:
             bundle = read_bundle(made)
             for name in ("weights.data", *(graph.file for graph in bundle.graphs.values())):
                 shutil.copyfile(made / name, folder / name)

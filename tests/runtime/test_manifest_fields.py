@@ -129,7 +129,6 @@ CASES: list[tuple[Change, str]] = [  # in addition to the contradictions of the 
     (lambda m: m.update(graphs=[]), "graphs is a list, expected an object"),
     (lambda m: m["memory"][1]["shape"].append(None), "memory[1].shape[4] is None, expected a whole number or text"),
     (graph("score", file={}), "graphs.score.file is an object, expected text"),
-    (graph("score", static=0), "graphs.score.static is 0, expected true or false"),
     (files(**{"score.onnx": {**DIGEST, "size": "1"}}), "files.'score.onnx'.size is '1', expected a whole number"),
     (files(**{"score.onnx": {**DIGEST, "sha256": "x\n"}}), "expected a SHA-256 and a size"),
     (tokenizer(kind="runes"), "tokenizer.kind is 'runes', expected 'bytes' or 'vocabulary'"),

@@ -74,6 +74,11 @@ class FixedSizes:
         """The sizes of the free axes of inputs and outputs, by name."""
         return {"batch": self.batch, "segment": self.segment}
 
+    @property
+    def keys(self) -> int:
+        """The keys of the longest step: the rows of memory and its own."""
+        return self.rows + self.longest
+
     def shape(self, shape: tuple[bundle.Axis, ...]) -> tuple[bundle.Axis, ...]:
         """Return a shape with numbers instead of the names of axes."""
         return tuple(self.axes.get(str(axis), axis) for axis in shape)

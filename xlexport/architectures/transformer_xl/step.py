@@ -287,12 +287,7 @@ class TransformerXLStep(StepModule):
 
     @property
     def _position_shape(self) -> tuple[int | str, ...]:
-        return (self.config.n_head, self.config.d_head, self._near() + 1 if self.fixed else "near + 1")
-
-    def _near(self) -> int:  # no property, because TorchScript reads those of any module
-        """Return the number of distances in the longest step of fixed sizes."""
-        assert self.fixed is not None
-        return self.fixed.rows + self.fixed.longest
+        return (self.config.n_head, self.config.d_head, self.fixed.keys + 1 if self.fixed else "near + 1")
 
     def positions(self, capacity: Tensor | None, mem_len: Tensor | None, clamp_len: Tensor) -> list[Tensor]:
         """Compute positional keys W_kR·R for distances below `near`, minus the key of the largest distance.
@@ -328,8 +323,9 @@ class TransformerXLStep(StepModule):
         Args:
             last: (1,) the largest distance with a key of its own; with `unlimited`, any if it is not positive.
         """
-        if capacity is None or mem_len is None:
-            return self._near(), self._near()
+        if self.fixed:
+            return self.fixed.keys, self.fixed.keys
+        assert capacity is not None and mem_len is not None
         near = torch.minimum(capacity, last + capacity - mem_len)
         if unlimited:
             near = torch.where(last > 0, near, capacity)
