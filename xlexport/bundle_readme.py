@@ -51,9 +51,12 @@ def how_to_score(bundle: Bundle) -> str:
         sentences = f"Install what runs it, without PyTorch: {INSTALL.format(extras='cpu')}."
     else:
         load, command = "from xlexport.torch_runtime import load\n\nmodel = load", f"{command} --trust"
+        library, extras = (
+            ("ExecuTorch", "cpu,convert,executorch") if kind == "executorch" else ("PyTorch", "cpu,convert")
+        )
         sentences = (
-            f"The graphs have the format {kind}, and PyTorch runs them. Loading them executes code in the files, so "
-            f"open them only if you trust their author. Install what runs them: {INSTALL.format(extras='cpu,convert')}."
+            f"The graphs have the format {kind}, and {library} runs them. Loading can execute code in the files, so "
+            f"open them only if you trust their author. Install what runs them: {INSTALL.format(extras=extras)}."
         )
     return f"""{sentences}
 

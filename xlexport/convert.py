@@ -65,6 +65,7 @@ class ConversionOptions:
             and `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
         to: format of the graphs: `onnx`, `torchscript`, `exported-program` (PyTorch runs both) or `executorch`.
         fixed: shapes that all graphs fix; None: batch, segment and memory are free. `executorch` needs them.
+        inline: whether ONNX graphs have standard operators only, for tools other than ONNX Runtime.
     """
 
     tokenizer: str | None = None
@@ -80,6 +81,7 @@ class ConversionOptions:
     memory_dtype: str = "float32"
     to: Format = "onnx"
     fixed: FixedShapes | None = None
+    inline: bool = False
 
     @classmethod
     def of(cls, **values: Any) -> ConversionOptions:
@@ -149,6 +151,8 @@ def convert(
             require_default_text(tokenizer.spec, reader)
         tell("exporting the step graphs")
         steps = _steps(source, evaluation, options.fixed)
+        for step in steps:
+            step.inline = options.inline
         graphs = _export(steps, folder, options.to)
         memory = steps[0].memory
         _write_first_rows(steps[0], folder)
@@ -217,6 +221,7 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
         require(None, "executorch")
     problems = {
         "--fixed": options.fixed if options.to != "executorch" else None,
+        "--inline": options.inline,
         "--dtype and its options": options.quantization,
     }
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from xlexport.architectures import Form, StepTensor
 from xlexport.architectures.ring import Ring
-from xlexport.architectures.step import carried_inputs, carried_outputs
+from xlexport.architectures.step import FixedSizes, carried_inputs, carried_outputs
 from xlexport.bundles import digests, requirements, write_manifest
 from xlexport.export.onnx import export_onnx
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Feed, MemoryEntry, Tokenizer
@@ -40,7 +40,8 @@ class TwoRings(nn.Module):
     """The step of the model."""
 
     traceable = True
-    fixed = None
+    fixed: FixedSizes | None = None
+    inline = False
     forms: ClassVar[Mapping[str, Form]] = {}
     memory = (
         *(MemoryEntry(name, f"new_{name}", "float32", ("batch", name, 1)) for name in ("near", "far")),

@@ -73,13 +73,15 @@ def convert_tiny(factory: pytest.TempPathFactory, name: str, options: Conversion
     return Converted(checkpoint, load(checkpoint), tiny_model(**changes), folder / "bundle", report)
 
 
-def convert_tiny_reformer(factory: pytest.TempPathFactory, name: str, config: ReformerConfig) -> ConvertedReformer:
+def convert_tiny_reformer(
+    factory: pytest.TempPathFactory, name: str, config: ReformerConfig, inline: bool = False
+) -> ConvertedReformer:
     """Convert a tiny Reformer into the session's folder of this name."""
 
     def make(folder: Path) -> ParityReport:
         save_checkpoint(folder / "checkpoint.pt", config, tiny_reformer(config).state_dict(), tokenizer=None)
         with cached_exports():
-            options = ConversionOptions(tokenizer="none", threads=1)
+            options = ConversionOptions(tokenizer="none", threads=1, inline=inline)
             return convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
 
     folder, report = shared_folder(factory, name, make)

@@ -30,6 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 import torch.distributed as dist
 from tests.training.test_processes import MODEL, STEPS, training
+from xltraining.loop.processes import leave
 from xltraining.loop.train import train
 
 text, out = Path(sys.argv[1]), Path(sys.argv[2])
@@ -50,6 +51,7 @@ run("one, then two", resume=True)
 run("sharded, then one", sharded=True, stop=10)
 run("one, then sharded", resume=True, sharded=True)
 dist.destroy_process_group()
+leave(0)
 """
 
 

@@ -25,7 +25,8 @@ class Ring:
         capacity = torch.full((1,), C)  # a tensor: `tensor % SymInt` does not convert
         self.S, self.C, self.offset, self.capacity = S, C, offset, capacity
         self.slots = torch.remainder(offset + torch.arange(S), capacity)
-        self.newest_first = torch.remainder(offset + (S - 1) - torch.arange(C), capacity)
+        # Not negative: tract gives the remainder the sign of the dividend.
+        self.newest_first = torch.remainder(offset + (C + S - 1) - torch.arange(C), capacity)
         self._index: dict[int, tuple[Tensor, ...]] = {}  # of `write`, by axis: one for all layers
 
     def slots_of(self, ages: Tensor) -> Tensor:

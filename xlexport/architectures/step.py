@@ -85,7 +85,15 @@ class FixedSizes:
 
 
 class Step(Protocol):
-    """The interface of an architecture's step module (a `torch.nn.Module`), the eager twin of the graphs."""
+    """The interface of an architecture's step module (a `torch.nn.Module`), the eager twin of the graphs.
+
+    Attributes:
+        fixed: the sizes of all axes; None if they are free.
+        inline: whether its ONNX graphs have standard operators only, which `convert` sets before the export.
+    """
+
+    fixed: FixedSizes | None
+    inline: bool
 
     @property
     def inputs(self) -> tuple[StepTensor, ...]:
@@ -102,10 +110,6 @@ class Step(Protocol):
     @property
     def forms(self) -> Mapping[str, Form]:
         """The purposes that `forward` computes in another form than the rest."""
-
-    @property
-    def fixed(self) -> FixedSizes | None:
-        """The sizes of all axes; None if they are free."""
 
     @property
     def traceable(self) -> bool:

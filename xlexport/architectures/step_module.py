@@ -26,6 +26,7 @@ class StepModule(nn.Module):
     """
 
     fixed: FixedSizes | None = None
+    inline: bool = False
 
     @property
     def forms(self) -> Mapping[str, Form]:

@@ -56,6 +56,9 @@ __all__ = ["convert", "length_rows"]
         show_default=True,
         help="Format of the graphs; all but onnx need PyTorch and can run code. executorch needs --fixed.",
     ),
+    click.option(
+        "--inline", is_flag=True, help="Use standard operators only, for tools other than ONNX Runtime; slower."
+    ),
 )
 @headed(
     "Precision",

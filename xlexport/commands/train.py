@@ -142,6 +142,7 @@ def train(
         check_picture(plot)
     from xltraining.data.tasks import check_task
     from xltraining.data.token_shards import is_prepared, read_prepared
+    from xltraining.loop.processes import leave
     from xltraining.loop.train import TrainingConfig
     from xltraining.loop.train import train as run_training
 
@@ -193,7 +194,10 @@ def train(
 
         plot_training(output / "log.jsonl", plot)
         tell(f"wrote {plot}")
-    return INTERRUPTED if result.interrupted else 0
+    status = INTERRUPTED if result.interrupted else 0
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        leave(status)
+    return status
 
 
 def _is_first() -> bool:

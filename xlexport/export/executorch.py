@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+from torch.export import ExportedProgram
+
 from xlexport.architectures.step import Step, describe_graph, graphs_of
 from xlexport.atomic_output import writing
 from xlexport.export.exported_program import cut_program, trace_program
 from xlexport.export.tracing import USE_ONNX, tracing
+from xlexport.ops.rnn import gru, lstm
 from xlruntime.bundle import Graph
 
 __all__ = ["EXECUTORCH_FILE", "export_executorch"]
@@ -33,7 +37,7 @@ def export_executorch(step: Step, folder: Path, shorter: Sequence[Step] = ()) ->
         OSError: the file cannot be written.
     """
     steps = [step, *shorter]
-    traced = [trace_program(each) for each in steps]
+    traced = [_without_operators(trace_program(each)) for each in steps]
     programs, graphs = {}, {}
     for each, purpose, name, variant_of in graphs_of(step, shorter):
         whole = traced[steps.index(each)]
@@ -47,3 +51,15 @@ def export_executorch(step: Step, folder: Path, shorter: Sequence[Step] = ()) ->
     with writing(folder / EXECUTORCH_FILE), (folder / EXECUTORCH_FILE).open("wb") as file:
         program.write_to_file(file)
     return graphs
+
+
+def _without_operators(whole: ExportedProgram) -> ExportedProgram:
+    """Return a program that computes the LSTM and GRU of `ops/rnn.py` by ordinary operators."""
+    bodies = {
+        operator: vars(function)["__original_fn"]
+        for operator, function in ((torch.ops.xlexport.lstm.default, lstm), (torch.ops.xlexport.gru.default, gru))
+    }
+    if bodies.keys().isdisjoint(node.target for node in whole.graph.nodes):
+        return whole
+    with tracing("expand the operators of the step", USE_ONNX):
+        return whole.run_decompositions(bodies)

@@ -25,7 +25,7 @@ from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import ExportError
 from xlexport.export.tracing import free_axes, tracing
-from xlexport.ops import DOMAIN, VERSION, add_functions, translations
+from xlexport.ops import DOMAIN, VERSION, add_functions, inline_functions, translations
 from xlruntime.bundle import Axis, Graph
 
 __all__ = ["OPSET", "export_onnx"]
@@ -157,8 +157,20 @@ def _cut(
     model.graph.name = purpose
     model.ir_version = IR_VERSION
     model.producer_name, model.producer_version = "xlexport", None
+    if step.inline:
+        inline_functions(model)
+        _forget_axes(model)
     _clear_notes(model)
     return model, inputs
+
+
+def _forget_axes(model: ir.Model) -> None:
+    """Remove the names of free axes from inner values: tract takes no number for an axis that these name."""
+    outer = {*model.graph.inputs, *model.graph.outputs}
+    inner = [value for graph in model.graph.subgraphs() for value in (*graph.inputs, *graph.outputs)]
+    for value in (*inner, *(value for node in model.graph.all_nodes() for value in node.outputs)):
+        if value.shape is not None and value not in outer:
+            value.shape = ir.Shape([axis if isinstance(axis, int) else None for axis in value.shape])
 
 
 def _clear_notes(model: ir.Model) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import onnx_ir as ir
 import torch
 from onnx.defs import OpSchema
+from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass, RemoveUnusedOpsetsPass
 from onnxscript import OnnxFunction
 from onnxscript.values import Op
 
@@ -32,6 +33,7 @@ __all__ = [
     "DOMAIN",
     "VERSION",
     "add_functions",
+    "inline_functions",
     "local_attention",
     "local_mask",
     "lsh_attention",
@@ -115,6 +117,16 @@ def add_functions(model: ir.Model) -> None:
     for name in sorted(used):
         model.functions[bodies[name].identifier()] = bodies[name]
         model.opset_imports[DOMAIN] = VERSION
+
+
+def inline_functions(model: ir.Model, names: Collection[str] | None = None) -> None:
+    """Replace nodes of these custom operators, or of all, by their bodies.
+
+    Constants of the bodies become initializers, as the graph's own are.
+    """
+    if InlinePass(criteria=lambda function: names is None or function.name in names)(model).modified:
+        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        RemoveUnusedOpsetsPass()(model)
 
 
 def _use_few_body(model: ir.Model, bodies: dict[str, ir.Function]) -> None:

@@ -9,16 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import (
-    InlinePass,
-    LiftConstantsToInitializersPass,
-    RemoveUnusedOpsetsPass,
-    ShapeInferencePass,
-)
+from onnx_ir.passes.common import ShapeInferencePass
 
 from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE, requirements
 from xlexport.errors import QuantizationError
+from xlexport.ops import inline_functions
 from xlexport.quantize import dynamic_int8 as int8
 from xlexport.quantize import float16
 from xlexport.quantize import weight_only as blocks
@@ -128,7 +124,9 @@ def write_graphs(
     for purpose in purposes or tuple(bundle.graphs):
         old = bundle.graphs[purpose]
         model = ir.load(source / old.file)
-        _inline(model, precision.inlined)
+        inline_functions(model, precision.inlined)
+        if precision.half and any(value.dtype is None for node in model.graph for value in node.outputs):
+            ShapeInferencePass()(model)  # values of bodies have no dtypes
         if rings:
             use_int8_rings(model)
         for value in [*model.graph.inputs, *model.graph.outputs]:
@@ -147,14 +145,6 @@ def write_graphs(
     _write(models, {purpose: graph.file for purpose, graph in graphs.items()}, folder)
     requires = requirements(folder, graphs.values())
     return replace(bundle, graphs=graphs, memory=memory, precision=precision.name, requires=requires)
-
-
-def _inline(model: ir.Model, names: frozenset[str]) -> None:
-    """Replace nodes of these custom operators by their fallbacks, with types and constants like the graph's own."""
-    if InlinePass(criteria=lambda function: function.name in names)(model).modified:
-        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-        RemoveUnusedOpsetsPass()(model)
-        ShapeInferencePass()(model)
 
 
 def _set_opset(model: ir.Model, opset: int) -> None:

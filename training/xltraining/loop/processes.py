@@ -1,16 +1,17 @@
 """The processes of a run: a single one, or all that `torchrun` started."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Processes", "joined", "joined_rows", "split_rows"]
+__all__ = ["Processes", "joined", "joined_rows", "leave", "split_rows"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,16 @@ def joined(device: str) -> Iterator[Processes]:
     finally:
         if not already:
             dist.destroy_process_group()
+
+
+def leave(status: int) -> NoReturn:
+    """End one of several processes without Python's teardown, after all work is done.
+
+    There, threads of gloo may still release tensors, which aborts the process now and then (pytorch/pytorch#179291).
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def split_rows(value: Any, parts: int) -> list[Any]:

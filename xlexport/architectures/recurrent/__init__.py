@@ -31,7 +31,7 @@ class RecurrentArchitecture(Architecture):
     def build_fixed_step(self, model: RecurrentEager, fixed: FixedSizes) -> Step:
         """Return the step module, whose sizes the example has."""
         step = self.build_step(model)
-        step.fixed = fixed  # type: ignore[misc]  # read-only in the interface
+        step.fixed = fixed
         return step
 
     def build_step(self, model: RecurrentEager) -> Step:

@@ -36,6 +36,7 @@ from xlexport.architectures.step_module import TARGETS, TOKENS, StepModule, desc
 from xlexport.architectures.transformer_xl.attention import (
     BiasedAttention,
     BiasedWindowAttention,
+    GatheredAttention,
     OperatorAttention,
     PartAttention,
     SlicedAttention,
@@ -254,10 +255,13 @@ class TransformerXLStep(StepModule):
     def _attention_class(self) -> Callable[[StepInputs], SlotAttention | OperatorAttention]:
         """The attention to compute with.
 
-        ONNX graphs have custom operators. Other formats, fixed sizes and PyTorch itself compute without them.
+        ONNX graphs have custom operators. Other formats, fixed sizes and PyTorch itself compute without them. So do
+        graphs that are `inline`, where sizes follow from those of inputs, because tract knows no others.
         """
         if self.fixed:
             return WindowAttention
+        if self.inline:
+            return GatheredAttention
         if torch.onnx.is_in_onnx_export():
             return OperatorAttention
         return SlicedAttention
