@@ -31,7 +31,7 @@ IMPOSSIBLE = re.compile(
 )
 # So does a command that installs the clone without the folder of xlruntime.
 ALONE = re.compile(r"""pip3? install (?!(?:-e )?\./runtime/python )(?:-e |--quiet )*'?\.(?:\[[\w,-]+\]'|(?= ))""")
-VERSIONED = ("CITATION.cff", "runtime/c/pyproject.toml")
+VERSIONED: tuple[str, ...] = ("CITATION.cff", "runtime/c/pyproject.toml")
 VERSIONED += tuple(f"runtime/js/{name}" for name in ("package.json", "package-lock.json", "pyproject.toml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 

@@ -73,9 +73,10 @@ def how_to_run(bundle: Bundle) -> str:
     sentences = f"Take the files of xlexport's release {version}, or of a newer one. Run the programs in this folder."
     if kind != "onnx":
         load, trust = "from xlexport.torch_runtime import load\n\nmodel = load", " --trust"
-        install = command_line = f"pip install {runtime} '{exporter}[cpu,convert{text}]'"
+        library, more = ("ExecuTorch", ",executorch") if kind == "executorch" else ("PyTorch", "")
+        install = command_line = f"pip install {runtime} '{exporter}[cpu,convert{more}{text}]'"
         sentences += (
-            f" The graphs have the format {kind}, and PyTorch runs them. Loading them executes code in the files, so "
+            f" The graphs have the format {kind}, and {library} runs them. Loading can execute code in the files, so "
             "open them only if you trust their author."
         )
     if bundle.encoder is not None:

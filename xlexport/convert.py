@@ -28,6 +28,7 @@ from xlexport.callbacks import Progress, no_progress
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
+from xlexport.extras import require
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.quantize.gate import check_texts, gate_text, require_default_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
@@ -62,8 +63,8 @@ class ConversionOptions:
             `clamp_len` and `same_length` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
         dtype: precision of the bundle, `float32` or one of `quantize.graphs.PRECISIONS`. `max_delta_bits`, `keep_float`
             and `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
-        to: format of the graphs: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
-        fixed: shapes that all graphs fix; None: batch, segment and memory are free.
+        to: format of the graphs: `onnx`, `torchscript`, `exported-program` (PyTorch runs both) or `executorch`.
+        fixed: shapes that all graphs fix; None: batch, segment and memory are free. `executorch` needs them.
         inline: whether ONNX graphs have standard operators only, for tools other than ONNX Runtime.
         licence, data, intended_use: what the author states about the model, for the provenance and README.
     """
@@ -216,8 +217,14 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
             f"--to {options.to} needs a module with a method segment; a scan over step needs ONNX.",
             hint="Write segment, or leave --to out.",
         )
+    if options.to == "executorch":
+        if options.fixed is None:
+            raise OptionError(
+                "--to executorch needs fixed shapes.", hint="Add --fixed, for example --fixed batch=1,segment=32."
+            )
+        require(None, "executorch")
     problems = {
-        "--fixed": options.fixed,
+        "--fixed": options.fixed if options.to != "executorch" else None,
         "--inline": options.inline,
         "--dtype and its options": options.quantization,
     }
@@ -262,6 +269,10 @@ def _export(steps: list[Step], folder: Path, to: Format) -> dict[str, Graph]:
         from xlexport.export.exported_program import export_programs
 
         return export_programs(step, folder)
+    if to == "executorch":
+        from xlexport.export.executorch import export_executorch
+
+        return export_executorch(step, folder, steps[1:])
     return export_onnx(step, folder, steps[1:])
 
 
@@ -318,6 +329,9 @@ def _write_first_rows(step: Step, folder: Path) -> None:
 def _provenance(source: SourceCheckpoint, verified_on: str, options: ConversionOptions) -> dict[str, Any]:
     """Return what a bundle says of its origin."""
     stated = {name: getattr(options, name) for name in ("licence", "data", "intended_use")}
+    packages = ["xlexport", "torch", "onnx", "onnxscript", "onnx-ir"]
+    if options.to == "executorch":
+        packages.append("executorch")
     return {
         **{name: " ".join((text or "").split()) or None for name, text in stated.items()},
         "format": source.format,
@@ -328,6 +342,6 @@ def _provenance(source: SourceCheckpoint, verified_on: str, options: ConversionO
         "verified_on": verified_on,
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("xlexport", "torch", "onnx", "onnxscript", "onnx-ir")},
+            **{name: version(name) for name in packages},
         },
     }

@@ -1,7 +1,8 @@
-"""Run bundles of TorchScript or of exported programs with PyTorch, under the runtime's own interface.
+"""Run bundles of TorchScript, exported programs or ExecuTorch under the runtime's own interface.
 
-Loading such a file executes code in it. So each file is read once, its content is compared with its digest, and only
-this content is loaded. The caller must decide whether to trust the bundle like a program.
+PyTorch executes code in a file that it loads, and native code of ExecuTorch relies on what is in one. So each file is
+read once, its content is compared with its digest, and only this content is loaded. The caller must decide whether to
+trust the bundle like a program.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import hashlib
 import io
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -42,16 +44,17 @@ Call = Callable[..., Mapping[str, "torch.Tensor"]]
 
 
 def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
-    """Open a bundle of TorchScript or of exported programs, which executes code in it: open only trusted bundles.
+    """Open a bundle of TorchScript, exported programs or ExecuTorch, which may execute code: open only trusted ones.
 
     Args:
-        folder: the output of `xlexport convert --to torchscript` or `--to exported-program`.
-        options: the fields of `LoadOptions`. `threads` are PyTorch's in this process from now on. Files that hold code
-            are always compared with their digests. `strict_device` has no effect. A device other than `cpu`, a
-            `step_timeout` (code in the bundle could do anything else instead) or a library as `ops` is refused.
+        folder: the output of `xlexport convert --to torchscript`, `--to exported-program` or `--to executorch`.
+        options: the fields of `LoadOptions`. `threads` are those of PyTorch and ExecuTorch in this process from now
+            on. Files that hold code are always compared with their digests. `strict_device` has no effect. A device
+            other than `cpu`, a `step_timeout` (code in the bundle could do anything else instead) or a library as `ops`
+            is refused.
 
     Raises:
-        MissingDependencyError: PyTorch is not installed.
+        MissingDependencyError: PyTorch or ExecuTorch is not installed.
         BundleError: the bundle is missing or broken, or ONNX Runtime must run it.
         OptionError: another device, CUDA graphs, a time limit or a library of kernels were chosen.
     """
@@ -75,17 +78,17 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
         import torch
 
         torch.set_num_threads(chosen.threads)
-    sessions = TorchSessions(Path(folder), bundle)
+    sessions = TorchSessions(Path(folder), bundle, chosen.threads)
     return Model(Path(folder), bundle, replace(chosen, ops="none"), open_session=sessions)
 
 
 class TorchSessions:
     """Opens the sessions of a bundle that PyTorch runs. Graphs share the files and weights that they have in common."""
 
-    def __init__(self, folder: Path, bundle: Bundle) -> None:
-        self.folder = folder
-        self.bundle = bundle
-        self._files: dict[str, Any] = {}  # TorchScript modules, and weights, by file
+    def __init__(self, folder: Path, bundle: Bundle, threads: int | None) -> None:
+        self.folder, self.bundle, self.threads = folder, bundle, threads
+        self._files: dict[str, Any] = {}  # TorchScript modules, ExecuTorch programs and weights, by file
+        self._lock = threading.Lock()
 
     def __call__(self, purpose: str, graph: Graph) -> TorchSession:
         """Open the session of one graph.
@@ -96,19 +99,27 @@ class TorchSessions:
         if graph.format == "torchscript":
             module = self._shared(graph.file, self._load_torchscript)
             if not hasattr(module, purpose):
-                raise BundleGraphError(
-                    f"{self.folder / graph.file}: no method {purpose!r} in it.", hint="Convert the checkpoint again."
-                )
+                raise self._no_method(purpose, graph)
             return self._session(graph, getattr(module, purpose))
         if graph.format == "exported-program":
             return self._session(graph, self._load_program(graph))
+        if graph.format == "executorch":
+            return self._session(graph, self._load_method(purpose, graph), "ExecuTorch")
         raise BundleGraphError(
             f"{self.folder / graph.file}: {graph.format}, not of PyTorch.", hint="Use xlruntime.load."
         )
 
-    def _session(self, graph: Graph, call: Call) -> TorchSession:
-        carried = [entry.output for entry in self.bundle.memory if entry.input in graph.inputs]
-        return TorchSession(self.folder / graph.file, graph, [*graph.outputs, *carried], call)
+    def _session(self, graph: Graph, call: Call, library: str = "PyTorch") -> TorchSession:
+        return TorchSession(self.folder / graph.file, graph, self._outputs(graph), call, library)
+
+    def _outputs(self, graph: Graph) -> list[str]:
+        """Return the names of all outputs in the order of the graph, memories last."""
+        return [*graph.outputs, *(entry.output for entry in self.bundle.memory if entry.input in graph.inputs)]
+
+    def _no_method(self, name: str, graph: Graph) -> BundleGraphError:
+        return BundleGraphError(
+            f"{self.folder / graph.file}: no method {name!r} in it.", hint="Convert the checkpoint again."
+        )
 
     def _shared(self, name: str, make: Callable[[str], Any]) -> Any:
         if name not in self._files:
@@ -164,6 +175,32 @@ class TorchSessions:
         call: Call = module
         return call
 
+    def _load_method(self, name: str, graph: Graph) -> Call:
+        program = self._shared(graph.file, self._load_executorch)
+        if name not in program.method_names:
+            raise self._no_method(name, graph)
+        with _loading(self.folder / graph.file):
+            method = program.load_method(name)
+        outputs = self._outputs(graph)
+
+        def call(**inputs: torch.Tensor) -> Mapping[str, torch.Tensor]:
+            with self._lock:  # all methods of a program compute in the same memory
+                values = method.execute([inputs[name] for name in graph.inputs])
+            return dict(zip(outputs, values, strict=True))
+
+        return call
+
+    def _load_executorch(self, name: str) -> Any:
+        require(None, "executorch")
+        content = self._checked(name)
+        with _loading(self.folder / name):
+            from executorch.extension.pybindings import portable_lib
+            from executorch.runtime import Runtime
+
+            if self.threads not in (None, portable_lib._threadpool_get_thread_count()):
+                portable_lib._unsafe_reset_threadpool(self.threads)  # unsafe only while a step runs
+            return Runtime.get().load_program(content.getvalue())
+
     def _load_weights(self, name: str) -> dict[str, torch.Tensor]:
         from safetensors.torch import load_file
 
@@ -172,24 +209,24 @@ class TorchSessions:
 
 
 class TorchSession:
-    """One graph, run by PyTorch. Any number of threads may run it at once.
+    """One graph, run by PyTorch or ExecuTorch. Any number of threads may call it at once.
 
     Each step returns new memories, which replace the old ones.
     """
 
-    def __init__(self, file: Path, graph: Graph, outputs: Sequence[str], call: Call) -> None:
+    def __init__(self, file: Path, graph: Graph, outputs: Sequence[str], call: Call, library: str) -> None:
         self.graph = graph
         self.device = Device("cpu")
-        self._file, self._outputs, self._call = file, outputs, call
+        self._file, self._outputs, self._call, self._library = file, outputs, call, library
 
     @property
     def providers(self) -> list[str]:
         """The name of the library that runs the graph."""
-        return ["PyTorch"]
+        return [self._library]
 
     @property
     def nodes(self) -> tuple[PlacedNode, ...]:
-        """An empty tuple, because PyTorch does not list nodes."""
+        """An empty tuple, because neither library lists nodes."""
         return ()
 
     def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
@@ -219,12 +256,12 @@ class TorchSession:
             try:
                 outputs = self._call(**{name: value for name, value in inputs.items() if name in self.graph.inputs})
                 return {name: outputs[name] for name in self._outputs}
-            except (RuntimeError, KeyError) as error:
+            except (RuntimeError, KeyError, ValueError) as error:
                 reason = first_line(error)
                 if "allocate" in reason:
                     raise MemoryError(reason) from error
                 raise BundleGraphError(
-                    f"{self._file}: PyTorch cannot run it ({reason}).", hint="Convert the checkpoint again."
+                    f"{self._file}: {self._library} cannot run it ({reason}).", hint="Convert the checkpoint again."
                 ) from error
 
 
@@ -236,12 +273,11 @@ def _tensors(feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def _loading(path: Path) -> Iterator[None]:
-    """Raise BundleGraphError for any exception of PyTorch on a wrong file, because these share no base class."""
+    """Raise BundleGraphError for any exception on a wrong file, because these share no base class. Log nothing."""
     import torch
 
-    logger = logging.getLogger("torch.export")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -255,4 +291,4 @@ def _loading(path: Path) -> Iterator[None]:
             ),
         ) from error
     finally:
-        logger.setLevel(level)
+        logging.disable(disabled)

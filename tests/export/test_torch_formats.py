@@ -1,4 +1,4 @@
-"""Bundles of TorchScript and of exported programs: results equal those of ONNX, and files are checked before loading.
+"""Bundles of TorchScript, exported programs and ExecuTorch: equal results, and files that are checked before loading.
 
 Results are compared within the tolerances of `verify`, because the orders of float32 sums differ.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+import itertools
 import json
 import re
 import shutil
@@ -15,8 +16,9 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +38,7 @@ from xlexport.bundles import open_bundle, write_manifest
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
+from xlexport.errors import MissingDependencyError
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.tolerances import TOLERANCES
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 
 TORCHSCRIPT: Format = "torchscript"
 PROGRAM: Format = "exported-program"
+EXECUTORCH: Format = "executorch"
 FORMATS: Sequence[Format] = (TORCHSCRIPT, PROGRAM)
 DEPRECATED = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 TOLERANCE = TOLERANCES["float32"]
@@ -233,6 +237,24 @@ def test_options_that_need_onnx_are_refused(ids_bundle: Converted, tmp_path: Pat
         convert(ids_bundle.source, tmp_path / "bundle", options)
 
 
+def test_executorch_is_refused_without_fixed_shapes_trust_and_its_package(
+    ids_bundle: Converted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OptionError, match=r"needs fixed shapes\. Add --fixed, for example"):
+        convert(ids_bundle.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=EXECUTORCH))
+    assert not [*tmp_path.iterdir()]
+
+    folder = Path(shutil.copytree(ids_bundle.folder, tmp_path / "bundle"))
+    bundle = read_bundle(folder)
+    graphs = {name: dataclasses.replace(graph, format=EXECUTORCH) for name, graph in bundle.graphs.items()}
+    write_manifest(folder, dataclasses.replace(bundle, graphs=graphs))
+    with pytest.raises(BundleError, match=r"executorch, which needs PyTorch.* --trust.* --to onnx\.$"):
+        open_bundle(folder)
+    monkeypatch.setattr("xlexport.extras.is_installed", lambda name: name != EXECUTORCH)
+    with pytest.raises(MissingDependencyError, match=r"executorch not installed.*pip install executorch"):
+        open_bundle(folder, trust=True)
+
+
 @pytest.mark.full
 @pytest.mark.usefixtures("cached_exports")
 def test_commands(bytes_bundle: Converted, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -379,12 +401,42 @@ def checkpoint(model: str | dict[str, Any], folder: Path) -> Path:
 
 @pytest.mark.full
 @pytest.mark.usefixtures("cached_exports")
-@pytest.mark.parametrize("to", get_args(Format))
-@pytest.mark.parametrize("model", [*SAMPLES, *TRANSFORMER_XL, *REFORMER], ids=str)
+@pytest.mark.parametrize(
+    ("model", "to"),
+    [
+        *itertools.product([*SAMPLES, *TRANSFORMER_XL, *REFORMER], ["onnx", *FORMATS]),
+        *itertools.product([TRANSFORMER_XL[0], REFORMER[0]], [EXECUTORCH]),  # a minute for each model
+    ],
+    ids=str,
+)
 def test_equal_over_carried_memory(model: str | dict[str, Any], to: Format, tmp_path: Path) -> None:
+    if to == EXECUTORCH:
+        pytest.importorskip("executorch", reason="executorch is not installed, the extra executorch")
     segment_len = None if isinstance(model, str) else 5  # shorter than the parts that absolute places allow
-    options = ConversionOptions.of(to=to, segment_len=segment_len, verify_segments=SEGMENTS, threads=1)
+    fixed = FixedShapes.parse("segment=5") if to == EXECUTORCH else None
+    options = ConversionOptions.of(to=to, segment_len=segment_len, fixed=fixed, verify_segments=SEGMENTS, threads=1)
     report = convert(load_checkpoint(checkpoint(model, tmp_path)), tmp_path / "bundle", options)
     assert report.passed and report.segments >= SEGMENTS
     assert report.tokens > report.mem_len + report.segment_len  # every ring is written once round
     assert {graph.format for graph in read_bundle(tmp_path / "bundle").graphs.values()} == {to}
+    if to == EXECUTORCH:
+        check_executorch(tmp_path / "bundle")
+
+
+def check_executorch(folder: Path) -> None:
+    """Check that graphs of both lengths run in several threads at once, and that damaged files are one line."""
+    model = torch_session.load(folder)
+    assert model.session("score").providers == ["ExecuTorch"]
+    ids = np.random.default_rng(0).integers(0, 256, 64)
+    (whole,) = (total.nats for total in model.score([ids]))
+    with ThreadPoolExecutor(4) as threads:
+        found = [*threads.map(lambda _: next(iter(model.score([ids]))).nats, range(4))]
+    assert found == [whole] * 4
+    content = (folder / "graphs.pte").read_bytes()
+    for damaged in (content[: len(content) // 2], b"", b"no program" * 99):
+        (folder / "graphs.pte").write_bytes(damaged)
+        with pytest.raises(BundleError, match=r"graphs\.pte.* was changed"):
+            torch_session.load(folder, check_files=False)
+        restate(folder, "graphs.pte")
+        with pytest.raises(BundleError, match=r"^[^\n]*graphs\.pte[^\n]*$"):
+            torch_session.load(folder)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from xlruntime import bundle
-from xlruntime.bundle import Feed, Graph, MemoryEntry
+from xlruntime.bundle import OUTPUTS, Feed, Graph, MemoryEntry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +23,7 @@ __all__ = [
     "carried_outputs",
     "describe_graph",
     "example_of",
+    "graphs_of",
     "outputs_of",
     "traced_outputs",
 ]
@@ -158,8 +159,29 @@ def carried_outputs(memory: Iterable[MemoryEntry]) -> tuple[StepTensor, ...]:
     return tuple(StepTensor(entry.output, entry.dtype, entry.shape) for entry in memory)
 
 
+def graphs_of(step: Step, shorter: Iterable[Step]) -> Iterator[tuple[Step, str, str, str | None]]:
+    """Yield each graph of a bundle: its step, purpose and name, and the graph that it is a variant of.
+
+    Args:
+        shorter: steps of the same model that fix fewer tokens. Their graphs, `<purpose>_<tokens>`, are variants of
+            those of `step`.
+    """
+    for purpose in step.purposes:
+        yield step, purpose, purpose, None
+    for other in shorter:
+        assert other.fixed is not None
+        for purpose in other.purposes:
+            if purpose in OUTPUTS:  # steps of all lengths share others, such as `positions`
+                yield other, purpose, f"{purpose}_{other.fixed.segment}", purpose
+
+
 def describe_graph(
-    step: Step, purpose: str, file: str, graph_format: bundle.Format, inputs: Iterable[StepTensor]
+    step: Step,
+    purpose: str,
+    file: str,
+    graph_format: bundle.Format,
+    inputs: Iterable[StepTensor],
+    variant_of: str | None = None,
 ) -> Graph:
     """Return the description of a graph that takes these of the step's inputs."""
     form = step.forms.get(purpose) or Form("")
@@ -173,7 +195,7 @@ def describe_graph(
             for tensor in step.purposes[purpose]
             if tensor.name not in carried
         },
-        variant_of=form.variant_of,
+        variant_of=variant_of or form.variant_of,
         max_segment=form.max_segment,
         fixed={} if step.fixed is None else step.fixed.axes,
     )

@@ -52,10 +52,10 @@ __all__ = ["convert", "length_rows"]
     quiet_option,
     click.option(
         "--to",
-        type=click.Choice(["onnx", "torchscript", "exported-program"]),
+        type=click.Choice(["onnx", "torchscript", "exported-program", "executorch"]),
         default="onnx",
         show_default=True,
-        help="Format of the graphs; all but onnx need PyTorch and can run code.",
+        help="Format of the graphs; all but onnx need PyTorch and can run code. executorch needs --fixed.",
     ),
     click.option(
         "--inline", is_flag=True, help="Use standard operators only, for tools other than ONNX Runtime; slower."

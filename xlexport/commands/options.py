@@ -300,7 +300,7 @@ conversion_settings = all_of(
 trust_option = click.option(
     "--trust",
     is_flag=True,
-    help="Run code of others: a model's Python file or package, TorchScript or exported programs.",
+    help="Run code of others: a model's Python file or package, TorchScript, exported programs, ExecuTorch.",
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,7 +35,7 @@ from xlexport.export.tracing import USE_ONNX, free_axes, quiet, tracing
 from xlexport.torch_runtime import WEIGHTS_FILE
 from xlruntime.bundle import Graph
 
-__all__ = ["export_programs"]
+__all__ = ["cut_program", "export_programs", "trace_program"]
 
 
 def export_programs(step: Step, folder: Path) -> dict[str, Graph]:
@@ -48,13 +48,14 @@ def export_programs(step: Step, folder: Path) -> dict[str, Graph]:
         ExportError: torch cannot export the step, or has fixed an axis that must stay free.
         OSError: a file cannot be written.
     """
-    whole = _trace(step)
+    whole = trace_program(step)
     weights = _merge_tied(whole)
     with writing(folder / WEIGHTS_FILE):
         save_file(weights, folder / WEIGHTS_FILE)
+    forgotten = {name: _forgotten(tensor) for name, tensor in whole.state_dict.items()}
     graphs = {}
     for purpose in step.purposes:
-        program, inputs = _cut(whole, purpose, step)
+        program, inputs = cut_program(whole, purpose, step, forgotten)
         file = f"{purpose}.pt2"
         with writing(folder / file), quiet():
             torch.export.save(program, folder / file)
@@ -62,7 +63,7 @@ def export_programs(step: Step, folder: Path) -> dict[str, Graph]:
     return graphs
 
 
-def _trace(step: Step) -> ExportedProgram:
+def trace_program(step: Step) -> ExportedProgram:
     """Trace the whole step as one program.
 
     If the tracer cannot prove that a step works for all sizes, it fixes some of them by default. Here it records
@@ -75,7 +76,7 @@ def _trace(step: Step) -> ExportedProgram:
         return torch.export.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),
-            dynamic_shapes=(free_axes(step),),
+            dynamic_shapes=None if step.fixed else (free_axes(step),),
             prefer_deferred_runtime_asserts_over_guards=not step.traceable,
         )
 
@@ -97,8 +98,10 @@ def _merge_tied(whole: ExportedProgram) -> dict[str, Tensor]:
     return weights
 
 
-def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProgram, list[StepTensor]]:
-    """Return a program without weights that computes only the outputs of `purpose`, and its inputs."""
+def cut_program(
+    whole: ExportedProgram, purpose: str, step: Step, weights: Mapping[str, Tensor]
+) -> tuple[ExportedProgram, list[StepTensor]]:
+    """Return a program with these weights that computes only the outputs of `purpose`, and its inputs."""
     outputs = step.purposes[purpose]
     nodes = cast(Iterable[fx.Node], whole.graph.output_node().args[0])
     chosen = list(outputs_of(step, purpose, nodes).values())
@@ -133,8 +136,8 @@ def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProg
         tensor.name: example for tensor, example in zip(step.inputs, step.example(), strict=True) if tensor in inputs
     }
     signature = ModuleCallSignature(
-        inputs=[entry.arg for entry in input_specs if entry.kind == InputKind.USER_INPUT],
-        outputs=[entry.arg for entry in results],
+        inputs=[],
+        outputs=[],
         in_spec=pytree.tree_structure(((), examples)),
         out_spec=pytree.tree_structure({tensor.name: 0 for tensor in outputs}),
         forward_arg_names=list(examples),
@@ -145,7 +148,7 @@ def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProg
             root=torch.nn.Module(),
             graph=graph,
             graph_signature=ExportGraphSignature(input_specs, results),
-            state_dict={name: _forgotten(tensor) for name, tensor in whole.state_dict.items() if name in names},
+            state_dict={name: tensor for name, tensor in weights.items() if name in names},
             range_constraints={
                 size: limits for size, limits in whole.range_constraints.items() if size.free_symbols <= symbols
             },

@@ -6,20 +6,27 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from xlexport.architectures.step import FixedSizes, Step, StepTensor, describe_graph, outputs_of, traced_outputs
+from xlexport.architectures.step import (
+    FixedSizes,
+    Step,
+    StepTensor,
+    describe_graph,
+    graphs_of,
+    outputs_of,
+    traced_outputs,
+)
 from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import ExportError
 from xlexport.export.tracing import free_axes, tracing
 from xlexport.ops import DOMAIN, VERSION, add_functions, inline_functions, translations
-from xlruntime.bundle import OUTPUTS, Axis, Graph
+from xlruntime.bundle import Axis, Graph
 
 __all__ = ["OPSET", "export_onnx"]
 
@@ -30,11 +37,10 @@ FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a
 
 
 def export_onnx(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> dict[str, Graph]:
-    """Write `<purpose>.onnx` for every purpose of `step`, and the weights that all share, into `folder`.
+    """Write `<name>.onnx` for every graph of the steps, and the weights that all share, into `folder`.
 
     Args:
-        shorter: steps of the same model that fix fewer tokens. Their graphs, `<purpose>_<tokens>.onnx`, are variants of
-            those of `step`.
+        shorter: as in `graphs_of`.
 
     Returns:
         The description of each graph, by purpose.
@@ -48,18 +54,12 @@ def export_onnx(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> dict[
     with writing(folder / WEIGHTS_FILE):
         _unload(traced, folder)
     graphs = {}
-    for whole, each in zip(traced, steps, strict=True):
-        for purpose, outputs in each.purposes.items():
-            name = purpose
-            if each.fixed and each is not step:
-                if purpose not in OUTPUTS:  # such as `positions`, which steps of all lengths share
-                    continue
-                name = f"{purpose}_{each.fixed.segment}"
-            model, inputs = _cut(whole, purpose, each, outputs)
-            ir.save(model, folder / f"{name}.onnx")
-            _check_saved(folder / f"{name}.onnx", inputs, outputs, each.fixed)
-            graph = describe_graph(each, purpose, f"{name}.onnx", "onnx", inputs)
-            graphs[name] = graph if each is step else replace(graph, variant_of=purpose)
+    for each, purpose, name, variant_of in graphs_of(step, shorter):
+        outputs, file = each.purposes[purpose], f"{name}.onnx"
+        model, inputs = _cut(traced[steps.index(each)], purpose, each, outputs)
+        ir.save(model, folder / file)
+        _check_saved(folder / file, inputs, outputs, each.fixed)
+        graphs[name] = describe_graph(each, purpose, file, "onnx", inputs, variant_of)
     return graphs
 
 

@@ -323,7 +323,7 @@ class Reader {
   }
 
   void read_graph(const std::string& name, const json::Value& value, const Fields& part) {
-    static constexpr const char* kFormats[] = {"onnx", "torchscript", "exported-program"};
+    static constexpr const char* kFormats[] = {"onnx", "torchscript", "exported-program", "executorch"};
     Fields fields(value, part.place(name));
     Graph graph;
     graph.name = name;

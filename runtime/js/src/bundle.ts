@@ -68,7 +68,7 @@ const MEMORY_ENTRY = record({
 });
 const GRAPH = record({
   file: text,
-  format: oneOf("onnx", "torchscript", "exported-program"),
+  format: oneOf("onnx", "torchscript", "exported-program", "executorch"),
   inputs: map(FEED),
   outputs: map(record({ dtype: DTYPE, shape: SHAPE })),
   variant_of: orNull(text),

@@ -91,7 +91,7 @@ RING_FEEDS = ("offset", "length", "window", "slots")
 
 Axis = int | str
 Layout = Literal["ring", "window", "state"]
-Format = Literal["onnx", "torchscript", "exported-program"]
+Format = Literal["onnx", "torchscript", "exported-program", "executorch"]
 FeedKind = Literal[
     "tokens",
     "targets",
@@ -192,12 +192,12 @@ class MemoryEntry:
 class Graph:
     """One graph of the bundle.
 
-    An ONNX file or an exported program of PyTorch holds one graph. A TorchScript file has one method per graph.
+    An ONNX file or an exported program holds one graph. A file of TorchScript or ExecuTorch has a method per graph.
 
     Attributes:
         inputs: the values that a step feeds, by the names of inputs.
         outputs: all outputs except memories.
-        format: all formats but `onnx` need PyTorch, and loading them runs code from the file.
+        format: all formats but `onnx` need PyTorch, and loading them can run code from the file.
         variant_of: name of the graph that computes the same; None: it has a meaning of its own.
         max_segment: most tokens of a step; None: any number.
         fixed: sizes of axes that this graph fixes.

@@ -157,7 +157,7 @@ class Engine:
         if graph.format != "onnx":
             raise BundleFormatError(
                 f"{self.folder / graph.file}: {graph.format}, which needs PyTorch, not ONNX Runtime; loading it "
-                "runs code from the file.",
+                "can run code from the file.",
                 hint=(
                     "If you trust it like a program, use a command with --trust, or xlexport.torch_runtime.load. "
                     "All other commands need a bundle of convert --to onnx."
