@@ -2,7 +2,9 @@
 #include "level.h"
 #include "operators.h"
 
-#if defined(_WIN32)
+#if defined(XLEXPORT_LINKED_IN)  // into a library that exports functions of its own
+#define XLEXPORT_EXPORT extern "C"
+#elif defined(_WIN32)
 #define XLEXPORT_EXPORT extern "C" __declspec(dllexport)
 #else
 #define XLEXPORT_EXPORT extern "C" __attribute__((visibility("default")))
