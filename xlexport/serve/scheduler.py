@@ -46,7 +46,7 @@ class Scheduler:
         self._unfinished: set[Job] = set()
         self._closed = False
         self._thread: threading.Thread | None = None
-        shared = shared_steps or not engine.device.on_host
+        shared = (shared_steps or not engine.device.on_host) and not engine.bundle.fixed  # of one batch size
         self._first: Reading | FullDocuments
         self._stages: list[Reading | Drawing | FullDocuments]
         if self.evaluation.full_document:
