@@ -161,7 +161,7 @@ def test_inspect_runs_no_checkpoint(checkpoint: Path, invoke: Callable[..., Any]
 def test_provider_and_its_options_reach_the_runtime(bundle: Path, invoke: Callable[..., Any]) -> None:
     absent = invoke("inspect", bundle, "--provider", "NoneExecutionProvider", "--provider-option", "depth=2")
     assert "device NoneExecutionProvider(depth=2): onnxruntime " in absent.error and "(it has " in absent.error
-    twice = invoke("inspect", bundle, "--device", "cpu", "--provider", "NoneExecutionProvider")
-    assert "--device and --provider exclude each other" in twice.err
+    twice = invoke("inspect", bundle, "--device", "cuda", "--provider", "NoneExecutionProvider")
+    assert "device cuda and provider NoneExecutionProvider exclude each other" in twice.error
     assert "Add --device" in invoke("inspect", bundle, "--provider-option", "depth=2").err
     assert "'depth' has no value" in invoke("inspect", bundle, "--provider-option", "depth").err

@@ -18,11 +18,10 @@ from tests.helpers.export_cache import cached_exports
 from tests.helpers.paths import ROOT
 from tests.helpers.shared import shared_folder
 from tests.helpers.tiny import BAND
-from xlexport.checkpoints import load as load_checkpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.model_names import load_source
 from xlexport.quantize.run import QuantizeOptions, quantize
-from xlruntime import Model, OptionError, load
+from xlruntime import Model, load
 from xlruntime.bundle import Graph
 from xlruntime.load_options import LoadOptions
 from xlruntime.memory import Memory
@@ -67,12 +66,6 @@ def test_inlined_bundles_quantize(dtype: str, inlined: Path, tmp_path: Path) -> 
     report = quantize(inlined, tmp_path / "small", QuantizeOptions(dtype, 1.0, threads=1), texts=[text], as_ids=True)
     assert len(report.kept) < report.products
     assert load(tmp_path / "small", threads=1).bundle.requires.domains == {}
-
-
-def test_other_formats_have_no_functions_to_inline(tmp_path: Path) -> None:
-    source = load_checkpoint(ROOT / "samples/transformer_xl_bytes/checkpoint.pt")
-    with pytest.raises(OptionError, match="torchscript does not support --inline"):
-        convert(source, tmp_path / "bundle", ConversionOptions(inline=True, to="torchscript"))
 
 
 class OtherSession:

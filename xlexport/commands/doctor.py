@@ -66,7 +66,7 @@ def run_checks() -> list[Check]:
     """Run all checks; the failure of one does not stop the others."""
     checks = [_python(), _numpy(), _onnxruntime()]
     if checks[-1].ok:
-        checks += [*map(_device, PROVIDERS), _other_providers(), _kernels()]
+        checks += [*map(_device, PROVIDERS), _kernels()]
     checks += [_extra(name) for name in PURPOSES]
     return [*checks, _sample(), _cores(), _memory(), _instruction_sets()]
 
@@ -106,14 +106,6 @@ def _device(entry: ExecutionProvider) -> Check:
         return _failed(name, error)
     good = result == [0.0, 30.0]
     return Check(name, good, f"{entry.form}, opset 20, IR 10: " + ("runs" if good else f"wrong result {result}"))
-
-
-def _other_providers() -> Check:
-    """List the execution providers that no device names."""
-    known = [entry.name for entry in PROVIDERS]
-    others = [name for name in import_onnxruntime().get_available_providers() if name not in known]
-    hint = f"Nobody has tried them with bundles: --provider {others[0]}." if others else None
-    return Check("other providers", None, ", ".join(others) or "none", hint)
 
 
 def _run_tiny(device: Device, kernels: Kernels | None = None) -> list[float]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from xlexport.architectures import ARCHITECTURES, Option
 from xlexport.architectures.choices import MEM_LEN, SEGMENT_LEN, collected
@@ -235,19 +234,6 @@ def _key_and_value(context: click.Context, parameter: click.Parameter, values: S
     return {name: value for name, _, value in pairs}
 
 
-def _without_device(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse --provider together with --device."""
-
-    @functools.wraps(function)
-    def checked(**values: Any) -> Any:
-        given = click.get_current_context().get_parameter_source("device") is not ParameterSource.DEFAULT
-        if given and values["provider"] is not None:
-            raise click.UsageError("--device and --provider exclude each other. Give one of them.")
-        return function(**values)
-
-    return checked
-
-
 provider_option = all_of(
     _load_option("provider"),
     click.option(
@@ -258,7 +244,6 @@ provider_option = all_of(
         callback=_key_and_value,
         help="An option of the execution provider, such as cache_dir=FOLDER of OpenVINO. Repeatable.",
     ),
-    _without_device,
 )
 device_option = all_of(_load_option("device"), provider_option)
 threads_option = _load_option("threads")

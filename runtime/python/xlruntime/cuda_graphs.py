@@ -93,7 +93,8 @@ class CapturedSession(GraphSession):
     def _capture_of(self, memory: Memory) -> _Capture:
         """Return the capture of `memory` at its buffers. Drop those of memories that are gone or have other buffers."""
         self._drop([capture for capture in self._captures if capture.memory() is None])
-        addresses = tuple(memory.buffer_addresses())
+        buffers = ((memory.values[entry.input], memory.target(entry)) for entry in memory.entries)
+        addresses = tuple(value.data_ptr() for pair in buffers for value in pair)
         own = [capture for capture in self._captures if capture.memory() is memory]
         for capture in own:
             if capture.addresses == addresses:

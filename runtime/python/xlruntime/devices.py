@@ -52,11 +52,7 @@ class Device:
         return str(self) if self.tried else f"{self} (untried)"
 
     def provider_options(self, threads: int | None, capture: bool) -> dict[str, str]:
-        """Return the options with which the provider starts.
-
-        Args:
-            threads: threads of one step; None: the provider chooses. capture: for CUDA graphs.
-        """
+        """Return the options with which the provider starts; `capture`: for CUDA graphs."""
         entry = self.entry
         unit = {entry.unit_option: self.unit} if entry.unit_option else {}
         count = {entry.threads_option: str(threads)} if entry.threads_option and threads else {}
@@ -95,6 +91,5 @@ def named_provider(name: str, options: Mapping[str, str] | None = None) -> Devic
             f"provider {name!r}: expected a name of ONNX Runtime, for example XnnpackExecutionProvider.",
             hint="`xlexport doctor` lists those of this installation.",
         )
-    known = next((entry for entry in PROVIDERS if entry.name == name), None)
-    device = Device(name) if known is None else parse_device(known.device)
-    return Device(device.name, device.unit, tuple((options or {}).items()))
+    device = next((entry.device for entry in PROVIDERS if entry.name == name), None)
+    return parse_device(device, options) if device else Device(name, options=tuple((options or {}).items()))

@@ -27,7 +27,6 @@ class ExecutionProvider:
         in_place: whether a ring may be one buffer, both input and output. Otherwise it has two, as a state has.
         kernels: whether sessions take a library of kernels for custom operators.
         on_cpu: operators that the CPU may compute unnoticed.
-        fixed: units that need graphs of fixed shapes.
         tried: units that this project has run bundles on.
         preloads: whether ONNX Runtime must first load libraries that pip installed.
         check: how to repair a provider that does not start.
@@ -47,7 +46,6 @@ class ExecutionProvider:
     in_place: bool = False
     kernels: bool = False
     on_cpu: frozenset[str] = SIZE_OPERATORS
-    fixed: frozenset[str] = frozenset()
     tried: frozenset[str] = frozenset()
     preloads: bool = False
     check: str = "Read what ONNX Runtime's documentation says about this provider and its options"
@@ -84,7 +82,6 @@ PROVIDERS = (
         in_place=True,
         options={"precision": "ACCURACY"},  # without it, OpenVINO may compute in bfloat16 or float16
         on_cpu=frozenset(),  # OpenVINO also computes sizes
-        fixed=frozenset({"NPU"}),
         tried=frozenset({"CPU"}),
         check="Check that this machine has the unit and its driver; an NPU needs a bundle of convert --fixed",
     ),

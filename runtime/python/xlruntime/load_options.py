@@ -74,7 +74,6 @@ class LoadOptions:
         default=False,
         metadata={"help": "Capture steps as CUDA graphs; the bundle must have fixed shapes (convert --fixed)."},
     )
-
     provider: str | None = field(
         default=None,
         metadata={

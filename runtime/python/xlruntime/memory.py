@@ -194,10 +194,6 @@ class Memory:
         """Return the OrtValue for the next value of `entry` that a step writes."""
         return self._next[entry.input][1] if self.plan.has_two(entry) else self.values[entry.input]
 
-    def buffer_addresses(self) -> list[int]:
-        """Return the addresses of the buffers that the next step reads and writes."""
-        return [value.data_ptr() for entry in self.entries for value in (self.values[entry.input], self.target(entry))]
-
     def put(self, entry: MemoryEntry, array: npt.NDArray[Any]) -> None:
         """Store `array` as the new value of `entry`, if a step returned it instead of writing in place."""
         array = np.ascontiguousarray(array)

@@ -10,15 +10,7 @@ from typing import Any
 
 from .errors import ProviderError
 
-__all__ = [
-    "RECORD_PLACEMENT",
-    "SIZE_OPERATORS",
-    "PlacedNode",
-    "check_placement",
-    "count_placed",
-    "placed_nodes",
-    "require_placement",
-]
+__all__ = ["RECORD_PLACEMENT", "SIZE_OPERATORS", "PlacedNode", "count_placed", "placed_nodes", "require_placement"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,39 +57,32 @@ def count_placed(nodes: Sequence[PlacedNode]) -> dict[str, dict[str, int]]:
 
 
 def require_placement(
-    nodes: Sequence[PlacedNode], provider: str, where: str, allowed: frozenset[str] = SIZE_OPERATORS
+    nodes: Sequence[PlacedNode],
+    provider: str,
+    where: str,
+    allowed: frozenset[str] = SIZE_OPERATORS,
+    strict: bool = True,
 ) -> None:
-    """Raise unless `provider` computes all nodes, except nodes of `allowed` operators.
+    """Check that `provider` computes all nodes, except nodes of `allowed` operators.
 
     Args:
         where: the device and the file, for the message.
+        strict: raise an error about nodes elsewhere. Otherwise a warning in the log counts them.
 
     Raises:
-        ProviderError: other providers compute some nodes; the message names them.
-    """
-    if strays := [node for node in nodes if node.provider != provider and node.operator not in allowed]:
-        names = ", ".join(node.name or "(no name)" for node in strays[:NAMED]) + (", …" if len(strays) > NAMED else "")
-        raise ProviderError(
-            f"{where}: {_counted(strays, nodes, provider)} ({names}).",
-            hint="Use an ONNX Runtime that has these kernels, or leave out strict_device and cuda_graphs.",
-        )
-
-
-def check_placement(nodes: Sequence[PlacedNode], provider: str, where: str, allowed: frozenset[str]) -> None:
-    """Log a warning if other providers compute nodes that are not of `allowed` operators.
-
-    Raises:
-        ProviderError: `provider` computes no node at all.
+        ProviderError: `provider` computes nothing, or with `strict` not everything; the message names nodes.
     """
     strays = [node for node in nodes if node.provider != provider and node.operator not in allowed]
+    operators = ", ".join(f"{count} {name}" for name, count in Counter(node.operator for node in strays).most_common())
+    elsewhere = ", ".join(sorted({node.provider for node in strays}))
+    message = f"{where}: {len(strays)} of {len(nodes)} nodes run on {elsewhere}, not on {provider}: {operators}"
+    if strays and strict:
+        names = ", ".join(node.name or "(no name)" for node in strays[:NAMED]) + (", …" if len(strays) > NAMED else "")
+        raise ProviderError(
+            f"{message} ({names}).",
+            hint="Use an ONNX Runtime that has these kernels, or leave out strict_device and cuda_graphs.",
+        )
     if not any(node.provider == provider for node in nodes):
         raise ProviderError(f"{where}: no node of {len(nodes)} runs on {provider}.", hint="Use device cpu.")
     if strays:
-        logger.warning("%s: %s.", where, _counted(strays, nodes, provider))
-
-
-def _counted(strays: Sequence[PlacedNode], nodes: Sequence[PlacedNode], provider: str) -> str:
-    """Say how many nodes run elsewhere, and their operators."""
-    operators = ", ".join(f"{count} {name}" for name, count in Counter(node.operator for node in strays).most_common())
-    elsewhere = ", ".join(sorted({node.provider for node in strays}))
-    return f"{len(strays)} of {len(nodes)} nodes run on {elsewhere}, not on {provider}: {operators}"
+        logger.warning("%s.", message)

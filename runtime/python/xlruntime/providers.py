@@ -22,7 +22,7 @@ from .execution_providers import CPU_PROVIDER, PROVIDERS
 from .graph_gate import read_graph
 from .kernels import Kernels
 from .messages import first_line
-from .placement import RECORD_PLACEMENT, check_placement, placed_nodes, require_placement
+from .placement import RECORD_PLACEMENT, placed_nodes, require_placement
 
 __all__ = [
     "device_value",
@@ -239,9 +239,9 @@ def open_session(
     if session.get_providers()[0] != device.provider:
         raise _not_started(device, f"the session runs on {session.get_providers()[0]}")
     if device.provider != CPU_PROVIDER:
-        check = require_placement if strict or captures else check_placement
         allowed = frozenset() if captures else device.entry.on_cpu
-        check(placed_nodes(session), device.provider, f"device {device}: {path}", allowed)
+        where = f"device {device}: {path}"
+        require_placement(placed_nodes(session), device.provider, where, allowed, strict or captures)
     return session
 
 
