@@ -51,16 +51,11 @@ xlexport {bundle.provenance["versions"]["xlexport"]} converted it from {sources}
 
 def model_card(bundle: Bundle) -> str:
     """Return what the author states about licence, data and intended use, and which of them nobody stated."""
-    stated = [f"{title}: {bundle.provenance[name]}" for name, title in CARD.items() if bundle.provenance.get(name)]
-    missing = [name for name in CARD if not bundle.provenance.get(name)]
-    if missing:
-        titles = ", ".join(CARD[name].lower() for name in missing)
-        options = " ".join(f"--set {name}=TEXT" for name in missing)
-        stated.append(
-            f"The author has not stated: {titles}. Ask before you use or pass on the model. "
-            f"`xlexport convert` takes these statements by `{options}`."
-        )
-    return "\n\n".join(stated)
+    stated = {name: bundle.provenance[name] for name in CARD if bundle.provenance.get(name)}
+    lines = [f"{CARD[name]}: {text}" for name, text in stated.items()]
+    if missing := ", ".join(title.lower() for name, title in CARD.items() if name not in stated):
+        lines.append(f"The author has not stated: {missing}. Ask before you use or pass on the model.")
+    return "\n\n".join(lines)
 
 
 def how_to_run(bundle: Bundle) -> str:

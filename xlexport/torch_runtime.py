@@ -104,13 +104,13 @@ class TorchSessions:
         if graph.format == "exported-program":
             return self._session(graph, self._load_program(graph))
         if graph.format == "executorch":
-            return self._session(graph, self._load_method(purpose, graph), "ExecuTorch")
+            return self._session(graph, self._load_method(purpose, graph))
         raise BundleGraphError(
             f"{self.folder / graph.file}: {graph.format}, not of PyTorch.", hint="Use xlruntime.load."
         )
 
-    def _session(self, graph: Graph, call: Call, library: str = "PyTorch") -> TorchSession:
-        return TorchSession(self.folder / graph.file, graph, self._outputs(graph), call, library)
+    def _session(self, graph: Graph, call: Call) -> TorchSession:
+        return TorchSession(self.folder / graph.file, graph, self._outputs(graph), call)
 
     def _outputs(self, graph: Graph) -> list[str]:
         """Return the names of all outputs in the order of the graph, memories last."""
@@ -214,10 +214,11 @@ class TorchSession:
     Each step returns new memories, which replace the old ones.
     """
 
-    def __init__(self, file: Path, graph: Graph, outputs: Sequence[str], call: Call, library: str) -> None:
+    def __init__(self, file: Path, graph: Graph, outputs: Sequence[str], call: Call) -> None:
         self.graph = graph
         self.device = Device("cpu")
-        self._file, self._outputs, self._call, self._library = file, outputs, call, library
+        self._file, self._outputs, self._call = file, outputs, call
+        self._library = "ExecuTorch" if graph.format == "executorch" else "PyTorch"
 
     @property
     def providers(self) -> list[str]:

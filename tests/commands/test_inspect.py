@@ -158,6 +158,12 @@ def test_inspect_runs_no_checkpoint(checkpoint: Path, invoke: Callable[..., Any]
     assert "--device and --provider are for bundles" in shown.err
 
 
+def test_operators_of_a_bundle(bundle: Path, invoke: Callable[..., Any]) -> None:
+    (standard, *others) = invoke("inspect", bundle, "--operators").out.splitlines()
+    assert standard.startswith("ai.onnx;20;") and {"MatMul", "Softmax"} <= {*standard.split(";")[2].split(",")}
+    assert all(line.startswith("com.microsoft;1;") for line in others)
+
+
 def test_provider_and_its_options_reach_the_runtime(bundle: Path, invoke: Callable[..., Any]) -> None:
     absent = invoke("inspect", bundle, "--provider", "NoneExecutionProvider", "--provider-option", "depth=2")
     assert "device NoneExecutionProvider(depth=2): onnxruntime " in absent.error and "(it has " in absent.error

@@ -14,7 +14,7 @@ import pytest
 from tests.helpers.paths import ROOT
 from tests.helpers.pretended_cuda import CPU, pretend
 from tests.runtime.conftest import Golden, RandomIds
-from xlruntime import LoadOptions, load, providers
+from xlruntime import load, providers
 from xlruntime.devices import Device, named_provider, parse_device
 from xlruntime.errors import BundleError, OptionError, ProviderError
 from xlruntime.execution_providers import PROVIDERS
@@ -182,16 +182,14 @@ def test_cuda_on_the_cpu_wheel_is_an_error_with_a_hint(gelu: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "threads", "expected"),
+    ("device", "expected"),
     [
-        ("cuda:1", 2, {"device_id": "1", "use_tf32": "0"}),
-        ("openvino:GPU", None, {"device_type": "GPU", "precision": "ACCURACY"}),
-        ("openvino", 2, {"device_type": "CPU", "num_of_threads": "2"}),
+        ("cuda:1", {"device_id": "1", "use_tf32": "0"}),
+        ("openvino:GPU", {"device_type": "GPU", "precision": "ACCURACY", "num_of_threads": "2"}),
     ],
 )
 def test_provider_is_asked_for_with_full_precision(
     device: str,
-    threads: int | None,
     expected: dict[str, str],
     gelu: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -199,7 +197,7 @@ def test_provider_is_asked_for_with_full_precision(
 ) -> None:
     place = parse_device(device)
     runtime = pretend(monkeypatch, place.provider)
-    open_session(gelu, place, threads)
+    open_session(gelu, place, threads=2)
     assert runtime.asked[0].items() >= expected.items()
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "loading\n" if device == "cuda:1" else "")  # stdout is for data
@@ -229,11 +227,6 @@ def test_page_has_the_table_of_providers() -> None:
         form = entry.form.replace("|", "\\|")
         in_place, kernels = ("yes" if value else "no" for value in (entry.in_place, entry.kernels))
         assert f"| `{form}` | `{entry.name}` | `{entry.package}` | {tried} | {in_place} | {kernels} |\n" in page
-
-
-def test_device_and_provider_exclude_each_other() -> None:
-    with pytest.raises(OptionError, match="device cuda and provider XnnpackExecutionProvider exclude each other"):
-        LoadOptions(device="cuda", provider="XnnpackExecutionProvider")
 
 
 def test_untried_provider_writes_no_ring_in_place(

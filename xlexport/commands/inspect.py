@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -34,7 +33,6 @@ __all__ = [
     "checkpoint_object",
     "checkpoint_rows",
     "inspect",
-    "operator_lines",
     "placement_of",
     "placement_rows",
 ]
@@ -150,16 +148,6 @@ def placement_rows(placement: Placement, kernels: Mapping[str, str]) -> list[tup
             rows.append((f"nodes of {purpose}", f"{sum(operators.values()):,} on {provider}{listed and ': ' + listed}"))
         rows.append((f"kernels of {purpose}", kernels[purpose]))
     return rows
-
-
-def operator_lines(model: Model | Translator) -> list[str]:
-    """Return a line for each domain: its name, its version, and the operators that the graphs need."""
-    operators = defaultdict[str, set[str]](set)
-    for graph in model.bundle.graphs:
-        for domain, names in model.operators(graph).items():
-            operators[domain] |= names
-    versions = {"ai.onnx": model.bundle.requires.opset}
-    return [f"{domain};{versions.get(domain, 1)};{','.join(sorted(names))}" for domain, names in operators.items()]
 
 
 def _tokenizer(bundle: Bundle, folder: Path) -> str:
@@ -323,8 +311,10 @@ def inspect(
         raise click.UsageError("--set ops and --provider-option are for bundles that run. Add --device.")
 
     if operators:
-        for line in operator_lines(open_any_bundle(Path(path), ops="none")):
-            click.echo(line)
+        model = open_any_bundle(Path(path), ops="none")
+        for domain, names in model.operators().items():
+            version = model.bundle.requires.opset if domain == "ai.onnx" else 1
+            click.echo(f"{domain};{version};{','.join(sorted(names))}")
         return
     if is_bundle(folder := Path(path)):
         manifest = read_bundle(folder)

@@ -184,23 +184,21 @@ class Engine:
         """
         return count_placed(self.session(purpose).nodes)
 
-    def operators(self, purpose: str) -> dict[str, set[str]]:
-        """Return the operators that ONNX Runtime needs for a graph, by domain, without kernels of custom operators.
+    def operators(self) -> dict[str, set[str]]:
+        """Return the operators that ONNX Runtime needs for all graphs, by domain, without kernels of custom operators.
 
-        These are the operators of the file, which fold constants, and those that ONNX Runtime makes of them on a CPU.
-
-        Raises:
-            OptionError: the bundle has no graph for `purpose`.
+        These are the operators of the files, which fold constants, and those that ONNX Runtime makes of them on a CPU.
         """
-        self.session(purpose)  # raises errors
-        path = self.folder / self.bundle.graphs[purpose].file
-        with tempfile.TemporaryDirectory() as folder:
-            made = Path(folder) / "optimized.onnx"
-            open_session(path, parse_device("cpu"), optimized=made, data_files=self.bundle.files)
-            records = [FileRecord(file.read_bytes(), str(file), self.bundle.files) for file in (path, made)]
-        operators = {"ai.onnx": records[0].operators | records[1].operators}
-        for domain, name, _ in records[1].strange:
-            operators.setdefault(domain, set()).add(name)
+        operators: dict[str, set[str]] = {"ai.onnx": set()}
+        for purpose in self.bundle.graphs:
+            path = self.folder / self.session(purpose).graph.file
+            with tempfile.TemporaryDirectory() as folder:
+                optimized = Path(folder) / "optimized.onnx"
+                open_session(path, parse_device("cpu"), optimized=optimized, data_files=self.bundle.files)
+                records = [FileRecord(file.read_bytes(), str(file), self.bundle.files) for file in (path, optimized)]
+            operators["ai.onnx"] |= records[0].operators | records[1].operators
+            for domain, name, _ in records[1].strange:
+                operators.setdefault(domain, set()).add(name)
         return operators
 
     def kernels_used(self, purpose: str) -> str:

@@ -36,11 +36,7 @@ __all__ = [
 ]
 
 MODULE = "onnxruntime"  # of several distributions: one that is installed later overwrites the other
-FOR_OTHERS = ", ".join(
-    f"{entry.package} for {entry.name.removesuffix('ExecutionProvider')}"
-    for entry in PROVIDERS
-    if entry.name != CPU_PROVIDER
-)
+FOR_OTHERS = ", ".join(f"{other.package} for {other.name.removesuffix('ExecutionProvider')}" for other in PROVIDERS[1:])
 OLDEST = (1, 24, 1)  # earlier versions read weights from any file that a graph names
 FATAL_ONLY = 4  # ONNX Runtime's log severity; it also raises the errors that it logs
 # Fused sum and layer normalization: on a CPU several times as slow as separate nodes, which costs 3 to 10% of a step.
