@@ -15,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.helpers.bundles import Converted, convert_tiny
+from tests.helpers.bundles import Converted
 from tests.helpers.ids import random_ids
 from tests.helpers.pretended_cuda import OnDevice, SessionOnDevice, pretend
-from xlexport.convert import ConversionOptions
-from xlexport.fixed_shapes import FixedShapes
 from xlruntime import Model, OptionError, ProviderError, load
 from xlruntime.cuda_graphs import CapturedSession
 from xlruntime.devices import parse_device
@@ -28,17 +26,11 @@ from xlruntime.providers import open_session
 S, V = 8, 20
 
 
-@pytest.fixture(scope="module")
-def fixed(tmp_path_factory: pytest.TempPathFactory) -> Converted:
-    options = ConversionOptions(tokenizer="none", threads=1, fixed=FixedShapes(1, S, {}))
-    return convert_tiny(tmp_path_factory, "fixed-True", options, same_length=True)
-
-
 @pytest.fixture
-def captured(fixed: Converted, monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+def captured(fixed_bundle: Converted, monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
     with monkeypatch.context() as patch:
         pretend(patch)
-        yield load(fixed.folder, device="cuda", cuda_graphs=True)
+        yield load(fixed_bundle.folder, device="cuda", cuda_graphs=True)
 
 
 def captures(model: Model, purpose: str = "score") -> Counter[int]:
@@ -133,10 +125,10 @@ def test_cuda_graphs_need_cuda_and_fixed_graphs(bytes_bundle: Converted) -> None
 
 
 def test_cuda_is_asked_to_capture_and_nothing_may_run_elsewhere(
-    fixed: Converted, monkeypatch: pytest.MonkeyPatch
+    fixed_bundle: Converted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = pretend(monkeypatch, on_cpu=None)
-    path, cuda, files = fixed.folder / "score.onnx", parse_device("cuda"), ["weights.data"]
+    path, cuda, files = fixed_bundle.folder / "score.onnx", parse_device("cuda"), ["weights.data"]
     with pytest.raises(ProviderError, match=r"(\d+) of \1 nodes run on CPUExecutionProvider"):  # Add and Gather, too
         open_session(path, cuda, captures=True, data_files=files)
     runtime.on_cpu = ()

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, inliner, shape_inference
 
 from tests.conformance.models import FAMILIES, SAMPLES
-from tests.helpers.bundles import Converted, convert_tiny
+from tests.helpers.bundles import Converted
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.ids import random_ids
 from tests.helpers.paths import GOLDEN
@@ -24,7 +24,8 @@ from xlexport.errors import ExportError
 from xlexport.export import onnx as exporter
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.model_names import load_source
-from xlruntime import Model, OptionError, Sampling, load
+from xlruntime import OptionError, Sampling, load
+from xlruntime.bundle_files import read_bundle
 
 GREEDY = Sampling(temperature=0)
 FIXED = FixedShapes.parse("segment=8")
@@ -43,17 +44,6 @@ ON_THE_HOST = {"Clip": [1, 2], "CumSum": [1], "Expand": [1], "Pad": [1, 2], "Res
 ON_THE_HOST |= {"Split": [1], "Squeeze": [1], "TopK": [1], "Trilu": [1], "Unsqueeze": [1]}
 WAITING = {"If", "Loop", "NonZero", "Range", "Scan"}  # their sizes or passes are known on the host only
 IN_PLACE = {"ScatterElements", "ScatterND"}  # of rings; windows need none
-
-
-@pytest.fixture(scope="module", params=[True, False], ids=["same_length", "unlimited"])
-def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Converted:
-    options = ConversionOptions(tokenizer="none", threads=1, fixed=FIXED)
-    return convert_tiny(tmp_path_factory, f"fixed-{request.param}", options, same_length=request.param)
-
-
-@pytest.fixture
-def model(converted: Converted) -> Model:
-    return load(converted.folder, threads=1, ops="none")
 
 
 def read(file: Path) -> onnx.GraphProto:
@@ -82,14 +72,12 @@ def problems(graph: onnx.GraphProto) -> list[str]:
     return found
 
 
-def test_a_cuda_graph_or_an_accelerator_can_run_all_graphs(converted: Converted, model: Model) -> None:
-    assert list(model.bundle.graphs) == [
-        *("score", "generate", "detail", "positions"),
-        *("score_1", "generate_1", "detail_1"),
-    ]
-    assert converted.report.passed and converted.report.top1_agreement == 1
-    for name, described in model.bundle.graphs.items():
-        path = converted.folder / described.file
+def test_a_cuda_graph_or_an_accelerator_can_run_all_graphs(fixed_bundle: Converted) -> None:
+    graphs = read_bundle(fixed_bundle.folder).graphs
+    assert list(graphs) == ["score", "generate", "detail", "positions", "score_1", "generate_1", "detail_1"]
+    assert fixed_bundle.report.passed and fixed_bundle.report.top1_agreement == 1
+    for name, described in graphs.items():
+        path = fixed_bundle.folder / described.file
         assert problems(read(path)) == [], name
         assert not onnx.load(path, load_external_data=False).functions
 
@@ -131,13 +119,8 @@ def test_the_same_check_finds_what_free_graphs_of_a_reformer_have() -> None:
     assert any(problem.startswith("Reshape by ") for problem in found)
 
 
-def test_any_document_scores_as_with_free_shapes(
-    converted: Converted, model: Model, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    options = ConversionOptions(tokenizer="none", threads=1, settings={"segment_len": 8})
-    name = f"free-{model.bundle.settings['mem_len']}-{model.bundle.settings.segmentation_matters}"
-    same_length = not model.bundle.settings.segmentation_matters
-    free = load(convert_tiny(tmp_path_factory, name, options, same_length=same_length).folder, threads=1)
+def test_any_document_scores_as_with_free_shapes(fixed_bundle: Converted, ids_bundle: Converted) -> None:
+    model, free = (load(bundle.folder, threads=1, ops="none") for bundle in (fixed_bundle, ids_bundle))
     documents = [random_ids(length, vocab_size=20) for length in (2, 9, 60, 101)]
     for ids in documents:
         np.testing.assert_allclose(model.stream().feed(ids).log_probs, free.stream().feed(ids).log_probs, atol=2e-5)
@@ -147,11 +130,11 @@ def test_any_document_scores_as_with_free_shapes(
     assert drawn == expected
 
 
-def test_other_sizes_are_refused(model: Model) -> None:
+def test_only_lengths_of_segments_that_change_no_score_may_differ(fixed_bundle: Converted) -> None:
+    model = load(fixed_bundle.folder, threads=1)
     with pytest.raises(OptionError, match=r"mem_len is 7, expected \d+ "):
         model.stream(mem_len=7)
-    if not model.bundle.settings.segmentation_matters:
-        assert len(model.stream(segment_len=16).feed(random_ids(30, vocab_size=20))) == 29
+    assert len(model.stream(segment_len=16).feed(random_ids(30, vocab_size=20))) == 29
 
 
 @pytest.mark.parametrize("text", ["", "batch=1", "segment=0", "segment=8,segment=8", "segment", "segment=8;batch=1"])

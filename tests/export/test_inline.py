@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx_ir as ir
 import pytest
 
 from tests.helpers import ids
 from tests.helpers.bundles import convert_tiny, convert_tiny_reformer
 from tests.helpers.export_cache import cached_exports
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import GOLDEN, ROOT
 from tests.helpers.shared import shared_folder
 from tests.helpers.tiny import BAND
 from xlexport.convert import ConversionOptions, convert
 from xlexport.model_names import load_source
+from xlexport.ops import inline_functions
 from xlexport.quantize.run import QuantizeOptions, quantize
 from xlruntime import Model, load
 from xlruntime.bundle import Graph
@@ -38,21 +40,32 @@ SEGMENTS = 50
 AGREE = 1e-4  # nats, as between the graphs and the trained model
 
 
-@pytest.fixture(scope="session", params=[pytest.param("transformer_xl", marks=pytest.mark.full), "reformer"])
+@pytest.fixture(scope="session", params=["transformer_xl", "reformer"])
 def inlined(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if request.param == "reformer":
         return convert_tiny_reformer(tmp_path_factory, "inlined-reformer", BAND, inline=True).folder
     return convert_tiny(tmp_path_factory, "inlined", OPTIONS, clamp_len=6, d_model=16).folder
 
 
+def check_standard(model: onnx.ModelProto) -> None:
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 20)]
+    assert not model.functions
+    assert not {node.domain for node in model.graph.node} - {""}
+
+
+def test_bodies_take_the_places_of_nodes() -> None:
+    model = ir.load(GOLDEN / "reformer_band" / "bundle" / "score.onnx")
+    inline_functions(model)
+    check_standard(ir.to_proto(model))
+
+
+@pytest.mark.full
 def test_standard_operators_only(inlined: Path) -> None:
     bundle = load(inlined, threads=1).bundle  # the conversion has compared it with the trained model
     assert bundle.requires.domains == {}
     for graph in bundle.graphs.values():
         model = onnx.load(inlined / graph.file, load_external_data=False)
-        assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 20)]
-        assert not model.functions
-        assert not {node.domain for node in model.graph.node} - {""}
+        check_standard(model)
         onnx.checker.check_model(inlined / graph.file, full_check=True)
         names = [axis.dim_param for value in model.graph.value_info for axis in value.type.tensor_type.shape.dim]
         assert not any(names), "tract would take no numbers for axes of these names"

@@ -14,6 +14,7 @@ from tests.helpers.shared import shared_folder
 from tests.helpers.tiny import BAND, CHUNK, PAPER, tiny_model, tiny_reformer
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
+from xlexport.fixed_shapes import FixedShapes
 from xlexport.verification.parity import ParityReport
 from xlruntime import Model
 from xlruntime import load as load_bundle
@@ -28,10 +29,13 @@ __all__ = [
     "bytes_bundle",
     "chunk",
     "convert_tiny",
+    "fixed_bundle",
     "ids_bundle",
     "paper",
     "reuse_export",
 ]
+
+OTHER_CHOICES = {"pre_lnorm": True, "first_memory": "zeros", "clamp_len": 15, "same_length": True, "tie_weight": False}
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,14 @@ def bytes_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
 @pytest.fixture(scope="session")
 def ids_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     """Return a bundle with the other choices: pre-LayerNorm, zeros as first memory, clamped, same_length, token ids."""
-    changes = {"pre_lnorm": True, "first_memory": "zeros", "clamp_len": 15, "same_length": True, "tie_weight": False}
-    return convert_tiny(tmp_path_factory, "ids", ConversionOptions(tokenizer="none"), **changes)
+    return convert_tiny(tmp_path_factory, "ids", ConversionOptions(tokenizer="none"), **OTHER_CHOICES)
+
+
+@pytest.fixture(scope="session")
+def fixed_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
+    """Return the model of `ids_bundle` with graphs of fixed shapes, for 8 tokens and for one."""
+    options = ConversionOptions(tokenizer="none", fixed=FixedShapes.parse("segment=8"))
+    return convert_tiny(tmp_path_factory, "fixed", options, **OTHER_CHOICES)
 
 
 @pytest.fixture(scope="session")
