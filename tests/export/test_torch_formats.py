@@ -435,8 +435,6 @@ def check_executorch(folder: Path) -> None:
     content = (folder / "graphs.pte").read_bytes()
     for damaged in (content[: len(content) // 2], b"", b"no program" * 99):
         (folder / "graphs.pte").write_bytes(damaged)
-        with pytest.raises(BundleError, match=r"graphs\.pte.* was changed"):
-            torch_session.load(folder, check_files=False)
         restate(folder, "graphs.pte")
         with pytest.raises(BundleError, match=r"^[^\n]*graphs\.pte[^\n]*$"):
             torch_session.load(folder)

@@ -320,12 +320,8 @@ def inspect(
         manifest = read_bundle(folder)
         content, rows = bundle_object(manifest, folder), bundle_rows(manifest, folder, verbose)
         if opens:
-            place: dict[str, Any] = {
-                "device": device or "cpu",
-                "provider": provider,
-                "provider_options": provider_options,
-            }
-            model = open_any_bundle(folder, **place, ops=ops, check_files=False)
+            place: dict[str, Any] = {"device": device or "cpu", "provider": provider}
+            model = open_any_bundle(folder, **place, provider_options=provider_options, ops=ops, check_files=False)
             content["device"] = model.device.description
             content["placement"], content["kernels"] = placed = placement_of(model)
             rows += [("device", model.device.description), *placement_rows(*placed)]

@@ -400,9 +400,8 @@ def _joined(graph: Graph, parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> di
     joined = {}
     for name, tensor in graph.outputs.items():
         arrays = [outputs[name] for outputs in parts]
-        joined[name] = (
-            np.concatenate(arrays, tensor.shape.index("segment")) if "segment" in tensor.shape else arrays[-1]
-        )
+        axis = tensor.shape.index("segment") if "segment" in tensor.shape else None
+        joined[name] = arrays[-1] if axis is None else np.concatenate(arrays, axis)
     return joined
 
 

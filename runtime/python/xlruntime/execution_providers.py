@@ -28,7 +28,6 @@ class ExecutionProvider:
         kernels: whether sessions take a library of kernels for custom operators.
         on_cpu: operators that the CPU may compute unnoticed.
         tried: units that this project has run bundles on.
-        preloads: whether ONNX Runtime must first load libraries that pip installed.
         check: how to repair a provider that does not start.
     """
 
@@ -47,7 +46,6 @@ class ExecutionProvider:
     kernels: bool = False
     on_cpu: frozenset[str] = SIZE_OPERATORS
     tried: frozenset[str] = frozenset()
-    preloads: bool = False
     check: str = "Read what ONNX Runtime's documentation says about this provider and its options"
 
 
@@ -66,7 +64,6 @@ PROVIDERS = (
         capture={"enable_cuda_graph": "1"},
         memory="cuda",
         in_place=True,
-        preloads=True,
         check="Check that nvidia-smi lists the device; missing CUDA libraries come with: "
         "pip install 'onnxruntime-gpu[cuda,cudnn]'",
     ),

@@ -260,7 +260,7 @@ def _require_provider(ort: ModuleType, device: Device) -> None:
             f"device {device}: onnxruntime {ort.__version__} has no {device.provider} (it has {', '.join(available)}).",
             hint=f"{install}; or use device cpu.",
         )
-    if device.entry.preloads:
+    if not device.on_host:
         with contextlib.redirect_stdout(sys.stderr):  # the library prints its report, and stdout is for data
             ort.preload_dlls()
 
