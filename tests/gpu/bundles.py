@@ -61,6 +61,7 @@ SHAPES = (
         {**_WT103, "cutoffs": (20_000, 40_000, 200_000), "div_val": 4},
     ),
 )
+TEXT = Shape(TEXT_MODEL, "the sample", 128, 384, {})
 TINY_SHAPES = (
     Shape("tiny", "tiny", 8, 24, _SMALL),
     Shape("tiny-clusters", "tiny, three clusters", 8, 24, _SMALL_CLUSTERS),
@@ -73,8 +74,8 @@ def shapes_of(settings: Settings) -> tuple[Shape, ...]:
 
 
 def checkpoint_of(settings: Settings, shape: Shape) -> Path:
-    """Return the checkpoint of a shape, which `make_bundles` writes."""
-    return Path(settings.folder) / f"{shape.name}.pt"
+    """Return the checkpoint of a shape, which `make_bundles` writes, or the sample."""
+    return sample_checkpoint() if shape is TEXT else Path(settings.folder) / f"{shape.name}.pt"
 
 
 def bundle_of(settings: Settings, name: str, fixed: bool = False) -> Path:
@@ -96,19 +97,13 @@ def make_bundles(settings: Settings, record: Record) -> None:
         PartError: a conversion failed; its output on stderr comes before the message.
     """
     Path(settings.folder).mkdir(parents=True, exist_ok=True)
-    shapes = shapes_of(settings)
-    work: list[tuple[Path, str, int, list[str]]] = []  # checkpoint, bundle, segment, options; the largest first
-    for shape in reversed(shapes):
-        no_bytes = ["--tokenizer", "none"] if shape.config.get("cutoffs") else []
-        work.append((checkpoint_of(settings, shape), shape.name, shape.segment_len, no_bytes))
-    if not settings.tiny:
-        work.append((sample_checkpoint(), TEXT_MODEL, SHAPES[0].segment_len, []))
+    shapes = [*reversed(shapes_of(settings)), *([] if settings.tiny else [TEXT])]  # the largest first
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         list(pool.map(functools.partial(_make_checkpoint, settings), shapes))
-        for made in [pool.submit(_convert, settings, fixed, *each) for each in work for fixed in (False, True)]:
+        for made in [pool.submit(_convert, settings, shape, fixed) for shape in shapes for fixed in (False, True)]:
             made.result()
         list(pool.map(functools.partial(_make_float16, settings), FLOAT16))
-    names = [*(shape.name for shape in shapes), TEXT_MODEL, *FLOAT16]
+    names = [*(shape.name for shape in shapes_of(settings)), TEXT_MODEL, *FLOAT16]
     record({"megabytes": {name: _megabytes(bundle_of(settings, name)) for name in names}})
 
 
@@ -131,10 +126,11 @@ def _make_checkpoint(settings: Settings, shape: Shape) -> None:
         run_once(write_checkpoint, checkpoint, {**shape.config, "tgt_len": shape.segment_len, "mem_len": shape.mem_len})
 
 
-def _convert(settings: Settings, fixed: bool, source: Path, name: str, segment: int, options: list[str]) -> None:
+def _convert(settings: Settings, shape: Shape, fixed: bool) -> None:
     """Verify only two segments, because the parts compare all their scores with PyTorch."""
-    shapes = ["--fixed", f"batch=1,segment={segment}"] if fixed else []
-    _run("convert", source, bundle_of(settings, name, fixed), ["--segments", "2", *options, *shapes])
+    shapes = ["--fixed", f"batch=1,segment={shape.segment_len}"] if fixed else []
+    options = ["--segments", "2", *shapes, *(["--tokenizer", "none"] if shape.config.get("cutoffs") else [])]
+    _run("convert", checkpoint_of(settings, shape), bundle_of(settings, shape.name, fixed), options)
 
 
 def _make_float16(settings: Settings, name: str) -> None:
