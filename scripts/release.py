@@ -20,7 +20,7 @@ from pathlib import Path
 
 from xlruntime import __version__
 
-__all__ = ["STEPS", "Build", "ReleaseError", "git", "notes_of", "refuse_unready", "release"]
+__all__ = ["Build", "ReleaseError", "git", "notes_of", "refuse_unready", "release"]
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"hatchling": "installer", "ziglang": "native", "cyclonedx_py": "release"}  # and their lists in requirements/
@@ -34,7 +34,7 @@ BESIDE_KIT = {
 
 
 class ReleaseError(Exception):
-    """Report why a release cannot be built; the message says how to repair it."""
+    """Say why a release cannot be built, and how to repair it."""
 
 
 def git(*arguments: str) -> str:
@@ -55,11 +55,7 @@ def notes_of(version: str, changelog: str) -> str:
 
 
 def refuse_unready(version: str, output: Path) -> None:
-    """Check version, folder, tools and clone before anything is built.
-
-    Raises:
-        ReleaseError: one of them is not ready.
-    """
+    """Raise ReleaseError if version, folder, tools or clone are not ready."""
     if version != __version__:
         raise ReleaseError(f"version {version}: the code is {__version__}. tests/test_extras.py names where to set it.")
     notes_of(version, (ROOT / "CHANGELOG.md").read_text("utf-8"))
@@ -75,12 +71,7 @@ def refuse_unready(version: str, output: Path) -> None:
 
 
 class Build:
-    """A release while it is built; each step adds files to its folder.
-
-    Args:
-        sources: a copy of the commit.
-        dist: the folder.
-    """
+    """A release while it is built: each step adds files to `dist`, from a copy of the commit in `sources`."""
 
     def __init__(self, sources: Path, dist: Path) -> None:
         self._sources, self._dist, self._time = sources, dist, git("log", "-1", "--format=%ct")
@@ -93,19 +84,13 @@ class Build:
         if done.returncode:
             raise ReleaseError(f"{' '.join(map(str, command))}: ended with status {done.returncode}.")
 
-    def wheels(self) -> None:
-        """Build xlruntime, xlexport, and xlexport-ops for all platforms."""
+    def packages(self) -> None:
+        """Build xlruntime and xlexport, kernels and C archives for all platforms, and the npm package."""
         hatchling = (sys.executable, "-m", "hatchling", "build", "-d", self._dist)
         self._run(*hatchling, "-t", "wheel", folder="runtime/python")
         self._run(*hatchling)
         self._run(sys.executable, "runtime/c/build_wheels.py", "--no-isolation", "-o", self._dist)
-
-    def c_archives(self) -> None:
-        """Build the archives of the C library for all platforms."""
         self._run(sys.executable, "runtime/c/build_archives.py", "-o", self._dist)
-
-    def npm_package(self) -> None:
-        """Compile the JavaScript runtime, and pack it."""
         self._run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", folder="runtime/js")
         self._run("npm", "run", "build", folder="runtime/js")
         self._run("npm", "pack", "--ignore-scripts", "--pack-destination", self._dist, folder="runtime/js")
@@ -119,14 +104,7 @@ class Build:
             (folder / place).mkdir(exist_ok=True)
             for file in files:
                 shutil.copy(self._sources / file, folder / place)
-        plain = (
-            "--sort=name",
-            f"--mtime=@{self._time}",
-            "--owner=0",
-            "--group=0",
-            "--numeric-owner",
-            "--mode=a+rX,go-w",
-        )
+        plain = ("--sort=name", f"--mtime=@{self._time}", "--owner=root:0", "--group=root:0", "--mode=a+rX,go-w")
         self._run("tar", *plain, "-I", "gzip -9n", "-C", folder.parent, "-cf", self._dist / f"{name}.tar.gz", name)
 
     def bill_of_materials(self) -> None:
@@ -148,12 +126,6 @@ class Build:
         (self._dist / "SHA256SUMS").write_text("".join(digests), "utf-8")
 
 
-STEPS = (
-    *(Build.wheels, Build.npm_package, Build.conformance_kit, Build.bill_of_materials),
-    *(Build.c_archives, Build.texts),
-)
-
-
 def release(version: str, output: Path) -> None:
     """Build a release; `output` appears when all of it is there.
 
@@ -168,8 +140,10 @@ def release(version: str, output: Path) -> None:
         git("archive", "--format=tar", "--output", f"{copy}/sources.tar", "HEAD")
         shutil.unpack_archive(f"{copy}/sources.tar", sources, filter="data")
         build = Build(sources, dist)
-        for step in STEPS:
-            step(build)
+        build.packages()
+        build.conformance_kit()
+        build.bill_of_materials()
+        build.texts()
         dist.rename(output)
 
 

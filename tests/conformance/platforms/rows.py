@@ -75,10 +75,11 @@ def c_runner(place: str, kernels: str, make: Callable[[], Program]) -> list[Runn
     return [Runner(place, "C", kernels, make), Runner(place, "C", "none", without)]
 
 
-def host_program(workshop: Workshop) -> Program:
-    """Return the C runner, compiled for this machine."""
+def host_program(workshop: Workshop, runner: Path | None = None) -> Program:
+    """Return the C runner on this machine; None: that of this repository, which is compiled."""
     library = library_of(Path(onnxruntime.__file__).parents[1])
-    return Program((workshop.programs(None, only=CONFORMANCE) / CONFORMANCE,), {"XLRUNTIME_ONNXRUNTIME": str(library)})
+    program = runner or workshop.programs(None, only=CONFORMANCE) / CONFORMANCE
+    return Program((program,), {"XLRUNTIME_ONNXRUNTIME": str(library)})
 
 
 def host(workshop: Workshop) -> list[Runner]:
@@ -236,11 +237,11 @@ def aarch64_python(workshop: Workshop, ops: str | Path) -> Program:
     return python_program([*emulator, root / "usr" / "bin" / "python3.11"], ops, [arm_packages(workshop)])
 
 
-def aarch64_program(workshop: Workshop) -> Program:
+def aarch64_program(workshop: Workshop, runner: Path | None = None) -> Program:
     """Return the C runner for 64-bit ARM."""
     emulator, _ = arm_emulator(workshop)
-    built = workshop.programs("aarch64-linux-gnu", processor="aarch64", only=CONFORMANCE)
-    return Program((*emulator, built / CONFORMANCE), {"XLRUNTIME_ONNXRUNTIME": str(library_of(arm_packages(workshop)))})
+    program = runner or workshop.programs("aarch64-linux-gnu", processor="aarch64", only=CONFORMANCE) / CONFORMANCE
+    return Program((*emulator, program), {"XLRUNTIME_ONNXRUNTIME": str(library_of(arm_packages(workshop)))})
 
 
 def arm_emulator(workshop: Workshop) -> tuple[list[str | Path], Path]:
@@ -273,14 +274,14 @@ def windows(workshop: Workshop) -> list[Runner]:
     return [*rows, *(Runner(WINDOWS, f"Node {node}", "", partial(windows_node, workshop, node)) for node in NODES)]
 
 
-def windows_c(workshop: Workshop, compiler: str = "MinGW") -> Program:
+def windows_c(workshop: Workshop, compiler: str = "MinGW", runner: Path | None = None) -> Program:
     """Return the C runner for Windows."""
     wine = wine_program(workshop)
-    built = workshop.programs(COMPILERS[compiler], "Windows", "AMD64", CONFORMANCE)
+    program = runner or workshop.programs(COMPILERS[compiler], "Windows", "AMD64", CONFORMANCE) / f"{CONFORMANCE}.exe"
     packages = workshop.wheels(["win_amd64"], "3.11", pinned("onnxruntime"))
     library = packages / "onnxruntime" / "capi" / "onnxruntime.dll"
     environment = {**wine.environment, "XLRUNTIME_ONNXRUNTIME": wine.path(library)}
-    return Program((*wine.command, built / f"{CONFORMANCE}.exe"), environment, wine.path)
+    return Program((*wine.command, program), environment, wine.path)
 
 
 def windows_node(workshop: Workshop, node: str, runner: Path | None = None) -> Program:
