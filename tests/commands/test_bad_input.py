@@ -264,10 +264,10 @@ def test_devices_that_are_not_there(
     use: str, bundle: Path, prose: Path, checkpoint: Path, refuse: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = USES[use](bundle, prose, checkpoint)
-    assert "device 'tpu': expected cpu, cuda or cuda:N, for example cuda:1." in refuse(*arguments, "--device", "tpu")
+    assert "device 'tpu': expected cpu, cuda[:N], openvino[:CPU|GPU|NPU]" in refuse(*arguments, "--device", "tpu")
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
     error = refuse(*arguments, "--device", "cuda")
-    assert "has no CUDAExecutionProvider (it has CPUExecutionProvider). Install the CUDA build: pip" in error
+    assert "has no CUDAExecutionProvider (it has CPUExecutionProvider). Install the wheel that has it: pip" in error
 
 
 # Failures of the system, and as JSON.
