@@ -2,11 +2,9 @@
 
     python -m benchmarks.footprint BUNDLE [--xlscore FILE] [--rounds 5]
 
-BUNDLE reads bytes. Python, C and Node start a process each time, which opens it, compares digests, scores 128 tokens
-with one thread, and ends: `seconds` is its whole life, `memory` its peak. `seconds` of the browser begins in an open
-page, and `memory` is the page's process after the segment. Medians, after a run that does not count. Sizes leave out
-bundle, Python, Node and browser. A MB has 10^6 bytes. Needs Linux; for C `xlscore`, which CMake builds in runtime/c;
-for Node and browser `npm ci && npm run build` in runtime/js. A runtime that is missing gets a row that says so.
+docs/ship.md says what is measured. BUNDLE reads bytes. Figures are medians, after a run that does not count. A MB has
+10^6 bytes. Needs Linux; for C `xlscore`, which CMake builds in runtime/c; for Node and browser `npm ci && npm run
+build` in runtime/js. A runtime that is missing gets a row that says so.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ Figures = tuple[float, ...]  # MB of the runtime, MB with dependencies, seconds,
 def whole_process(command: list[str], rounds: int) -> Figures:
     """Run a command that prints bits; return the medians of seconds and peak MB, and the bits."""
     if shutil.which(command[0]) is None:
-        raise MissingDependencyError(f"{command[0]} is missing.")
+        raise FileNotFoundError(f"{command[0]} is not installed")
     runs = []
     for _ in range(rounds + 1):
         launch = [sys.executable, "-S", "-c", LAUNCHER, *command]

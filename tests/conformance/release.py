@@ -66,23 +66,15 @@ class Release:
         _run(*BARE_PIP, "--python", environment / "bin/python", "install", *places, *requirements, folder=self.work)
         if EXPORTER in requirements:
             _run(environment / "bin/xlexport", "demo", folder=self.work)
-        return self._runner(environment / "bin/python")
+        return machines.python_program([environment / "bin/python"], "auto", runner=self.kit.parent)
 
     def python_on_arm(self, file: Path) -> Program:
         """Return the Python runner on 64-bit ARM, with the wheels of the release that pip chooses for it."""
-        emulator, root = machines.arm_emulator(self.workshop)
         target = self.work / file.name
         chosen = ("--platform", "manylinux_2_17_aarch64", "--only-binary=:all:", "--no-deps")
         places = ("--no-index", "--find-links", self.dist, "--target", target)
         _run(*BARE_PIP, "install", *chosen, *places, "xlruntime", "xlexport-ops", folder=self.work)
-        return self._runner(
-            *emulator, root / "usr/bin/python3.11", paths=(target, machines.arm_packages(self.workshop))
-        )
-
-    def _runner(self, *python: str | Path, paths: tuple[Path, ...] = ()) -> Program:
-        environment = machines.python_program(python, "auto").environment
-        places = os.pathsep.join(map(str, (self.kit.parent, *paths)))
-        return Program((*python, "-m", "conformance.run"), {**environment, "PYTHONPATH": places, "PYTHONSAFEPATH": "1"})
+        return machines.aarch64_python(self.workshop, "auto", [target], self.kit.parent)
 
     @alone
     def node(self) -> Path:
