@@ -1,4 +1,4 @@
-"""Score a long text with the C library, and print how much memory its process has along the way.
+"""Score 1,000,000 bytes with the C library, and print how much memory its process has along the way.
 
     xlexport convert samples/transformer_xl_bytes/checkpoint.pt --dtype int8 -o bundle
     python -m benchmarks.edge bundle war_and_peace.txt --xlscore build/xlscore
@@ -16,11 +16,13 @@ from pathlib import Path
 
 import click
 
+from benchmarks.footprint import onnxruntime_library, size
 from benchmarks.sides import PATH
 
 __all__ = ["main"]
 
-ROWS = 10
+ROW = 100_000  # tokens, which are bytes
+LAST = 1_000_000
 MORE = 10_000  # bytes behind the last row, so that the process still runs when that row is measured
 
 
@@ -28,44 +30,26 @@ MORE = 10_000  # bytes behind the last row, so that the process still runs when 
 @click.argument("bundle", type=PATH)
 @click.argument("text", type=PATH)
 @click.option("--xlscore", type=PATH, required=True, help="The program that scores.")
-@click.option("--onnxruntime", type=PATH, help="ONNX Runtime's library; default: that of this Python.")
-@click.option("--tokens", default=1_000_000, show_default=True, help="Tokens to score; a token of the model is a byte.")
-@click.option("--threads", default=1, show_default=True, help="Threads of a step.")
-def main(bundle: Path, text: Path, xlscore: Path, onnxruntime: Path | None, tokens: int, threads: int) -> None:
-    """Score a long text with the C library."""
-    size = sum(file.stat().st_size for file in bundle.rglob("*"))
-    print(f"bundle of {size / 1e6:.2f} MB\n\n| tokens | resident MB | seconds |\n|---|---|---|")
-    environment = {**os.environ, "XLRUNTIME_ONNXRUNTIME": str(onnxruntime or _installed())}
-    with tempfile.TemporaryDirectory() as scratch:
-        part = Path(scratch, "text")
-        with text.open("rb") as file:
-            found = part.write_bytes(file.read(tokens + MORE))
-        if found < tokens + MORE:
-            raise click.ClickException(f"{text}: {found:,} bytes, {tokens + MORE:,} are needed. Name a longer text.")
-        command: list[str | Path] = [xlscore, bundle, part, "--threads", str(threads), "--tokens"]
+def main(bundle: Path, text: Path, xlscore: Path) -> None:
+    """Print a row for each 100,000 tokens."""
+    print(f"bundle of {size(bundle.iterdir()):.2f} MB\n\n| tokens | resident MB | seconds |\n|---|---|---|")
+    with tempfile.NamedTemporaryFile() as part, text.open("rb") as file:
+        if part.write(file.read(LAST + MORE)) < LAST + MORE:
+            raise click.ClickException(f"{text} has fewer than {LAST + MORE:,} bytes. Name a longer text.")
+        part.flush()
+        command = ["env", f"XLRUNTIME_ONNXRUNTIME={onnxruntime_library()}", *map(str, (xlscore, bundle, part.name))]
         start, count, last = time.monotonic(), 0, ""
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen([*command, "--threads", "1", "--tokens"], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            for last in process.stdout:
-                count += last[0].isdigit()
-                if last[0].isdigit() and count <= tokens and count % (tokens // ROWS) == 0:
-                    print(f"| {count:,} | {_resident(process.pid):.1f} | {time.monotonic() - start:.0f} |", flush=True)
-    if process.returncode or count < tokens:
-        raise click.ClickException(f"{xlscore} ended with status {process.returncode} after {count:,} tokens.")
-    print(f"\n{last.strip()}")
-
-
-def _resident(process: int) -> float:
-    """Return the resident memory of a process, in MB."""
-    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-def _installed() -> Path:
-    """Return the library of this Python's ONNX Runtime."""
-    import onnxruntime
-
-    return next(Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so.*"))
+            for line in process.stdout:
+                count, last = count + 1, line.strip()
+                if count % ROW == 0:
+                    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+                    memory = pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+                    print(f"| {count:,} | {memory:.1f} | {time.monotonic() - start:.0f} |", flush=True)
+    if process.returncode or count < LAST:
+        raise click.ClickException(f"{xlscore} ended with status {process.returncode} after {count:,} lines.")
+    print(f"\n{last}")
 
 
 if __name__ == "__main__":

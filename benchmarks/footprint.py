@@ -2,11 +2,9 @@
 
     python -m benchmarks.footprint BUNDLE [--xlscore FILE] [--rounds 5]
 
-BUNDLE reads bytes. Python, C and Node start a process each time, which opens it, compares digests, scores 128 tokens
-with one thread, and ends: `seconds` is its whole life, `memory` its peak. `seconds` of the browser begins in an open
-page, and `memory` is the page's process after the segment. Medians, after a run that does not count. Sizes leave out
-bundle, Python, Node and browser. A MB has 10^6 bytes. Needs Linux; for C `xlscore`, which CMake builds in runtime/c;
-for Node and browser `npm ci && npm run build` in runtime/js. A runtime that is missing gets a row that says so.
+docs/ship.md says what is measured. BUNDLE reads bytes. Figures are medians, after a run that does not count. A MB has
+10^6 bytes. Needs Linux; for C `xlscore`, which CMake builds in runtime/c; for Node and browser `npm ci && npm run
+build` in runtime/js. A runtime that is missing gets a row that says so.
 """
 
 from __future__ import annotations
@@ -55,6 +53,8 @@ Figures = tuple[float, ...]  # MB of the runtime, MB with dependencies, seconds,
 
 def whole_process(command: list[str], rounds: int) -> Figures:
     """Run a command that prints bits; return the medians of seconds and peak MB, and the bits."""
+    if shutil.which(command[0]) is None:
+        raise FileNotFoundError(f"{command[0]} is not installed")
     runs = []
     for _ in range(rounds + 1):
         launch = [sys.executable, "-S", "-c", LAUNCHER, *command]
@@ -87,20 +87,21 @@ def python(bundle: Path, rounds: int, program: Path) -> Figures:
     return (ours, ours + size(dependencies), *figures)
 
 
+def onnxruntime_library() -> Path:
+    """Return the library in the Python package of ONNX Runtime."""
+    return next(file for file in installed("onnxruntime") if file.name.startswith("libonnxruntime.so."))
+
+
 def c(bundle: Path, rounds: int, program: Path) -> Figures:
     """Return the footprint of the C library, with the ONNX Runtime of the Python package."""
-    if not program.is_file():
-        raise MissingDependencyError(f"{program} is missing.", hint="Build runtime/c with CMake, and give --xlscore.")
-    (library,) = (file for file in installed("onnxruntime") if file.name.startswith("libonnxruntime.so."))
-    places = [
-        folder / "libxlruntime.so" for folder in (program.parent, program.parent.parent / "lib")
-    ]  # build, archive
-    ours = size({place.resolve() for place in places})
+    program, library = program.resolve(strict=True), onnxruntime_library()
+    build = program.parent
+    ours = size({place.resolve() for place in (build / "libxlruntime.so", build.parent / "lib" / "libxlruntime.so")})
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as text:
         text.write(TEXT)
         text.flush()
         variable = f"XLRUNTIME_ONNXRUNTIME={library}"
-        command = ["env", variable, str(program.resolve()), str(bundle), text.name, "--threads", "1"]
+        command = ["env", variable, str(program), str(bundle), text.name, "--threads", "1"]
         return (ours, ours + size([library]), *whole_process(command, rounds))
 
 
@@ -139,10 +140,8 @@ def main(bundle: Path, xlscore: Path, rounds: int) -> None:
     bits = []
     for name, side in {"Python": python, "C": c, "Node": node, "browser": browser}.items():
         try:
-            if side in (node, browser) and shutil.which("node") is None:
-                raise MissingDependencyError("Node is missing.")
             ours, together, seconds, memory, one = side(bundle.resolve(), rounds, xlscore)
-        except MissingDependencyError as error:
+        except (MissingDependencyError, FileNotFoundError) as error:
             print(f"| {name} | not measured: {error} |")
             continue
         print(f"| {name} | {ours:.2f} | {together:.1f} | {seconds:.2f} | {memory:.0f} |")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from xlruntime import __version__
 
-__all__ = ["STEPS", "Build", "ReleaseError", "git", "notes_of", "refuse_unready", "release"]
+__all__ = ["Build", "git", "notes_of", "refuse_unready", "release"]
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"hatchling": "installer", "ziglang": "native", "cyclonedx_py": "release"}  # and their lists in requirements/
@@ -33,10 +33,6 @@ BESIDE_KIT = {
 }
 
 
-class ReleaseError(Exception):
-    """Report why a release cannot be built; the message says how to repair it."""
-
-
 def git(*arguments: str) -> str:
     """Return what a command of git prints about the clone."""
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
@@ -46,41 +42,32 @@ def notes_of(version: str, changelog: str) -> str:
     """Return the section of a version in a changelog, without its heading.
 
     Raises:
-        ReleaseError: the changelog has no such section, or it is empty.
+        SystemExit: the changelog has no such section, or it is empty.
     """
     section = re.search(rf"^## \[{re.escape(version)}\] - [\d-]{{10}}\n(.*?)(?=^## |\Z)", changelog, re.DOTALL | re.M)
     if section is None or not section[1].strip():
-        raise ReleaseError(f"CHANGELOG.md has no section [{version}] with a date. Close the changes of this version.")
+        raise SystemExit(f"Error: CHANGELOG.md has no section [{version}] with a date. Close this version's changes.")
     return section[1].strip() + "\n"
 
 
 def refuse_unready(version: str, output: Path) -> None:
-    """Check version, folder, tools and clone before anything is built.
-
-    Raises:
-        ReleaseError: one of them is not ready.
-    """
+    """Raise SystemExit if version, folder, tools or clone are not ready."""
     if version != __version__:
-        raise ReleaseError(f"version {version}: the code is {__version__}. tests/test_extras.py names where to set it.")
+        raise SystemExit(f"Error: version {version}: the code is {__version__}. tests/test_extras.py names its places.")
     notes_of(version, (ROOT / "CHANGELOG.md").read_text("utf-8"))
     if output.exists():
-        raise ReleaseError(f"{output} exists. Give a new folder.")
+        raise SystemExit(f"Error: {output} exists. Give a new folder.")
     missing = [f"{name} (requirements/{lists}.txt)" for name, lists in MODULES.items() if find_spec(name) is None]
     missing += [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
-        raise ReleaseError(f"not installed: {', '.join(missing)}. Install what is missing.")
+        raise SystemExit(f"Error: not installed: {', '.join(missing)}. Install what is missing.")
     if changes := git("status", "--porcelain").splitlines():
         shown = ", ".join(line.split(maxsplit=1)[1] for line in changes[:3])
-        raise ReleaseError(f"the clone has {len(changes)} changed or new files: {shown}. Commit or remove them.")
+        raise SystemExit(f"Error: the clone has {len(changes)} changed or new files: {shown}. Commit or remove them.")
 
 
 class Build:
-    """A release while it is built; each step adds files to its folder.
-
-    Args:
-        sources: a copy of the commit.
-        dist: the folder.
-    """
+    """A release while it is built: each step adds files to `dist`, from a copy of the commit in `sources`."""
 
     def __init__(self, sources: Path, dist: Path) -> None:
         self._sources, self._dist, self._time = sources, dist, git("log", "-1", "--format=%ct")
@@ -91,21 +78,15 @@ class Build:
         environment = os.environ | self._environment
         done = subprocess.run(command, cwd=self._sources / folder, env=environment, stdout=sys.stderr, check=False)
         if done.returncode:
-            raise ReleaseError(f"{' '.join(map(str, command))}: ended with status {done.returncode}.")
+            raise SystemExit(f"Error: {' '.join(map(str, command))}: ended with status {done.returncode}.")
 
-    def wheels(self) -> None:
-        """Build xlruntime, xlexport, and xlexport-ops for all platforms."""
+    def packages(self) -> None:
+        """Build xlruntime and xlexport, kernels and C archives for all platforms, and the npm package."""
         hatchling = (sys.executable, "-m", "hatchling", "build", "-d", self._dist)
         self._run(*hatchling, "-t", "wheel", folder="runtime/python")
         self._run(*hatchling)
         self._run(sys.executable, "runtime/c/build_wheels.py", "--no-isolation", "-o", self._dist)
-
-    def c_archives(self) -> None:
-        """Build the archives of the C library for all platforms."""
         self._run(sys.executable, "runtime/c/build_archives.py", "-o", self._dist)
-
-    def npm_package(self) -> None:
-        """Compile the JavaScript runtime, and pack it."""
         self._run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", folder="runtime/js")
         self._run("npm", "run", "build", folder="runtime/js")
         self._run("npm", "pack", "--ignore-scripts", "--pack-destination", self._dist, folder="runtime/js")
@@ -119,14 +100,7 @@ class Build:
             (folder / place).mkdir(exist_ok=True)
             for file in files:
                 shutil.copy(self._sources / file, folder / place)
-        plain = (
-            "--sort=name",
-            f"--mtime=@{self._time}",
-            "--owner=0",
-            "--group=0",
-            "--numeric-owner",
-            "--mode=a+rX,go-w",
-        )
+        plain = ("--sort=name", f"--mtime=@{self._time}", "--owner=root:0", "--group=root:0", "--mode=a+rX,go-w")
         self._run("tar", *plain, "-I", "gzip -9n", "-C", folder.parent, "-cf", self._dist / f"{name}.tar.gz", name)
 
     def bill_of_materials(self) -> None:
@@ -148,17 +122,11 @@ class Build:
         (self._dist / "SHA256SUMS").write_text("".join(digests), "utf-8")
 
 
-STEPS = (
-    *(Build.wheels, Build.npm_package, Build.conformance_kit, Build.bill_of_materials),
-    *(Build.c_archives, Build.texts),
-)
-
-
 def release(version: str, output: Path) -> None:
     """Build a release; `output` appears when all of it is there.
 
     Raises:
-        ReleaseError: the release is not ready, or a step fails.
+        SystemExit: the release is not ready, or a step fails.
     """
     refuse_unready(version, output)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -168,8 +136,10 @@ def release(version: str, output: Path) -> None:
         git("archive", "--format=tar", "--output", f"{copy}/sources.tar", "HEAD")
         shutil.unpack_archive(f"{copy}/sources.tar", sources, filter="data")
         build = Build(sources, dist)
-        for step in STEPS:
-            step(build)
+        build.packages()
+        build.conformance_kit()
+        build.bill_of_materials()
+        build.texts()
         dist.rename(output)
 
 
@@ -179,10 +149,7 @@ def main() -> None:
     parser.add_argument("version", help="that of the code")
     parser.add_argument("-o", "--output", type=Path, default=Path("dist"), help="new folder (default: dist)")
     given = parser.parse_args()
-    try:
-        release(given.version, given.output.resolve())
-    except ReleaseError as error:
-        sys.exit(f"Error: {error}")
+    release(given.version, given.output.resolve())
 
 
 if __name__ == "__main__":

@@ -177,22 +177,14 @@ def packages_in(wheel: Path) -> set[str]:
 @pytest.mark.full
 @pytest.mark.skipif(find_spec("hatchling") is None, reason="hatchling is not installed: requirements/installer.txt")
 def test_pip_takes_xlruntime_from_the_clone_and_never_from_an_index(tmp_path: Path) -> None:
-    # A stranger has put the same version and a later one where pip looks for packages.
-    for version in (__version__, "9.9"):
-        name = f"xlruntime-{version}"
-        with zipfile.ZipFile(tmp_path / f"{name}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(
-                f"{name}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: xlruntime\nVersion: {version}\n"
-            )
-            wheel.writestr(f"{name}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            wheel.writestr(f"{name}.dist-info/RECORD", "")
+    # A stranger has put the same version where pip looks for packages. It is empty, so pip fails if it takes it.
+    (tmp_path / f"xlruntime-{__version__}-py3-none-any.whl").touch()
     (folder,) = re.findall(r"pip install (\S+) '\.\[cpu,convert\]'", (ROOT / "README.md").read_text("utf-8"))
     command = [sys.executable, "-m", "pip", "install", folder, ".", "--no-index", "--find-links", str(tmp_path)]
     command += ["--dry-run", "--no-build-isolation", "--quiet", "--report", str(tmp_path / "report.json")]
     subprocess.run(command, cwd=ROOT, check=True, timeout=120)
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
-    places = {one["metadata"]["name"]: one["download_info"]["url"] for one in report["install"]}
-    assert places["xlruntime"] == (ROOT / "runtime/python").as_uri()
+    assert (ROOT / "runtime/python").as_uri() in {one["download_info"]["url"] for one in report["install"]}
 
 
 @pytest.mark.full

@@ -6,12 +6,10 @@ python build_archives.py -o dist
 from __future__ import annotations
 
 import argparse
-import gzip
 import importlib.util
 import os
 import shutil
 import subprocess
-import tarfile
 import tempfile
 import tomllib
 import zipfile
@@ -34,7 +32,6 @@ TARGETS = ("xlruntime_shared", "xlscore", "xlconformance")
 # What zig compiles in, and where its package has the licence. MinGW's start of programs is for Windows alone.
 LICENCES = {"llvm": "lib/libcxx/LICENSE.TXT", "zig": "LICENSE"}
 MINGW = {"mingw-w64": "lib/libc/mingw/COPYING"}
-TIME = 315_532_800  # 1980, the earliest year of a zip: the same sources give the same bytes
 
 
 def build_archive(name: str, output: Path) -> Path:
@@ -77,17 +74,8 @@ def _add_texts(folder: Path, licences: dict[str, str]) -> None:
 
 
 def _tar(folder: Path, archive: Path) -> None:
-    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-        mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
-        return entry.replace(mtime=TIME, mode=mode, uid=0, gid=0, uname="", gname="", deep=False)
-
-    with (
-        archive.open("wb") as file,
-        gzip.GzipFile("", "wb", 9, file, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w") as tar,
-    ):
-        for path in sorted(folder.rglob("*")):
-            tar.add(path, path.relative_to(folder.parent), recursive=False, filter=plain)
+    plain = ("--sort=name", "--mtime=1980-01-01Z", "--owner=0", "--group=0", "--numeric-owner", "--mode=a+rX,go-w")
+    subprocess.run(["tar", *plain, "-I", "gzip -9n", "-C", folder.parent, "-cf", archive, folder.name], check=True)
 
 
 def _zip(folder: Path, archive: Path) -> None:

@@ -20,5 +20,6 @@ def test_each_runtime_has_figures_or_a_reason(tmp_path: Path) -> None:
     python, c, *others = printed.splitlines()[3:]
     ours, together, seconds, memory = map(float, python.removeprefix("| Python |").strip("| ").split("|"))
     assert 0.2 < ours < together and together > 50 and 0 < seconds < 60 and memory > 40
-    assert c.startswith("| C | not measured: absent is missing.")
-    assert others == [f"| {name} | not measured: Node is missing. |" for name in ("Node", "browser")]
+    assert c.startswith("| C | not measured: ") and "absent" in c
+    for line, name in zip(others, ("Node", "browser"), strict=True):
+        assert line.startswith(f"| {name} | not measured: ")

