@@ -290,7 +290,7 @@ class Engine:
         Raises:
             OptionError: the segment is longer than the graph, the rings or the positions allow.
             BundleGraphError: the graph cannot run, or its outputs differ from the bundle's description.
-            StepTimeoutError: the step took longer than `step_timeout`; the memory has not advanced.
+            StepTimeoutError: a graph took longer than `step_timeout`; the memory has not advanced by its tokens.
         """
         B, S = tokens.shape
         if not 1 <= S <= memory.max_segment:
@@ -311,8 +311,8 @@ class Engine:
             session = self.session(self.graph_for(purpose, S - begin, sizes))
             sizes["segment"] = session.graph.tokens(sizes)
             end = begin + sizes["segment"]
-            memory.memory_length = length + begin  # each token sees as many others as in one step
-            feeds = memory.feeds(session.graph, tokens[:, begin:end], targets[:, begin:end])
+            # Each token sees as many others as in one step.
+            feeds = memory.feeds(session.graph, tokens[:, begin:end], targets[:, begin:end], length + begin)
             parts.append(outputs := session.step(feeds, memory))
             check_outputs(self.folder / session.graph.file, session.graph, outputs, sizes, self.bundle.vocab_size)
             memory.advance(end - begin)

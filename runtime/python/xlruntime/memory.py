@@ -164,31 +164,36 @@ class Memory:
         return sum(_nbytes(self.plan, entry, self.values[entry.input].shape()) for entry in self.entries)
 
     def feeds(
-        self, graph: Graph, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
+        self,
+        graph: Graph,
+        tokens: npt.NDArray[np.int64],
+        targets: npt.NDArray[np.int64],
+        memory_length: npt.NDArray[np.int64] | None = None,
     ) -> dict[str, npt.NDArray[np.int64]]:
         """Return the inputs of a graph's next step, but for memories and constants, which sessions bind.
 
         Args:
             tokens: (B, S); targets (B, S) the token after each.
+            memory_length: (B,) visible rows, which grow while a segment runs in parts; None: those of the memory.
         """
+        visible = self.memory_length if memory_length is None else memory_length
         slots, values = self.slots, self.evaluation.values
         feed_of: dict[str, Callable[[Feed], npt.NDArray[np.int64]]] = {
             "tokens": lambda feed: tokens,
             "targets": lambda feed: targets,
             "position": lambda feed: self.position.copy(),
             "offset": lambda feed: _number(self.offset % slots[feed.ring]),
-            "length": lambda feed: self._length(feed.ring),
+            "length": lambda feed: self._length(feed.ring, visible),
             "window": lambda feed: _number(min(self.evaluation.window(feed.ring), WIDEST)),
             "slots": lambda feed: _number(slots[feed.ring]),
             "setting": lambda feed: _number(values[feed.setting]),
         }
         return {name: feed_of[feed.feed](feed) for name, feed in graph.inputs.items() if feed.feed in feed_of}
 
-    def _length(self, symbol: str) -> npt.NDArray[np.int64]:
-        """Return the kept rows (B,) of a ring that each batch row may see."""
-        # `verify` walks a segment in parts, while the memory's length grows.
-        beyond = np.maximum(self.memory_length - self.evaluation.most_rows, 0)
-        return np.minimum(self.memory_length, self.evaluation.rows(symbol)) + beyond
+    def _length(self, symbol: str, visible: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the kept rows (B,) of a ring that each batch row may see, of `visible` ones in the ring with most."""
+        beyond = np.maximum(visible - self.evaluation.most_rows, 0)
+        return np.minimum(visible, self.evaluation.rows(symbol)) + beyond
 
     def target(self, entry: MemoryEntry) -> Any:
         """Return the OrtValue for the next value of `entry` that a step writes."""
