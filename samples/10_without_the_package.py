@@ -15,7 +15,7 @@ bundle = json.loads((folder / "bundle.json").read_text("utf-8"))
 document, rings, graphs, memory = (bundle[name] for name in ("document", "rings", "graphs", "memory"))
 assert bundle["tokenizer"]["kind"] == "bytes" and document["max_positions"] is None
 assert not any(entry["first_value"] for entry in memory)  # else memory begins with first_memory.safetensors
-assert not graphs["score"]["fixed"]  # else a shorter step runs in variants, token by token
+assert not graphs["score"]["fixed"], "fixed shapes: a shorter step runs in variants, token by token"
 values = {name: setting["value"] for name, setting in bundle["settings"].items()}
 S, starts_full = document["segment_len"], document["fresh_memory"] == "zeros"  # rows of zeros, as Hugging Face has
 lengths = [values.get("mem_len", 0), S, 1]

@@ -53,7 +53,9 @@ def notes_of(version: str, changelog: str) -> str:
 def refuse_unready(version: str, output: Path) -> None:
     """Raise SystemExit if version, folder, tools or clone are not ready."""
     if version != __version__:
-        raise SystemExit(f"Error: version {version}: the code is {__version__}. tests/test_extras.py names its places.")
+        raise SystemExit(
+            f"Error: version {version}: the code is {__version__}, by runtime/python/xlruntime/__init__.py."
+        )
     notes_of(version, (ROOT / "CHANGELOG.md").read_text("utf-8"))
     if output.exists():
         raise SystemExit(f"Error: {output} exists. Give a new folder.")

@@ -99,7 +99,7 @@ def _other_languages(bundle: Bundle, version: str) -> str:
     ids = ", and takes token ids for this bundle" if bundle.tokenizer.kind in NODE_LIBRARIES else ""
     return f"""
 JavaScript in Node, with `npm install --ignore-scripts {packages}`. Save the program as `score.mjs` in the folder of
-that command, because Node looks for packages there:
+that command, because Node looks for packages there, and run it in this folder (`node PATH/score.mjs`):
 
 ```js
 import {{ load }} from "xlruntime";

@@ -230,7 +230,7 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
     }
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):
         raise OptionError(
-            f"--to {options.to} does not support {' and '.join(named)}, which need ONNX.", hint="Leave them out."
+            f"--to {options.to} does not support {' and '.join(named)}.", hint="Leave out one or the other."
         )
 
 

@@ -38,12 +38,21 @@ class FixedShapes:
         Raises:
             OptionError: the text has another form, or no segment.
         """
-        pairs = [SIZE.fullmatch(part.strip()) for part in text.split(",")]
-        sizes = {pair[1]: int(pair[2]) for pair in pairs if pair is not None}
-        if None in pairs or len(sizes) < len(pairs) or "segment" not in sizes:
+        sizes: dict[str, int] = {}
+        problem = None
+        for part in text.split(","):
+            pair = SIZE.fullmatch(part.strip())
+            if pair is None:
+                problem = f"{part.strip()!r} is not NAME=SIZE with a size of 1 or more"
+            elif pair[1] in sizes:
+                problem = f"{pair[1]} is there twice"
+            else:
+                sizes[pair[1]] = int(pair[2])
+        if problem is None and "segment" not in sizes:
+            problem = "segment is missing"
+        if problem is not None:
             raise OptionError(
-                f"--fixed {text!r}: expected NAME=SIZE for each axis, with a segment.",
-                hint="For example: --fixed batch=1,segment=32,mem_len=384",
+                f"--fixed {text!r}: {problem}.", hint="For example: --fixed batch=1,segment=32,mem_len=384"
             )
         return cls(sizes.pop("batch", 1), sizes.pop("segment"), sizes)
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, inliner, shape_inference
 
 from tests.conformance.models import FAMILIES, SAMPLES
-from tests.helpers.bundles import Converted
+from tests.helpers.bundles import Converted, convert_tiny
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.ids import random_ids
 from tests.helpers.paths import GOLDEN
@@ -24,6 +24,7 @@ from xlexport.errors import ExportError
 from xlexport.export import onnx as exporter
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.model_names import load_source
+from xlexport.quantize.run import QuantizeOptions, quantize
 from xlruntime import OptionError, Sampling, load
 from xlruntime.bundle_files import read_bundle
 
@@ -139,7 +140,7 @@ def test_only_lengths_of_segments_that_change_no_score_may_differ(fixed_bundle: 
 
 @pytest.mark.parametrize("text", ["", "batch=1", "segment=0", "segment=8,segment=8", "segment", "segment=8;batch=1"])
 def test_malformed_shapes_are_refused(text: str) -> None:
-    with pytest.raises(OptionError, match=r"expected NAME=SIZE for each axis, with a segment"):
+    with pytest.raises(OptionError, match=r"is not NAME=SIZE|is there twice|segment is missing"):
         FixedShapes.parse(text)
 
 
@@ -150,3 +151,17 @@ def test_contradictions_and_unknown_settings_are_refused(ids_bundle: Converted, 
     options = ConversionOptions(tokenizer="none", fixed=FixedShapes.parse("segment=8,n_hashes=2"))
     with pytest.raises(ExportError, match=r"n_hashes applies to Reformers with LSH attention only"):
         convert(load_checkpoint(ids_bundle.folder.parent / "checkpoint.pt"), tmp_path / "bundle", options)
+
+
+@pytest.mark.full
+def test_quantized_bundles_keep_their_shapes(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    """Graphs of both lengths share their weights, and constants that differ have names of their own."""
+    options = ConversionOptions(tokenizer="none", threads=1, fixed=FixedShapes.parse("segment=16"))
+    wide = convert_tiny(tmp_path_factory, "fixed wide", options, d_model=64, d_head=32, d_inner=128, same_length=True)
+    (text := tmp_path / "ids.txt").write_text(" ".join(map(str, random_ids(2_100, vocab_size=20))))
+    quantize(wide.folder, tmp_path / "int8", QuantizeOptions("int8", max_delta_bits=10.0), texts=[text], as_ids=True)
+    model, small = (load(folder, threads=1, ops="none") for folder in (wide.folder, tmp_path / "int8"))
+    assert small.bundle.fixed == model.bundle.fixed
+    ids = random_ids(61, vocab_size=20)
+    log_probs, exact = (one.stream().feed(ids).log_probs for one in (small, model))
+    assert 0 < np.abs(log_probs - exact).mean() < 0.3  # of a random model; a wrong weight changes whole nats

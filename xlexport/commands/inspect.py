@@ -310,6 +310,8 @@ def inspect(
     if (ops != "auto" or provider_options) and not opens:
         raise click.UsageError("--set ops and --provider-option are for bundles that run. Add --device.")
 
+    if operators and (as_json or verbose or device is not None):
+        raise click.UsageError("--operators prints only operators. Leave out --json, --verbose and --device.")
     if operators:
         model = open_any_bundle(Path(path), ops="none")
         for domain, names in model.operators().items():

@@ -67,11 +67,18 @@ def _unload(models: Sequence[ir.Model], folder: Path) -> None:
     """Write the large tensors of all models to one file, equal ones once."""
     values: dict[object, list[ir.Value]] = defaultdict(list)  # of equal tensors
     tensors: dict[object, ir.TensorProtocol] = {}
+    keys: dict[str, object] = {}  # by the names of tensors
     for model in models:
-        for value in (value for graph in model.graphs() for value in graph.initializers.values()):
+        for value in [value for graph in model.graphs() for value in graph.initializers.values()]:
             tensor = value.const_value
-            if tensor is not None and tensor.nbytes > SMALL_TENSOR_BYTES:
-                key: object = _content(tensor) if len(models) > 1 else value  # a single model stays as it was traced
+            if tensor is None:
+                continue
+            key: object = value
+            if len(models) > 1:  # a single model stays as it was traced
+                key = _content(tensor)
+                while keys.setdefault(str(value.name), key) != key:  # one name is one tensor, in all files
+                    value.name = f"{value.name}_"
+            if tensor.nbytes > SMALL_TENSOR_BYTES:
                 tensors.setdefault(key, tensor)
                 values[key].append(value)
     external = ir.external_data.convert_tensors_to_external([*tensors.values()], folder, WEIGHTS_FILE)

@@ -243,7 +243,8 @@ class _Attempts:
         trial.mkdir()
         try:
             bundle = dataclasses.replace(self.exact.bundle, tokenizer=Tokenizer("none"))
-            purposes = tuple(purpose for purpose in ("score", "positions") if purpose in bundle.graphs)
+            shorter = [name for name, graph in bundle.graphs.items() if graph.variant_of == "score" and graph.fixed]
+            purposes = tuple(name for name in ("score", *shorter, "positions") if name in bundle.graphs)
             bundle = write_graphs(
                 self.exact.folder, bundle, trial, self.precision, keep, self.options.memory_dtype, purposes
             )

@@ -240,7 +240,8 @@ class Engine:
         try:
             chosen = self.bundle.evaluation.choose(segment_len, restart, **settings)
         except OptionError as error:
-            raise OptionError(f"{self.folder}: {error.message}", hint=error.hint) from None
+            fixed = "The graphs have fixed shapes: convert with another --fixed." if self.bundle.fixed else None
+            raise OptionError(f"{self.folder}: {error.message}", hint=error.hint or fixed) from None
         longest = self.longest_step("score", chosen.segment_len)
         if self.bundle.fixed and chosen.segmentation_matters and chosen.segment_len > longest:
             raise OptionError(
