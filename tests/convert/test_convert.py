@@ -10,9 +10,9 @@ import os
 import re
 import runpy
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -241,7 +241,7 @@ def test_step_that_differs_is_not_published(
 ) -> None:
     """Change one layer's positional projection by about 1 %, in graphs that are really exported."""
 
-    def build_wrong_step(self: Architecture, model: TransformerXL, choices: Mapping[str, Any]) -> Step:
+    def build_wrong_step(self: Architecture, model: TransformerXL) -> Step:
         step = TransformerXLStep(model)
         position = copy.deepcopy(model.get_submodule("layers.1.attention.position"))
         with torch.random.fork_rng(), torch.no_grad():

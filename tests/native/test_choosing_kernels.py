@@ -53,7 +53,7 @@ def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_auto_takes_the_library_of_the_installed_package(package: Path, kernel_library: Path) -> None:
     model = xlruntime.load(golden_bundle(BAND), threads=1)
     assert model.kernels is not None and model.kernels.path == kernel_library.resolve()
-    assert re.fullmatch(r"xlexport-ops \S+ \(\w+\): .*1 LSHSort.*", model.kernels_used("score"))
+    assert re.fullmatch(r"xlexport-ops \S+ \(\w+\): .*1 LSHAttention.*", model.kernels_used("score"))
 
 
 @pytest.mark.usefixtures("no_package")
@@ -163,7 +163,7 @@ def test_doctor_suggests_the_install_line() -> None:
 @pytest.mark.parametrize("line", [["inspect", "--device", "cpu"], ["inspect", "--device", "cpu", "--json"]])
 def test_inspect_names_the_kernels(line: list[str], kernel_library: Path, invoke: Callable[..., Any]) -> None:
     shown = invoke(line[0], golden_bundle(BAND), *line[1:], "--set", f"ops={kernel_library}").succeeded().out
-    assert "LSHSort" in shown and f"{find_kernels(kernel_library, CPU)}: " in shown
+    assert "LSHAttention" in shown and f"{find_kernels(kernel_library, CPU)}: " in shown
 
 
 def test_inspect_without_device_runs_nothing(kernel_library: Path, invoke: Callable[..., Any]) -> None:

@@ -19,7 +19,8 @@ from tests.helpers.paths import EMPTY, GOLDEN, ROOT, golden_bundle
 
 PYTHONS = [path for path in os.environ.get("XLEXPORT_TEST_PYTHONS", "").split(os.pathsep) if path]
 TOLERANCE = 1e-5  # nats
-OPERATORS = ("LSHSort", "LSHGather", "LSHBandAttention", "LSHChunkAttention", "RelativeAttention")  # of golden bundles
+# Of golden bundles.
+OPERATORS = ("LSHSort", "LSHAttention", "LSHBandAttention", "LSHChunkAttention", "RelativeAttention")
 SCORE = """
 import json, sys
 import numpy as np
