@@ -7,7 +7,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -65,7 +65,9 @@ class Scale:
 
     Attributes:
         model: fields of the configuration.
-        tgt_len: tokens through which gradients flow; memory in training is as long.
+        tgt_len: tokens through which gradients flow.
+        memory: tokens of memory in training, as a multiple of `tgt_len`.
+        lstm, mamba: fields of the configurations of these models, for about as many weights.
         lengths: attention lengths to evaluate with, as multiples of `tgt_len`.
         most: the most units of text to train on and to evaluate with; 0: all.
         held_out: the most units of held-out text to evaluate with; 0: all.
@@ -85,6 +87,9 @@ class Scale:
     held_out: int = 0
     bf16: bool | None = None
     reversible: bool = True
+    memory: int = 1
+    lstm: dict[str, Any] = field(default_factory=dict)
+    mamba: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,7 @@ class Variant:
     model: tuple[tuple[str, Any], ...] = ()
     training: tuple[tuple[str, Any], ...] = ()
     run: str = ""
+    architecture: Literal["transformer_xl", "lstm", "mamba"] = "transformer_xl"
 
 
 def training_of(variant: Variant, scale: Scale, seed: int, device: str) -> TrainingConfig:

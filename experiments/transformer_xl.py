@@ -34,6 +34,9 @@ from experiments.running import (
 )
 from xlexport.analysis.recl import find_recl
 from xlexport.figures import check_picture
+from xltraining.config_fields import ModelConfig
+from xltraining.language_model import LanguageModel
+from xltraining.recurrent import LSTMConfig, MambaConfig
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 __all__ = ["COMMANDS", "ORDERINGS", "SCALES", "VARIANTS", "model_of", "shuffled_sentences"]
@@ -57,6 +60,15 @@ SCALES = {
         {"n_layer": 6, "n_head": 8, "d_model": 192, "d_head": 24, "d_inner": 768, "dropout": 0.1},
         tgt_len=128, steps=8000, batch_size=16, learning_rate=2e-3, warmup_steps=300, seeds=3,
     ),
+    "subwords": Scale(
+        {
+            "n_layer": 6, "n_head": 4, "d_model": 256, "d_head": 64, "d_inner": 1024, "dropout": 0.1,
+            "pre_lnorm": True,
+        },
+        tgt_len=64, memory=4, steps=4000, batch_size=8, learning_rate=1.5e-3, warmup_steps=200, seeds=2,
+        lengths=(0.5, 1, 2, 4, 8), held_out=65_536, bf16=True,
+        lstm={"n_layer": 2, "d_model": 512}, mamba={"n_layer": 8, "d_model": 256, "d_state": 8},
+    ),
     "paper": Scale(
         {"n_layer": 16, "n_head": 10, "d_model": 410, "d_head": 41, "d_inner": 2100, "dropout": 0.1},
         tgt_len=128, steps=200_000, batch_size=60, learning_rate=2.5e-4, warmup_steps=0, seeds=1,
@@ -65,10 +77,14 @@ SCALES = {
 }  # fmt: skip
 
 
-def model_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> TransformerXLConfig:
-    """Return the configuration of a model; `cutoffs` divide its vocabulary into clusters."""
+def model_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> ModelConfig:
+    """Return the configuration of a model; `cutoffs` divide the vocabulary of a Transformer-XL into clusters."""
     tgt_len = round(scale.tgt_len * variant.length)
-    mem_len = tgt_len if variant.recurrence else 0
+    if variant.architecture == "lstm":
+        return LSTMConfig(n_token=n_token, tgt_len=tgt_len, dropout=scale.model["dropout"], **scale.lstm)
+    if variant.architecture == "mamba":
+        return MambaConfig(n_token=n_token, tgt_len=tgt_len, dropout=scale.model["dropout"], **scale.mamba)
+    mem_len = tgt_len * scale.memory if variant.recurrence else 0
     sizes: dict[str, Any] = {**scale.model, **dict(variant.model)}
     return TransformerXLConfig(
         n_token=n_token, cutoffs=cutoffs, tgt_len=tgt_len, mem_len=mem_len, encoding=variant.encoding, **sizes
@@ -116,8 +132,14 @@ PAPER_8 = {
     "recurrence shaw full": (400, 400, 300),
     "relative full": (300, 300, 300),
     "learned half auxiliary": (128, 128, 128),
+    "LSTM": (400, 300, 200),
+    "Mamba": (None, None, None),
 }
-VARIANTS["table8"] = tuple(variant for variant in VARIANTS["table6"] if variant.name in PAPER_8)
+VARIANTS["table8"] = (
+    *(variant for variant in VARIANTS["table6"] if variant.name in PAPER_8),
+    Variant("LSTM", architecture="lstm"),
+    Variant("Mamba", architecture="mamba"),
+)
 ORDERINGS = {
     "table5": (
         Ordering("variational and averaged better than plain", "variational dropout, averaged", "plain dropout"),
@@ -237,7 +259,7 @@ def table10(experiment: Experiment) -> None:
 
 
 @torch.no_grad()
-def last_token_nats(model: TransformerXL, text: Tensor, context: int, longest: int) -> npt.NDArray[np.float64]:
+def last_token_nats(model: LanguageModel, text: Tensor, context: int, longest: int) -> npt.NDArray[np.float64]:
     """Return the loss of the same tokens in nats, each predicted from the `context` tokens before it.
 
     Args:
@@ -255,7 +277,7 @@ def last_token_nats(model: TransformerXL, text: Tensor, context: int, longest: i
     return torch.cat(nats).numpy()
 
 
-def _losses(models: list[TransformerXL], text: Tensor, longest: int, context: int) -> list[npt.NDArray[np.float64]]:
+def _losses(models: list[LanguageModel], text: Tensor, longest: int, context: int) -> list[npt.NDArray[np.float64]]:
     return [last_token_nats(model, text, context, longest) for model in models]
 
 
@@ -272,7 +294,7 @@ def table8(experiment: Experiment) -> None:
     recl_by_model = {}
     results: list[list[int]] = [[0, 0, 0] for _ in group]
     for seed in range(experiment.seeds):
-        models = [experiment.model(variant, seed) for variant in group]
+        models = [experiment.trained(variant, seed) for variant in group]
         recl = find_recl(
             functools.partial(_losses, models, experiment.held_out, longest),
             start=step,
