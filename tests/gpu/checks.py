@@ -120,7 +120,7 @@ def run_skipped_tests(settings: Settings, record: Record) -> None:
     Raises:
         PartError: a test failed or was skipped, or no test was found.
     """
-    files = [file for file in sorted((ROOT / "tests").rglob("test_*.py")) if MARKER in file.read_text("utf-8")]
+    files = [str(file) for file in sorted((ROOT / "tests").rglob("test_*.py")) if MARKER in file.read_text("utf-8")]
     if not settings.on_cuda:
         command = [*PYTEST, "--collect-only", "-n0", *files]
         collection = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)

@@ -1,7 +1,7 @@
 """Exported graphs, run by the runtime with carried memory, against Hugging Face.
 
-An export costs seconds, so only the configurations that have every value of every option are exported, one of them in
-the default tier. `test_eager_and_twin.py` compares the traced code with Hugging Face for all pairs of values.
+An export costs seconds, so only the configurations that have every value of every option are exported.
+`test_eager_and_twin.py` compares the traced code with Hugging Face for all pairs of values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import Tensor
 
 import xlruntime
 from tests.helpers.export_cache import cached_exports
-from tests.helpers.tiers import thinned
 from tests.oracles.comparison import Difference, Figures
 from tests.oracles.configurations import REPRESENTATIVES, Configuration
 from tests.oracles.huggingface import Oracle
@@ -29,9 +28,11 @@ from xltraining.checkpoint import save_checkpoint
 
 Exported = Callable[[Configuration], tuple[Oracle, Model]]
 
+pytestmark = pytest.mark.full
+
 exported_configurations = pytest.mark.parametrize(
     "configuration",
-    thinned(REPRESENTATIVES, REPRESENTATIVES[:1]),
+    REPRESENTATIVES,
     ids=str,
     scope="module",  # pytest then runs all tests of a configuration in turn, so a worker exports it once
 )

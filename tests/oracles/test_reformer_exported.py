@@ -1,7 +1,4 @@
-"""Exported graphs of rule `chunk`, converted from the code bases' checkpoints, against the code bases.
-
-An export costs seconds, so the default tier exports one configuration; `pytest -m full` runs the others.
-"""
+"""Exported graphs of rule `chunk`, converted from the code bases' checkpoints, against the code bases."""
 
 from __future__ import annotations
 
@@ -24,10 +21,12 @@ from xlexport.convert import ConversionOptions, convert
 from xlruntime.model import Model
 from xltraining.reformer import LSHTrace, Reformer
 
+pytestmark = pytest.mark.full  # an export costs seconds
+
 Kind = Callable[[ReformerCase], ReformerOracle]
 
 CASES = [
-    pytest.param(kind, case, id=f"{name}-{case}", marks=() if case.representative else pytest.mark.full)
+    pytest.param(kind, case, id=f"{name}-{case}")
     for name, kind, cases in (
         ("huggingface", HuggingFaceReformer, HUGGING_FACE),
         ("reformer_pytorch", PyTorchReformer, REFORMER_PYTORCH),

@@ -32,15 +32,11 @@ LENGTHS = {
     "chunks of no common length": (17, 25, 49, 97, 300, 1920),
     "plain positions, gelu": (31, 65, 66, 640, 1023, 1024),
 }
-CASES = [
-    pytest.param(case, id=str(case), marks=() if case.representative else pytest.mark.full)
-    for case in HUGGING_FACE
-    if str(case) in LENGTHS
-]
+CASES = [case for case in HUGGING_FACE if str(case) in LENGTHS]
 
 
 def test_eight_configurations_of_six_lengths() -> None:
-    assert [len(LENGTHS[str(case.values[0])]) for case in CASES] == [6] * 8
+    assert [len(LENGTHS[str(case)]) for case in CASES] == [6] * 8
 
 
 def converted(oracle: HuggingFaceReformer, folder: Path) -> Model:
@@ -57,8 +53,9 @@ def own_loss(oracle: HuggingFaceReformer, ids: np.ndarray) -> float:
         return float(oracle.model(tokens, labels=tokens).loss)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("cached_exports")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_score_equals_the_model_s_own_loss(case: ReformerCase, tmp_path: Path) -> None:
     oracle = HuggingFaceReformer(case)
     model = converted(oracle, tmp_path)
