@@ -17,63 +17,36 @@ if TYPE_CHECKING:
     from xlruntime import Document
     from xlruntime.protocols import CorpusScore
 
-__all__ = ["SCORES", "Dataset", "PublishedScore", "differences", "read_test_set"]
+__all__ = ["SCORES", "Dataset", "Published", "differences", "read_test_set"]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The test set of a corpus.
-
-    Attributes:
-        files: names of its file in the folder of the corpus; the first that is there is read.
-        origin: a sentence that says where this file comes from.
-        unit: what a token is. Figures of words are perplexities, all others are bits per token.
-        bytes: size of the test set, which is the end of a larger file; None: the whole file, whatever its size.
-        tokens: number of its tokens; None: no source states it.
-    """
+    """The test set of a corpus."""
 
     title: str
-    files: tuple[str, ...]
-    origin: str
-    unit: str
-    bytes: int | None = None
-    tokens: int | None = None
-
-    @property
-    def measure(self) -> str:
-        """The name of the figure for people."""
-        return "perplexity" if self.unit == "word" else f"bits per {self.unit}"
-
-    def figure_of(self, score: CorpusScore) -> float:
-        """Return the figure of a score that compares with published ones."""
-        return score.perplexity if self.unit == "word" else score.bits_per_token
+    file: str  # its name in the folder of the corpus
+    origin: str  # a sentence that says where this file comes from
+    measure: str  # perplexity, or bits per byte or character
+    bytes: int | None = None  # size of the test set, if the file is larger and ends with it
+    tokens: int | None = None  # their number, if a source states it
 
 
 @dataclass(frozen=True)
-class PublishedScore:
-    """A published score and the way to reproduce it.
-
-    Attributes:
-        weights: who published the weights, or which script makes them.
-        config: values in the configuration of the published model.
-        settings: evaluation settings by name.
-        figures: the figure of each source; ours is compared with the first.
-        protocol, batch_size, sentences: as for `xlruntime.protocols.arrange`.
-        note: a sentence about what the sources leave open.
-    """
+class Published:
+    """A published score and the way to reproduce it."""
 
     dataset: Dataset
-    weights: str
-    config: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    figures: Mapping[str, float]
-    protocol: str = "kimiyoung"
+    weights: str  # who published them, or which script makes them
+    config: Mapping[str, Any]  # values in the configuration of the model
+    settings: Mapping[str, Any]  # of the evaluation
+    figures: Mapping[str, float]  # by source; ours is compared with the first
+    protocol: str = "kimiyoung"  # this and the following are as for `xlruntime.protocols.arrange`
     batch_size: int | None = None
     sentences: bool | None = None
-    note: str = ""
 
 
-def _sizes(n_layer: int, d_model: int, n_head: int, d_inner: int) -> dict[str, int]:
+def _sizes(n_layer: int, d_model: int, n_head: int, d_inner: int) -> dict[str, Any]:
     return {"n_layer": n_layer, "d_model": d_model, "n_head": n_head, "d_inner": d_inner}
 
 
@@ -81,76 +54,47 @@ def _lengths(segment_len: int, mem_len: int, clamp_len: int) -> dict[str, Any]:
     return {"segment_len": segment_len, "mem_len": mem_len, "clamp_len": clamp_len, "same_length": True}
 
 
-def _table(number: int, figure: float) -> dict[str, float]:
-    return {f"Transformer-XL, Table {number}": figure}
-
-
-LAST_BYTES = "Its last 5,000,000 bytes are the test set, which the authors' getdata.sh writes to test.txt.raw."
-ENWIK8 = Dataset("enwik8", ("enwik8", "test.txt.raw"), LAST_BYTES, "byte", bytes=5_000_000)
-TEXT8 = Dataset("text8", ("text8", "test.txt.raw"), LAST_BYTES, "character", bytes=5_000_000)
-WT103 = Dataset("WikiText-103", ("wiki.test.tokens",), "It is in wikitext-103-v1.zip.", "word", tokens=245_569)
-HELD_OUT = "It is in the corpus' folder of held-out sentences."
-LM1B = Dataset("One Billion Word", ("news.en.heldout-00000-of-00050",), HELD_OUT, "word")
+LAST, HELD_OUT = "Its last 5,000,000 bytes are the test set.", "It is in the folder of held-out sentences."
+ENWIK8 = Dataset("enwik8", "enwik8", LAST, "bits per byte", bytes=5_000_000)
+TEXT8 = Dataset("text8", "text8", LAST, "bits per character", bytes=5_000_000)
+WT103 = Dataset("WikiText-103", "wiki.test.tokens", "It is in wikitext-103-v1.zip.", "perplexity", tokens=245_569)
+LM1B = Dataset("One Billion Word", "news.en.heldout-00000-of-00050", HELD_OUT, "perplexity")
 
 S80, S64, S128 = _lengths(80, 2100, 820), _lengths(64, 640, 400), _lengths(128, 1600, 1000)
 S128C, S32 = _lengths(128, 3800, 1000), _lengths(32, 128, -1)
-BASE_BYTES, LARGE_BYTES = _sizes(12, 512, 8, 2048), _sizes(24, 1024, 8, 3072)
-BASE_WORDS, LARGE_WORDS = _sizes(16, 410, 10, 2100), _sizes(18, 1024, 16, 4096)
-NVIDIA_BASE, LARGE_SENTENCES = _sizes(16, 512, 8, 2048), _sizes(24, 1280, 16, 8192)
-REFORMER = {
-    "attn_layers": ["local", "local", "lsh", "local"] * 3,
-    **{"d_model": 1024, "n_head": 8, "d_inner": 4096, "n_hashes": 4, "max_positions": 65_536},
-}
+SMALL, BASE, LARGE = _sizes(12, 512, 8, 2048), _sizes(16, 410, 10, 2100), _sizes(18, 1024, 16, 4096)
+BYTES, SENTENCES, NVIDIA = _sizes(24, 1024, 8, 3072), _sizes(24, 1280, 16, 8192), _sizes(16, 512, 8, 2048)
+LAYERS = {"attn_layers": ["local", "local", "lsh", "local"] * 3}
+REFORMER = {**LAYERS, "d_model": 1024, "n_head": 8, "d_inner": 4096, "n_hashes": 4, "max_positions": 65_536}
 
-SCORES: Mapping[str, PublishedScore] = {
-    "transfo-xl/transfo-xl-wt103": PublishedScore(
-        WT103,
-        weights="Hugging Face",
-        config=LARGE_WORDS,
-        settings=S128,
-        figures={**_table(1, 18.3), "Hugging Face's documentation of run_transfo_xl.py": 18.22},
+WORDS, ENWIK8_BITS, TEXT8_BITS, BILLION = (f"Transformer-XL, Table {number}" for number in (1, 2, 3, 4))
+PORT, README = "Hugging Face's documentation of run_transfo_xl.py", "the authors' README"
+LONGEST = "Reformer, section 5, 12 layers, longest training, not said to be of these weights"
+SHORTER = "Reformer, section 5, 12 layers, 20,000 updates"
+
+SCORES: Mapping[str, Published] = {
+    "transfo-xl/transfo-xl-wt103": Published(WT103, "Hugging Face", LARGE, S128, {WORDS: 18.3, PORT: 18.22}),
+    "google/reformer-enwik8": Published(
+        ENWIK8, "Hugging Face", REFORMER, {"restart": True}, {LONGEST: 1.05, SHORTER: 1.19}, "document"
     ),
-    "google/reformer-enwik8": PublishedScore(
-        ENWIK8,
-        weights="Hugging Face",
-        config=REFORMER,
-        settings={"restart": True},
-        figures={
-            "Reformer, section 5, 12 layers, longest training": 1.05,
-            "Reformer, section 5, 12 layers, 20,000 updates": 1.19,
-        },
-        protocol="document",
-        note="The paper says neither how it cut the test set, nor that its figures are of these weights.",
-    ),
-    "enwik8-base": PublishedScore(ENWIK8, "run_enwik8_base.sh", BASE_BYTES, S80, _table(2, 1.06)),
-    "enwik8-large": PublishedScore(ENWIK8, "run_enwik8_large.sh", LARGE_BYTES, S128C, _table(2, 0.99)),
-    "enwik8-tf": PublishedScore(ENWIK8, "tf/sota/enwik8.sh", LARGE_BYTES, S128C, _table(2, 0.99), batch_size=16),
-    "text8-large": PublishedScore(TEXT8, "run_text8_large.sh", LARGE_BYTES, S128C, _table(3, 1.08)),
-    "text8-tf": PublishedScore(TEXT8, "tf/sota/text8.sh", LARGE_BYTES, S128C, _table(3, 1.08), batch_size=16),
-    "wt103-base": PublishedScore(
-        WT103, "run_wt103_base.sh", BASE_WORDS, S64, {**_table(1, 24.0), "the authors' README": 24.03}
-    ),
-    "wt103-large": PublishedScore(WT103, "run_wt103_large.sh", LARGE_WORDS, S128, _table(1, 18.3)),
-    "wt103-tf": PublishedScore(WT103, "tf/sota/wt103.sh", LARGE_WORDS, S128, _table(1, 18.3), batch_size=16),
-    "wt103-nvidia-base": PublishedScore(
-        WT103, "wt103_base.yaml", NVIDIA_BASE, S64, {"NVIDIA's README": 23.24}, protocol="nvidia"
-    ),
-    "wt103-nvidia-large": PublishedScore(
-        WT103, "wt103_large.yaml", LARGE_WORDS, S128, {"NVIDIA's README": 18.18}, protocol="nvidia"
-    ),
-    "lm1b-large": PublishedScore(LM1B, "run_lm1b_large.sh", LARGE_SENTENCES, S32, _table(4, 21.8), batch_size=8),
-    "lm1b-tf": PublishedScore(
-        LM1B, "tf/sota/lm1b.sh", LARGE_SENTENCES, S32, _table(4, 21.8), batch_size=16, sentences=False
-    ),
+    "enwik8-base": Published(ENWIK8, "run_enwik8_base.sh", SMALL, S80, {ENWIK8_BITS: 1.06}),
+    "enwik8-large": Published(ENWIK8, "run_enwik8_large.sh", BYTES, S128C, {ENWIK8_BITS: 0.99}),
+    "enwik8-tf": Published(ENWIK8, "tf/sota/enwik8.sh", BYTES, S128C, {ENWIK8_BITS: 0.99}, batch_size=16),
+    "text8-large": Published(TEXT8, "run_text8_large.sh", BYTES, S128C, {TEXT8_BITS: 1.08}),
+    "text8-tf": Published(TEXT8, "tf/sota/text8.sh", BYTES, S128C, {TEXT8_BITS: 1.08}, batch_size=16),
+    "wt103-base": Published(WT103, "run_wt103_base.sh", BASE, S64, {WORDS: 24.0, README: 24.03}),
+    "wt103-large": Published(WT103, "run_wt103_large.sh", LARGE, S128, {WORDS: 18.3}),
+    "wt103-tf": Published(WT103, "tf/sota/wt103.sh", LARGE, S128, {WORDS: 18.3}, batch_size=16),
+    "wt103-nvidia-base": Published(WT103, "wt103_base.yaml", NVIDIA, S64, {"NVIDIA's README": 23.24}, "nvidia"),
+    "wt103-nvidia-large": Published(WT103, "wt103_large.yaml", LARGE, S128, {"NVIDIA's README": 18.18}, "nvidia"),
+    "lm1b-large": Published(LM1B, "run_lm1b_large.sh", SENTENCES, S32, {BILLION: 21.8}, batch_size=8),
+    "lm1b-tf": Published(LM1B, "tf/sota/lm1b.sh", SENTENCES, S32, {BILLION: 21.8}, batch_size=16, sentences=False),
 }
 """Published scores by name; a name with a slash is that of the weights on the Hugging Face hub."""
 
 
 def read_test_set(dataset: Dataset, data: Path) -> Document:
-    """Return the test set of a corpus as a document.
-
-    Args:
-        data: its file, a larger file that ends with it, or a folder with one of them.
+    """Return the test set of a corpus: a file, the end of a larger one, or one of both in a folder.
 
     Raises:
         TextError: there is no such file.
@@ -159,11 +103,9 @@ def read_test_set(dataset: Dataset, data: Path) -> Document:
     from xlruntime import Document
     from xlruntime.errors import TextError
 
-    files = [data / name for name in dataset.files] if data.is_dir() else [data]
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
-        where = "not in this folder" if data.is_dir() else "no such file or folder"
-        what = f"{data}: {where}: {' or '.join(dataset.files)}, with the test set of {dataset.title}."
+    file = data / dataset.file if data.is_dir() else data
+    if not file.is_file():
+        what = f"{file}: no such file. Expected {dataset.file} with the test set of {dataset.title}, or its folder."
         raise TextError(what, hint=dataset.origin)
     if dataset.bytes is None or file.stat().st_size <= dataset.bytes:
         return Document(str(file), file)
@@ -172,16 +114,12 @@ def read_test_set(dataset: Dataset, data: Path) -> Document:
         return Document(f"{file}, the last {dataset.bytes:,} bytes", opened.read())
 
 
-def differences(published: PublishedScore, config: Mapping[str, Any], score: CorpusScore) -> list[str]:
-    """Return what differs from the published model and test set; if anything does, the figures do not compare.
-
-    Args:
-        config: the configuration of the model that was evaluated.
-    """
-    sizes = {"bytes": score.bytes, "tokens": score.tokens}
-    expected = {**published.config, "bytes": published.dataset.bytes, "tokens": published.dataset.tokens}
+def differences(published: Published, config: Mapping[str, Any], score: CorpusScore) -> list[str]:
+    """Return how the evaluated model and test set differ from the published ones: then the figures do not compare."""
+    ours = {**config, "bytes": score.bytes, "tokens": score.tokens}
+    theirs = {**published.config, "bytes": published.dataset.bytes, "tokens": published.dataset.tokens}
     return [
-        f"{name} {shown(value)}, published {shown(expected[name])}"
-        for name, value in {**{name: config.get(name) for name in published.config}, **sizes}.items()
-        if expected[name] is not None and value != expected[name]
+        f"{name} {shown(ours.get(name))}, published {shown(value)}"
+        for name, value in theirs.items()
+        if value is not None and ours.get(name) != value
     ]
