@@ -125,7 +125,7 @@ def load_source(
         if weights is not None:
             raise CheckpointError(f"{name}: --weights is for models that code makes.", hint="Leave it out.")
         if model != Path(name):
-            _check_complete(str(name), model)
+            _check_cached(str(name), model)
         source = checkpoints.load(model, *(recorded_options(bundle, format, config) if bundle else (format, config)))
         if model == Path(name):
             return source
@@ -156,11 +156,8 @@ def _models(name: str) -> Iterator[tuple[str, Path | ModelCode]]:
         if name in (code.name, code.entry.name):
             yield code.name, code
     commits, commit = _cached(name)
-    if (snapshot := commits.get(commit)) is not None:
-        if snapshot.resolve() != _cache().resolve() / snapshot.relative_to(_cache()):
-            what = f"{snapshot}: a link, or behind one, though only the files of a model are links in the hub's cache."
-            raise CheckpointError(what, hint=f"Remove the link, then run `{_download(name)}`.")
-        yield name if "@" in name else f"{name}@{MAIN}", snapshot
+    if commit in commits:
+        yield name if "@" in name else f"{name}@{MAIN}", commits[commit]
 
 
 def _code_in_file(file: Path, attribute: str) -> ModelCode:
@@ -233,13 +230,19 @@ def _download(name: str) -> str:
     return shlex.join(["hf", "download", repository, *(["--revision", revision] if revision else [])])
 
 
-def _check_complete(name: str, snapshot: Path) -> None:
-    """Refuse a model in the hub's cache of which files are missing, as after a download that was interrupted."""
-    missing = sorted(ascii(file.name) for file in snapshot.iterdir() if not file.exists())
-    if not any(file.name.startswith(WEIGHTS) for file in snapshot.iterdir()):
-        missing.append(" or ".join(WEIGHTS))
-    if missing:
-        what = f"{name}: not complete in the hub's cache ({snapshot}): no {listed(missing)}."
+def _check_cached(name: str, snapshot: Path) -> None:
+    """Refuse a model in the hub's cache that is behind a link, or not complete, as after an interrupted download.
+
+    Its files are links into the folder `blobs` beside `snapshots`; `checkpoints.files.inside` refuses all others.
+    """
+    files = sorted(snapshot.iterdir())
+    problems = [f"no {file.name!a}" for file in files if not file.exists()]
+    if not any(file.name.startswith(WEIGHTS) for file in files):
+        problems.append(f"no {' or '.join(WEIGHTS)}")
+    if snapshot.resolve() != _cache().resolve() / snapshot.relative_to(_cache()):
+        problems = ["behind a link, which you should remove"]
+    if problems:
+        what = f"{name}: not complete in the hub's cache: {snapshot}: {listed(problems)}."
         raise CheckpointNotFoundError(what, hint=f"Run `{_download(name)}`.")
 
 

@@ -112,7 +112,7 @@ def test_name_means_one_model(name: str, what: str, output: str, folder: Path) -
         ("zooo", r"no such file or folder, no installed model .*, and none in .*hub\)\. Did you mean zoo\?"),
         ("org/tiny", r"Did you mean org/tiny\.v1 .*, run `hf download org/tiny`\."),
         ("org/tiny.v1", r"not complete .*: no model\.safetensors or .*\. Run `hf download org/tiny\.v1`"),
-        ("linked", r"models--linked/snapshots/1+: a link, or behind one, .* run `hf download linked`\."),
+        ("linked", r"models--linked/snapshots/1+: behind a link, .* Run `hf download linked`\."),
         ("/absent.pt", r"^/absent.pt: no such file or folder\. Check the path\.$"),
         ("org/tiny.v1@dev", rf"hub\)\. Did you mean org/tiny\.v1@{COMMIT}\? .* org/tiny\.v1 --revision dev`\."),
         ("org/hostile", f"Did you mean org/hostile@{COMMIT}"),

@@ -128,17 +128,15 @@ def convert(
     from xlexport.extras import require
     from xlexport.tokenizer_choice import tokenizer_library
 
-    require("convert")
+    require("convert", *tokenizer_library(Path(checkpoint), options["tokenizer"]))
     from xlexport.bundles import check_output
     from xlexport.convert import ConversionOptions
     from xlexport.convert import convert as write_bundle
     from xlexport.fixed_shapes import FixedShapes
-    from xlexport.model_names import bundle_path, load_source, resolve
+    from xlexport.model_names import bundle_path, load_source
     from xlexport.verification.parity import trained_model
     from xlruntime.bundle_files import read_bundle
 
-    if isinstance(model := resolve(checkpoint), Path):
-        require("convert", *tokenizer_library(model, options["tokenizer"]))
     output = output or bundle_path(checkpoint)
     check_output(output, force)
     shapes = None if fixed is None else FixedShapes.parse(fixed)

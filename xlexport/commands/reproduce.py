@@ -11,7 +11,7 @@ from xlexport.commands.evaluate import corpus_rows
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import MODEL, PATH, runtime_options
 from xlexport.progress_bar import progress_bar
-from xlexport.published import SCORES, Published, differences, read_test_set
+from xlexport.published import SCORES, differences, read_test_set
 from xlexport.terminal import print_json, print_table, quiet_option, tell
 
 __all__ = ["reproduce"]
@@ -49,8 +49,9 @@ def reproduce(
     DATA is the corpus: a folder, or the file with the test set. Weights come from the local cache of the hub, or
     from --model; nothing is downloaded.
     """
-    from xlexport.bundles import open_bundle, origin
-    from xlexport.model_names import bundle_path
+    from xlexport.bundles import check_output, open_bundle, origin
+    from xlexport.extras import require
+    from xlexport.model_names import bundle_path, load_source
     from xlruntime.bundle_files import is_bundle
     from xlruntime.protocols import arrange, read_corpus, walk
 
@@ -62,7 +63,15 @@ def reproduce(
     if is_bundle(bundle):
         tell(f"{bundle} is there already, so nothing is converted")
     elif model is not None:
-        _convert(model, bundle, tokenizer, published, runtime)
+        require("convert")
+        from xlexport.convert import ConversionOptions, convert
+
+        check_output(bundle, force=False)
+        options = ConversionOptions.of(tokenizer=tokenizer, threads=runtime["threads"], **published.settings)
+        with progress_bar(f"reading {model}") as progress:
+            source = load_source(model, trust=runtime.get("trust", False))
+            convert(source, bundle, options, tell=progress.tell, progress=progress)
+        tell(f"wrote {bundle}")
     engine = open_bundle(bundle, **runtime)
     settings, corpus = engine.evaluation(**published.settings), read_corpus(engine, document)
     streams = arrange(corpus, settings, published.protocol, published.batch_size, published.sentences)
@@ -73,7 +82,7 @@ def reproduce(
     difference, others = ours - next(iter(figures.values())), differences(published, engine.bundle.config, score)
     if as_json:
         comparison = {"figure": ours, "published": figures, "difference": difference, "not_as_published": others}
-        print_json({**score.to_dict(), **comparison})
+        print_json({"converted_from": origin(engine.bundle), **score.to_dict(), **comparison})
         return
     print_table(
         [
@@ -84,20 +93,3 @@ def reproduce(
             *(("not as published", other) for other in others),
         ]
     )
-
-
-def _convert(model: str, bundle: Path, tokenizer: str | None, published: Published, runtime: dict[str, Any]) -> None:
-    """Convert a checkpoint with the published settings."""
-    from xlexport.extras import require
-
-    require("convert")
-    from xlexport.bundles import check_output
-    from xlexport.convert import ConversionOptions, convert
-    from xlexport.model_names import load_source
-
-    check_output(bundle, force=False)
-    options = ConversionOptions.of(tokenizer=tokenizer, threads=runtime["threads"], **published.settings)
-    with progress_bar(f"reading {model}") as progress:
-        source = load_source(model, trust=runtime.get("trust", False))
-        convert(source, bundle, options, tell=progress.tell, progress=progress)
-    tell(f"wrote {bundle}")
