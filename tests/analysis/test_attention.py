@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from tests.helpers.tiny import tiny_model
-from xlexport.analysis.attention import AttentionReport, attention_by_distance, attention_terms, require_attention
+from xlexport.analysis.attention import (
+    AttentionReport,
+    SegmentAttention,
+    attention_by_distance,
+    attention_of_segment,
+    attention_terms,
+    require_attention,
+)
 from xlexport.errors import XlexportError
 from xltraining.layers.sinusoids import sinusoids
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
@@ -70,7 +77,13 @@ def test_against_direct_softmax(changes: dict[str, Any]) -> None:
     report = attention_by_distance(model, IDS, segment_len=S)
     assert report.tokens == len(IDS) - warmup
 
-    expected = np.zeros((config.n_layer, config.n_head, config.mem_len + S))
+    chosen = [(1, 0), (0, 1)]
+    segment = attention_of_segment(model, IDS, chosen, segment_len=S)
+    last, M = len(IDS) // S * S, config.mem_len
+    assert (segment.start, segment.first) == (last, last - M)
+
+    expected = np.zeros((config.n_layer, config.n_head, M + S))
+    of_segment = np.zeros((config.n_layer, config.n_head, len(IDS) - last, M + len(IDS) - last))
     inputs: list[tuple[Tensor, Tensor]] = []
     hooks = [
         layer.attention.register_forward_pre_hook(lambda module, given: inputs.append((given[0], given[1])))
@@ -83,10 +96,12 @@ def test_against_direct_softmax(changes: dict[str, Any]) -> None:
             for layer in range(config.n_layer):
                 hidden, rows = inputs[layer]
                 if start >= warmup:
-                    for heads in direct_attention(model, hidden, rows, layer):
+                    for i, heads in enumerate(direct_attention(model, hidden, rows, layer)):
                         for n, weights in enumerate(heads):
                             for distance, weight in weights.items():
                                 expected[layer, n, distance] += weight
+                                if start == last:
+                                    of_segment[layer, n, i, M + i - distance] = weight
             inputs.clear()
     for hook in hooks:
         hook.remove()
@@ -98,6 +113,8 @@ def test_against_direct_softmax(changes: dict[str, Any]) -> None:
     np.testing.assert_allclose(report.mean, expected[:, :, :seen], rtol=0, atol=5e-6)
     np.testing.assert_allclose(report.mean.sum(axis=2), 1.0, rtol=0, atol=1e-6)
     assert report.mean.min() >= 0
+    for (layer, head), attention in zip(chosen, segment.weights, strict=True):
+        np.testing.assert_allclose(attention, of_segment[layer, head], rtol=0, atol=5e-6)
 
 
 def test_too_few_tokens() -> None:
@@ -119,6 +136,15 @@ def test_summary_of_a_known_distribution() -> None:
         "most_within": 2,
         "attention": [0.5, 0.25, 0.25, 0.0],
     }
+
+
+def test_tokens_that_have_half_of_the_attention() -> None:
+    weights = np.array([[[0.25, 0.25, 0.25, 0.25], [0.0, 0.9, 0.0, 0.1]]], np.float32)
+    segment = SegmentAttention(10, 2, ((0, 3),), weights)
+    assert segment.rows() == [
+        ("attention", "of tokens 10 to 11, memory 2"),
+        ("layer 0, head 3", "half on 1.5 of 4 tokens"),
+    ]
 
 
 def test_reformers_are_refused() -> None:

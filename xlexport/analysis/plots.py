@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xlexport.analysis.attention import TERMS, AttentionReport, AttentionTerms
+from xlexport.analysis.attention import TERMS, AttentionReport, AttentionTerms, SegmentAttention
 from xlexport.analysis.bits_along import BitsAlong
 from xlexport.analysis.context import ContextReport, names_of, share_name, unit_of
 from xlexport.figures import plain, save_picture
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_along", "draw_attention", "draw_context", "draw_terms", "plot_training"]
+__all__ = ["draw_along", "draw_attention", "draw_context", "plot_training"]
 
 DECADES = 5  # range of the colours: attention further below the maximum looks like zero
 FEW_POINTS = 60  # so few that each gets a mark
@@ -132,12 +132,21 @@ def draw_along(curves: Sequence[BitsAlong], path: Path) -> None:
     save_picture(figure, path)
 
 
-def draw_attention(report: AttentionReport, path: Path) -> None:
-    """Draw a row for each head, the first layer at the top; the colour shows mean attention to each distance.
+def draw_attention(report: AttentionReport | AttentionTerms | SegmentAttention, path: Path) -> None:
+    """Draw the attention of heads, or the terms of its scores.
 
     Raises:
         OSError: the file cannot be written.
     """
+    if isinstance(report, SegmentAttention):
+        figure = _segment(report)
+    else:
+        figure = _terms(report) if isinstance(report, AttentionTerms) else _distances(report)
+    save_picture(figure, path)
+
+
+def _distances(report: AttentionReport) -> Figure:
+    """Draw a row for each head, the first layer at the top; the colour shows mean attention to each distance."""
     from matplotlib.colors import LogNorm
 
     L, H, D = report.mean.shape
@@ -172,16 +181,41 @@ def draw_attention(report: AttentionReport, path: Path) -> None:
         fontsize="medium",
     )
     figure.colorbar(mesh, ax=axes, label="attention to one token", extend="min")
-    save_picture(figure, path)
+    return figure
 
 
-def draw_terms(report: AttentionTerms, path: Path) -> None:
+def _segment(report: SegmentAttention) -> Figure:
+    """Draw a panel for each head: a row for each token of the segment, and a column for each token of its context."""
+    from matplotlib.colors import LogNorm
+
+    N, S, K = report.weights.shape
+    figure = _figure(9, 1 + 2.5 * N)
+    for panel, (layer, head), weights in zip(
+        figure.subplots(N, sharex=True, squeeze=False)[:, 0], report.heads, report.weights, strict=True
+    ):
+        most = float(weights.max())
+        least = most * 10.0**-DECADES
+        mesh = panel.pcolormesh(
+            np.arange(K + 1) + report.first - 0.5,
+            np.arange(S + 1) + report.start - 0.5,
+            weights.clip(min=least),
+            norm=LogNorm(least, most),
+            cmap="viridis",
+            rasterized=True,
+        )
+        panel.axvline(report.start - 0.5, color="white", linewidth=0.8)
+        panel.invert_yaxis()
+        panel.set_ylabel("token that attends")
+        panel.set_title(f"layer {layer}, head {head}", fontsize="medium")
+        figure.colorbar(mesh, ax=panel, extend="min")
+    panel.set_xlabel("token of the context, by its position in the text; line: where the memory ends")
+    return figure
+
+
+def _terms(report: AttentionTerms) -> Figure:
     """Draw a column for each term and a row for each head; colours show the mean less that of all distances.
 
     Only differences between distances change attention.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     L, H, D = report.mean["a"].shape
     figure = _figure(12, min(2.5 + 0.11 * L * H, 16))
@@ -197,7 +231,7 @@ def draw_terms(report: AttentionTerms, path: Path) -> None:
         axes.set_xlabel("distance in tokens")
         figure.colorbar(mesh, ax=axes)
     figure.axes[0].invert_yaxis()
-    save_picture(figure, path)
+    return figure
 
 
 def plot_training(log: Path, path: Path) -> None:
