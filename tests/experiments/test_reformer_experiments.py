@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from experiments import reformer, reformer_table2, reformer_table3
+from experiments import reformer, reformer_table1, reformer_table2, reformer_table3
 from experiments.__main__ import main
 from experiments.running import Scale, training_of
 from tests.training.reformers import make, tokens_of
@@ -68,12 +68,23 @@ def test_rounds_are_printed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.full
-def test_speed_is_printed_and_drawn(tmp_path: Path) -> None:
-    sizes = ["--tokens", "64", "--shortest", "32", "--repeats", "1"]
-    arguments = ["reformer_figure5_speed", "--out", str(tmp_path), *sizes]
-    found = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert len(found.stdout.splitlines()) == 1 + len(reformer.KINDS)
-    assert (tmp_path / "reformer_figure5_speed.png").stat().st_size > 0
+def test_table_1_is_printed_drawn_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = dict(list(reformer_table1.KINDS.items())[1:3])
+    monkeypatch.setattr(reformer_table1, "KINDS", kinds)
+    arguments = ["reformer_table1", "--out", str(tmp_path), "--repeats", "1"]
+    table = CliRunner().invoke(main, arguments, catch_exceptions=False).stdout
+    assert [line.split()[0].strip(",") for line in table.splitlines()] == ["ms", "full", "local", "MB", "full", "local"]
+    assert (tmp_path / "tiny" / "reformer_table1.png").stat().st_size > 0
+    cells = json.loads((tmp_path / "tiny" / "reformer_table1.json").read_text())["cells"]
+    assert all(cells[length][unit].keys() == kinds.keys() for length in ("64", "128") for unit in ("ms", "MB"))
+    assert CliRunner().invoke(main, arguments, catch_exceptions=False).stdout == table  # nothing is measured again
+
+
+def test_growth_and_the_largest_scores() -> None:
+    assert reformer_table1.growth({4: 100.0, **{length: 3.0 * length**2 for length in (8, 16, 32, 64)}}) == "l^2.00"
+    full, efficient, *others = reformer_table1.KINDS.values()
+    assert [full.is_too_large(1, length) for length in (8192, 16_384)] == [False, True]
+    assert full.is_too_large(2, 8192) and not any(kind.is_too_large(1, 16_384) for kind in (efficient, *others))
 
 
 def test_the_rows_of_table_3_are_valid_models() -> None:
