@@ -18,6 +18,7 @@ from xlexport.commands.train_settings import (
     MODEL,
     TRAINING,
     check_effect,
+    check_free,
     is_given,
     read_recipe,
     setting_options,
@@ -27,6 +28,8 @@ from xlexport.progress_bar import ProgressBar, progress_bar
 from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from xltraining.config_fields import ModelConfig
     from xltraining.data.token_shards import PreparedData
     from xltraining.training_config import TrainingConfig
@@ -80,6 +83,7 @@ def model_config(
             "xlexport train data -o run --settings run.toml --set model.pre_lnorm=true",
             "Train on prepared data with a recipe.",
         ),
+        ("xlexport train own.txt -o run --init other/model.pt", "Continue a trained model on a text of your own."),
     ),
 )
 @click.argument("files", nargs=-1, type=PATH)
@@ -89,6 +93,7 @@ def model_config(
         "-o", "--output", required=True, type=PATH, metavar="FOLDER", help="Folder for checkpoint.pt and log.jsonl."
     ),
     click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text. Repeatable."),
+    click.option("--init", metavar="MODEL", help="Begin with the weights of a checkpoint that `convert` reads."),
     click.option("--resume", is_flag=True, help="Continue the run in --output; a larger --steps extends it."),
     quiet_option,
 )
@@ -120,6 +125,7 @@ def train(
     files: tuple[Path, ...],
     output: Path,
     valid_files: tuple[Path, ...],
+    init: str | None,
     resume: bool,
     plot: Path | None,
     tensorboard: Path | None,
@@ -133,8 +139,10 @@ def train(
     """
     model = {name: values[name] for name in MODEL if is_given(name)}
     training = {name: values[name] for name in TRAINING if is_given(name)}
-    if not resume:
+    if init is None and not resume:
         check_effect(architecture, model, training)
+    if init is not None and (resume or values["task"] != "bytes"):
+        raise click.UsageError("--init is for new runs on texts. Leave out --resume and --task.")
     require(None, "torch", *packages_of("images") if values["task"] == "images" else ())
     if plot is not None:
         from xlexport.figures import check_picture
@@ -156,9 +164,13 @@ def train(
             f"{files[0]}: an earlier version prepared it, without digests of {', '.join(unknown)}, so `train` "
             "cannot notice changes of these files. To add digests, run xlexport prepare again."
         )
+    weights = None
     if not resume:
         training_config = TrainingConfig(**training)
-        config = model_config(architecture, model, training_config, data)
+        if init is None:
+            config = model_config(architecture, model, training_config, data)
+        else:
+            architecture, config, weights = _initial(init, model, training, data)
         check_task(config, training_config)
         if config.position_limit is not None and (architecture, training_config.task) == ("reformer", "bytes"):
             tell(
@@ -184,6 +196,7 @@ def train(
             valid_files=valid_files,
             out_dir=output,
             resume=resume,
+            initial=weights,
             report=tell,
             on_step=progress.on_step,
             on_line=on_line,
@@ -198,6 +211,27 @@ def train(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         leave(status)
     return status
+
+
+def _initial(
+    name: str, model: dict[str, Any], training: dict[str, Any], data: PreparedData | None
+) -> tuple[str, ModelConfig, Mapping[str, Tensor]]:
+    """Return architecture, configuration and weights of the checkpoint of --init; the options may change lengths.
+
+    Raises:
+        click.UsageError: an option would change what the weights mean, or have no effect.
+        CheckpointError: the checkpoint is not readable or trainable, or its vocabulary is not that of the data.
+    """
+    from xlexport.finetuning import read_initial
+
+    initial = read_initial(name)
+    check_free(model, initial.free)
+    check_effect(initial.architecture, model, training)
+    initial.check_vocabulary(data)
+    config = initial.changed(model)
+    for note in initial.source.notes:
+        tell(note)
+    return initial.architecture, config, initial.weights
 
 
 def _is_first() -> bool:
