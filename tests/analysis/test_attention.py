@@ -13,7 +13,6 @@ from torch import Tensor
 from tests.helpers.tiny import tiny_model
 from xlexport.analysis.attention import (
     AttentionReport,
-    SegmentAttention,
     attention_by_distance,
     attention_of_segment,
     attention_terms,
@@ -80,7 +79,7 @@ def test_against_direct_softmax(changes: dict[str, Any]) -> None:
     chosen = [(1, 0), (0, 1)]
     segment = attention_of_segment(model, IDS, chosen, segment_len=S)
     last, M = len(IDS) // S * S, config.mem_len
-    assert (segment.start, segment.first) == (last, last - M)
+    assert segment.first == last - M
 
     expected = np.zeros((config.n_layer, config.n_head, M + S))
     of_segment = np.zeros((config.n_layer, config.n_head, len(IDS) - last, M + len(IDS) - last))
@@ -136,15 +135,6 @@ def test_summary_of_a_known_distribution() -> None:
         "most_within": 2,
         "attention": [0.5, 0.25, 0.25, 0.0],
     }
-
-
-def test_tokens_that_have_half_of_the_attention() -> None:
-    weights = np.array([[[0.25, 0.25, 0.25, 0.25], [0.0, 0.9, 0.0, 0.1]]], np.float32)
-    segment = SegmentAttention(10, 2, ((0, 3),), weights)
-    assert segment.rows() == [
-        ("attention", "of tokens 10 to 11, memory 2"),
-        ("layer 0, head 3", "half on 1.5 of 4 tokens"),
-    ]
 
 
 def test_reformers_are_refused() -> None:

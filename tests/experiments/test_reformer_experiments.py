@@ -73,18 +73,18 @@ def test_table_1_is_printed_drawn_and_kept(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(reformer_table1, "KINDS", kinds)
     arguments = ["reformer_table1", "--out", str(tmp_path), "--repeats", "1"]
     table = CliRunner().invoke(main, arguments, catch_exceptions=False).stdout
-    assert [line.split()[0].strip(",") for line in table.splitlines()] == ["ms", "full", "local", "MB", "full", "local"]
+    assert [line.split("  ")[0] for line in table.splitlines()] == ["ms / MB", *kinds]
     assert (tmp_path / "tiny" / "reformer_table1.png").stat().st_size > 0
-    cells = json.loads((tmp_path / "tiny" / "reformer_table1.json").read_text())["cells"]
-    assert all(cells[length][unit].keys() == kinds.keys() for length in ("64", "128") for unit in ("ms", "MB"))
+    kept = json.loads((tmp_path / "tiny" / "reformer_table1.json").read_text())
+    assert all(kept[length][name].keys() == {"ms", "MB"} for length in ("64", "128") for name in kinds)
     assert CliRunner().invoke(main, arguments, catch_exceptions=False).stdout == table  # nothing is measured again
 
 
-def test_growth_and_the_largest_scores() -> None:
-    assert reformer_table1.growth({4: 100.0, **{length: 3.0 * length**2 for length in (8, 16, 32, 64)}}) == "l^2.00"
-    full, efficient, *others = reformer_table1.KINDS.values()
-    assert [full.is_too_large(1, length) for length in (8192, 16_384)] == [False, True]
-    assert full.is_too_large(2, 8192) and not any(kind.is_too_large(1, 16_384) for kind in (efficient, *others))
+def test_growth_and_the_longest_full_attention() -> None:
+    powers = {4: 100.0, **{length: 3.0 * length**2 for length in (8, 16, 32, 64)}}
+    assert reformer_table1.growth(powers) == pytest.approx(2)
+    assert set(reformer_table1.KINDS) - set(reformer_table1.kinds_of(16_384)) == {"full"}
+    assert reformer_table1.kinds_of(8192) == list(reformer_table1.KINDS)
 
 
 def test_the_rows_of_table_3_are_valid_models() -> None:

@@ -188,48 +188,21 @@ class SegmentAttention:
     """Attention of chosen heads for the tokens of one segment (the paper's Figure 6).
 
     Attributes:
-        start: position in the text of the segment's first token.
-        mem_len: rows of memory.
+        first: position in the text of the first token of the context.
         heads: (layer, head) of each chosen head, counted from 0.
-        weights: (heads, S, K); the attention of each of the segment's S tokens to each token of the context. The last
-            S columns are the segment itself, and those before are the memory. A row sums to one.
+        weights: (heads, S, K); the attention of each of the segment's S tokens to each of the K tokens of its context,
+            which end with the segment itself. A row sums to one.
     """
 
-    start: int
-    mem_len: int
+    first: int
     heads: tuple[tuple[int, int], ...]
     weights: npt.NDArray[np.float32]
 
-    @property
-    def first(self) -> int:
-        """Position in the text of the first column's token."""
-        _, S, K = self.weights.shape
-        return self.start + S - K
-
     def to_dict(self) -> dict[str, Any]:
         """Return the attention for JSON, with an entry for each head."""
-        return {
-            "start": self.start,
-            "first": self.first,
-            "mem_len": self.mem_len,
-            "heads": [
-                {"layer": layer, "head": head, "attention": weights.tolist()}
-                for (layer, head), weights in zip(self.heads, self.weights, strict=True)
-            ],
-        }
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Return a row for each head, with the number of tokens that have half of its attention, for people."""
-        _, S, K = self.weights.shape
-        falling = -np.sort(-self.weights, axis=2)
-        half = 1 + (falling.cumsum(axis=2) < 0.5).sum(axis=2).mean(axis=1)  # mean over the tokens that attend
-        return [
-            ("attention", f"of tokens {self.start:,} to {self.start + S - 1:,}, memory {self.mem_len:,}"),
-            *(
-                (f"layer {layer}, head {head}", f"half on {count:,.1f} of {K:,} tokens")
-                for (layer, head), count in zip(self.heads, half, strict=True)
-            ),
-        ]
+        pairs = zip(self.heads, self.weights, strict=True)
+        heads = [{"layer": layer, "head": head, "attention": weights.tolist()} for (layer, head), weights in pairs]
+        return {"first": self.first, "heads": heads}
 
 
 def attention_of_segment(
@@ -251,7 +224,7 @@ def attention_of_segment(
         XlexportError: the model has no such head, or there are too few tokens.
     """
     L, H, S = model.config.n_layer, model.config.n_head, segment_len
-    if unknown := [f"{layer}.{head}" for layer, head in heads if not (0 <= layer < L and 0 <= head < H)]:
+    if unknown := [f"{layer}.{head}" for layer, head in heads if layer >= L or head >= H]:
         raise XlexportError(
             f"the model has no head {', '.join(unknown)}: its layers are 0 to {L - 1}, with heads 0 to {H - 1}.",
             hint="Give --head LAYER.HEAD.",
@@ -260,7 +233,7 @@ def attention_of_segment(
     queries = _observe_segments(model, ids, S, tokens, lambda: _observe(model, last.__setitem__), progress)
     weights = np.stack([last[layer][head].numpy() for layer, head in heads])
     stop = -(-model.config.mem_len // S) * S + queries
-    return SegmentAttention(stop - weights.shape[1], model.config.mem_len, tuple(heads), weights)
+    return SegmentAttention(stop - weights.shape[2], tuple(heads), weights)
 
 
 def require_attention(name: str, where: str) -> None:

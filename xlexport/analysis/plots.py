@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from xlexport.figures import plain, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
 
 __all__ = ["draw_along", "draw_attention", "draw_context", "plot_training"]
@@ -138,30 +139,18 @@ def draw_attention(report: AttentionReport | AttentionTerms | SegmentAttention, 
     Raises:
         OSError: the file cannot be written.
     """
-    if isinstance(report, SegmentAttention):
-        figure = _segment(report)
-    else:
-        figure = _terms(report) if isinstance(report, AttentionTerms) else _distances(report)
-    save_picture(figure, path)
+    draw: dict[type, Callable[[Any], Figure]]
+    draw = {AttentionReport: _distances, AttentionTerms: _terms, SegmentAttention: _segment}
+    save_picture(draw[type(report)](report), path)
 
 
 def _distances(report: AttentionReport) -> Figure:
     """Draw a row for each head, the first layer at the top; the colour shows mean attention to each distance."""
-    from matplotlib.colors import LogNorm
-
     L, H, D = report.mean.shape
-    rows = report.mean.reshape(L * H, D)
     figure = _figure(9, min(2.5 + 0.11 * L * H, 16))
     axes = figure.add_subplot()
-    most = float(rows.max())
-    mesh = axes.pcolormesh(
-        np.arange(D + 1) + 0.5,  # distance + 1, because the axis is logarithmic
-        np.arange(L * H + 1),
-        rows.clip(min=most * 10.0**-DECADES),
-        norm=LogNorm(most * 10.0**-DECADES, most),
-        cmap="viridis",
-        rasterized=True,  # also in an .svg, which would otherwise have a rectangle for each number
-    )
+    # distance + 1, because the axis is logarithmic
+    mesh = _mesh(axes, np.arange(D + 1) + 0.5, np.arange(L * H + 1), report.mean.reshape(L * H, D))
     axes.scatter(
         report.within(0.5).flatten() + 1,
         np.arange(L * H) + 0.5,
@@ -175,7 +164,6 @@ def _distances(report: AttentionReport) -> Figure:
     axes.xaxis.set_major_formatter(_count)
     axes.set_xlabel("tokens before the one that is predicted (distance + 1)")
     _layer_ticks(axes, L, H, "white", 0.8)
-    axes.invert_yaxis()
     axes.set_title(
         f"mean attention over {report.tokens:,} queries; heads of a layer 0 to {H - 1}; tick: half is nearer",
         fontsize="medium",
@@ -184,31 +172,30 @@ def _distances(report: AttentionReport) -> Figure:
     return figure
 
 
-def _segment(report: SegmentAttention) -> Figure:
-    """Draw a panel for each head: a row for each token of the segment, and a column for each token of its context."""
+def _mesh(axes: Axes, columns: Any, rows: Any, weights: Any) -> QuadMesh:
+    """Draw attention weights (rows, columns) in cells with these edges, the first row at the top."""
     from matplotlib.colors import LogNorm
 
+    most = float(weights.max())
+    least = most * 10.0**-DECADES
+    axes.invert_yaxis()
+    # An .svg, too, gets an image, because it would otherwise have a rectangle for each number.
+    return axes.pcolormesh(
+        columns, rows, weights.clip(min=least), norm=LogNorm(least, most), cmap="viridis", rasterized=True
+    )
+
+
+def _segment(report: SegmentAttention) -> Figure:
+    """Draw a panel for each head: a row for each token of the segment, and a column for each token of its context."""
     N, S, K = report.weights.shape
-    figure = _figure(9, 1 + 2.5 * N)
-    for panel, (layer, head), weights in zip(
-        figure.subplots(N, sharex=True, squeeze=False)[:, 0], report.heads, report.weights, strict=True
-    ):
-        most = float(weights.max())
-        least = most * 10.0**-DECADES
-        mesh = panel.pcolormesh(
-            np.arange(K + 1) + report.first - 0.5,
-            np.arange(S + 1) + report.start - 0.5,
-            weights.clip(min=least),
-            norm=LogNorm(least, most),
-            cmap="viridis",
-            rasterized=True,
-        )
-        panel.axvline(report.start - 0.5, color="white", linewidth=0.8)
-        panel.invert_yaxis()
-        panel.set_ylabel("token that attends")
-        panel.set_title(f"layer {layer}, head {head}", fontsize="medium")
-        figure.colorbar(mesh, ax=panel, extend="min")
-    panel.set_xlabel("token of the context, by its position in the text; line: where the memory ends")
+    figure, edges = _figure(9, 1 + 2.5 * N), np.arange(K + 1) + report.first - 0.5
+    panels = figure.subplots(N, sharex=True, squeeze=False)[:, 0]
+    for axes, (layer, head), weights in zip(panels, report.heads, report.weights, strict=True):
+        figure.colorbar(_mesh(axes, edges, edges[K - S :], weights), ax=axes, extend="min")
+        axes.axvline(edges[K - S], color="white", linewidth=0.8)
+        axes.set_ylabel("token that attends")
+        axes.set_title(f"layer {layer}, head {head}", fontsize="medium")
+    panels[-1].set_xlabel("token of the context, by its position in the text; line: where the memory ends")
     return figure
 
 

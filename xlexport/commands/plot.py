@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,18 +101,12 @@ def bits(
         tell(f"wrote {output}")
 
 
-def _parsed_heads(
-    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> tuple[tuple[int, int], ...]:
-    """Return the layer and head of each value."""
-    heads = []
-    for value in values:
-        try:
-            layer, head = map(int, value.split("."))
-        except ValueError as error:
-            raise click.BadParameter(f"expected LAYER.HEAD, such as 0.3, found {value!r}.") from error
-        heads.append((layer, head))
-    return tuple(heads)
+def _parsed(context: click.Context, parameter: click.Parameter, heads: tuple[str, ...]) -> list[tuple[int, int]]:
+    """Return the layer and the number of each head."""
+    pairs = [re.fullmatch(r"(\d{1,6})\.(\d{1,6})", head) for head in heads]
+    if None in pairs:
+        raise click.BadParameter("expected LAYER.HEAD, such as 0.3.")
+    return [(int(pair[1]), int(pair[2])) for pair in pairs if pair]
 
 
 @plot.command(cls=LongCommand)
@@ -133,7 +128,7 @@ def _parsed_heads(
         "heads",
         multiple=True,
         metavar="LAYER.HEAD",
-        callback=_parsed_heads,
+        callback=_parsed,
         help="Draw the attention of this head in the last segment of --tokens, token by token. Repeatable.",
     ),
     click.option(
@@ -150,7 +145,7 @@ def attention(
     file: Path | None,
     output: Path | None,
     tokens: int,
-    heads: tuple[tuple[int, int], ...],
+    heads: list[tuple[int, int]],
     position: bool,
     as_json: bool,
     reading: dict[str, Any],
@@ -200,7 +195,7 @@ def attention(
             report = attention_by_distance(model, ids, **walk)
     if as_json:
         print_json(report.to_dict())
-    else:
+    elif not isinstance(report, SegmentAttention):
         print_table(report.rows())
     if output is not None:
         from xlexport.analysis.plots import draw_attention

@@ -18,7 +18,6 @@ from xlexport.commands.train_settings import (
     MODEL,
     TRAINING,
     check_effect,
-    check_free,
     is_given,
     read_recipe,
     setting_options,
@@ -28,8 +27,6 @@ from xlexport.progress_bar import ProgressBar, progress_bar
 from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from xltraining.config_fields import ModelConfig
     from xltraining.data.token_shards import PreparedData
     from xltraining.training_config import TrainingConfig
@@ -139,15 +136,17 @@ def train(
     """
     model = {name: values[name] for name in MODEL if is_given(name)}
     training = {name: values[name] for name in TRAINING if is_given(name)}
+    if init is not None and (resume or is_given("task") or is_given("architecture")):
+        raise click.UsageError("--init begins a new run on texts. Leave out --resume, --task and --architecture.")
     if init is None and not resume:
         check_effect(architecture, model, training)
-    if init is not None and (resume or values["task"] != "bytes"):
-        raise click.UsageError("--init is for new runs on texts. Leave out --resume and --task.")
     require(None, "torch", *packages_of("images") if values["task"] == "images" else ())
     if plot is not None:
         from xlexport.figures import check_picture
 
         check_picture(plot)
+    from xlexport.finetuning import initial_model
+    from xltraining.architectures import architecture_of
     from xltraining.data.tasks import check_task
     from xltraining.data.token_shards import is_prepared, read_prepared
     from xltraining.loop.processes import leave
@@ -170,7 +169,9 @@ def train(
         if init is None:
             config = model_config(architecture, model, training_config, data)
         else:
-            architecture, config, weights = _initial(init, model, training, data)
+            config, weights = initial_model(init, model, data, report=tell)
+            architecture = architecture_of(config)
+            check_effect(architecture, model, training)
         check_task(config, training_config)
         if config.position_limit is not None and (architecture, training_config.task) == ("reformer", "bytes"):
             tell(
@@ -211,27 +212,6 @@ def train(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         leave(status)
     return status
-
-
-def _initial(
-    name: str, model: dict[str, Any], training: dict[str, Any], data: PreparedData | None
-) -> tuple[str, ModelConfig, Mapping[str, Tensor]]:
-    """Return architecture, configuration and weights of the checkpoint of --init; the options may change lengths.
-
-    Raises:
-        click.UsageError: an option would change what the weights mean, or have no effect.
-        CheckpointError: the checkpoint is not readable or trainable, or its vocabulary is not that of the data.
-    """
-    from xlexport.finetuning import read_initial
-
-    initial = read_initial(name)
-    check_free(model, initial.free)
-    check_effect(initial.architecture, model, training)
-    initial.check_vocabulary(data)
-    config = initial.changed(model)
-    for note in initial.source.notes:
-        tell(note)
-    return initial.architecture, config, initial.weights
 
 
 def _is_first() -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 import functools
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from xltraining.architectures import FIRST, architecture_names, config_class
 from xltraining.config_fields import Option, options_of
 from xltraining.training_config import TrainingConfig
 
-__all__ = ["MODEL", "TRAINING", "check_effect", "check_free", "is_given", "read_recipe", "setting_options"]
+__all__ = ["MODEL", "TRAINING", "check_effect", "is_given", "read_recipe", "setting_options"]
 
 _FILES = {"data": "files", "valid": "valid_files"}
 _MODELS = {name: config_class(name) for name in architecture_names()}
@@ -205,21 +205,6 @@ def check_effect(architecture: str, model: Mapping[str, Any], training: Mapping[
         problems.append("--tgt-len: in the duplication task training.word_length decides it")
     if problems:
         raise click.UsageError("; ".join(problems) + ".")
-
-
-def check_free(model: Mapping[str, Any], free: Collection[str]) -> None:
-    """Refuse settings of the model that decide the shape or the meaning of weights that are there already.
-
-    Args:
-        model: the given settings of the model.
-        free: the names of those that do not.
-
-    Raises:
-        click.UsageError: there are others. The message lists all of them.
-    """
-    if fixed := [name for name in (*model, "architecture") if name not in free and is_given(name)]:
-        allowed = _spellings(name for name in MODEL if name in free)
-        raise click.UsageError(f"{_spellings(fixed)}: the checkpoint of --init decides it; you may give {allowed}.")
 
 
 def _spellings(names: Iterable[str]) -> str:
