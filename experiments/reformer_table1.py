@@ -1,9 +1,8 @@
-"""Table 1 of the Reformer paper, time and memory of attention by length, and Figure 5, right, which is its picture.
+"""Table 1 of the Reformer paper, time and memory of attention by length, and Figure 5, right, as its picture.
 
 One layer of attention, 4 heads of 64, computes one text forwards and backwards. Time is that of the processor in one
-thread, so other programs hardly matter: the median of repetitions that the kinds take in turns. Memory is the peak of a
-fresh process, as in Table 3. The number of buckets grows with the length, so that two chunks hold what a bucket holds.
-All numbers are in RUNS/SCALE/reformer_table1.json.
+thread, so other programs hardly matter. Memory is the peak of a fresh process, as in Table 3. The number of buckets
+grows with the length, so that two chunks hold what a bucket holds. All numbers are in RUNS/SCALE/reformer_table1.json.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ __all__ = ["KINDS", "PAPER", "SCALES", "attention_of", "growth", "kinds_of", "ma
 
 FULL = "full"
 LONGEST_FULL = 8192  # tokens, of which the scores take 1 GB, and several tensors have their size
+TURNS = 3  # of all kinds
 FITTED = 4  # lengths whose growth is fitted: at short ones, what does not depend on the length counts
 KINDS: dict[str, dict[str, Any]] = {
     FULL: {"attn_layers": ("full",)},
@@ -77,10 +77,10 @@ def peak(name: str, length: int) -> float:
     return peak_of(lambda: seconds(name, 128), lambda: seconds(name, length))
 
 
-def measured(length: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Return the median time in ms and the peak of memory in MB of each kind; its first repetition does not count."""
+def measured(length: int) -> dict[str, dict[str, float]]:
+    """Return the median time in ms and the peak of memory in MB of each kind; the first turn does not count."""
     names = kinds_of(length)
-    turns = [[1000 * seconds(name, length) for name in names] for _ in range(repeats + 1)]
+    turns = [[1000 * seconds(name, length) for name in names] for _ in range(1 + TURNS)]
     ms = map(statistics.median, zip(*turns[1:], strict=True))
     mb = (run_once(peak, name, length, environment=FREE_AT_ONCE) for name in names)
     return {name: {"ms": one, "MB": other} for name, one, other in zip(names, ms, mb, strict=True)}
@@ -95,8 +95,7 @@ def growth(values: Mapping[int, float]) -> float:
 @click.command(cls=ExperimentCommand)
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of results.")
 @click.option("--scale", type=click.Choice(list(SCALES)), default="tiny", show_default=True, help="Lengths.")
-@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Repetitions.")
-def main(out: Path, scale: str, repeats: int) -> None:
+def main(out: Path, scale: str) -> None:
     """Table 1: time and memory of attention by length, and the powers of the length with which they grow.
 
     The picture, Figure 5, right, has the time of 1,000 tokens. Ordinary full attention ends at 8,192 tokens.
@@ -109,7 +108,7 @@ def main(out: Path, scale: str, repeats: int) -> None:
     kept: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {"machine": machine()}
     for length in SCALES[scale]:
         if str(length) not in kept:
-            kept[str(length)] = measured(length, repeats)
+            kept[str(length)] = measured(length)
             file.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
     rows, lines = [], {}
     for name, fields in KINDS.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from xlexport.errors import CheckpointError
+from xlexport.errors import CheckpointError, TrustError
 from xlexport.model_description import model_description
 from xlexport.model_names import load_source
 from xlexport.tokenizer_choice import choose_tokenizer
@@ -39,13 +39,13 @@ def initial_model(
             message lists all problems.
         ConfigError: the changes contradict each other.
     """
-    source = load_source(name)
-    model = source.build_model()
-    model = getattr(model, "module", model)  # an LSTM or Mamba of ours is inside a recurrent model
     try:
+        source = load_source(name)
+        model = source.build_model()
+        model = getattr(model, "module", model)  # an LSTM or Mamba of ours is inside a recurrent model
         architecture = architecture_of(getattr(model, "config", None))
-    except ConfigError as error:
-        what = f"{name}: of the architecture {source.architecture}, which `train` does not train."
+    except (ConfigError, TrustError) as error:
+        what = f"{name}: not a checkpoint of an architecture that `train` trains."
         raise CheckpointError(what, hint=f"Give one of {', '.join(architecture_names())}.") from error
     config: ModelConfig = model.config
     fields = model_description(architecture).evaluation_fields

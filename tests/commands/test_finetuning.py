@@ -11,10 +11,12 @@ import torch
 
 from tests.checkpoints.transformer_xl_files import make_oracle, write_huggingface, write_nvidia
 from tests.helpers.invoking import Invoke
+from tests.helpers.paths import ROOT
 from xlexport import checkpoints
 from xltraining.checkpoint import load_checkpoint
 
 RUN = ("--batch-size", "2", "--threads", "1", "--log-every", "1", "--warmup-steps", "0")
+SAMPLE_MODEL = f"{ROOT / 'samples' / 'models' / 'gru.py'}:GRU"
 BYTES: dict[str, Any] = {"n_token": 256, "dropout": 0.0}
 
 
@@ -56,6 +58,8 @@ def test_what_does_not_fit_is_refused(text: Path, invoke: Invoke, tmp_path: Path
     error = invoke(*line, "--n-layer", "3", "--tgt-len", "4").error
     assert "its weights decide n_layer (only tgt_len, mem_len, " in error and "tgt_len (" not in error
     assert "it has 40 tokens, but the training data has 256" in error
+    code = (*line[:-1], SAMPLE_MODEL)
+    assert "not a checkpoint of an architecture that `train` trains. Give one of transf" in invoke(*code).error
     assert "--init begins a new run on texts. Leave out --resume" in invoke(*line, "--resume").err
     assert not (tmp_path / "run").exists()
 
