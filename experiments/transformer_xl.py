@@ -303,29 +303,29 @@ def table8(experiment: Experiment) -> None:
     """
     group = experiment.chosen(VARIANTS["table8"])
     experiment.run(group)
-    step = max(1, experiment.scale.tgt_len // 4)
+    step = max(1, experiment.scale.tgt_len * experiment.scale.memory // 4)
     longest = round(experiment.scale.tgt_len * max(experiment.scale.lengths))
-    recl_by_model = {}
-    results: list[list[int]] = [[0, 0, 0] for _ in group]
+    results: dict[str, dict[str, list[float]]] = {variant.name: {} for variant in group}
     for seed in range(experiment.seeds):
         models = [experiment.trained(variant, seed) for variant in group]
-        recl = find_recl(
-            functools.partial(_losses, models, experiment.held_out, longest),
-            start=step,
-            step=step,
-            longest=longest,
-            shares=SHARES,
-        )
-        for row, lengths in enumerate(recl):
-            results[row] = [before + one.at_least for before, one in zip(results[row], lengths, strict=True)]
-            recl_by_model[f"{group[row].name}-{seed}"] = [one.at_least for one in lengths]
-    experiment.keep("table8", {"shares": SHARES, "paper": PAPER_8, "recl": recl_by_model})
-    rows = [
-        (variant.name, *PAPER_8[variant.name], *(f"{total / experiment.seeds:.0f}" for total in lengths))
-        for variant, lengths in zip(group, results, strict=True)
-    ]
+        losses = functools.partial(_losses, models, experiment.held_out, longest)
+        recl = find_recl(losses, start=step, step=step, longest=longest, shares=SHARES)
+        for figures, model, lengths in zip(results.values(), models, recl, strict=True):
+            for one in lengths:
+                figures.setdefault(f"r = {one.hard}", []).append(one.at_least)
+            figures.setdefault("bits", []).append(experiment.bits(model))
+    experiment.keep("table8", {"paper": PAPER_8, "ours": results})
     shares = tuple(f"r = {share}" for share in SHARES)
-    print_rows(("model", *(f"paper: {shares[0]}", *shares[1:]), *(f"ours: {shares[0]}", *shares[1:])), rows)
+    rows = [
+        (
+            name,
+            *PAPER_8[name],
+            *(mean_and_error(figures[share], 0) for share in shares),
+            mean_and_error(figures["bits"]),
+        )
+        for name, figures in results.items()
+    ]
+    print_rows(("model", *(f"paper: {shares[0]}", *shares[1:]), *(f"ours: {shares[0]}", *shares[1:]), "bits"), rows)
 
 
 @click.command()
