@@ -25,7 +25,7 @@ from xlexport.figures import check_picture
 from xltraining.reformer import ReformerConfig
 from xltraining.reformer.attention import Attention, Context, LocalAttention, SharedAttention
 
-__all__ = ["KINDS", "PAPER", "SCALES", "attention_of", "growth", "kinds_of", "main"]
+__all__ = ["KINDS", "PAPER", "SCALES", "attention_of", "growth", "main"]
 
 FULL = "full"
 LONGEST_FULL = 8192  # tokens, of which the scores take 1 GB, and several tensors have their size
@@ -55,11 +55,6 @@ def attention_of(name: str, length: int) -> Attention:
     return LocalAttention(config) if "local" in config.attn_layers else SharedAttention(config, 0)
 
 
-def kinds_of(length: int) -> list[str]:
-    """Return the kinds that are measured at a length."""
-    return [name for name in KINDS if name != FULL or length <= LONGEST_FULL]
-
-
 def seconds(name: str, length: int) -> float:
     """Return the processor's time for one pass forwards and backwards."""
     attention = attention_of(name, length)
@@ -79,7 +74,7 @@ def peak(name: str, length: int) -> float:
 
 def measured(length: int) -> dict[str, dict[str, float]]:
     """Return the median time in ms and the peak of memory in MB of each kind; the first turn does not count."""
-    names = kinds_of(length)
+    names = [name for name in KINDS if name != FULL or length <= LONGEST_FULL]
     turns = [[1000 * seconds(name, length) for name in names] for _ in range(1 + TURNS)]
     ms = map(statistics.median, zip(*turns[1:], strict=True))
     mb = (run_once(peak, name, length, environment=FREE_AT_ONCE) for name in names)

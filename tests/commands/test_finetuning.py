@@ -20,17 +20,10 @@ SAMPLE_MODEL = f"{ROOT / 'samples' / 'models' / 'gru.py'}:GRU"
 BYTES: dict[str, Any] = {"n_token": 256, "dropout": 0.0}
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "own.txt"
-    path.write_bytes(b"It was the best of times, it was the worst of times.\n" * 20)
-    return path
-
-
 @pytest.mark.full
-def test_the_run_begins_with_the_weights_of_the_file(text: Path, invoke: Invoke, tmp_path: Path) -> None:
+def test_the_run_begins_with_the_weights_of_the_file(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
     model = write_nvidia(make_oracle(**BYTES, same_length=True), tmp_path)
-    line = ("train", text, "-o", tmp_path / "run", "--init", model, "--mem-len", "8", "--steps", "0")
+    line = ("train", prose, "-o", tmp_path / "run", "--init", model, "--mem-len", "8", "--steps", "0")
     assert "with initial weights" in invoke(*line).succeeded().err
     source, written = checkpoints.load(model), load_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert written.config.to_dict() == {**source.config, "mem_len": 8}
@@ -42,10 +35,10 @@ def test_the_run_begins_with_the_weights_of_the_file(text: Path, invoke: Invoke,
 
 @pytest.mark.full
 def test_updates_lower_the_loss_and_the_result_converts(
-    text: Path, invoke: Invoke, tmp_path: Path, cached_exports: None
+    prose: Path, invoke: Invoke, tmp_path: Path, cached_exports: None
 ) -> None:
     model, run = write_huggingface(make_oracle(**BYTES), tmp_path, safetensors=False), tmp_path / "run"
-    invoke("train", text, "-o", run, "--init", model, *RUN, "--steps", "10").succeeded()
+    invoke("train", prose, "-o", run, "--init", model, *RUN, "--steps", "10").succeeded()
     invoke("train", "-o", run, "--resume", "--steps", "12").succeeded()
     bits = [json.loads(line)["bits_per_byte"] for line in (run / "log.jsonl").read_text().splitlines()]
     assert len(bits) == 12 and sum(bits[-3:]) < sum(bits[:3])
@@ -53,8 +46,8 @@ def test_updates_lower_the_loss_and_the_result_converts(
     assert "yes" in next(line for line in converted.out.splitlines() if line.startswith("equal"))
 
 
-def test_what_does_not_fit_is_refused(text: Path, invoke: Invoke, tmp_path: Path) -> None:
-    line = ("train", text, "-o", tmp_path / "run", "--init", write_nvidia(make_oracle(n_token=40), tmp_path))
+def test_what_does_not_fit_is_refused(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    line = ("train", prose, "-o", tmp_path / "run", "--init", write_nvidia(make_oracle(n_token=40), tmp_path))
     error = invoke(*line, "--n-layer", "3", "--tgt-len", "4").error
     assert "its weights decide n_layer (only tgt_len, mem_len, " in error and "tgt_len (" not in error
     assert "it has 40 tokens, but the training data has 256" in error

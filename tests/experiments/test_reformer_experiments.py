@@ -84,8 +84,6 @@ def test_kinds_of_table_1_and_their_growth() -> None:
     powers = {4: 100.0, **{length: 3.0 * length**2 for length in (8, 16, 32, 64)}}
     assert reformer_table1.growth(powers) == pytest.approx(2)
     assert all(reformer_table1.seconds(name, 64) > 0 for name in reformer_table1.KINDS)
-    assert set(reformer_table1.KINDS) - set(reformer_table1.kinds_of(16_384)) == {"full"}
-    assert reformer_table1.kinds_of(8192) == list(reformer_table1.KINDS)
 
 
 def test_the_rows_of_table_3_are_valid_models() -> None:
