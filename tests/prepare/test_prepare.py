@@ -110,18 +110,18 @@ def test_subwords_need_their_own_library_before_work_begins(
     assert error == f"Error: {library} not installed, needed here. Install it: pip install {library}."
 
 
-@pytest.mark.parametrize("by_line", [False, True], ids=["files", "lines"])
-def test_tokens_are_those_that_scoring_reads(by_line: bool, text: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("document", ["file", "line"])
+def test_tokens_are_those_that_scoring_reads(document: str, text: Path, tmp_path: Path) -> None:
     made = counted([text], "words", min_count=2)
-    summary = prepare_data({"train": [text, text]}, tmp_path / "data", lambda folder: made, by_line=by_line)
+    summary = prepare_data({"train": [text, text]}, tmp_path / "data", lambda folder: made, document=document)
     data = read_prepared(tmp_path / "data")
     split = data.splits["train"]
     expected = [token for _ in range(2) for token in made.tokenizer.encode(TEXT).tolist()]
-    if by_line:  # without the blank line
+    if document == "line":  # without the blank line
         lines = TEXT.replace("\n\n", "\n").splitlines(keepends=True)
         expected = [token for _ in range(2) for line in lines for token in made.tokenizer.encode(line).tolist()]
     assert split.read(0, len(split)).tolist() == expected
-    assert split.documents == (6 if by_line else 2)
+    assert split.documents == (6 if document == "line" else 2)
     assert (summary.tokens["train"], summary.bytes["train"]) == (len(expected), 2 * len(TEXT.encode()))
     assert summary.unknown["train"] == expected.count(1)
     assert data.tokenizer_file() == made.content

@@ -1,15 +1,21 @@
-"""The task of turning texts into others: pairs of lines from files, as bytes."""
+"""The task of turning texts into others: pairs of lines from files as bytes, or prepared pairs of subwords."""
 
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from xltraining.data.streams import ByteText, Text
+from xltraining.data.token_shards import Split, TokenIds, is_prepared, read_to_train
+from xltraining.data.tokenizer_file import TokenizerFile, TokenizerKind
 from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.encoder_decoder.config import END, FIRST_BYTE, PAD, START
 from xltraining.errors import DataError
@@ -18,21 +24,43 @@ from xltraining.language_model import IGNORED
 from xltraining.layers.seeds import generator_of
 from xltraining.messages import listed
 
-__all__ = ["Pair", "PairsTask", "read_pairs"]
+__all__ = ["Pairs", "PairsTask", "read_pairs"]
 
-Pair = tuple[bytes, bytes]
-"""Source and target."""
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of token ids, as one text: source, target, source, and so on."""
+
+    text: Text
+    starts: TokenIds
+    """(2N + 1,): where each side begins in the text, and the text's end."""
+    first_id: int = 0
+    """Added to all tokens of the text."""
+
+    def __len__(self) -> int:
+        """Return the number of pairs N."""
+        return len(self.starts) // 2
+
+    def __getitem__(self, index: int) -> tuple[list[int], list[int]]:
+        """Return the ids of a source and of its target."""
+        source, target, end = self.starts[2 * index : 2 * index + 3].tolist()
+        ids = (self.text.read(source, end - source) + self.first_id).tolist()
+        return ids[: target - source], ids[target - source :]
+
+    @cached_property
+    def lengths(self) -> list[list[int]]:
+        """For each pair, the numbers of tokens of target and source, by which batches are sorted."""
+        sides: list[list[int]] = np.diff(self.starts).reshape(len(self), 2)[:, ::-1].tolist()
+        return sides
 
 
 class PairsTask:
-    """The task of predicting each byte of a pair's target, and its end, from the source and the bytes before.
+    """The task of predicting each token of a pair's target, and its end, from the source and the tokens before.
 
     Pairs are read in a new random order in each epoch. A batch has pairs of similar lengths. It depends only on its
     number.
     """
 
-    unit = "symbol"
-    tokenizer = "bytes"
     bytes_per_target = None
     carries_memory = False
 
@@ -44,21 +72,33 @@ class PairsTask:
         batch_size: int,
         seed: int,
     ) -> None:
-        """Train on the pairs of some files, evaluate on those of others.
+        """Train on the pairs of some files, evaluate on those of others; or on both splits of a prepared folder.
 
         Raises:
-            DataError: files cannot be read, lines are not pairs or too long, or there are too few pairs.
+            DataError: files cannot be read, lines are not pairs or too long, or there are too few pairs. A folder is
+                damaged, or prepared for another model.
         """
         self.config, self.batch_size, self.seed = config, batch_size, seed
-        self._pairs, self._valid = (read_pairs(files, config) for files in (train_files, valid_files))
+        self.unit, self.tokenizer = "symbol", cast(str | TokenizerFile, "bytes")
+        if train_files and is_prepared(Path(train_files[0])):
+            data = read_to_train(Path(train_files[0]), config.n_token, pairs=True)
+            self._pairs = _prepared(data.splits["train"], config)
+            self._valid = _prepared(data.splits["valid"], config) if "valid" in data.splits else _from_bytes([])
+            self.unit, self.text_sha256 = data.unit, data.sha256
+            content = data.tokenizer_file()
+            assert content is not None  # pairs have subwords
+            self.tokenizer = TokenizerFile(cast(TokenizerKind, data.tokenizer["kind"]), content)
+        else:
+            lines = read_pairs(train_files, config)
+            self._pairs, self._valid = _from_bytes(lines), _from_bytes(read_pairs(valid_files, config))
+            self.text_sha256 = hashlib.sha256(repr(lines).encode()).hexdigest()
         if len(self._pairs) < batch_size:
             raise DataError(
                 f"{len(self._pairs):,} pairs to train on, but a batch has {batch_size:,}.",
                 hint="Give more pairs, or a smaller batch size.",
             )
-        self.text_sha256 = hashlib.sha256(repr(self._pairs).encode()).hexdigest()
         self.held_out = bool(self._valid)
-        lengths = sum(len(target) + 1 for _, target in self._pairs)
+        lengths = sum(target + 1 for target, _ in self._pairs.lengths)
         self.segment_len = round(lengths / len(self._pairs))  # mean length of targets, for the speed in the log
         self._epoch = -1
         self._batches: list[list[int]] = []
@@ -73,7 +113,7 @@ class PairsTask:
         if step // per_epoch != self._epoch:
             self._epoch = step // per_epoch
             self._batches = self._ordered(self._epoch)
-        tokens, targets = self._tensors([self._pairs[index] for index in self._batches[step % per_epoch]])
+        tokens, targets = self._tensors(self._pairs, self._batches[step % per_epoch])
         return tokens[rows], targets[rows]
 
     def _ordered(self, epoch: int) -> list[list[int]]:
@@ -81,13 +121,12 @@ class PairsTask:
         generator = generator_of(self.seed, epoch)
         order = torch.randperm(len(self._pairs), generator=generator).tolist()
         whole = order[: len(order) // self.batch_size * self.batch_size]
-        whole.sort(key=lambda index: tuple(map(len, reversed(self._pairs[index]))))  # stable: ties keep their order
+        whole.sort(key=self._pairs.lengths.__getitem__)  # stable: ties keep their order
         batches = [whole[start : start + self.batch_size] for start in range(0, len(whole), self.batch_size)]
         return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
 
-    def _tensors(self, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
-        sources = [_ids(source) for source, _ in pairs]
-        targets = [_ids(target) for _, target in pairs]
+    def _tensors(self, pairs: Pairs, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        sources, targets = zip(*map(pairs.__getitem__, indices), strict=True)
         S = max(map(len, targets)) + 1
         read = [[START, *target] for target in targets]
         source, tokens = _padded(sources, self.config.source_len, PAD), _padded(read, S, PAD)
@@ -99,11 +138,12 @@ class PairsTask:
         Each symbol is predicted from the true symbols before it. The end of a target is a symbol, too.
         """
         nats, right, count = 0.0, 0, 0
-        pairs = sorted(self._valid, key=lambda pair: tuple(map(len, reversed(pair))))
-        total = sum(len(target) + 1 for _, target in pairs)
+        order = sorted(range(len(self._valid)), key=self._valid.lengths.__getitem__)
+        total = sum(target + 1 for target, _ in self._valid.lengths)
         with evaluation_mode(model) as device:
-            for start in range(0, len(pairs), self.batch_size):
-                tokens, targets = (each.to(device) for each in self._tensors(pairs[start : start + self.batch_size]))
+            for start in range(0, len(order), self.batch_size):
+                batch = self._tensors(self._valid, order[start : start + self.batch_size])
+                tokens, targets = (each.to(device) for each in batch)
                 hidden, _ = model(tokens)
                 scored = targets != IGNORED
                 log_probs, expected = model.all_log_probs(hidden)[scored], targets[scored]  # (N,V), (N,)
@@ -111,16 +151,16 @@ class PairsTask:
                 right += int((log_probs.argmax(dim=-1) == expected).sum())
                 count += len(expected)
                 progress(count, total)
-        return {"valid_bits_per_symbol": nats / count / math.log(2), "valid_accuracy": right / count}
+        return {f"valid_bits_per_{self.unit}": nats / count / math.log(2), "valid_accuracy": right / count}
 
 
-def read_pairs(files: Sequence[Path], config: EncoderDecoderConfig) -> list[Pair]:
+def read_pairs(files: Sequence[Path], config: EncoderDecoderConfig) -> list[tuple[bytes, bytes]]:
     """Return the pairs of all files: each line is a source, a tab and its target.
 
     Raises:
         DataError: a file cannot be read, or lines are not pairs, or too long for the model. The message lists them.
     """
-    pairs: list[Pair] = []
+    pairs: list[tuple[bytes, bytes]] = []
     problems = []
     for file in files:
         try:
@@ -148,8 +188,22 @@ def read_pairs(files: Sequence[Path], config: EncoderDecoderConfig) -> list[Pair
     return pairs
 
 
-def _ids(text: bytes) -> list[int]:
-    return [byte + FIRST_BYTE for byte in text]
+def _from_bytes(pairs: Sequence[tuple[bytes, bytes]]) -> Pairs:
+    sides = [side for pair in pairs for side in pair]
+    starts = np.cumsum([0, *map(len, sides)])
+    return Pairs(ByteText(torch.frombuffer(bytearray(b"".join(sides) or b"\0"), dtype=torch.uint8)), starts, FIRST_BYTE)
+
+
+def _prepared(split: Split, config: EncoderDecoderConfig) -> Pairs:
+    pairs = Pairs(split, np.append(split.document_starts(), len(split)))
+    longest = [max(side) for side in zip(*pairs.lengths, strict=True)]
+    if longest[1] > config.source_len or longest[0] >= config.tgt_len:
+        raise DataError(
+            f"{split.name}: at most {config.source_len:,} and {config.tgt_len - 1:,} tokens, found up to "
+            f"{longest[1]:,} in a source and {longest[0]:,} in a target.",
+            hint="Remove long pairs before you prepare the data, or give a larger source_len and tgt_len.",
+        )
+    return pairs
 
 
 def _padded(rows: Sequence[Sequence[int]], width: int, fill: int) -> Tensor:
