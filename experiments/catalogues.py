@@ -56,7 +56,9 @@ def pairs_of(wheels: Sequence[Path], language: str) -> dict[str, str]:
 
 @click.command()
 @click.argument("wheels", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for train.tsv, valid.tsv, test.tsv.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Folder for train.tsv, valid.tsv, test.tsv."
+)
 @click.option("--language", default="de", show_default=True, help="Folder of the translations in a wheel.")
 @click.option("--held-out", default=1000, show_default=True, help="Pairs of valid.tsv, and of test.tsv.")
 @click.option("--seed", default=0, show_default=True, help="Decides which pairs are held out.")

@@ -31,7 +31,8 @@ EOS, UNK = "<eos>", "<unk>"
 NAMES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
 SAMPLE = 1 << 24  # bytes of text, about, on which subwords are trained at most; libraries keep them in memory
 LONGEST_LINE = 1 << 16  # characters; a longer line may be cut
-# Ids 0 to 2 of pairs (`xltraining.encoder_decoder.config`). No text has these pieces: byte-level BPE writes neither ⟨ nor ⟩.
+# Ids 0 to 2 of pairs (`xltraining.encoder_decoder.config`). No text has these pieces, because byte-level BPE never
+# writes ⟨ or ⟩.
 RESERVED = ["⟨pad⟩", "⟨start⟩", "⟨end⟩"]
 
 

@@ -70,7 +70,8 @@ def prepare_data(
     Args:
         splits: files of `train`, and perhaps of `valid` and `test`.
         make: returns the tokenizer; it may write its file into the folder that it is given.
-        document: each `file` is a document, each `line`, or each side of a `pair`: a line of a source, a tab and a target.
+        document: each `file` is a document, each `line`, or each side of a `pair`: a line of a source, a tab and a
+            target.
         cutoffs: where clusters begin; None: where the output layer has the least work.
         clusters: how many to make; None: 4, or 1 for a vocabulary below 10,000.
         progress: called with the bytes that were read, and all bytes.
