@@ -18,7 +18,6 @@ import click
 import torch
 
 from experiments.running import (
-    STREAMS,
     Experiment,
     ExperimentCommand,
     Ordering,
@@ -33,7 +32,6 @@ from experiments.running import (
     print_rows,
 )
 from xlexport.figures import check_picture
-from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.reformer.attention import Context, SharedAttention
@@ -125,11 +123,6 @@ ORDERINGS = {
 }
 
 
-def bits(experiment: Experiment, model: LanguageModel) -> float:
-    """Return bits per unit of the held-out text, read in segments of the training's length."""
-    return evaluate(model, experiment.held_out, experiment.scale.tgt_len, STREAMS)
-
-
 def compare(
     experiment: Experiment,
     figure: str,
@@ -146,7 +139,7 @@ def compare(
     chosen = experiment.chosen(VARIANTS[figure])
     experiment.run(chosen)
     seeds = range(experiment.seeds)
-    scores = {one.name: [bits(experiment, experiment.trained(one, seed)) for seed in seeds] for one in chosen}
+    scores = {one.name: [experiment.bits(experiment.trained(one, seed)) for seed in seeds] for one in chosen}
     lines = _curves(experiment, chosen)
     experiment.keep(figure, {"bits": scores, "curves": lines})
     print_rows((*columns, "bits"), [(*cells(name), mean_and_error(one)) for name, one in scores.items()])
@@ -191,7 +184,7 @@ def figure4(experiment: Experiment) -> None:
     for one in chosen:
         bits_by_rounds = {
             f"LSH-{rounds}" if rounds else "full": [
-                bits(experiment, with_attention(experiment.trained(one, seed), rounds))
+                experiment.bits(with_attention(experiment.trained(one, seed), rounds))
                 for seed in range(experiment.seeds)
             ]
             for rounds in (*ROUNDS, None)

@@ -212,6 +212,10 @@ class Experiment:
             (line["step"], next(value for name, value in line.items() if name.startswith("bits_"))) for line in lines
         ]
 
+    def bits(self, model: LanguageModel) -> float:
+        """Return bits per token of the held-out text, read in segments of the training's length."""
+        return evaluate(model, self.held_out, self.scale.tgt_len, STREAMS)
+
     def keep(self, name: str, figures: Any) -> None:
         """Write figures into NAME.json of the folder."""
         (self.folder / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
@@ -254,10 +258,10 @@ def bits_at_length(model: TransformerXL, text: Tensor, length: int, recurrence: 
     return nats / count / math.log(2)
 
 
-def mean_and_error(values: Sequence[float]) -> str:
+def mean_and_error(values: Sequence[float], digits: int = 4) -> str:
     """Return the mean of the seeds, with its standard error if there are several."""
-    mean = f"{statistics.fmean(values):.4f}"
-    return mean if len(values) < 2 else f"{mean} ± {_standard_error(values):.4f}"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) < 2 else f"{mean} ± {_standard_error(values):.{digits}f}"
 
 
 def _standard_error(values: Sequence[float]) -> float:
