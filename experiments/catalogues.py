@@ -20,13 +20,12 @@ import click
 
 __all__ = ["main", "messages", "pairs_of"]
 
-# Python's reader of catalogues has no other access to all messages: https://bugs.python.org/issue18128 is open.
 LONGEST = 500  # characters
 _CONTEXT = "\x04"  # separates a message from its context
 _KEY = re.compile(r"\S*_\S*|\S*[.:]\S+")
 
 
-def messages(wheel: Path, language: str) -> Iterator[tuple[str, str]]:
+def messages(wheel: Path) -> Iterator[tuple[str, str]]:
     """Yield the messages of a wheel's catalogues with their translations; of plurals the singular.
 
     Raises:
@@ -34,19 +33,20 @@ def messages(wheel: Path, language: str) -> Iterator[tuple[str, str]]:
     """
     with zipfile.ZipFile(wheel) as files:
         for name in sorted(name for name in files.namelist() if name.endswith(".mo")):
-            if f"/{language}/LC_MESSAGES/" in name:
+            if "/de/LC_MESSAGES/" in name:
                 catalogue = gettext.GNUTranslations(io.BytesIO(files.read(name)))
+                # Nothing public lists the messages of a catalogue.
                 for key, translation in catalogue._catalog.items():  # type: ignore[attr-defined]
                     message, form = key if isinstance(key, tuple) else (key, 0)
                     if form == 0:
                         yield message.split(_CONTEXT)[-1], translation
 
 
-def pairs_of(wheels: Sequence[Path], language: str) -> dict[str, str]:
+def pairs_of(wheels: Sequence[Path]) -> dict[str, str]:
     """Return the pairs of all wheels by source."""
     pairs: dict[str, str] = {}
     for wheel in sorted(wheels, key=lambda path: path.name.lower()):
-        for message, translation in messages(wheel, language):
+        for message, translation in messages(wheel):
             source, target = (" ".join(text.split()) for text in (message, translation))
             is_text = re.search("[a-zA-Z]", source) and not _KEY.fullmatch(source)
             if target and source != target and is_text and max(len(source), len(target)) <= LONGEST:
@@ -59,15 +59,13 @@ def pairs_of(wheels: Sequence[Path], language: str) -> dict[str, str]:
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Folder for train.tsv, valid.tsv, test.tsv."
 )
-@click.option("--language", default="de", show_default=True, help="Folder of the translations in a wheel.")
 @click.option("--held-out", default=1000, show_default=True, help="Pairs of valid.tsv, and of test.tsv.")
-@click.option("--seed", default=0, show_default=True, help="Decides which pairs are held out.")
-def main(wheels: tuple[Path, ...], out: Path, language: str, held_out: int, seed: int) -> None:
-    """Write pairs of English and another language from the message catalogues of WHEELS."""
-    pairs = list(pairs_of(wheels, language).items())
+def main(wheels: tuple[Path, ...], out: Path, held_out: int) -> None:
+    """Write pairs of English and German from the message catalogues of WHEELS."""
+    pairs = list(pairs_of(wheels).items())
     if len(pairs) <= 2 * held_out:
         raise click.ClickException(f"{len(pairs):,} pairs, but {2 * held_out:,} are held out. Give more wheels.")
-    random.Random(seed).shuffle(pairs)
+    random.Random(0).shuffle(pairs)
     out.mkdir(parents=True, exist_ok=True)
     parts = {"test": pairs[:held_out], "valid": pairs[held_out : 2 * held_out], "train": pairs[2 * held_out :]}
     for name, part in parts.items():

@@ -1,15 +1,15 @@
-"""Numbers in words, from English to German: pairs for an encoder-decoder, and the accuracy of its translations.
+"""Numbers in words, from English to German: pairs for an encoder-decoder.
 
 Every number below 100,000 has one name in each language, so each translation is right or wrong. The languages order
-words differently (`twenty one` is `einundzwanzig`), so a dictionary alone is not enough; `accuracy` shows what it gets.
+words differently (`twenty one` is `einundzwanzig`), so a dictionary alone is not enough.
 """
 
-import argparse
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["by_dictionary", "english", "german", "main", "pairs"]
+import click
+
+__all__ = ["english", "german", "main", "pairs"]
 
 LARGEST = 100_000
 _ENGLISH = [
@@ -22,12 +22,6 @@ _GERMAN = [
     "zehn", "elf", "zwölf", "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn",
 ]  # fmt: skip
 _GERMAN_TENS = ["zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"]
-_DICTIONARY = {
-    **dict(zip(_ENGLISH, _GERMAN, strict=True)),
-    **dict(zip(_ENGLISH_TENS, _GERMAN_TENS, strict=True)),
-    "hundred": "hundert",
-    "thousand": "tausend",
-}
 
 
 def english(number: int) -> str:
@@ -56,55 +50,28 @@ def _german(number: int) -> str:
     return (f"{_GERMAN[number % 10]}und" if number % 10 else "") + _GERMAN_TENS[number // 10 - 2]
 
 
-def by_dictionary(text: str) -> str:
-    """Translate English number words one by one, in their order."""
-    return "".join(_DICTIONARY[word] for word in text.split())
-
-
 def pairs(train: int, held_out: int, seed: int) -> tuple[list[int], list[int]]:
     """Return distinct random numbers to train on, and others to test."""
     drawn = random.Random(seed).sample(range(LARGEST), train + held_out)
     return drawn[:train], drawn[train:]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Write pairs of English and German, or compare translations with the right ones."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.numbers", description=main.__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    write = commands.add_parser("pairs", help="write train.tsv, held_out.tsv and held_out.txt (English only)")
-    write.add_argument("--out", type=Path, required=True)
-    write.add_argument("--train", type=int, default=20_000)
-    write.add_argument("--held-out", type=int, default=1_000)
-    write.add_argument("--seed", type=int, default=0)
-    judge = commands.add_parser("accuracy", help="compare translations, one a line, with held_out.tsv")
-    judge.add_argument("pairs", type=Path)
-    judge.add_argument("translations", type=Path)
-    options = parser.parse_args(arguments)
-    if options.command == "pairs":
-        _write(options.out, *pairs(options.train, options.held_out, options.seed))
-    else:
-        _judge(options.pairs, options.translations)
-
-
-def _write(out: Path, train: Sequence[int], held_out: Sequence[int]) -> None:
+@click.command()
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the pairs.")
+@click.option("--train", default=20_000, show_default=True, help="Pairs to train on.")
+@click.option("--held-out", default=1_000, show_default=True, help="Other pairs.")
+@click.option("--seed", default=0, show_default=True)
+def main(out: Path, train: int, held_out: int, seed: int) -> None:
+    """Write train.tsv, held_out.tsv, and both sides of the latter: held_out.en, held_out.de."""
+    numbers, others = pairs(train, held_out, seed)
     out.mkdir(parents=True, exist_ok=True)
-    for name, numbers in (("train.tsv", train), ("held_out.tsv", held_out)):
-        lines = (f"{english(number)}\t{german(number)}\n" for number in numbers)
+    for name, part in (("train.tsv", numbers), ("held_out.tsv", others)):
+        lines = (f"{english(number)}\t{german(number)}\n" for number in part)
         (out / name).write_text("".join(lines), encoding="utf-8")
-    (out / "held_out.txt").write_text("".join(f"{english(number)}\n" for number in held_out), encoding="utf-8")
-    print(f"{len(train):,} pairs to train on, {len(held_out):,} held out")
-
-
-def _judge(pairs: Path, translations: Path) -> None:
-    expected = [line.split("\t") for line in pairs.read_text(encoding="utf-8").splitlines()]
-    translated = translations.read_text(encoding="utf-8").splitlines()
-    if len(translated) != len(expected):
-        raise SystemExit(f"{translations}: {len(translated):,} lines, but {pairs} has {len(expected):,}.")
-    right = sum(text == target for text, (_, target) in zip(translated, expected, strict=True))
-    looked_up = sum(by_dictionary(source) == target for source, target in expected)
-    print(f"right: {right:,} of {len(expected):,} ({right / len(expected):.1%})")
-    print(f"word by word: {looked_up:,} ({looked_up / len(expected):.1%})")
+    for name, side in (("held_out.en", english), ("held_out.de", german)):
+        (out / name).write_text("".join(f"{side(number)}\n" for number in others), encoding="utf-8")
+    click.echo(f"{train:,} pairs to train on, {held_out:,} held out")
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="python -m experiments.numbers")

@@ -1,14 +1,14 @@
 """Table 4 of the Reformer paper: translation with reversible layers against ordinary ones, by sacreBLEU.
 
-The paper trains on WMT14 from English to German, 4.5 million pairs. Here the pairs are a folder with train.tsv,
-valid.tsv and test.tsv, for instance of `python -m experiments.catalogues`. Both sides share subwords. Each model becomes
-a bundle, which is verified, and which translates test.tsv.
+The paper trains on WMT14 from English to German, 4.5 million pairs. Here --data names prepared pairs with the splits
+`valid` and `test`, for instance of `python -m experiments.catalogues`. Each model becomes a bundle, which is verified,
+and which translates the test. BLEU compares with the test's text, so subwords must keep it (--unit bpe).
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,21 @@ import torch
 
 from experiments.running import (
     Experiment,
-    ExperimentCommand,
+    Ordering,
     Scale,
     Variant,
-    difference,
+    experiment_options,
     mean_and_error,
+    print_orderings,
     print_rows,
 )
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.extras import require
-from xlexport.prepare.units import trained
-from xlexport.prepare.writing import prepare_data
 from xlexport.scoring.bleu import bleu
 from xlruntime import SearchOptions, load_translator
-from xltraining.data.token_shards import is_prepared, read_prepared
+from xltraining.data.pairs import prepared_pairs
+from xltraining.data.token_shards import read_prepared
 from xltraining.encoder_decoder import EncoderDecoderConfig
 
 __all__ = ["SCALES", "config_of", "main"]
@@ -52,13 +52,13 @@ SCALES = {
         tgt_len=256, steps=100_000, batch_size=1024, learning_rate=7e-4, warmup_steps=4000, seeds=1,
     ),
 }  # fmt: skip
-VOCABULARY = {"tiny": 1000, "quick": 2000, "paper": 32_000}
 TRAINING = (("task", "pairs"), ("clip", 1.0))
 # BLEU of newstest2014: of Vaswani et al. 2017, base, and of the reversible base model after 100,000 updates.
-ROWS = (
-    (Variant("ordinary", model=(("residual", "ordinary"),), training=TRAINING), 27.3),
-    (Variant("reversible", training=TRAINING), 27.6),
+VARIANTS = (
+    Variant("ordinary", model=(("residual", "ordinary"),), training=TRAINING, paper=(27.3,)),
+    Variant("reversible", training=TRAINING, paper=(27.6,)),
 )
+ORDERINGS = (Ordering("reversible no worse", "reversible", "ordinary"),)
 SEARCH = SearchOptions(beams=4, length_penalty=0.6)  # Vaswani et al. 2017, section 6.1
 
 
@@ -68,74 +68,38 @@ def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, 
     return replace(config, **dict(variant.model))
 
 
-def prepared(pairs: Path, folder: Path, vocabulary: int) -> Path:
-    """Return the folder of the pairs as subwords; prepare them on first use."""
-    if not is_prepared(folder):
-        train, valid = pairs / "train.tsv", pairs / "valid.tsv"
-        prepare_data(
-            {"train": [train], "valid": [valid]},
-            folder,
-            lambda inside: trained([train], "bpe", vocabulary, inside, pairs=True),
-            document="pair",
-            clusters=1,
-        )
-    return folder
-
-
-def translated(checkpoint: Path, bundle: Path, test: Path) -> dict[str, Any]:
-    """Convert and verify a model, and translate the test's sources; return BLEU and translations."""
+def scores(run: Path, data: Path) -> dict[str, Any]:
+    """Return the held-out bits of a run at its end, BLEU of the test, and its translations."""
+    bundle, threads = run / "bundle", torch.get_num_threads()
     if not bundle.exists():
-        convert(load(checkpoint), bundle, ConversionOptions(threads=torch.get_num_threads(), verify_text=test))
-    sources, references = zip(*(line.split("\t") for line in test.read_text("utf-8").splitlines()), strict=True)
-    translator = load_translator(bundle, threads=torch.get_num_threads())
+        convert(load(run / "checkpoint.pt"), bundle, ConversionOptions(threads=threads))
+    translator = load_translator(bundle, threads=threads)
+    pairs = prepared_pairs(read_prepared(data).splits["test"])
+    sources, targets = zip(*map(pairs.__getitem__, range(len(pairs))), strict=True)
+    references = list(map(translator.tokenizer.decode, targets))
     texts = [target.text for target in translator.translate(sources, options=SEARCH)]
-    scores = {"bleu": bleu(texts, references), "uncased": bleu(texts, references, lower_case=True)}
-    return {name: asdict(score) for name, score in scores.items()} | {"translations": texts}
+    (cased, signature), (uncased, _) = (bleu(texts, references, lower_case=lower) for lower in (False, True))
+    bits = json.loads((run / "log.jsonl").read_text("utf-8").splitlines()[-1])["valid_bits_per_token"]
+    return {"bleu": cased, "uncased": uncased, "bits": bits, "signature": signature, "translations": texts}
 
 
-@click.command(cls=ExperimentCommand)
-@click.option("--pairs", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Folder with train.tsv, valid.tsv and test.tsv: lines of a source, a tab and a target.")  # fmt: skip
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of runs and results.")
-@click.option("--scale", type=click.Choice(list(SCALES)), default="tiny", show_default=True, help="Size (README.md).")
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N, to train on.")
-@click.option("--seeds", type=click.IntRange(1), help="Seeds of each model.  [default: those of the scale]")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads.")
-def main(pairs: Path, out: Path, scale: str, device: str, seeds: int | None, threads: int) -> None:
+@experiment_options(SCALES, config_of)
+def main(experiment: Experiment) -> None:
     """Table 4: translation with reversible layers against ordinary ones of equal size, by sacreBLEU.
 
-    Held-out bits are those of a subword of a target in valid.tsv. Translations are in RUNS/SCALE/reformer_table4.json.
+    Bits are those of a subword of a held-out target. Translations are in RUNS/SCALE/reformer_table4.json.
     """
     require(None, "sacrebleu", "tokenizers")
-    torch.set_num_threads(threads)
-    size, folder = SCALES[scale], out / scale
-    folder.mkdir(parents=True, exist_ok=True)
-    data = prepared(pairs, folder / "data", VOCABULARY[scale])
-    n_token = read_prepared(data).n_token
-    number = seeds or size.seeds
-    experiment = Experiment(size, folder, (data,), torch.empty(0), n_token, device, number, config_of)
-    experiment.run([variant for variant, _ in ROWS])
-    results: dict[str, list[dict[str, Any]]] = {}
-    rows = []
-    for variant, paper in ROWS:
-        runs = [folder / f"{variant.name}-{seed}" for seed in range(number)]
-        results[variant.name] = [
-            {**translated(run / "checkpoint.pt", run / "bundle", pairs / "test.tsv"), "bits": _held_out_bits(run)}
-            for run in runs
-        ]
-        cased, uncased = ([one[kind]["score"] for one in results[variant.name]] for kind in ("bleu", "uncased"))
-        bits = [one["bits"] for one in results[variant.name]]
-        rows.append((variant.name, paper, *map(mean_and_error, (cased, uncased, bits))))
+    chosen = experiment.chosen(VARIANTS)
+    experiment.run(chosen)
+    runs = {one.name: [experiment.folder / f"{one.name}-{seed}" for seed in range(experiment.seeds)] for one in chosen}
+    results = {name: [scores(run, experiment.files[0]) for run in of_name] for name, of_name in runs.items()}
     experiment.keep("reformer_table4", results)
+    figures = {
+        name: [[one[kind] for one in of_name] for kind in ("bleu", "uncased", "bits")]
+        for name, of_name in results.items()
+    }
+    rows = [(one.name, *one.paper, *map(mean_and_error, figures[one.name])) for one in chosen]
     print_rows(("layers", "paper: BLEU", "ours: BLEU", "uncased", "bits"), rows)
-    print_rows(("signature",), [(results["reversible"][0]["bleu"]["signature"],)])
-    if number > 1:
-        reversible, ordinary = ([one["bleu"]["score"] for one in results[name]] for name in ("reversible", "ordinary"))
-        gained = difference(ordinary, reversible)
-        click.echo(f"reversible − ordinary: {gained.bits:.2f} ± {gained.error:.2f} BLEU")
-
-
-def _held_out_bits(run: Path) -> float:
-    """Return bits per subword of held-out targets at the end of a run."""
-    last = json.loads((run / "log.jsonl").read_text("utf-8").splitlines()[-1])
-    return float(last["valid_bits_per_token"])
+    print_orderings(ORDERINGS, {name: bits for name, (*_, bits) in figures.items()})
+    click.echo(results[chosen[0].name][0]["signature"])

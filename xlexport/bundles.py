@@ -66,8 +66,13 @@ def open_bundle(folder: str | Path, *, trust: bool = False, **options: Unpack[Lo
 
 
 def open_any_bundle(folder: str | Path, *, trust: bool = False, **options: Unpack[LoadKeywords]) -> Model | Translator:
-    """Open a bundle as `open_bundle` does, or with `xlruntime.load_translator` if it has an encoder."""
-    if read_bundle(Path(folder), check_files=False).encoder is not None:
+    """Open a bundle as `open_bundle` does, or with `load_translator` of either runtime if it has an encoder."""
+    bundle = read_bundle(Path(folder), check_files=False)
+    if bundle.encoder is not None and trust and any(graph.format != "onnx" for graph in bundle.graphs.values()):
+        from xlexport.torch_runtime import load_translator
+
+        return load_translator(folder, **options)
+    if bundle.encoder is not None:
         return xlruntime.load_translator(folder, **options)
     return open_bundle(folder, trust=trust, **options)
 

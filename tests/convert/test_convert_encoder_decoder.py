@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.tiny import tiny_encoder_decoder
 from xlexport.bundles import open_any_bundle
 from xlexport.checkpoints import load
@@ -49,9 +50,42 @@ def test_bundle_equals_the_trained_model_over_carried_steps(
         verify(bundle, lambda: changed, ids, segments=9).require_passed()
 
 
-@pytest.mark.parametrize(
-    "options", [{"to": "exported-program"}, {"to": "torchscript"}, {"dtype": "weight-int8"}], ids=str
-)
-def test_formats_that_it_does_not_have_are_refused(checkpoint: Path, options: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="not possible for an encoder-decoder"):
-        convert(load(checkpoint), tmp_path / "bundle", ConversionOptions.of(**options))
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Save a model whose weight matrices are large enough to quantize, and pairs to measure on."""
+    folder = tmp_path_factory.mktemp("wide")
+    model = tiny_encoder_decoder(d_model=48, d_inner=48, residual="ordinary")
+    save_checkpoint(folder / "checkpoint.pt", model.config, model.state_dict())
+    (folder / "pairs.tsv").write_text("".join(f"{'ab' * (n % 7)}\t{'xyz' * (n % 3) or 'w'}\n" for n in range(250)))
+    return folder / "checkpoint.pt", folder / "pairs.tsv"
+
+
+def test_exported_programs_translate_as_onnx_does(wide: tuple[Path, Path], tmp_path: Path, invoke: Invoke) -> None:
+    checkpoint, pairs = wide
+    (tmp_path / "lines").write_text("abab\n\nx\n")
+    outputs = []
+    for to in ("onnx", "exported-program"):
+        report = convert(load(checkpoint), tmp_path / to, ConversionOptions(threads=1, verify_text=pairs, to=to))  # type: ignore[arg-type]
+        assert report.passed and report.max_abs_log_prob_diff < 2e-5
+        shown = invoke("translate", tmp_path / to, tmp_path / "lines", "--beams", 3, "--trust", "--threads", 1)
+        outputs.append(shown.succeeded().out)
+    assert outputs[0] == outputs[1] and len(set(outputs[0].splitlines())) > 1
+    assert "--trust" in invoke("translate", tmp_path / "exported-program", tmp_path / "lines").err
+
+
+def test_quantization_is_measured_on_targets(wide: tuple[Path, Path], tmp_path: Path, invoke: Invoke) -> None:
+    checkpoint, pairs = wide
+    convert(load(checkpoint), tmp_path / "exact", ConversionOptions(threads=1, verify_text=pairs))
+    arguments = ("quantize", tmp_path / "exact", "-o", tmp_path / "small", "--threads", 1, "--text", pairs)
+    for dtype in ("weight-int8", "int8"):
+        shown = invoke(*arguments, "--dtype", dtype, "--json", "--force").succeeded().object
+        targets = sum(len(line.split("\t")[1]) + 1 for line in pairs.read_text().splitlines())
+        assert shown["tokens"] == targets and 0 < abs(shown["delta_bits_per_token"]) <= 0.01 and shown["speed"] is None
+        bundle = open_any_bundle(tmp_path / "small", threads=1)
+        assert isinstance(bundle, Translator) and bundle.bundle.precision == dtype
+    assert "an encoder-decoder is measured on pairs" in invoke(*arguments[:-2], "--dtype", "int8", "--force").err
+
+
+def test_formats_that_it_does_not_have_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="--to torchscript is not possible for an encoder-decoder"):
+        convert(load(checkpoint), tmp_path / "bundle", ConversionOptions(to="torchscript"))

@@ -24,7 +24,7 @@ from xltraining.language_model import IGNORED
 from xltraining.layers.seeds import generator_of
 from xltraining.messages import listed
 
-__all__ = ["Pairs", "PairsTask", "read_pairs"]
+__all__ = ["Pairs", "PairsTask", "prepared_pairs", "read_pairs"]
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,11 @@ class PairsTask:
         self.unit, self.tokenizer = "symbol", cast(str | TokenizerFile, "bytes")
         if train_files and is_prepared(Path(train_files[0])):
             data = read_to_train(Path(train_files[0]), config.n_token, pairs=True)
-            self._pairs = _prepared(data.splits["train"], config)
-            self._valid = _prepared(data.splits["valid"], config) if "valid" in data.splits else _from_bytes([])
+            train, valid = (data.splits.get(name) for name in ("train", "valid"))
+            self._pairs, self._valid = (
+                _from_bytes([]) if split is None else _checked(prepared_pairs(split), config)
+                for split in (train, valid)
+            )
             self.unit, self.text_sha256 = data.unit, data.sha256
             content = data.tokenizer_file()
             assert content is not None  # pairs have subwords
@@ -194,13 +197,17 @@ def _from_bytes(pairs: Sequence[tuple[bytes, bytes]]) -> Pairs:
     return Pairs(ByteText(torch.frombuffer(bytearray(b"".join(sides) or b"\0"), dtype=torch.uint8)), starts, FIRST_BYTE)
 
 
-def _prepared(split: Split, config: EncoderDecoderConfig) -> Pairs:
-    pairs = Pairs(split, np.append(split.document_starts(), len(split)))
-    longest = [max(side) for side in zip(*pairs.lengths, strict=True)]
-    if longest[1] > config.source_len or longest[0] >= config.tgt_len:
+def prepared_pairs(split: Split) -> Pairs:
+    """Return the pairs of a split of prepared pairs."""
+    return Pairs(split, np.append(split.document_starts(), len(split)))
+
+
+def _checked(pairs: Pairs, config: EncoderDecoderConfig) -> Pairs:
+    target, source = (max(side) for side in zip(*pairs.lengths, strict=True))
+    if source > config.source_len or target >= config.tgt_len:
         raise DataError(
-            f"{split.name}: at most {config.source_len:,} and {config.tgt_len - 1:,} tokens, found up to "
-            f"{longest[1]:,} in a source and {longest[0]:,} in a target.",
+            f"{pairs.text.name}: at most {config.source_len:,} and {config.tgt_len - 1:,} tokens, found up to "
+            f"{source:,} in a source and {target:,} in a target.",
             hint="Remove long pairs before you prepare the data, or give a larger source_len and tgt_len.",
         )
     return pairs
