@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,39 +52,41 @@ def test_bundle_equals_the_trained_model_over_carried_steps(
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Save a model whose weight matrices are large enough to quantize, and pairs to measure on."""
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Convert a model with weight matrices that are large enough to quantize; `pairs.tsv` has pairs to measure on."""
     folder = tmp_path_factory.mktemp("wide")
     model = tiny_encoder_decoder(d_model=48, d_inner=48, residual="ordinary")
     save_checkpoint(folder / "checkpoint.pt", model.config, model.state_dict())
     (folder / "pairs.tsv").write_text("".join(f"{'ab' * (n % 7)}\t{'xyz' * (n % 3) or 'w'}\n" for n in range(250)))
-    return folder / "checkpoint.pt", folder / "pairs.tsv"
+    convert(load(folder / "checkpoint.pt"), folder / "onnx", ConversionOptions(threads=1))
+    return folder
 
 
-def test_exported_programs_translate_as_onnx_does(wide: tuple[Path, Path], tmp_path: Path, invoke: Invoke) -> None:
-    checkpoint, pairs = wide
+def test_exported_programs_translate_as_onnx_does(wide: Path, tmp_path: Path, invoke: Invoke) -> None:
     (tmp_path / "lines").write_text("abab\n\nx\n")
-    outputs = []
-    for to in ("onnx", "exported-program"):
-        report = convert(load(checkpoint), tmp_path / to, ConversionOptions(threads=1, verify_text=pairs, to=to))  # type: ignore[arg-type]
-        assert report.passed and report.max_abs_log_prob_diff < 2e-5
-        shown = invoke("translate", tmp_path / to, tmp_path / "lines", "--beams", 3, "--trust", "--threads", 1)
-        outputs.append(shown.succeeded().out)
-    assert outputs[0] == outputs[1] and len(set(outputs[0].splitlines())) > 1
-    assert "--trust" in invoke("translate", tmp_path / "exported-program", tmp_path / "lines").err
+    options = ConversionOptions(threads=1, verify_text=wide / "pairs.tsv", to="exported-program")
+    report = convert(load(wide / "checkpoint.pt"), tmp_path / "bundle", options)
+    assert report.passed and report.max_abs_log_prob_diff < 2e-5
+    translate = ("translate", tmp_path / "bundle", tmp_path / "lines", "--beams", 3, "--threads", 1, "--json")
+    by_torch = [json.loads(line) for line in invoke(*translate, "--trust").succeeded().out.splitlines()]
+    by_onnx = [
+        json.loads(line) for line in invoke("translate", wide / "onnx", *translate[2:]).succeeded().out.splitlines()
+    ]
+    assert [one["ids"] for one in by_torch] == [one["ids"] for one in by_onnx]
+    assert [one["log_prob"] for one in by_torch] == pytest.approx([one["log_prob"] for one in by_onnx], abs=1e-4)
+    assert "PyTorch" in invoke(*translate).err  # code in the bundle runs only with --trust
 
 
-def test_quantization_is_measured_on_targets(wide: tuple[Path, Path], tmp_path: Path, invoke: Invoke) -> None:
-    checkpoint, pairs = wide
-    convert(load(checkpoint), tmp_path / "exact", ConversionOptions(threads=1, verify_text=pairs))
-    arguments = ("quantize", tmp_path / "exact", "-o", tmp_path / "small", "--threads", 1, "--text", pairs)
+def test_quantization_is_measured_on_targets(wide: Path, tmp_path: Path, invoke: Invoke) -> None:
+    pairs = wide / "pairs.tsv"
+    targets = sum(len(line.split("\t")[1]) + 1 for line in pairs.read_text().splitlines())
+    quantize = ("quantize", wide / "onnx", "-o", tmp_path / "small", "--threads", 1, "--json", "--force")
     for dtype in ("weight-int8", "int8"):
-        shown = invoke(*arguments, "--dtype", dtype, "--json", "--force").succeeded().object
-        targets = sum(len(line.split("\t")[1]) + 1 for line in pairs.read_text().splitlines())
+        shown = invoke(*quantize, "--dtype", dtype, "--text", pairs).succeeded().object
         assert shown["tokens"] == targets and 0 < abs(shown["delta_bits_per_token"]) <= 0.01 and shown["speed"] is None
         bundle = open_any_bundle(tmp_path / "small", threads=1)
         assert isinstance(bundle, Translator) and bundle.bundle.precision == dtype
-    assert "an encoder-decoder is measured on pairs" in invoke(*arguments[:-2], "--dtype", "int8", "--force").err
+    assert "an encoder-decoder is measured on pairs" in invoke(*quantize).err
 
 
 def test_formats_that_it_does_not_have_are_refused(checkpoint: Path, tmp_path: Path) -> None:
