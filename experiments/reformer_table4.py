@@ -74,8 +74,7 @@ def scores(run: Path, data: Path) -> dict[str, Any]:
     if not bundle.exists():
         convert(load(run / "checkpoint.pt"), bundle, ConversionOptions(threads=threads))
     translator = load_translator(bundle, threads=threads)
-    pairs = prepared_pairs(read_prepared(data).splits["test"])
-    sources, targets = zip(*map(pairs.__getitem__, range(len(pairs))), strict=True)
+    sources, targets = zip(*prepared_pairs(read_prepared(data).splits["test"]), strict=True)
     references = list(map(translator.tokenizer.decode, targets))
     texts = [target.text for target in translator.translate(sources, options=SEARCH)]
     (cased, signature), (uncased, _) = (bleu(texts, references, lower_case=lower) for lower in (False, True))

@@ -221,7 +221,10 @@ def _sentencepiece(lines: Iterator[str], vocab_size: int, pairs: bool) -> bytes:
         byte_fallback=True,
         num_threads=1,
         minloglevel=2,
-        **({"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3} if pairs else {}),
+        pad_id=0 if pairs else -1,  # without padding, the unknown piece is 0
+        unk_id=3 if pairs else 0,
+        bos_id=1,
+        eos_id=2,
     )
     return model.getvalue()
 

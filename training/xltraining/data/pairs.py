@@ -3,8 +3,6 @@
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xltraining.data.streams import ByteText, Text
 from xltraining.data.token_shards import Split, TokenIds, is_prepared, read_to_train
 from xltraining.data.tokenizer_file import TokenizerFile, TokenizerKind
 from xltraining.encoder_decoder import EncoderDecoderConfig
@@ -24,34 +21,10 @@ from xltraining.language_model import IGNORED
 from xltraining.layers.seeds import generator_of
 from xltraining.messages import listed
 
-__all__ = ["Pairs", "PairsTask", "prepared_pairs", "read_pairs"]
+__all__ = ["Pair", "PairsTask", "prepared_pairs", "read_pairs"]
 
-
-@dataclass(frozen=True)
-class Pairs:
-    """Pairs of token ids, as one text: source, target, source, and so on."""
-
-    text: Text
-    starts: TokenIds
-    """(2N + 1,): where each side begins in the text, and the text's end."""
-    first_id: int = 0
-    """Added to all tokens of the text."""
-
-    def __len__(self) -> int:
-        """Return the number of pairs N."""
-        return len(self.starts) // 2
-
-    def __getitem__(self, index: int) -> tuple[list[int], list[int]]:
-        """Return the ids of a source and of its target."""
-        source, target, end = self.starts[2 * index : 2 * index + 3].tolist()
-        ids = (self.text.read(source, end - source) + self.first_id).tolist()
-        return ids[: target - source], ids[target - source :]
-
-    @cached_property
-    def lengths(self) -> list[list[int]]:
-        """For each pair, the numbers of tokens of target and source, by which batches are sorted."""
-        sides: list[list[int]] = np.diff(self.starts).reshape(len(self), 2)[:, ::-1].tolist()
-        return sides
+Pair = tuple[TokenIds, TokenIds]
+"""Token ids of source and target."""
 
 
 class PairsTask:
@@ -75,33 +48,34 @@ class PairsTask:
         """Train on the pairs of some files, evaluate on those of others; or on both splits of a prepared folder.
 
         Raises:
-            DataError: files cannot be read, lines are not pairs or too long, or there are too few pairs. A folder is
-                damaged, or prepared for another model.
+            DataError: files cannot be read, lines are not pairs, pairs are too long, or there are too few of them. A
+                folder is damaged, or prepared for another model.
         """
         self.config, self.batch_size, self.seed = config, batch_size, seed
-        self.unit, self.tokenizer = "symbol", cast(str | TokenizerFile, "bytes")
+        self.unit = "symbol"
+        self.tokenizer: str | TokenizerFile = "bytes"
+        self._pairs, self._valid = cast(tuple[list[Pair], list[Pair]], ([], []))
         if train_files and is_prepared(Path(train_files[0])):
             data = read_to_train(Path(train_files[0]), config.n_token, pairs=True)
-            train, valid = (data.splits.get(name) for name in ("train", "valid"))
             self._pairs, self._valid = (
-                _from_bytes([]) if split is None else _checked(prepared_pairs(split), config)
-                for split in (train, valid)
+                _checked(prepared_pairs(data.splits[name]), name, config) if name in data.splits else []
+                for name in ("train", "valid")
             )
             self.unit, self.text_sha256 = data.unit, data.sha256
             content = data.tokenizer_file()
             assert content is not None  # pairs have subwords
             self.tokenizer = TokenizerFile(cast(TokenizerKind, data.tokenizer["kind"]), content)
         else:
-            lines = read_pairs(train_files, config)
-            self._pairs, self._valid = _from_bytes(lines), _from_bytes(read_pairs(valid_files, config))
-            self.text_sha256 = hashlib.sha256(repr(lines).encode()).hexdigest()
+            train, valid = (read_pairs(files, config) for files in (train_files, valid_files))
+            self._pairs, self._valid = [*map(_ids, train)], [*map(_ids, valid)]
+            self.text_sha256 = hashlib.sha256(repr(train).encode()).hexdigest()
         if len(self._pairs) < batch_size:
             raise DataError(
                 f"{len(self._pairs):,} pairs to train on, but a batch has {batch_size:,}.",
                 hint="Give more pairs, or a smaller batch size.",
             )
         self.held_out = bool(self._valid)
-        lengths = sum(target + 1 for target, _ in self._pairs.lengths)
+        lengths = sum(len(target) + 1 for _, target in self._pairs)
         self.segment_len = round(lengths / len(self._pairs))  # mean length of targets, for the speed in the log
         self._epoch = -1
         self._batches: list[list[int]] = []
@@ -116,7 +90,7 @@ class PairsTask:
         if step // per_epoch != self._epoch:
             self._epoch = step // per_epoch
             self._batches = self._ordered(self._epoch)
-        tokens, targets = self._tensors(self._pairs, self._batches[step % per_epoch])
+        tokens, targets = self._tensors([self._pairs[index] for index in self._batches[step % per_epoch]])
         return tokens[rows], targets[rows]
 
     def _ordered(self, epoch: int) -> list[list[int]]:
@@ -124,12 +98,12 @@ class PairsTask:
         generator = generator_of(self.seed, epoch)
         order = torch.randperm(len(self._pairs), generator=generator).tolist()
         whole = order[: len(order) // self.batch_size * self.batch_size]
-        whole.sort(key=self._pairs.lengths.__getitem__)  # stable: ties keep their order
+        whole.sort(key=lambda index: tuple(map(len, reversed(self._pairs[index]))))  # stable: ties keep their order
         batches = [whole[start : start + self.batch_size] for start in range(0, len(whole), self.batch_size)]
         return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
 
-    def _tensors(self, pairs: Pairs, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        sources, targets = zip(*map(pairs.__getitem__, indices), strict=True)
+    def _tensors(self, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+        sources, targets = ([ids.tolist() for ids in sides] for sides in zip(*pairs, strict=True))
         S = max(map(len, targets)) + 1
         read = [[START, *target] for target in targets]
         source, tokens = _padded(sources, self.config.source_len, PAD), _padded(read, S, PAD)
@@ -141,12 +115,11 @@ class PairsTask:
         Each symbol is predicted from the true symbols before it. The end of a target is a symbol, too.
         """
         nats, right, count = 0.0, 0, 0
-        order = sorted(range(len(self._valid)), key=self._valid.lengths.__getitem__)
-        total = sum(target + 1 for target, _ in self._valid.lengths)
+        pairs = sorted(self._valid, key=lambda pair: tuple(map(len, reversed(pair))))
+        total = sum(len(target) + 1 for _, target in pairs)
         with evaluation_mode(model) as device:
-            for start in range(0, len(order), self.batch_size):
-                batch = self._tensors(self._valid, order[start : start + self.batch_size])
-                tokens, targets = (each.to(device) for each in batch)
+            for start in range(0, len(pairs), self.batch_size):
+                tokens, targets = (each.to(device) for each in self._tensors(pairs[start : start + self.batch_size]))
                 hidden, _ = model(tokens)
                 scored = targets != IGNORED
                 log_probs, expected = model.all_log_probs(hidden)[scored], targets[scored]  # (N,V), (N,)
@@ -191,22 +164,22 @@ def read_pairs(files: Sequence[Path], config: EncoderDecoderConfig) -> list[tupl
     return pairs
 
 
-def _from_bytes(pairs: Sequence[tuple[bytes, bytes]]) -> Pairs:
-    sides = [side for pair in pairs for side in pair]
-    starts = np.cumsum([0, *map(len, sides)])
-    return Pairs(ByteText(torch.frombuffer(bytearray(b"".join(sides) or b"\0"), dtype=torch.uint8)), starts, FIRST_BYTE)
+def _ids(pair: tuple[bytes, bytes]) -> Pair:
+    source, target = (np.frombuffer(side, np.uint8).astype(np.int64) + FIRST_BYTE for side in pair)
+    return source, target
 
 
-def prepared_pairs(split: Split) -> Pairs:
-    """Return the pairs of a split of prepared pairs."""
-    return Pairs(split, np.append(split.document_starts(), len(split)))
+def prepared_pairs(split: Split) -> list[Pair]:
+    """Return the pairs of a split of prepared pairs, as views of one array."""
+    sides = np.split(split.read(0, len(split)), split.document_starts()[1:])
+    return list(zip(sides[::2], sides[1::2], strict=True))
 
 
-def _checked(pairs: Pairs, config: EncoderDecoderConfig) -> Pairs:
-    target, source = (max(side) for side in zip(*pairs.lengths, strict=True))
+def _checked(pairs: list[Pair], name: str, config: EncoderDecoderConfig) -> list[Pair]:
+    source, target = (max(map(len, sides)) for sides in zip(*pairs, strict=True))
     if source > config.source_len or target >= config.tgt_len:
         raise DataError(
-            f"{pairs.text.name}: at most {config.source_len:,} and {config.tgt_len - 1:,} tokens, found up to "
+            f"the pairs of {name}: at most {config.source_len:,} and {config.tgt_len - 1:,} tokens, found up to "
             f"{source:,} in a source and {target:,} in a target.",
             hint="Remove long pairs before you prepare the data, or give a larger source_len and tgt_len.",
         )
