@@ -72,8 +72,7 @@ def translate(
 ) -> None:
     """Translate each line of FILE with BUNDLE, an encoder-decoder. Needs no PyTorch."""
     import xlruntime
-    from xlexport.bundles import open_any_bundle
-    from xlruntime.engine import check_kind
+    from xlexport.bundles import open_translator
 
     expected = None
     if references is not None:
@@ -82,7 +81,7 @@ def translate(
     texts = []
 
     options = xlruntime.SearchOptions(beams, length_penalty, max_tokens)
-    translator = open_any_bundle(
+    translator = open_translator(
         bundle,
         trust=trust,
         device=device,
@@ -91,8 +90,6 @@ def translate(
         threads=threads,
         step_timeout=step_timeout,
     )
-    check_kind(bundle, translator.bundle, translates=True)
-    assert isinstance(translator, xlruntime.Translator)
     with click.open_file(str(file), "rb") as lines:
         sources = (line.rstrip(b"\r\n") for line in lines)
         for translation in translator.translate(sources, options=options, batch_size=batch_size):
