@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import struct
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +10,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from experiments import catalogues, reformer, reformer_table2, reformer_table3, reformer_table4
+from experiments import reformer, reformer_table1, reformer_table2, reformer_table3
 from experiments.__main__ import main
 from experiments.running import Scale, training_of
 from tests.training.reformers import make, tokens_of
-from xlexport.prepare.units import trained
-from xlexport.prepare.writing import prepare_data
 from xltraining.reformer import ReformerConfig
 from xltraining.training_config import TrainingConfig
 
@@ -73,56 +68,22 @@ def test_rounds_are_printed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.full
-def test_speed_is_printed_and_drawn(tmp_path: Path) -> None:
-    sizes = ["--tokens", "64", "--shortest", "32", "--repeats", "1"]
-    arguments = ["reformer_figure5_speed", "--out", str(tmp_path), *sizes]
-    found = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert len(found.stdout.splitlines()) == 1 + len(reformer.KINDS)
-    assert (tmp_path / "reformer_figure5_speed.png").stat().st_size > 0
+def test_table_1_is_printed_drawn_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = dict(list(reformer_table1.KINDS.items())[2:3])
+    monkeypatch.setattr(reformer_table1, "KINDS", kinds)
+    arguments = ["reformer_table1", "--out", str(tmp_path)]
+    table = CliRunner().invoke(main, arguments, catch_exceptions=False).stdout
+    assert [line.split("  ")[0] for line in table.splitlines()] == ["ms / MB", *kinds]
+    assert (tmp_path / "tiny" / "reformer_table1.png").stat().st_size > 0
+    kept = json.loads((tmp_path / "tiny" / "reformer_table1.json").read_text())
+    assert all(kept[length][name].keys() == {"ms", "MB"} for length in ("64", "128") for name in kinds)
+    assert CliRunner().invoke(main, arguments, catch_exceptions=False).stdout == table  # nothing is measured again
 
 
-def catalogue(messages: dict[str, str]) -> bytes:
-    """Return the .mo file of messages, whose header says nothing but the encoding."""
-    texts = sorted({"": "Content-Type: text/plain; charset=UTF-8\n", **messages}.items())
-    sides = [side.encode() for pair in zip(*texts, strict=True) for side in pair]
-    at = 28 + 16 * len(texts)
-    places = list(itertools.accumulate((len(side) + 1 for side in sides), initial=at))
-    entries = (number for side, place in zip(sides, places, strict=False) for number in (len(side), place))
-    header = (0x950412DE, 0, len(texts), 28, 28 + 8 * len(texts), 0, at)
-    return struct.pack(f"<{7 + 4 * len(texts)}I", *header, *entries) + b"".join(side + b"\0" for side in sides)
-
-
-@pytest.mark.full
-def test_pairs_of_catalogues_are_translated_for_table_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("sacrebleu", reason="the extra bleu is not installed")
-    messages = {f"Open  file {n}\n": f"Datei {n} öffnen" for n in range(40)} | {
-        "menu\x04Quit": "Beenden",
-        "Quit": "Ende",
-    }
-    with zipfile.ZipFile(tmp_path / "program.whl", "w") as wheel:
-        wheel.writestr(
-            "a/de/LC_MESSAGES/a.mo", catalogue({**messages, "label_name": "Name", "Name": "Name", "…": "…."})
-        )
-        wheel.writestr("a/fr/LC_MESSAGES/a.mo", catalogue({"Open": "Ouvrir"}))
-    arguments = [str(tmp_path / "program.whl"), "--out", str(tmp_path / "pairs"), "--held-out", "2"]
-    CliRunner().invoke(catalogues.main, arguments, catch_exceptions=False)
-    files = {name: tmp_path / "pairs" / f"{name}.tsv" for name in ("train", "valid", "test")}
-    lines = [line for file in files.values() for line in file.read_text("utf-8").splitlines()]
-    assert len(lines) == 41 and "Open file 7\tDatei 7 öffnen" in lines and "Quit\tEnde" in lines
-    prepare_data(
-        {name: [file] for name, file in files.items()},
-        tmp_path / "data",
-        lambda folder: trained([files["train"]], "bpe", 300, folder, pairs=True),
-        document="pair",
-    )
-    small = {**reformer_table4.SCALES["tiny"].model, "source_len": 24, "d_model": 8, "d_head": 4, "d_inner": 8}
-    micro = replace(reformer_table4.SCALES["tiny"], model=small, tgt_len=24, steps=2, batch_size=2)
-    monkeypatch.setitem(reformer_table4.SCALES, "tiny", micro)
-    options = ["--out", str(tmp_path), "--data", str(tmp_path / "data"), "--only", "ordinary", "--seeds", "1"]
-    found = CliRunner().invoke(main, ["reformer_table4", *options], catch_exceptions=False)
-    assert found.stdout.splitlines()[1].startswith("ordinary  27.3") and "|tok:13a|" in found.stdout
-    (kept,) = json.loads((tmp_path / "tiny" / "reformer_table4.json").read_text("utf-8"))["ordinary"]
-    assert len(kept["translations"]) == 2
+def test_kinds_of_table_1_and_their_growth() -> None:
+    powers = {4: 100.0, **{length: 3.0 * length**2 for length in (8, 16, 32, 64)}}
+    assert reformer_table1.growth(powers) == pytest.approx(2)
+    assert all(reformer_table1.seconds(name, 64) > 0 for name in reformer_table1.KINDS)
 
 
 def test_the_rows_of_table_3_are_valid_models() -> None:
