@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.helpers import export_cache
 from tests.helpers.invoking import Invoke
 from tests.helpers.tiny import tiny_encoder_decoder
 from xlexport.bundles import open_any_bundle
@@ -58,11 +59,14 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = tiny_encoder_decoder(d_model=48, d_inner=48, residual="ordinary")
     save_checkpoint(folder / "checkpoint.pt", model.config, model.state_dict())
     (folder / "pairs.tsv").write_text("".join(f"{'ab' * (n % 7)}\t{'xyz' * (n % 3) or 'w'}\n" for n in range(250)))
-    convert(load(folder / "checkpoint.pt"), folder / "onnx", ConversionOptions(threads=1))
+    with export_cache.cached_exports():
+        convert(load(folder / "checkpoint.pt"), folder / "onnx", ConversionOptions(threads=1))
     return folder
 
 
-def test_exported_programs_translate_as_onnx_does(wide: Path, tmp_path: Path, invoke: Invoke) -> None:
+def test_exported_programs_translate_as_onnx_does(
+    wide: Path, tmp_path: Path, invoke: Invoke, cached_exports: None
+) -> None:
     (tmp_path / "lines").write_text("abab\n\nx\n")
     options = ConversionOptions(threads=1, verify_text=wide / "pairs.tsv", to="exported-program")
     report = convert(load(wide / "checkpoint.pt"), tmp_path / "bundle", options)

@@ -32,7 +32,9 @@ def catalogue(messages: dict[str, str]) -> bytes:
 
 
 @pytest.mark.full
-def test_pairs_of_catalogues_are_translated(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_of_catalogues_are_translated(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, cached_exports: None
+) -> None:
     pytest.importorskip("sacrebleu", reason="the extra bleu is not installed")
     pytest.importorskip("tokenizers")
     with zipfile.ZipFile(tmp_path / "program.whl", "w") as wheel:
