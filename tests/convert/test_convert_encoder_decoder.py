@@ -71,6 +71,7 @@ def test_exported_programs_translate_as_onnx_does(
     options = ConversionOptions(threads=1, verify_text=wide / "pairs.tsv", to="exported-program")
     report = convert(load(wide / "checkpoint.pt"), tmp_path / "bundle", options)
     assert report.passed and report.max_abs_log_prob_diff < 2e-5
+    assert "torch_runtime import load_translator\n" in (tmp_path / "bundle" / "README.md").read_text("utf-8")
     translate = ("translate", tmp_path / "bundle", tmp_path / "lines", "--beams", 3, "--threads", 1, "--json")
     by_torch = [json.loads(line) for line in invoke(*translate, "--trust").succeeded().out.splitlines()]
     by_onnx = [
