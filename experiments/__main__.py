@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import click
 
-from experiments import (
-    reformer,
-    reformer_table1,
-    reformer_table2,
-    reformer_table3,
-    reformer_table4,
-    transformer_xl,
-)
+from experiments import reformer, reformer_table1, reformer_table2, reformer_table3, reformer_table4, transformer_xl
 
 __all__ = ["main"]
 

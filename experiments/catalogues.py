@@ -8,6 +8,7 @@ equal sources keep the first.
 
 from __future__ import annotations
 
+import fnmatch
 import gettext
 import io
 import random
@@ -26,20 +27,14 @@ _KEY = re.compile(r"\S*_\S*|\S*[.:]\S+")
 
 
 def messages(wheel: Path) -> Iterator[tuple[str, str]]:
-    """Yield the messages of a wheel's catalogues with their translations; of plurals the singular.
-
-    Raises:
-        OSError, zipfile.BadZipFile: the wheel cannot be read.
-    """
+    """Yield the messages of a wheel's catalogues with their translations; of plurals the singular."""
     with zipfile.ZipFile(wheel) as files:
-        for name in sorted(name for name in files.namelist() if name.endswith(".mo")):
-            if "/de/LC_MESSAGES/" in name:
-                catalogue = gettext.GNUTranslations(io.BytesIO(files.read(name)))
-                # Nothing public lists the messages of a catalogue.
-                for key, translation in catalogue._catalog.items():  # type: ignore[attr-defined]
-                    message, form = key if isinstance(key, tuple) else (key, 0)
-                    if form == 0:
-                        yield message.split(_CONTEXT)[-1], translation
+        for name in sorted(fnmatch.filter(files.namelist(), "*/de/LC_MESSAGES/*.mo")):
+            catalogue = gettext.GNUTranslations(io.BytesIO(files.read(name)))
+            for key, translation in catalogue._catalog.items():  # type: ignore[attr-defined]  # nothing public lists them
+                message, form = key if isinstance(key, tuple) else (key, 0)
+                if form == 0:
+                    yield message.split(_CONTEXT)[-1], translation
 
 
 def pairs_of(wheels: Sequence[Path]) -> dict[str, str]:
@@ -56,9 +51,7 @@ def pairs_of(wheels: Sequence[Path]) -> dict[str, str]:
 
 @click.command()
 @click.argument("wheels", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Folder for train.tsv, valid.tsv, test.tsv."
-)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the three files.")
 @click.option("--held-out", default=1000, show_default=True, help="Pairs of valid.tsv, and of test.tsv.")
 def main(wheels: tuple[Path, ...], out: Path, held_out: int) -> None:
     """Write pairs of English and German from the message catalogues of WHEELS."""

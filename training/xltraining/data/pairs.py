@@ -63,8 +63,8 @@ class PairsTask:
             )
             self.unit, self.text_sha256 = data.unit, data.sha256
             content = data.tokenizer_file()
-            assert content is not None  # pairs have subwords
-            self.tokenizer = TokenizerFile(cast(TokenizerKind, data.tokenizer["kind"]), content)
+            if content is not None:
+                self.tokenizer = TokenizerFile(cast(TokenizerKind, data.tokenizer["kind"]), content)
         else:
             train, valid = (read_pairs(files, config) for files in (train_files, valid_files))
             self._pairs, self._valid = [*map(_ids, train)], [*map(_ids, valid)]

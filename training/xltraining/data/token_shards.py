@@ -175,7 +175,8 @@ def read_prepared(folder: Path) -> PreparedData:
         raise DataError(f"{path}: fields are missing or wrong ({first_line(error)}).", hint=_HINT) from error
     problems = [problem for split in splits.values() for problem in _size_problems(split)]
     if data.pairs:
-        problems += [f"{name} has a source without a target" for name, split in splits.items() if split.documents % 2]
+        odd = [name for name, split in splits.items() if split.documents % 2 or not split.documents]
+        problems += [f"{name} is not pairs" for name in odd]
     if problems:
         raise DataError(f"{folder}: {listed(problems, '; ')}.", hint=_HINT)
     return data
