@@ -13,7 +13,6 @@ import xlruntime
 from xlexport import atomic_output
 from xlruntime.bundle import DIGEST, MANIFEST, Bundle, FileDigest, Graph, Requirements
 from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
-from xlruntime.engine import check_kind
 from xlruntime.errors import BundleDamagedError
 from xlruntime.limits import Limits, read_json
 from xlruntime.load_options import LoadKeywords
@@ -60,31 +59,29 @@ def open_bundle(folder: str | Path, *, trust: bool = False, **options: Unpack[Lo
     Raises:
         BundleError, ProviderError, OptionError: as in both functions.
     """
-    if trust and any(graph.format != "onnx" for graph in read_bundle(Path(folder), check_files=False).graphs.values()):
-        from xlexport.torch_runtime import load
-
-        return load(folder, **options)
-    return xlruntime.load(folder, **options)
-
-
-def open_any_bundle(folder: str | Path, *, trust: bool = False, **options: Unpack[LoadKeywords]) -> Model | Translator:
-    """Open a bundle as `open_bundle` does, or with `load_translator` of either runtime if it has an encoder."""
-    bundle = read_bundle(Path(folder), check_files=False)
-    if bundle.encoder is not None and trust and any(graph.format != "onnx" for graph in bundle.graphs.values()):
-        from xlexport.torch_runtime import load_translator
-
-        return load_translator(folder, **options)
-    if bundle.encoder is not None:
-        return xlruntime.load_translator(folder, **options)
-    return open_bundle(folder, trust=trust, **options)
+    opened: Model = _runtime(folder, trust).load(folder, **options)
+    return opened
 
 
 def open_translator(folder: str | Path, *, trust: bool = False, **options: Unpack[LoadKeywords]) -> Translator:
-    """Open a bundle as `open_any_bundle` does; a language model is a BundleFormatError."""
-    opened = open_any_bundle(folder, trust=trust, **options)
-    check_kind(Path(folder), opened.bundle, translates=True)
-    assert isinstance(opened, xlruntime.Translator)
+    """Open an encoder-decoder as `open_bundle` opens language models."""
+    opened: Translator = _runtime(folder, trust).load_translator(folder, **options)
     return opened
+
+
+def open_any_bundle(folder: str | Path, *, trust: bool = False, **options: Unpack[LoadKeywords]) -> Model | Translator:
+    """Open a bundle with `open_translator` if it has an encoder, else with `open_bundle`."""
+    has_encoder = read_bundle(Path(folder), check_files=False).encoder is not None
+    return (open_translator if has_encoder else open_bundle)(folder, trust=trust, **options)
+
+
+def _runtime(folder: str | Path, trust: bool) -> Any:
+    """Return the module that opens a bundle: `xlexport.torch_runtime` only with `trust`."""
+    if trust and any(graph.format != "onnx" for graph in read_bundle(Path(folder), check_files=False).graphs.values()):
+        from xlexport import torch_runtime
+
+        return torch_runtime
+    return xlruntime
 
 
 def scale_of(ring: str) -> str:

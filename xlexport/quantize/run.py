@@ -148,9 +148,8 @@ def quantize(
         )
     check_texts(bundle.tokenizer, texts, as_ids, bundle.encoder is not None)
     with publishing(output, force) as folder:
-        exact = open_any_bundle(
-            source, threads=options.threads, check_files=False, ops="none"
-        )  # what every machine has
+        # Without kernels, which not every machine has.
+        exact = open_any_bundle(source, threads=options.threads, check_files=False, ops="none")
         for graph in bundle.graphs.values():  # onnx-ir reads them next
             read_graph(source / graph.file, bundle.files)
         return quantize_into(exact, folder, options, gate_text(exact, texts, as_ids, options.tokens), tell)

@@ -4,15 +4,14 @@ import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xltraining.data.token_shards import Split, TokenIds, is_prepared, read_to_train
-from xltraining.data.tokenizer_file import TokenizerFile, TokenizerKind
+from xltraining.data.token_shards import PreparedData, Split, TokenIds, is_prepared, read_to_train
 from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.encoder_decoder.config import END, FIRST_BYTE, PAD, START
 from xltraining.errors import DataError
@@ -52,22 +51,14 @@ class PairsTask:
                 folder is damaged, or prepared for another model.
         """
         self.config, self.batch_size, self.seed = config, batch_size, seed
-        self.unit = "symbol"
-        self.tokenizer: str | TokenizerFile = "bytes"
-        self._pairs, self._valid = cast(tuple[list[Pair], list[Pair]], ([], []))
         if train_files and is_prepared(Path(train_files[0])):
             data = read_to_train(Path(train_files[0]), config.n_token, pairs=True)
-            self._pairs, self._valid = (
-                _checked(prepared_pairs(data.splits[name]), name, config) if name in data.splits else []
-                for name in ("train", "valid")
-            )
-            self.unit, self.text_sha256 = data.unit, data.sha256
-            content = data.tokenizer_file()
-            if content is not None:
-                self.tokenizer = TokenizerFile(cast(TokenizerKind, data.tokenizer["kind"]), content)
+            self._pairs, self._valid = (_pairs_of(data, split, config) for split in ("train", "valid"))
+            self.unit, self.tokenizer, self.text_sha256 = data.unit, data.tokenizer_of_model(), data.sha256
         else:
             train, valid = (read_pairs(files, config) for files in (train_files, valid_files))
             self._pairs, self._valid = [*map(_ids, train)], [*map(_ids, valid)]
+            self.unit, self.tokenizer = "symbol", "bytes"
             self.text_sha256 = hashlib.sha256(repr(train).encode()).hexdigest()
         if len(self._pairs) < batch_size:
             raise DataError(
@@ -175,11 +166,15 @@ def prepared_pairs(split: Split) -> list[Pair]:
     return list(zip(sides[::2], sides[1::2], strict=True))
 
 
-def _checked(pairs: list[Pair], name: str, config: EncoderDecoderConfig) -> list[Pair]:
+def _pairs_of(data: PreparedData, split: str, config: EncoderDecoderConfig) -> list[Pair]:
+    """Return the pairs of a split, which must not be too long for the model; none if there is no such split."""
+    if split not in data.splits:
+        return []
+    pairs = prepared_pairs(data.splits[split])
     source, target = (max(map(len, sides)) for sides in zip(*pairs, strict=True))
     if source > config.source_len or target >= config.tgt_len:
         raise DataError(
-            f"the pairs of {name}: at most {config.source_len:,} and {config.tgt_len - 1:,} tokens, found up to "
+            f"the pairs of {split}: at most {config.source_len:,} and {config.tgt_len - 1:,} tokens, found up to "
             f"{source:,} in a source and {target:,} in a target.",
             hint="Remove long pairs before you prepare the data, or give a larger source_len and tgt_len.",
         )

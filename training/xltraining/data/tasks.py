@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from xltraining.data.pairs import PairsTask
 from xltraining.data.photos import read_photos
 from xltraining.data.streams import ByteText, OrderedStreams, ShuffledStreams, Text, TokenStreams, read_bytes
 from xltraining.data.token_shards import is_prepared, read_to_train
-from xltraining.data.tokenizer_file import TokenizerFile, TokenizerKind
+from xltraining.data.tokenizer_file import TokenizerFile
 from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.errors import ConfigError, DataError
 from xltraining.evaluation import Progress, evaluate, no_progress
@@ -130,14 +130,14 @@ def prepared_task(folder: Path, n_token: int, training: TrainingConfig, segment_
         DataError: the folder is damaged, changed, too short, or has another vocabulary than the model.
     """
     data = read_to_train(folder, n_token)
-    text, valid, content = data.splits["train"], data.splits.get("valid"), data.tokenizer_file()
+    text, valid = data.splits["train"], data.splits.get("valid")
     kind = ShuffledStreams if training.shuffle else OrderedStreams
     return StreamTask(
         kind(text, training.batch_size, segment_len, training.seed, n_token),
         valid,
         text_sha256=data.sha256,
         unit=data.unit,
-        tokenizer="bytes" if content is None else TokenizerFile(cast(TokenizerKind, data.tokenizer["kind"]), content),
+        tokenizer=data.tokenizer_of_model(),
         text_bytes=None if data.unit == "byte" else (text.text_bytes, 0 if valid is None else valid.text_bytes),
     )
 

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from xltraining.data.tokenizer_file import TokenizerFile
 from xltraining.errors import DataError
 from xltraining.messages import first_line, listed, shown
 
@@ -130,6 +131,11 @@ class PreparedData:
         """Return the content of the tokenizer's file; None for bytes."""
         name = self.tokenizer.get("file")
         return None if name is None else (self.folder / name).read_bytes()
+
+    def tokenizer_of_model(self) -> str | TokenizerFile:
+        """Return the tokenizer as a checkpoint keeps it."""
+        content = self.tokenizer_file()
+        return "bytes" if content is None else TokenizerFile(self.tokenizer["kind"], content)
 
 
 def is_prepared(path: Path) -> bool:
