@@ -316,15 +316,10 @@ def table8(experiment: Experiment) -> None:
             figures.setdefault("bits", []).append(experiment.bits(model))
     experiment.keep("table8", {"paper": PAPER_8, "ours": results})
     shares = tuple(f"r = {share}" for share in SHARES)
-    rows = [
-        (
-            name,
-            *PAPER_8[name],
-            *(mean_and_error(figures[share], 0) for share in shares),
-            mean_and_error(figures["bits"]),
-        )
-        for name, figures in results.items()
-    ]
+    rows = []
+    for name, figures in results.items():
+        recl_of_shares = (mean_and_error(figures[share], 0) for share in shares)
+        rows.append((name, *PAPER_8[name], *recl_of_shares, mean_and_error(figures["bits"])))
     print_rows(("model", *(f"paper: {shares[0]}", *shares[1:]), *(f"ours: {shares[0]}", *shares[1:]), "bits"), rows)
 
 

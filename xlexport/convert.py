@@ -340,8 +340,5 @@ def _provenance(source: SourceCheckpoint, verified_on: str, options: ConversionO
         "notes": list(source.notes),
         "parameters": source.parameters,
         "verified_on": verified_on,
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in packages},
-        },
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
     }

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["initial_model"]
 
-BYTES = 256  # tokens of a text that is read as bytes
-
 
 def initial_model(
     name: str, changes: Mapping[str, Any], data: PreparedData | None, report: Callable[[str], None]
@@ -54,7 +52,7 @@ def initial_model(
         f"its weights decide {field} (only {', '.join(free)} may change)" for field in changes if field not in free
     ]
     problems += [f"it does not hold {fields[need]}; give it" for need in source.needs if fields[need] not in changes]
-    n_token = BYTES if data is None else data.n_token
+    n_token = 256 if data is None else data.n_token  # 256 bytes
     if config.n_token != n_token:
         problems.append(f"it has {config.n_token:,} tokens, but the training data has {n_token:,}")
     elif source.tokenizer not in (None, "none"):

@@ -84,12 +84,7 @@ def tokenizer_of(kind: str) -> Any:
     ],
 )
 def test_units_add_up_to_their_document(
-    kind: str,
-    name: str,
-    options: tuple[str, ...],
-    bundle: Path,
-    words_bundle: Callable[..., Path],
-    score: Score,
+    kind: str, name: str, options: tuple[str, ...], bundle: Path, words_bundle: Callable[..., Path], score: Score
 ) -> None:
     """Compare lines and words with the document, its tokens, and the words of `Model.surprisal`."""
     if kind != "bytes":

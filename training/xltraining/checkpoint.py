@@ -21,14 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from xltraining import atomic_output
-from xltraining.architectures import (
-    FIRST,
-    architecture_of,
-    config_from,
-    model_class,
-    new_model,
-    shared_names,
-)
+from xltraining.architectures import FIRST, architecture_of, config_from, model_class, new_model, shared_names
 from xltraining.config_fields import ModelConfig
 from xltraining.data.tokenizer_file import TokenizerFile, tokenizer_from_plain, tokenizer_to_plain
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError

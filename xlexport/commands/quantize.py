@@ -81,9 +81,7 @@ def precision_options(dtype: Decorator) -> Decorator:
     ),
     click.option("--ids", "as_ids", is_flag=True, help="The texts hold token ids separated by white space."),
     click.option(
-        "--tokens",
-        type=click.IntRange(2048),
-        help="Tokens to measure on.  [default: 16,384, or twice the memory]",
+        "--tokens", type=click.IntRange(2048), help="Tokens to measure on.  [default: 16,384, or twice the memory]"
     ),
 )
 @headed(
@@ -95,13 +93,7 @@ def precision_options(dtype: Decorator) -> Decorator:
 )
 @headed("Device", click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"))
 def quantize(
-    bundle: Path,
-    output: Path,
-    texts: tuple[Path, ...],
-    as_ids: bool,
-    force: bool,
-    as_json: bool,
-    **options: Any,
+    bundle: Path, output: Path, texts: tuple[Path, ...], as_ids: bool, force: bool, as_json: bool, **options: Any
 ) -> None:
     """Write BUNDLE in a lower precision. If that costs too many bits per token of real text, nothing is written.
 

@@ -14,14 +14,7 @@ import click
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH
 from xlexport.commands.signals import acknowledged
-from xlexport.commands.train_settings import (
-    MODEL,
-    TRAINING,
-    check_effect,
-    is_given,
-    read_recipe,
-    setting_options,
-)
+from xlexport.commands.train_settings import MODEL, TRAINING, check_effect, is_given, read_recipe, setting_options
 from xlexport.extras import packages_of, require
 from xlexport.progress_bar import ProgressBar, progress_bar
 from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell

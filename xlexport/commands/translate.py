@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -63,33 +64,18 @@ def translate(
     batch_size: int,
     references: Path | None,
     as_json: bool,
-    device: str,
-    provider: str | None,
-    provider_options: dict[str, str],
-    threads: int | None,
-    step_timeout: float | None,
-    trust: bool,
+    **runtime: Any,
 ) -> None:
     """Translate each line of FILE with BUNDLE, an encoder-decoder. Needs no PyTorch."""
-    import xlruntime
     from xlexport.bundles import open_translator
+    from xlruntime import SearchOptions
 
     expected = None
     if references is not None:
         require(None, "sacrebleu")
         expected = references.read_text("utf-8").splitlines()
     texts = []
-
-    options = xlruntime.SearchOptions(beams, length_penalty, max_tokens)
-    translator = open_translator(
-        bundle,
-        trust=trust,
-        device=device,
-        provider=provider,
-        provider_options=provider_options,
-        threads=threads,
-        step_timeout=step_timeout,
-    )
+    options, translator = SearchOptions(beams, length_penalty, max_tokens), open_translator(bundle, **runtime)
     with click.open_file(str(file), "rb") as lines:
         sources = (line.rstrip(b"\r\n") for line in lines)
         for translation in translator.translate(sources, options=options, batch_size=batch_size):

@@ -25,15 +25,7 @@ from .load_options import LoadKeywords, LoadOptions
 from .memory import Memory
 from .scores import Sum
 
-__all__ = [
-    "Beam",
-    "SearchOptions",
-    "Text",
-    "Translation",
-    "Translator",
-    "length_penalty",
-    "load_translator",
-]
+__all__ = ["Beam", "SearchOptions", "Text", "Translation", "Translator", "length_penalty", "load_translator"]
 
 Text = str | bytes | npt.NDArray[np.int64] | list[int]
 

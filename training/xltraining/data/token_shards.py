@@ -159,8 +159,7 @@ def read_prepared(folder: Path) -> PreparedData:
         raise DataError(f"{path}: not valid JSON ({first_line(error)}).", hint=_HINT) from error
     if not isinstance(fields, dict) or fields.get("format") != FORMAT or fields.get("version") != VERSION:
         raise DataError(
-            f"{path}: not a manifest of version {VERSION} of this format.",
-            hint="Give a folder of `xlexport prepare`.",
+            f"{path}: not a manifest of version {VERSION} of this format.", hint="Give a folder of `xlexport prepare`."
         )
     try:
         splits = {name: _split(folder, fields["dtype"], entry) for name, entry in fields["splits"].items()}
