@@ -205,6 +205,10 @@ class Experiment:
         assert isinstance(model, LanguageModel)
         return model.eval()
 
+    def checkpoint(self, variant: Variant, seed: int) -> Path:
+        """Return the file of a trained model."""
+        return self._out(variant, seed) / "checkpoint.pt"
+
     def curve(self, variant: Variant, seed: int) -> list[tuple[int, float]]:
         """Return updates, and bits of the training text since the one before, from the log of a trained model."""
         lines = map(json.loads, (self._out(variant, seed) / "log.jsonl").read_text("utf-8").splitlines())
