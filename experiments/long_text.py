@@ -20,7 +20,7 @@ from xlruntime import Model, Sampling, load
 __all__ = ["MODELS", "Passage", "bits_after", "by_passage", "continuations", "long_text", "ngram_figures", "passages"]
 
 MODELS = [v for v in VARIANTS["table6"] if v.name in {"recurrence relative full", "recurrence shaw full"}]
-PASSAGES = 40
+PASSAGES = 20
 TOP_K = 40  # of the paper
 HELD_OUT = "held out"
 
@@ -87,7 +87,7 @@ def long_text(experiment: Experiment) -> None:
     """
     group = experiment.chosen(MODELS)
     experiment.run(group)
-    memories = [round(experiment.scale.tgt_len * factor) for factor in experiment.scale.lengths]
+    memories = [round(experiment.scale.tgt_len * factor) for factor in experiment.scale.lengths if factor >= 1]
     chosen = passages(experiment.held_out.tolist(), max(memories))
     texts: list[dict[str, Any]] = []
     for seed in range(experiment.seeds):
