@@ -40,9 +40,9 @@ def choices(model):
     segment = model.config.tgt_len
     reach = segment + model.config.mem_len  # training saw shorter distances
     clamps = (reach // 2, reach * 3 // 4, reach - 2)
-    pairs = itertools.product((segment, segment * 2, segment * 3, segment * 4), clamps)
-    different = sorted({(rows, min(clamp, rows + segment - 1)) for rows, clamp in pairs})
-    return [{"mem_len": rows, "clamp_len": clamp, "same_length": True} for rows, clamp in different]
+    memories = [segment * n for n in (1, 2, 3, 4) if segment * n >= model.config.mem_len]
+    pairs = itertools.product(memories, clamps)
+    return [{"mem_len": rows, "clamp_len": clamp, "same_length": True} for rows, clamp in pairs]
 
 
 def with_full_attention(checkpoint):
