@@ -1,7 +1,7 @@
 """Figures 3 to 5 of the Reformer paper: `python -m experiments NAME --help`.
 
-All models have rotary positions, because a short training does not learn to use other ones. Held-out scores have their
-standard error over the seeds. Pictures and numbers are in RUNS/SCALE/NAME.png and .json.
+Models of all scales but `long` have rotary positions, because a short training does not learn to use other ones.
+Held-out scores have their standard error over the seeds. Pictures and numbers are in RUNS/SCALE/NAME.png and .json.
 """
 
 from __future__ import annotations
@@ -54,6 +54,13 @@ SCALES = {
         {"d_model": 256, "n_head": 4, "d_head": 64, "d_inner": 1024, "n_buckets": (64,), "chunk_length": 64},
         tgt_len=1024, steps=4000, batch_size=8, learning_rate=2e-3, warmup_steps=300, seeds=3,
     ),
+    "long": Scale(
+        {"d_model": 128, "n_head": 4, "d_head": 32, "d_inner": 512, "n_buckets": (16, 32), "chunk_length": 64,
+         "position": "axial", "axial_shape": (128, 128), "axial_dims": (32, 96), "max_positions": 16_384,
+         "ff_chunk": 512, "full_chunk": 512},
+        tgt_len=16_384, steps=300, batch_size=1, learning_rate=3e-3, warmup_steps=30, seeds=2, held_out=65_540,
+        bf16=True, checkpoint_every=25,
+    ),
     "paper": Scale(
         {"d_model": 1024, "n_head": 8, "d_head": 128, "d_inner": 4096, "n_buckets": (32, 32), "chunk_length": 128},
         tgt_len=65_536, steps=20_000, batch_size=8, learning_rate=5e-4, warmup_steps=1000, seeds=1,
@@ -64,8 +71,8 @@ SCALES = {
 def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> ReformerConfig:
     """Return the configuration of a model; by default it has two layers, and no memory between segments."""
     config = ReformerConfig(
-        n_token=n_token, tgt_len=scale.tgt_len, mem_len=scale.tgt_len, rule="paper", position="rotary",
-        max_positions=0, streams="mean", dropout=0.0, attn_layers=("lsh",) * 2, **scale.model,
+        n_token=n_token, tgt_len=scale.tgt_len, mem_len=scale.tgt_len, rule="paper", streams="mean", dropout=0.0,
+        attn_layers=("lsh",) * 2, **{"position": "rotary", "max_positions": 0, **scale.model},
     )  # fmt: skip
     return replace(config, **dict(variant.model))
 
@@ -126,8 +133,10 @@ ORDERINGS = {
 
 
 def bits(experiment: Experiment, model: LanguageModel) -> float:
-    """Return bits per unit of the held-out text, read in segments of the training's length."""
-    return evaluate(model, experiment.held_out, experiment.scale.tgt_len, STREAMS)
+    """Return bits per unit of the held-out text, read in whole segments of the training's length if it has so many."""
+    length = experiment.scale.tgt_len
+    streams = min(STREAMS, max(1, len(experiment.held_out) // length))
+    return evaluate(model, experiment.held_out, length, streams)
 
 
 def compare(
@@ -206,11 +215,16 @@ def figure4(experiment: Experiment) -> None:
     draw(picture, lines, "rounds of hashing at evaluation", "bits of held-out text")
 
 
-def with_attention(model: LanguageModel, rounds: int | None) -> Reformer:
-    """Return a model that is evaluated with some rounds of hashing, or None: with full attention."""
+def with_attention(model: LanguageModel, rounds: int | None, seed: int = 0) -> Reformer:
+    """Return a model that is evaluated with some rounds of hashing, or None: with full attention.
+
+    Args:
+        seed: of the rotations; models of the experiments are made with 0.
+    """
     assert isinstance(model, Reformer)
     kind = "full" if rounds is None else "lsh"
-    config = replace(model.config, attn_layers=(kind,) * model.config.n_layer, n_hashes=rounds or 1)
+    layers = (kind,) * model.config.n_layer
+    config = replace(model.config, attn_layers=layers, n_hashes=rounds or 1, hash_seed=seed)
     other = Reformer(config)
     # Rotations follow from the seed, and their first rounds are those of training.
     weights = {name: weight for name, weight in model.state_dict().items() if not model.is_drawn(name)}
