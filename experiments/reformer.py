@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 import torch
@@ -38,8 +38,10 @@ from xltraining.language_model import LanguageModel
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.reformer.attention import Context, SharedAttention
 
-__all__ = ["COMMANDS", "KINDS", "SCALES", "VARIANTS", "config_of", "with_attention"]
+__all__ = ["COMMANDS", "KINDS", "SCALES", "VARIANTS", "Attending", "config_of", "with_attention"]
 
+Attending = int | Literal["full", "separate"]
+"""Attention at evaluation: rounds of hashing, full, or `separate`: a Transformer's, where a token also sees itself."""
 SCALES = {
     "tiny": Scale(
         {"d_model": 64, "n_head": 2, "d_head": 32, "d_inner": 128, "n_buckets": (16,), "chunk_length": 16},
@@ -199,11 +201,11 @@ def figure4(experiment: Experiment) -> None:
     lines: dict[str, list[Point]] = {}
     for one in chosen:
         bits_by_rounds = {
-            f"LSH-{rounds}" if rounds else "full": [
-                bits(experiment, with_attention(experiment.trained(one, seed), rounds))
+            "full" if attention == "full" else f"LSH-{attention}": [
+                bits(experiment, with_attention(experiment.trained(one, seed), attention))
                 for seed in range(experiment.seeds)
             ]
-            for rounds in (*ROUNDS, None)
+            for attention in (*ROUNDS, "full")
         }
         scores_by_model[one.name] = bits_by_rounds
         rows.append((one.name, *map(mean_and_error, bits_by_rounds.values())))
@@ -215,19 +217,21 @@ def figure4(experiment: Experiment) -> None:
     draw(picture, lines, "rounds of hashing at evaluation", "bits of held-out text")
 
 
-def with_attention(model: LanguageModel, rounds: int | None, seed: int = 0) -> Reformer:
-    """Return a model that is evaluated with some rounds of hashing, or None: with full attention.
+def with_attention(model: LanguageModel, attention: Attending, seed: int = 0) -> Reformer:
+    """Return a model that is evaluated with another attention.
 
     Args:
         seed: of the rotations; models of the experiments are made with 0.
     """
     assert isinstance(model, Reformer)
-    kind = "full" if rounds is None else "lsh"
+    kind, rounds = ("lsh", attention) if isinstance(attention, int) else (attention, 1)
     layers = (kind,) * model.config.n_layer
-    config = replace(model.config, attn_layers=layers, n_hashes=rounds or 1, hash_seed=seed)
-    other = Reformer(config)
+    other = Reformer(replace(model.config, attn_layers=layers, n_hashes=rounds, hash_seed=seed))
     # Rotations follow from the seed, and their first rounds are those of training.
     weights = {name: weight for name, weight in model.state_dict().items() if not model.is_drawn(name)}
+    for name in [name for name in weights if kind == "separate" and name.endswith("query_key.weight")]:
+        shared = weights.pop(name)
+        weights |= {name.replace("query_key", part): shared for part in ("query", "key")}
     other.load_state_dict({**other.state_dict(), **weights})
     return other.eval()
 

@@ -7,10 +7,12 @@ evaluation: an accuracy is a mean over several draws. RUNS/SCALE/reformer_table2
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
+from itertools import zip_longest
 
 from torch import Tensor
 
-from experiments.reformer import with_attention
+from experiments.reformer import Attending, with_attention
 from experiments.running import Experiment, Scale, Variant, experiment_options, mean_and_error, print_rows
 from xltraining.data.duplication import N_TOKEN, DuplicationTask, duplication_scores
 from xltraining.language_model import LanguageModel
@@ -20,22 +22,28 @@ __all__ = ["COLUMNS", "SCALES", "config_of", "main", "models"]
 
 # The paper's: one layer, 4 heads, and on average half a chunk in each bucket.
 WIDTHS = {"d_model": 256, "n_head": 4, "d_head": 64, "d_inner": 256}
+SHORT = Scale(
+    {**WIDTHS, "chunk_length": 16},
+    tgt_len=128, steps=200, batch_size=8, learning_rate=2e-3, warmup_steps=50, seeds=2, bf16=True, reversible=False,
+    checkpoint_every=100,
+)  # fmt: skip
 SCALES = {
     "tiny": Scale(
         {"d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 32, "chunk_length": 8},
         tgt_len=32, steps=20, batch_size=8, learning_rate=2e-3, warmup_steps=5, seeds=2,
     ),
-    "quick": Scale(
-        {**WIDTHS, "chunk_length": 16},
-        tgt_len=128, steps=1500, batch_size=8, learning_rate=2e-3, warmup_steps=100, seeds=2, bf16=True,
-        reversible=False,
-    ),
+    "short": SHORT,
+    "quick": replace(SHORT, steps=1000, warmup_steps=100),
     "paper": Scale(
         {**WIDTHS, "chunk_length": 64},
         tgt_len=1024, steps=150_000, batch_size=8, learning_rate=2e-3, warmup_steps=1000, seeds=1,
     ),
 }  # fmt: skip
-COLUMNS = {"full": None, "LSH-8": 8, "LSH-4": 4, "LSH-2": 2, "LSH-1": 1}
+COLUMNS: dict[str, Attending] = {
+    "full": "full",
+    **{f"LSH-{rounds}": rounds for rounds in (8, 4, 2, 1)},
+    "full, itself": "separate",  # a query also sees its own key, and keys have any length
+}
 PAPER = {  # per cent, by COLUMNS
     "full": (100.0, 94.8, 92.5, 76.9, 52.5),
     "LSH-8": (),
@@ -49,10 +57,11 @@ EXAMPLES, DRAWS = 64, 4  # examples on which accuracies are measured, and draws 
 def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> ReformerConfig:
     """Return the configuration of a model; `0w0w` has the length of the scale's segments."""
     length, rounds = scale.tgt_len, COLUMNS[variant.name]
+    hashing = {"n_hashes": rounds, "redraw_hashes": True} if isinstance(rounds, int) else {}
     return ReformerConfig(
-        n_token=N_TOKEN, attn_layers=("lsh" if rounds else "full",), rule="paper", n_hashes=rounds or 1,
+        n_token=N_TOKEN, attn_layers=("lsh" if hashing else "full",), rule="paper",
         n_buckets=(2 * length // scale.model["chunk_length"],), tgt_len=length, mem_len=length, position="absolute",
-        max_positions=length, dropout=0.0, redraw_hashes=rounds is not None, **scale.model,
+        max_positions=length, dropout=0.0, **hashing, **scale.model,
     )  # fmt: skip
 
 
@@ -62,10 +71,10 @@ def models(scale: Scale) -> list[Variant]:
     return [Variant(name, paper=paper, training=training) for name, paper in PAPER.items()]
 
 
-def accuracy(model: LanguageModel, rounds: int | None, tokens: Tensor, targets: Tensor) -> float:
-    """Return per cent of correct symbols of examples (B,S) with some rounds of hashing, or None: full attention."""
-    seeds = range(1, 1 + DRAWS if rounds else 2)
-    evaluated = (with_attention(model, rounds, seed) for seed in seeds)
+def accuracy(model: LanguageModel, attention: Attending, tokens: Tensor, targets: Tensor) -> float:
+    """Return per cent of correct symbols of examples (B,S) with some attention, for LSH as a mean over its draws."""
+    draws = DRAWS if isinstance(attention, int) else 1
+    evaluated = (with_attention(model, attention, seed) for seed in range(1, 1 + draws))
     return 100 * statistics.fmean(duplication_scores(each, tokens, targets)[1] for each in evaluated)
 
 
@@ -82,10 +91,11 @@ def main(experiment: Experiment) -> None:
     for one in chosen:
         trained = [experiment.trained(one, seed) for seed in range(experiment.seeds)]
         kept[one.name] = {
-            column: [accuracy(model, rounds, *examples) for model in trained] for column, rounds in COLUMNS.items()
+            column: [accuracy(model, attention, *examples) for model in trained]
+            for column, attention in COLUMNS.items()
         }
-        paper = [f" ({theirs})" for theirs in one.paper] or [""] * len(COLUMNS)
         cells = (mean_and_error(seeds, 1) for seeds in kept[one.name].values())
-        rows.append((one.name, *(ours + theirs for ours, theirs in zip(cells, paper, strict=True))))
+        paper = (f" ({theirs})" for theirs in one.paper)
+        rows.append((one.name, *(ours + theirs for ours, theirs in zip_longest(cells, paper, fillvalue=""))))
     experiment.keep("reformer_table2", kept)
     print_rows(("trained with", *COLUMNS), rows)

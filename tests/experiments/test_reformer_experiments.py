@@ -24,7 +24,7 @@ def test_a_model_under_its_own_attention_is_itself() -> None:
     same = reformer.with_attention(model, 2).double()
     with torch.no_grad():
         torch.testing.assert_close(same(tokens)[0], model(tokens)[0], atol=1e-6, rtol=0)  # its weights are float32
-        full = reformer.with_attention(model, None).double()
+        full = reformer.with_attention(model, "full").double()
         assert (full(tokens)[0] - model(tokens)[0]).abs().max() > 1e-3
 
 
