@@ -59,8 +59,8 @@ SCALES = {
     "long": Scale(
         {"d_model": 128, "n_head": 4, "d_head": 32, "d_inner": 512, "n_buckets": (16, 32), "chunk_length": 64,
          "position": "axial", "axial_shape": (128, 128), "axial_dims": (32, 96), "max_positions": 16_384,
-         "ff_chunk": 512, "full_chunk": 512},
-        tgt_len=16_384, steps=300, batch_size=1, learning_rate=3e-3, warmup_steps=30, seeds=2, held_out=65_540,
+         "attn_layers": ("local", "lsh"), "ff_chunk": 512, "full_chunk": 512},
+        tgt_len=16_384, steps=400, batch_size=1, learning_rate=3e-3, warmup_steps=30, seeds=2, held_out=65_540,
         bf16=True, checkpoint_every=25,
     ),
     "paper": Scale(
@@ -74,7 +74,7 @@ def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, 
     """Return the configuration of a model; by default it has two layers, and no memory between segments."""
     config = ReformerConfig(
         n_token=n_token, tgt_len=scale.tgt_len, mem_len=scale.tgt_len, rule="paper", streams="mean", dropout=0.0,
-        attn_layers=("lsh",) * 2, **{"position": "rotary", "max_positions": 0, **scale.model},
+        **{"position": "rotary", "max_positions": 0, "attn_layers": ("lsh",) * 2, **scale.model},
     )  # fmt: skip
     return replace(config, **dict(variant.model))
 
@@ -225,7 +225,7 @@ def with_attention(model: LanguageModel, attention: Attending, seed: int = 0) ->
     """
     assert isinstance(model, Reformer)
     kind, rounds = ("lsh", attention) if isinstance(attention, int) else (attention, 1)
-    layers = (kind,) * model.config.n_layer
+    layers = tuple("local" if each == "local" else kind for each in model.config.attn_layers)
     other = Reformer(replace(model.config, attn_layers=layers, n_hashes=rounds, hash_seed=seed))
     # Rotations follow from the seed, and their first rounds are those of training.
     weights = {name: weight for name, weight in model.state_dict().items() if not model.is_drawn(name)}
