@@ -18,7 +18,6 @@ import click
 import torch
 
 from experiments.running import (
-    STREAMS,
     Experiment,
     ExperimentCommand,
     Ordering,
@@ -33,7 +32,6 @@ from experiments.running import (
     print_rows,
 )
 from xlexport.figures import check_picture
-from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.reformer.attention import Context, SharedAttention
@@ -134,13 +132,6 @@ ORDERINGS = {
 }
 
 
-def bits(experiment: Experiment, model: LanguageModel) -> float:
-    """Return bits per unit of the held-out text, read in whole segments of the training's length if it has so many."""
-    length = experiment.scale.tgt_len
-    streams = min(STREAMS, max(1, len(experiment.held_out) // length))
-    return evaluate(model, experiment.held_out, length, streams)
-
-
 def compare(
     experiment: Experiment,
     figure: str,
@@ -157,7 +148,7 @@ def compare(
     chosen = experiment.chosen(VARIANTS[figure])
     experiment.run(chosen)
     seeds = range(experiment.seeds)
-    scores = {one.name: [bits(experiment, experiment.trained(one, seed)) for seed in seeds] for one in chosen}
+    scores = {one.name: [experiment.bits(experiment.trained(one, seed)) for seed in seeds] for one in chosen}
     lines = _curves(experiment, chosen)
     experiment.keep(figure, {"bits": scores, "curves": lines})
     print_rows((*columns, "bits"), [(*cells(name), mean_and_error(one)) for name, one in scores.items()])
@@ -202,7 +193,7 @@ def figure4(experiment: Experiment) -> None:
     for one in chosen:
         bits_by_rounds = {
             "full" if attention == "full" else f"LSH-{attention}": [
-                bits(experiment, with_attention(experiment.trained(one, seed), attention))
+                experiment.bits(with_attention(experiment.trained(one, seed), attention))
                 for seed in range(experiment.seeds)
             ]
             for attention in (*ROUNDS, "full")

@@ -214,6 +214,11 @@ class Experiment:
             (line["step"], next(value for name, value in line.items() if name.startswith("bits_"))) for line in lines
         ]
 
+    def bits(self, model: LanguageModel) -> float:
+        """Return bits per token of the held-out text, read in whole segments of the training's length if it has any."""
+        length = self.scale.tgt_len
+        return evaluate(model, self.held_out, length, min(STREAMS, max(1, len(self.held_out) // length)))
+
     def keep(self, name: str, figures: Any) -> None:
         """Write figures into NAME.json of the folder."""
         (self.folder / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", "utf-8")

@@ -114,3 +114,13 @@ def test_each_draw_has_other_rotations_and_the_same_weights() -> None:
     torch.testing.assert_close(first.head.weight, second.head.weight, atol=0, rtol=0)
     with torch.no_grad():
         assert (first(tokens)[0] - second(tokens)[0]).abs().max() > 1e-3
+
+
+def test_separate_attention_has_the_shared_weights_twice() -> None:
+    model = make(attn_layers=("local", "lsh"))
+    transformer = reformer.with_attention(model, "separate")
+    assert transformer.config.attn_layers == ("local", "separate")
+    shared = model.state_dict()["layers.1.attention.query_key.weight"]
+    for part in ("query", "key"):
+        weight = transformer.state_dict()[f"layers.1.attention.{part}.weight"]
+        torch.testing.assert_close(weight, shared.float(), atol=0, rtol=0)
