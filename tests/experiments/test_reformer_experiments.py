@@ -12,10 +12,11 @@ from click.testing import CliRunner
 
 from experiments import reformer, reformer_table2, reformer_table3
 from experiments.__main__ import main
-from experiments.running import Scale, training_of
+from experiments.running import Scale, Variant, training_of
 from tests.training.reformers import make, tokens_of
+from xltraining.data.duplication import duplication_examples
 from xltraining.data.tasks import check_task
-from xltraining.reformer import ReformerConfig
+from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.training_config import TrainingConfig
 
 
@@ -100,6 +101,16 @@ def test_table_2_is_printed_and_kept_and_models_are_not_trained_again(
     again = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert again.stdout == table.stdout
     assert "LSH-2, seed" in table.stderr and "LSH-2, seed" not in again.stderr
+
+
+def test_the_alignment_is_that_of_a_query_and_the_key_one_word_back() -> None:
+    scale = reformer_table2.SCALES["tiny"]
+    model = Reformer(reformer_table2.config_of(Variant("full"), scale, 0)).eval()
+    tokens, _ = duplication_examples(2, 15, 0, 0)  # two words of 15 symbols, each after a 0
+    assert reformer_table2.alignment(model, tokens) < 0.9
+    with torch.no_grad():  # positions that matter more than symbols, equal for places 16 to 30 and 1 to 15
+        model.positions.weights[0][16:31] = model.positions.weights[0][1:16] = 100 * torch.randn(15, 32)
+    assert reformer_table2.alignment(model, tokens) > 0.99
 
 
 @pytest.mark.parametrize("scale", reformer_table2.SCALES.values(), ids=reformer_table2.SCALES)
