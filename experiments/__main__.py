@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from experiments import reformer, reformer_table2, reformer_table3, transformer_xl
+from experiments import reformer, reformer_table1, reformer_table2, reformer_table3, transformer_xl
 
 __all__ = ["main"]
 
@@ -16,6 +16,7 @@ def main() -> None:
 
 for _name, _command in {
     **transformer_xl.COMMANDS,
+    "reformer_table1": reformer_table1.main,
     "reformer_table2": reformer_table2.main,
     "reformer_table3": reformer_table3.main,
     **reformer.COMMANDS,

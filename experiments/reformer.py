@@ -6,20 +6,12 @@ Held-out scores have their standard error over the seeds. Pictures and numbers a
 
 from __future__ import annotations
 
-import json
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
-
-import click
-import torch
 
 from experiments.running import (
     Experiment,
-    ExperimentCommand,
     Ordering,
     Point,
     Scale,
@@ -34,9 +26,8 @@ from experiments.running import (
 from xlexport.figures import check_picture
 from xltraining.language_model import LanguageModel
 from xltraining.reformer import Reformer, ReformerConfig
-from xltraining.reformer.attention import Context, SharedAttention
 
-__all__ = ["COMMANDS", "KINDS", "SCALES", "VARIANTS", "Attending", "config_of", "with_attention"]
+__all__ = ["COMMANDS", "SCALES", "VARIANTS", "Attending", "config_of", "with_attention"]
 
 Attending = int | Literal["full", "separate"]
 """Attention at evaluation: rounds of hashing, full, or `separate`: a Transformer's, where a token also sees itself."""
@@ -233,74 +224,8 @@ def figure5_layers(experiment: Experiment) -> None:
     compare(experiment, "reformer_figure5_layers", ("LSH layers",))
 
 
-# Kind, chunk length, rounds.
-KINDS = (("full", 64, 1), ("LSH", 32, 1), ("LSH", 32, 2), ("LSH", 64, 1), ("LSH", 64, 4), ("LSH", 128, 2))
-
-
-def attention_of(kind: str, chunk: int, rounds: int, length: int) -> SharedAttention:
-    """Return a layer of attention, 4 heads of 64, for rows of some length."""
-    buckets = max(2, length // chunk // 2 * 2)
-    layers = ("full" if kind == "full" else "lsh",)
-    config = ReformerConfig(
-        rule="paper", attn_layers=layers, n_hashes=rounds, n_buckets=(buckets,), chunk_length=chunk, full_chunk=64,
-        position="sinusoid", max_positions=0, dropout=0.0,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    return SharedAttention(config, 0)
-
-
-def seconds(attention: SharedAttention, batch: int, length: int) -> float:
-    """Return the time of one pass forwards and backwards."""
-    hidden = torch.randn(batch, length, attention.config.d_model, requires_grad=True)
-    context = Context(0, hidden.new_zeros(batch, 0, attention.config.d_model))
-    started = time.perf_counter()
-    attention(hidden, context)[0].sum().backward()
-    return time.perf_counter() - started
-
-
-@click.command(cls=ExperimentCommand)
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of results.")
-@click.option("--tokens", default=8192, show_default=True, type=click.IntRange(1), help="Tokens of a batch.")
-@click.option("--shortest", default=128, show_default=True, type=click.IntRange(1), help="Tokens of its shortest rows.")
-@click.option(
-    "--repeats", default=3, show_default=True, type=click.IntRange(1), help="Repetitions; one more is not counted."
-)
-@click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads.")
-def figure5_speed(out: Path, tokens: int, shortest: int, repeats: int, threads: int) -> None:
-    """Figure 5, right: speed by length.
-
-    The tokens of a batch are constant, in few long rows or in many short ones. One layer of attention is timed,
-    forwards and backwards: full attention, and LSH attention by rule `paper` with several chunk lengths and rounds. A
-    figure is the median of the repetitions in milliseconds, taken in turns. The number of buckets grows with the
-    length, so that two chunks hold what a bucket holds.
-    """
-    torch.set_num_threads(threads)
-    out.mkdir(parents=True, exist_ok=True)
-    picture = out / "reformer_figure5_speed.png"
-    check_picture(picture)
-    lengths = [shortest << power for power in range((tokens // shortest).bit_length())]
-    milliseconds: dict[str, list[Point]] = {}
-    for length in lengths:
-        times: dict[str, list[float]] = {}
-        for turn in range(repeats + 1):
-            for kind, chunk, rounds in KINDS:
-                name = "full attention" if kind == "full" else f"LSH, chunks of {chunk}, rounds {rounds}"
-                spent = seconds(attention_of(kind, chunk, rounds, length), tokens // length, length)
-                if turn:
-                    times.setdefault(name, []).append(spent)
-        for name, each in times.items():
-            milliseconds.setdefault(name, []).append((length, 1000 * statistics.median(each)))
-    (out / "reformer_figure5_speed.json").write_text(
-        json.dumps({"tokens": tokens, "ms": milliseconds}, indent=1) + "\n", "utf-8"
-    )
-    rows = [(name, *(f"{ms:.0f}" for _, ms in points)) for name, points in milliseconds.items()]
-    print_rows((f"ms for {tokens:,} tokens", *map(str, lengths)), rows)
-    draw(picture, milliseconds, "length", f"ms for {tokens:,} tokens", log="xy")
-
-
 COMMANDS = {
     "reformer_figure3": figure3,
     "reformer_figure4": figure4,
     "reformer_figure5_layers": figure5_layers,
-    "reformer_figure5_speed": figure5_speed,
 }

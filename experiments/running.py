@@ -402,7 +402,8 @@ def experiment_options(
             folder = out / scale
             folder.mkdir(parents=True, exist_ok=True)
             files: tuple[Path, ...] = ()
-            held_out, n_token, cutoffs = torch.empty(0), 0, ()
+            cutoffs: tuple[int, ...] = ()
+            held_out, n_token = torch.empty(0), 0
             if reads_text and (text is None) == (data is None):
                 raise click.UsageError("Give either --text or --data.")
             if text is not None:

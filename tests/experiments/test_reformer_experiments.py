@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from experiments import reformer, reformer_table2, reformer_table3
+from experiments import reformer, reformer_table1, reformer_table2, reformer_table3
 from experiments.__main__ import main
 from experiments.running import Scale, Variant, training_of
 from tests.training.reformers import make, tokens_of
@@ -73,12 +73,22 @@ def test_rounds_are_printed_and_kept(name: str, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.full
-def test_speed_is_printed_and_drawn(tmp_path: Path) -> None:
-    sizes = ["--tokens", "64", "--shortest", "32", "--repeats", "1"]
-    arguments = ["reformer_figure5_speed", "--out", str(tmp_path), *sizes]
-    found = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert len(found.stdout.splitlines()) == 1 + len(reformer.KINDS)
-    assert (tmp_path / "reformer_figure5_speed.png").stat().st_size > 0
+def test_table_1_is_printed_drawn_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = dict(list(reformer_table1.KINDS.items())[2:3])
+    monkeypatch.setattr(reformer_table1, "KINDS", kinds)
+    arguments = ["reformer_table1", "--out", str(tmp_path)]
+    table = CliRunner().invoke(main, arguments, catch_exceptions=False).stdout
+    assert [line.split("  ")[0] for line in table.splitlines()] == ["ms / MB", *kinds]
+    assert (tmp_path / "tiny" / "reformer_table1.png").stat().st_size > 0
+    kept = json.loads((tmp_path / "tiny" / "reformer_table1.json").read_text())
+    assert all(kept[length][name].keys() == {"ms", "MB"} for length in ("64", "128") for name in kinds)
+    assert CliRunner().invoke(main, arguments, catch_exceptions=False).stdout == table  # nothing is measured again
+
+
+def test_kinds_of_table_1_and_their_growth() -> None:
+    powers = {4: 100.0, **{length: 3.0 * length**2 for length in (8, 16, 32, 64)}}
+    assert reformer_table1.growth(powers) == pytest.approx(2)
+    assert all(reformer_table1.seconds(name, 64) > 0 for name in reformer_table1.KINDS)
 
 
 def test_the_rows_of_table_3_are_valid_models() -> None:
