@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +61,7 @@ EXAMPLES, DRAWS = 64, 4  # examples on which accuracies are measured, and draws 
 def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> ReformerConfig:
     """Return the configuration of a model; `0w0w` has the length of the scale's segments."""
     length, rounds = scale.tgt_len, COLUMNS[variant.name]
-    hashing = {"n_hashes": rounds, "redraw_hashes": True} if isinstance(rounds, int) else {}
+    hashing: dict[str, Any] = {"n_hashes": rounds, "redraw_hashes": True} if isinstance(rounds, int) else {}
     return ReformerConfig(
         n_token=N_TOKEN, attn_layers=("lsh" if hashing else "full",), rule="paper",
         n_buckets=(2 * length // scale.model["chunk_length"],), tgt_len=length, mem_len=length, position="absolute",
