@@ -57,16 +57,18 @@ def test_curves_are_means_of_the_seeds(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["tiny", "long"])
-def test_rounds_are_printed_and_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "only"), [("tiny", []), ("long", ["--only", "LSH-1"])])
+def test_rounds_are_printed_and_kept(
+    name: str, only: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scale = reformer.SCALES[name]
     short = {"axial_shape": (4, 4), "max_positions": 16, "ff_chunk": 8} if name == "long" else {}
     micro = replace(scale, model={**scale.model, **short}, steps=2, tgt_len=16, seeds=1, held_out=100)
     monkeypatch.setitem(reformer.SCALES, name, micro)
     (tmp_path / "text").write_bytes(b"One sentence. Another one! " * 60)
     arguments = ["reformer_figure4", "--scale", name, "--out", str(tmp_path), "--text", str(tmp_path / "text")]
-    found = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert len(found.stdout.splitlines()) == 7
+    found = CliRunner().invoke(main, [*arguments, *only], catch_exceptions=False)
+    assert len(found.stdout.splitlines()) == (2 if only else 7)
     assert (tmp_path / name / "reformer_figure4.png").stat().st_size > 0
     kept = json.loads((tmp_path / name / "reformer_figure4.json").read_text())
     assert kept["LSH-1"].keys() == {"LSH-1", "LSH-2", "LSH-4", "LSH-8", "full"}
