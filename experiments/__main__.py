@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from experiments import reformer, reformer_table1, reformer_table2, reformer_table3, transformer_xl
+from experiments import reformer, reformer_table1, reformer_table2, reformer_table3, reformer_table4, transformer_xl
 
 __all__ = ["main"]
 
@@ -19,6 +19,7 @@ for _name, _command in {
     "reformer_table1": reformer_table1.main,
     "reformer_table2": reformer_table2.main,
     "reformer_table3": reformer_table3.main,
+    "reformer_table4": reformer_table4.main,
     **reformer.COMMANDS,
 }.items():
     main.add_command(_command, _name)
