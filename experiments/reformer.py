@@ -1,26 +1,17 @@
 """Figures 3 to 5 of the Reformer paper: `python -m experiments NAME --help`.
 
-All models have rotary positions, because a short training does not learn to use other ones. Held-out scores have their
-standard error over the seeds. Pictures and numbers are in RUNS/SCALE/NAME.png and .json.
+Models of all scales but `long` have rotary positions, because a short training does not learn to use other ones.
+Held-out scores have their standard error over the seeds. Pictures and numbers are in RUNS/SCALE/NAME.png and .json.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-import click
-import torch
+from typing import Any, Literal
 
 from experiments.running import (
-    STREAMS,
     Experiment,
-    ExperimentCommand,
     Ordering,
     Point,
     Scale,
@@ -33,13 +24,13 @@ from experiments.running import (
     print_rows,
 )
 from xlexport.figures import check_picture
-from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel
 from xltraining.reformer import Reformer, ReformerConfig
-from xltraining.reformer.attention import Context, SharedAttention
 
-__all__ = ["COMMANDS", "KINDS", "SCALES", "VARIANTS", "config_of", "with_attention"]
+__all__ = ["COMMANDS", "SCALES", "VARIANTS", "Attending", "config_of", "with_attention"]
 
+Attending = int | Literal["full", "separate"]
+"""Attention at evaluation: rounds of hashing, full, or `separate`: a Transformer's, where a token also sees itself."""
 SCALES = {
     "tiny": Scale(
         {"d_model": 64, "n_head": 2, "d_head": 32, "d_inner": 128, "n_buckets": (16,), "chunk_length": 16},
@@ -54,6 +45,13 @@ SCALES = {
         {"d_model": 256, "n_head": 4, "d_head": 64, "d_inner": 1024, "n_buckets": (64,), "chunk_length": 64},
         tgt_len=1024, steps=4000, batch_size=8, learning_rate=2e-3, warmup_steps=300, seeds=3,
     ),
+    "long": Scale(
+        {"d_model": 128, "n_head": 4, "d_head": 32, "d_inner": 512, "n_buckets": (16, 32), "chunk_length": 64,
+         "position": "axial", "axial_shape": (128, 128), "axial_dims": (32, 96), "max_positions": 16_384,
+         "attn_layers": ("local", "lsh"), "ff_chunk": 512, "full_chunk": 512},
+        tgt_len=16_384, steps=400, batch_size=1, learning_rate=3e-3, warmup_steps=30, seeds=2, held_out=65_540,
+        bf16=True, checkpoint_every=25,
+    ),
     "paper": Scale(
         {"d_model": 1024, "n_head": 8, "d_head": 128, "d_inner": 4096, "n_buckets": (32, 32), "chunk_length": 128},
         tgt_len=65_536, steps=20_000, batch_size=8, learning_rate=5e-4, warmup_steps=1000, seeds=1,
@@ -64,8 +62,8 @@ SCALES = {
 def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> ReformerConfig:
     """Return the configuration of a model; by default it has two layers, and no memory between segments."""
     config = ReformerConfig(
-        n_token=n_token, tgt_len=scale.tgt_len, mem_len=scale.tgt_len, rule="paper", position="rotary",
-        max_positions=0, streams="mean", dropout=0.0, attn_layers=("lsh",) * 2, **scale.model,
+        n_token=n_token, tgt_len=scale.tgt_len, mem_len=scale.tgt_len, rule="paper", streams="mean", dropout=0.0,
+        **{"position": "rotary", "max_positions": 0, "attn_layers": ("lsh",) * 2, **scale.model},
     )  # fmt: skip
     return replace(config, **dict(variant.model))
 
@@ -125,11 +123,6 @@ ORDERINGS = {
 }
 
 
-def bits(experiment: Experiment, model: LanguageModel) -> float:
-    """Return bits per unit of the held-out text, read in segments of the training's length."""
-    return evaluate(model, experiment.held_out, experiment.scale.tgt_len, STREAMS)
-
-
 def compare(
     experiment: Experiment,
     figure: str,
@@ -146,7 +139,7 @@ def compare(
     chosen = experiment.chosen(VARIANTS[figure])
     experiment.run(chosen)
     seeds = range(experiment.seeds)
-    scores = {one.name: [bits(experiment, experiment.trained(one, seed)) for seed in seeds] for one in chosen}
+    scores = {one.name: [experiment.bits(experiment.trained(one, seed)) for seed in seeds] for one in chosen}
     lines = _curves(experiment, chosen)
     experiment.keep(figure, {"bits": scores, "curves": lines})
     print_rows((*columns, "bits"), [(*cells(name), mean_and_error(one)) for name, one in scores.items()])
@@ -190,11 +183,11 @@ def figure4(experiment: Experiment) -> None:
     lines: dict[str, list[Point]] = {}
     for one in chosen:
         bits_by_rounds = {
-            f"LSH-{rounds}" if rounds else "full": [
-                bits(experiment, with_attention(experiment.trained(one, seed), rounds))
+            "full" if attention == "full" else f"LSH-{attention}": [
+                experiment.bits(with_attention(experiment.trained(one, seed), attention))
                 for seed in range(experiment.seeds)
             ]
-            for rounds in (*ROUNDS, None)
+            for attention in (*ROUNDS, "full")
         }
         scores_by_model[one.name] = bits_by_rounds
         rows.append((one.name, *map(mean_and_error, bits_by_rounds.values())))
@@ -206,14 +199,21 @@ def figure4(experiment: Experiment) -> None:
     draw(picture, lines, "rounds of hashing at evaluation", "bits of held-out text")
 
 
-def with_attention(model: LanguageModel, rounds: int | None) -> Reformer:
-    """Return a model that is evaluated with some rounds of hashing, or None: with full attention."""
+def with_attention(model: LanguageModel, attention: Attending, seed: int = 0) -> Reformer:
+    """Return a model that is evaluated with another attention.
+
+    Args:
+        seed: of the rotations; models of the experiments are made with 0.
+    """
     assert isinstance(model, Reformer)
-    kind = "full" if rounds is None else "lsh"
-    config = replace(model.config, attn_layers=(kind,) * model.config.n_layer, n_hashes=rounds or 1)
-    other = Reformer(config)
+    kind, rounds = ("lsh", attention) if isinstance(attention, int) else (attention, 1)
+    layers = tuple("local" if each == "local" else kind for each in model.config.attn_layers)
+    other = Reformer(replace(model.config, attn_layers=layers, n_hashes=rounds, hash_seed=seed))
     # Rotations follow from the seed, and their first rounds are those of training.
     weights = {name: weight for name, weight in model.state_dict().items() if not model.is_drawn(name)}
+    for name in [name for name in weights if kind == "separate" and name.endswith("query_key.weight")]:
+        shared = weights.pop(name)
+        weights |= {name.replace("query_key", part): shared for part in ("query", "key")}
     other.load_state_dict({**other.state_dict(), **weights})
     return other.eval()
 
@@ -224,74 +224,8 @@ def figure5_layers(experiment: Experiment) -> None:
     compare(experiment, "reformer_figure5_layers", ("LSH layers",))
 
 
-# Kind, chunk length, rounds.
-KINDS = (("full", 64, 1), ("LSH", 32, 1), ("LSH", 32, 2), ("LSH", 64, 1), ("LSH", 64, 4), ("LSH", 128, 2))
-
-
-def attention_of(kind: str, chunk: int, rounds: int, length: int) -> SharedAttention:
-    """Return a layer of attention, 4 heads of 64, for rows of some length."""
-    buckets = max(2, length // chunk // 2 * 2)
-    layers = ("full" if kind == "full" else "lsh",)
-    config = ReformerConfig(
-        rule="paper", attn_layers=layers, n_hashes=rounds, n_buckets=(buckets,), chunk_length=chunk, full_chunk=64,
-        position="sinusoid", max_positions=0, dropout=0.0,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    return SharedAttention(config, 0)
-
-
-def seconds(attention: SharedAttention, batch: int, length: int) -> float:
-    """Return the time of one pass forwards and backwards."""
-    hidden = torch.randn(batch, length, attention.config.d_model, requires_grad=True)
-    context = Context(0, hidden.new_zeros(batch, 0, attention.config.d_model))
-    started = time.perf_counter()
-    attention(hidden, context)[0].sum().backward()
-    return time.perf_counter() - started
-
-
-@click.command(cls=ExperimentCommand)
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of results.")
-@click.option("--tokens", default=8192, show_default=True, type=click.IntRange(1), help="Tokens of a batch.")
-@click.option("--shortest", default=128, show_default=True, type=click.IntRange(1), help="Tokens of its shortest rows.")
-@click.option(
-    "--repeats", default=3, show_default=True, type=click.IntRange(1), help="Repetitions; one more is not counted."
-)
-@click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads.")
-def figure5_speed(out: Path, tokens: int, shortest: int, repeats: int, threads: int) -> None:
-    """Figure 5, right: speed by length.
-
-    The tokens of a batch are constant, in few long rows or in many short ones. One layer of attention is timed,
-    forwards and backwards: full attention, and LSH attention by rule `paper` with several chunk lengths and rounds. A
-    figure is the median of the repetitions in milliseconds, taken in turns. The number of buckets grows with the
-    length, so that two chunks hold what a bucket holds.
-    """
-    torch.set_num_threads(threads)
-    out.mkdir(parents=True, exist_ok=True)
-    picture = out / "reformer_figure5_speed.png"
-    check_picture(picture)
-    lengths = [shortest << power for power in range((tokens // shortest).bit_length())]
-    milliseconds: dict[str, list[Point]] = {}
-    for length in lengths:
-        times: dict[str, list[float]] = {}
-        for turn in range(repeats + 1):
-            for kind, chunk, rounds in KINDS:
-                name = "full attention" if kind == "full" else f"LSH, chunks of {chunk}, rounds {rounds}"
-                spent = seconds(attention_of(kind, chunk, rounds, length), tokens // length, length)
-                if turn:
-                    times.setdefault(name, []).append(spent)
-        for name, each in times.items():
-            milliseconds.setdefault(name, []).append((length, 1000 * statistics.median(each)))
-    (out / "reformer_figure5_speed.json").write_text(
-        json.dumps({"tokens": tokens, "ms": milliseconds}, indent=1) + "\n", "utf-8"
-    )
-    rows = [(name, *(f"{ms:.0f}" for _, ms in points)) for name, points in milliseconds.items()]
-    print_rows((f"ms for {tokens:,} tokens", *map(str, lengths)), rows)
-    draw(picture, milliseconds, "length", f"ms for {tokens:,} tokens", log="xy")
-
-
 COMMANDS = {
     "reformer_figure3": figure3,
     "reformer_figure4": figure4,
     "reformer_figure5_layers": figure5_layers,
-    "reformer_figure5_speed": figure5_speed,
 }

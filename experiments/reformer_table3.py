@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,11 @@ from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.reformer.attention import Attention
 from xltraining.reformer.model import ReformerFeedForward
 
-__all__ = ["MODELS", "SCALES", "Model", "cell", "main"]
+__all__ = ["FREE_AT_ONCE", "MODELS", "SCALES", "Model", "cell", "main", "peak_of"]
 
 MEGABYTE = 1e6
+FREE_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+"""An environment in which the allocator of a new process gives freed blocks back at once."""
 UPDATES = 2
 
 
@@ -90,6 +92,7 @@ SCALES = {
     "tiny": Scale(MODELS, 32, (1, 2), (64,)),
     "small": Scale(MODELS, 256, (2, 6), (256, 1024)),
     "depth": Scale(DEEP, 512, (6, 12, 24, 48), (128,)),
+    "long": Scale((*MODELS[4:6],), 128, (2, 4), (8192, 16_384)),
     "paper": Scale(MODELS, 1024, (3, 6, 12), (4096, 65_536)),
 }
 
@@ -111,8 +114,8 @@ def _stop(step: int) -> None:
         raise _Measured
 
 
-def _run(model: Model, config: ReformerConfig, folder: Path) -> int:
-    """Train for two updates, or evaluate one batch; return the bytes of the weights."""
+def _run(model: Model, config: ReformerConfig, folder: Path) -> None:
+    """Train for two updates, or evaluate one batch."""
     if model.trained:
         training = TrainingConfig(
             task="duplication", word_length=config.tgt_len // 2 - 1, steps=UPDATES + 1, batch_size=1, threads=1,
@@ -124,14 +127,21 @@ def _run(model: Model, config: ReformerConfig, folder: Path) -> int:
         reformer = Reformer(config, LayerStore(torch.device("cpu"), folder) if model.swapped else None).eval()
         with torch.no_grad():
             reformer(torch.zeros(1, config.tgt_len, dtype=torch.int64))
-    with torch.device("meta"):
-        return sum(weight.nbytes for weight in Reformer(config).parameters())
 
 
 def _status(name: str) -> int:
     """Return a number of bytes that the kernel reports of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def peak_of(small: Callable[[], object], run: Callable[[], object]) -> float:
+    """Return the peak of memory in MB of a run, above what this process holds after a small one of the same kind."""
+    small()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
+    before = _status("VmRSS")
+    run()
+    return (_status("VmHWM") - before) / MEGABYTE
 
 
 def _pages(folder: Path) -> int:
@@ -172,21 +182,24 @@ def cell(model: Model, d_model: int, layers: int, length: int, folder: Path) -> 
     torch.set_num_threads(1)
     for run in ("first", "second", "third"):
         (folder / run).mkdir()
-    _run(model, _config(model, 32, 1, 64), folder / "first")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
-    before = _status("VmRSS")
-    weights = _run(model, _config(model, d_model, layers, length), folder / "second")
-    megabytes = {"peak": (_status("VmHWM") - before) / MEGABYTE, "weights": weights / MEGABYTE}
+    config = _config(model, d_model, layers, length)
+    peak = peak_of(
+        lambda: _run(model, _config(model, 32, 1, 64), folder / "first"),
+        lambda: _run(model, config, folder / "second"),
+    )
+    with torch.device("meta"):
+        weights = sum(weight.nbytes for weight in Reformer(config).parameters())
+    megabytes = {"peak": peak, "weights": weights / MEGABYTE}
     if model.swapped:
         with _looking(folder) as seen:
-            _run(model, _config(model, d_model, layers, length), folder / "third")
+            _run(model, config, folder / "third")
         megabytes["pages"] = max(seen) / MEGABYTE
     return megabytes
 
 
 def _in_fresh_process(model: Model, d_model: int, layers: int, length: int, out: Path) -> dict[str, float]:
     """Measure a cell in a process whose allocator gives freed blocks back at once; a store sees to that itself."""
-    environment = {} if model.swapped else {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    environment = {} if model.swapped else FREE_AT_ONCE
     with tempfile.TemporaryDirectory(dir=out) as folder:
         measured = run_once(cell, model, d_model, layers, length, Path(folder), environment=environment)
         return dict(measured)

@@ -73,6 +73,7 @@ class Scale:
         held_out: the most units of held-out text to evaluate with; 0: all.
         bf16: whether to train with bfloat16 autocast; None: on CUDA if the device supports it.
         reversible: whether reversible layers compute activations again; without, an update is faster.
+        checkpoint_every: updates after which a stopped run can go on.
     """
 
     model: dict[str, Any]
@@ -87,6 +88,7 @@ class Scale:
     held_out: int = 0
     bf16: bool | None = None
     reversible: bool = True
+    checkpoint_every: int = 500
     memory: int = 1
     lstm: dict[str, Any] = field(default_factory=dict)
     mamba: dict[str, Any] = field(default_factory=dict)
@@ -120,7 +122,7 @@ def training_of(variant: Variant, scale: Scale, seed: int, device: str) -> Train
     config = TrainingConfig(
         steps=scale.steps, batch_size=scale.batch_size, learning_rate=scale.learning_rate,
         warmup_steps=scale.warmup_steps, clip=0.25, seed=seed, loss=variant.loss, device=device, bf16=scale.bf16,
-        reversible=scale.reversible, eval_every=scale.steps,
+        reversible=scale.reversible, eval_every=scale.steps, checkpoint_every=scale.checkpoint_every,
     )  # fmt: skip
     return replace(config, **dict(variant.training))
 
@@ -216,6 +218,11 @@ class Experiment:
             (line["step"], next(value for name, value in line.items() if name.startswith("bits_"))) for line in lines
         ]
 
+    def bits(self, model: LanguageModel) -> float:
+        """Return bits per token of the held-out text, read in whole segments of the training's length if it has any."""
+        length = self.scale.tgt_len
+        return evaluate(model, self.held_out, length, min(STREAMS, max(1, len(self.held_out) // length)))
+
     def keep(self, name: str, figures: Any) -> None:
         """Write figures into NAME.json of the folder."""
         (self.folder / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
@@ -258,10 +265,10 @@ def bits_at_length(model: TransformerXL, text: Tensor, length: int, recurrence: 
     return nats / count / math.log(2)
 
 
-def mean_and_error(values: Sequence[float]) -> str:
+def mean_and_error(values: Sequence[float], digits: int = 4) -> str:
     """Return the mean of the seeds, with its standard error if there are several."""
-    mean = f"{statistics.fmean(values):.4f}"
-    return mean if len(values) < 2 else f"{mean} ± {_standard_error(values):.4f}"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) < 2 else f"{mean} ± {_standard_error(values):.{digits}f}"
 
 
 def _standard_error(values: Sequence[float]) -> float:
@@ -369,7 +376,10 @@ class ExperimentCommand(click.Command):
 
 
 def experiment_options(
-    scales: Mapping[str, Scale], config_of: ConfigOf, change: Callable[[bytes], bytes] = lambda text: text
+    scales: Mapping[str, Scale],
+    config_of: ConfigOf,
+    change: Callable[[bytes], bytes] = lambda text: text,
+    reads_text: bool = True,
 ) -> Callable[[Callable[[Experiment], None]], click.Command]:
     """Make a command of a function that takes an experiment.
 
@@ -377,30 +387,32 @@ def experiment_options(
         scales: the sizes to choose from; the first is the default.
         config_of: makes the configuration of a model.
         change: changes the text before it is divided.
+        reads_text: whether the command takes a text; without, models have a task that draws its examples.
     """
 
     def decorated(function: Callable[[Experiment], None]) -> click.Command:
         def run(
             out: Path,
             scale: str,
-            text: Path | None,
-            data: Path | None,
             device: str,
             seeds: int | None,
             threads: int,
             only: tuple[str, ...],
+            text: Path | None = None,
+            data: Path | None = None,
         ) -> None:
             torch.set_num_threads(threads)
             size = scales[scale]
             folder = out / scale
             folder.mkdir(parents=True, exist_ok=True)
-            if (text is None) == (data is None):
+            files: tuple[Path, ...] = ()
+            cutoffs: tuple[int, ...] = ()
+            held_out, n_token = torch.empty(0), 0
+            if reads_text and (text is None) == (data is None):
                 raise click.UsageError("Give either --text or --data.")
             if text is not None:
-                cutoffs: tuple[int, ...] = ()
                 files, held_out, n_token = _divided(change(text.read_bytes()), size, folder)
-            else:
-                assert data is not None
+            elif data is not None:
                 prepared = read_prepared(data)
                 split = prepared.splits["valid"]
                 held_out = torch.from_numpy(split.read(0, len(split)))
@@ -421,7 +433,7 @@ def experiment_options(
             click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads."),
             click.option("--only", multiple=True, help="Name of a model; may be repeated.  [default: all]"),
         )
-        for option in reversed(options):
+        for option in reversed(options if reads_text else (*options[:2], *options[4:])):
             run = option(run)
         return click.command(cls=ExperimentCommand, help=function.__doc__)(run)
 

@@ -60,6 +60,13 @@ SCALES = {
         {"n_layer": 6, "n_head": 8, "d_model": 192, "d_head": 24, "d_inner": 768, "dropout": 0.1},
         tgt_len=128, steps=8000, batch_size=16, learning_rate=2e-3, warmup_steps=300, seeds=3,
     ),
+    "words": Scale(
+        {
+            "n_layer": 4, "n_head": 4, "d_model": 192, "d_head": 48, "d_inner": 768, "dropout": 0.1,
+            "pre_lnorm": True,
+        },
+        tgt_len=64, steps=5000, batch_size=8, learning_rate=1.5e-3, warmup_steps=200, seeds=2, bf16=True,
+    ),
     "subwords": Scale(
         {
             "n_layer": 6, "n_head": 4, "d_model": 256, "d_head": 64, "d_inner": 1024, "dropout": 0.1,
@@ -94,12 +101,14 @@ def model_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, .
 PLAIN = (("dropout", 0.3), ("dropatt", 0.1))
 VARIATIONAL = (*PLAIN, ("variational", True), ("dropemb", 0.1))
 AVERAGE = (("average_from", 0.6),)
+CONSTANT = (("schedule", "constant"),)
 AUXILIARY = (("auxiliary", True),)
 # The models of each table: recurrence, encoding of positions, loss, and the paper's figures.
 VARIANTS = {
     "table5": (
         Variant("plain dropout", model=PLAIN, training=AVERAGE),
         Variant("variational dropout", model=VARIATIONAL, training=AVERAGE),
+        Variant("variational dropout at a constant rate", model=VARIATIONAL, training=(*AVERAGE, *CONSTANT)),
     ),
     "table6": (
         Variant("recurrence relative full", True, "relative", "full", (27.02, 26.77, 500)),
@@ -144,6 +153,11 @@ ORDERINGS = {
     "table5": (
         Ordering("variational and averaged better than plain", "variational dropout, averaged", "plain dropout"),
         Ordering("averaged better than the last weights", "variational dropout, averaged", "variational dropout"),
+        Ordering(
+            "the same at a constant rate",
+            "variational dropout at a constant rate, averaged",
+            "variational dropout at a constant rate",
+        ),
     ),
     "table6": (
         Ordering("recurrence better than none", "recurrence relative full", "relative full"),
@@ -289,29 +303,29 @@ def table8(experiment: Experiment) -> None:
     """
     group = experiment.chosen(VARIANTS["table8"])
     experiment.run(group)
-    step = max(1, experiment.scale.tgt_len // 4)
+    step = max(1, experiment.scale.tgt_len * experiment.scale.memory // 4)
     longest = round(experiment.scale.tgt_len * max(experiment.scale.lengths))
-    recl_by_model = {}
-    results: list[list[int]] = [[0, 0, 0] for _ in group]
+    results: dict[str, dict[str, list[float]]] = {variant.name: {} for variant in group}
     for seed in range(experiment.seeds):
         models = [experiment.trained(variant, seed) for variant in group]
-        recl = find_recl(
-            functools.partial(_losses, models, experiment.held_out, longest),
-            start=step,
-            step=step,
-            longest=longest,
-            shares=SHARES,
-        )
-        for row, lengths in enumerate(recl):
-            results[row] = [before + one.at_least for before, one in zip(results[row], lengths, strict=True)]
-            recl_by_model[f"{group[row].name}-{seed}"] = [one.at_least for one in lengths]
-    experiment.keep("table8", {"shares": SHARES, "paper": PAPER_8, "recl": recl_by_model})
-    rows = [
-        (variant.name, *PAPER_8[variant.name], *(f"{total / experiment.seeds:.0f}" for total in lengths))
-        for variant, lengths in zip(group, results, strict=True)
-    ]
+        losses = functools.partial(_losses, models, experiment.held_out, longest)
+        recl = find_recl(losses, start=step, step=step, longest=longest, shares=SHARES)
+        for figures, model, lengths in zip(results.values(), models, recl, strict=True):
+            for one in lengths:
+                figures.setdefault(f"r = {one.hard}", []).append(one.at_least)
+            figures.setdefault("bits", []).append(experiment.bits(model))
+    experiment.keep("table8", {"paper": PAPER_8, "ours": results})
     shares = tuple(f"r = {share}" for share in SHARES)
-    print_rows(("model", *(f"paper: {shares[0]}", *shares[1:]), *(f"ours: {shares[0]}", *shares[1:])), rows)
+    rows = [
+        (
+            name,
+            *PAPER_8[name],
+            *(mean_and_error(figures[share], 0) for share in shares),
+            mean_and_error(figures["bits"]),
+        )
+        for name, figures in results.items()
+    ]
+    print_rows(("model", *(f"paper: {shares[0]}", *shares[1:]), *(f"ours: {shares[0]}", *shares[1:]), "bits"), rows)
 
 
 @click.command()

@@ -75,7 +75,8 @@ def how_to_run(bundle: Bundle) -> str:
             "open them only if you trust their author."
         )
     if bundle.encoder is not None:
-        command, load, use = "translate . lines.txt", f"{load}_translator", 'translate(["A line."])).text'
+        load = load.replace("load", "load_translator")  # also in the import
+        command, use = "translate . lines.txt", 'translate(["A line."])).text'
     elif bundle.tokenizer.kind == "none":
         command, use = "score . ids.txt --ids", "score([[1, 2, 3]])).nats"
     else:

@@ -13,6 +13,7 @@ import xlruntime
 from xlexport import atomic_output
 from xlruntime.bundle import DIGEST, MANIFEST, Bundle, FileDigest, Graph, Requirements
 from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
+from xlruntime.engine import check_kind
 from xlruntime.errors import BundleDamagedError
 from xlruntime.limits import Limits, read_json
 from xlruntime.load_options import LoadKeywords
@@ -30,6 +31,7 @@ __all__ = [
     "digests",
     "open_any_bundle",
     "open_bundle",
+    "open_translator",
     "origin",
     "publishing",
     "recorded_options",
@@ -66,10 +68,23 @@ def open_bundle(folder: str | Path, *, trust: bool = False, **options: Unpack[Lo
 
 
 def open_any_bundle(folder: str | Path, *, trust: bool = False, **options: Unpack[LoadKeywords]) -> Model | Translator:
-    """Open a bundle as `open_bundle` does, or with `xlruntime.load_translator` if it has an encoder."""
-    if read_bundle(Path(folder), check_files=False).encoder is not None:
+    """Open a bundle as `open_bundle` does, or with `load_translator` of either runtime if it has an encoder."""
+    bundle = read_bundle(Path(folder), check_files=False)
+    if bundle.encoder is not None and trust and any(graph.format != "onnx" for graph in bundle.graphs.values()):
+        from xlexport.torch_runtime import load_translator
+
+        return load_translator(folder, **options)
+    if bundle.encoder is not None:
         return xlruntime.load_translator(folder, **options)
     return open_bundle(folder, trust=trust, **options)
+
+
+def open_translator(folder: str | Path, *, trust: bool = False, **options: Unpack[LoadKeywords]) -> Translator:
+    """Open a bundle as `open_any_bundle` does; a language model is a BundleFormatError."""
+    opened = open_any_bundle(folder, trust=trust, **options)
+    check_kind(Path(folder), opened.bundle, translates=True)
+    assert isinstance(opened, xlruntime.Translator)
+    return opened
 
 
 def scale_of(ring: str) -> str:

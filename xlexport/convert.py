@@ -39,7 +39,6 @@ from xlexport.verification.text import check_verify_text, verify_text
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format, Graph
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import EvaluationRules
-from xlruntime.model import load
 from xlruntime.tokenizers import make_tokenizer
 
 __all__ = ["ConversionOptions", "convert"]
@@ -136,9 +135,10 @@ def convert(
     source = _chosen(source, options)
     evaluation = _evaluation(source, options)
     tokenizer = choose_tokenizer(source, options.tokenizer, options.vocab_style)
+    encoder = architecture(source.architecture).encoder(source.config)
     texts = [] if options.verify_text is None else [options.verify_text]
     if (quantization := options.quantization) is not None:
-        check_texts(tokenizer.spec, texts)  # before the export, which takes minutes
+        check_texts(tokenizer.spec, texts, pairs=encoder is not None)  # before the export, which takes minutes
     check_verify_text(tokenizer.spec, options.verify_text)
     source = replace(source, notes=_notes(source, options))
     read_from = ", ".join(map(str, source.files)) or source.config.get("model")
@@ -174,7 +174,7 @@ def convert(
             provenance=_provenance(source, text.name, options),
             files=digests(folder),
             requires=requirements(folder, graphs.values()),
-            encoder=architecture(source.architecture).encoder(source.config),
+            encoder=encoder,
         )
         write_manifest(folder, bundle)
 
@@ -193,7 +193,7 @@ def convert(
         (folder / PARITY_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(bundle_readme(bundle, report), "utf-8")
         if quantization is not None:
-            exact = load(folder, threads=options.threads, check_files=False, ops="none")
+            exact = open_any_bundle(folder, threads=options.threads, check_files=False, ops="none")
             quantize_into(exact, published, quantization, gate_text(exact, texts), tell)
             shutil.rmtree(folder)
     return report
@@ -207,10 +207,10 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
         ExportError: the format or precision cannot hold the architecture.
     """
     adapter = architecture(source.architecture)
-    if adapter.encoder(source.config) is not None and (options.to != "onnx" or options.quantization):
+    if adapter.encoder(source.config) is not None and options.to not in ("onnx", "exported-program"):
         raise ExportError(
-            f"--to, --dtype and its options are not possible for {adapter.kind(source.config, {})}.",
-            hint="Leave them out: its bundles are float32 and ONNX.",
+            f"--to {options.to} is not possible for {adapter.kind(source.config, {})}.",
+            hint="Leave it out, or choose exported-program.",
         )
     if options.to != "onnx" and source.config.get("form") == "step":
         raise ExportError(

@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -24,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 from xlexport import checkpoints
 from xlexport.bundles import recorded_options
 from xlexport.checkpoints import SourceCheckpoint
-from xlexport.checkpoints.files import read_tensors
+from xlexport.checkpoints.files import WEIGHTS, read_tensors
 from xlexport.checkpoints.formats import tensorflow
 from xlexport.checkpoints.recurrent import module_source
 from xlexport.errors import CheckpointError, CheckpointNotFoundError, TrustError
 from xlruntime.bundle import Bundle
-from xlruntime.messages import first_line, named
+from xlruntime.messages import first_line, listed, named
 
 if TYPE_CHECKING:
     from torch import nn
@@ -123,6 +124,8 @@ def load_source(
     if isinstance(model, Path):
         if weights is not None:
             raise CheckpointError(f"{name}: --weights is for models that code makes.", hint="Leave it out.")
+        if model != Path(name):
+            _check_cached(str(name), model)
         source = checkpoints.load(model, *(recorded_options(bundle, format, config) if bundle else (format, config)))
         if model == Path(name):
             return source
@@ -221,6 +224,28 @@ def _cached(name: str) -> tuple[dict[str, Path], str]:
     return {path.name: path for path in sorted(folder.glob("snapshots/*"))}, commit
 
 
+def _download(name: str) -> str:
+    """Return the command that puts a model into the hub's cache; xlexport itself never opens a connection to it."""
+    repository, _, revision = name.partition("@")
+    return shlex.join(["hf", "download", repository, *(["--revision", revision] if revision else [])])
+
+
+def _check_cached(name: str, snapshot: Path) -> None:
+    """Refuse a model in the hub's cache that is behind a link, or not complete, as after an interrupted download.
+
+    Its files are links into the folder `blobs` beside `snapshots`; `checkpoints.files.inside` refuses all others.
+    """
+    files = sorted(snapshot.iterdir())
+    problems = [f"no {file.name!a}" for file in files if not file.exists()]
+    if not any(file.name.startswith(WEIGHTS) for file in files):
+        problems.append(f"no {' or '.join(WEIGHTS)}")
+    if snapshot.resolve() != _cache().resolve() / snapshot.relative_to(_cache()):
+        problems = ["behind a link, which you should remove"]
+    if problems:
+        what = f"{name}: not complete in the hub's cache: {snapshot}: {listed(problems)}."
+        raise CheckpointNotFoundError(what, hint=f"Run `{_download(name)}`.")
+
+
 def _unknown(name: str) -> CheckpointNotFoundError:
     """Return the error for a name that nothing has, with names like it."""
     if os.path.isabs(name) or name.startswith("."):
@@ -229,6 +254,8 @@ def _unknown(name: str) -> CheckpointNotFoundError:
     similar = [f"{name.partition('@')[0]}@{commit}" for commit in _cached(name)[0]][:OFFERED]  # other revisions of it
     similar = similar or difflib.get_close_matches(name, [*entry_points(group=GROUP).names, *cached])
     advice = f"Did you mean {' or '.join(map(named, similar))}?" if similar else "Check it; code is FILE.py:NAME."
+    if "/" in name and REPOSITORY.fullmatch(name.partition("@")[0]):
+        advice += f" To have a model of the hub in the cache, run `{_download(name)}`."
     return CheckpointNotFoundError(
         f"{name}: no such file or folder, no installed model ({GROUP}), and none in the hub's cache ({_cache()}).",
         hint=advice,

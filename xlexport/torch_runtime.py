@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -25,22 +25,30 @@ from xlexport.extras import require
 from xlruntime.bundle import Bundle, Graph
 from xlruntime.bundle_files import read_bundle
 from xlruntime.devices import Device
+from xlruntime.engine import check_kind
 from xlruntime.errors import BundleDamagedError, BundleGraphError, OptionError
 from xlruntime.load_options import LoadKeywords, LoadOptions
 from xlruntime.messages import first_line, listed
 from xlruntime.model import Model
 from xlruntime.placement import PlacedNode
+from xlruntime.translator import Translator
 
 if TYPE_CHECKING:
     import torch
 
     from xlruntime.memory import Memory
 
-__all__ = ["WEIGHTS_FILE", "TorchSession", "TorchSessions", "load"]
+__all__ = ["WEIGHTS_FILE", "TorchSession", "TorchSessions", "load", "load_translator"]
 
 WEIGHTS_FILE = "weights.safetensors"  # of all exported programs of a bundle
 
+Kind = TypeVar("Kind", Model, Translator)
 Call = Callable[..., Mapping[str, "torch.Tensor"]]
+
+
+def load_translator(folder: str | Path, **options: Unpack[LoadKeywords]) -> Translator:
+    """Open an encoder-decoder of exported programs, as `load` opens language models: open only trusted ones."""
+    return _open(Translator, folder, options)
 
 
 def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
@@ -58,6 +66,10 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
         BundleError: the bundle is missing or broken, or ONNX Runtime must run it.
         OptionError: another device, CUDA graphs, a time limit or a library of kernels were chosen.
     """
+    return _open(Model, folder, options)
+
+
+def _open(kind: type[Kind], folder: str | Path, options: LoadKeywords) -> Kind:
     require("convert")
     chosen = LoadOptions(**options)
     if str(chosen.place) != "cpu":
@@ -74,12 +86,13 @@ def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
             f"{folder}: PyTorch runs this bundle, and cannot use the kernels of {chosen.ops}.", hint="Leave ops out."
         )
     bundle = read_bundle(Path(folder), chosen.digest, chosen.check_files)
+    check_kind(Path(folder), bundle, kind is Translator)
     if chosen.threads is not None:
         import torch
 
         torch.set_num_threads(chosen.threads)
     sessions = TorchSessions(Path(folder), bundle, chosen.threads)
-    return Model(Path(folder), bundle, replace(chosen, ops="none"), open_session=sessions)
+    return kind(Path(folder), bundle, replace(chosen, ops="none"), open_session=sessions)
 
 
 class TorchSessions:

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from tests.helpers.tiny import tiny_model
-from xlexport.analysis.attention import AttentionReport, attention_by_distance, attention_terms, require_attention
+from xlexport.analysis.attention import (
+    AttentionReport,
+    attention_by_distance,
+    attention_of_segment,
+    attention_terms,
+    require_attention,
+)
 from xlexport.errors import XlexportError
 from xltraining.layers.sinusoids import sinusoids
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
@@ -70,7 +76,13 @@ def test_against_direct_softmax(changes: dict[str, Any]) -> None:
     report = attention_by_distance(model, IDS, segment_len=S)
     assert report.tokens == len(IDS) - warmup
 
-    expected = np.zeros((config.n_layer, config.n_head, config.mem_len + S))
+    chosen = [(1, 0), (0, 1)]
+    segment = attention_of_segment(model, IDS, chosen, segment_len=S)
+    last, M = len(IDS) // S * S, config.mem_len
+    assert segment.first == last - M
+
+    expected = np.zeros((config.n_layer, config.n_head, M + S))
+    of_segment = np.zeros((config.n_layer, config.n_head, len(IDS) - last, M + len(IDS) - last))
     inputs: list[tuple[Tensor, Tensor]] = []
     hooks = [
         layer.attention.register_forward_pre_hook(lambda module, given: inputs.append((given[0], given[1])))
@@ -83,10 +95,12 @@ def test_against_direct_softmax(changes: dict[str, Any]) -> None:
             for layer in range(config.n_layer):
                 hidden, rows = inputs[layer]
                 if start >= warmup:
-                    for heads in direct_attention(model, hidden, rows, layer):
+                    for i, heads in enumerate(direct_attention(model, hidden, rows, layer)):
                         for n, weights in enumerate(heads):
                             for distance, weight in weights.items():
                                 expected[layer, n, distance] += weight
+                                if start == last:
+                                    of_segment[layer, n, i, M + i - distance] = weight
             inputs.clear()
     for hook in hooks:
         hook.remove()
@@ -98,6 +112,8 @@ def test_against_direct_softmax(changes: dict[str, Any]) -> None:
     np.testing.assert_allclose(report.mean, expected[:, :, :seen], rtol=0, atol=5e-6)
     np.testing.assert_allclose(report.mean.sum(axis=2), 1.0, rtol=0, atol=1e-6)
     assert report.mean.min() >= 0
+    for (layer, head), attention in zip(chosen, segment.weights, strict=True):
+        np.testing.assert_allclose(attention, of_segment[layer, head], rtol=0, atol=5e-6)
 
 
 def test_too_few_tokens() -> None:

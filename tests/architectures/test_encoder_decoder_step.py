@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -11,10 +12,11 @@ from xlexport.architectures.encoder_decoder.step import EncoderDecoderStep
 from xltraining.encoder_decoder.config import PAD, START
 
 
+@pytest.mark.parametrize("residual", ["reversible", "ordinary"])
 @torch.no_grad()
-def test_sources_of_any_length_condition_the_target() -> None:
+def test_sources_of_any_length_condition_the_target(residual: str) -> None:
     """Compare sources that are padded together, one of them empty, and an empty one alone."""
-    model = tiny_encoder_decoder()
+    model = tiny_encoder_decoder(residual=residual)
     step = EncoderDecoderStep(model)
 
     def outputs(**feeds: Tensor) -> dict[str, Tensor]:

@@ -122,17 +122,6 @@ def test_link_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     assert f"'{name}' {LEADS_OUT}" in refusal(folder)
 
 
-def test_cache_of_the_hub_is_read(tmp_path: Path) -> None:
-    oracle = HUGGING_FACE.oracle()
-    blobs, snapshot = tmp_path / "models--x" / "blobs", tmp_path / "models--x" / "snapshots" / "0123abc"
-    blobs.mkdir(parents=True)
-    snapshot.mkdir(parents=True)
-    for number, file in enumerate(write_huggingface(oracle, tmp_path).iterdir()):
-        file.rename(blobs / str(number))
-        (snapshot / file.name).symlink_to(Path("..", "..", "blobs", str(number)))
-    assert_computes(load(snapshot), oracle)
-
-
 def test_files_of_a_folder_that_are_missing_damaged_or_given_alone(tmp_path: Path) -> None:
     folder = write_huggingface(HUGGING_FACE.oracle(), tmp_path)
     weights, config = folder / "model.safetensors", folder / "config.json"

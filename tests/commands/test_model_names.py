@@ -70,6 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / "hub" / f"models--{name}" / "snapshots" / COMMIT).mkdir(parents=True)
         (tmp_path / "hub" / f"models--{name}" / "refs").mkdir()
         (tmp_path / "hub" / f"models--{name}" / "refs" / "main").write_text(main)
+    (tmp_path / "hub" / "models--linked").symlink_to("models--plain")
     for name in ("one.pt", "taken"):
         (here / name).touch()
     monkeypatch.chdir(here)
@@ -109,9 +110,11 @@ def test_name_means_one_model(name: str, what: str, output: str, folder: Path) -
         ("taken", r"taken: 2 models have this name\. Give \./taken or tiny_zoo:taken\.$"),
         ("plain", r"Give \./plain or plain@main\.$"),
         ("zooo", r"no such file or folder, no installed model .*, and none in .*hub\)\. Did you mean zoo\?"),
-        ("org/tiny", r"Did you mean org/tiny\.v1"),
+        ("org/tiny", r"Did you mean org/tiny\.v1 .*, run `hf download org/tiny`\."),
+        ("org/tiny.v1", r"not complete .*: no model\.safetensors or .*\. Run `hf download org/tiny\.v1`"),
+        ("linked", r"models--linked/snapshots/1+: behind a link, .* Run `hf download linked`\."),
         ("/absent.pt", r"^/absent.pt: no such file or folder\. Check the path\.$"),
-        ("org/tiny.v1@dev", rf"hub\)\. Did you mean org/tiny\.v1@{COMMIT}\?"),
+        ("org/tiny.v1@dev", rf"hub\)\. Did you mean org/tiny\.v1@{COMMIT}\? .* org/tiny\.v1 --revision dev`\."),
         ("org/hostile", f"Did you mean org/hostile@{COMMIT}"),
         ("models/tiny.py", r"Python code\. Give models/tiny.py:Tiny or models/tiny.py:raises or"),
         ("models/sibling.py:", "Give models/sibling.py:NAME, of a function without arguments that returns a model"),

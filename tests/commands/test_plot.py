@@ -140,6 +140,21 @@ def test_terms_are_drawn_and_printed(
     assert len(invoke(*line, "--json").succeeded().object["heads"]) == 4
 
 
+def test_chosen_heads_are_drawn_and_printed(
+    bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    line = ("plot", "attention", bundle, checkpoint, text, "--head", "1.0", "--head", "0.1", "--tokens", "16")
+    invoke(*line, "-o", tmp_path / "heads.svg").succeeded()
+    assert is_picture(tmp_path / "heads.svg")
+    numbers = invoke(*line, "--json").succeeded().object
+    assert numbers["first"] == 12
+    assert np.shape([head["attention"] for head in numbers["heads"]]) == (2, 8, 28)
+    assert "the model has no head 2.0: its layers are 0 to 1" in invoke(*line, "--head", "2.0", "--json").error
+    assert "expected LAYER.HEAD, such as 0.3." in invoke(*line, "--head", "7", "--json").err
+    assert "draw different figures. Give one of them." in invoke(*line, "--position", "--json").err
+
+
 def test_what_is_refused(bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path) -> None:
     nothing = invoke("plot", "bits", EMPTY, text)
     assert (nothing.code, nothing.out) == (2, "")

@@ -30,6 +30,17 @@ def test_one_line_in_and_one_line_out(invoke: Invoke, lines: Path) -> None:
     assert all(len(json.loads(line)["ids"]) <= 2 for line in short.out.splitlines())
 
 
+def test_references_give_bleu_and_equal_lines(invoke: Invoke, lines: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sacrebleu", reason="the extra bleu is not installed")
+    first = invoke("translate", BUNDLE, lines).succeeded().out.split("\n")[:-1]
+    references = tmp_path / "references.txt"
+    references.write_text("\n".join(["other words", *first[1:]]) + "\n", "utf-8")
+    shown = invoke("translate", BUNDLE, lines, "--references", references).succeeded()
+    assert "3 of 4 are equal" in shown.err and "|tok:13a|" in shown.err
+    references.write_text("one\n", "utf-8")
+    assert "4 translations, but 1 references" in invoke("translate", BUNDLE, lines, "--references", references).err
+
+
 def test_refusals(invoke: Invoke, lines: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ((golden_bundle(EMPTY), lines), "a language model, which has no encoder"),
@@ -52,7 +63,6 @@ def test_refusals(invoke: Invoke, lines: Path, tmp_path: Path) -> None:
         ("bench", BUNDLE),
         ("context", BUNDLE, "lines.txt"),
         ("evaluate", BUNDLE, "lines.txt"),
-        ("quantize", BUNDLE, "-o", "small", "--dtype", "weight-int8", "--text", "lines.txt"),
         ("report", BUNDLE, "lines.txt", "-o", "page.html"),
     ],
     ids=lambda command: str(command[0]),

@@ -152,6 +152,7 @@ def test_commands_in_an_installation_without_torch(
         (("verify", "b", "c.pt"), "convert"),
         (("bench", "b"), "convert"),
         (("demo",), "convert"),
+        (("reproduce", "text8-tf", __file__, "--model", "c.pt", "--bundle", "b"), "convert"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

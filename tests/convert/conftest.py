@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.helpers.bundles import band, bytes_bundle, chunk, ids_bundle, paper, reuse_export
 from tests.helpers.fixtures import one_thread, reuse_graphs
+from tests.helpers.invoking import invoke
 from tests.helpers.tiny import naive
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "bytes_bundle",
     "chunk",
     "ids_bundle",
+    "invoke",
     "naive",
     "one_thread",
     "paper",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.helpers import export_cache
+from tests.helpers.invoking import Invoke
 from tests.helpers.tiny import tiny_encoder_decoder
 from xlexport.bundles import open_any_bundle
 from xlexport.checkpoints import load
@@ -49,9 +52,48 @@ def test_bundle_equals_the_trained_model_over_carried_steps(
         verify(bundle, lambda: changed, ids, segments=9).require_passed()
 
 
-@pytest.mark.parametrize(
-    "options", [{"to": "exported-program"}, {"to": "torchscript"}, {"dtype": "weight-int8"}], ids=str
-)
-def test_formats_that_it_does_not_have_are_refused(checkpoint: Path, options: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="not possible for an encoder-decoder"):
-        convert(load(checkpoint), tmp_path / "bundle", ConversionOptions.of(**options))
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Convert a model with weight matrices that are large enough to quantize; `pairs.tsv` has pairs to measure on."""
+    folder = tmp_path_factory.mktemp("wide")
+    model = tiny_encoder_decoder(d_model=48, d_inner=48, residual="ordinary")
+    save_checkpoint(folder / "checkpoint.pt", model.config, model.state_dict())
+    (folder / "pairs.tsv").write_text("".join(f"{'ab' * (n % 7)}\t{'xyz' * (n % 3) or 'w'}\n" for n in range(250)))
+    with export_cache.cached_exports():
+        convert(load(folder / "checkpoint.pt"), folder / "onnx", ConversionOptions(threads=1))
+    return folder
+
+
+def test_exported_programs_translate_as_onnx_does(
+    wide: Path, tmp_path: Path, invoke: Invoke, cached_exports: None
+) -> None:
+    (tmp_path / "lines").write_text("abab\n\nx\n")
+    options = ConversionOptions(threads=1, verify_text=wide / "pairs.tsv", to="exported-program")
+    report = convert(load(wide / "checkpoint.pt"), tmp_path / "bundle", options)
+    assert report.passed and report.max_abs_log_prob_diff < 2e-5
+    assert "torch_runtime import load_translator\n" in (tmp_path / "bundle" / "README.md").read_text("utf-8")
+    translate = ("translate", tmp_path / "bundle", tmp_path / "lines", "--beams", 3, "--threads", 1, "--json")
+    by_torch = [json.loads(line) for line in invoke(*translate, "--trust").succeeded().out.splitlines()]
+    by_onnx = [
+        json.loads(line) for line in invoke("translate", wide / "onnx", *translate[2:]).succeeded().out.splitlines()
+    ]
+    assert [one["ids"] for one in by_torch] == [one["ids"] for one in by_onnx]
+    assert [one["log_prob"] for one in by_torch] == pytest.approx([one["log_prob"] for one in by_onnx], abs=1e-4)
+    assert "PyTorch" in invoke(*translate).err  # code in the bundle runs only with --trust
+
+
+def test_quantization_is_measured_on_targets(wide: Path, tmp_path: Path, invoke: Invoke) -> None:
+    pairs = wide / "pairs.tsv"
+    targets = sum(len(line.split("\t")[1]) + 1 for line in pairs.read_text().splitlines())
+    quantize = ("quantize", wide / "onnx", "-o", tmp_path / "small", "--threads", 1, "--json", "--force")
+    for dtype in ("weight-int8", "int8"):
+        shown = invoke(*quantize, "--dtype", dtype, "--text", pairs).succeeded().object
+        assert shown["tokens"] == targets and 0 < abs(shown["delta_bits_per_token"]) <= 0.01 and shown["speed"] is None
+        bundle = open_any_bundle(tmp_path / "small", threads=1)
+        assert isinstance(bundle, Translator) and bundle.bundle.precision == dtype
+    assert "an encoder-decoder is measured on pairs" in invoke(*quantize).err
+
+
+def test_formats_that_it_does_not_have_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="--to torchscript is not possible for an encoder-decoder"):
+        convert(load(checkpoint), tmp_path / "bundle", ConversionOptions(to="torchscript"))

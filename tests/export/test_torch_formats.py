@@ -376,12 +376,13 @@ TRANSFORMER_XL: list[dict[str, Any]] = [
     {"encoding": "learned", "mem_len": 0},
     {"cutoffs": (10, 25), "div_val": 2, "tie_projs": (False, True, True), "d_embed": 12},
 ]
+LSH = {"attn_layers": ("local", "lsh")}  # exports slowly; of all positions, only rotary ones are part of its attention
 REFORMER: list[dict[str, Any]] = [
-    {"position": "axial"},
+    {"position": "axial", **LSH},
     {"position": "axial_sum", "axial_dims": (BAND.d_model, BAND.d_model)},
     {"position": "absolute"},
     {"position": "sinusoid", "max_positions": 0},
-    {"position": "rotary", "max_positions": 0},
+    {"position": "rotary", "max_positions": 0, **LSH},
 ]
 SEGMENTS = 7
 
@@ -392,7 +393,7 @@ def checkpoint(model: str | dict[str, Any], folder: Path) -> Path:
         return SAMPLES[model]
     made: Any
     if model in REFORMER:
-        made = tiny_reformer(dataclasses.replace(BAND, n_token=256, attn_layers=("local", "lsh"), **model))
+        made = tiny_reformer(dataclasses.replace(BAND, n_token=256, **{"attn_layers": ("local",), **model}))
     else:
         made = tiny_model(n_token=256, **model)
     save_checkpoint(folder / "checkpoint.pt", made.config, made.state_dict())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from xlexport.fixed_shapes import FixedShapes
 from xlexport.verification.parity import ParityReport
 from xlruntime import Model
 from xlruntime import load as load_bundle
+from xlruntime.load_options import LoadOptions
 from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.transformer_xl import TransformerXL
@@ -39,28 +41,40 @@ OTHER_CHOICES = {"pre_lnorm": True, "first_memory": "zeros", "clamp_len": 15, "s
 
 
 @dataclass(frozen=True)
-class Converted:
-    """A tiny checkpoint and the bundle that was made of it."""
+class _Bundle:
+    """A bundle that was made of a tiny checkpoint."""
 
-    checkpoint: Path
     source: SourceCheckpoint
-    model: TransformerXL
     folder: Path
     report: ParityReport
+
+    @functools.cached_property
+    def _opened(self) -> Model:
+        return load_bundle(self.folder, threads=1)
+
+    def open(self) -> Model:
+        """Return a new `Model`, which a test may break. All share their sessions, which take long to open."""
+        return Model(
+            self.folder,
+            self._opened.bundle,
+            LoadOptions(threads=1),
+            open_session=lambda purpose, _: self._opened.session(purpose),
+        )
 
 
 @dataclass(frozen=True)
-class ConvertedReformer:
-    """A tiny Reformer and the bundle that was made of it."""
+class Converted(_Bundle):
+    """A tiny Transformer-XL and its bundle."""
 
-    source: SourceCheckpoint
+    checkpoint: Path
+    model: TransformerXL
+
+
+@dataclass(frozen=True)
+class ConvertedReformer(_Bundle):
+    """A tiny Reformer and its bundle."""
+
     model: Reformer
-    folder: Path
-    report: ParityReport
-
-    def open(self) -> Model:
-        """Open the bundle again, so that a test may break it."""
-        return load_bundle(self.folder, threads=1)
 
 
 def convert_tiny(factory: pytest.TempPathFactory, name: str, options: ConversionOptions, **changes: Any) -> Converted:
@@ -74,7 +88,7 @@ def convert_tiny(factory: pytest.TempPathFactory, name: str, options: Conversion
 
     folder, report = shared_folder(factory, name, make)
     checkpoint = folder / "checkpoint.pt"
-    return Converted(checkpoint, load(checkpoint), tiny_model(**changes), folder / "bundle", report)
+    return Converted(load(checkpoint), folder / "bundle", report, checkpoint, tiny_model(**changes))
 
 
 def convert_tiny_reformer(
@@ -89,7 +103,7 @@ def convert_tiny_reformer(
             return convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
 
     folder, report = shared_folder(factory, name, make)
-    return ConvertedReformer(load(folder / "checkpoint.pt"), tiny_reformer(config), folder / "bundle", report)
+    return ConvertedReformer(load(folder / "checkpoint.pt"), folder / "bundle", report, tiny_reformer(config))
 
 
 @pytest.fixture(scope="session")

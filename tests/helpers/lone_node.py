@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,14 +47,26 @@ def lone_model(name: str, given: Sequence[Array], n_outputs: int, **attributes: 
 def lone_session(
     name: str, given: Sequence[Array], n_outputs: int, library: Path | None = None, threads: int = 1, **attributes: Any
 ) -> ort.InferenceSession:
-    """Open the graph of `lone_model`. With the library of kernels registered, the operator's kernel runs."""
+    """Return a session of `lone_model`, opened once. With the library of kernels, the operator's kernel runs."""
+    return _session(name, tuple(x.dtype for x in given), n_outputs, library, threads, tuple(attributes.items()))
+
+
+@functools.cache
+def _session(
+    name: str,
+    dtypes: tuple[np.dtype[Any], ...],
+    n_outputs: int,
+    library: Path | None,
+    threads: int,
+    attributes: tuple[tuple[str, Any], ...],
+) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # errors reach the test as exceptions
     options.add_session_config_entry(RECORD_PLACEMENT, "1")
     if library is not None:
         options.register_custom_ops_library(str(library))
-    content = lone_model(name, given, n_outputs, **attributes)
+    content = lone_model(name, [np.empty(0, dtype) for dtype in dtypes], n_outputs, **dict(attributes))
     return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 

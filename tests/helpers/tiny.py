@@ -167,9 +167,9 @@ def tiny_reformer(config: ReformerConfig, seed: int = 0) -> Reformer:
     return random_model(lambda: Reformer(config), seed)
 
 
-def tiny_encoder_decoder() -> EncoderDecoder:
+def tiny_encoder_decoder(**changes: Any) -> EncoderDecoder:
     """Return an encoder-decoder of bytes in eval mode, always with the same random weights."""
-    return random_model(lambda: EncoderDecoder(ENCODER_DECODER))
+    return random_model(lambda: EncoderDecoder(replace(ENCODER_DECODER, **changes)))
 
 
 def cut(ids: Tensor, lengths: Iterable[int]) -> list[tuple[Tensor, Tensor]]:

@@ -15,14 +15,12 @@ class ReformerCase:
     Attributes:
         settings: the settings, under the names of the code base.
         lengths: of documents in tokens.
-        representative: whether the default tier exports it.
     """
 
     name: str
     settings: dict[str, Any]
     lengths: tuple[int, ...]
     batch_size: int = 2
-    representative: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -32,7 +30,7 @@ _ALL_LSH, _MIXED = ["lsh"] * 2, ["local", "lsh"] * 2
 
 # Documents of two or more chunks, lengths that need padding, and short documents with full attention.
 HUGGING_FACE = (
-    ReformerCase("one round", {"attn_layers": _ALL_LSH, "num_hashes": 1}, (1, 15, 16, 17, 64, 500, 2048), 3, True),
+    ReformerCase("one round", {"attn_layers": _ALL_LSH, "num_hashes": 1}, (1, 15, 16, 17, 64, 500, 2048), 3),
     ReformerCase("two rounds", {"attn_layers": _MIXED, "num_hashes": 2, "num_buckets": 16}, (5, 8, 9, 16, 100, 512)),
     ReformerCase(
         "three rounds, two factors", {"attn_layers": _MIXED, "num_hashes": 3, "num_buckets": [4, 8]}, (33, 511, 1000), 3

@@ -1,6 +1,7 @@
 """Exported graphs, run by the runtime with carried memory, against Hugging Face.
 
-An export costs seconds, so the default tier exports one configuration; `pytest -m full` runs the others.
+An export costs seconds, so only the configurations that have every value of every option are exported.
+`test_eager_and_twin.py` compares the traced code with Hugging Face for all pairs of values.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 import xlruntime
 from tests.helpers.export_cache import cached_exports
 from tests.oracles.comparison import Difference, Figures
-from tests.oracles.configurations import REPRESENTATIVES, TABLE, Configuration
+from tests.oracles.configurations import REPRESENTATIVES, Configuration
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
@@ -27,12 +28,11 @@ from xltraining.checkpoint import save_checkpoint
 
 Exported = Callable[[Configuration], tuple[Oracle, Model]]
 
+pytestmark = pytest.mark.full
+
 exported_configurations = pytest.mark.parametrize(
     "configuration",
-    [
-        pytest.param(configuration, marks=() if configuration == REPRESENTATIVES[0] else pytest.mark.full)
-        for configuration in TABLE
-    ],
+    REPRESENTATIVES,
     ids=str,
     scope="module",  # pytest then runs all tests of a configuration in turn, so a worker exports it once
 )

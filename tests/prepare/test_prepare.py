@@ -25,7 +25,10 @@ from xlexport.prepare.units import counted, given, trained
 from xlexport.prepare.writing import prepare_data
 from xlruntime.errors import TextError
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
+from xltraining.data.pairs import PairsTask
 from xltraining.data.token_shards import read_prepared
+from xltraining.encoder_decoder import EncoderDecoderConfig
+from xltraining.encoder_decoder.config import END, PAD, START
 
 TEXT = "\ufeffthe cat sat on the mat\nthe dog\n\nThe end"
 TINY = (
@@ -110,18 +113,18 @@ def test_subwords_need_their_own_library_before_work_begins(
     assert error == f"Error: {library} not installed, needed here. Install it: pip install {library}."
 
 
-@pytest.mark.parametrize("by_line", [False, True], ids=["files", "lines"])
-def test_tokens_are_those_that_scoring_reads(by_line: bool, text: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("document", ["file", "line"])
+def test_tokens_are_those_that_scoring_reads(document: str, text: Path, tmp_path: Path) -> None:
     made = counted([text], "words", min_count=2)
-    summary = prepare_data({"train": [text, text]}, tmp_path / "data", lambda folder: made, by_line=by_line)
+    summary = prepare_data({"train": [text, text]}, tmp_path / "data", lambda folder: made, document=document)
     data = read_prepared(tmp_path / "data")
     split = data.splits["train"]
     expected = [token for _ in range(2) for token in made.tokenizer.encode(TEXT).tolist()]
-    if by_line:  # without the blank line
+    if document == "line":  # without the blank line
         lines = TEXT.replace("\n\n", "\n").splitlines(keepends=True)
         expected = [token for _ in range(2) for line in lines for token in made.tokenizer.encode(line).tolist()]
     assert split.read(0, len(split)).tolist() == expected
-    assert split.documents == (6 if by_line else 2)
+    assert split.documents == (6 if document == "line" else 2)
     assert (summary.tokens["train"], summary.bytes["train"]) == (len(expected), 2 * len(TEXT.encode()))
     assert summary.unknown["train"] == expected.count(1)
     assert data.tokenizer_file() == made.content
@@ -135,6 +138,54 @@ def test_subwords_are_trained_and_read_again(unit: str, invoke: Invoke, prose: P
     split = data.splits["train"]
     assert made.n_token == data.n_token <= 300
     assert split.read(0, len(split)).tolist() == made.tokenizer.encode(prose.read_bytes()).tolist()
+
+
+PAIR_RUN = (
+    *("--architecture", "encoder_decoder", "--task", "pairs", "--d-model", "8", "--d-head", "4", "--d-inner", "8"),
+    *(
+        "--tgt-len",
+        "60",
+        "--batch-size",
+        "2",
+        "--warmup-steps",
+        "1",
+        "--threads",
+        "1",
+        "--steps",
+        "2",
+        "--eval-every",
+        "2",
+    ),
+)
+
+
+@pytest.mark.parametrize("unit", SUBWORDS)
+def test_pairs_share_subwords_behind_the_reserved_ids(unit: str, invoke: Invoke, tmp_path: Path) -> None:
+    pytest.importorskip(SUBWORDS[unit])
+    pairs, data, out = tmp_path / "pairs.tsv", tmp_path / "data", tmp_path / "run"
+    lines = [f"the {word} sees ⟨pad⟩ <s>\tdie {word} sieht </s>" for word in ("cat", "dog", "cow", "hen")]
+    pairs.write_text("".join(f"{line}\n" for line in lines) + "\tempty source\n", encoding="utf-8")
+    prepare = ("prepare", pairs, "--valid", pairs, "-o", data, "--documents", "pair", "--unit", unit)
+    invoke(*prepare, "--vocab-size", "400").succeeded()
+    invoke("train", data, "-o", out, *PAIR_RUN).succeeded()
+    task = PairsTask(EncoderDecoderConfig(n_token=read_prepared(data).n_token), [data], [], 5, 0)
+    source = checkpoints.load(out / "checkpoint.pt")
+    reader = given(data / read_prepared(data).tokenizer["file"]).tokenizer
+    assert source.tokenizer == task.tokenizer and "valid_bits_per_token" in (out / "log.jsonl").read_text()
+    tokens, targets = task.batch(0)
+    texts = set()
+    for row, target in zip(tokens.tolist(), targets.tolist(), strict=True):
+        sides = row[: task.config.source_len], target[: target.index(END)]
+        assert all(PAD not in side[: len(side) - side.count(PAD)] and START not in side for side in sides)
+        texts.add("\t".join(reader.decode([token for token in side if token != PAD]) for side in sides))
+    assert texts == {*lines, "\tempty source"}
+    assert "pairs, but the task needs a text" in invoke("train", data, "-o", tmp_path / "other", *TINY).err
+    too_short = invoke("train", data, "-o", tmp_path / "other", *PAIR_RUN, "--set", "model.source_len=3").err
+    assert "at most 3 and 59 tokens, found up to" in too_short
+    pairs.write_text("a\tb\nno tab\n")
+    assert "line 2: expected a source, one tab and a target" in invoke(*prepare, "--force").err
+    assert "--documents pair: needs --unit bpe or sentencepiece" in invoke(*prepare[:-1], "words").err
+    assert read_prepared(data).pairs  # still there
 
 
 @pytest.mark.full

@@ -5,6 +5,7 @@ The golden Reformer of rule `band` reads 200 tokens of a document, and predicts 
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 from collections import defaultdict
@@ -14,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.runtime.conftest import Close, RandomIds
-from xlruntime import Document, Model, NonFiniteScoreWarning, OptionError, Sampling, TextError
+from tests.helpers.ids import random_ids
+from tests.helpers.paths import BAND
+from tests.runtime.conftest import Close, open_golden
+from xlruntime import Document, Model, NonFiniteScoreWarning, OptionError, Sampling, Scores, TextError
 from xlruntime.protocols import Corpus, arrange, walk
 
 LIMIT = 200
@@ -24,7 +27,7 @@ Ids = npt.NDArray[np.int64]
 
 
 @pytest.fixture
-def ids(random_ids: RandomIds) -> Ids:
+def ids() -> Ids:
     """Return almost four times as many tokens as the model reads."""
     return np.asarray(random_ids(777, vocab_size=258))
 
@@ -76,7 +79,7 @@ def test_feeds_may_end_anywhere_about_a_restart(band_model: Model, ids: Ids, clo
 def test_saved_stream_restarts_at_the_same_place(
     fed: int, band_model: Model, ids: Ids, tmp_path: Any, close: Close
 ) -> None:
-    stream = band_model.stream(restart=True)
+    stream, ids = band_model.stream(restart=True), ids[:610]
     stream.feed(ids[:fed])
     stream.save(tmp_path / "state")
     restored = band_model.restore(tmp_path / "state")
@@ -108,23 +111,28 @@ def test_generation_goes_on_after_a_restart(prompt: int, band_model: Model, ids:
     assert ranks[prompt - 1 :] == [1] * 220
 
 
+@functools.cache
+def alone(length: int) -> tuple[Ids, Scores]:
+    """Return a document, and its scores."""
+    document = random_ids(length, seed=length, vocab_size=258)
+    return document, open_golden(BAND).stream(restart=True).feed(document)
+
+
 @pytest.mark.parametrize("segment_len", [8, 7, 64, 300])
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 20])
-def test_ragged_batch_restarts_row_by_row(
-    batch_size: int, segment_len: int, band_model: Model, random_ids: RandomIds, close: Close
-) -> None:
+def test_ragged_batch_restarts_row_by_row(batch_size: int, segment_len: int, band_model: Model, close: Close) -> None:
     """Short documents leave rows idle for far more steps than there are positions."""
     lengths = (5, 777, 777, 1, 150, 201, 202, 2, 399, 400, 401, 402, 60)
-    documents = [random_ids(length, seed=length, vocab_size=258) for length in lengths]
+    documents, expected = zip(*map(alone, lengths), strict=True)
     found: dict[int, list[Any]] = defaultdict(list)
     for scores in band_model.score_tokens(documents, batch_size=batch_size, segment_len=segment_len, restart=True):
         found[scores.number].append(scores)
-    for number, document in enumerate(documents):
-        alone, of = band_model.stream(restart=True).feed(document), found[number]
-        close(np.concatenate([scores.log_probs for scores in of]), alone.log_probs)
+    for number, (document, wanted) in enumerate(zip(documents, expected, strict=True)):
+        of = found[number]
+        close(np.concatenate([scores.log_probs for scores in of]), wanted.log_probs)
         for what in ("index", "tokens", "context"):
             together = np.concatenate([getattr(scores, what) for scores in of])
-            np.testing.assert_array_equal(together, getattr(alone, what))
+            np.testing.assert_array_equal(together, getattr(wanted, what))
         assert of[-1].summary.tokens == len(document)
 
 

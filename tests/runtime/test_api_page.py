@@ -18,7 +18,10 @@ PAGE = (ROOT / "docs/api.md").read_text("utf-8")
 INNER = {"encode_sources", "graph_for"}  # methods of Model that are not for applications
 
 
-@pytest.mark.parametrize(("page", "messages"), [("docs/api.md", 3), ("README.md", 0)])
+@pytest.mark.parametrize(
+    ("page", "messages"),
+    [("docs/api.md", 3), pytest.param("README.md", 0, marks=pytest.mark.full)],  # it converts a module
+)
 def test_examples_run_and_print_the_messages_of_the_page(
     page: str,
     messages: int,

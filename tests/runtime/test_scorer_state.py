@@ -54,7 +54,7 @@ def stopped_at_each_step(model: Model, documents: list[Document], options: dict[
         found = [plain(part) for _ in range(stop) for part in next(steps)]
         fields, arrays = scorer_state(before)
         arrays = {name: array.copy() for name, array in arrays.items()}
-        list(steps)  # the other scorer does not matter
+        next(steps, None)  # what the other scorer does now does not matter
         after = scorer_of(model, **options)
         saved = read_scorer(after, json.loads(json.dumps(fields)), arrays)
         rest = resume_scorer(after, saved, arrays, documents)

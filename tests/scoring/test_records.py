@@ -51,8 +51,8 @@ TEXTS = {
     "white space around": "  it was\n\n the 時代 wisdom age \n ",
     "white space alone": " \n \t\n",
     "one word": "word",
-    "long": "many words of all kinds, ünd\tmöre – 時代\r\n" * 60,
-    "a long word": "x" * 3000 + "\n" + "é" * 700,
+    "long": "many words of all kinds, ünd\tmöre – 時代\r\n" * 20,
+    "a long word": "x" * 1030 + "\n" + "é" * 520,  # of which records keep the first 1,000 bytes
     "line ends that are none": "a\x0bb\x0cc\rd\x85e\u2028f\n",
 }
 OF_VOCABULARIES = ("ordinary", "no newline at the end", "white space around")

@@ -67,6 +67,17 @@ def test_reversible_run_keeps_only_the_last_streams(pairs: Path) -> None:
     assert kept[False, 4] > 2 * kept[False, 1]
 
 
+def test_ordinary_layers_add_each_block_to_one_stream() -> None:
+    model = tiny_encoder_decoder(residual="ordinary")
+    source = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        memory = model.encode(source)
+        hidden = model.embed(source)
+        for block in model.encoder:
+            hidden = hidden + block(hidden, hidden, memory.source_bias)
+        torch.testing.assert_close(memory.source, model.encoder_norm(hidden))
+
+
 def test_segmentation_of_a_target_does_not_matter() -> None:
     model = tiny_encoder_decoder()
     source, target = torch.tensor([[5, 6, 7, PAD]]), torch.tensor([[START, 9, 8, 7, 9, 30, 12, 9, 8]])

@@ -19,7 +19,6 @@ from xlexport.verification import verify
 from xlexport.verification.spans import segments_to_wrap
 from xlexport.verification.tolerances import TOLERANCES
 from xlruntime import Model
-from xlruntime import load as load_bundle
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.memory import Memory
 from xltraining.reformer import Reformer, ReformerConfig
@@ -37,7 +36,7 @@ BOTH = ["bytes_bundle", "ids_bundle"]
 @pytest.fixture
 def bundle(bytes_bundle: Converted) -> Model:
     """Open the byte bundle again, so that a test may break it."""
-    return load_bundle(bytes_bundle.folder, threads=1)
+    return bytes_bundle.open()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_bundle_equals_model_under_other_settings(
     name: str, changes: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     converted: Converted = request.getfixturevalue(name)
-    model = load_bundle(converted.folder, threads=1)
+    model = converted.open()
     report = verify(model, lambda: converted.model, IDS, segments=30, evaluation=model.evaluation(**changes))
     report.require_passed()
     assert report.max_abs_log_prob_diff <= 2e-5
@@ -247,7 +246,7 @@ def test_segments_that_are_walked_in_parts(
 ) -> None:
     """Walk as with a large vocabulary. Without same_length, a wrong reach within a segment would show."""
     converted: Converted = request.getfixturevalue(name)
-    model = load_bundle(converted.folder, threads=1)
+    model = converted.open()
     lengths: list[int] = []
     step = model.step
 

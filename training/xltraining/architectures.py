@@ -53,7 +53,7 @@ def architecture_names() -> list[str]:
     return list(_ARCHITECTURES)
 
 
-def architecture_of(config: ModelConfig) -> str:
+def architecture_of(config: object) -> str:
     """Return the name of the architecture that a configuration belongs to.
 
     Raises:

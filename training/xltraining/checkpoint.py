@@ -36,7 +36,7 @@ from xltraining.language_model import LanguageModel
 from xltraining.layers.swapping import ReleasingFile
 from xltraining.messages import first_line, listed, shown
 
-__all__ = ["Checkpoint", "build_model", "checkpoint_from", "load_checkpoint", "save_checkpoint"]
+__all__ = ["Checkpoint", "build_model", "check_tensors", "checkpoint_from", "load_checkpoint", "save_checkpoint"]
 
 FORMAT = "xltraining"
 VERSION = 4
@@ -116,7 +116,7 @@ def save_checkpoint(
         CheckpointWriteError: the disk is full, the place is not writable, or a folder there is not a checkpoint.
     """
     path = Path(path)
-    _check_tensors(path, config, state_dict)
+    check_tensors(path, config, state_dict)
     is_drawn = model_class(config).is_drawn
     tensors = {
         name: tensor.detach().to("cpu", None if is_drawn(name) else dtype) for name, tensor in state_dict.items()
@@ -222,7 +222,7 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
         **{name: tensors[source] for name, source in shared_names(config).items() if source in tensors},
         **tensors,
     }
-    names = _check_tensors(path, config, tensors)
+    names = check_tensors(path, config, tensors)
     state_dict = {name: tensors[name].float() for name in names}
     return Checkpoint(config, state_dict, tokenizer, content.get("training"))
 
@@ -294,9 +294,14 @@ def _share_tied(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Te
     return {name: tensors[tied.get(name, name)] for name in tensors}
 
 
-def _check_tensors(path: Path, config: ModelConfig, tensors: Mapping[str, Any]) -> list[str]:
-    """Return the names in the model's order, or raise an error that lists every difference from the configuration."""
-    expected = {name: tuple(tensor.shape) for name, tensor in _empty_model(config, str(path)).state_dict().items()}
+def check_tensors(where: Path | str, config: ModelConfig, tensors: Mapping[str, Any]) -> list[str]:
+    """Return the names in the model's order.
+
+    Raises:
+        CheckpointError: the tensors do not fit the configuration. The message begins with `where`, and lists all
+            differences.
+    """
+    expected = {name: tuple(tensor.shape) for name, tensor in _empty_model(config, str(where)).state_dict().items()}
     problems = [f"{name} is missing" for name in expected if name not in tensors]
     problems += [f"{name} is unknown" for name in tensors if name not in expected]
     for name, shape in expected.items():
@@ -315,7 +320,7 @@ def _check_tensors(path: Path, config: ModelConfig, tensors: Mapping[str, Any]) 
         ]
     if problems:
         raise CheckpointError(
-            f"{path}: the weights do not fit the configuration: {listed(problems, '; ')}.",
+            f"{where}: the weights do not fit the configuration: {listed(problems, '; ')}.",
             hint="Use the configuration that the model was trained with.",
         )
     return list(expected)

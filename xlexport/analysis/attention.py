@@ -1,4 +1,4 @@
-"""Attention by distance: the share of each head's attention at each distance, and the terms of its scores.
+"""Attention of heads: its share at each distance, that of one segment's tokens, and the terms of its scores.
 
 Source: Dai et al. 2019, arXiv:1901.02860, Appendix D. Graphs do not return attention weights, so the eager model
 computes them. A score of section 3.3 has four terms. Three of them are averaged over the queries, for each distance:
@@ -35,9 +35,10 @@ __all__ = [
     "TERMS",
     "AttentionReport",
     "AttentionTerms",
+    "SegmentAttention",
     "attention_by_distance",
+    "attention_of_segment",
     "attention_terms",
-    "head_rows",
     "require_attention",
 ]
 
@@ -92,22 +93,19 @@ class AttentionReport:
             ],
         }
 
-
-def head_rows(report: AttentionReport) -> list[tuple[str, str]]:
-    """Return a row for each layer, with the mean distances of its heads, for people."""
-    rows = [
-        ("attention", f"of {report.tokens:,} queries, memory {report.mem_len:,}, segments of {report.segment_len:,}")
-    ]
-    for layer, distances in enumerate(report.mean_distance):
-        near, far = int(distances.argmin()), int(distances.argmax())
-        rows.append(
-            (
-                f"layer {layer}",
-                f"mean distance {distances.mean():,.1f}; nearest head {near} {distances[near]:,.1f}, "
-                f"farthest head {far} {distances[far]:,.1f}",
+    def rows(self) -> list[tuple[str, str]]:
+        """Return a row for each layer, with the mean distances of its heads, for people."""
+        rows = [("attention", f"of {self.tokens:,} queries, memory {self.mem_len:,}, segments of {self.segment_len:,}")]
+        for layer, distances in enumerate(self.mean_distance):
+            near, far = int(distances.argmin()), int(distances.argmax())
+            rows.append(
+                (
+                    f"layer {layer}",
+                    f"mean distance {distances.mean():,.1f}; nearest head {near} {distances[near]:,.1f}, "
+                    f"farthest head {far} {distances[far]:,.1f}",
+                )
             )
-        )
-    return rows
+        return rows
 
 
 def attention_by_distance(
@@ -185,6 +183,59 @@ def _observe_segments(
     return stop - warmup
 
 
+@dataclass(frozen=True)
+class SegmentAttention:
+    """Attention of chosen heads for the tokens of one segment (the paper's Figure 6).
+
+    Attributes:
+        first: position in the text of the first token of the context.
+        heads: (layer, head) of each chosen head, counted from 0.
+        weights: (heads, S, K); the attention of each of the segment's S tokens to each of the K tokens of its context,
+            which end with the segment itself. A row sums to one.
+    """
+
+    first: int
+    heads: tuple[tuple[int, int], ...]
+    weights: npt.NDArray[np.float32]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attention for JSON, with an entry for each head."""
+        pairs = zip(self.heads, self.weights, strict=True)
+        heads = [{"layer": layer, "head": head, "attention": weights.tolist()} for (layer, head), weights in pairs]
+        return {"first": self.first, "heads": heads}
+
+
+def attention_of_segment(
+    model: LanguageModel,
+    ids: npt.NDArray[np.int64],
+    heads: Sequence[tuple[int, int]],
+    *,
+    segment_len: int,
+    tokens: int | None = None,
+    progress: Progress = no_progress,
+) -> SegmentAttention:
+    """Walk `ids` as one document with carried memory, and keep the attention in the last segment that is read.
+
+    Args:
+        heads: (layer, head) of each head to keep.
+        model, tokens, progress: as for `attention_by_distance`.
+
+    Raises:
+        XlexportError: the model has no such head, or there are too few tokens.
+    """
+    L, H, S = model.config.n_layer, model.config.n_head, segment_len
+    if unknown := [f"{layer}.{head}" for layer, head in heads if layer >= L or head >= H]:
+        raise XlexportError(
+            f"the model has no head {', '.join(unknown)}: its layers are 0 to {L - 1}, with heads 0 to {H - 1}.",
+            hint="Give --head LAYER.HEAD.",
+        )
+    last: dict[int, Tensor] = {}
+    queries = _observe_segments(model, ids, S, tokens, lambda: _observe(model, last.__setitem__), progress)
+    weights = np.stack([last[layer][head].numpy() for layer, head in heads])
+    stop = -(-model.config.mem_len // S) * S + queries
+    return SegmentAttention(stop - weights.shape[2], tuple(heads), weights)
+
+
 def require_attention(name: str, where: str) -> None:
     """Raise ExportError unless the attention of an architecture can be observed.
 
@@ -258,6 +309,15 @@ class AttentionTerms:
                 for head in range(heads)
             ],
         }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return a row for each layer, with how much each term differs between distances, for people."""
+        spread = {term: self.mean[term].std(axis=2).mean(axis=1) for term in TERMS}
+        rows = [("terms", f"of {self.tokens:,} queries, memory {self.mem_len:,}, standard deviation over distances")]
+        return rows + [
+            (f"layer {layer}", ", ".join(f"({term}) {spread[term][layer]:.3f}" for term in TERMS))
+            for layer in range(len(spread["a"]))
+        ]
 
 
 def attention_terms(

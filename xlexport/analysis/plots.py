@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xlexport.analysis.attention import TERMS, AttentionReport, AttentionTerms
+from xlexport.analysis.attention import TERMS, AttentionReport, AttentionTerms, SegmentAttention
 from xlexport.analysis.bits_along import BitsAlong
 from xlexport.analysis.context import ContextReport, names_of, share_name, unit_of
 from xlexport.figures import plain, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
 
-__all__ = ["draw_along", "draw_attention", "draw_context", "draw_terms", "plot_training"]
+__all__ = ["draw_along", "draw_attention", "draw_context", "plot_training"]
 
 DECADES = 5  # range of the colours: attention further below the maximum looks like zero
 FEW_POINTS = 60  # so few that each gets a mark
@@ -132,27 +133,24 @@ def draw_along(curves: Sequence[BitsAlong], path: Path) -> None:
     save_picture(figure, path)
 
 
-def draw_attention(report: AttentionReport, path: Path) -> None:
-    """Draw a row for each head, the first layer at the top; the colour shows mean attention to each distance.
+def draw_attention(report: AttentionReport | AttentionTerms | SegmentAttention, path: Path) -> None:
+    """Draw the attention of heads, or the terms of its scores.
 
     Raises:
         OSError: the file cannot be written.
     """
-    from matplotlib.colors import LogNorm
+    draw: dict[type, Callable[[Any], Figure]]
+    draw = {AttentionReport: _distances, AttentionTerms: _terms, SegmentAttention: _segment}
+    save_picture(draw[type(report)](report), path)
 
+
+def _distances(report: AttentionReport) -> Figure:
+    """Draw a row for each head, the first layer at the top; the colour shows mean attention to each distance."""
     L, H, D = report.mean.shape
-    rows = report.mean.reshape(L * H, D)
     figure = _figure(9, min(2.5 + 0.11 * L * H, 16))
     axes = figure.add_subplot()
-    most = float(rows.max())
-    mesh = axes.pcolormesh(
-        np.arange(D + 1) + 0.5,  # distance + 1, because the axis is logarithmic
-        np.arange(L * H + 1),
-        rows.clip(min=most * 10.0**-DECADES),
-        norm=LogNorm(most * 10.0**-DECADES, most),
-        cmap="viridis",
-        rasterized=True,  # also in an .svg, which would otherwise have a rectangle for each number
-    )
+    # distance + 1, because the axis is logarithmic
+    mesh = _mesh(axes, np.arange(D + 1) + 0.5, np.arange(L * H + 1), report.mean.reshape(L * H, D))
     axes.scatter(
         report.within(0.5).flatten() + 1,
         np.arange(L * H) + 0.5,
@@ -166,22 +164,45 @@ def draw_attention(report: AttentionReport, path: Path) -> None:
     axes.xaxis.set_major_formatter(_count)
     axes.set_xlabel("tokens before the one that is predicted (distance + 1)")
     _layer_ticks(axes, L, H, "white", 0.8)
-    axes.invert_yaxis()
     axes.set_title(
         f"mean attention over {report.tokens:,} queries; heads of a layer 0 to {H - 1}; tick: half is nearer",
         fontsize="medium",
     )
     figure.colorbar(mesh, ax=axes, label="attention to one token", extend="min")
-    save_picture(figure, path)
+    return figure
 
 
-def draw_terms(report: AttentionTerms, path: Path) -> None:
+def _mesh(axes: Axes, columns: Any, rows: Any, weights: Any) -> QuadMesh:
+    """Draw attention weights (rows, columns) in cells with these edges, the first row at the top."""
+    from matplotlib.colors import LogNorm
+
+    most = float(weights.max())
+    least = most * 10.0**-DECADES
+    axes.invert_yaxis()
+    # An .svg, too, gets an image, because it would otherwise have a rectangle for each number.
+    return axes.pcolormesh(
+        columns, rows, weights.clip(min=least), norm=LogNorm(least, most), cmap="viridis", rasterized=True
+    )
+
+
+def _segment(report: SegmentAttention) -> Figure:
+    """Draw a panel for each head: a row for each token of the segment, and a column for each token of its context."""
+    N, S, K = report.weights.shape
+    figure, edges = _figure(9, 1 + 2.5 * N), np.arange(K + 1) + report.first - 0.5
+    panels = figure.subplots(N, sharex=True, squeeze=False)[:, 0]
+    for axes, (layer, head), weights in zip(panels, report.heads, report.weights, strict=True):
+        figure.colorbar(_mesh(axes, edges, edges[K - S :], weights), ax=axes, extend="min")
+        axes.axvline(edges[K - S], color="white", linewidth=0.8)
+        axes.set_ylabel("token that attends")
+        axes.set_title(f"layer {layer}, head {head}", fontsize="medium")
+    panels[-1].set_xlabel("token of the context, by its position in the text; line: where the memory ends")
+    return figure
+
+
+def _terms(report: AttentionTerms) -> Figure:
     """Draw a column for each term and a row for each head; colours show the mean less that of all distances.
 
     Only differences between distances change attention.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     L, H, D = report.mean["a"].shape
     figure = _figure(12, min(2.5 + 0.11 * L * H, 16))
@@ -197,7 +218,7 @@ def draw_terms(report: AttentionTerms, path: Path) -> None:
         axes.set_xlabel("distance in tokens")
         figure.colorbar(mesh, ax=axes)
     figure.axes[0].invert_yaxis()
-    save_picture(figure, path)
+    return figure
 
 
 def plot_training(log: Path, path: Path) -> None:

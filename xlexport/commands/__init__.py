@@ -41,6 +41,7 @@ COMMANDS = {
     "prepare": "Turn text FILES into token ids for training.",
     "quantize": "Write BUNDLE in a lower precision.",
     "report": "Write a web page that colours text by surprisal.",
+    "reproduce": "Run the protocol of a published score, and compare with its figure.",
     "score": "Score FILES with BUNDLE, each as one document of any length.",
     "serve": "Answer HTTP requests for scores and continuations with BUNDLES.",
     "train": "Train a language model on text FILES or prepared data.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,14 @@ def bits(
         tell(f"wrote {output}")
 
 
+def _parsed(context: click.Context, parameter: click.Parameter, heads: tuple[str, ...]) -> list[tuple[int, int]]:
+    """Return the layer and the number of each head."""
+    pairs = [re.fullmatch(r"(\d{1,6})\.(\d{1,6})", head) for head in heads]
+    if None in pairs:
+        raise click.BadParameter("expected LAYER.HEAD, such as 0.3.")
+    return [(int(pair[1]), int(pair[2])) for pair in pairs if pair]
+
+
 @plot.command(cls=LongCommand)
 @click.argument("bundle", type=PATH)
 @click.argument("checkpoint", type=MODEL)
@@ -115,6 +124,14 @@ def bits(
         help="Largest number of queries to average over.",
     ),
     click.option(
+        "--head",
+        "heads",
+        multiple=True,
+        metavar="LAYER.HEAD",
+        callback=_parsed,
+        help="Draw the attention of this head in the last segment of --tokens, token by token. Repeatable.",
+    ),
+    click.option(
         "--position",
         is_flag=True,
         help="Draw the terms of the attention scores by distance: one of the content, two of the position.",
@@ -128,6 +145,7 @@ def attention(
     file: Path | None,
     output: Path | None,
     tokens: int,
+    heads: list[tuple[int, int]],
     position: bool,
     as_json: bool,
     reading: dict[str, Any],
@@ -139,11 +157,21 @@ def attention(
     because graphs do not return them.
     """
     _check(output, as_json)
+    if heads and position:
+        raise click.UsageError("--head and --position draw different figures. Give one of them.")
     from xlexport.extras import require
 
     require("convert")
     import xlruntime
-    from xlexport.analysis.attention import attention_by_distance, head_rows, require_attention
+    from xlexport.analysis.attention import (
+        AttentionReport,
+        AttentionTerms,
+        SegmentAttention,
+        attention_by_distance,
+        attention_of_segment,
+        attention_terms,
+        require_attention,
+    )
     from xlexport.architectures import architecture
     from xlexport.model_names import load_source
     from xlexport.verification.eager import check_sizes
@@ -156,40 +184,21 @@ def attention(
     model = load_source(checkpoint, **reading).build_model()
     check_sizes(runtime_model, model)
     model = architecture(runtime_model.bundle.architecture).configured(model, runtime_model.bundle.config, settings)
-    if position:
-        _draw_terms(model, ids, settings.segment_len, tokens, output, as_json)
-        return
+    report: AttentionReport | AttentionTerms | SegmentAttention
     with progress_bar("attending") as progress:
-        report = attention_by_distance(model, ids, segment_len=settings.segment_len, tokens=tokens, progress=progress)
+        walk: dict[str, Any] = {"segment_len": settings.segment_len, "tokens": tokens, "progress": progress}
+        if heads:
+            report = attention_of_segment(model, ids, heads, **walk)
+        elif position:
+            report = attention_terms(model, ids, **walk)
+        else:
+            report = attention_by_distance(model, ids, **walk)
     if as_json:
         print_json(report.to_dict())
-    else:
-        print_table(head_rows(report))
+    elif not isinstance(report, SegmentAttention):
+        print_table(report.rows())
     if output is not None:
         from xlexport.analysis.plots import draw_attention
 
         draw_attention(report, output)
-        tell(f"wrote {output}")
-
-
-def _draw_terms(model: Any, ids: Any, segment_len: int, tokens: int, output: Path | None, as_json: bool) -> None:
-    """Print or draw the terms of attention scores by distance."""
-    from xlexport.analysis.attention import TERMS, attention_terms
-
-    with progress_bar("attending") as progress:
-        terms = attention_terms(model, ids, segment_len=segment_len, tokens=tokens, progress=progress)
-    if as_json:
-        print_json(terms.to_dict())
-    else:
-        spread = {term: terms.mean[term].std(axis=2) for term in TERMS}
-        rows = [("terms", f"of {terms.tokens:,} queries, memory {terms.mem_len:,}, standard deviation over distances")]
-        rows += [
-            (f"layer {layer}", ", ".join(f"({term}) {spread[term][layer].mean():.3f}" for term in TERMS))
-            for layer in range(len(spread["a"]))
-        ]
-        print_table(rows)
-    if output is not None:
-        from xlexport.analysis.plots import draw_terms
-
-        draw_terms(terms, output)
         tell(f"wrote {output}")

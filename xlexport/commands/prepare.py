@@ -104,6 +104,7 @@ token_options = all_of(
         ),
         ("xlexport prepare train.txt -o data --unit bpe --vocab-size 8000", "Train subwords on the text."),
         ("xlexport prepare train.txt -o data --tokenizer cache.pt", "Use the vocabulary of another checkpoint."),
+        ("xlexport prepare pairs.tsv -o data --documents pair --unit bpe", "Train subwords for translation."),
     ),
 )
 @click.argument("files", nargs=-1, required=True, type=PATH)
@@ -113,10 +114,11 @@ token_options = all_of(
     click.option("--test", "test_files", multiple=True, type=PATH, help="Text for a test. Repeatable."),
     click.option(
         "--documents",
-        type=click.Choice(("file", "line")),
+        type=click.Choice(("file", "line", "pair")),
         default="file",
         show_default=True,
-        help="Unit of a document, for shuffling.",
+        help="Unit of a document, for shuffling. pair: each line is a source, a tab and a target; both sides share "
+        "the subwords of --unit.",
     ),
 )
 @token_options
@@ -144,6 +146,8 @@ def prepare(
     `prepare` counts the words or characters of FILES, and sorts the vocabulary by frequency. White space separates
     words, and <eos> ends every line. Checkpoints keep the vocabulary. Texts of any length need little memory.
     """
+    if documents == "pair" and (tokens.unit not in SUBWORDS or tokens.clusters or tokens.cutoffs):
+        raise click.UsageError(f"--documents pair: needs --unit {' or '.join(SUBWORDS)}, and no clusters.")
     if tokens.unit in SUBWORDS:
         require(None, SUBWORDS[tokens.unit])
     from xlexport.prepare.units import counted, given, trained
@@ -156,7 +160,7 @@ def prepare(
         if tokens.unit in SUBWORDS:
             size = tokens.vocab_size or 8000
             tell(f"training {size:,} {tokens.unit} tokens on {messages.counted(len(files), 'file')}")
-            return trained(files, tokens.unit, size, folder)
+            return trained(files, tokens.unit, size, folder, pairs=documents == "pair")
         return counted(
             files,
             tokens.unit or "words",
@@ -172,9 +176,9 @@ def prepare(
             {name: given_files for name, given_files in splits.items() if given_files},
             output,
             make,
-            by_line=documents == "line",
+            document=documents,
             cutoffs=tokens.cutoffs,
-            clusters=tokens.clusters,
+            clusters=1 if documents == "pair" else tokens.clusters,
             force=force,
             progress=progress,
         )

@@ -80,6 +80,7 @@ def model_config(
             "xlexport train data -o run --settings run.toml --set model.pre_lnorm=true",
             "Train on prepared data with a recipe.",
         ),
+        ("xlexport train own.txt -o run --init other/model.pt", "Continue a trained model on a text of your own."),
     ),
 )
 @click.argument("files", nargs=-1, type=PATH)
@@ -89,6 +90,7 @@ def model_config(
         "-o", "--output", required=True, type=PATH, metavar="FOLDER", help="Folder for checkpoint.pt and log.jsonl."
     ),
     click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text. Repeatable."),
+    click.option("--init", metavar="MODEL", help="Begin with the weights of a checkpoint that `convert` reads."),
     click.option("--resume", is_flag=True, help="Continue the run in --output; a larger --steps extends it."),
     quiet_option,
 )
@@ -120,6 +122,7 @@ def train(
     files: tuple[Path, ...],
     output: Path,
     valid_files: tuple[Path, ...],
+    init: str | None,
     resume: bool,
     plot: Path | None,
     tensorboard: Path | None,
@@ -133,13 +136,17 @@ def train(
     """
     model = {name: values[name] for name in MODEL if is_given(name)}
     training = {name: values[name] for name in TRAINING if is_given(name)}
-    if not resume:
+    if init is not None and (resume or is_given("task") or is_given("architecture")):
+        raise click.UsageError("--init begins a new run on texts. Leave out --resume, --task and --architecture.")
+    if init is None and not resume:
         check_effect(architecture, model, training)
     require(None, "torch", *packages_of("images") if values["task"] == "images" else ())
     if plot is not None:
         from xlexport.figures import check_picture
 
         check_picture(plot)
+    from xlexport.finetuning import initial_model
+    from xltraining.architectures import architecture_of
     from xltraining.data.tasks import check_task
     from xltraining.data.token_shards import is_prepared, read_prepared
     from xltraining.loop.processes import leave
@@ -156,9 +163,15 @@ def train(
             f"{files[0]}: an earlier version prepared it, without digests of {', '.join(unknown)}, so `train` "
             "cannot notice changes of these files. To add digests, run xlexport prepare again."
         )
+    weights = None
     if not resume:
         training_config = TrainingConfig(**training)
-        config = model_config(architecture, model, training_config, data)
+        if init is None:
+            config = model_config(architecture, model, training_config, data)
+        else:
+            config, weights = initial_model(init, model, data, report=tell)
+            architecture = architecture_of(config)
+            check_effect(architecture, model, training)
         check_task(config, training_config)
         if config.position_limit is not None and (architecture, training_config.task) == ("reformer", "bytes"):
             tell(
@@ -184,6 +197,7 @@ def train(
             valid_files=valid_files,
             out_dir=output,
             resume=resume,
+            initial=weights,
             report=tell,
             on_step=progress.on_step,
             on_line=on_line,

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import DOCUMENT, PATH, device_option, threads_option, timeout_option
-from xlexport.terminal import print_json, print_text
+from xlexport.commands.options import DOCUMENT, PATH, device_option, threads_option, timeout_option, trust_option
+from xlexport.extras import require
+from xlexport.terminal import print_json, print_text, tell
 
 __all__ = ["translate"]
 
@@ -36,6 +37,11 @@ __all__ = ["translate"]
 )
 @headed(
     "Output",
+    click.option(
+        "--references",
+        type=PATH,
+        help="Right translations, one a line: report BLEU by sacreBLEU, and how many are equal.",
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each line, with its nats."),
 )
 @headed(
@@ -46,6 +52,7 @@ __all__ = ["translate"]
     device_option,
     threads_option,
     timeout_option,
+    trust_option,
 )
 def translate(
     bundle: Path,
@@ -54,19 +61,29 @@ def translate(
     length_penalty: float,
     max_tokens: int | None,
     batch_size: int,
+    references: Path | None,
     as_json: bool,
     device: str,
     provider: str | None,
     provider_options: dict[str, str],
     threads: int | None,
     step_timeout: float | None,
+    trust: bool,
 ) -> None:
     """Translate each line of FILE with BUNDLE, an encoder-decoder. Needs no PyTorch."""
     import xlruntime
+    from xlexport.bundles import open_translator
+
+    expected = None
+    if references is not None:
+        require(None, "sacrebleu")
+        expected = references.read_text("utf-8").splitlines()
+    texts = []
 
     options = xlruntime.SearchOptions(beams, length_penalty, max_tokens)
-    translator = xlruntime.load_translator(
+    translator = open_translator(
         bundle,
+        trust=trust,
         device=device,
         provider=provider,
         provider_options=provider_options,
@@ -80,3 +97,10 @@ def translate(
                 print_json(asdict(translation))
             else:
                 print_text(" ".join(translation.text.splitlines()))
+            texts.append(translation.text)
+    if expected is not None:
+        from xlexport.scoring.bleu import bleu
+
+        score, signature = bleu(texts, expected)
+        equal = sum(map(str.__eq__, texts, expected))
+        tell(f"BLEU {score:.2f} ({signature}); {equal:,} of {len(texts):,} are equal to their references")

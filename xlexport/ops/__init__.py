@@ -104,17 +104,19 @@ def _recorder(function: OnnxFunction[..., Any]) -> Callable[..., Any]:
 
 def add_functions(model: ir.Model) -> None:
     """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes."""
-    functions = (*_OPERATORS.values(), RelativeMasks)
-    bodies = {each.name: ir.serde.deserialize_function(each.to_function_proto()) for each in functions}
-    _use_few_body(model, bodies)
-    used, waiting = set[str](), _custom(model.graph)
+    functions = {function.name: function for function in (*_OPERATORS.values(), RelativeMasks)}
+    if _use_few_body(model):
+        functions[LSHAttention.name] = LSHFewAttention
+    bodies, waiting = dict[str, ir.Function](), _custom(model.graph)
     while waiting:
-        used.add(name := waiting.pop())
-        if inside := _custom(bodies[name]):
-            bodies[name].opset_imports[DOMAIN] = VERSION  # onnxscript omits it
-            waiting |= inside - used
+        name = waiting.pop()
+        body = bodies[name] = ir.serde.deserialize_function(functions[name].to_function_proto())
+        body.name = name
+        if inside := _custom(body):
+            body.opset_imports[DOMAIN] = VERSION  # onnxscript omits it
+            waiting |= inside - bodies.keys()
     model.opset_imports.pop(DOMAIN, None)
-    for name in sorted(used):
+    for name in sorted(bodies):
         model.functions[bodies[name].identifier()] = bodies[name]
         model.opset_imports[DOMAIN] = VERSION
 
@@ -129,18 +131,16 @@ def inline_functions(model: ir.Model, names: Collection[str] | None = None) -> N
         RemoveUnusedOpsetsPass()(model)
 
 
-def _use_few_body(model: ir.Model, bodies: dict[str, ir.Function]) -> None:
-    """Let nodes of the form for a few tokens be `LSHAttention`, with the body of that form.
+def _use_few_body(model: ir.Model) -> bool:
+    """Let nodes of the form for a few tokens be `LSHAttention`, and return whether it needs the body of that form.
 
     A file has one body of an operator, so it holds only one form.
     """
     few = [node for node in model.graph if (node.domain, node.op_type) == (DOMAIN, LSHFewAttention.name)]
-    if few:
-        assert LSHAttention.name not in _custom(model.graph)
-        bodies[LSHAttention.name] = bodies.pop(LSHFewAttention.name)
-        bodies[LSHAttention.name].name = LSHAttention.name
-        for node in few:
-            node.op_type = LSHAttention.name
+    assert not few or LSHAttention.name not in _custom(model.graph)
+    for node in few:
+        node.op_type = LSHAttention.name
+    return bool(few)
 
 
 def _custom(nodes: ir.Graph | ir.Function) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -30,6 +31,9 @@ EOS, UNK = "<eos>", "<unk>"
 NAMES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
 SAMPLE = 1 << 24  # bytes of text, about, on which subwords are trained at most; libraries keep them in memory
 LONGEST_LINE = 1 << 16  # characters; a longer line may be cut
+# Ids 0 to 2 of pairs (`xltraining.encoder_decoder.config`). No text has these pieces, because byte-level BPE never
+# writes ⟨ or ⟩.
+RESERVED = ["⟨pad⟩", "⟨start⟩", "⟨end⟩"]
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,9 @@ def _complete(file: Path, words: bool, progress: Callable[[int], None]) -> Itera
     yield rest
 
 
-def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> PreparedTokenizer:
+def trained(
+    files: Sequence[Path], unit: str, vocab_size: int, folder: Path, *, pairs: bool = False
+) -> PreparedTokenizer:
     """Train byte-level BPE (`tokenizers`) or a SentencePiece unigram model on the texts.
 
     Of long texts every nth line is taken, so that the lines have about `SAMPLE` bytes.
@@ -131,6 +137,7 @@ def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> 
         unit: one of `xlexport.choices.SUBWORDS`.
         vocab_size: how many tokens to aim at; at least the 256 bytes.
         folder: where the file is written; it must exist.
+        pairs: whether lines are pairs, whose sides share the vocabulary; ids 0 to 2 are then reserved.
 
     Raises:
         MissingDependencyError: the library is not installed. TextError: a text is not UTF-8.
@@ -141,7 +148,10 @@ def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> 
     path = folder / NAMES[kind]
     try:
         lines = _sample(files)
-        path.write_bytes(_bpe(lines, vocab_size) if unit == "bpe" else _sentencepiece(lines, vocab_size))
+        if pairs:
+            lines = itertools.chain.from_iterable(line.removesuffix("\n").split("\t") for line in lines)
+        train = _bpe if unit == "bpe" else _sentencepiece
+        path.write_bytes(train(lines, vocab_size, pairs))
     except TextError:
         raise
     except (RuntimeError, ValueError) as error:
@@ -178,7 +188,7 @@ def _lines(file: Path) -> Iterator[str]:
         yield rest
 
 
-def _bpe(lines: Iterator[str], vocab_size: int) -> bytes:
+def _bpe(lines: Iterator[str], vocab_size: int, pairs: bool) -> bytes:
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -186,13 +196,20 @@ def _bpe(lines: Iterator[str], vocab_size: int) -> bytes:
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=vocab_size,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=RESERVED if pairs else [],
+        show_progress=False,
     )
     library.train_from_iterator(lines, trainer)
-    return str(library.to_str(pretty=True)).encode("utf-8")
+    if not pairs:
+        return str(library.to_str(pretty=True)).encode("utf-8")
+    # As added tokens, the reserved pieces would be found in texts that spell them.
+    fields = {**json.loads(library.to_str()), "added_tokens": []}
+    return json.dumps(fields, ensure_ascii=False, indent=2).encode("utf-8")
 
 
-def _sentencepiece(lines: Iterator[str], vocab_size: int) -> bytes:
+def _sentencepiece(lines: Iterator[str], vocab_size: int, pairs: bool) -> bytes:
     import sentencepiece
 
     model = io.BytesIO()
@@ -204,6 +221,10 @@ def _sentencepiece(lines: Iterator[str], vocab_size: int) -> bytes:
         byte_fallback=True,
         num_threads=1,
         minloglevel=2,
+        pad_id=0 if pairs else -1,  # without padding, the unknown piece is 0
+        unk_id=3 if pairs else 0,
+        bos_id=1,
+        eos_id=2,
     )
     return model.getvalue()
 

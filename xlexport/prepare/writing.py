@@ -59,7 +59,7 @@ def prepare_data(
     output: Path,
     make: Callable[[Path], PreparedTokenizer],
     *,
-    by_line: bool = False,
+    document: str = "file",
     cutoffs: Sequence[int] | None = None,
     clusters: int | None = None,
     force: bool = False,
@@ -70,13 +70,14 @@ def prepare_data(
     Args:
         splits: files of `train`, and perhaps of `valid` and `test`.
         make: returns the tokenizer; it may write its file into the folder that it is given.
-        by_line: each line is a document, not each file.
+        document: each `file` is a document, each `line`, or each side of a `pair`: a line of a source, a tab and a
+            target.
         cutoffs: where clusters begin; None: where the output layer has the least work.
         clusters: how many to make; None: 4, or 1 for a vocabulary below 10,000.
         progress: called with the bytes that were read, and all bytes.
 
     Raises:
-        XlexportError: a training text has no tokens, or the cut-offs do not fit.
+        XlexportError: a training text has no tokens, a line is not a pair, or the cut-offs do not fit.
         TextError, TokenError: a text does not fit the tokenizer. OSError: a file cannot be read or written.
     """
 
@@ -91,7 +92,7 @@ def prepare_data(
         writers, unknown = [], {}
         for name, files in splits.items():
             with ShardWriter(folder, name, prepared.n_token) as writer:
-                unknown[name] = _write_split(writer, files, prepared, by_line, counts, reading)
+                unknown[name] = _write_split(writer, files, prepared, document, counts, reading)
             writers.append(writer)
             if not writer.tokens:
                 raise XlexportError(f"the texts of {name} have no tokens.", hint="Give files that are not empty.")
@@ -102,7 +103,13 @@ def prepare_data(
         _check_cutoffs(cut, prepared.n_token)
         tokenizer = {"kind": prepared.kind} | ({} if prepared.file is None else {"file": prepared.file})
         write_manifest(
-            folder, unit=prepared.unit, n_token=prepared.n_token, cutoffs=cut, tokenizer=tokenizer, writers=writers
+            folder,
+            unit=prepared.unit,
+            n_token=prepared.n_token,
+            cutoffs=cut,
+            tokenizer=tokenizer,
+            writers=writers,
+            pairs=document == "pair",
         )
     by_split = {writer.split: writer for writer in writers}
     return PreparedSummary(
@@ -139,7 +146,7 @@ def _write_split(
     writer: ShardWriter,
     files: Sequence[Path],
     prepared: PreparedTokenizer,
-    by_line: bool,
+    document: str,
     counts: npt.NDArray[np.int64],
     reading: _Reading,
 ) -> int:
@@ -147,9 +154,8 @@ def _write_split(
     unknown, unk = 0, prepared.tokenizer.unk_id
     for file in files:
         with file.open("rb") as stream:
-            pieces = _by_line(writer, stream, prepared) if by_line else _whole(writer, stream, str(file), prepared)
             at = 0
-            for ids in pieces:
+            for ids in _DOCUMENTS[document](writer, stream, str(file), prepared):
                 writer.add(ids)
                 if writer.split == TRAIN:
                     counts += np.bincount(ids, minlength=len(counts))
@@ -171,9 +177,28 @@ def _whole(writer: ShardWriter, file: BinaryIO, name: str, prepared: PreparedTok
         yield piece.ids
 
 
-def _by_line(writer: ShardWriter, file: BinaryIO, prepared: PreparedTokenizer) -> Iterator[Ids]:
+def _by_line(writer: ShardWriter, file: BinaryIO, name: str, prepared: PreparedTokenizer) -> Iterator[Ids]:
     """Yield the tokens of a file's lines, each of which is a document; blank lines are none."""
     while raw := file.readline():
         if raw.strip():
             writer.begin_document()
             yield prepared.tokenizer.encode(raw)
+
+
+def _by_pair(writer: ShardWriter, file: BinaryIO, name: str, prepared: PreparedTokenizer) -> Iterator[Ids]:
+    """Yield the tokens of both sides of each line, each of which is a document."""
+    for number in itertools.count(1):
+        if not (raw := file.readline()):
+            return
+        sides = raw.rstrip(b"\r\n").split(b"\t")
+        if len(sides) != 2:
+            raise XlexportError(
+                f"{name}, line {number:,}: expected a source, one tab and a target, found {len(sides) - 1} tabs.",
+                hint="Repair the line, or remove it.",
+            )
+        for side in sides:
+            writer.begin_document()
+            yield prepared.tokenizer.encode(side)
+
+
+_DOCUMENTS = {"file": _whole, "line": _by_line, "pair": _by_pair}

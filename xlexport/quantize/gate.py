@@ -20,6 +20,7 @@ from xlruntime.documents import Document, check_ids
 from xlruntime.documents import Tokenizer as TextTokenizer
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
+from xlruntime.translator import Translator
 
 __all__ = [
     "Difference",
@@ -30,6 +31,7 @@ __all__ = [
     "documents",
     "gate_text",
     "log_probs",
+    "pairs",
     "products_to_keep",
     "require_default_text",
 ]
@@ -46,7 +48,8 @@ class GateText:
     """Token ids of a real text.
 
     Attributes:
-        ids: (n,), the first ids of the files, which are read as one document.
+        ids: (n,), the first ids of the files, which are read as one document. For an encoder-decoder sources and
+            targets by turns, with padding behind each.
         files: name, SHA-256 and bytes of each file.
     """
 
@@ -59,7 +62,7 @@ def _default_tokens(evaluation: EvaluationSettings) -> int:
     return max(USUAL_TOKENS, 0 if evaluation.full_document else 2 * evaluation.capacity())
 
 
-def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = False) -> None:
+def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = False, pairs: bool = False) -> None:
     """Raise an error for texts that are missing or cannot be read, before any work is done.
 
     Raises:
@@ -70,6 +73,11 @@ def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = Fals
         raise QuantizationError(
             "the bundle takes token ids, so a real text for it must be given as token ids.",
             hint="Use `xlexport quantize` on the float32 bundle with --ids and --text with files of ids.",
+        )
+    if pairs and (as_ids or not texts):
+        raise QuantizationError(
+            "an encoder-decoder is measured on pairs.",
+            hint="Give --text a file with lines of a source, a tab and a target.",
         )
     missing = [f"{path}: {'a folder' if path.is_dir() else 'no such file'}" for path in texts if not path.is_file()]
     if missing:
@@ -91,7 +99,9 @@ def require_default_text(tokenizer: Tokenizer, reader: TextTokenizer) -> Verific
     return text
 
 
-def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, tokens: int | None = None) -> GateText:
+def gate_text(
+    model: Model | Translator, texts: Sequence[Path] = (), as_ids: bool = False, tokens: int | None = None
+) -> GateText:
     """Read the beginning of `texts`, or without texts of the default text, which also verifies bundles.
 
     Args:
@@ -102,7 +112,7 @@ def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, to
         QuantizationError: as in `check_texts`, or there is too little text.
         TokenError, TextError, OSError: the text does not fit the bundle, or cannot be read.
     """
-    check_texts(model.bundle.tokenizer, texts, as_ids)
+    check_texts(model.bundle.tokenizer, texts, as_ids, isinstance(model, Translator))
     if texts:
         contents = {str(path): path.read_bytes() for path in texts}
         pieces = [_ids_of(model, content, name, as_ids) for name, content in contents.items()]
@@ -123,7 +133,13 @@ def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, to
     return GateText(ids[: (tokens or _default_tokens(model.bundle.settings)) + 1], files)
 
 
-def _ids_of(model: Model, content: bytes, name: str, as_ids: bool) -> npt.NDArray[np.int64]:
+def _ids_of(model: Model | Translator, content: bytes, name: str, as_ids: bool) -> npt.NDArray[np.int64]:
+    if isinstance(model, Translator):
+        lines = [line.split(b"\t") for line in content.splitlines()]
+        if any(len(line) != 2 for line in lines):
+            raise QuantizationError(f"{name}: not all lines are a source, one tab and a target.", hint="Repair them.")
+        sides = (model.tokenizer.encode(side) for line in lines for side in line)
+        return np.concatenate([np.append(ids, model.encoder.pad) for ids in sides] or [np.zeros(0, np.int64)])
     ids = ids_of_words(content.split(), name) if as_ids else model.tokenizer.encode(content)
     check_ids(ids, model.bundle.vocab_size, name)
     return ids
@@ -157,8 +173,16 @@ def documents(model: Model, ids: npt.NDArray[np.int64]) -> list[npt.NDArray[np.i
     return [ids[start : start + longest] for start in range(0, max(1, len(ids) - 1), max(1, longest - 1))]
 
 
-def log_probs(model: Model, ids: npt.NDArray[np.int64]) -> LogProbs:
-    """Return log-probabilities in nats of all tokens of a text but the first."""
+def pairs(model: Translator, ids: npt.NDArray[np.int64]) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Return the ids of the sources and targets of a `GateText`, except those that are cut off at its end."""
+    *sides, _ = np.split(ids, np.flatnonzero(ids == model.encoder.pad) + 1)
+    return [(source[:-1], target[:-1]) for source, target in zip(sides[::2], sides[1::2], strict=False)]
+
+
+def log_probs(model: Model | Translator, ids: npt.NDArray[np.int64]) -> LogProbs:
+    """Return log-probabilities in nats of all tokens of a text but the first; or of all targets with their ends."""
+    if isinstance(model, Translator):
+        return np.concatenate([model.token_log_probs(*pair) for pair in pairs(model, ids)])
     scores = model.score_tokens([Document("the text", document) for document in documents(model, ids)])
     return np.concatenate([piece.log_probs for piece in scores])
 

@@ -19,7 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from xlexport.bundles import PARITY_FILE, REPORT_FILE, WEIGHTS_FILE, check_output, digests, publishing, write_manifest
+from xlexport.bundles import (
+    PARITY_FILE,
+    REPORT_FILE,
+    WEIGHTS_FILE,
+    check_output,
+    digests,
+    open_any_bundle,
+    publishing,
+    write_manifest,
+)
 from xlexport.errors import QuantizationError
 from xlexport.quantize.gate import (
     GateText,
@@ -29,6 +38,7 @@ from xlexport.quantize.gate import (
     documents,
     gate_text,
     log_probs,
+    pairs,
     products_to_keep,
 )
 from xlexport.quantize.graphs import (
@@ -42,12 +52,14 @@ from xlexport.quantize.graphs import (
 from xlexport.quantize.int8_rings import RINGS, ring_problem
 from xlexport.quantize.report import QuantizationReport, quantized_readme
 from xlruntime import __version__
-from xlruntime.bundle import FIRST_MEMORY_FILE, Tokenizer
+from xlruntime.bundle import ENCODE, FIRST_MEMORY_FILE, Tokenizer
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Ids
 from xlruntime.graph_gate import read_graph
 from xlruntime.load_options import LoadOptions
-from xlruntime.model import Model, load
+from xlruntime.memory import Memory
+from xlruntime.model import Model
+from xlruntime.translator import Translator
 
 __all__ = ["QuantizeOptions", "check_options", "quantize", "quantize_into"]
 
@@ -134,16 +146,18 @@ def quantize(
         raise QuantizationError(
             f"{weights}: has several hard links.", hint="Copy the bundle (cp -r), and quantize the copy."
         )
-    check_texts(bundle.tokenizer, texts, as_ids)
+    check_texts(bundle.tokenizer, texts, as_ids, bundle.encoder is not None)
     with publishing(output, force) as folder:
-        exact = load(source, threads=options.threads, check_files=False, ops="none")  # what every machine has
+        exact = open_any_bundle(
+            source, threads=options.threads, check_files=False, ops="none"
+        )  # what every machine has
         for graph in bundle.graphs.values():  # onnx-ir reads them next
             read_graph(source / graph.file, bundle.files)
         return quantize_into(exact, folder, options, gate_text(exact, texts, as_ids, options.tokens), tell)
 
 
 def quantize_into(
-    exact: Model, folder: Path, options: QuantizeOptions, text: GateText, tell: Callable[[str], None]
+    exact: Model | Translator, folder: Path, options: QuantizeOptions, text: GateText, tell: Callable[[str], None]
 ) -> QuantizationReport:
     """Write the quantized bundle of an open float32 bundle into the empty `folder`.
 
@@ -174,7 +188,7 @@ def quantize_into(
         exact.folder, exact.bundle, folder, attempt.precision, frozenset(reasons), options.memory_dtype
     )
     _check_graphs(
-        Model(folder, bundle, LoadOptions(threads=options.threads, ops="none")),
+        type(exact)(folder, bundle, LoadOptions(threads=options.threads, ops="none")),
         text,
         attempt.log_probs[frozenset(reasons)],
     )
@@ -212,7 +226,7 @@ class _Attempts:
 
     def __init__(
         self,
-        exact: Model,
+        exact: Model | Translator,
         folder: Path,
         options: QuantizeOptions,
         text: GateText,
@@ -244,20 +258,21 @@ class _Attempts:
         try:
             bundle = dataclasses.replace(self.exact.bundle, tokenizer=Tokenizer("none"))
             shorter = [name for name, graph in bundle.graphs.items() if graph.variant_of == "score" and graph.fixed]
-            purposes = tuple(name for name in ("score", *shorter, "positions") if name in bundle.graphs)
+            purposes = tuple(name for name in (ENCODE, "score", *shorter, "positions") if name in bundle.graphs)
             bundle = write_graphs(
                 self.exact.folder, bundle, trial, self.precision, keep, self.options.memory_dtype, purposes
             )
             if (self.exact.folder / FIRST_MEMORY_FILE).exists():
                 shutil.copyfile(self.exact.folder / FIRST_MEMORY_FILE, trial / FIRST_MEMORY_FILE)
             return log_probs(
-                Model(trial, bundle, LoadOptions(threads=self.options.threads, ops="none")), self.text.ids[:tokens]
+                type(self.exact)(trial, bundle, LoadOptions(threads=self.options.threads, ops="none")),
+                self.text.ids[:tokens],
             )
         finally:
             shutil.rmtree(trial)
 
 
-def _copy_others(exact: Model, folder: Path) -> None:
+def _copy_others(exact: Model | Translator, folder: Path) -> None:
     """Copy what quantization does not change: tokenizer, first values, and the parity report of the float32 graphs."""
     rewritten = {WEIGHTS_FILE, *(graph.file for graph in exact.bundle.graphs.values())}
     for name in {*exact.bundle.files, PARITY_FILE} - rewritten:
@@ -265,15 +280,14 @@ def _copy_others(exact: Model, folder: Path) -> None:
             shutil.copyfile(exact.folder / name, folder / name)
 
 
-def _check_graphs(model: Model, text: GateText, reference: LogProbs) -> None:
+def _check_graphs(model: Model | Translator, text: GateText, reference: LogProbs) -> None:
     """Walk the first segments with every graph and compare the results with the measured graph.
 
     Raises:
         QuantizationError: a graph differs too much.
     """
-    for purpose in model.bundle.graphs.keys() - {"positions"}:
-        memory = model.new_memory(model.bundle.settings)
-        for start, tokens, targets, exact_log_probs in _segments(model, purpose, text, reference):
+    for purpose in model.bundle.graphs.keys() - {"positions", ENCODE}:
+        for start, memory, tokens, targets, exact_log_probs in _segments(model, purpose, text, reference):
             if (memory.room < len(tokens)).any():
                 break
             outputs = model.step(purpose, memory, tokens[None], targets[None])
@@ -293,24 +307,33 @@ def _check_graphs(model: Model, text: GateText, reference: LogProbs) -> None:
 
 
 def _segments(
-    model: Model, purpose: str, text: GateText, reference: LogProbs
-) -> Iterator[tuple[int, Ids, Ids, LogProbs]]:
-    """Yield the place, tokens, targets and expected log-probabilities of the first segments for a graph.
+    model: Model | Translator, purpose: str, text: GateText, reference: LogProbs
+) -> Iterator[tuple[int, Memory, Ids, Ids, LogProbs]]:
+    """Yield the place, memory, tokens, targets and expected log-probabilities of the first segments for a graph.
 
-    A model that reads a document in one step gets the first document exactly as it was measured.
+    An encoder-decoder gets the first pairs, with their places among all targets. A model that reads a document in one
+    step gets the first document exactly as it was measured.
     """
     evaluation = model.bundle.settings
+    if isinstance(model, Translator):
+        start, encoder = 0, model.encoder
+        for source, target in pairs(model, text.ids)[:CHECKED_SEGMENTS]:
+            tokens, targets = np.insert(target, 0, encoder.start), np.append(target, encoder.end)
+            yield start, model.new_targets([source]), tokens, targets, reference[start : start + len(targets)]
+            start += len(targets)
+        return
+    memory = model.new_memory(evaluation)
     if not evaluation.full_document:
         S = min(model.longest_step(purpose, evaluation.segment_len), len(text.ids) - 1, 1_024)
         for start in range(0, min(CHECKED_SEGMENTS * S, len(text.ids) - S), S):
             stop = start + S
-            yield start, text.ids[start:stop], text.ids[start + 1 : stop + 1], reference[start:stop]
+            yield start, memory, text.ids[start:stop], text.ids[start + 1 : stop + 1], reference[start:stop]
         return
     document = documents(model, text.ids)[0]
     tokens = document if evaluation.bidirectional else document[:-1]
     targets = np.append(document[1:], document[0])[: len(tokens)]
     expected = reference[: len(document) - 1]
     if evaluation.bidirectional and purpose == "generate":  # no score has what it predicts after the last token
-        memory = model.new_memory(evaluation)
-        expected = model.step("score", memory, tokens[None], targets[None])["log_prob"][0]
-    yield 0, tokens, targets, expected
+        fresh = model.new_memory(evaluation)
+        expected = model.step("score", fresh, tokens[None], targets[None])["log_prob"][0]
+    yield 0, memory, tokens, targets, expected

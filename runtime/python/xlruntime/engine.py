@@ -29,7 +29,7 @@ from .providers import open_session, require_version
 from .session import Deadline, GraphSession, Session, SessionFactory, check_outputs
 from .tokenizers import make_tokenizer
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "check_kind"]
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Engine:
         """
         path = Path(folder)
         bundle = read_bundle(path, options.digest, check_files=False)
-        _check_kind(path, bundle, translates)
+        check_kind(path, bundle, translates)
         files = BundleFiles(path, bundle)  # before digests are compared, to notice files replaced meanwhile
         size = sum(file.size for file in bundle.files.values())
         checked = "compared with their digests" if options.check_files else "not compared with their digests"
@@ -406,7 +406,8 @@ def _joined(graph: Graph, parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> di
     return joined
 
 
-def _check_kind(folder: Path, bundle: Bundle, translates: bool) -> None:
+def check_kind(folder: Path, bundle: Bundle, translates: bool) -> None:
+    """Raise BundleFormatError if a bundle is an encoder-decoder and should not be, or the other way round."""
     if translates and bundle.encoder is None:
         raise BundleFormatError(
             f"{folder}: a language model, which has no encoder; expected an encoder-decoder.",

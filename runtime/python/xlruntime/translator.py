@@ -23,7 +23,6 @@ from .engine import Engine
 from .errors import OptionError, TooLongError, XlruntimeError
 from .load_options import LoadKeywords, LoadOptions
 from .memory import Memory
-from .providers import owned_value
 from .scores import Sum
 
 __all__ = [
@@ -210,6 +209,16 @@ class Translator(Engine):
         Raises:
             TextError, TokenError: a text is too long, or not usable.
         """
+        total = Sum()
+        total.add(self.token_log_probs(source, target))
+        return total.value
+
+    def token_log_probs(self, source: Text, target: Text) -> npt.NDArray[np.float32]:
+        """Return the natural logarithm of each probability (S + 1,) of a target's tokens and its end, given a source.
+
+        Raises:
+            TextError, TokenError: a text is too long, or not usable.
+        """
         memory = self.new_targets([self._source(source, "the source")])
         ids = encode(target, self.tokenizer, self.bundle.vocab_size, "the target")
         if len(ids) >= self.longest_target:
@@ -218,11 +227,10 @@ class Translator(Engine):
                 hint="Shorten it.",
             )
         read, predicted = (np.array([part]) for part in ([self.encoder.start, *ids], [*ids, self.encoder.end]))
-        total = Sum()
-        for start in range(0, read.shape[1], memory.max_segment):
-            part = slice(start, start + memory.max_segment)
-            total.add(self.step("score", memory, read[:, part], predicted[:, part])["log_prob"])
-        return total.value
+        parts = [slice(start, start + memory.max_segment) for start in range(0, read.shape[1], memory.max_segment)]
+        return np.concatenate(
+            [self.step("score", memory, read[:, part], predicted[:, part])["log_prob"][0] for part in parts]
+        )
 
     @property
     def longest_target(self) -> int:
@@ -296,5 +304,6 @@ class Translator(Engine):
         taken = memory.take(rows)
         if moved:
             sources = {name: value.numpy()[list(rows)] for name, value in memory.constants.items()}
-            taken.set_constants({name: owned_value(array, self.device) for name, array in sources.items()})
+            constant = self.session(ENCODE).constant
+            taken.set_constants({name: constant(array) for name, array in sources.items()})
         return taken

@@ -78,6 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--offline", action="store_true", help="try what was prepared earlier; download nothing")
     parser.add_argument("--quick", action="store_true", help="leave out C without kernels, and Python with them")
     parser.add_argument("--jobs", type=int, default=1, help="how many rows to try at once (default: 1)")
+    parser.add_argument("--kit", type=Path, help="a kit of these sources without samples (default: it is written)")
     parser.add_argument("--downloads", type=Path, default=DOWNLOADS, help="folder of downloads (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.list:
@@ -86,7 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         parser.error("it needs Linux on x86-64")
-    workshop = Workshop(options.downloads, options.offline)
+    workshop = Workshop(options.downloads, options.offline, options.kit)
     workshop.built.mkdir(parents=True, exist_ok=True)
     with FileLock(workshop.built / "lock"):  # two runs would take the kit from each other
         names = options.only or PLATFORMS

@@ -49,12 +49,13 @@ class Workshop:
     Args:
         downloads: the folder of downloads.
         offline: download and install nothing; what was not downloaded earlier is `Missing`.
+        kit: the folder of the small kit; None: write it.
     """
 
-    def __init__(self, downloads: Path, offline: bool) -> None:
+    def __init__(self, downloads: Path, offline: bool, kit: Path | None = None) -> None:
         self.built = ROOT / "build" / "platforms"
-        self._downloads, self._offline = downloads, offline
-        self._has_kit = self._has_web = False
+        self._downloads, self._offline, self._kit = downloads, offline, kit
+        self._has_web = False
 
     @alone
     def kit(self) -> Path:
@@ -63,13 +64,13 @@ class Workshop:
         Raises:
             Broken: it cannot be written.
         """
-        folder = self.built / "kit"
-        if not self._has_kit:
+        if self._kit is None:
+            folder = self.built / "kit"
             shutil.rmtree(folder, ignore_errors=True)
             write = (sys.executable, "-m", "tests.conformance.write", "--without-samples", "-o", folder)
             _run(*write, folder=ROOT, error=Broken)
-            self._has_kit = True
-        return folder
+            self._kit = folder
+        return self._kit
 
     @alone
     def tool(self, name: str, package: str) -> str:

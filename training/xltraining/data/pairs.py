@@ -1,15 +1,18 @@
-"""The task of turning texts into others: pairs of lines from files, as bytes."""
+"""The task of turning texts into others: pairs of lines from files as bytes, or prepared pairs of subwords."""
 
 import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from xltraining.data.token_shards import Split, TokenIds, is_prepared, read_to_train
+from xltraining.data.tokenizer_file import TokenizerFile, TokenizerKind
 from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.encoder_decoder.config import END, FIRST_BYTE, PAD, START
 from xltraining.errors import DataError
@@ -18,21 +21,19 @@ from xltraining.language_model import IGNORED
 from xltraining.layers.seeds import generator_of
 from xltraining.messages import listed
 
-__all__ = ["Pair", "PairsTask", "read_pairs"]
+__all__ = ["Pair", "PairsTask", "prepared_pairs", "read_pairs"]
 
-Pair = tuple[bytes, bytes]
-"""Source and target."""
+Pair = tuple[TokenIds, TokenIds]
+"""Token ids of source and target."""
 
 
 class PairsTask:
-    """The task of predicting each byte of a pair's target, and its end, from the source and the bytes before.
+    """The task of predicting each token of a pair's target, and its end, from the source and the tokens before.
 
     Pairs are read in a new random order in each epoch. A batch has pairs of similar lengths. It depends only on its
     number.
     """
 
-    unit = "symbol"
-    tokenizer = "bytes"
     bytes_per_target = None
     carries_memory = False
 
@@ -44,19 +45,35 @@ class PairsTask:
         batch_size: int,
         seed: int,
     ) -> None:
-        """Train on the pairs of some files, evaluate on those of others.
+        """Train on the pairs of some files, evaluate on those of others; or on both splits of a prepared folder.
 
         Raises:
-            DataError: files cannot be read, lines are not pairs or too long, or there are too few pairs.
+            DataError: files cannot be read, lines are not pairs, pairs are too long, or there are too few of them. A
+                folder is damaged, or prepared for another model.
         """
         self.config, self.batch_size, self.seed = config, batch_size, seed
-        self._pairs, self._valid = (read_pairs(files, config) for files in (train_files, valid_files))
+        self.unit = "symbol"
+        self.tokenizer: str | TokenizerFile = "bytes"
+        self._pairs, self._valid = cast(tuple[list[Pair], list[Pair]], ([], []))
+        if train_files and is_prepared(Path(train_files[0])):
+            data = read_to_train(Path(train_files[0]), config.n_token, pairs=True)
+            self._pairs, self._valid = (
+                _checked(prepared_pairs(data.splits[name]), name, config) if name in data.splits else []
+                for name in ("train", "valid")
+            )
+            self.unit, self.text_sha256 = data.unit, data.sha256
+            content = data.tokenizer_file()
+            if content is not None:
+                self.tokenizer = TokenizerFile(cast(TokenizerKind, data.tokenizer["kind"]), content)
+        else:
+            train, valid = (read_pairs(files, config) for files in (train_files, valid_files))
+            self._pairs, self._valid = [*map(_ids, train)], [*map(_ids, valid)]
+            self.text_sha256 = hashlib.sha256(repr(train).encode()).hexdigest()
         if len(self._pairs) < batch_size:
             raise DataError(
                 f"{len(self._pairs):,} pairs to train on, but a batch has {batch_size:,}.",
                 hint="Give more pairs, or a smaller batch size.",
             )
-        self.text_sha256 = hashlib.sha256(repr(self._pairs).encode()).hexdigest()
         self.held_out = bool(self._valid)
         lengths = sum(len(target) + 1 for _, target in self._pairs)
         self.segment_len = round(lengths / len(self._pairs))  # mean length of targets, for the speed in the log
@@ -86,8 +103,7 @@ class PairsTask:
         return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
 
     def _tensors(self, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
-        sources = [_ids(source) for source, _ in pairs]
-        targets = [_ids(target) for _, target in pairs]
+        sources, targets = ([ids.tolist() for ids in sides] for sides in zip(*pairs, strict=True))
         S = max(map(len, targets)) + 1
         read = [[START, *target] for target in targets]
         source, tokens = _padded(sources, self.config.source_len, PAD), _padded(read, S, PAD)
@@ -111,16 +127,16 @@ class PairsTask:
                 right += int((log_probs.argmax(dim=-1) == expected).sum())
                 count += len(expected)
                 progress(count, total)
-        return {"valid_bits_per_symbol": nats / count / math.log(2), "valid_accuracy": right / count}
+        return {f"valid_bits_per_{self.unit}": nats / count / math.log(2), "valid_accuracy": right / count}
 
 
-def read_pairs(files: Sequence[Path], config: EncoderDecoderConfig) -> list[Pair]:
+def read_pairs(files: Sequence[Path], config: EncoderDecoderConfig) -> list[tuple[bytes, bytes]]:
     """Return the pairs of all files: each line is a source, a tab and its target.
 
     Raises:
         DataError: a file cannot be read, or lines are not pairs, or too long for the model. The message lists them.
     """
-    pairs: list[Pair] = []
+    pairs: list[tuple[bytes, bytes]] = []
     problems = []
     for file in files:
         try:
@@ -148,8 +164,26 @@ def read_pairs(files: Sequence[Path], config: EncoderDecoderConfig) -> list[Pair
     return pairs
 
 
-def _ids(text: bytes) -> list[int]:
-    return [byte + FIRST_BYTE for byte in text]
+def _ids(pair: tuple[bytes, bytes]) -> Pair:
+    source, target = (np.frombuffer(side, np.uint8).astype(np.int64) + FIRST_BYTE for side in pair)
+    return source, target
+
+
+def prepared_pairs(split: Split) -> list[Pair]:
+    """Return the pairs of a split of prepared pairs, as views of one array."""
+    sides = np.split(split.read(0, len(split)), split.document_starts()[1:])
+    return list(zip(sides[::2], sides[1::2], strict=True))
+
+
+def _checked(pairs: list[Pair], name: str, config: EncoderDecoderConfig) -> list[Pair]:
+    source, target = (max(map(len, sides)) for sides in zip(*pairs, strict=True))
+    if source > config.source_len or target >= config.tgt_len:
+        raise DataError(
+            f"the pairs of {name}: at most {config.source_len:,} and {config.tgt_len - 1:,} tokens, found up to "
+            f"{source:,} in a source and {target:,} in a target.",
+            hint="Remove long pairs before you prepare the data, or give a larger source_len and tgt_len.",
+        )
+    return pairs
 
 
 def _padded(rows: Sequence[Sequence[int]], width: int, fill: int) -> Tensor:

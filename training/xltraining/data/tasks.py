@@ -14,7 +14,7 @@ from xltraining.data.images import ImageTask, image_problems
 from xltraining.data.pairs import PairsTask
 from xltraining.data.photos import read_photos
 from xltraining.data.streams import ByteText, OrderedStreams, ShuffledStreams, Text, TokenStreams, read_bytes
-from xltraining.data.token_shards import check_digests, is_prepared, read_prepared
+from xltraining.data.token_shards import is_prepared, read_to_train
 from xltraining.data.tokenizer_file import TokenizerFile, TokenizerKind
 from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.errors import ConfigError, DataError
@@ -129,15 +129,7 @@ def prepared_task(folder: Path, n_token: int, training: TrainingConfig, segment_
     Raises:
         DataError: the folder is damaged, changed, too short, or has another vocabulary than the model.
     """
-    data = read_prepared(folder)
-    if data.n_token != n_token:
-        raise DataError(
-            f"{folder}: a vocabulary of {data.n_token:,}, but the model has {n_token:,} tokens.",
-            hint="Leave n_token out, or prepare the data with the model's vocabulary.",
-        )
-    check_digests(data)
-    if "train" not in data.splits:
-        raise DataError(f"{folder}: no split named train.", hint="Prepare the data again.")
+    data = read_to_train(folder, n_token)
     text, valid, content = data.splits["train"], data.splits.get("valid"), data.tokenizer_file()
     kind = ShuffledStreams if training.shuffle else OrderedStreams
     return StreamTask(
@@ -188,6 +180,9 @@ def make_task(
     Raises:
         DataError: files are missing, too short, or given to a task that draws its examples.
     """
+    prepared = any(is_prepared(Path(file)) for file in (*train_files, *valid_files))
+    if prepared and (len(train_files) != 1 or valid_files):
+        raise DataError("prepared data has its own held-out text.", hint="Name its folder alone, without other files.")
     if isinstance(model, EncoderDecoderConfig):
         return PairsTask(model, train_files, valid_files, training.batch_size, training.seed)
     if training.task == "duplication":
@@ -199,11 +194,7 @@ def make_task(
             raise DataError("no photographs were given to train on.", hint="Name one or more PNG or JPEG files.")
         photos, valid_photos = (read_photos(files, training.image_size) for files in (train_files, valid_files))
         return ImageTask(photos, valid_photos, training, model.tgt_len)
-    if any(is_prepared(Path(file)) for file in (*train_files, *valid_files)):
-        if len(train_files) != 1 or valid_files:
-            raise DataError(
-                "prepared data has its own held-out text.", hint="Name its folder alone, without other files."
-            )
+    if prepared:
         return prepared_task(Path(train_files[0]), model.n_token, training, model.tgt_len)
     if training.shuffle:
         raise DataError("shuffle needs documents.", hint="Prepare the text with `xlexport prepare` first.")

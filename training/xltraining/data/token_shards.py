@@ -30,6 +30,7 @@ __all__ = [
     "check_digests",
     "is_prepared",
     "read_prepared",
+    "read_to_train",
     "write_manifest",
 ]
 
@@ -114,6 +115,8 @@ class PreparedData:
     """SHA-256 of files by name; an earlier version wrote that of shards only."""
     sha256: str
     """Of the manifest, which has the digests of all files."""
+    pairs: bool = False
+    """Whether documents are sources and targets by turns."""
 
     @property
     def files_without_digest(self) -> list[str]:
@@ -166,12 +169,42 @@ def read_prepared(folder: Path) -> PreparedData:
             splits,
             digests,
             hashlib.sha256(raw).hexdigest(),
+            bool(fields.get("pairs", False)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{path}: fields are missing or wrong ({first_line(error)}).", hint=_HINT) from error
     problems = [problem for split in splits.values() for problem in _size_problems(split)]
+    if data.pairs:
+        odd = [name for name, split in splits.items() if split.documents % 2 or not split.documents]
+        problems += [f"{name} is not pairs" for name in odd]
     if problems:
         raise DataError(f"{folder}: {listed(problems, '; ')}.", hint=_HINT)
+    return data
+
+
+def read_to_train(folder: Path, n_token: int, *, pairs: bool = False) -> PreparedData:
+    """Read prepared data that a model with `n_token` tokens trains on, and compare its digests.
+
+    Args:
+        pairs: whether the model trains on pairs.
+
+    Raises:
+        DataError: the folder is damaged, changed, of the other kind, or has another vocabulary than the model.
+    """
+    data = read_prepared(folder)
+    if data.pairs != pairs:
+        raise DataError(
+            f"{folder}: {'pairs' if data.pairs else 'a text'}, but the task needs {'pairs' if pairs else 'a text'}.",
+            hint="Give --documents pair to `xlexport prepare` for --task pairs, and only then.",
+        )
+    if data.n_token != n_token:
+        raise DataError(
+            f"{folder}: a vocabulary of {data.n_token:,}, but the model has {n_token:,} tokens.",
+            hint="Leave n_token out, or prepare the data with the model's vocabulary.",
+        )
+    check_digests(data)
+    if "train" not in data.splits:
+        raise DataError(f"{folder}: no split named train.", hint="Prepare the data again.")
     return data
 
 
@@ -310,6 +343,7 @@ def write_manifest(
     cutoffs: Sequence[int],
     tokenizer: Mapping[str, Any],
     writers: Sequence[ShardWriter],
+    pairs: bool = False,
 ) -> None:
     """Write the manifest of splits that are complete."""
     names = [writer.documents_file for writer in writers]
@@ -326,4 +360,6 @@ def write_manifest(
         "splits": {writer.split: writer.entry() for writer in writers},
         "sha256": {name: _sha256(folder / name) for name in names},
     }
+    if pairs:
+        fields["pairs"] = True
     (folder / MANIFEST_NAME).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")

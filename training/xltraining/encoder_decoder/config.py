@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from xltraining.config_fields import ModelConfig, setting
 
@@ -28,6 +28,7 @@ class EncoderDecoderConfig(ModelConfig):
 
     NAME: ClassVar[str] = "encoder-decoder"
     RUN_SETTINGS: ClassVar[tuple[str, ...]] = ("reversible",)
+    LATER: ClassVar[tuple[str, ...]] = ("residual",)
 
     n_token: int = setting(256 + FIRST_BYTE, minimum=FIRST_BYTE + 1)
     """Size of the vocabulary, which sources and targets share: 0 pads, 1 starts a target, 2 ends it."""
@@ -44,6 +45,9 @@ class EncoderDecoderConfig(ModelConfig):
     dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1, common=True)
     dropatt: float = setting(0.0, "Dropout rate of attention weights.", minimum=0, below=1)
     layer_norm_epsilon: float = setting(1e-5, above=0)
+    residual: Literal["reversible", "ordinary"] = setting(
+        "reversible", "Residual connections of both sides: two streams that take turns, or one."
+    )
 
     @property
     def position_limit(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Encoder-decoder with reversible layers on both sides (Kitaev et al. 2020, arXiv:2001.04451, section 5).
+"""Encoder-decoder whose layers are reversible (Kitaev et al. 2020, arXiv:2001.04451, section 5) or ordinary.
 
 The layers are those of Vaswani et al. 2017 (arXiv:1706.03762), with the norm before each block. Attention is full, as
 in the paper's translation experiment, because sentences are short. Embeddings of source, target and output are one
@@ -183,7 +183,8 @@ class EncoderDecoder(LanguageModel):
         unseen = (source == PAD) & (torch.arange(L, device=source.device) > 0)
         bias = torch.zeros_like(source, dtype=hidden.dtype).masked_fill(unseen, -math.inf)[:, None, None]
         contexts = [bias if isinstance(block, EncoderAttention) else None for block in self.encoder]
-        streams = run_blocks([list(map(_block, self.encoder, contexts))], hidden, reversible=self._recomputes)
+        blocks = list(map(_block, self.encoder, contexts))
+        streams = run_blocks([blocks], hidden, reversible=self._recomputes, one_stream=self._one_stream)
         encoded = self.encoder_norm(sum(streams) / 2)
         rows = encoded.new_zeros(len(source), 0, self.config.d_model)
         return DecoderMemory(0, encoded, bias, [rows] * self.config.n_decoder_layer)
@@ -230,7 +231,9 @@ class EncoderDecoder(LanguageModel):
             return Block(module, run)
 
         hidden = self.embed(tokens, memory.position)
-        streams = run_blocks([list(map(block, self.decoder))], hidden, memory.source, reversible=recomputes)
+        streams = run_blocks(
+            [list(map(block, self.decoder))], hidden, memory.source, reversible=recomputes, one_stream=self._one_stream
+        )
         new_memory = DecoderMemory(
             memory.position + S, memory.source.detach(), memory.source_bias, new_rows or memory.layers
         )
@@ -238,7 +241,11 @@ class EncoderDecoder(LanguageModel):
 
     @property
     def _recomputes(self) -> bool:
-        return self.reversible and self.training and torch.is_grad_enabled()
+        return self.reversible and not self._one_stream and self.training and torch.is_grad_enabled()
+
+    @property
+    def _one_stream(self) -> bool:
+        return self.config.residual == "ordinary"
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits (B,S,V) from hidden states (B,S,D): products with the embeddings."""

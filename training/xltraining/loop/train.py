@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from xltraining.architectures import new_model
-from xltraining.checkpoint import load_checkpoint, save_checkpoint
+from xltraining.checkpoint import check_tensors, load_checkpoint, save_checkpoint
 from xltraining.config_fields import ModelConfig
 from xltraining.data.tasks import Task, check_task, make_task
 from xltraining.data.token_shards import is_prepared
@@ -63,6 +64,7 @@ def train(
     out_dir: Path,
     *,
     resume: bool = False,
+    initial: Mapping[str, Tensor] | None = None,
     report: Callable[[str], None] | None = None,
     on_step: Callable[[int], None] = lambda step: None,
     on_line: Callable[[Mapping[str, Any]], None] = lambda line: None,
@@ -85,6 +87,7 @@ def train(
         out_dir: the output folder, made if missing; nothing is written elsewhere.
         resume: continue from the checkpoint in `out_dir`; `loop.saved_run` reads its settings. More `steps` than
             before extend a run: from there on, the learning rate follows the longer schedule.
+        initial: weights of a new run, under the model's names; None: fresh ones.
         report: called with one line of text at each evaluation and at the end; None prints it to stderr.
         on_step: called after each update with the number of updates so far.
         on_line: called with each line of the log.
@@ -92,7 +95,8 @@ def train(
 
     Raises:
         ConfigError, DataError: the configuration or the text is invalid; nothing was written.
-        CheckpointError: `out_dir` holds a checkpoint and `resume` is false, or it does not belong to this run.
+        CheckpointError: `out_dir` holds a checkpoint and `resume` is false, it does not belong to this run, or
+            `initial` does not fit the configuration.
         CheckpointWriteError: a checkpoint could not be written.
         TrainingDivergedError: the loss or a weight is no longer finite; the last checkpoint is kept.
     """
@@ -104,6 +108,8 @@ def train(
             f"{checkpoint}: the checkpoint exists already.", hint="Resume that run or choose another folder."
         )
     devices = [training_config.device] if training_config.device.startswith("cuda") else []
+    if initial is not None:
+        check_tensors("initial weights", model_config, initial)
     with (
         torch.random.fork_rng(devices),
         _threads(training_config.threads),
@@ -116,12 +122,13 @@ def train(
             tokenizer: str | TokenizerFile | None = "bytes"
             if train_files and is_prepared(Path(train_files[0])):
                 tokenizer = make_task(model_config, training_config, train_files, valid_files).tokenizer
-            save_checkpoint(checkpoint, model_config, new_model(model_config).state_dict(), tokenizer=tokenizer)
-            report(f"wrote {checkpoint} with fresh weights")
+            weights = new_model(model_config).state_dict() if initial is None else initial
+            save_checkpoint(checkpoint, model_config, weights, tokenizer=tokenizer)
+            report(f"wrote {checkpoint} with {'fresh' if initial is None else 'initial'} weights")
             return TrainingResult(0, None, None, False, checkpoint)
         task = make_task(model_config, training_config, train_files, valid_files)
         files = {"train": train_files, "valid": valid_files}
-        run = TrainingRun(model_config, training_config, task, Path(out_dir), files, processes)
+        run = TrainingRun(model_config, training_config, task, Path(out_dir), files, processes, initial)
         if resume:
             planned, steps = run.restore(), training_config.steps
             if processes.is_first:
@@ -146,12 +153,14 @@ class TrainingRun:
         out_dir: Path,
         files: Mapping[str, Sequence[Path]],
         processes: Processes | None = None,
+        initial: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make a fresh model and its optimizer.
+        """Make a model and its optimizer.
 
         Args:
             files: paths of the task's texts, as `train` and `valid`; the checkpoint stores them for a later resume.
             processes: all that train the model together; None: this one alone.
+            initial: the model's weights; None: fresh ones.
 
         Raises:
             ConfigError: the settings do not fit the processes.
@@ -166,6 +175,8 @@ class TrainingRun:
             raise ConfigError(f"swap_layers trains on one process, found {self.processes.count}.")
         store = self._new_store() if config.swap_layers else None
         self.model = new_model(model_config, store).to(self.device).train()
+        if initial is not None:
+            self.model.load_state_dict(initial)
         self.model.prepare_training(config)
         self.updates = Updates(self.model, config, self.processes)
         self.step = 0

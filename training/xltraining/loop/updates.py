@@ -95,11 +95,17 @@ class Updates:
         """Prepare a model for updates.
 
         Raises:
-            ConfigError: the batch cannot be divided among the processes, the model has no auxiliary losses, or
-                torch.compile does not work here.
+            ConfigError: the batch or the weights cannot be divided among the processes, the model has no auxiliary
+                losses, or torch.compile does not work here.
         """
         self.model, self.config, self.processes = model, config, processes
         self._store = model.store
+        self.sharded = config.sharded and processes.count > 1
+        if self.sharded and "reversible" in model.config.RUN_SETTINGS:
+            raise ConfigError(
+                f"sharded gathers the weights of whole layers, but those of a {model.config.NAME} run in parts.",
+                hint="Train without sharded.",
+            )
         if config.auxiliary and not isinstance(model, TransformerXL):
             raise ConfigError(f"auxiliary losses are for Transformer-XL, found {type(model).__name__}.")
         self._divide(config.micro_batches or processes.count)
@@ -111,7 +117,6 @@ class Updates:
         self._autocast: AbstractContextManager[Any] = (
             torch.autocast(self.device.type, torch.bfloat16) if bf16 else nullcontext()
         )
-        self.sharded = config.sharded and processes.count > 1
         loss: nn.Module = _GroupLoss(model)
         if self.sharded:
             from xltraining.loop.sharding import shard

@@ -6,7 +6,7 @@ It computes the same results as `xltraining.encoder_decoder.model`, with a layou
   needs of it. They are inputs of all steps, and no step changes them;
 * a step carries the keys and values of the target's earlier tokens, the newest `tgt_len` rows of each layer.
 
-Reversible blocks run forwards here: the streams change places after every block.
+Reversible blocks run forwards here: the streams change places after every block. Ordinary blocks have one stream.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class EncoderDecoderStep(StepModule):
                 output = _attend(block, normed, *_projected(block, normed), bias)
             else:
                 output = block(second, second)
-            first, second = second, first + output
+            first, second = self._added(first, second, output)
         rows = self.encoder_norm((first + second) / 2)
         crossing = [block for block in self.decoder if isinstance(block, CrossAttention)]
         return [*(tensor for block in crossing for tensor in _projected(block, rows)), bias]
@@ -161,8 +161,14 @@ class EncoderDecoderStep(StepModule):
             else:
                 assert isinstance(block, FeedForward)
                 output = block(second, second)
-            first, second = second, first + output
+            first, second = self._added(first, second, output)
         return self.decoder_norm((first + second) / 2), outputs
+
+    def _added(self, first: Tensor, second: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both streams after a block; those of ordinary blocks are the same one."""
+        if self.config.residual == "ordinary":
+            return second + output, second + output
+        return second, first + output
 
     def _own_bias(self, position: Tensor, S: int) -> Tensor:
         """Return the bias (B, 1, S, tgt_len + S) of a step's tokens on the kept rows and themselves."""

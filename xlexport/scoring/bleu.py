@@ -1,0 +1,28 @@
+"""BLEU of translations, by sacreBLEU (Post 2018, arXiv:1804.08771)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xlexport.errors import XlexportError
+
+__all__ = ["bleu"]
+
+
+def bleu(translations: Sequence[str], references: Sequence[str], *, lower_case: bool = False) -> tuple[float, str]:
+    """Return BLEU, from 0 to 100, with one reference for each translation, and sacreBLEU's signature.
+
+    The signature describes the computation: do not compare scores that have different ones.
+
+    Raises:
+        XlexportError: there are more of one kind than of the other, or none.
+    """
+    if len(translations) != len(references) or not references:
+        raise XlexportError(
+            f"{len(translations):,} translations, but {len(references):,} references.", hint="Give one line for each."
+        )
+    from sacrebleu.metrics import BLEU
+
+    metric = BLEU(lowercase=lower_case)
+    score = metric.corpus_score(list(translations), [list(references)]).score
+    return float(score), str(metric.get_signature())
