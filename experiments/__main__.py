@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from experiments import long_text, reformer, reformer_table1, reformer_table2, reformer_table3, reformer_table4, transformer_xl
+from experiments import (
+    long_text,
+    reformer,
+    reformer_table1,
+    reformer_table2,
+    reformer_table3,
+    reformer_table4,
+    transformer_xl,
+)
 
 __all__ = ["main"]
 
