@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from experiments import reformer, reformer_table1, reformer_table2, reformer_table3, reformer_table4, transformer_xl
+from experiments import (
+    long_text,
+    reformer,
+    reformer_table1,
+    reformer_table2,
+    reformer_table3,
+    reformer_table4,
+    transformer_xl,
+)
 
 __all__ = ["main"]
 
@@ -16,6 +24,7 @@ def main() -> None:
 
 for _name, _command in {
     **transformer_xl.COMMANDS,
+    "long_text": long_text.long_text,
     "reformer_table1": reformer_table1.main,
     "reformer_table2": reformer_table2.main,
     "reformer_table3": reformer_table3.main,

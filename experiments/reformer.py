@@ -1,14 +1,14 @@
 """Figures 3 to 5 of the Reformer paper: `python -m experiments NAME --help`.
 
-All models have rotary positions, because a short training does not learn to use other ones. Held-out scores have their
-standard error over the seeds. Pictures and numbers are in RUNS/SCALE/NAME.png and .json.
+Models of all scales but `long` have rotary positions, because a short training does not learn to use other ones.
+Held-out scores have their standard error over the seeds. Pictures and numbers are in RUNS/SCALE/NAME.png and .json.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from experiments.running import (
     Experiment,
@@ -27,8 +27,10 @@ from xlexport.figures import check_picture
 from xltraining.language_model import LanguageModel
 from xltraining.reformer import Reformer, ReformerConfig
 
-__all__ = ["COMMANDS", "SCALES", "VARIANTS", "config_of", "with_attention"]
+__all__ = ["COMMANDS", "SCALES", "VARIANTS", "Attending", "config_of", "with_attention"]
 
+Attending = int | Literal["full", "separate"]
+"""Attention at evaluation: rounds of hashing, full, or `separate`: a Transformer's, where a token also sees itself."""
 SCALES = {
     "tiny": Scale(
         {"d_model": 64, "n_head": 2, "d_head": 32, "d_inner": 128, "n_buckets": (16,), "chunk_length": 16},
@@ -43,6 +45,13 @@ SCALES = {
         {"d_model": 256, "n_head": 4, "d_head": 64, "d_inner": 1024, "n_buckets": (64,), "chunk_length": 64},
         tgt_len=1024, steps=4000, batch_size=8, learning_rate=2e-3, warmup_steps=300, seeds=3,
     ),
+    "long": Scale(
+        {"d_model": 128, "n_head": 4, "d_head": 32, "d_inner": 512, "n_buckets": (16, 32), "chunk_length": 64,
+         "position": "axial", "axial_shape": (128, 128), "axial_dims": (32, 96), "max_positions": 16_384,
+         "attn_layers": ("local", "lsh"), "ff_chunk": 512, "full_chunk": 512},
+        tgt_len=16_384, steps=400, batch_size=1, learning_rate=3e-3, warmup_steps=30, seeds=2, held_out=65_540,
+        bf16=True, checkpoint_every=25,
+    ),
     "paper": Scale(
         {"d_model": 1024, "n_head": 8, "d_head": 128, "d_inner": 4096, "n_buckets": (32, 32), "chunk_length": 128},
         tgt_len=65_536, steps=20_000, batch_size=8, learning_rate=5e-4, warmup_steps=1000, seeds=1,
@@ -53,8 +62,8 @@ SCALES = {
 def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> ReformerConfig:
     """Return the configuration of a model; by default it has two layers, and no memory between segments."""
     config = ReformerConfig(
-        n_token=n_token, tgt_len=scale.tgt_len, mem_len=scale.tgt_len, rule="paper", position="rotary",
-        max_positions=0, streams="mean", dropout=0.0, attn_layers=("lsh",) * 2, **scale.model,
+        n_token=n_token, tgt_len=scale.tgt_len, mem_len=scale.tgt_len, rule="paper", streams="mean", dropout=0.0,
+        **{"position": "rotary", "max_positions": 0, "attn_layers": ("lsh",) * 2, **scale.model},
     )  # fmt: skip
     return replace(config, **dict(variant.model))
 
@@ -174,11 +183,11 @@ def figure4(experiment: Experiment) -> None:
     lines: dict[str, list[Point]] = {}
     for one in chosen:
         bits_by_rounds = {
-            f"LSH-{rounds}" if rounds else "full": [
-                experiment.bits(with_attention(experiment.trained(one, seed), rounds))
+            "full" if attention == "full" else f"LSH-{attention}": [
+                experiment.bits(with_attention(experiment.trained(one, seed), attention))
                 for seed in range(experiment.seeds)
             ]
-            for rounds in (*ROUNDS, None)
+            for attention in (*ROUNDS, "full")
         }
         scores_by_model[one.name] = bits_by_rounds
         rows.append((one.name, *map(mean_and_error, bits_by_rounds.values())))
@@ -190,14 +199,21 @@ def figure4(experiment: Experiment) -> None:
     draw(picture, lines, "rounds of hashing at evaluation", "bits of held-out text")
 
 
-def with_attention(model: LanguageModel, rounds: int | None) -> Reformer:
-    """Return a model that is evaluated with some rounds of hashing, or None: with full attention."""
+def with_attention(model: LanguageModel, attention: Attending, seed: int = 0) -> Reformer:
+    """Return a model that is evaluated with another attention.
+
+    Args:
+        seed: of the rotations; models of the experiments are made with 0.
+    """
     assert isinstance(model, Reformer)
-    kind = "full" if rounds is None else "lsh"
-    config = replace(model.config, attn_layers=(kind,) * model.config.n_layer, n_hashes=rounds or 1)
-    other = Reformer(config)
+    kind, rounds = ("lsh", attention) if isinstance(attention, int) else (attention, 1)
+    layers = tuple("local" if each == "local" else kind for each in model.config.attn_layers)
+    other = Reformer(replace(model.config, attn_layers=layers, n_hashes=rounds, hash_seed=seed))
     # Rotations follow from the seed, and their first rounds are those of training.
     weights = {name: weight for name, weight in model.state_dict().items() if not model.is_drawn(name)}
+    for name in [name for name in weights if kind == "separate" and name.endswith("query_key.weight")]:
+        shared = weights.pop(name)
+        weights |= {name.replace("query_key", part): shared for part in ("query", "key")}
     other.load_state_dict({**other.state_dict(), **weights})
     return other.eval()
 

@@ -1,148 +1,122 @@
 """Table 2 of the Reformer paper: train on the duplication task with full attention and with LSH, evaluate with others.
 
-RUNS/results.json holds the results: for each run its steps, processor seconds, bits per symbol and accuracy in training
-form, and its accuracy with each attention.
+All models of a scale have equally many updates. As in the paper, each update draws new rotations, and so does each
+evaluation: an accuracy is a mean over several draws. RUNS/SCALE/reformer_table2.json has the accuracies of each seed.
 """
 
 from __future__ import annotations
 
-import json
-import threading
-import time
+import statistics
 from dataclasses import replace
-from pathlib import Path
+from itertools import zip_longest
 from typing import Any
 
-import click
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from experiments.running import print_rows
-from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint
-from xltraining.data.duplication import N_TOKEN, DuplicationTask, duplication_scores, sequence_length
-from xltraining.loop.train import TrainingRun
-from xltraining.reformer import Reformer, ReformerConfig
-from xltraining.training_config import TrainingConfig
+from experiments.reformer import Attending, with_attention
+from experiments.running import Experiment, Scale, Variant, experiment_options, mean_and_error, print_rows
+from xltraining.data.duplication import N_TOKEN, DuplicationTask, duplication_scores
+from xltraining.language_model import LanguageModel
+from xltraining.reformer import ReformerConfig
+from xltraining.reformer.attention import SharedAttention
 
-__all__ = ["main"]
+__all__ = ["COLUMNS", "SCALES", "config_of", "main", "models"]
 
-RUNS = ("full", "lsh-4", "lsh-2", "lsh-1", "lsh-4-redrawn", "lsh-2-redrawn", "lsh-1-redrawn")
-COLUMNS = ("full", "lsh-8", "lsh-4", "lsh-2", "lsh-1")
+# The paper's: one layer, 4 heads, and on average half a chunk in each bucket.
+WIDTHS = {"d_model": 256, "n_head": 4, "d_head": 64, "d_inner": 256}
+SHORT = Scale(
+    {**WIDTHS, "chunk_length": 16},
+    tgt_len=128, steps=200, batch_size=8, learning_rate=2e-3, warmup_steps=50, seeds=2, bf16=True, reversible=False,
+    checkpoint_every=100,
+)  # fmt: skip
+SCALES = {
+    "tiny": Scale(
+        {"d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 32, "chunk_length": 8},
+        tgt_len=32, steps=20, batch_size=8, learning_rate=2e-3, warmup_steps=5, seeds=2,
+    ),
+    "short": SHORT,
+    "quick": replace(SHORT, steps=1000, warmup_steps=100),
+    "paper": Scale(
+        {**WIDTHS, "chunk_length": 64},
+        tgt_len=1024, steps=150_000, batch_size=8, learning_rate=2e-3, warmup_steps=1000, seeds=1,
+    ),
+}  # fmt: skip
+COLUMNS: dict[str, Attending] = {
+    "full": "full",
+    **{f"LSH-{rounds}": rounds for rounds in (8, 4, 2, 1)},
+    "full, itself": "separate",  # a query also sees its own key, and keys have any length
+}
 PAPER = {  # per cent, by COLUMNS
     "full": (100.0, 94.8, 92.5, 76.9, 52.5),
-    "lsh-4": (0.8, 100.0, 99.9, 99.4, 91.9),
-    "lsh-2": (0.8, 100.0, 99.9, 98.1, 86.8),
-    "lsh-1": (0.8, 99.9, 99.6, 94.8, 77.9),
+    "LSH-8": (),
+    "LSH-4": (0.8, 100.0, 99.9, 99.4, 91.9),
+    "LSH-2": (0.8, 100.0, 99.9, 98.1, 86.8),
+    "LSH-1": (0.8, 99.9, 99.6, 94.8, 77.9),
 }
-RESULTS = "results.json"
-CHUNK_LENGTH, BATCH_SIZE = 64, 8
-EXAMPLES = 64  # on which accuracies are measured
+EXAMPLES, DRAWS = 64, 4  # examples on which accuracies are measured, and draws of rotations
 
 
-def config_of(name: str, word_length: int) -> ReformerConfig:
-    """Return the paper's configuration: one layer, d_model = d_ff = 256, 4 heads, and 2 buckets for each chunk."""
-    length = sequence_length(word_length)
-    kind, _, rest = name.partition("-")
-    buckets = (max(2, 2 * length // CHUNK_LENGTH // 2 * 2),)
+def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> ReformerConfig:
+    """Return the configuration of a model; `0w0w` has the length of the scale's segments."""
+    length, rounds = scale.tgt_len, COLUMNS[variant.name]
+    hashing: dict[str, Any] = {"n_hashes": rounds, "redraw_hashes": True} if isinstance(rounds, int) else {}
     return ReformerConfig(
-        n_token=N_TOKEN, d_model=256, n_head=4, d_head=64, d_inner=256, attn_layers=(kind,), n_buckets=buckets,
-        n_hashes=int(rest[0]) if rest else 1, chunk_length=CHUNK_LENGTH, tgt_len=length, mem_len=length,
-        position="absolute", max_positions=length, dropout=0.0, redraw_hashes=name.endswith("-redrawn"),
+        n_token=N_TOKEN, attn_layers=("lsh" if hashing else "full",), rule="paper",
+        n_buckets=(2 * length // scale.model["chunk_length"],), tgt_len=length, mem_len=length, position="absolute",
+        max_positions=length, dropout=0.0, **hashing, **scale.model,
     )  # fmt: skip
 
 
-def train(name: str, config: ReformerConfig, training: TrainingConfig, out: Path, until: float, seconds: float) -> Any:
-    """Train until the held-out accuracy reaches `until` or the processor time `seconds`; return the results to keep."""
-    torch.manual_seed(training.seed)
-    task = DuplicationTask(training.word_length, training.batch_size, training.seed)
-    run = TrainingRun(config, training, task, out / name, files={})
-    if run.checkpoint.exists():
-        run.restore()
-    learned, started = threading.Event(), time.process_time()
-
-    def stop_when_learned(step: int) -> None:
-        if run.log.last.get("valid_accuracy", 0.0) >= until or time.process_time() - started > seconds:
-            learned.set()
-
-    stop_when_learned(run.step)
-    run.go(learned, report=lambda line: click.echo(f"{name}: {line}", err=True), on_step=stop_when_learned)
-    valid = {key: run.log.last[key] for key in ("valid_bits_per_symbol", "valid_accuracy") if key in run.log.last}
-    return {"steps": run.step, "processor_seconds": time.process_time() - started, **valid}
+def models(scale: Scale) -> list[Variant]:
+    """Return the rows of the table."""
+    training = (("task", "duplication"), ("word_length", scale.tgt_len // 2 - 1))
+    return [Variant(name, paper=paper, training=training) for name, paper in PAPER.items()]
 
 
-def evaluated_with(checkpoint: Checkpoint, column: str) -> Reformer:
-    """Return the trained model with another attention; full and LSH attention share all weights, except rotations."""
-    config = checkpoint.config
-    assert isinstance(config, ReformerConfig)
-    kind, _, rounds = column.partition("-")
-    if kind == config.attn_layers[0] == "lsh":
-        model = build_model(checkpoint)
-        assert isinstance(model, Reformer)
-        return model.with_evaluation(n_hashes=int(rounds))
-    other = Reformer(replace(config, attn_layers=(kind,), n_hashes=int(rounds or 1)))
-    shared = {name: tensor for name, tensor in checkpoint.state_dict.items() if not name.endswith("rotations")}
-    missing, unexpected = other.load_state_dict(shared, strict=False)
-    assert not unexpected and all(name.endswith("rotations") for name in missing)
-    return other.eval()
+def accuracy(model: LanguageModel, attention: Attending, tokens: Tensor, targets: Tensor) -> float:
+    """Return per cent of correct symbols of examples (B,S) with some attention, for LSH as a mean over its draws."""
+    draws = DRAWS if isinstance(attention, int) else 1
+    evaluated = (with_attention(model, attention, seed) for seed in range(1, 1 + draws))
+    return 100 * statistics.fmean(duplication_scores(each, tokens, targets)[1] for each in evaluated)
 
 
-def evaluate(checkpoint: Checkpoint, task: DuplicationTask) -> dict[str, float]:
-    """Measure accuracy with each attention, in per cent, on examples that no run trains on."""
-    tokens, targets = task.held_out_examples(EXAMPLES)
-    return {
-        column: 100 * duplication_scores(evaluated_with(checkpoint, column), tokens, targets)[1] for column in COLUMNS
-    }
+@torch.no_grad()
+def alignment(model: LanguageModel, tokens: Tensor) -> float:
+    """Return the mean cosine of the queries in the second half of examples (B,S), each with the key that it needs.
+
+    The chance that a query shares a bucket with this key follows from the cosine.
+    """
+    shown = with_attention(model, "full")  # on the CPU
+    half, embedded = tokens.shape[1] // 2, shown.word_emb(tokens) + shown.positions(torch.arange(tokens.shape[1]))
+    attention = shown.get_submodule("layers.0.attention")
+    assert isinstance(attention, SharedAttention)
+    heads = attention.query_key(attention.norm(embedded)).unflatten(-1, (shown.config.n_head, -1))  # (B,S,H,h)
+    return F.cosine_similarity(heads[:, half:-1], heads[:, 1:half], dim=-1).mean().item()
 
 
-def print_table(results: dict[str, Any]) -> None:
-    """Print accuracies in per cent, by training and evaluation attention, with the paper's figures in brackets."""
-    rows = []
-    for name in (name for name in RUNS if name in results):
-        paper, accuracies = PAPER[name.removesuffix("-redrawn")], results[name]["evaluated"]
-        cells = (f"{accuracies[column]:.1f} ({theirs:.1f})" for column, theirs in zip(COLUMNS, paper, strict=True))
-        rows.append((name, *cells, f"{results[name]['steps']:,}"))
-    print_rows(("trained", *COLUMNS, "steps"), rows)
-
-
-@click.command()
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for runs and results.")
-@click.option("--word-length", default=255, show_default=True, help="Symbols of a word; the paper's task has 511.")
-@click.option("--steps", default=1500, show_default=True, help="Most updates of a run.")
-@click.option("--seconds", default=300.0, show_default=True, help="Most processor seconds of a run.")
-@click.option("--until", default=0.999, show_default=True, help="Held-out accuracy at which a run ends.")
-@click.option("--threads", default=1, show_default=True)
-@click.option("--device", default="cpu", show_default=True)
-@click.option("--only", multiple=True, type=click.Choice(RUNS), help="Only this run; may be repeated.")
-@click.option("--table", "table_only", is_flag=True, help="Print the results so far; do not train.")
-def main(
-    out: Path,
-    word_length: int,
-    steps: int,
-    seconds: float,
-    until: float,
-    threads: int,
-    device: str,
-    only: tuple[str, ...],
-    table_only: bool,
-) -> None:
+@experiment_options(SCALES, config_of, reads_text=False)
+def main(experiment: Experiment) -> None:
     """Table 2: accuracy on the duplication task, by the attention of training and of evaluation.
 
-    Each run stops when it has learned the task, or at its limit of time or steps; the same command resumes it. The
-    paper's own size needs a GPU: --word-length 511 --steps 150000 --seconds 1e9 --until 2 --device cuda.
+    The paper's figures are in brackets; its own size (--scale paper) needs a GPU. The last column is the mean cosine of
+    a query and the key that it needs.
     """
-    torch.set_num_threads(threads)
-    training = TrainingConfig(
-        task="duplication", word_length=word_length, steps=steps, batch_size=BATCH_SIZE, learning_rate=2e-3,
-        min_lr_ratio=1.0,  # a run may end at any step
-        warmup_steps=50, seed=1, eval_every=25, checkpoint_every=50, device=device,
-    )  # fmt: skip
-    out.mkdir(parents=True, exist_ok=True)
-    file = out / RESULTS
-    results = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    for name in () if table_only else (only or RUNS):
-        result = train(name, config_of(name, word_length), training, out, until, seconds)
-        result["processor_seconds"] += results.get(name, {}).get("processor_seconds", 0.0)
-        task = DuplicationTask(word_length, BATCH_SIZE, training.seed)
-        results[name] = {**result, "evaluated": evaluate(load_checkpoint(out / name / "checkpoint.pt"), task)}
-        file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-        click.echo(f"{name} is done: {file}", err=True)
-    print_table(results)
+    chosen = experiment.chosen(models(experiment.scale))
+    experiment.run(chosen)
+    examples = DuplicationTask(experiment.scale.tgt_len // 2 - 1, EXAMPLES, seed=0).held_out_examples(EXAMPLES)
+    kept, rows = {}, []
+    for one in chosen:
+        trained = [experiment.trained(one, seed) for seed in range(experiment.seeds)]
+        kept[one.name] = {
+            column: [accuracy(model, attention, *examples) for model in trained]
+            for column, attention in COLUMNS.items()
+        }
+        cells = [mean_and_error(seeds, 1) for seeds in kept[one.name].values()]
+        paper = (f" ({theirs})" for theirs in one.paper)
+        ours = (cell + theirs for cell, theirs in zip_longest(cells, paper, fillvalue=""))
+        kept[one.name]["cosine"] = [alignment(model, examples[0]) for model in trained]
+        rows.append((one.name, *ours, mean_and_error(kept[one.name]["cosine"], 2)))
+    experiment.keep("reformer_table2", kept)
+    print_rows(("trained with", *COLUMNS, "cosine"), rows)

@@ -73,6 +73,7 @@ class Scale:
         held_out: the most units of held-out text to evaluate with; 0: all.
         bf16: whether to train with bfloat16 autocast; None: on CUDA if the device supports it.
         reversible: whether reversible layers compute activations again; without, an update is faster.
+        checkpoint_every: updates after which a stopped run can go on.
     """
 
     model: dict[str, Any]
@@ -87,6 +88,7 @@ class Scale:
     held_out: int = 0
     bf16: bool | None = None
     reversible: bool = True
+    checkpoint_every: int = 500
     memory: int = 1
     lstm: dict[str, Any] = field(default_factory=dict)
     mamba: dict[str, Any] = field(default_factory=dict)
@@ -120,7 +122,7 @@ def training_of(variant: Variant, scale: Scale, seed: int, device: str) -> Train
     config = TrainingConfig(
         steps=scale.steps, batch_size=scale.batch_size, learning_rate=scale.learning_rate,
         warmup_steps=scale.warmup_steps, clip=0.25, seed=seed, loss=variant.loss, device=device, bf16=scale.bf16,
-        reversible=scale.reversible, eval_every=scale.steps,
+        reversible=scale.reversible, eval_every=scale.steps, checkpoint_every=scale.checkpoint_every,
     )  # fmt: skip
     return replace(config, **dict(variant.training))
 
@@ -205,6 +207,10 @@ class Experiment:
         assert isinstance(model, LanguageModel)
         return model.eval()
 
+    def checkpoint(self, variant: Variant, seed: int) -> Path:
+        """Return the file of a trained model."""
+        return self._out(variant, seed) / "checkpoint.pt"
+
     def curve(self, variant: Variant, seed: int) -> list[tuple[int, float]]:
         """Return updates, and bits of the training text since the one before, from the log of a trained model."""
         lines = map(json.loads, (self._out(variant, seed) / "log.jsonl").read_text("utf-8").splitlines())
@@ -213,8 +219,9 @@ class Experiment:
         ]
 
     def bits(self, model: LanguageModel) -> float:
-        """Return bits per token of the held-out text, read in segments of the training's length."""
-        return evaluate(model, self.held_out, self.scale.tgt_len, STREAMS)
+        """Return bits per token of the held-out text, read in whole segments of the training's length if it has any."""
+        length = self.scale.tgt_len
+        return evaluate(model, self.held_out, length, min(STREAMS, max(1, len(self.held_out) // length)))
 
     def keep(self, name: str, figures: Any) -> None:
         """Write figures into NAME.json of the folder."""
@@ -369,7 +376,10 @@ class ExperimentCommand(click.Command):
 
 
 def experiment_options(
-    scales: Mapping[str, Scale], config_of: ConfigOf, change: Callable[[bytes], bytes] = lambda text: text
+    scales: Mapping[str, Scale],
+    config_of: ConfigOf,
+    change: Callable[[bytes], bytes] = lambda text: text,
+    reads_text: bool = True,
 ) -> Callable[[Callable[[Experiment], None]], click.Command]:
     """Make a command of a function that takes an experiment.
 
@@ -377,30 +387,32 @@ def experiment_options(
         scales: the sizes to choose from; the first is the default.
         config_of: makes the configuration of a model.
         change: changes the text before it is divided.
+        reads_text: whether the command takes a text; without, models have a task that draws its examples.
     """
 
     def decorated(function: Callable[[Experiment], None]) -> click.Command:
         def run(
             out: Path,
             scale: str,
-            text: Path | None,
-            data: Path | None,
             device: str,
             seeds: int | None,
             threads: int,
             only: tuple[str, ...],
+            text: Path | None = None,
+            data: Path | None = None,
         ) -> None:
             torch.set_num_threads(threads)
             size = scales[scale]
             folder = out / scale
             folder.mkdir(parents=True, exist_ok=True)
-            if (text is None) == (data is None):
+            files: tuple[Path, ...] = ()
+            cutoffs: tuple[int, ...] = ()
+            held_out, n_token = torch.empty(0), 0
+            if reads_text and (text is None) == (data is None):
                 raise click.UsageError("Give either --text or --data.")
             if text is not None:
-                cutoffs: tuple[int, ...] = ()
                 files, held_out, n_token = _divided(change(text.read_bytes()), size, folder)
-            else:
-                assert data is not None
+            elif data is not None:
                 prepared = read_prepared(data)
                 split = prepared.splits["valid"]
                 held_out = torch.from_numpy(split.read(0, len(split)))
@@ -421,7 +433,7 @@ def experiment_options(
             click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads."),
             click.option("--only", multiple=True, help="Name of a model; may be repeated.  [default: all]"),
         )
-        for option in reversed(options):
+        for option in reversed(options if reads_text else (*options[:2], *options[4:])):
             run = option(run)
         return click.command(cls=ExperimentCommand, help=function.__doc__)(run)
 

@@ -37,9 +37,11 @@ def choices(model):
     """Return the settings to try, each a dict for `with_evaluation`."""
     if isinstance(model, Reformer):
         return [{"mem_len": rows, "n_hashes": rounds} for rows, rounds in itertools.product((512, 1024, 2048), (2, 4))]
-    segment = model.config.tgt_len  # training saw distances below two segments
-    clamps = (segment, segment * 3 // 2, segment * 2 - 2)
-    pairs = itertools.product((segment, segment * 2, segment * 3, segment * 4), clamps)
+    segment = model.config.tgt_len
+    reach = segment + model.config.mem_len  # training saw shorter distances
+    clamps = (reach // 2, reach * 3 // 4, reach - 2)
+    memories = [segment * n for n in (1, 2, 3, 4) if segment * n >= model.config.mem_len]
+    pairs = itertools.product(memories, clamps)
     return [{"mem_len": rows, "clamp_len": clamp, "same_length": True} for rows, clamp in pairs]
 
 

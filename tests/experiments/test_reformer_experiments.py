@@ -12,9 +12,11 @@ from click.testing import CliRunner
 
 from experiments import reformer, reformer_table1, reformer_table2, reformer_table3
 from experiments.__main__ import main
-from experiments.running import Scale, training_of
+from experiments.running import Scale, Variant, training_of
 from tests.training.reformers import make, tokens_of
-from xltraining.reformer import ReformerConfig
+from xltraining.data.duplication import duplication_examples
+from xltraining.data.tasks import check_task
+from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.training_config import TrainingConfig
 
 
@@ -23,7 +25,7 @@ def test_a_model_under_its_own_attention_is_itself() -> None:
     same = reformer.with_attention(model, 2).double()
     with torch.no_grad():
         torch.testing.assert_close(same(tokens)[0], model(tokens)[0], atol=1e-6, rtol=0)  # its weights are float32
-        full = reformer.with_attention(model, None).double()
+        full = reformer.with_attention(model, "full").double()
         assert (full(tokens)[0] - model(tokens)[0]).abs().max() > 1e-3
 
 
@@ -55,15 +57,20 @@ def test_curves_are_means_of_the_seeds(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.full
-def test_rounds_are_printed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    micro = replace(reformer.SCALES["tiny"], steps=2, tgt_len=16, seeds=1, batch_size=2)
-    monkeypatch.setitem(reformer.SCALES, "tiny", micro)
+@pytest.mark.parametrize(("name", "only"), [("tiny", []), ("long", ["--only", "LSH-1"])])
+def test_rounds_are_printed_and_kept(
+    name: str, only: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scale = reformer.SCALES[name]
+    short = {"axial_shape": (4, 4), "max_positions": 16, "ff_chunk": 8} if name == "long" else {}
+    micro = replace(scale, model={**scale.model, **short}, steps=2, tgt_len=16, seeds=1, held_out=100)
+    monkeypatch.setitem(reformer.SCALES, name, micro)
     (tmp_path / "text").write_bytes(b"One sentence. Another one! " * 60)
-    arguments = ["reformer_figure4", "--out", str(tmp_path), "--text", str(tmp_path / "text")]
-    found = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert len(found.stdout.splitlines()) == 7
-    assert (tmp_path / "tiny" / "reformer_figure4.png").stat().st_size > 0
-    kept = json.loads((tmp_path / "tiny" / "reformer_figure4.json").read_text())
+    arguments = ["reformer_figure4", "--scale", name, "--out", str(tmp_path), "--text", str(tmp_path / "text")]
+    found = CliRunner().invoke(main, [*arguments, *only], catch_exceptions=False)
+    assert len(found.stdout.splitlines()) == (2 if only else 7)
+    assert (tmp_path / name / "reformer_figure4.png").stat().st_size > 0
+    kept = json.loads((tmp_path / name / "reformer_figure4.json").read_text())
     assert kept["LSH-1"].keys() == {"LSH-1", "LSH-2", "LSH-4", "LSH-8", "full"}
 
 
@@ -93,10 +100,50 @@ def test_the_rows_of_table_3_are_valid_models() -> None:
 
 
 @pytest.mark.full
-def test_a_run_of_table_2_is_kept_and_printed_again(tmp_path: Path) -> None:
-    arguments = ["reformer_table2", "--out", str(tmp_path)]
-    sizes = ["--word-length", "31", "--steps", "2", "--only", "lsh-2"]
-    found = CliRunner().invoke(main, [*arguments, *sizes], catch_exceptions=False)
-    assert found.stdout.split()[:6] == ["trained", *reformer_table2.COLUMNS]
-    assert found.stdout.splitlines()[1].startswith("lsh-2")
-    assert CliRunner().invoke(main, [*arguments, "--table"], catch_exceptions=False).stdout == found.stdout
+def test_table_2_is_printed_and_kept_and_models_are_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(reformer_table2.SCALES, "tiny", replace(reformer_table2.SCALES["tiny"], steps=2))
+    arguments = ["reformer_table2", "--out", str(tmp_path), "--only", "LSH-2", "--only", "full"]
+    table = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert [line.split()[0] for line in table.stdout.splitlines()] == ["trained", "full", "LSH-2"]
+    assert "(98.1)" in table.stdout
+    kept = json.loads((tmp_path / "tiny" / "reformer_table2.json").read_text())
+    assert {len(seeds) for row in kept.values() for seeds in row.values()} == {2}
+    again = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert again.stdout == table.stdout
+    assert "LSH-2, seed" in table.stderr and "LSH-2, seed" not in again.stderr
+
+
+def test_the_alignment_is_that_of_a_query_and_the_key_one_word_back() -> None:
+    scale = reformer_table2.SCALES["tiny"]
+    model = Reformer(reformer_table2.config_of(Variant("full"), scale, 0)).eval()
+    tokens, _ = duplication_examples(2, 15, 0, 0)  # two words of 15 symbols, each after a 0
+    assert reformer_table2.alignment(model, tokens) < 0.9
+    with torch.no_grad():  # positions that matter more than symbols, equal for places 16 to 30 and 1 to 15
+        model.positions.weights[0][16:31] = model.positions.weights[0][1:16] = 100 * torch.randn(15, 32)
+    assert reformer_table2.alignment(model, tokens) > 0.99
+
+
+@pytest.mark.parametrize("scale", reformer_table2.SCALES.values(), ids=reformer_table2.SCALES)
+def test_models_of_table_2_fit_their_task(scale: Scale) -> None:
+    for one in reformer_table2.models(scale):
+        check_task(reformer_table2.config_of(one, scale, 0), training_of(one, scale, 0, "cpu"))
+
+
+def test_each_draw_has_other_rotations_and_the_same_weights() -> None:
+    model, tokens = make(attn_layers=("lsh", "lsh")), tokens_of(1, 30)
+    first, second = (reformer.with_attention(model, 1, seed) for seed in (1, 2))
+    torch.testing.assert_close(first.head.weight, second.head.weight, atol=0, rtol=0)
+    with torch.no_grad():
+        assert (first(tokens)[0] - second(tokens)[0]).abs().max() > 1e-3
+
+
+def test_separate_attention_has_the_shared_weights_twice() -> None:
+    model = make(attn_layers=("local", "lsh"))
+    transformer = reformer.with_attention(model, "separate")
+    assert transformer.config.attn_layers == ("local", "separate")
+    shared = model.state_dict()["layers.1.attention.query_key.weight"]
+    for part in ("query", "key"):
+        weight = transformer.state_dict()[f"layers.1.attention.{part}.weight"]
+        torch.testing.assert_close(weight, shared.float(), atol=0, rtol=0)

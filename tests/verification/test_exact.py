@@ -53,8 +53,8 @@ def test_graphs_round_like_the_trained_model(name: str, request: pytest.FixtureR
     report = verify(model, lambda: converted.model, ids, segments=1280, evaluation=evaluation)
     report.require_passed()
     assert report.tokens == 1280
-    assert report.tolerance["rms_ratio"] == 1.5 and report.tolerance["largest_ratio"] == 4
-    assert report.rms_ratio is not None and 0.3 < report.rms_ratio <= 1.5
+    assert report.tolerance["rms_ratio"] == 2 and report.tolerance["largest_ratio"] == 4
+    assert report.rms_ratio is not None and 0.3 < report.rms_ratio <= 2
     assert report.rounding is not None and 1e-8 < report.rounding.model_rms <= report.rounding.model_largest < 1e-5
     assert report.rounding.graph_largest == max(
         one.rounding.graph_largest for one in report.per_segment if one.rounding
@@ -120,7 +120,7 @@ def test_one_token_is_found_by_the_largest_error(bundle: Model, bytes_bundle: Co
 
     after_step(bundle, 3, miss)
     report = check(bundle, bytes_bundle)
-    assert report.rms_ratio is not None and report.rms_ratio <= 1.5
+    assert report.rms_ratio is not None and report.rms_ratio <= 2
     fails_by_rounding_alone(report)
 
 

@@ -39,12 +39,14 @@ class Tolerance:
         return dataclasses.replace(self, delta_bits_per_token=mean, rms_ratio=math.inf, largest_ratio=math.inf)
 
 
-# float32: two orders of summation may differ by this much. Other precisions: three to five times the rounding errors
-# on the two samples (docs/quantization.md), because single tokens, especially improbable ones, differ by far more than
-# the mean. The mean may differ by twice the limit of the quantization: another or shorter text varies by chance.
+# float32: two orders of summation may differ by this much. PyTorch adds 256 products in two halves, ONNX Runtime
+# those of a constant matrix in one chain. A chain of twice the length rounds at most twice as much: `rms_ratio` is 2.
+# Other precisions: three to five times the rounding errors on the two samples (docs/quantization.md), because single
+# tokens, especially improbable ones, differ by far more than the mean. The mean may differ by twice the limit of the
+# quantization: another or shorter text varies by chance.
 TOLERANCES = {
     "float32": Tolerance(
-        log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6, flip_margin=1e-4, rms_ratio=1.5, largest_ratio=4.0
+        log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6, flip_margin=1e-4, rms_ratio=2.0, largest_ratio=4.0
     ),
     "float16": Tolerance(log_prob=0.15, memory=0.1, delta_bits_per_token=0.02, flip_margin=0.02),
     "int8": Tolerance(log_prob=1.5, memory=1.5, delta_bits_per_token=0.02, flip_margin=0.2),
