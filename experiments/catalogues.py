@@ -1,9 +1,9 @@
 """Sentences of programs in two languages: pairs for an encoder-decoder, from the message catalogues of wheels.
 
 A program that speaks German has its English messages and their German translations, by people, in files of GNU gettext.
-The rule: take the messages of the wheels in the order of their names; white space becomes single spaces; leave out
-messages that are keys (`label_name`), equal in both languages, without a letter, or above 500 characters on a side; of
-equal sources keep the first.
+The rule: take the messages of the wheels in the order of their names. White space becomes single spaces. Leave out keys
+(`label_name`), messages without a letter, and those equal in both languages or above 500 characters on a side. Of equal
+sources keep the first.
 """
 
 from __future__ import annotations

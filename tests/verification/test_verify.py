@@ -275,45 +275,28 @@ def test_score_that_is_not_finite_is_found(bundle: Model, bytes_bundle: Converte
     assert report.first_segment_over_tolerance == 4
 
 
-def scale(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array * np.float32(1.001)
-
-
-def reverse(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array[..., ::-1]
-
-
-def lose(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    array[..., 0] = np.nan
-    return array
-
-
-def one_more(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array + 1
-
-
-def one_less(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array - 1
+Spoil = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+SPOIL: dict[str, Spoil] = {
+    "scaled": lambda array: array * np.float32(1.001),
+    "reversed": lambda array: array[..., ::-1],
+    "first lost": lambda array: np.where(np.arange(array.shape[-1]) == 0, np.float32(np.nan), array),
+    "one more": lambda array: array + 1,
+    "one less": lambda array: array - 1,
+}
 
 
 @pytest.mark.parametrize(
     ("purpose", "output", "spoil"),
     [
-        *(("generate", "logits", spoil) for spoil in (scale, reverse, lose)),
-        *(("detail", output, spoil) for output in ("log_prob", "top_log_probs") for spoil in (scale, lose)),
-        ("detail", "top_ids", reverse),
-        *(("detail", "rank", spoil) for spoil in (one_more, one_less)),
+        *(("generate", "logits", spoil) for spoil in ("scaled", "reversed", "first lost")),
+        *(("detail", output, spoil) for output in ("log_prob", "top_log_probs") for spoil in ("scaled", "first lost")),
+        ("detail", "top_ids", "reversed"),
+        *(("detail", "rank", spoil) for spoil in ("one more", "one less")),
     ],
 )
-def test_each_graph_is_compared(
-    purpose: str,
-    output: str,
-    spoil: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
-    bundle: Model,
-    bytes_bundle: Converted,
-) -> None:
+def test_each_graph_is_compared(purpose: str, output: str, spoil: str, bundle: Model, bytes_bundle: Converted) -> None:
     def change(memory: Memory, outputs: Arrays) -> None:
-        outputs[output] = spoil(outputs[output].copy())
+        outputs[output] = SPOIL[spoil](outputs[output])
 
     after_step(bundle, 3, change, of=purpose)
     report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=6)
@@ -379,7 +362,7 @@ def test_checkpoint_of_another_architecture_is_refused(bundle: Model) -> None:
 
 
 def test_tolerances_are_those_of_the_design() -> None:
-    assert astuple(TOLERANCES["float32"]) == (1e-4, 1e-3, 1e-6, 1e-4, 1.5, 4)
+    assert astuple(TOLERANCES["float32"]) == (1e-4, 1e-3, 1e-6, 1e-4, 2, 4)
     lower = [tolerance for name, tolerance in TOLERANCES.items() if name != "float32"]
     # Twice the limit of `quantize` on its own text; single tokens differ by more than the mean.
     assert {tolerance.delta_bits_per_token for tolerance in lower} == {0.02}

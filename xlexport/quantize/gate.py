@@ -174,8 +174,15 @@ def documents(model: Model, ids: npt.NDArray[np.int64]) -> list[npt.NDArray[np.i
 
 
 def pairs(model: Translator, ids: npt.NDArray[np.int64]) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Return the ids of the sources and targets of a `GateText`, except those that are cut off at its end."""
+    """Return the ids of the sources and targets of a `GateText`, except those that are cut off at its end.
+
+    Raises:
+        QuantizationError: the first pair is cut off.
+    """
     *sides, _ = np.split(ids, np.flatnonzero(ids == model.encoder.pad) + 1)
+    if len(sides) < 2:
+        hint = "Begin --text with a shorter pair."
+        raise QuantizationError(f"the first pair has more than {len(ids):,} tokens.", hint=hint)
     return [(source[:-1], target[:-1]) for source, target in zip(sides[::2], sides[1::2], strict=False)]
 
 
