@@ -33,10 +33,6 @@ def test_table_is_printed_and_kept(table: str, tmp_path: Path, monkeypatch: pyte
     assert len(found.stdout.splitlines()) == 1 + rows
     (kept,) = (tmp_path / "runs" / "tiny").glob("*.json")
     assert json.loads(kept.read_text())
-    (tmp_path / "text").write_bytes(TEXT[40:] + b"more")
-    again = CliRunner().invoke(main, arguments)
-    assert again.exit_code == 2
-    assert "trained on another text" in again.output
 
 
 @pytest.mark.full

@@ -89,17 +89,10 @@ def _numbers(name: str, help: str, **attributes: Any) -> Decorator:
     settings_options,
 )
 @headed(
-    "Device",
-    _numbers("--threads", "Threads of one step.  [default: all cores]", type=AT_LEAST_ONE),
-    device_options,
+    "Device", _numbers("--threads", "Threads of one step.  [default: all cores]", type=AT_LEAST_ONE), device_options
 )
 def bench(
-    bundle: Path,
-    against: str | None,
-    as_json: bool,
-    plot: Path | None,
-    reading: dict[str, Any],
-    **options: Any,
+    bundle: Path, against: str | None, as_json: bool, plot: Path | None, reading: dict[str, Any], **options: Any
 ) -> None:
     """Compare BUNDLE's speed with what the machine can do, and with the eager model."""
     from xlexport.extras import require

@@ -150,13 +150,7 @@ def compare(
     if output is not None:
         check_file(output, force)
     comparison = Comparison(
-        table(a),
-        None if b is None else table(b),
-        conditions=conditions,
-        by=by,
-        value=value,
-        items=items,
-        where=where,
+        table(a), None if b is None else table(b), conditions=conditions, by=by, value=value, items=items, where=where
     )
     summary = comparison.summary()  # before anything is written: the tables may not match
     if as_json:

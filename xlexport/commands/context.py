@@ -136,12 +136,7 @@ recl_options = all_of(
     "Output",
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     quiet_option,
-    click.option(
-        "--plot",
-        type=OUTPUT,
-        metavar="FILE",
-        help="Also draw a .png or .svg file. Needs matplotlib.",
-    ),
+    click.option("--plot", type=OUTPUT, metavar="FILE", help="Also draw a .png or .svg file. Needs matplotlib."),
 )
 @headed("Model settings", any_memory_options)
 @headed("Device", runtime_options)

@@ -9,14 +9,7 @@ import click
 
 from xlexport.choices import DTYPES, VOCAB_STYLES
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import (
-    MODEL,
-    PATH,
-    checkpoint_options,
-    conversion_settings,
-    threads_option,
-    trust_option,
-)
+from xlexport.commands.options import MODEL, PATH, checkpoint_options, conversion_settings, threads_option, trust_option
 from xlexport.commands.quantize import precision_options, quantization_rows
 from xlexport.commands.settings import Setting
 from xlexport.commands.verify import parity_rows

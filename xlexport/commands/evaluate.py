@@ -10,13 +10,7 @@ import click
 
 from xlexport.commands.input_options import Selection, find_document, reading_options
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import (
-    DOCUMENT,
-    PATH,
-    document_options,
-    protocol_options,
-    runtime_options,
-)
+from xlexport.commands.options import DOCUMENT, PATH, document_options, protocol_options, runtime_options
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell_problem
 

@@ -62,12 +62,7 @@ class LongCommand(click.Command):
         examples: command lines, each with what it does.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        examples: Sequence[tuple[str, str]] = (),
-        **more: Any,
-    ) -> None:
+    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **more: Any) -> None:
         super().__init__(*args, **more)
         self.examples = examples
         if settings_of(self):

@@ -334,13 +334,7 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
     return merged
 
 
-runtime_options = all_of(
-    device_options,
-    threads_option,
-    timeout_option,
-    trust_option,
-    _as_runtime,
-)
+runtime_options = all_of(device_options, threads_option, timeout_option, trust_option, _as_runtime)
 
 protocol_options = all_of(
     click.option(

@@ -25,16 +25,7 @@ from xlexport.commands.score_options import (
 )
 from xlexport.extras import require
 from xlexport.progress_bar import DocumentsBar
-from xlexport.terminal import (
-    Failure,
-    Interrupted,
-    escaped_json,
-    failure,
-    is_quiet,
-    print_json,
-    standard_output,
-    tell,
-)
+from xlexport.terminal import Failure, Interrupted, escaped_json, failure, is_quiet, print_json, standard_output, tell
 from xlruntime.messages import many_lines
 
 if TYPE_CHECKING:

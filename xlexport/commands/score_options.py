@@ -108,18 +108,9 @@ class ScoreOptions(Selection):
                 self.top is not None and level == "document",
                 "--top needs a record for each part of a document. Add --per token, word, region or line.",
             ),
-            (
-                bool(self.top) and level != "token",
-                f"--top {self.top} is for tokens. Add --per token, or give --top 0.",
-            ),
-            (
-                self.region_field is not None and level != "region",
-                "--region-field is for regions. Add --per region.",
-            ),
-            (
-                self.punctuation == "apart" and level != "word",
-                "--set punctuation is for words. Add --per word.",
-            ),
+            (bool(self.top) and level != "token", f"--top {self.top} is for tokens. Add --per token, or give --top 0."),
+            (self.region_field is not None and level != "region", "--region-field is for regions. Add --per region."),
+            (self.punctuation == "apart" and level != "word", "--set punctuation is for words. Add --per word."),
             (
                 corrected and level not in ("word", "region"),
                 "--boundary is for words and regions. Add --per word or --per region.",
@@ -283,11 +274,7 @@ input_options = all_of(
         metavar="NAME,NAME",
         help="With --field: columns to repeat in records; '' for none.  [default: all other columns of the first row]",
     ),
-    click.option(
-        "--continuous",
-        is_flag=True,
-        help="Carry memory from each document to the next, in the given order.",
-    ),
+    click.option("--continuous", is_flag=True, help="Carry memory from each document to the next, in the given order."),
     click.option(
         "--separator",
         cls=Setting,

@@ -6,7 +6,7 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +73,6 @@ def counted(
     max_size: int | None = None,
     lower_case: bool = False,
     folder: Path | None = None,
-    progress: Callable[[int], None] = lambda size: None,
 ) -> PreparedTokenizer:
     """Return the bytes, or a vocabulary of the characters or words of the texts, the most frequent first.
 
@@ -84,7 +83,6 @@ def counted(
         min_count: leave out what is rarer.
         max_size: keep so many symbols at most, apart from the special ones.
         folder: where counts are while they do not fit into memory; None: the folder of temporary files.
-        progress: called with the number of bytes of each piece that was read.
 
     Raises:
         TextError: a text is not UTF-8. OSError: a file cannot be read.
@@ -94,7 +92,7 @@ def counted(
     words = unit == "words"
     with closing(SymbolCounts(folder) if words else SymbolCounts(limit=None)) as counts:
         for file in files:
-            for text in _complete(file, words, progress):
+            for text in _complete(file, words):
                 lowered = text.lower() if lower_case else text
                 counts.update(lowered.split() if words else lowered)
         symbols = counts.most_common(min_count, max_size)
@@ -112,14 +110,13 @@ def _of_vocabulary(vocabulary: Vocabulary) -> PreparedTokenizer:
     return PreparedTokenizer(unit, "vocabulary", VocabularyTokenizer(vocabulary), len(vocabulary), content)
 
 
-def _complete(file: Path, words: bool, progress: Callable[[int], None]) -> Iterator[str]:
+def _complete(file: Path, words: bool) -> Iterator[str]:
     """Yield a text in pieces, which do not cut words."""
-    rest, counts, counted_bytes = "", TextCounts(), 0
+    rest, counts, is_first = "", TextCounts(), True
     with file.open("rb") as raw:
         for piece in text_pieces(raw, str(file), counts):
-            text = rest + (piece if counted_bytes else piece.removeprefix("\ufeff"))
-            progress(counts.bytes - counted_bytes)
-            counted_bytes = counts.bytes
+            text = rest + (piece.removeprefix("\ufeff") if is_first else piece)
+            is_first = False
             end = next((at for at in range(len(text), 0, -1) if text[at - 1].isspace()), 0) if words else len(text)
             rest = text[end:]
             yield text[:end]
@@ -178,7 +175,7 @@ def _sample(files: Sequence[Path]) -> Iterator[str]:
 
 def _lines(file: Path) -> Iterator[str]:
     rest = ""
-    for piece in _complete(file, words=False, progress=lambda size: None):
+    for piece in _complete(file, words=False):
         *lines, rest = (rest + piece).split("\n")
         yield from (f"{line}\n" for line in lines)
         if len(rest) > LONGEST_LINE:

@@ -110,11 +110,7 @@ def train(
     devices = [training_config.device] if training_config.device.startswith("cuda") else []
     if initial is not None:
         check_tensors("initial weights", model_config, initial)
-    with (
-        torch.random.fork_rng(devices),
-        _threads(training_config.threads),
-        joined(training_config.device) as processes,
-    ):
+    with torch.random.fork_rng(devices), _threads(training_config.threads), joined(training_config.device) as processes:
         if processes.count > 1:
             processes.wait()  # until every process has seen that no checkpoint is in the way
         torch.manual_seed(training_config.seed)
