@@ -29,16 +29,6 @@ DOUBLE_QUOTES = {"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'"}
 BACKTICK_QUOTES = {"\u201c": "`", "\u201d": "'", "\u2018": "`", "\u2019": "'"}
 HELD_OUT_OF_PROSE = slice(150, 180)  # chapters
 SPACES = (  # that WikiText puts between words and marks, with what to write instead, in this order
-    (r" @(.)@ ", r"\1"),
-    (r" ([.,;:!?%)\]])", r"\1"),
-    (r"([(\[$£]) ", r"\1"),
-    (r" ('s|n't|'re|'ve|'ll|'d|'m)\b", r"\1"),
-    (r'" ([^"]*?) "', r'"\1"'),
-    (r" – ", "–"),
-    (r"(\w) '(?= )", r"\1'"),
-)
-HELD_OUT_OF_PROSE = slice(150, 180)  # chapters
-SPACES = (  # that WikiText puts between words and marks, with what to write instead, in this order
     (r" @(.)@ ", r"\1"), (r" ([.,;:!?%)\]])", r"\1"), (r"([(\[$£]) ", r"\1"), (r" ('s|n't|'re|'ve|'ll|'d|'m)\b", r"\1"),
     (r'" ([^"]*?) "', r'"\1"'), (r" – ", "–"), (r"(\w) '(?= )", r"\1'"),
 )  # fmt: skip

@@ -48,25 +48,17 @@ def lone_session(
     name: str, given: Sequence[Array], n_outputs: int, library: Path | None = None, threads: int = 1, **attributes: Any
 ) -> ort.InferenceSession:
     """Return a session of `lone_model`, opened once. With the library of kernels, the operator's kernel runs."""
-    return _session(name, tuple(x.dtype for x in given), n_outputs, library, threads, tuple(attributes.items()))
+    return _session(lone_model(name, given, n_outputs, **attributes), library, threads)
 
 
 @functools.cache
-def _session(
-    name: str,
-    dtypes: tuple[np.dtype[Any], ...],
-    n_outputs: int,
-    library: Path | None,
-    threads: int,
-    attributes: tuple[tuple[str, Any], ...],
-) -> ort.InferenceSession:
+def _session(content: bytes, library: Path | None, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # errors reach the test as exceptions
     options.add_session_config_entry(RECORD_PLACEMENT, "1")
     if library is not None:
         options.register_custom_ops_library(str(library))
-    content = lone_model(name, [np.empty(0, dtype) for dtype in dtypes], n_outputs, **dict(attributes))
     return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
