@@ -14,7 +14,8 @@ from tests.helpers.tiny import tiny_encoder_decoder
 from xlexport.bundles import open_any_bundle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
-from xlexport.errors import ExportError, ParityError
+from xlexport.errors import ExportError, ParityError, QuantizationError
+from xlexport.quantize.gate import log_probs
 from xlexport.verification import verify
 from xlruntime import Translator
 from xltraining.checkpoint import save_checkpoint
@@ -91,6 +92,8 @@ def test_quantization_is_measured_on_targets(wide: Path, tmp_path: Path, invoke:
         assert shown["tokens"] == targets and 0 < abs(shown["delta_bits_per_token"]) <= 0.01 and shown["speed"] is None
         bundle = open_any_bundle(tmp_path / "small", threads=1)
         assert isinstance(bundle, Translator) and bundle.bundle.precision == dtype
+        with pytest.raises(QuantizationError, match="the first pair has more than 5 tokens"):
+            log_probs(bundle, bundle.tokenizer.encode("a pai"))
     assert "an encoder-decoder is measured on pairs" in invoke(*quantize).err
 
 
