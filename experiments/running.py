@@ -414,6 +414,8 @@ def experiment_options(
                 files, held_out, n_token = _divided(change(text.read_bytes()), size, folder)
             elif data is not None:
                 prepared = read_prepared(data)
+                if "valid" not in prepared.splits:
+                    raise click.UsageError(f"--data: {data} has no held-out split; prepare it with --valid.")
                 split = prepared.splits["valid"]
                 held_out = torch.from_numpy(split.read(0, len(split)))
                 files, n_token, cutoffs = (data,), prepared.n_token, prepared.cutoffs
