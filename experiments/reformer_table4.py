@@ -31,7 +31,7 @@ from xlexport.extras import require
 from xlexport.scoring.bleu import bleu
 from xlruntime import SearchOptions, load_translator
 from xltraining.data.pairs import prepared_pairs
-from xltraining.data.token_shards import read_prepared
+from xltraining.data.token_shards import is_prepared, read_prepared
 from xltraining.encoder_decoder import EncoderDecoderConfig
 
 __all__ = ["SCALES", "config_of", "main"]
@@ -89,6 +89,8 @@ def main(experiment: Experiment) -> None:
     Bits are those of a subword of a held-out target. Translations are in RUNS/SCALE/reformer_table4.json.
     """
     require(None, "sacrebleu", "tokenizers")
+    if not is_prepared(experiment.files[0]) or "test" not in read_prepared(experiment.files[0]).splits:
+        raise click.UsageError("Give --data pairs with a test split: xlexport prepare --documents pair --test FILE.")
     chosen = experiment.chosen(VARIANTS)
     experiment.run(chosen)
     runs = {one.name: [experiment.folder / f"{one.name}-{seed}" for seed in range(experiment.seeds)] for one in chosen}

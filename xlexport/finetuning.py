@@ -46,6 +46,8 @@ def initial_model(
         what = f"{name}: not a checkpoint of an architecture that `train` trains."
         raise CheckpointError(what, hint=f"Give one of {', '.join(architecture_names())}.") from error
     config: ModelConfig = model.config
+    if config.NAME == "encoder-decoder":
+        raise CheckpointError(f"{name}: an encoder-decoder.", hint="Give a model of texts; --init has no others.")
     fields = model_description(architecture).evaluation_fields
     free = (*fields.values(), "dropout", "dropatt")
     problems = [

@@ -254,7 +254,7 @@ def _unknown(name: str) -> CheckpointNotFoundError:
     similar = [f"{name.partition('@')[0]}@{commit}" for commit in _cached(name)[0]][:OFFERED]  # other revisions of it
     similar = similar or difflib.get_close_matches(name, [*entry_points(group=GROUP).names, *cached])
     advice = f"Did you mean {' or '.join(map(named, similar))}?" if similar else "Check it; code is FILE.py:NAME."
-    if "/" in name and REPOSITORY.fullmatch(name.partition("@")[0]):
+    if "/" in name and REPOSITORY.fullmatch(name.partition("@")[0]) and not Path(name).parent.exists():
         advice += f" To have a model of the hub in the cache, run `{_download(name)}`."
     return CheckpointNotFoundError(
         f"{name}: no such file or folder, no installed model ({GROUP}), and none in the hub's cache ({_cache()}).",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenOptions", "prepare"]
 
+SUBWORDS_BY_DEFAULT = 8000
+
 
 @dataclass(frozen=True)
 class TokenOptions:
@@ -158,7 +160,7 @@ def prepare(
         if tokens.tokenizer is not None:
             return given(tokens.tokenizer, tokens.vocab_style)
         if tokens.unit in SUBWORDS:
-            size = tokens.vocab_size or 8000
+            size = tokens.vocab_size or SUBWORDS_BY_DEFAULT
             tell(f"training {size:,} {tokens.unit} tokens on {messages.counted(len(files), 'file')}")
             return trained(files, tokens.unit, size, folder, pairs=documents == "pair")
         return counted(
@@ -188,5 +190,7 @@ def prepare(
     for name, count in summary.tokens.items():
         unknown = f", {summary.unknown[name]:,} unknown" if summary.unknown[name] else ""
         tell(f"{name}: {count:,} tokens of {summary.bytes[name]:,} bytes{unknown}")
+    if tokens.unit in SUBWORDS and summary.n_token < (size := tokens.vocab_size or SUBWORDS_BY_DEFAULT):
+        tell(f"the text has too few subwords for a vocabulary of {size:,}")
     cut = f", clusters from {', '.join(f'{place:,}' for place in summary.cutoffs)}" if summary.cutoffs else ""
     tell(f"wrote {output}: a vocabulary of {summary.n_token:,} ({summary.unit}){cut}")
