@@ -42,23 +42,25 @@ from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 __all__ = ["COMMANDS", "ORDERINGS", "SCALES", "VARIANTS", "model_of", "shuffled_sentences"]
 
 _QUICK = {"n_layer": 2, "n_head": 4, "d_model": 128, "d_head": 32, "d_inner": 512, "dropout": 0.0}
+_QUICK_BASELINES: dict[str, Any] = {"lstm": {"n_layer": 2, "d_model": 160}, "mamba": {"n_layer": 4, "d_model": 128}}
 SCALES = {
     "tiny": Scale(
         {"n_layer": 2, "n_head": 2, "d_model": 32, "d_head": 16, "d_inner": 64, "dropout": 0.0},
         tgt_len=32, steps=60, batch_size=8, learning_rate=4e-3, warmup_steps=10, seeds=2, lengths=(0.5, 1, 2),
-        most=40_000,
+        most=40_000, lstm={"n_layer": 1, "d_model": 32}, mamba={"n_layer": 2, "d_model": 32},
     ),
     "quick32": Scale(
         _QUICK, tgt_len=32, steps=2500, batch_size=32, learning_rate=3e-3, warmup_steps=300, seeds=3, held_out=65_536,
-        bf16=True,
+        bf16=True, **_QUICK_BASELINES,
     ),
     "quick128": Scale(
         _QUICK, tgt_len=128, steps=1500, batch_size=8, learning_rate=3e-3, warmup_steps=200, seeds=3, held_out=32_768,
-        bf16=True,
+        bf16=True, **_QUICK_BASELINES,
     ),
     "small": Scale(
         {"n_layer": 6, "n_head": 8, "d_model": 192, "d_head": 24, "d_inner": 768, "dropout": 0.1},
         tgt_len=128, steps=8000, batch_size=16, learning_rate=2e-3, warmup_steps=300, seeds=3,
+        lstm={"n_layer": 2, "d_model": 416}, mamba={"n_layer": 10, "d_model": 192},
     ),
     "words": Scale(
         {
@@ -79,7 +81,7 @@ SCALES = {
     "paper": Scale(
         {"n_layer": 16, "n_head": 10, "d_model": 410, "d_head": 41, "d_inner": 2100, "dropout": 0.1},
         tgt_len=128, steps=200_000, batch_size=60, learning_rate=2.5e-4, warmup_steps=0, seeds=1,
-        lengths=(0.5, 1, 2, 3, 4, 5),
+        lengths=(0.5, 1, 2, 3, 4, 5), lstm={"n_layer": 2, "d_model": 1600}, mamba={"n_layer": 12, "d_model": 768},
     ),
 }  # fmt: skip
 
