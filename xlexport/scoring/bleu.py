@@ -21,7 +21,7 @@ def bleu(translations: Sequence[str], references: Sequence[str], *, lower_case: 
         raise XlexportError(
             f"{len(translations):,} translations, but {len(references):,} references.", hint="Give one line for each."
         )
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(lowercase=lower_case)
     score = metric.corpus_score(list(translations), [list(references)]).score
