@@ -197,10 +197,13 @@ def megabytes(settings: Settings) -> tuple[float, float]:
 def strictly_placed(settings: Settings, record: Record) -> None:
     """Open every graph of all bundles with `strict_device`: the device computes everything except sizes of tensors.
 
+    Reformers are left out: CUDA's `Pad` takes no integers. The tests check that nothing else refuses them.
+
     Raises:
         PartError: a graph was refused; the message names the bundles.
     """
-    bundles = {path.parent.name: path for path in sorted(GOLDEN.glob("*/bundle"))}
+    golden = (path for path in sorted(GOLDEN.glob("*/bundle")) if not path.parent.name.startswith("reformer"))
+    bundles = {path.parent.name: path for path in golden}
     names = (*(shape.name for shape in shapes_of(settings)), TEXT_MODEL, *FLOAT16)
     bundles |= {name: bundle_of(settings, name) for name in names}
     elsewhere: dict[str, dict[str, Any]] = {}

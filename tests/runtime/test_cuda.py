@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.paths import GOLDEN, WHOLE
+from tests.helpers.paths import EMPTY, GOLDEN, WHOLE
 from tests.runtime.conftest import Close, Golden, RandomIds
 from tests.runtime.in_place import walk_both_ways
 from xlruntime import Model, ProviderError, load
 
 pytestmark = pytest.mark.cuda
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/bundle") if path.parent.name not in WHOLE)
+# The first has no ring, the second too few positions for its ring to wrap.
+RINGS = [name for name in NAMES if name not in ("late_reader", "learned_places")]
 
 
 def open_on_cuda(name: str) -> Model:
@@ -29,17 +31,21 @@ def test_cuda_against_cpu_over_segments(name: str, golden: Golden, random_ids: R
     close(open_on_cuda(name).stream().feed(ids).log_probs, golden(name).stream().feed(ids).log_probs, within=1e-4)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RINGS)
 def test_ring_on_cuda_is_written_in_place(name: str, random_ids: RandomIds) -> None:
     model = open_on_cuda(name)
     T = 4 * model.new_memory(model.bundle.settings).capacity
     ids = random_ids(2 * T, vocab_size=model.bundle.vocab_size).reshape(2, T)
-    walk_both_ways(model, ids[:, : model.bundle.evaluation.max_positions], within=1e-5)  # kernels may sum in any order
+    walk_both_ways(model, ids, within=1e-5)  # kernels may sum in any order
 
 
 @pytest.mark.parametrize("name", [*NAMES, *WHOLE])
 def test_nothing_but_sizes_is_computed_on_the_cpu(name: str) -> None:
     open_on_cuda(name)  # skips
+    if name.startswith("reformer"):  # CUDA's Pad takes no integers
+        with pytest.raises(ProviderError, match=r"not on CUDAExecutionProvider: \d+ Pad \("):
+            load(GOLDEN / name / "bundle", device="cuda", strict_device=True)
+        return
     model = load(GOLDEN / name / "bundle", device="cuda", strict_device=True)
     for purpose in model.bundle.graphs:
         assert model.placement(purpose)["CUDAExecutionProvider"]
@@ -49,17 +55,15 @@ def test_state_saved_on_cuda_goes_on_on_the_cpu(
     golden: Golden, random_ids: RandomIds, close: Close, tmp_path: Path
 ) -> None:
     ids = random_ids(200)
-    stream = open_on_cuda(NAMES[0]).stream()
+    stream = open_on_cuda(EMPTY).stream()
     stream.feed(ids[:100])
     stream.save(tmp_path / "state")
-    close(
-        golden(NAMES[0]).restore(tmp_path / "state").feed(ids[100:]).log_probs, stream.feed(ids[100:]).log_probs, 1e-4
-    )
+    close(golden(EMPTY).restore(tmp_path / "state").feed(ids[100:]).log_probs, stream.feed(ids[100:]).log_probs, 1e-4)
 
 
 def test_batch_rows_restart_and_shrink_on_cuda(golden: Golden, random_ids: RandomIds) -> None:
     documents = [random_ids(length, seed=length) for length in (5, 40, 90, 200)]
-    on_cuda = open_on_cuda(NAMES[0]).score(documents, batch_size=3)
-    for found, expected in zip(on_cuda, golden(NAMES[0]).score(documents), strict=True):
+    on_cuda = open_on_cuda(EMPTY).score(documents, batch_size=3)
+    for found, expected in zip(on_cuda, golden(EMPTY).score(documents), strict=True):
         assert found.nats == pytest.approx(expected.nats, abs=1e-4 * expected.scored_tokens)
         assert np.isfinite(found.nats)

@@ -64,6 +64,7 @@ PROVIDERS = (
         capture={"enable_cuda_graph": "1"},
         memory="cuda",
         in_place=True,
+        tried=frozenset({"0"}),
         check="Check that nvidia-smi lists the device; missing CUDA libraries come with: "
         "pip install 'onnxruntime-gpu[cuda,cudnn]'",
     ),

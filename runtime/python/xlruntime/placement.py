@@ -20,7 +20,7 @@ RECORD_PLACEMENT = "session.record_ep_graph_assignment_info"  # a session option
 SIZE_OPERATORS = frozenset(
     {
         *("Shape", "Size", "Constant", "ConstantOfShape", "Identity", "Cast", "Range", "ReduceProd"),
-        *("Gather", "Slice", "Concat", "Squeeze", "Unsqueeze"),
+        *("Gather", "Slice", "Concat", "Split", "Squeeze", "Unsqueeze", "Reshape", "Expand"),
         *("Add", "Sub", "Mul", "Div", "Mod", "Neg", "Min", "Max"),
         *("Where", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
     }
