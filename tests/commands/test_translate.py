@@ -38,7 +38,7 @@ def test_references_give_bleu_and_equal_lines(invoke: Invoke, lines: Path, tmp_p
     shown = invoke("translate", BUNDLE, lines, "--references", references).succeeded()
     assert "3 of 4 are equal" in shown.err and "|tok:13a|" in shown.err
     references.write_text("one\n", "utf-8")
-    assert "4 translations, but 1 references" in invoke("translate", BUNDLE, lines, "--references", references).err
+    assert "1 references for 4 lines of" in invoke("translate", BUNDLE, lines, "--references", references).err
 
 
 def test_refusals(invoke: Invoke, lines: Path, tmp_path: Path) -> None:

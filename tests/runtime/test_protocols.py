@@ -165,7 +165,7 @@ def test_warmup_longer_than_a_stream_is_refused() -> None:
         arrange(numbered(23), settings(), "nvidia", batch_size=3)
     assert str(caught.value) == (
         "corpus: 23 tokens make 3 streams of 7, at least 8 each are needed, to warm up a memory of 8 rows. "
-        "Give a longer text, or a smaller --batch-size or --mem-len."
+        "Give a longer text, or a smaller batch size or memory."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ def translate(
 ) -> None:
     """Translate each line of FILE with BUNDLE, an encoder-decoder. Needs no PyTorch."""
     from xlexport.bundles import open_translator
+    from xlexport.errors import XlexportError
     from xlruntime import SearchOptions
 
     expected = None
@@ -77,7 +79,12 @@ def translate(
     texts = []
     options, translator = SearchOptions(beams, length_penalty, max_tokens), open_translator(bundle, **runtime)
     with click.open_file(str(file), "rb") as lines:
-        sources = (line.rstrip(b"\r\n") for line in lines)
+        sources: Iterable[bytes] = (line.rstrip(b"\r\n") for line in lines)
+        if expected is not None:
+            sources = list(sources)
+            if len(sources) != len(expected) or not expected:
+                what = f"{references}: {len(expected):,} references for {len(sources):,} lines of {file}."
+                raise XlexportError(what, hint="Give one line for each.")
         for translation in translator.translate(sources, options=options, batch_size=batch_size):
             if as_json:
                 print_json(asdict(translation))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xlexport.errors import XlexportError
-
 __all__ = ["bleu"]
 
 
@@ -13,14 +11,7 @@ def bleu(translations: Sequence[str], references: Sequence[str], *, lower_case: 
     """Return BLEU, from 0 to 100, with one reference for each translation, and sacreBLEU's signature.
 
     The signature describes the computation: do not compare scores that have different ones.
-
-    Raises:
-        XlexportError: there are more of one kind than of the other, or none.
     """
-    if len(translations) != len(references) or not references:
-        raise XlexportError(
-            f"{len(translations):,} translations, but {len(references):,} references.", hint="Give one line for each."
-        )
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(lowercase=lower_case)

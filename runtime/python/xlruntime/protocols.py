@@ -226,7 +226,7 @@ def _cut(corpus: Corpus, evaluation: EvaluationSettings, protocol: str, B: int, 
         raise TextError(
             f"{corpus.name}: {len(corpus.ids):,} tokens make {B} streams of {n:,}, at least {needed:,} each are "
             f"needed{warmup}.",
-            hint=f"Give a longer text, or a smaller --batch-size{' or --mem-len' if W else ''}.",
+            hint=f"Give a longer text, or a smaller batch size{' or memory' if W else ''}.",
         )
     streams = corpus.ids[: B * n].reshape(B, n)
     if W:
@@ -272,7 +272,7 @@ def _pack_sentences(
     if not segments:
         raise TextError(
             f"{corpus.name}: its sentences do not fill one segment of {S} tokens in each of {B} rows.",
-            hint="Give a longer text, or a smaller --batch-size.",
+            hint="Give a longer text, or a smaller batch size.",
         )
     N = segments * S
     tokens = np.stack([np.concatenate([run[:-1] for run in runs])[:N] for runs in rows])
