@@ -13,7 +13,7 @@ SAMPLES = {
     "bytes": Path("transformer_xl_bytes", "checkpoint.pt"),
     "bpe": Path("transformer_xl_bpe", "checkpoint.pt"),
 }
-"""The installed checkpoints by what their tokens are; both learned the same text."""
+"""The installed checkpoints by what their tokens are."""
 
 
 def sample_checkpoint(tokens: str = "bytes") -> Path:

@@ -19,14 +19,14 @@ from xltraining.training_config import TrainingConfig
 SAMPLES = ROOT / "samples"
 NAMES = sorted(path.parent.name for path in SAMPLES.glob("*/checkpoint.pt"))
 TRAINING = SAMPLES / "train_sample"
-LARGEST = 12_000_000  # bytes; they are cloned with the code
+LARGEST = 13_000_000  # bytes; they are cloned with the code
 PROSE = (
     b"It was a dark night, and the rain fell upon the road. The old man took his hat and went out of the house, for he "
     b"had heard that his brother was coming home from the war. He did not know what he should say to him.\n"
 ) * 2
 BITS_OF_PROSE = {  # per byte
     "reformer_bytes": 2.385896,
-    "transformer_xl_bpe": 1.473440,
+    "transformer_xl_bpe": 1.382747,
     "transformer_xl_bytes": 1.540490,
 }
 
