@@ -9,87 +9,27 @@ The logger "xlruntime" reports the steps of opening a bundle at the levels INFO 
     stream.feed("Call me Ishmael. ").log_probs  # natural logarithms, one for each token
 """
 
+import importlib
 import logging
+from typing import TYPE_CHECKING, Any
 
-from .bundle import Bundle
-from .devices import Device
-from .documents import Document
-from .errors import (
-    ArgumentError,
-    BundleDamagedError,
-    BundleError,
-    BundleFormatError,
-    BundleGraphError,
-    BundleMismatchError,
-    BundleNotFoundError,
-    OptionError,
-    ProviderError,
-    StateDamagedError,
-    StateError,
-    StateMismatchError,
-    StepTimeoutError,
-    TextError,
-    TokenError,
-    TooLongError,
-    VocabularyError,
-    XlruntimeError,
-    error_code,
-)
-from .evaluation import EvaluationSettings
-from .load_options import LoadOptions
-from .memory import Memory
-from .model import Model, load
-from .sampling import Random, Sampling
-from .scores import DocumentScore, TokenScores
-from .stops import GrowingText
-from .stream import NonFiniteScoreWarning, Scores, Stream
-from .translator import SearchOptions, Translation, Translator, load_translator
-from .words import WordScores
-
-__all__ = [
-    "ArgumentError",
-    "Bundle",
-    "BundleDamagedError",
-    "BundleError",
-    "BundleFormatError",
-    "BundleGraphError",
-    "BundleMismatchError",
-    "BundleNotFoundError",
-    "Device",
-    "Document",
-    "DocumentScore",
-    "EvaluationSettings",
-    "GrowingText",
-    "LoadOptions",
-    "Memory",
-    "Model",
-    "NonFiniteScoreWarning",
-    "OptionError",
-    "ProviderError",
-    "Random",
-    "Sampling",
-    "Scores",
-    "SearchOptions",
-    "StateDamagedError",
-    "StateError",
-    "StateMismatchError",
-    "StepTimeoutError",
-    "Stream",
-    "TextError",
-    "TokenError",
-    "TokenScores",
-    "TooLongError",
-    "Translation",
-    "Translator",
-    "VocabularyError",
-    "WordScores",
-    "XlruntimeError",
-    "__version__",
-    "error_code",
-    "load",
-    "load_translator",
-]
+if TYPE_CHECKING:
+    from .public import *  # noqa: F403
 
 __version__ = "0.2.0"
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # an application decides what is shown
+
+
+def __getattr__(name: str) -> Any:
+    """Import the runtime when one of its names is first asked for."""
+    public = importlib.import_module(f"{__name__}.public")
+    for names in (globals(), vars(public)):  # modules are attributes of this package once they are imported
+        if name in names:
+            return names[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return ["__version__", *__getattr__("__all__")]
