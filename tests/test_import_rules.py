@@ -55,8 +55,9 @@ def test_onnxruntime_pulls_in_nothing_forbidden() -> None:
     assert not loaded & FORBIDDEN["xlruntime"]
 
 
-def test_importing_xlruntime_loads_neither_onnxruntime_nor_pandas() -> None:
-    assert not loaded_after("import xlruntime") & {"onnxruntime", *ONLY_IF_ASKED_FOR}
+def test_importing_xlruntime_loads_only_what_is_asked_for() -> None:
+    assert not loaded_after("import xlruntime") & {"numpy", "onnxruntime"}
+    assert not loaded_after("import xlruntime; xlruntime.load") & {"onnxruntime", *ONLY_IF_ASKED_FOR}
 
 
 def test_help_of_every_command_is_light() -> None:

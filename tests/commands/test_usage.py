@@ -49,6 +49,15 @@ def test_commands_that_report_have_json() -> None:
         assert "--json" in [option for parameter in DOING[name].params for option in parameter.opts], name
 
 
+@pytest.mark.parametrize("own", [None, "7"])
+def test_threads_of_pytorch_spin_briefly_unless_the_user_says_otherwise(own: str | None) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    code = "from xlexport.commands import SPINS, main\nimport os, sys\nsys.argv = ['xlexport', '--version']\n"
+    code += f"try: main()\nexcept SystemExit: assert os.environ['GOMP_SPINCOUNT'] == ({own!r} or SPINS)"
+    environment |= {"GOMP_SPINCOUNT": own} if own else {}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL)
+
+
 def test_overview_and_version(invoke: Invoke) -> None:
     for arguments in (("--help",), ("-h",)):
         shown = invoke(*arguments).succeeded()

@@ -52,6 +52,9 @@ COMMANDS = {
 
 
 HELP = "Show what COMMAND does, and its options, as COMMAND -h does."  # `LazyGroup.parse_args` reads it
+# How often a thread of PyTorch (GNU OpenMP) looks for work before it sleeps; its default is 300,000. Beside two busy
+# programs, two threads then take 1.2 times as long as one, instead of 2.5 times. Quiet machines lose nothing.
+SPINS = "10000"
 LIKE = 0.7  # similarity, from 0 to 1, of an unknown option and the one that an error suggests
 
 
@@ -151,4 +154,5 @@ def main() -> None:
     """Run the `xlexport` command and exit with its status."""
     _open_standard_streams()
     handle_signals()
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # before a command loads PyTorch
     sys.exit(run(sys.argv[1:]))
