@@ -15,12 +15,9 @@ __all__ = ["QuantizeRows"]
 @script(OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def QuantizeRows(x: FLOAT[...]) -> tuple[UINT8[...], FLOAT[...]]:
-    """Divide each row (…, K) by its largest absolute number, and round it to ±127 steps; zero becomes 128.
+    """Return x (…, K) in ±127 steps of each row's largest absolute number, where 128 is zero; and these numbers (…, 1).
 
     A row of zeros is divided by zero and becomes arbitrary integers, but these are later multiplied by zero.
-
-    Returns:
-        integers (…, K), and largest (…, 1).
     """
     largest = op.ReduceMax(op.Abs(x), op.Constant(value_ints=[-1]), keepdims=1)
     step = op.Constant(value_float=0.007874015748031496)  # 1 / 127
