@@ -174,6 +174,25 @@ def test_kernel_equals_fallback(operator: Operator, kernel_library: Path) -> Non
         assert np.abs(result - expected)[seen].max(initial=0) <= (0 if exact else TOLERANCE)
 
 
+@pytest.mark.parametrize("level", ["base", "avx2", "avx512"])
+def test_rows_become_the_integers_of_the_body(
+    level: str, kernel_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Include halves of steps, the limits of float32, rows shorter than a vector, and rows of several threads."""
+    monkeypatch.setenv("XLEXPORT_OPS_INSTRUCTION_SET", level)
+    library = Path(shutil.copyfile(kernel_library, tmp_path / f"{level}.so"))
+    random = np.random.default_rng(5)
+    normal = random.normal(size=(2, 3, 333)) * [[1e-38], [1], [1e37]]
+    for numbers in (normal, normal[..., :5], 0.37 * random.integers(-254, 255, (80, 1024)) / 2):
+        rows = numbers.astype(np.float32)
+        kernel, body = kernel_and_body("QuantizeRows", [rows], 2, library)
+        assert all(map(np.array_equal, kernel, body))
+        assert np.array_equal(body[1], np.abs(rows).max(axis=-1, keepdims=True))
+        assert np.abs(body[0] - (128 + 127 * (rows / body[1].astype(np.float64)))).max() <= 0.5 + 1e-4
+    _, largest = run_node("QuantizeRows", [np.array([[1, np.nan, 2], [-3, np.inf, 1]], np.float32)], 2, library)
+    np.testing.assert_array_equal(largest, [[np.nan], [np.inf]])  # so the scores show it
+
+
 BAND, CHUNK = band((1, 2, 2, 40, 9, 4, 8), 4, 40, 2), chunk((1, 1, 2, 12, 4, 3), 4, 1, 4, False)
 RING = ring(6, 30, 8, 4, None, 4, [50])
 GATHER = gather((3,), 5, 2, 4)

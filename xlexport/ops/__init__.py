@@ -25,6 +25,7 @@ from xlexport.ops.lsh_chunk_attention import LSHChunkAttention, lsh_chunk_attent
 from xlexport.ops.lsh_gather import LSHGather, lsh_gather
 from xlexport.ops.lsh_sort import LSHSort, lsh_sort
 from xlexport.ops.operator import DOMAIN, OPSET, VERSION
+from xlexport.ops.quantize_rows import QuantizeRows
 from xlexport.ops.relative_attention import RelativeAttention, RelativeMasks, relative_attention
 from xlexport.ops.relative_attention_int8 import RelativeAttentionInt8, relative_attention_int8
 from xlexport.ops.rnn import replace_rnns, translate_gru, translate_lstm
@@ -103,11 +104,11 @@ def _recorder(function: OnnxFunction[..., Any]) -> Callable[..., Any]:
 
 
 def add_functions(model: ir.Model) -> None:
-    """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes."""
-    functions = {function.name: function for function in (*_OPERATORS.values(), RelativeMasks)}
+    """Add the bodies that the model's custom nodes lack and the import of their domain, if it has such nodes."""
+    functions = {function.name: function for function in (*_OPERATORS.values(), RelativeMasks, QuantizeRows)}
     if _use_few_body(model):
         functions[LSHAttention.name] = LSHFewAttention
-    bodies, waiting = dict[str, ir.Function](), _custom(model.graph)
+    bodies, waiting = dict[str, ir.Function](), _custom(model.graph) - {name for _, name, _ in model.functions}
     while waiting:
         name = waiting.pop()
         body = bodies[name] = ir.serde.deserialize_function(functions[name].to_function_proto())
@@ -115,7 +116,8 @@ def add_functions(model: ir.Model) -> None:
         if inside := _custom(body):
             body.opset_imports[DOMAIN] = VERSION  # onnxscript omits it
             waiting |= inside - bodies.keys()
-    model.opset_imports.pop(DOMAIN, None)
+    if not model.functions:
+        model.opset_imports.pop(DOMAIN, None)
     for name in sorted(bodies):
         model.functions[bodies[name].identifier()] = bodies[name]
         model.opset_imports[DOMAIN] = VERSION

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from xlexport.ops import DOMAIN, add_functions
 from xlexport.quantize.matmuls import Product, WeightStore, replace_products
 
 __all__ = ["OPSET", "quantize_columns", "rewrite"]
@@ -74,6 +75,8 @@ def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore) -> None:
         return [*nodes, weight, product_node, ir.node("Mul", [product_node.outputs[0], largest])]
 
     replace_products(model, keep, store, build)
+    if model.functions:
+        add_functions(model)
 
 
 def _quantize_rows(product: Product, store: WeightStore) -> tuple[list[ir.Node], ir.Value]:
@@ -86,6 +89,9 @@ def _quantize_rows(product: Product, store: WeightStore) -> tuple[list[ir.Node],
     step = store.value(graph, f"int8.row_step{product.suffix}", np.float32(1 / LARGEST))
     # Unsigned, because ONNX Runtime multiplies no signed rows that several products share.
     middle = store.value(graph, f"int8.middle{product.suffix}", np.uint8(128))
+    if DOMAIN in graph.opset_imports and not product.is_scanned:
+        own = ir.node("QuantizeRows", [x], domain=DOMAIN, num_outputs=2)
+        return [own, ir.node("DequantizeLinear", [own.outputs[0], step, middle])], own.outputs[1]
     producer = x.producer()
     size = [] if producer is not None and producer.op_type in NOT_NEGATIVE else [ir.node("Abs", [x])]
     largest = ir.node("ReduceMax", [size[0].outputs[0] if size else x, last], {"keepdims": 1})

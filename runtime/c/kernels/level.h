@@ -168,6 +168,7 @@ struct Level {
   ChunkLoops chunk;
   FewLoops few;
   LocalLoops local;
+  float (*quantize_row)(const float* row, int64_t K, uint8_t* integers);  // returns the largest absolute number
 };
 
 extern const Level level_base;  // what every processor of this architecture has: SSE2 or NEON

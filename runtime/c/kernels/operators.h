@@ -107,4 +107,14 @@ struct RelativeAttentionInt8 {
   OrtStatus* compute(Context& run) const;
 };
 
+// QuantizeRows: whole numbers for the rows of a product.
+struct QuantizeRows {
+  static constexpr const char* name = "QuantizeRows";
+  static constexpr ort::ElementType inputs[] = {ort::kFloat};
+  static constexpr ort::ElementType outputs[] = {ort::kUint8, ort::kFloat};
+
+  OrtStatus* create(const Attributes&) { return nullptr; }
+  OrtStatus* compute(Context& run) const;
+};
+
 }  // namespace xlexport

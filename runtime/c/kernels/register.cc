@@ -24,6 +24,7 @@ const OrtCustomOp* const kOperators[] = {
     xlexport::custom_op<xlexport::RelativeAttention>(),
     xlexport::custom_op<xlexport::RelativeAttentionInt8>(),
     xlexport::custom_op<xlexport::LocalAttention>(),
+    xlexport::custom_op<xlexport::QuantizeRows>(),
     xlexport::custom_op<xlexport::Sort>(),
 };
 
