@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,14 @@ def test_refill_changes_one_row(walked: Memory) -> None:
         assert not walked.array(entry)[0].any()
         np.testing.assert_array_equal(walked.array(entry)[1], before[entry.input][1])
     assert walked.position.tolist() == [0, 5]
+
+
+def test_buffers_of_any_type_share_a_block(band_model: Model) -> None:
+    memory = band_model.new_memory(band_model.bundle.settings, batch_size=3)
+    arrays = [memory.array(entry) for entry in memory.entries]
+    gaps = [b.ctypes.data - a.ctypes.data - a.nbytes for a, b in itertools.pairwise(arrays)]
+    assert all(0 <= gap < 64 for gap in gaps)
+    assert {array.dtype.name for array in arrays} == {"float32", "int32"}
 
 
 def test_both_buffers_count(band_model: Model) -> None:

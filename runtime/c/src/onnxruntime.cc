@@ -14,6 +14,7 @@
 #include <windows.h>
 #else
 #include <dlfcn.h>
+#include <sys/mman.h>
 #endif
 
 namespace xlruntime {
@@ -24,6 +25,7 @@ constexpr const char* kOldest = "1.24.1";  // earlier versions read weights from
 constexpr const char* kHint =
     "Install ONNX Runtime 1.24.1 or newer, and name the file of its library in XLRUNTIME_ONNXRUNTIME.";
 constexpr std::size_t kAlignment = 64;  // bytes: a vector of AVX-512, and a line of the cache
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 #if defined(_WIN32)
 constexpr const char* kNames[] = {"onnxruntime.dll"};
@@ -42,6 +44,19 @@ constexpr const char* kTypes[] = {"",      "float32", "uint8", "int8",    "uint1
 int element_type(std::string_view dtype) {
   const auto found = std::find(std::begin(kTypes), std::end(kTypes), dtype);
   return static_cast<int>(found - std::begin(kTypes));  // manifests have no other types
+}
+
+std::align_val_t alignment_of(std::size_t nbytes) {
+  return std::align_val_t{nbytes < kHugePage ? kAlignment : kHugePage};
+}
+
+// Large memory lies on pages of 2 MB if Linux has them, which a token reads faster than small ones.
+void* allocate(std::size_t nbytes) {
+  void* const memory = ::operator new(std::max(nbytes, std::size_t{1}), alignment_of(nbytes));
+#if defined(MADV_HUGEPAGE)
+  if (nbytes >= kHugePage) madvise(memory, nbytes / kHugePage * kHugePage, MADV_HUGEPAGE);  // if not, pages stay small
+#endif
+  return memory;
 }
 
 // Load a library; return its entry point, or null with the reason in `reason`.
@@ -168,13 +183,13 @@ void* Value::data() const {
   return data;
 }
 
-void Buffer::Free::operator()(void* memory) const { ::operator delete(memory, std::align_val_t{kAlignment}); }
+void Buffer::Free::operator()(void* memory) const { ::operator delete(memory, alignment_of(nbytes)); }
 
 Buffer::Buffer(const Onnxruntime& ort, std::string dtype, std::vector<std::int64_t> shape)
     : dtype_(std::move(dtype)),
       shape_(std::move(shape)),
       nbytes_(static_cast<std::size_t>(elements(shape_)) * item_size(dtype_)),
-      data_(::operator new(std::max(nbytes_, std::size_t{1}), std::align_val_t{kAlignment})),
+      data_(allocate(nbytes_), Free{nbytes_}),
       value_(ort.tensor(data_.get(), nbytes_, shape_, dtype_)) {}
 
 Buffer Buffer::copy(const Onnxruntime& ort) const {

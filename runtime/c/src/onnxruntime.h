@@ -105,6 +105,7 @@ class Buffer {
 
  private:
   struct Free {
+    std::size_t nbytes;
     void operator()(void* memory) const;
   };
 

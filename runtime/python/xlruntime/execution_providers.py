@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -86,6 +87,7 @@ PROVIDERS = (
 )
 
 
+@functools.cache
 def entry_of(device: str) -> ExecutionProvider:
     """Return the entry of what users write; ONNX Runtime's name of a provider outside the table gets an untried one."""
     return next((entry for entry in PROVIDERS if entry.device == device), ExecutionProvider(device, device, device))
