@@ -208,6 +208,7 @@ class Stage(ABC, Generic[T]):
         self.counts = counts
         self.most = most
         self.waiting: deque[T] = deque()
+        self._lost = 0  # jobs that had failed or were cancelled when `waiting` was last looked through
         self._batches = [Batch[T](engine, evaluation, most if shared else 1) for _ in range(1 if shared else most)]
 
     @abstractmethod
@@ -225,7 +226,8 @@ class Stage(ABC, Generic[T]):
             for row, tenant in batch.active:
                 if tenant.job.done():
                     batch.free(row)
-        if any(tenant.job.done() for tenant in self.waiting):
+        if self._lost != (lost := self.counts.failed + self.counts.cancelled):  # there may be thousands that wait
+            self._lost = lost
             self.waiting = deque(tenant for tenant in self.waiting if not tenant.job.done())
 
     def step(self) -> None:
@@ -243,14 +245,13 @@ class Stage(ABC, Generic[T]):
 
     def _take_turns(self) -> None:
         """Take rows from tenants that have had theirs for long, as many as others need."""
-        free = self.most - sum(len(batch.active) for batch in self._batches)
-        parked = sum(tenant.memory is not None for tenant in self.waiting)
-        n_rows = min(len(self.waiting) - free, PARKED * self.most - parked)
-        for batch in self._batches:
-            for row, tenant in batch.active:
-                if n_rows > 0 and tenant.steps >= self.turn:
-                    self.waiting.append(batch.leave(row))
-                    n_rows -= 1
+        due = [(batch, row) for batch in self._batches for row, tenant in batch.active if tenant.steps >= self.turn]
+        if due:
+            free = self.most - sum(len(batch.active) for batch in self._batches)
+            parked = sum(tenant.memory is not None for tenant in self.waiting)
+            n_rows = min(len(self.waiting) - free, PARKED * self.most - parked)
+            for batch, row in due[: max(n_rows, 0)]:
+                self.waiting.append(batch.leave(row))
 
 
 @dataclass(eq=False)
