@@ -113,14 +113,14 @@ class Batch(Generic[T]):
         """The rows that have a tenant, with their tenants."""
         return [(row, tenant) for row, tenant in enumerate(self.tenants) if tenant is not None]
 
-    def join(self, tenant: T) -> None:
-        """Give a tenant a row: with a copy of the memory of its document, or with fresh memory.
+    def join(self, tenant: T, more: int = 0) -> None:
+        """Give a tenant a row, while so many `more` wait: with a copy of its document's memory, or with fresh memory.
 
         A document that has the batch for itself is at the very slots at which it would be in a memory of its own.
         """
         offset = 0 if tenant.memory is None else tenant.memory.offset
         if None not in self.tenants:
-            self._grow()
+            self._grow(more + 1)
         if not self.active:
             self.memory.offset = offset
         row = self.tenants.index(None)
@@ -172,8 +172,8 @@ class Batch(Generic[T]):
                 memory.restart(row)
         return memory
 
-    def _grow(self) -> None:
-        size = min(_power(len(self.tenants) + 1), _power(self.most))
+    def _grow(self, joining: int) -> None:
+        size = min(_power(len(self.tenants) + joining), _power(self.most))
         larger = self._engine.new_memory(self._evaluation, size)
         if self._memory is not None:
             larger.offset = self._memory.offset
@@ -239,12 +239,10 @@ class Stage(ABC, Generic[T]):
     def step(self) -> None:
         """Give rows to tenants that wait, and run a step of each batch. One that fails ends the jobs of its batch."""
         self._take_turns()
-        for _ in range(min(len(self.waiting), self._free)):
+        for more in reversed(range(min(len(self.waiting), self._free))):
             tenant = self.waiting.popleft()
-            place = (
-                0 if self.shares(tenant) else next(n for n, batch in enumerate(self._batches) if n and not batch.active)
-            )
-            self._batches[place].join(tenant)
+            alone = (batch for batch in self._batches[1:] if not batch.active)
+            (self._batches[0] if self.shares(tenant) else next(alone)).join(tenant, more)
         for batch in self._batches:
             if batch.active:
                 try:
