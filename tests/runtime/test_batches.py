@@ -37,8 +37,13 @@ def test_later_batches_use_the_buffers_of_earlier_ones(
     name: str, golden: Callable[[str], Model], random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, again, reused = golden(name), Memory.again, list[int]()
+
+    def counted(memory: Memory, rows: int) -> Memory:
+        reused.append(rows)
+        return again(memory, rows)
+
     monkeypatch.setattr("xlruntime.fitting.STEP_TOKENS", 24)
-    monkeypatch.setattr(Memory, "again", lambda memory, rows: reused.append(rows) or again(memory, rows))
+    monkeypatch.setattr(Memory, "again", counted)
     documents = [random_ids(n, seed=n) % model.bundle.vocab_size for n in (8, 8, 8, 6, 6, 6, 6)]
     nats = [score.nats for score in model.score(documents * 2, segment_len=8, batch_size="auto")]
     assert reused == [4, 3, 3]

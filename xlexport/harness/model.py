@@ -22,9 +22,8 @@ from xlexport.serve.jobs import Choice, Job
 from xlexport.serve.models import ServedModel
 from xlexport.serve.scheduler import Scheduler
 from xlruntime import Document, GrowingText, OptionError, Sampling
-from xlruntime.fitting import AUTO, BatchSize
 from xlruntime.messages import shown
-from xlruntime.scorer import Scorer
+from xlruntime.scorer import BatchSize, Scorer
 
 __all__ = ["XlexportLM"]
 
@@ -58,7 +57,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
     def __init__(
         self,
         bundle: str,
-        batch_size: int | str = AUTO,
+        batch_size: int | str = "auto",
         bos: str | int | None = None,
         max_gen_toks: int = NEW_TOKENS,
         device: str | None = None,
@@ -69,11 +68,11 @@ class XlexportLM(TemplateLM):  # the harness has no types
         **settings: Any,
     ) -> None:
         super().__init__()
-        self._rows: BatchSize = AUTO if str(batch_size).startswith(AUTO) else int(batch_size)
+        self._rows: BatchSize = "auto" if str(batch_size).startswith("auto") else int(batch_size)
         if device is None or (device == DEFAULT_DEVICE and "CUDAExecutionProvider" not in get_available_providers()):
             device = "cpu"
         model = open_bundle(bundle, device=device, threads=threads, ops=ops, step_timeout=step_timeout)
-        self._scheduler = Scheduler(model, AUTO_ROWS if self._rows == AUTO else self._rows, **settings)
+        self._scheduler = Scheduler(model, AUTO_ROWS if self._rows == "auto" else self._rows, **settings)
         self._served = ServedModel.of(str(bundle), self._scheduler)
         self._max_gen_toks = max_gen_toks
         self._bos: int | None = None
