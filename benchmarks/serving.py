@@ -1,8 +1,9 @@
 """Measure `xlexport serve`: throughput beside the library's, and time to the first token beside a large prompt.
 
-    python -m benchmarks.serving BUNDLE DOCUMENT
+    python -m benchmarks.serving BUNDLE DOCUMENT [--shared-steps]
 
-- throughput: tokens a second of prompts at 1, 8 and 64 clients, and of the library at these batch sizes.
+- score: tokens a second of prompts at 1, 8 and 64 clients, and of the library at these batch sizes.
+- generate: the same of random streams without a seed, and the time from a token to the next as clients see it.
 - first token: time to the first event of short streams, alone and while another client's prompt of 1 MB is read.
 
 All prompts are pieces of the document. `tests/serve` compares answers under load, and attacks a server.
@@ -15,7 +16,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from pathlib import Path
 import click
 import httpx
 import numpy as np
+import numpy.typing as npt
 
 import xlruntime
 from benchmarks.sides import PATH
@@ -32,6 +34,7 @@ __all__ = ["main"]
 
 ROUTE = "/v1/completions"
 CLIENTS = (1, 8, 64)
+PROMPT = 40  # tokens before those that are drawn
 SCORING = {"max_tokens": 0, "echo": True, "logprobs": 0}
 UNDER_WAY = "xlexport_requests_under_way "
 LARGE = 1_000_000  # characters of the prompt that is read while short streams begin
@@ -58,26 +61,56 @@ async def client_of(server: str, connections: int) -> AsyncIterator[httpx.AsyncC
         yield client
 
 
-def throughput(server: str, bundle: Path, text: str, length: int, number: int) -> None:
-    """Print tokens a second of the server and of the library, for the same documents."""
-    model = xlruntime.load(bundle, threads=1)
-    click.echo(f"{'documents of':>14} {length} characters: clients, server, library, share")
+def compare(name: str, tokens: int, serve: Callable[[], object], run: Callable[[], object]) -> None:
+    """Let server and library take turns; print their tokens a second, and the server's share of the library's."""
+    served, alone = Clock(elsewhere=True), Clock()
+    take_turns([partial(served.round, serve, 1), partial(alone.round, run, 1)], 3)
+    shares = [library / service for library, service in zip(alone.runs, served.runs, strict=True)]
+    rates = [tokens / clock.quantile(0.5) for clock in (served, alone)]
+    share = f"{rates[0] / rates[1]:.2f}  ({min(shares):.2f} to {max(shares):.2f})"
+    click.echo(f"{name:14} {rates[0]:12,.0f} {rates[1]:12,.0f}     {compared(share, served, alone)}")
+
+
+def throughput(server: str, model: xlruntime.Model, text: str, length: int, number: int) -> None:
+    """Compare scores of the same documents."""
+    click.echo(f"score documents of {length} characters: clients, server, library, share")
     for clients in CLIENTS:
         documents = [text[index * length :][:length] for index in range(max(number, 2 * clients))]
         tokens = sum(len(model.tokenizer.encode(document)) - 1 for document in documents)
-        served, alone = Clock(elsewhere=True), Clock()
+        compare(
+            f"{clients:14}",
+            tokens,
+            lambda: asyncio.run(_score_all(server, clients, iter(documents))),  # noqa: B023  # called in this turn
+            lambda: list(model.score(documents, batch_size=clients)),  # noqa: B023
+        )
 
-        def serve(documents: list[str] = documents, clients: int = clients) -> None:
-            asyncio.run(_score_all(server, clients, iter(documents)))
 
-        def score(documents: list[str] = documents, clients: int = clients) -> None:
-            list(model.score(documents, batch_size=clients))
+def generation(server: str, model: xlruntime.Model, text: str, tokens: int) -> None:
+    """Compare continuations of different prompts; print the times between tokens. The library takes the likeliest."""
+    click.echo(f"draw {tokens} tokens after {PROMPT}: clients, server, library, share")
+    for clients in CLIENTS:
+        prompts = model.tokenizer.encode(text)[: clients * PROMPT].reshape(clients, PROMPT)
+        gaps = list[float]()
 
-        take_turns([partial(served.round, serve, 1), partial(alone.round, score, 1)], 3)
-        shares = [library / service for library, service in zip(alone.runs, served.runs, strict=True)]
-        rates = [tokens / clock.quantile(0.5) for clock in (served, alone)]
-        share = f"{rates[0] / rates[1]:.2f}  ({min(shares):.2f} to {max(shares):.2f})"
-        click.echo(f"{clients:14} {rates[0]:12,.0f} {rates[1]:12,.0f}     {compared(share, served, alone)}")
+        def draw(prompts: npt.NDArray[np.int64] = prompts) -> None:
+            memory, new = model.new_memory(model.evaluation(), len(prompts)), prompts[:, -1:]
+            model.step("score", memory, prompts[:, :-1], prompts[:, 1:])
+            for _ in range(tokens):
+                new = model.step("generate", memory, new, new)["logits"].argmax(axis=1)[:, None]
+
+        compare(
+            f"{clients:14}",
+            clients * tokens,
+            lambda: gaps.extend(asyncio.run(_draw_all(server, prompts, tokens))),  # noqa: B023
+            draw,
+        )
+        _print_times(f"from a token to the next, {clients} clients", gaps)
+
+
+async def _draw_all(server: str, prompts: npt.NDArray[np.int64], tokens: int) -> list[float]:
+    async with client_of(server, len(prompts)) as client:
+        streams = await asyncio.gather(*(_times(client, prompt.tolist(), tokens, 1) for prompt in prompts))
+    return [gap for times in streams for gap in np.diff(times)]
 
 
 async def _score_all(server: str, clients: int, waiting: Iterable[str]) -> None:
@@ -105,18 +138,22 @@ async def first_token(server: str, text: str, number: int) -> None:
 
 
 async def _print_first(client: httpx.AsyncClient, text: str, number: int, when: str) -> None:
-    seconds = []
-    for index in range(number):
-        body = {"prompt": text[40 * index :][:40], "max_tokens": 2, "temperature": 0, "stream": True}
-        started = time.perf_counter()
-        async with client.stream("POST", ROUTE, json=body) as stream:
-            lines = stream.aiter_lines()
-            await anext(lines)
-            seconds.append(time.perf_counter() - started)
-            async for _ in lines:
-                pass
+    first = [(await _times(client, text[40 * index :][:40], 2))[0] for index in range(number)]
+    _print_times(f"first token, {when}", first)
+
+
+async def _times(client: httpx.AsyncClient, prompt: str | list[int], tokens: int, heat: float = 0) -> list[float]:
+    """Return the seconds from a request to each event of its stream that has text."""
+    body = {"prompt": prompt, "max_tokens": tokens, "temperature": heat, "stream": True}
+    started = time.perf_counter()
+    async with client.stream("POST", ROUTE, json=body) as stream:
+        events = (json.loads(line[6:]) async for line in stream.aiter_lines() if line.startswith("data: {"))
+        return [time.perf_counter() - started async for event in events if event["choices"][0]["text"]]
+
+
+def _print_times(name: str, seconds: Sequence[float]) -> None:
     p50, p95 = np.quantile(seconds, (0.5, 0.95))
-    click.echo(f"first token, {when:24} p50 {1000 * p50:,.1f} ms, p95 {1000 * p95:,.1f} ms of {number}")
+    click.echo(f"{name:37} p50 {1000 * p50:,.1f} ms, p95 {1000 * p95:,.1f} ms of {len(seconds):,}")
 
 
 @click.command(help=__doc__)
@@ -124,10 +161,12 @@ async def _print_first(client: httpx.AsyncClient, text: str, number: int, when: 
 @click.argument("document", type=PATH)
 @click.option("--longest", default=600, show_default=True, help="Characters of a document of the throughput.")
 @click.option("--samples", default=100, show_default=True, help="Streams, and documents of a throughput.")
-def main(bundle: Path, document: Path, longest: int, samples: int) -> None:
-    text = document.read_text("utf-8")
-    with running(bundle, "--batch-size", str(max(CLIENTS))) as server:
-        throughput(server, bundle, text, longest, samples)
+@click.option("--shared-steps", is_flag=True, help="Give the server this option.")
+def main(bundle: Path, document: Path, longest: int, samples: int, shared_steps: bool) -> None:
+    text, model = document.read_text("utf-8"), xlruntime.load(bundle, threads=1)
+    with running(bundle, "--batch-size", str(max(CLIENTS)), *["--shared-steps"] * shared_steps) as server:
+        throughput(server, model, text, longest, samples)
+        generation(server, model, text, samples)
     with running(bundle) as server:
         asyncio.run(first_token(server, text, samples))
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.helpers.paths import EMPTY, ZEROS
 from tests.runtime.conftest import Close, RandomIds
-from xlruntime import Document, Model, OptionError, TokenError
+from xlruntime import Document, Memory, Model, OptionError, TokenError
 
 LENGTHS = (200, 1, 600, 63, 2, 1000, 64, 65)
 
@@ -29,6 +30,25 @@ def test_batch_equals_each_document_alone(batch_size: int, model: Model, random_
         for what in ("index", "tokens", "context"):
             np.testing.assert_array_equal(np.concatenate([getattr(part, what) for part in parts]), getattr(alone, what))
         assert [part.summary is not None for part in parts] == [False] * (len(parts) - 1) + [True]
+
+
+@pytest.mark.parametrize("name", [EMPTY, ZEROS, "reformer_band", "two_rings"])  # with rings, windows and states
+def test_later_batches_use_the_buffers_of_earlier_ones(
+    name: str, golden: Callable[[str], Model], random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, again, reused = golden(name), Memory.again, list[int]()
+
+    def counted(memory: Memory, rows: int) -> Memory:
+        reused.append(rows)
+        return again(memory, rows)
+
+    monkeypatch.setattr("xlruntime.fitting.STEP_TOKENS", 24)
+    monkeypatch.setattr(Memory, "again", counted)
+    documents = [random_ids(n, seed=n) % model.bundle.vocab_size for n in (8, 8, 8, 6, 6, 6, 6)]
+    nats = [score.nats for score in model.score(documents * 2, segment_len=8, batch_size="auto")]
+    assert reused == [4, 3, 3]
+    assert nats[:7] == nats[7:]
+    assert nats[0] == pytest.approx(-float(model.stream(segment_len=8).feed(documents[0]).log_probs.sum()), rel=1e-5)
 
 
 def test_results_come_in_the_order_of_the_documents(bytes_model: Model, random_ids: RandomIds) -> None:

@@ -70,7 +70,7 @@ __all__ = ["serve"]
     click.option(
         "--shared-steps",
         is_flag=True,
-        help="Run requests in shared steps: faster for large models, but scores then depend on other requests by "
+        help="Run all requests in shared steps: faster for large models, but scores then depend on other requests by "
         "rounding.",
     ),
     click.option(

@@ -21,13 +21,14 @@ from xlexport.scoring.run_options import ESCAPES, bos_token
 from xlexport.serve.jobs import Choice, Job
 from xlexport.serve.models import ServedModel
 from xlexport.serve.scheduler import Scheduler
-from xlruntime import GrowingText, OptionError, Sampling
+from xlruntime import Document, GrowingText, OptionError, Sampling
 from xlruntime.messages import shown
+from xlruntime.scorer import BatchSize, Scorer
 
 __all__ = ["XlexportLM"]
 
 assert lm_eval.models  # the harness registers its own models only if it has none yet
-AUTO_ROWS = 8
+AUTO_ROWS = 8  # of continuations that are drawn
 DEFAULT_DEVICE = "cuda:0"  # of the harness's command line
 NEW_TOKENS = 256
 UNUSED = ("do_sample", "until", "max_gen_toks", "max_tokens", "max_new_tokens")  # read apart from the rules of drawing
@@ -39,7 +40,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
 
     Args:
         bundle: the folder of the bundle.
-        batch_size: rows of a step; `auto` is 8.
+        batch_size: documents in a step; `auto`: as many of similar lengths as make steps fast, and 8 continuations.
         bos: the token before a document and before a continuation without context, as `xlexport score --bos` takes it;
             None: a newline or the vocabulary's own token; `none`: no token, so a document's first token has no score.
         max_gen_toks: tokens that a continuation may have if the task does not say.
@@ -56,7 +57,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
     def __init__(
         self,
         bundle: str,
-        batch_size: int | str = AUTO_ROWS,
+        batch_size: int | str = "auto",
         bos: str | int | None = None,
         max_gen_toks: int = NEW_TOKENS,
         device: str | None = None,
@@ -67,11 +68,11 @@ class XlexportLM(TemplateLM):  # the harness has no types
         **settings: Any,
     ) -> None:
         super().__init__()
-        rows = AUTO_ROWS if str(batch_size).startswith("auto") else int(batch_size)
+        self._rows: BatchSize = "auto" if str(batch_size).startswith("auto") else int(batch_size)
         if device is None or (device == DEFAULT_DEVICE and "CUDAExecutionProvider" not in get_available_providers()):
             device = "cpu"
         model = open_bundle(bundle, device=device, threads=threads, ops=ops, step_timeout=step_timeout)
-        self._scheduler = Scheduler(model, rows, **settings)
+        self._scheduler = Scheduler(model, AUTO_ROWS if self._rows == "auto" else self._rows, **settings)
         self._served = ServedModel.of(str(bundle), self._scheduler)
         self._max_gen_toks = max_gen_toks
         self._bos: int | None = None
@@ -109,12 +110,10 @@ class XlexportLM(TemplateLM):  # the harness has no types
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each document, read from its beginning to its end with carried memory."""
-        before = [] if self._bos is None else [self._bos]
-        ids = (np.array([*before, *self._served.encode(request.args[0], whole=True)]) for request in requests)
-        jobs = [self._submitted(Job(tokens)) if len(tokens) else None for tokens in ids]
+        documents = (self._served.encode(request.args[0], whole=True) for request in requests)
         sums = []
-        for request, job in zip(requests, jobs, strict=True):
-            sums.append(0.0 if job is None else _sum(job))
+        for request, score in zip(requests, self._scorer(bos=self._bos).documents(documents), strict=True):
+            sums.append(-score.nats)
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, sums[-1])
         return sums
 
@@ -123,15 +122,14 @@ class XlexportLM(TemplateLM):  # the harness has no types
     ) -> list[tuple[float, bool]]:
         """Return log-likelihoods of continuations, and whether each is what the model would draw at temperature 0."""
         pairs = list(requests)
-        jobs = [self._submitted(Job(np.array([*context, *tokens], np.int64), top=1)) for _, context, tokens in pairs]
-        answers = []
-        for (pair, context, _), job in zip(pairs, jobs, strict=True):
-            own = slice(len(context) - 1, None)
-            total = _sum(job, own)
-            ranks = [part.rank for part in job.parts if part.rank is not None]
-            greedy = bool((np.concatenate([np.zeros(0, np.int64), *ranks])[own] == 1).all())
-            answers.append((total, greedy))
-            self.cache_hook.add_partial("loglikelihood", pair, answers[-1])
+        documents = [Document("a request", tokens, context=context) for _, context, tokens in pairs]
+        answers = [(0.0, True)] * len(pairs)
+        for part in self._scorer(detail=1).tokens(documents):
+            total, greedy = answers[part.number]
+            total += float(part.log_probs.sum(dtype=np.float64))
+            answers[part.number] = total, greedy and bool(np.all(part.rank == 1))
+            if part.summary is not None:
+                self.cache_hook.add_partial("loglikelihood", pairs[part.number][0], answers[part.number])
         return answers
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
@@ -151,17 +149,11 @@ class XlexportLM(TemplateLM):  # the harness has no types
         stops = [until] if isinstance(until, str) else until
         text = GrowingText(self._served.tokenizer, ids, stops, context)
         choice = Choice(_sampling(options), text)
-        return self._submitted(Job(ids, scores=False, max_tokens=int(tokens), choices=[choice]))
-
-    def _submitted(self, job: Job) -> Job:
-        self._scheduler.submit(job)
+        self._scheduler.submit(job := Job(ids, scores=False, max_tokens=int(tokens), choices=[choice]))
         return job
 
-
-def _sum(job: Job, own: slice = slice(None)) -> float:
-    """Return the log-likelihood of the tokens of a job, or of some of them, after its end."""
-    job.result()
-    return float(job.log_probs[own].sum(dtype=np.float64))
+    def _scorer(self, **options: Any) -> Scorer:
+        return Scorer(self._scheduler.engine, self._scheduler.evaluation, self._rows, **options)
 
 
 def _sampling(options: dict[str, Any]) -> Sampling:

@@ -27,7 +27,8 @@ class Scheduler:
     Args:
         most: documents at most that are read, and continuations that are drawn, in a round.
         shared_steps: whether they share steps; otherwise, each has a step of its own, and gets the very numbers that it
-            gets alone (see `stages`). They share steps in any case if the device is not a CPU.
+            gets alone (see `stages`); only random continuations without a seed share steps. All of them share steps in
+            any case if the device is not a CPU.
         settings: evaluation settings of all jobs, as `Model.evaluation` takes them.
 
     Attributes:

@@ -3,8 +3,9 @@
 A stage has batches, whose rows documents join and leave between steps, and a queue of documents that wait for a row. A
 step adds up the slots of a ring in the order in which they lie there. In a shared batch all documents write at the same
 slots, so a document lies at other slots than it would alone, and its scores are rounded in another way. In a batch of
-its own, a document gets the very numbers that it gets alone. On a CPU that costs nothing, unless a model is so large
-that reading its weights takes longer than computing with them.
+its own, a document gets the very numbers that it gets alone. On a CPU that costs nothing, unless reading the weights of
+a model takes longer than computing with them: in a large model, or while single tokens are drawn. So continuations that
+nobody can repeat, random ones without a seed, share steps in any case.
 
 Each document is cut as `Stream.feed` cuts it. Its neighbours do not matter: without `same_length`, scores depend on the
 cuts. So a row whose last piece is shorter than the step is padded. If its memory is needed afterwards, the padding is
@@ -112,19 +113,14 @@ class Batch(Generic[T]):
         """The rows that have a tenant, with their tenants."""
         return [(row, tenant) for row, tenant in enumerate(self.tenants) if tenant is not None]
 
-    @property
-    def full(self) -> bool:
-        """Whether no further tenant fits."""
-        return len(self.active) >= self.most
-
-    def join(self, tenant: T) -> None:
-        """Give a tenant a row: with a copy of the memory of its document, or with fresh memory.
+    def join(self, tenant: T, more: int = 0) -> None:
+        """Give a tenant a row, while so many `more` wait: with a copy of its document's memory, or with fresh memory.
 
         A document that has the batch for itself is at the very slots at which it would be in a memory of its own.
         """
         offset = 0 if tenant.memory is None else tenant.memory.offset
         if None not in self.tenants:
-            self._grow()
+            self._grow(more + 1)
         if not self.active:
             self.memory.offset = offset
         row = self.tenants.index(None)
@@ -176,8 +172,8 @@ class Batch(Generic[T]):
                 memory.restart(row)
         return memory
 
-    def _grow(self) -> None:
-        size = min(_power(len(self.tenants) + 1), _power(self.most))
+    def _grow(self, joining: int) -> None:
+        size = min(_power(len(self.tenants) + joining), _power(self.most))
         larger = self._engine.new_memory(self._evaluation, size)
         if self._memory is not None:
             larger.offset = self._memory.offset
@@ -193,7 +189,7 @@ class Stage(ABC, Generic[T]):
 
     Args:
         most: tenants with a row at a time, in all batches together.
-        shared: whether all of them share one batch; otherwise, each has one of its own.
+        shared: whether all of them share one batch; otherwise, each has one of its own, unless `shares` says otherwise.
 
     Attributes:
         turn: steps after which a tenant gives its row to one that waits, and waits itself.
@@ -208,16 +204,27 @@ class Stage(ABC, Generic[T]):
         self.counts = counts
         self.most = most
         self.waiting: deque[T] = deque()
-        self._batches = [Batch[T](engine, evaluation, most if shared else 1) for _ in range(1 if shared else most)]
+        self._lost = 0  # jobs that had failed or were cancelled when `waiting` was last looked through
+        self._shared = shared
+        self._batches = [Batch[T](engine, evaluation, rows) for rows in (most, *[1] * most)]  # the first is shared
 
     @abstractmethod
     def run(self, batch: Batch[T]) -> None:
         """Run a step of a batch, which has a tenant, and report its results."""
 
+    def shares(self, tenant: T) -> bool:
+        """Return whether a tenant shares steps with others."""
+        return self._shared
+
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
         return not (self.waiting or any(batch.active for batch in self._batches))
+
+    @property
+    def _free(self) -> int:
+        """The number of tenants that may get a row."""
+        return self.most - sum(len(batch.active) for batch in self._batches)
 
     def drop(self) -> None:
         """Remove the tenants whose jobs have ended."""
@@ -225,15 +232,18 @@ class Stage(ABC, Generic[T]):
             for row, tenant in batch.active:
                 if tenant.job.done():
                     batch.free(row)
-        if any(tenant.job.done() for tenant in self.waiting):
+        if self._lost != (lost := self.counts.failed + self.counts.cancelled):  # there may be thousands that wait
+            self._lost = lost
             self.waiting = deque(tenant for tenant in self.waiting if not tenant.job.done())
 
     def step(self) -> None:
         """Give rows to tenants that wait, and run a step of each batch. One that fails ends the jobs of its batch."""
         self._take_turns()
+        for more in reversed(range(min(len(self.waiting), self._free))):
+            tenant = self.waiting.popleft()
+            alone = (batch for batch in self._batches[1:] if not batch.active)
+            (self._batches[0] if self.shares(tenant) else next(alone)).join(tenant, more)
         for batch in self._batches:
-            while self.waiting and not batch.full:
-                batch.join(self.waiting.popleft())
             if batch.active:
                 try:
                     self.run(batch)
@@ -243,14 +253,12 @@ class Stage(ABC, Generic[T]):
 
     def _take_turns(self) -> None:
         """Take rows from tenants that have had theirs for long, as many as others need."""
-        free = self.most - sum(len(batch.active) for batch in self._batches)
-        parked = sum(tenant.memory is not None for tenant in self.waiting)
-        n_rows = min(len(self.waiting) - free, PARKED * self.most - parked)
-        for batch in self._batches:
-            for row, tenant in batch.active:
-                if n_rows > 0 and tenant.steps >= self.turn:
-                    self.waiting.append(batch.leave(row))
-                    n_rows -= 1
+        due = [(batch, row) for batch in self._batches for row, tenant in batch.active if tenant.steps >= self.turn]
+        if due:
+            parked = sum(tenant.memory is not None for tenant in self.waiting)
+            n_rows = min(len(self.waiting) - self._free, PARKED * self.most - parked)
+            for batch, row in due[: max(n_rows, 0)]:
+                self.waiting.append(batch.leave(row))
 
 
 @dataclass(eq=False)
@@ -273,6 +281,12 @@ class Drawing(Stage[Drawer]):
         for choice in job.choices:
             rule = choice.sampling
             self.waiting.append(Drawer(job, pending, position, memory, choice, rule.rng(), rule.recent(before)))
+
+    def shares(self, tenant: Drawer) -> bool:
+        """Return whether a continuation shares steps with others: in any case if no seed can repeat it."""
+        rule = tenant.choice.sampling
+        random = rule.seed is None and rule.temperature > 0
+        return self._shared or (random and not self.engine.bundle.fixed)
 
     def run(self, batch: Batch[Drawer]) -> None:
         """Draw one token for every row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class Device:
     unit: str = ""
     options: tuple[tuple[str, str], ...] = ()
 
-    @property
+    @functools.cached_property
     def entry(self) -> ExecutionProvider:
         """The properties of the execution provider that serves this device."""
         return entry_of(self.name)

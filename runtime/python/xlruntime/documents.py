@@ -97,6 +97,8 @@ class TokenPiece:
     @property
     def context(self) -> int:
         """Number of tokens at the beginning that belong to the document's context."""
+        if len(self) and self.starts[0] >= 0:  # as nearly always
+            return 0
         own = (self.starts >= 0) | (self.ends > 0)
         return int(own.argmax()) if own.any() else len(self)
 

@@ -92,8 +92,11 @@ class Fitting:
 
     @property
     def read_ahead(self) -> int:
-        """Number of tokens of a document that may have to be read to choose its rings."""
-        return self._choices[0].most_rows if len(self._choices) > 1 else 0
+        """Number of tokens of a document that may have to be read to choose its rings, or its batch."""
+        most = self._choices[0].most_rows
+        if len(self._choices) > 1:
+            return most
+        return STEP_TOKENS if self._each and most <= SMALLEST else 0
 
     def takes(self, tokens: int | None) -> bool:
         """Return whether a document of so many tokens may join; None: its length is unknown."""

@@ -250,6 +250,17 @@ class Memory:
         self.memory_length[row] = _first_length(self.evaluation)
         self.position[row] = 0
 
+    def again(self, batch_size: int) -> Memory:
+        """Return memory for `batch_size` new documents, at most as many as here, in the buffers of this one.
+
+        This memory is used up. The device must be the host.
+        """
+        arrays = {entry.input: self.array(entry)[:batch_size] for entry in self.entries}
+        memory = Memory(self.plan, arrays, 0, self.memory_length[:batch_size], self.position[:batch_size])
+        for row in range(batch_size):
+            memory.restart(row)
+        return memory
+
     def take(self, rows: Sequence[int]) -> Memory:
         """Return a smaller memory with copies of only these `rows`, in this order."""
         chosen = list(rows)

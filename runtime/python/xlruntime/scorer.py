@@ -33,7 +33,7 @@ TOGETHER = 128  # documents of which batches are formed
 UNREADABLE = (XlruntimeError, OSError)  # errors of reading a document
 
 
-@dataclass
+@dataclass(eq=False)
 class Progress:
     """The place in a document that is being scored, and its sum so far; `scorer_state` saves it.
 
@@ -53,7 +53,7 @@ class Progress:
     log_probs: Sum = field(default_factory=Sum)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class ActiveDocument(Progress):
     """A document on its row of the batch.
 
@@ -199,6 +199,7 @@ class Scorer:
         self.bos = bos
         self._word_ends = None if starts_word is None else WordEnds(engine, evaluation, starts_word)
         self.memory: Memory | None = None
+        self._buffers: Memory | None = None  # of a batch, for later ones of at most as many rows
         self.rows: list[ActiveDocument | None] = []
         self.taken = 0
         self.last: int | None = None
@@ -280,11 +281,20 @@ class Scorer:
                 continue
             if self.memory is None:
                 rows += [None] * (self.engine.bundle.fixed.get("batch", 0) - len(rows))
-                self.memory = self.engine.new_memory(self.fitting.choose(self._longest), len(rows))
+                self.memory = self._new_memory(self.fitting.choose(self._longest), len(rows))
             elif len(active) <= len(rows) // 2 and not self.engine.bundle.fixed:
-                self.memory = self.memory.take(active)
+                self.memory, self._buffers = self.memory.take(active), None
                 rows[:] = [rows[row] for row in active]
             yield self._step(self.memory)
+
+    def _new_memory(self, evaluation: EvaluationSettings, batch_size: int) -> Memory:
+        """Return memory for new documents, in the buffers of an earlier batch if they are large enough."""
+        buffers, on_host = self._buffers, self.engine.device.on_host
+        if buffers is not None and buffers.evaluation is evaluation and buffers.batch_size >= batch_size and on_host:
+            return buffers.again(batch_size)
+        self._buffers = buffers = None  # frees them before others are made
+        self._buffers = self.engine.new_memory(evaluation, batch_size)
+        return self._buffers
 
     def _seat(self, document: ActiveDocument) -> None:
         """Give a document the first idle row, or a further one."""
@@ -305,8 +315,10 @@ class Scorer:
 
     def _useful(self, most: int) -> int:
         """Return the number of rows, at most `most`, that make the next steps faster."""
+        if not self.rows or self.batch_size == AUTO:
+            return most
         longest = self._longest_step if self._longest is None else max(min(self._longest, self._longest_step), 1)
-        useful = most_rows(self.engine, longest) if self.rows and self.batch_size != AUTO else None
+        useful = most_rows(self.engine, longest)
         return most if useful is None else min(most, useful)
 
     def _begin(self, opened: Opened) -> ActiveDocument | TokenScores:
