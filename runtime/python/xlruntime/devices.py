@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ class Device:
     unit: str = ""
     options: tuple[tuple[str, str], ...] = ()
 
-    @functools.cached_property
+    @property
     def entry(self) -> ExecutionProvider:
         """The properties of the execution provider that serves this device."""
         return entry_of(self.name)
