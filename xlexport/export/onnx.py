@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
+from torch.export import ExportedProgram
 
 from xlexport.architectures.step import (
     FixedSizes,
@@ -33,6 +36,19 @@ __all__ = ["OPSET", "export_onnx"]
 OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators are not needed
 IR_VERSION = 10
 HINT = "Install the version of torch in constraints.txt. If you have it, report this with the model's configuration."
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # operators of other operators
+_ATEN = torch.ops.aten
+KEPT = {  # composite operators that decompositions keep, or that `translations` translates
+    _ATEN.linear.default,
+    _ATEN.layer_norm.default,
+    _ATEN.log_softmax.int,
+    _ATEN.reshape.default,
+    _ATEN.sym_size.int,
+    _ATEN.where.ScalarOther,
+    _ATEN.item.default,
+    _ATEN.to.dtype,
+    _ATEN._assert_tensor_metadata.default,
+}
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 
 
@@ -93,7 +109,7 @@ def _content(tensor: ir.TensorProtocol) -> tuple[object, ...]:
 
 def _trace(step: Step) -> ir.Model:
     """Trace the whole step as one ONNX model, with the names of its spec."""
-    with tracing("export the step graph", HINT, getattr(step, "explain", None)):
+    with tracing("export the step graph", HINT, getattr(step, "explain", None)), _decomposed_if_needed():
         program = torch.onnx.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),
@@ -112,6 +128,25 @@ def _trace(step: Step) -> ir.Model:
         _check_traced(model, step)
     _name_weights(model, step)
     return model
+
+
+@contextlib.contextmanager
+def _decomposed_if_needed() -> Iterator[None]:
+    """Let the exporter leave out decompositions, which trace the program twice more, if they would change nothing."""
+    decompose = ExportedProgram.run_decompositions
+
+    def run(program: ExportedProgram, table: Any, *options: Any, **named: Any) -> ExportedProgram:
+        called = {node.target for node in program.graph.nodes if node.op == "call_function"}
+        operators = {target for target in called if isinstance(target, torch._ops.OpOverload)} - KEPT
+        if any(one in table or one._schema.is_mutable or one.has_kernel_for_dispatch_key(COMPOSITE) for one in operators):
+            return decompose(program, table, *options, **named)
+        return program
+
+    ExportedProgram.run_decompositions = run  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ExportedProgram.run_decompositions = decompose  # type: ignore[method-assign]
 
 
 def _name_weights(model: ir.Model, step: Step) -> None:

@@ -104,6 +104,14 @@ class TransformerXLArchitecture(Architecture):
             same_length=evaluation.widest_window != UNBOUNDED_WINDOW,
         )
 
+    def in_float64(self, model: TransformerXL) -> TransformerXL:
+        """Return a copy in float64, which projects each row of memory once."""
+        from xlexport.architectures.transformer_xl.exact import project_once
+
+        exact: TransformerXL = super().in_float64(model)
+        project_once(exact)
+        return exact
+
     def project_memory(
         self, model: TransformerXL, memory: list[Tensor], newest: int | None = None
     ) -> Iterable[tuple[str, Tensor]]:
