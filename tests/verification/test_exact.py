@@ -16,7 +16,9 @@ import torch
 from onnx import helper, numpy_helper
 
 from tests.helpers.breaking import Arrays, after_step
+from tests.helpers.tiny import tiny_model
 from xlexport.architectures.base import Architecture
+from xlexport.architectures.transformer_xl import ARCHITECTURE
 from xlexport.errors import ParityError
 from xlexport.verification import verify
 from xlexport.verification.differences import RoundingErrors, ratios
@@ -174,6 +176,31 @@ def test_model_that_leaves_float64_is_named(
     monkeypatch.setattr(Architecture, "in_float64", narrow)
     with pytest.raises(ParityError, match=r"float64 returns torch\.float32"):
         check(bundle, bytes_bundle)
+
+
+@pytest.mark.parametrize("changes", [{}, {"pre_lnorm": True, "first_memory": "zeros"}, {"encoding": "shaw"}], ids=str)
+def test_known_rows_of_memory_are_not_projected_again(changes: dict[str, Any]) -> None:
+    model = tiny_model(**changes)
+    plain, exact = Architecture.in_float64(ARCHITECTURE, model), ARCHITECTURE.in_float64(model)
+    projection: Any = exact.layers[0].attention.project
+    project, rows = projection.project, []
+    projection.project = lambda hidden, normed, memory: rows.append(memory.shape[1]) or project(hidden, normed, memory)
+
+    def read(number: int, memory: Any) -> Any:
+        tokens = torch.from_numpy(FEW_IDS[None, 8 * number : 8 * number + 8])
+        with torch.no_grad():
+            results = exact(tokens, memory), plain(tokens, memory)  # type: ignore[misc]
+        torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+        return results[0][1]
+
+    memories: list[Any] = [None]
+    for number in range(5):
+        memories.append(read(number, memories[-1]))
+    first = exact.first_memory(1)[0].shape[1]
+    assert rows == [first, 0, 0, 0, 0]
+    read(5, None)  # begin a document
+    read(6, memories[2])  # go back
+    assert rows[5:] == [first, memories[2][0].shape[1]]
 
 
 # The mean difference of a text, and a text that the model does not know.

@@ -36,18 +36,18 @@ __all__ = ["OPSET", "export_onnx"]
 OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators are not needed
 IR_VERSION = 10
 HINT = "Install the version of torch in constraints.txt. If you have it, report this with the model's configuration."
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # operators of other operators
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # the kernel of an operator that is made of others
 _ATEN = torch.ops.aten
-KEPT = {  # composite operators that decompositions keep, or that `translations` translates
-    _ATEN.linear.default,
+UNCHANGED = {  # by decompositions, or the same ONNX node with and without them (`translations`)
+    _ATEN._assert_tensor_metadata.default,
+    _ATEN.item.default,
     _ATEN.layer_norm.default,
+    _ATEN.linear.default,
     _ATEN.log_softmax.int,
     _ATEN.reshape.default,
     _ATEN.sym_size.int,
-    _ATEN.where.ScalarOther,
-    _ATEN.item.default,
     _ATEN.to.dtype,
-    _ATEN._assert_tensor_metadata.default,
+    _ATEN.where.ScalarOther,
 }
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 
@@ -132,14 +132,14 @@ def _trace(step: Step) -> ir.Model:
 
 @contextlib.contextmanager
 def _decomposed_if_needed() -> Iterator[None]:
-    """Let the exporter leave out decompositions, which trace the program twice more, if they would change nothing."""
+    """Let the exporter leave out decompositions that change nothing: they trace the program twice again."""
     decompose = ExportedProgram.run_decompositions
 
     def run(program: ExportedProgram, table: Any, *options: Any, **named: Any) -> ExportedProgram:
-        called = {node.target for node in program.graph.nodes if node.op == "call_function"}
-        operators = {target for target in called if isinstance(target, torch._ops.OpOverload)} - KEPT
-        if any(one in table or one._schema.is_mutable or one.has_kernel_for_dispatch_key(COMPOSITE) for one in operators):
-            return decompose(program, table, *options, **named)
+        targets = {node.target for node in program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
+        for one in targets - UNCHANGED:
+            if one in table or one._schema.is_mutable or one.has_kernel_for_dispatch_key(COMPOSITE):
+                return decompose(program, table, *options, **named)
         return program
 
     ExportedProgram.run_decompositions = run  # type: ignore[method-assign]

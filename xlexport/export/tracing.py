@@ -61,7 +61,7 @@ def tracing(what: str, hint: str, explain: Callable[[BaseException], tuple[str, 
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Pause the search for reference cycles, which finds few: traces live until the export ends. It is a tenth of it."""
+    """Pause the search for reference cycles: traces live until the export ends, so it finds few and takes a tenth."""
     if enabled := gc.isenabled():
         gc.disable()
     try:
