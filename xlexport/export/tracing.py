@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import logging
 import warnings
@@ -47,7 +46,7 @@ def tracing(what: str, hint: str, explain: Callable[[BaseException], tuple[str, 
         explain: returns a message and a hint for an exception, if more can be said about it.
     """
     try:
-        with quiet(), _without_collections():
+        with quiet():
             yield
     except Exception as error:
         if _is_interrupt(error):
@@ -57,18 +56,6 @@ def tracing(what: str, hint: str, explain: Callable[[BaseException], tuple[str, 
         if isinstance(error, ExportError):
             raise
         raise ExportError(f"torch {torch.__version__} could not {what} ({first_line(error)}).", hint) from error
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Pause the search for reference cycles: traces live until the export ends, so it finds few and takes a tenth."""
-    if enabled := gc.isenabled():
-        gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
