@@ -26,6 +26,7 @@ from xlexport.verification.parity import ParityReport
 from xlruntime import Model
 from xlruntime import load as load_bundle
 from xlruntime.memory import Memory
+from xltraining.transformer_xl.encodings import AttentionByDistance
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted, ConvertedReformer
@@ -179,28 +180,24 @@ def test_model_that_leaves_float64_is_named(
 
 
 @pytest.mark.parametrize("changes", [{}, {"pre_lnorm": True, "first_memory": "zeros"}, {"encoding": "shaw"}], ids=str)
-def test_known_rows_of_memory_are_not_projected_again(changes: dict[str, Any]) -> None:
-    model = tiny_model(**changes)
-    plain, exact = Architecture.in_float64(ARCHITECTURE, model), ARCHITECTURE.in_float64(model)
-    projection: Any = exact.layers[0].attention.project
-    project, rows = projection.project, []
-    projection.project = lambda hidden, normed, memory: rows.append(memory.shape[1]) or project(hidden, normed, memory)
+def test_known_rows_are_not_projected_again(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    project, rows = AttentionByDistance.project, list[int]()
 
-    def read(number: int, memory: Any) -> Any:
+    def count(self: AttentionByDistance, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows.append(arguments[2].shape[1])
+        return project(self, *arguments)
+
+    monkeypatch.setattr(AttentionByDistance, "project", count)
+    plain = tiny_model(**changes).double()
+    exact, memories = ARCHITECTURE.in_float64(plain), list[Any]([None])
+    for number, before in enumerate((0, 1, 2, 3, 0, 2)):  # go on three times, begin a document, go back
         tokens = torch.from_numpy(FEW_IDS[None, 8 * number : 8 * number + 8])
         with torch.no_grad():
-            results = exact(tokens, memory), plain(tokens, memory)  # type: ignore[misc]
-        torch.testing.assert_close(*results, rtol=0, atol=1e-12)
-        return results[0][1]
-
-    memories: list[Any] = [None]
-    for number in range(5):
-        memories.append(read(number, memories[-1]))
-    first = exact.first_memory(1)[0].shape[1]
-    assert rows == [first, 0, 0, 0, 0]
-    read(5, None)  # begin a document
-    read(6, memories[2])  # go back
-    assert rows[5:] == [first, memories[2][0].shape[1]]
+            result, expected = exact(tokens, memories[before]), plain(tokens, memories[before])
+        torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
+        memories.append(result[1])
+    every = rows[2::4]  # of the first of two layers
+    assert rows[::4] == [every[0], 0, 0, 0, *every[4:]]
 
 
 # The mean difference of a text, and a text that the model does not know.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import onnx_ir as ir
 import torch
@@ -36,20 +36,12 @@ __all__ = ["OPSET", "export_onnx"]
 OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators are not needed
 IR_VERSION = 10
 HINT = "Install the version of torch in constraints.txt. If you have it, report this with the model's configuration."
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # the kernel of an operator that is made of others
-_ATEN = torch.ops.aten
-UNCHANGED = {  # by decompositions, or the same ONNX node with and without them (`translations`)
-    _ATEN._assert_tensor_metadata.default,
-    _ATEN.item.default,
-    _ATEN.layer_norm.default,
-    _ATEN.linear.default,
-    _ATEN.log_softmax.int,
-    _ATEN.reshape.default,
-    _ATEN.sym_size.int,
-    _ATEN.to.dtype,
-    _ATEN.where.ScalarOther,
+UNCHANGED = {  # by decompositions, though made of other operators; or `translations` has them
+    *("aten._assert_tensor_metadata.default", "aten.item.default", "aten.layer_norm.default", "aten.linear.default"),
+    *("aten.log_softmax.int", "aten.reshape.default", "aten.sym_size.int", "aten.to.dtype", "aten.where.ScalarOther"),
 }
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
+_decompose = ExportedProgram.run_decompositions
 
 
 def export_onnx(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> dict[str, Graph]:
@@ -109,7 +101,8 @@ def _content(tensor: ir.TensorProtocol) -> tuple[object, ...]:
 
 def _trace(step: Step) -> ir.Model:
     """Trace the whole step as one ONNX model, with the names of its spec."""
-    with tracing("export the step graph", HINT, getattr(step, "explain", None)), _decomposed_if_needed():
+    decomposed = mock.patch.object(ExportedProgram, "run_decompositions", _decomposed)
+    with tracing("export the step graph", HINT, getattr(step, "explain", None)), decomposed:
         program = torch.onnx.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),
@@ -130,23 +123,13 @@ def _trace(step: Step) -> ir.Model:
     return model
 
 
-@contextlib.contextmanager
-def _decomposed_if_needed() -> Iterator[None]:
-    """Let the exporter leave out decompositions that change nothing: they trace the program twice again."""
-    decompose = ExportedProgram.run_decompositions
-
-    def run(program: ExportedProgram, table: Any, *options: Any, **named: Any) -> ExportedProgram:
-        targets = {node.target for node in program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
-        for one in targets - UNCHANGED:
-            if one in table or one._schema.is_mutable or one.has_kernel_for_dispatch_key(COMPOSITE):
-                return decompose(program, table, *options, **named)
-        return program
-
-    ExportedProgram.run_decompositions = run  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        ExportedProgram.run_decompositions = decompose  # type: ignore[method-assign]
+def _decomposed(program: ExportedProgram, table: Any, *options: Any, **named: Any) -> ExportedProgram:
+    """Return the program in operators that ONNX has; itself if it is. Decompositions would trace it twice again."""
+    for one in {node.target for node in program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}:
+        composite = one.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+        if str(one) not in UNCHANGED and (composite or one in table or one._schema.is_mutable):
+            return _decompose(program, table, *options, **named)
+    return program
 
 
 def _name_weights(model: ir.Model, step: Step) -> None:

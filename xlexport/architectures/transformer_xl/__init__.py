@@ -104,12 +104,13 @@ class TransformerXLArchitecture(Architecture):
             same_length=evaluation.widest_window != UNBOUNDED_WINDOW,
         )
 
-    def in_float64(self, model: TransformerXL) -> TransformerXL:
+    def in_float64(self, model: TransformerXL) -> Any:
         """Return a copy in float64, which projects each row of memory once."""
         from xlexport.architectures.transformer_xl.exact import project_once
 
-        exact: TransformerXL = super().in_float64(model)
-        project_once(exact)
+        exact: Any = super().in_float64(model)
+        for layer in exact.layers:
+            project_once(layer.attention)
         return exact
 
     def project_memory(

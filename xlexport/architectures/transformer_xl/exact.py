@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from xltraining.transformer_xl import TransformerXL
 from xltraining.transformer_xl.encodings import AttentionByDistance, RelativeAttention
 
 __all__ = ["project_once"]
 
 
-def project_once(model: TransformerXL) -> None:
-    """Let each layer keep what it projected in the call before, and use it for rows with the same numbers."""
-    for layer in model.layers:
-        attention = layer.attention
-        if isinstance(attention, AttentionByDistance):
-            attention.project = _Projection(attention.project)  # type: ignore[method-assign]
-        if isinstance(attention, RelativeAttention):
-            attention.position.forward = _Repeated(attention.position.forward)  # type: ignore[method-assign]
+def project_once(attention: Any) -> None:
+    """Let a layer take what it projected in the call before, for memory and distances with the same numbers."""
+    rows: list[Tensor] = []  # memory (B,M,D), input (B,S,D), and their keys and values (H,B,K,h)
+    distances: list[Tensor] = []  # encodings (K+1,D), and what they are projected to
 
-
-class _Projection:
-    """`AttentionByDistance.project`, which remembers its last keys and values, (H,B,K,h)."""
-
-    def __init__(self, project: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]) -> None:
-        self.project = project
-        self.rows: tuple[Tensor, ...] = ()  # that were projected, in two parts (B,L,D)
-        self.before: tuple[Tensor, Tensor]
-
-    def __call__(self, hidden: Tensor, normed: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(hidden: Tensor, normed: Tensor, memory: Tensor) -> tuple[Tensor, ...]:
         M = memory.shape[1]
-        known = M > 0 and self.rows != () and torch.equal(torch.cat(self.rows, dim=1)[:, -M:], memory)
-        query, key, value = self.project(hidden, normed, memory[:, M if known else 0 :])
+        known = M > 0 and bool(rows) and torch.equal(torch.cat(rows[:2], dim=1)[:, -M:], memory)
+        query, *new = whole(hidden, normed, memory[:, M:] if known else memory)
         if known:
-            key, value = (
-                torch.cat([old[:, :, -M:], new], dim=2) for old, new in zip(self.before, (key, value), strict=True)
-            )
-        self.rows, self.before = (memory, normed), (key, value)
-        return query, key, value
+            new = [torch.cat([old[:, :, -M:], own], dim=2) for old, own in zip(rows[2:], new, strict=True)]
+        rows[:] = memory, normed, *new
+        return query, *new
 
+    def position(encodings: Tensor) -> Tensor:
+        if not (distances and torch.equal(distances[0], encodings)):
+            distances[:] = encodings, every_position(encodings)
+        return distances[1]
 
-class _Repeated:
-    """A function of a tensor, which remembers its last argument and result."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        self.function, self.last = function, (torch.empty(0), torch.empty(0))
-
-    def __call__(self, argument: Tensor) -> Tensor:
-        if not torch.equal(self.last[0], argument):
-            self.last = argument, self.function(argument)
-        return self.last[1]
+    if issubclass(type(attention), AttentionByDistance):
+        whole, attention.project = attention.project, project
+    if issubclass(type(attention), RelativeAttention):
+        every_position, attention.position.forward = attention.position.forward, position
