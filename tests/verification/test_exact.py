@@ -188,7 +188,7 @@ def test_known_rows_are_not_projected_again(changes: dict[str, Any], monkeypatch
         return project(self, *arguments)
 
     monkeypatch.setattr(AttentionByDistance, "project", count)
-    plain = tiny_model(**changes).double()
+    plain: Any = Architecture.in_float64(ARCHITECTURE, tiny_model(**changes))
     exact, memories = ARCHITECTURE.in_float64(plain), list[Any]([None])
     for number, before in enumerate((0, 1, 2, 3, 0, 2)):  # go on three times, begin a document, go back
         tokens = torch.from_numpy(FEW_IDS[None, 8 * number : 8 * number + 8])
