@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import shutil
 from collections.abc import Callable
@@ -172,7 +173,7 @@ def test_model_that_leaves_float64_is_named(
     bundle: Model, bytes_bundle: Converted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def narrow(architecture: Architecture, model: Any) -> Any:
-        return model
+        return copy.deepcopy(model)
 
     monkeypatch.setattr(Architecture, "in_float64", narrow)
     with pytest.raises(ParityError, match=r"float64 returns torch\.float32"):
