@@ -16,9 +16,12 @@ import pytest
 import torch
 
 from tests.helpers.paths import ROOT
-from tests.helpers.tiny import RingDriver
+from tests.helpers.tiny import BAND, RingDriver, tiny_model, tiny_reformer
+from xlexport.architectures import architecture
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
-from xlexport.export.onnx import OPSET
+from xlexport.errors import ExportError
+from xlexport.export import onnx as export
+from xlexport.export.onnx import OPSET, export_onnx
 from xlexport.ops import DOMAIN
 from xlruntime.bundle import Requirements
 from xlruntime.bundle_files import read_bundle
@@ -243,3 +246,13 @@ def test_nothing_of_this_machine_is_in_the_files(suffix: str, bytes_bundle: Conv
     for path in files:
         content = path.read_bytes()
         assert not [word for word in words if word.encode() in content], path.name
+
+
+@pytest.mark.full
+def test_decompositions_are_left_out_only_if_they_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "_decompose", None)
+    export_onnx(architecture("transformer_xl").build_step(tiny_model()), tmp_path)
+    with pytest.raises(ExportError, match="Failed to decompose"):
+        export_onnx(architecture("reformer").build_step(tiny_reformer(BAND)), tmp_path)

@@ -105,7 +105,7 @@ def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], 
     n_token = clusters[-1][0][1]
     target = targets.reshape(B * S, 1)
     # The probability of a token is P · p, for P of its cluster and p of the token within it; shift = log P.
-    own = torch.zeros(0)
+    own = clusters[0][1][0]  # the first cluster replaces it
     for (first, end), (shift, within) in clusters:
         place = (target - first).clamp(0, end - first - 1)
         log_prob = within.gather(1, place) + shift  # (B*S, 1)
@@ -128,6 +128,6 @@ def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], 
         "log_prob": own.view(B, S),
         "rank": 1 + torch.stack(better).sum(dim=0).long().view(B, S),
         "entropy": torch.stack(entropies).sum(dim=0).view(B, S),
-        "top_ids": top_ids.view(B, S, -1),
-        "top_log_probs": top_log_probs.view(B, S, -1),
+        "top_ids": top_ids.view(B, S, top_ids.shape[1]),
+        "top_log_probs": top_log_probs.view(B, S, top_ids.shape[1]),
     }

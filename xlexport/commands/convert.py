@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,7 @@ def convert(
     CHECKPOINT is a file, a folder, or ORG/MODEL in the local cache of the Hugging Face hub. A model of your own is
     FILE.py:NAME or the name of an installed one; its code runs only with --trust.
     """
+    gc.set_threshold(100_000, 50, 100)  # traces and modules live until the end; looking for cycles takes a tenth
     from xlexport.extras import require
     from xlexport.tokenizer_choice import tokenizer_library
 

@@ -7,10 +7,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
+from torch.export import ExportedProgram
 
 from xlexport.architectures.step import (
     FixedSizes,
@@ -33,7 +36,12 @@ __all__ = ["OPSET", "export_onnx"]
 OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators are not needed
 IR_VERSION = 10
 HINT = "Install the version of torch in constraints.txt. If you have it, report this with the model's configuration."
+UNCHANGED = {  # by decompositions, though made of other operators; or `translations` has them
+    *("aten._assert_tensor_metadata.default", "aten.item.default", "aten.layer_norm.default", "aten.linear.default"),
+    *("aten.log_softmax.int", "aten.reshape.default", "aten.sym_size.int", "aten.to.dtype", "aten.where.ScalarOther"),
+}
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
+_decompose = ExportedProgram.run_decompositions
 
 
 def export_onnx(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> dict[str, Graph]:
@@ -93,7 +101,8 @@ def _content(tensor: ir.TensorProtocol) -> tuple[object, ...]:
 
 def _trace(step: Step) -> ir.Model:
     """Trace the whole step as one ONNX model, with the names of its spec."""
-    with tracing("export the step graph", HINT, getattr(step, "explain", None)):
+    decomposed = mock.patch.object(ExportedProgram, "run_decompositions", _decomposed)
+    with tracing("export the step graph", HINT, getattr(step, "explain", None)), decomposed:
         program = torch.onnx.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),
@@ -112,6 +121,15 @@ def _trace(step: Step) -> ir.Model:
         _check_traced(model, step)
     _name_weights(model, step)
     return model
+
+
+def _decomposed(program: ExportedProgram, table: Any, *options: Any, **named: Any) -> ExportedProgram:
+    """Return the program in operators that ONNX has; itself if it is. Decompositions would trace it twice again."""
+    for one in {node.target for node in program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}:
+        composite = one.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+        if str(one) not in UNCHANGED and (composite or one in table or one._schema.is_mutable):
+            return _decompose(program, table, *options, **named)
+    return program
 
 
 def _name_weights(model: ir.Model, step: Step) -> None:

@@ -72,7 +72,13 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
     The nodes are recorded by a schema, because the exporter replaces nodes of a function by the function's body.
     """
+    from onnxscript.function_libs.torch_lib.ops import core  # takes long to import
+
     standard = {torch.ops.xlexport.lstm.default: translate_lstm, torch.ops.xlexport.gru.default: translate_gru}
+    standard |= {
+        torch.ops.aten.item.default: core.aten__local_scalar_dense,
+        torch.ops.aten.to.dtype: core.aten__to_copy,
+    }
     return standard | {operator: _recorder(function) for operator, function in _OPERATORS.items()}
 
 

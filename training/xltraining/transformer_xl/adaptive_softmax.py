@@ -105,7 +105,7 @@ class AdaptiveSoftmax(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits (…, V) from hidden states (…, D). With cutoffs, these are log-probabilities."""
         *lead, D = hidden.shape
-        rows = hidden.reshape(-1, D)  # (N, D)
+        rows = hidden.reshape(-1, D) if len(lead) > 1 else hidden  # (N, D)
         if self.cluster_weight is None:
             scores = self.clusters[0](rows)
         else:

@@ -236,8 +236,9 @@ class TransformerXLStep(StepModule):
         tensors = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
         targets = tensors["targets"]
         hidden, outputs = self._run_layers(tensors)
+        B, S, D = hidden.shape
         outputs["logits"] = self.head.logits(hidden[:, -1])
-        clusters = self.head.log_probs_within_clusters(hidden.flatten(0, 1))
+        clusters = self.head.log_probs_within_clusters(hidden.reshape(B * S, D))
         outputs |= describe(list(zip(self.config.cluster_bounds, clusters, strict=True)), targets)
         if self.fixed is None:
             outputs["log_prob"] = self.head.log_probs(hidden, targets)
