@@ -75,8 +75,8 @@ def marks_of(bundle: Path, threads: int, longest: int) -> list[Figures]:
     with closing(Side(stream, bundle, threads)) as walk:
         while tokens <= longest:
             turn = walk.measure((tokens - read) // FEED)
-            lower, median, upper = (np.quantile(turn.clock.rounds[-1], (0.25, 0.5, 0.75)) / FEED * 1e6).tolist()
-            mark = {"tokens": tokens, "from µs": lower, "µs": median, "to µs": upper, "MB at most": turn.peak_rss_mb}
+            microseconds = np.median(turn.clock.rounds[-1]).item() / FEED * 1e6
+            mark = {"tokens": tokens, "µs a token": microseconds, "MB at most": turn.peak_rss_mb}
             print("  ".join(f"{name} {figure:,.1f}" for name, figure in mark.items()), flush=True)
             marks.append(mark)
             tokens, read = 10 * tokens, tokens
@@ -105,7 +105,7 @@ def draw(panels: dict[str, Figures], path: Path) -> None:
     for plot, (panel, figures) in zip(axes, panels.items(), strict=False):
         line = {int(place): side["median"] / side["tokens"] * 1e6 for place, side in figures.get("sides", {}).items()}
         if marks := figures.get("marks"):
-            line = {mark["tokens"]: mark["µs"] for mark in marks}
+            line = {mark["tokens"]: mark["µs a token"] for mark in marks}
             memory = plot.twinx()
             memory.plot(list(line), [mark["MB at most"] for mark in marks], "k:")
             memory.set(ylabel="MB at most", ylim=(0, None))
