@@ -20,7 +20,7 @@ RUN = [page for page in PAGES if page in ("README.md", "docs/scoring.md", "docs/
 INSTALLS = "installs packages: .ci/run does it"
 NOT_RUN = {
     ("README.md", "python -m venv .venv && . .venv/bin/activate"): INSTALLS,
-    ("README.md", "converted           checkpoint.pt in 9 s"): "output of demo: tests/commands/test_demo.py",
+    ("README.md", "converted           checkpoint.pt in 7 s"): "output of demo: tests/commands/test_demo.py",
     ("README.md", "pip install -e ./runtime/python -e '.[cpu,convert,train,dev]' -c constraints.txt && pytest"): (
         INSTALLS
     ),

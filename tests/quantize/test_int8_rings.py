@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
@@ -59,6 +60,16 @@ def test_scores_are_near_and_the_bundle_verifies(rounded: Model, source: Convert
     report = verify(rounded, source.source.build_model, ids, segments=4)
     assert report.passed
     assert report.max_abs_memory_diff > 0
+
+
+@pytest.mark.parametrize("dtype", ["weight-int8", "weight-int4"])
+def test_memories_are_integers_beside_blocks_of_weights(dtype: str, source: Converted, tmp_path: Path) -> None:
+    ids, scores = random_ids(90, seed=3, vocab_size=256), list[npt.NDArray[np.float32]]()
+    for memory_dtype in ("int8", "float32"):
+        quantize(source.folder, tmp_path / memory_dtype, replace(OPTIONS, dtype=dtype, memory_dtype=memory_dtype))
+        scores.append(log_probs(load(tmp_path / memory_dtype, threads=1), ids))
+    assert 0 < np.abs(scores[0] - scores[1]).max() <= 0.3
+    assert {entry.dtype for entry in load(tmp_path / "int8").bundle.memory} == {"int8", "float32"}
 
 
 def test_rows_restart_and_streams_are_restored(rounded: Model, tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def test_nan_does_not_pass() -> None:
     [
         (BYTES, {"max_delta_bits": 0.0}, [], "max_delta_bits is 0, expected a number above 0"),
         (BYTES, {"max_delta_bits": float("nan")}, [], "max_delta_bits is nan, expected a number above 0"),
-        (BYTES, {"memory_dtype": "float16"}, [], "memory_dtype is float16, which needs dtype float16"),
+        (BYTES, {"memory_dtype": "float16"}, [], "memory_dtype is float16, which does not go with dtype int8"),
         (
             BYTES,
             {"keep_float": ("layers.9.*",)},

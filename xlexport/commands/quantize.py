@@ -40,7 +40,7 @@ def precision_options(dtype: Decorator) -> Decorator:
             type=click.Choice(["float32", "float16", "int8"]),
             default="float32",
             show_default=True,
-            help="Precision of carried memories, which is float32 or that of --dtype.",
+            help="Precision of carried memories: float16 only with --dtype float16, int8 only with integers.",
         ),
     )
 

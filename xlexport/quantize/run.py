@@ -79,7 +79,7 @@ class QuantizeOptions:
         dtype: `int8`, `weight-int8`, `weight-int4` or `float16`.
         max_delta_bits: the largest allowed difference from float32, in bits per token.
         keep_float: names of products that stay float32; `*` matches any characters.
-        memory_dtype: dtype of carried memories, `float32`, or the precision itself if it is `float16` or `int8`.
+        memory_dtype: dtype of carried memories: `float32`, `float16` with the same precision, `int8` with integers.
         tokens: number of tokens to measure on; None: enough to fill the memory twice.
         threads: threads of one step; None: ONNX Runtime chooses.
     """
@@ -105,8 +105,8 @@ def check_options(options: QuantizeOptions) -> None:
         problems.append(f"max_delta_bits is {options.max_delta_bits:g}, expected a number above 0")
     if options.memory_dtype not in (FLOAT32, "float16", "int8"):
         problems.append(f"memory_dtype is {options.memory_dtype}, expected float32, float16 or int8")
-    elif options.memory_dtype not in (FLOAT32, options.dtype):
-        problems.append(f"memory_dtype is {options.memory_dtype}, which needs dtype {options.memory_dtype}")
+    elif options.memory_dtype != FLOAT32 and (options.memory_dtype == "float16") != (options.dtype == "float16"):
+        problems.append(f"memory_dtype is {options.memory_dtype}, which does not go with dtype {options.dtype}")
     if problems:
         raise QuantizationError(f"{'; '.join(problems)}.")
 
