@@ -5,16 +5,18 @@
 A panel changes one setting of a model with random weights. Steps run on full memory; times are medians.
 
 - length: one stream, and the largest resident memory of its process so far (dotted), which must be flat.
+
 - processes: of one thread each, which run a step at once.
 """
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -36,27 +38,33 @@ PANELS = ("length", "memory", "batch", *MODELS, "threads", "processes")
 FEED = 1_000  # tokens
 
 
-def steps(bundle: Path, threads: int, mem_len: int | None = None, rows: int = 1) -> Ready:
-    """Return a side that runs steps with full memory."""
+@functools.cache
+def steps_of(bundle: Path, threads: int, mem_len: int | None = None, rows: int = 1) -> GraphSide:
+    """Return steps with full memory, in this process."""
     model = xlruntime.load(bundle, threads=threads)
     evaluation = model.evaluation(mem_len=mem_len)
-    side = GraphSide(model, Work("score", evaluation, evaluation.segment_len, rows))
+    return GraphSide(model, Work("score", evaluation, evaluation.segment_len, rows))
 
-    def step() -> None:
-        side.step()
 
-    return Ready(step, {"tokens": side.work.tokens})
+def run_step(*setting: Any) -> None:
+    """Run one of `steps_of(*setting)`."""
+    steps_of(*setting).step()
+
+
+def steps(*setting: Any) -> Ready:
+    """Return a side that runs `steps_of(*setting)`."""
+    return Ready(partial(run_step, *setting), {"tokens": steps_of(*setting).work.tokens})
 
 
 def processes(bundle: Path, number: int) -> Ready:
     """Return a side that runs a step in each of several processes at once."""
-    others = [Side(steps, bundle, 1) for _ in range(number)]
+    pools = [get_context("spawn").Pool(1) for _ in range(number)]
 
     def run() -> None:
-        with ThreadPoolExecutor(number) as pool:
-            list(pool.map(lambda side: side.measure(1), others))
+        for step in [pool.apply_async(run_step, (bundle, 1)) for pool in pools]:
+            step.get()
 
-    return Ready(run, {"tokens": number * others[0].facts["tokens"]}, elsewhere=True)
+    return Ready(run, {"tokens": number * steps_of(bundle, 1).work.tokens}, elsewhere=True)
 
 
 def stream(bundle: Path, threads: int) -> Ready:
@@ -102,6 +110,8 @@ def draw(panels: dict[str, Figures], path: Path) -> None:
     columns = min(4, len(panels))
     picture = Figure(figsize=(16, 8), layout="constrained")
     axes = picture.subplots(-(-len(panels) // columns), columns, sharey=True, squeeze=False).ravel()
+    for plot in axes[len(panels) :]:
+        plot.set_axis_off()
     for plot, (panel, figures) in zip(axes, panels.items(), strict=False):
         line = {int(place): side["median"] / side["tokens"] * 1e6 for place, side in figures.get("sides", {}).items()}
         if marks := figures.get("marks"):
