@@ -112,7 +112,7 @@ def test_convert_refuses_before_any_work(checkpoint: Path, invoke: Invoke, tmp_p
     for options, what in (
         (("--dtype", "int8", "--tokenizer", "none"), "takes token ids"),
         (("--memory-dtype", "float16"), "dtype is float32, expected int8 or weight-int8"),
-        (("--dtype", "int8", "--memory-dtype", "float16"), "which needs dtype float16"),
+        (("--dtype", "int8", "--memory-dtype", "float16"), "which does not go with dtype int8"),
     ):
         assert what in invoke("convert", checkpoint, "-o", tmp_path / "out", *options).error
     assert not list(tmp_path.iterdir())
