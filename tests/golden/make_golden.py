@@ -19,6 +19,7 @@ import json
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,53 +49,40 @@ class Golden:
     lengths: tuple[int, ...] = DOCUMENT_LENGTHS
 
 
+# What most variants have in common.
+XL = partial(TransformerXLConfig, n_layer=2, n_head=2, tgt_len=8, mem_len=12)
+REFORMER = partial(
+    ReformerConfig,
+    d_model=16,
+    n_head=2,
+    d_head=8,
+    d_inner=24,
+    n_buckets=(4,),
+    local_chunk_length=4,
+    tgt_len=8,
+    mem_len=8,
+)
 VARIANTS = {
     "post_lnorm_same_length_empty": Golden(
-        TransformerXLConfig(
-            n_token=256,
-            n_layer=2,
-            n_head=2,
-            d_model=16,
-            d_head=8,
-            d_inner=24,
-            tgt_len=8,
-            mem_len=12,
-            clamp_len=7,
-            same_length=True,
-            first_memory="empty",
-        ),
+        XL(n_token=256, d_model=16, d_head=8, d_inner=24, clamp_len=7, same_length=True, first_memory="empty"),
         tokenizer="bytes",
         seed=1,
         settings=({"mem_len": 5}, {"mem_len": 30}, {"clamp_len": 3}, {"clamp_len": -1}, {"same_length": False}),
     ),
     "pre_lnorm_same_length_zeros": Golden(
-        TransformerXLConfig(
-            n_token=256,
-            n_layer=2,
-            n_head=2,
-            d_model=16,
-            d_head=7,
-            d_inner=24,
-            tgt_len=8,
-            mem_len=12,
-            same_length=True,
-            pre_lnorm=True,
-            first_memory="zeros",
-        ),
+        XL(n_token=256, d_model=16, d_head=7, d_inner=24, same_length=True, pre_lnorm=True, first_memory="zeros"),
         tokenizer="bytes",
         seed=2,
         settings=({"mem_len": 5}, {"mem_len": 30}, {"clamp_len": 4}, {"same_length": False}),
     ),
     "pre_lnorm_empty": Golden(
-        TransformerXLConfig(
+        XL(
             n_token=29,
-            n_layer=2,
             n_head=3,
             d_model=18,
             d_head=6,
             d_inner=20,
             tgt_len=10,
-            mem_len=12,
             pre_lnorm=True,
             untie_r=False,
             first_memory="empty",
@@ -104,89 +92,35 @@ VARIANTS = {
         settings=({"segment_len": 3}, {"segment_len": 31}, {"mem_len": 25}, {"clamp_len": 6}, {"same_length": True}),
     ),
     "post_lnorm_zeros": Golden(
-        TransformerXLConfig(
-            n_token=40,
-            n_layer=2,
-            n_head=2,
-            d_model=24,
-            d_head=12,
-            d_inner=32,
-            tgt_len=8,
-            mem_len=12,
-            clamp_len=10,
-            tie_weight=False,
-            first_memory="zeros",
-        ),
+        XL(n_token=40, d_model=24, d_head=12, d_inner=32, clamp_len=10, tie_weight=False, first_memory="zeros"),
         tokenizer="none",
         seed=4,
         settings=({"segment_len": 5}, {"segment_len": 31}, {"mem_len": 4}, {"mem_len": 25}, {"same_length": True}),
     ),
     "relative_attention": Golden(
-        TransformerXLConfig(
-            n_token=256,
-            n_layer=2,
-            n_head=3,
-            d_model=16,
-            d_head=6,
-            d_inner=24,
-            tgt_len=8,
-            mem_len=12,
-            clamp_len=9,
-            pre_lnorm=True,
-            first_memory="zeros",
-        ),
+        XL(n_token=256, n_head=3, d_model=16, d_head=6, d_inner=24, clamp_len=9, pre_lnorm=True, first_memory="zeros"),
         tokenizer="bytes",
         seed=7,
         settings=({"segment_len": 1}, {"mem_len": 5}, {"mem_len": 30}, {"clamp_len": -1}, {"same_length": True}),
     ),
     "shaw_distances": Golden(
-        TransformerXLConfig(
-            n_token=29,
-            n_layer=2,
-            n_head=2,
-            d_model=12,
-            d_head=5,
-            d_inner=16,
-            tgt_len=8,
-            mem_len=12,
-            encoding="shaw",
-            max_klen=15,
-            first_memory="zeros",
-        ),
+        XL(n_token=29, d_model=12, d_head=5, d_inner=16, encoding="shaw", max_klen=15, first_memory="zeros"),
         tokenizer="none",
         seed=8,
         settings=({"segment_len": 3}, {"mem_len": 5}, {"mem_len": 30}, {"clamp_len": 6}, {"same_length": True}),
     ),
     "learned_places": Golden(
-        TransformerXLConfig(
-            n_token=29,
-            n_layer=2,
-            n_head=2,
-            d_model=12,
-            d_head=5,
-            d_inner=16,
-            tgt_len=9,
-            mem_len=0,
-            encoding="learned",
-            pre_lnorm=True,
-        ),
+        XL(n_token=29, d_model=12, d_head=5, d_inner=16, tgt_len=9, mem_len=0, encoding="learned", pre_lnorm=True),
         tokenizer="none",
         seed=9,
         settings=({"segment_len": 1}, {"segment_len": 4}, {"segment_len": 20}),
     ),
     "reformer_band": Golden(
-        ReformerConfig(
+        REFORMER(
             n_token=258,
-            d_model=16,
-            n_head=2,
-            d_head=8,
-            d_inner=24,
             attn_layers=("local", "lsh"),
             n_hashes=3,
-            n_buckets=(4,),
             chunk_length=6,
-            local_chunk_length=4,
-            tgt_len=8,
             mem_len=12,
             axial_shape=(10, 20),
             axial_dims=(6, 10),
@@ -198,20 +132,12 @@ VARIANTS = {
         lengths=(2, 37, 201),
     ),
     "reformer_chunk": Golden(
-        ReformerConfig(
+        REFORMER(
             n_token=40,
-            d_model=16,
-            n_head=2,
-            d_head=8,
-            d_inner=24,
             attn_layers=("lsh", "local"),
             n_hashes=2,
-            n_buckets=(4,),
             chunk_length=8,
-            local_chunk_length=4,
             rule="chunk",
-            tgt_len=8,
-            mem_len=8,
             position="absolute",
             max_positions=96,
         ),
@@ -221,20 +147,13 @@ VARIANTS = {
         lengths=(2, 6, 37, 64, 97),
     ),
     "reformer_paper": Golden(
-        ReformerConfig(
+        REFORMER(
             n_token=40,
-            d_model=16,
-            n_head=2,
-            d_head=8,
-            d_inner=24,
             attn_layers=("lsh", "full", "local", "lsh"),
             n_hashes=3,
             n_buckets=(4, 2),
             chunk_length=7,
-            local_chunk_length=4,
             rule="paper",
-            tgt_len=8,
-            mem_len=8,
             position="rotary",
             max_positions=0,
         ),
