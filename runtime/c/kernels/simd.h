@@ -77,6 +77,11 @@ inline const float* behind(const float* number, int64_t numbers) {
   return reinterpret_cast<const float*>(reinterpret_cast<uintptr_t>(number) + static_cast<uintptr_t>(numbers) * sizeof(float));
 }
 
+// Fetch n bytes into the second cache; they may be behind the end of an array.
+inline void fetch_bytes(const int8_t* from, int64_t n) {
+  for (int64_t k = 0; k < n; k += 64) __builtin_prefetch(from + k, 0, 2);
+}
+
 // Fetch n numbers into the second cache.
 inline void fetch_numbers(const float* from, int64_t n) {
   for (int64_t k = 0; k < n; k += 16) __builtin_prefetch(behind(from, k), 0, 2);
