@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
-from onnx import TensorProto, helper
+import onnx.parser
 
 from xlexport.bundles import digests, requirements, write_manifest
 from xlruntime.bundle import Bundle, Feed, Graph, MemoryEntry, Tensor, Tokenizer
 from xlruntime.evaluation import EvaluationRules
 
 FOLDER = Path(__file__).resolve().parent / "late_reader" / "bundle"
-ROWS = 3
-MEMORY = MemoryEntry("memory_rows", "new_memory_rows", "float32", ("batch", 1, ROWS, 1), layout="window")
+MEMORY = MemoryEntry("memory_rows", "new_memory_rows", "float32", ("batch", 1, 3, 1), layout="window")
 TOKENS = ("batch", "segment")
 GRAPH = Graph(
     "score.onnx",
@@ -29,48 +27,32 @@ GRAPH = Graph(
 )
 
 
-def model() -> onnx.ModelProto:
-    """Build the graph."""
-    constants = {
-        "axes": [1, 3],  # tokens (B, S) to rows (B, 1, S, 1)
-        "row_axis": [2],
-        "first": [-ROWS],
-        "end": [2**31],
-        "row_axes": [1, 2, 3],
-        "axis": [1],
-    }
-    nodes = [
-        helper.make_node("Cast", ["tokens"], ["numbers"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["numbers", "axes"], ["rows"]),
-        helper.make_node("Concat", [MEMORY.input, "rows"], ["all"], axis=2),
-        helper.make_node("Slice", ["all", "first", "end", "row_axis"], [MEMORY.output]),
-        # The new memory does not change the sum, but the sum can only be computed after it.
-        helper.make_node("Sub", [MEMORY.output, MEMORY.output], ["nothing"]),
-        helper.make_node("Add", [MEMORY.input, "nothing"], ["old"]),
-        helper.make_node("ReduceSum", ["old", "row_axes"], ["sum"], keepdims=0),
-        helper.make_node("Unsqueeze", ["sum", "axis"], ["before"]),
-        helper.make_node("Add", ["before", "numbers"], ["both"]),
-        helper.make_node("Neg", ["both"], ["log_prob"]),
-    ]
-
-    def rows(name: str) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, MEMORY.shape)
-
-    tokens = helper.make_tensor_value_info("tokens", TensorProto.INT64, TOKENS)
-    log_prob = helper.make_tensor_value_info("log_prob", TensorProto.FLOAT, TOKENS)
-    initializers = [helper.make_tensor(name, TensorProto.INT64, [len(v)], v) for name, v in constants.items()]
-    graph = helper.make_graph(
-        nodes, "score", [tokens, rows(MEMORY.input)], [log_prob, rows(MEMORY.output)], initializers
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    onnx.checker.check_model(made, full_check=True)
-    return made
+# The new memory does not change the sum, but the sum can only be computed after it.
+MODEL = """
+<ir_version: 10, opset_import: ["": 20]>
+score (int64[batch, segment] tokens, float[batch, 1, 3, 1] memory_rows)
+    => (float[batch, segment] log_prob, float[batch, 1, 3, 1] new_memory_rows)
+<int64[2] axes = {1, 3}, int64[1] row_axis = {2}, int64[1] first = {-3}, int64[1] end = {2147483648},
+ int64[3] row_axes = {1, 2, 3}, int64[1] axis = {1}>
+{
+    numbers = Cast <to = 1> (tokens)
+    rows = Unsqueeze (numbers, axes)
+    all = Concat <axis = 2> (memory_rows, rows)
+    new_memory_rows = Slice (all, first, end, row_axis)
+    nothing = Sub (new_memory_rows, new_memory_rows)
+    old = Add (memory_rows, nothing)
+    sum = ReduceSum <keepdims = 0> (old, row_axes)
+    before = Unsqueeze (sum, axis)
+    both = Add (before, numbers)
+    log_prob = Neg (both)
+}
+"""
 
 
 def main() -> None:
     """Write the bundle."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    onnx.save(model(), str(FOLDER / GRAPH.file))
+    onnx.save(onnx.parser.parse_model(MODEL), FOLDER / GRAPH.file)
     bundle = Bundle(
         architecture="late_reader",
         config={},
