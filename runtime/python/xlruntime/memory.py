@@ -71,21 +71,19 @@ class MemoryPlan:
         value = self.first_values[entry.first_value]
         return np.expand_dims(value, 0 if entry.row_axis is None else (0, entry.row_axis))
 
-    def first_arrays(self, batch_size: int) -> dict[str, npt.NDArray[Any]]:
-        """Return fresh buffers of `batch_size` rows, by the names of inputs.
+    def buffers(self, batch_size: int) -> dict[str, npt.NDArray[Any]]:
+        """Return buffers of `batch_size` rows, by the names of inputs; nothing is written yet.
 
-        They share a block: for a large one, numpy asks Linux for pages of 2 MB, which a token reads faster. The block
-        is written, not just reserved. First touches of its pages would slow the first steps down.
+        They share a block: for a large one, numpy asks Linux for pages of 2 MB, which a token reads faster.
         """
         kinds = [(entry, self.sizes(entry, batch_size), np.dtype(entry.dtype)) for entry in self.entries]
         counts = [math.prod(sizes) * kind.itemsize for _, sizes, kind in kinds]
         ends = list(itertools.accumulate(-(-count // ALIGNED) * ALIGNED for count in counts))
         block = np.empty(sum(ends[-1:]), np.uint8)
-        arrays = {}
-        for (entry, sizes, kind), count, begin in zip(kinds, counts, [0, *ends], strict=False):
-            arrays[entry.input] = array = block[begin : begin + count].view(kind).reshape(sizes)
-            array[:] = self.first_value(entry)
-        return arrays
+        return {
+            entry.input: block[begin : begin + count].view(kind).reshape(sizes)
+            for (entry, sizes, kind), count, begin in zip(kinds, counts, [0, *ends], strict=False)
+        }
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,9 @@ class Memory:
     @classmethod
     def fresh(cls, plan: MemoryPlan, batch_size: int) -> Memory:
         """Return memory for `batch_size` new documents."""
-        arrays = plan.first_arrays(batch_size)
+        arrays = plan.buffers(batch_size)
+        for entry in plan.entries:  # first touches of pages would slow the first steps down
+            arrays[entry.input][:] = plan.first_value(entry)
         length = np.full(batch_size, _first_length(plan.evaluation), np.int64)
         return cls(plan, arrays, 0, length, np.zeros(batch_size, np.int64))
 
@@ -264,7 +264,9 @@ class Memory:
     def take(self, rows: Sequence[int]) -> Memory:
         """Return a smaller memory with copies of only these `rows`, in this order."""
         chosen = list(rows)
-        arrays = {entry.input: np.ascontiguousarray(self.array(entry)[chosen]) for entry in self.entries}
+        arrays = self.plan.buffers(len(chosen))
+        for entry in self.entries:
+            np.take(self.array(entry), chosen, axis=0, out=arrays[entry.input], mode="clip")  # without a copy between
         return Memory(self.plan, arrays, self.offset, self.memory_length[chosen], self.position[chosen])
 
     def row(self, row: int, back: int = 0) -> Memory:
