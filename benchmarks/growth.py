@@ -28,6 +28,7 @@ from benchmarks import sides
 from benchmarks.sides import PATH, Figures, Ready, Side, text_ids
 from benchmarks.transformer_xl import TINY, prepare
 from xlexport.bench.sides import GraphSide, Work
+from xlexport.errors import XlexportError
 from xlexport.figures import check_picture, save_picture
 
 __all__ = ["main"]
@@ -131,7 +132,10 @@ def draw(panels: dict[str, Figures], path: Path) -> None:
 @sides.common_options
 def main(out: Path, panels: Sequence[str], longest: int, threads: int, **options: Any) -> None:
     """Measure and print each panel, and draw all."""
-    check_picture(out)
+    try:
+        check_picture(out)
+    except XlexportError as error:
+        raise click.ClickException(str(error)) from None
     drawn, shape = dict[str, Figures](), TINY if options["tiny"] else SHAPE
     with tempfile.TemporaryDirectory() as scratch:
         folder = options["folder"] or Path(scratch)
