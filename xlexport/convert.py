@@ -36,6 +36,7 @@ from xlexport.tokenizer_choice import choose_tokenizer
 from xlexport.verification import default_segments, verify
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.text import check_verify_text, verify_text
+from xlruntime import __version__
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format, Graph
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import EvaluationRules
@@ -329,9 +330,10 @@ def _write_first_rows(step: Step, folder: Path) -> None:
 def _provenance(source: SourceCheckpoint, verified_on: str, options: ConversionOptions) -> dict[str, Any]:
     """Return what a bundle says of its origin."""
     stated = {name: getattr(options, name) for name in ("licence", "data", "intended_use")}
-    packages = ["xlexport", "torch", "onnx", "onnxscript", "onnx-ir"]
+    packages = ["torch", "onnx", "onnxscript", "onnx-ir"]
     if options.to == "executorch":
         packages.append("executorch")
+    versions = {"python": platform.python_version(), "xlexport": __version__}
     return {
         **{name: " ".join((text or "").split()) or None for name, text in stated.items()},
         "format": source.format,
@@ -340,5 +342,5 @@ def _provenance(source: SourceCheckpoint, verified_on: str, options: ConversionO
         "notes": list(source.notes),
         "parameters": source.parameters,
         "verified_on": verified_on,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "versions": versions | {name: version(name) for name in packages},
     }
