@@ -197,8 +197,8 @@ def our_eager(source: Path | dict[str, int], threads: int, case: Segment) -> Rea
     """Return the side of our model of a checkpoint, or of the LSTM in a shape, in PyTorch with carried state."""
     import torch
 
-    from xlexport.checkpoints import load
-    from xlexport.checkpoints.recurrent import module_source
+    from xlexport.families.recurrent.source import module_source
+    from xlexport.formats import load
 
     torch.set_num_threads(threads)
     model = (load(source) if isinstance(source, Path) else module_source(lstm(source))).build_model()

@@ -146,7 +146,7 @@ def our_model(checkpoint: Path, threads: int, case: Case, form: str) -> Ready:
     """Return the side of our PyTorch model, with the paper's memory of hidden states; `form` as in `hugging_face`."""
     import torch
 
-    from xlexport.checkpoints import load
+    from xlexport.formats import load
 
     # With torch 2.13 it overwrites live values in models of three or more layers: scores were wrong by nats.
     torch._inductor.config.inplace_buffers = form != "compiled"

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from experiments.running import Experiment, difference, experiment_options, mean_and_error, print_rows
 from experiments.transformer_xl import SCALES, VARIANTS, model_of
-from xlexport import checkpoints
+from xlexport import formats
 from xlexport.convert import convert
 from xlruntime import Model, Sampling, load
 
@@ -95,7 +95,7 @@ def long_text(experiment: Experiment) -> None:
             models = {}
             for variant in group:
                 bundle = Path(folder) / variant.name
-                convert(checkpoints.load(experiment.checkpoint(variant, seed)), bundle)
+                convert(formats.load(experiment.checkpoint(variant, seed)), bundle)
                 models[variant.name] = load(bundle, threads=1)
             writer = models[group[0].name]
             for number, passage in enumerate(tqdm(chosen, unit="passage", disable=None)):

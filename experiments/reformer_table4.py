@@ -25,9 +25,9 @@ from experiments.running import (
     print_orderings,
     print_rows,
 )
-from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.extras import require
+from xlexport.formats import load
 from xlexport.scoring.bleu import bleu
 from xlruntime import SearchOptions, load_translator
 from xltraining.data.pairs import prepared_pairs

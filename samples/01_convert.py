@@ -5,10 +5,10 @@ Needs: pip install ./runtime/python '.[cpu,convert]' in a clone. The same as: xl
 
 from pathlib import Path
 
-from xlexport import checkpoints
+from xlexport import formats
 from xlexport.convert import convert
 from xlexport.sample import sample_checkpoint
 
-source = checkpoints.load(sample_checkpoint())
+source = formats.load(sample_checkpoint())
 report = convert(source, Path("bundle"), force=True, tell=print)
 print(f"equal over {report.segments} segments: log-probabilities within {report.max_abs_log_prob_diff:.1e} nats")

@@ -10,7 +10,7 @@ import torch
 
 from tests.helpers.export_cache import GRAPHS, Cache, step_digest
 from tests.helpers.tiny import tiny_model
-from xlexport.architectures.transformer_xl.step import TransformerXLStep
+from xlexport.families.transformer_xl.step import TransformerXLStep
 
 
 class Exporter:

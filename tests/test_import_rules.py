@@ -78,8 +78,8 @@ def test_help_of_every_command_is_light() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        *("xlexport", "xlexport.checkpoints", "xlexport.commands.doctor", "xlexport.commands.train", "xlexport.errors"),
-        *("xlexport.architectures.reformer", "xlexport.architectures.transformer_xl"),
+        *("xlexport", "xlexport.formats", "xlexport.commands.doctor", "xlexport.commands.train", "xlexport.errors"),
+        *("xlexport.families.reformer", "xlexport.families.transformer_xl"),
     ],
 )
 def test_light_modules_of_xlexport_stay_light(module: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from xlexport.model_description import model_description
+from xlexport.families.describe import model_description
 from xlexport.verification.parity import ParityReport, trained_model
 from xlruntime.bundle import Bundle
 from xlruntime.evaluation import EvaluationSettings

@@ -99,7 +99,7 @@ def origin(bundle: Bundle) -> str:
 def recorded_options(
     bundle: Bundle, format: str | None, config: Mapping[str, Any] | None
 ) -> tuple[str | None, dict[str, Any] | None]:
-    """Return `format` and `config` for `checkpoints.load`: what `convert` was given, unless the user gives it anew."""
+    """Return `format` and `config` for `formats.load`: what `convert` was given, unless the user gives it anew."""
     options = bundle.provenance.get("options")
     recorded = options if isinstance(options, dict) else {}
     before = recorded.get("config")

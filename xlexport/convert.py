@@ -11,8 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from xlexport.architectures import Step, architecture
-from xlexport.architectures.choices import check_choices, spellings
 from xlexport.atomic_output import writing
 from xlexport.bundle_readme import bundle_readme
 from xlexport.bundles import (
@@ -25,10 +23,12 @@ from xlexport.bundles import (
     write_manifest,
 )
 from xlexport.callbacks import Progress, no_progress
-from xlexport.checkpoints import SourceCheckpoint
+from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
 from xlexport.extras import require
+from xlexport.families import Step, architecture
+from xlexport.families.options import check_choices, spellings
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.quantize.gate import check_texts, gate_text, require_default_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from xlexport.errors import CheckpointError, TrustError
-from xlexport.model_description import model_description
+from xlexport.families.describe import model_description
 from xlexport.model_names import load_source
 from xlexport.tokenizer_choice import choose_tokenizer
 from xltraining.architectures import architecture_names, architecture_of, config_from

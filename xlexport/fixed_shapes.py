@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from xlexport.architectures.step import FixedSizes
+from xlexport.families.step import FixedSizes
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import MEM_LEN, UNBOUNDED_WINDOW, EvaluationRules
 

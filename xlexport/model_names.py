@@ -22,13 +22,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from xlexport import checkpoints
+from xlexport import formats
 from xlexport.bundles import recorded_options
-from xlexport.checkpoints import SourceCheckpoint
 from xlexport.checkpoints.files import WEIGHTS, read_tensors
-from xlexport.checkpoints.formats import tensorflow
-from xlexport.checkpoints.recurrent import module_source
+from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError, TrustError
+from xlexport.families.recurrent.source import module_source
+from xlexport.families.transformer_xl import tensorflow
 from xlruntime.bundle import Bundle
 from xlruntime.messages import first_line, listed, named
 
@@ -110,13 +110,13 @@ def load_source(
 
     Args:
         name: as for `resolve`.
-        format, config: as for `checkpoints.load`; not for models that code makes.
+        format, config: as for `formats.load`; not for models that code makes.
         weights: tensors for a model that code makes, under the names of its `state_dict()`.
         trust: whether the code of a file or a package may run.
         bundle: the format and config of its conversion apply to a checkpoint, unless they are given anew.
 
     Raises:
-        CheckpointError: as in `resolve` and `checkpoints.load`, the code fails, the weights do not fit its model, or
+        CheckpointError: as in `resolve` and `formats.load`, the code fails, the weights do not fit its model, or
             an option does not apply.
         TrustError: code would run, but `trust` is off.
     """
@@ -126,7 +126,7 @@ def load_source(
             raise CheckpointError(f"{name}: --weights is for models that code makes.", hint="Leave it out.")
         if model != Path(name):
             _check_cached(str(name), model)
-        source = checkpoints.load(model, *(recorded_options(bundle, format, config) if bundle else (format, config)))
+        source = formats.load(model, *(recorded_options(bundle, format, config) if bundle else (format, config)))
         if model == Path(name):
             return source
         return replace(source, options={**source.options, "model": f"{str(name).partition('@')[0]}@{model.name}"})

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.architectures.recurrent.protocol import RecurrentModel
-from xlexport.checkpoints.recurrent import module_source
 from xlexport.convert import ConversionOptions, convert
-from xlexport.families.scan import scan
+from xlexport.families.recurrent.protocol import RecurrentModel
+from xlexport.families.recurrent.scan import scan
+from xlexport.families.recurrent.source import module_source
 
 if TYPE_CHECKING:
     from xlexport.verification.parity import ParityReport

@@ -14,8 +14,8 @@ from xlexport.bench.measuring import Machine, Rates
 from xlexport.bench.operator_profile import BETWEEN, profile_step, sum_events
 from xlexport.bench.roofline import Floor, step_floor, weight_bytes
 from xlexport.bench.sides import GraphSide, Purpose, Work
-from xlexport.bench.workload import StepSize, workload
 from xlexport.errors import XlexportError
+from xlexport.families.workload import StepSize, workload
 from xlruntime import load
 from xlruntime.devices import Device
 from xlruntime.model import Model

@@ -17,8 +17,9 @@ from typing import Any
 
 import torch  # noqa: F401 -- before the guard: the readers import it when they need it
 
-from xlexport.checkpoints import load, safe_pickle
+from xlexport.checkpoints import safe_pickle
 from xlexport.errors import CheckpointError
+from xlexport.formats import load
 
 READERS = (safe_pickle.read, load)
 LOOKS = ("open", "os.listdir", "os.scandir", "glob.", "pathlib.", "mmap.", "builtins.id", "sys._getframe", "gc.")

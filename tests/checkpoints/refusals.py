@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from xlexport.checkpoints import load
 from xlexport.errors import CheckpointError
+from xlexport.formats import load
 
 __all__ = ["refusal"]
 

@@ -31,9 +31,9 @@ from tests.checkpoints.hostile_torch_files import (
     wholes,
 )
 from tests.helpers.paths import ROOT
-from xlexport.checkpoints import load
 from xlexport.checkpoints.safe_pickle import read
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
+from xlexport.formats import load
 
 MOST_MEGABYTES = 200  # in addition to the file's size
 MOST_SECONDS = 10  # of work; they take less than one on most machines

@@ -21,11 +21,11 @@ from tests.checkpoints.hostile_pickles import text
 from tests.checkpoints.hostile_torch_files import archive
 from tests.checkpoints.refusals import refusal
 from tests.helpers.paths import ROOT
-from xlexport.checkpoints import load
 from xlexport.checkpoints.files import JSON_LIMITS, read_json, read_tensors, safetensors_names
 from xlexport.checkpoints.safe_pickle import read
 from xlexport.checkpoints.vocabularies import TEXT_LIMITS, read_vocabulary
 from xlexport.errors import CheckpointError
+from xlexport.formats import load
 from xltraining.architectures import architecture_of
 from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer, ReformerConfig
@@ -41,7 +41,7 @@ READ_EACH = """
 import json, resource, sys
 from pathlib import Path
 import torch, safetensors.torch, xltraining.checkpoint
-from xlexport.checkpoints import load
+from xlexport.formats import load
 taken = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) << 10
 resource.setrlimit(resource.RLIMIT_DATA, (taken + int(sys.argv[1]), resource.RLIM_INFINITY))
 for path in sys.argv[2:]:

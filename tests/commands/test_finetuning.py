@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.checkpoints.transformer_xl_files import make_oracle, write_huggingface, write_nvidia
+from tests.families.transformer_xl.files import make_oracle, write_huggingface, write_nvidia
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import ROOT
-from xlexport import checkpoints
+from xlexport import formats
 from xltraining.checkpoint import load_checkpoint
 
 RUN = ("--batch-size", "2", "--threads", "1", "--log-every", "1", "--warmup-steps", "0")
@@ -25,7 +25,7 @@ def test_the_run_begins_with_the_weights_of_the_file(prose: Path, invoke: Invoke
     model = write_nvidia(make_oracle(**BYTES, same_length=True), tmp_path)
     line = ("train", prose, "-o", tmp_path / "run", "--init", model, "--mem-len", "8", "--steps", "0")
     assert "with initial weights" in invoke(*line).succeeded().err
-    source, written = checkpoints.load(model), load_checkpoint(tmp_path / "run" / "checkpoint.pt")
+    source, written = formats.load(model), load_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert written.config.to_dict() == {**source.config, "mem_len": 8}
     weights = source.build_model().state_dict()
     assert weights.keys() == written.state_dict.keys()

@@ -1,4 +1,4 @@
-"""`xlexport inspect` of bundles, and where their nodes run; tests/checkpoints has checkpoints."""
+"""`xlexport inspect` of bundles, and where their nodes run; tests/formats has checkpoints."""
 
 from __future__ import annotations
 

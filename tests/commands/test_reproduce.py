@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.checkpoints.transformer_xl_files import VARIANTS, make_oracle, write_huggingface
+from tests.families.transformer_xl.files import VARIANTS, make_oracle, write_huggingface
 from tests.helpers.invoking import PROSE, Invoke
 from tests.helpers.paths import ROOT
 from tests.oracles.reformer_configurations import ReformerCase

@@ -16,7 +16,7 @@ import click
 import pytest
 
 from tests.helpers.invoking import Invoke
-from xlexport import checkpoints, progress_bar
+from xlexport import formats, progress_bar
 from xlexport.commands import run
 from xlexport.commands.train import curve_writers, model_config, train
 from xlexport.terminal import INTERRUPTED
@@ -56,7 +56,7 @@ def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_pa
     assert shown.out == ""
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint.pt", "log.jsonl"]
     config = {"n_layer": 1, "d_head": 5, "mem_len": 10, "pre_lnorm": True, "first_memory": "zeros", "untie_r": False}
-    assert config.items() <= checkpoints.load(out / "checkpoint.pt").config.items()
+    assert config.items() <= formats.load(out / "checkpoint.pt").config.items()
     assert log_of(out)[-1]["step"] == 4
 
     before = digest_file(out / "checkpoint.pt")

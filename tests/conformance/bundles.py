@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from xlexport import checkpoints
+from xlexport import formats
 from xlexport.convert import ConversionOptions, convert
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.quantize.run import QuantizeOptions, quantize
@@ -133,7 +133,7 @@ def write_bundles(
             shutil.copytree(samples / name, folder / name)
         else:
             report(f"converting samples/{name}")
-            source = checkpoints.load(ROOT / "samples" / name / "checkpoint.pt")
+            source = formats.load(ROOT / "samples" / name / "checkpoint.pt")
             with contextlib.redirect_stdout(io.StringIO()):
                 convert(source, folder / name, ConversionOptions(threads=1))
     for name, (golden_name, kind, file, make) in TOKENIZERS.items():
@@ -213,7 +213,7 @@ def _write_small_bundles(folder: Path, report: Callable[[str], object]) -> None:
         with tempfile.TemporaryDirectory() as work, contextlib.redirect_stdout(io.StringIO()):
             save_checkpoint(Path(work, name), config, random_model(config).state_dict())
             options = ConversionOptions(tokenizer="bytes", threads=1, verify_segments=SEGMENTS, fixed=shapes)
-            convert(checkpoints.load(Path(work, name)), folder / name, options)
+            convert(formats.load(Path(work, name)), folder / name, options)
     for name, (source, dtype, memory_dtype, _) in COPIES.items():
         choices = QuantizeOptions(dtype, ENOUGH_BITS, memory_dtype=memory_dtype, tokens=TOKENS, threads=1)
         found = quantize(folder / source, folder / name, choices)

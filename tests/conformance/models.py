@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from xlexport import checkpoints
+from xlexport import formats
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.convert import ConversionOptions, convert
-from xlexport.families.mamba import Mamba, MambaSizes
-from xlexport.families.mamba2 import Mamba2, Mamba2Sizes
-from xlexport.families.rwkv4 import RWKV4, RWKV4Sizes
-from xlexport.families.rwkv7 import RWKV7, RWKV7Sizes
+from xlexport.families.recurrent.mamba import Mamba, MambaSizes
+from xlexport.families.recurrent.mamba2 import Mamba2, Mamba2Sizes
+from xlexport.families.recurrent.rwkv4 import RWKV4, RWKV4Sizes
+from xlexport.families.recurrent.rwkv7 import RWKV7, RWKV7Sizes
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.model_names import load_source
 
@@ -96,10 +96,10 @@ def _source(name: str, work: Path) -> SourceCheckpoint:
         make, config = FAMILIES[name]
         (work / "config.json").write_text(json.dumps({"tie_word_embeddings": False, **config}), "utf-8")
         save_file(dict(_weights(make({"tie_word_embeddings": False, **config}))), work / "model.safetensors")
-        return checkpoints.load(work)
+        return formats.load(work)
     if name == "rwkv7":
         torch.save(dict(_weights(RWKV7(RWKV7_SIZES))), work / "rwkv7.pth")
-        return checkpoints.load(work / "rwkv7.pth")
+        return formats.load(work / "rwkv7.pth")
     return load_source(f"{SAMPLES / name}.py:model", trust=True)
 
 

@@ -25,12 +25,13 @@ from tests.helpers.tiers import thinned
 from tests.helpers.tiny import tiny_model
 from tests.web_site.javascript import needs_node, prepared
 from xlexport import __version__
-from xlexport.architectures import Architecture, Step, architecture
-from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.bundle_readme import CARD, bundle_readme, how_to_run
-from xlexport.checkpoints import SourceCheckpoint, load
+from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError
+from xlexport.families import Architecture, Step, architecture
+from xlexport.families.transformer_xl.step import TransformerXLStep
+from xlexport.formats import load
 from xlexport.verification import default_segments
 from xlexport.verification.text import verify_ids
 from xlruntime import OptionError, TextError, load_translator

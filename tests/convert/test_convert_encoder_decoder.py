@@ -12,9 +12,9 @@ from tests.helpers import export_cache
 from tests.helpers.invoking import Invoke
 from tests.helpers.tiny import tiny_encoder_decoder
 from xlexport.bundles import open_any_bundle
-from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError, QuantizationError
+from xlexport.formats import load
 from xlexport.quantize.gate import log_probs
 from xlexport.verification import verify
 from xlruntime import Translator

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from xlexport.architectures import architecture
-from xlexport.architectures.reformer.step import FEW
 from xlexport.bench import bench
-from xlexport.bench.workload import StepSize, workload
-from xlexport.checkpoints import SourceCheckpoint
+from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.commands.convert import length_rows
 from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
 from xlexport.commands.verify import parity_rows
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
+from xlexport.families import architecture
+from xlexport.families.reformer.step import FEW
+from xlexport.families.workload import StepSize, workload
 from xlexport.verification import verify
 from xlruntime import OptionError
 from xlruntime import load as load_bundle

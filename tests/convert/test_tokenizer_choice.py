@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from xlexport.checkpoints import SourceCheckpoint
+from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import CheckpointError, ExportError

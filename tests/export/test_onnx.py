@@ -17,11 +17,11 @@ import torch
 
 from tests.helpers.paths import ROOT
 from tests.helpers.tiny import BAND, RingDriver, tiny_model, tiny_reformer
-from xlexport.architectures import architecture
-from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.errors import ExportError
 from xlexport.export import onnx as export
 from xlexport.export.onnx import OPSET, export_onnx
+from xlexport.families import architecture
+from xlexport.families.transformer_xl.step import TransformerXLStep
 from xlexport.ops import DOMAIN
 from xlruntime.bundle import Requirements
 from xlruntime.bundle_files import read_bundle

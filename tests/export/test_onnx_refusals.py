@@ -15,12 +15,12 @@ import torch
 
 from tests.export.test_onnx import run, session
 from tests.helpers.lone_step import LoneStep
-from xlexport.architectures import Step, StepTensor, architecture
 from xlexport.errors import ExportError
 from xlexport.export.exported_program import export_programs
 from xlexport.export.onnx import _check_saved, export_onnx
 from xlexport.export.torchscript import export_torchscript
 from xlexport.export.tracing import USE_ONNX, tracing
+from xlexport.families import Step, StepTensor, architecture
 from xlruntime.bundle import Feed, Graph, Tensor
 
 if TYPE_CHECKING:

@@ -35,11 +35,11 @@ from tests.training.test_lsh import random_buckets
 from xlexport import ops
 from xlexport import torch_runtime as torch_session
 from xlexport.bundles import open_bundle, write_manifest
-from xlexport.checkpoints import load as load_checkpoint
 from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import MissingDependencyError
 from xlexport.fixed_shapes import FixedShapes
+from xlexport.formats import load as load_checkpoint
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.tolerances import TOLERANCES
 from xlruntime.bundle import Format

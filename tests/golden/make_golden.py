@@ -28,7 +28,7 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from xlexport import checkpoints
+from xlexport import formats
 from xlexport.convert import ConversionOptions, convert
 from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer, ReformerConfig
@@ -204,7 +204,7 @@ def make(name: str, golden: Golden) -> None:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder, name)
         save_checkpoint(checkpoint, golden.config, model.state_dict())
-        source = checkpoints.load(checkpoint)
+        source = formats.load(checkpoint)
         report = convert(source, FOLDER / name / "bundle", ConversionOptions(tokenizer=golden.tokenizer), force=True)
 
     random = np.random.default_rng(golden.seed)

@@ -17,11 +17,11 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from xlexport.architectures import Form, StepTensor
-from xlexport.architectures.ring import Ring
-from xlexport.architectures.step import FixedSizes, carried_inputs, carried_outputs
 from xlexport.bundles import digests, requirements, write_manifest
 from xlexport.export.onnx import export_onnx
+from xlexport.families import Form, StepTensor
+from xlexport.families.ring import Ring
+from xlexport.families.step import FixedSizes, carried_inputs, carried_outputs
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Feed, MemoryEntry, Tokenizer
 from xlruntime.evaluation import EvaluationRules, Setting
 from xlruntime.evaluation import Ring as RingRules

@@ -58,7 +58,7 @@ def by_pytorch(checkpoint: Path, device: str, threads: int, work: Mapping[str, i
     from torch._inductor import config as inductor
 
     from xlexport.bench.sides import Work
-    from xlexport.checkpoints import load
+    from xlexport.formats import load
     from xltraining.transformer_xl import TransformerXL
 
     torch.set_num_threads(threads)

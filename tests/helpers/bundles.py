@@ -13,9 +13,10 @@ import pytest
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.shared import shared_folder
 from tests.helpers.tiny import BAND, CHUNK, PAPER, tiny_model, tiny_reformer
-from xlexport.checkpoints import SourceCheckpoint, load
+from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.fixed_shapes import FixedShapes
+from xlexport.formats import load
 from xlexport.verification.parity import ParityReport
 from xlruntime import Model
 from xlruntime import load as load_bundle

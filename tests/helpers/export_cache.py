@@ -35,7 +35,7 @@ EXPORTERS = {
     "export_programs": "xlexport.export.exported_program",
 }
 SOURCES = (
-    "xlexport/architectures",
+    "xlexport/families",
     "xlexport/export",
     "xlexport/ops",
     "training/xltraining",

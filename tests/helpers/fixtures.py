@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import xlexport.convert
-from xlexport.architectures import Step
+from xlexport.families import Step
 from xlruntime.bundle import Graph
 from xlruntime.bundle_files import read_bundle
 

@@ -12,9 +12,9 @@ import onnx
 import onnxruntime as ort
 from torch import Tensor
 
-from xlexport.architectures import StepTensor
-from xlexport.architectures.step_module import StepModule
 from xlexport.export.onnx import export_onnx
+from xlexport.families import StepTensor
+from xlexport.families.step_module import StepModule
 from xlruntime.bundle import MemoryEntry
 
 __all__ = ["LoneStep", "export_lone"]

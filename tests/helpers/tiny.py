@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tests.helpers.definitions import Ours, log_probs_by_definition
 from tests.helpers.weights import random_model
-from xlexport.architectures import architecture, traced_outputs
-from xlexport.architectures.transformer_xl.step import TransformerXLStep
+from xlexport.families import architecture, traced_outputs
+from xlexport.families.transformer_xl.step import TransformerXLStep
 from xltraining.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig

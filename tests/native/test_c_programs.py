@@ -18,8 +18,8 @@ import xlruntime
 from tests.helpers.c_library import NATIVE, SANITIZED, TARGETS, build_c_runtime, find_onnxruntime
 from tests.helpers.pages import blocks_of
 from tests.helpers.paths import BAND, EMPTY, ZEROS, golden_bundle
-from xlexport.checkpoints import load as load_checkpoint
 from xlexport.convert import ConversionOptions, convert
+from xlexport.formats import load as load_checkpoint
 from xlruntime import Sampling
 
 pytestmark = pytest.mark.native

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.helpers.lone_node import lone_node
-from xlexport.architectures.reformer.attention import LocalReach
+from xlexport.families.reformer.attention import LocalReach
 from xlexport.ops import local_attention
 from xltraining.reformer import ReformerConfig
 

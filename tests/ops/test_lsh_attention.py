@@ -1,6 +1,6 @@
 """The operator of rule `band` on rings: PyTorch against the bodies, and both forms against each other.
 
-`tests/architectures/test_lsh_band.py` compares the PyTorch forms with the definition.
+`tests/families/reformer/test_lsh_band.py` compares the PyTorch forms with the definition.
 """
 
 from __future__ import annotations

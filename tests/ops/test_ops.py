@@ -19,10 +19,10 @@ from torch import library
 
 from tests.helpers.lone_node import lone_node
 from tests.ops import test_local_attention, test_lsh_attention, test_relative_attention
-from xlexport.architectures import Form, StepTensor
-from xlexport.architectures.step_module import StepModule
 from xlexport.errors import ExportError
 from xlexport.export.onnx import OPSET, _check_saved, export_onnx
+from xlexport.families import Form, StepTensor
+from xlexport.families.step_module import StepModule
 from xlexport.ops import DOMAIN, lsh_band_attention, lsh_gather, lsh_sort
 from xlruntime.bundle import Graph, MemoryEntry
 

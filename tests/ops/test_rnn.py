@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.helpers.lone_step import LoneStep, export_lone
-from xlexport.architectures import StepTensor
 from xlexport.errors import ExportError
 from xlexport.export.tracing import quiet
+from xlexport.families import StepTensor
 from xlexport.ops import replace_rnns
 
 KINDS = pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])

@@ -9,7 +9,7 @@ from tests.helpers.tiny import RingDriver
 from tests.oracles.comparison import Difference, Figures, eager_difference
 from tests.oracles.configurations import TABLE, Configuration
 from tests.oracles.huggingface import Oracle
-from xlexport.architectures.transformer_xl.step import TransformerXLStep
+from xlexport.families.transformer_xl.step import TransformerXLStep
 from xltraining.checkpoint import Checkpoint, build_model
 from xltraining.transformer_xl import TransformerXL
 

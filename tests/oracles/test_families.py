@@ -19,14 +19,14 @@ from torch import Tensor
 
 import xlruntime
 from tests.checkpoints.refusals import refusal
-from tests.checkpoints.transformer_xl_files import change_config
+from tests.families.transformer_xl.files import change_config
 from tests.oracles.comparison import LOG_PROB_TOLERANCE, MEMORY_TOLERANCE
-from xlexport.checkpoints import load
-from xlexport.checkpoints.formats.huggingface_recurrent import FAMILIES
 from xlexport.commands.inspect import checkpoint_rows
 from xlexport.convert import ConversionOptions, convert
-from xlexport.families.rwkv7 import RWKV7, RWKV7Sizes
-from xlexport.families.scan import chunk_sizes
+from xlexport.families.recurrent.huggingface import FAMILIES
+from xlexport.families.recurrent.rwkv7 import RWKV7, RWKV7Sizes
+from xlexport.families.recurrent.scan import chunk_sizes
+from xlexport.formats import load
 
 State = dict[str, Tensor]
 V, TOKENS, BY_STEP = 61, 210, 0
@@ -169,7 +169,7 @@ def test_rwkv7(package: Any, ids: Tensor, tmp_path: Path) -> None:
 @torch.inference_mode()
 def test_small_decays_after_large_ones_in_a_chunk() -> None:
     """Compare float32 with float64: a difference of cumulative sums of 1e5 would be wrong by about 0.01."""
-    from xlexport.families.mamba2 import _chunked
+    from xlexport.families.recurrent.mamba2 import _chunked
 
     draw = torch.Generator().manual_seed(4)
     x, B, C = (torch.randn(1, 200, 1, *shape, generator=draw) for shape in ((2, 3), (4,), (4,)))
@@ -204,7 +204,7 @@ def test_bundle_against_the_whole_forward(name: str, ids: Tensor, tmp_path: Path
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_defaults_are_those_of_transformers(kind: str) -> None:
     module, name = FAMILIES[kind]
-    sizes = getattr(importlib.import_module(f"xlexport.families.{module}"), f"{name}Sizes")
+    sizes = getattr(importlib.import_module(f"xlexport.families.recurrent.{module}"), f"{name}Sizes")
     config = transformers.CONFIG_MAPPING[kind]()
     assert sizes.from_huggingface({"model_type": kind}) == sizes.from_huggingface(config.to_dict())
 

@@ -15,8 +15,8 @@ from torch import Tensor
 import xlruntime
 from tests.helpers.export_cache import cached_exports
 from tests.oracles.huggingface import Oracle
-from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
+from xlexport.formats import load
 from xlruntime import Document, Model
 from xlruntime.protocols import arrange, read_corpus, walk
 from xltraining.checkpoint import save_checkpoint

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.oracles.reformer_configurations import HUGGING_FACE, REFORMER_PYTORCH, ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer, PyTorchReformer, ReformerOracle
-from xlexport.checkpoints import load
+from xlexport.formats import load
 from xltraining.reformer import LSHTrace, Reformer
 
 # float32 on both sides, with sums in another order: observed differences are a tenth of this, of logits up to 10.

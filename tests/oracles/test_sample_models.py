@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.helpers.paths import ROOT
 from tests.oracles.comparison import LOG_PROB_TOLERANCE
-from xlexport.architectures.recurrent.eager import RecurrentConfig, RecurrentEager
+from xlexport.families.recurrent.eager import RecurrentConfig, RecurrentEager
 
 Forward = Callable[[Tensor], Tensor]
 MODELS = ROOT / "samples/models"

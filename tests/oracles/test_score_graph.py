@@ -18,8 +18,8 @@ import xlruntime
 from tests.helpers.export_cache import cached_exports
 from tests.oracles.comparison import LOG_PROB_TOLERANCE
 from tests.oracles.huggingface import Oracle
-from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
+from xlexport.formats import load
 from xltraining.checkpoint import save_checkpoint
 from xltraining.transformer_xl import TransformerXLConfig
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers.invoking import Invoke
-from xlexport import checkpoints
+from xlexport import formats
 from xlexport.choices import SUBWORDS
 from xlexport.prepare import units
 from xlexport.prepare.clusters import best_cutoffs
@@ -157,7 +157,7 @@ def test_pairs_share_subwords_behind_the_reserved_ids(unit: str, invoke: Invoke,
     invoke(*prepare, "--vocab-size", "400").succeeded()
     invoke("train", data, "-o", out, *PAIR_RUN).succeeded()
     task = PairsTask(EncoderDecoderConfig(n_token=read_prepared(data).n_token), [data], [], 5, 0)
-    source = checkpoints.load(out / "checkpoint.pt")
+    source = formats.load(out / "checkpoint.pt")
     reader = given(data / read_prepared(data).tokenizer["file"]).tokenizer
     assert source.tokenizer == task.tokenizer and "valid_bits_per_token" in (out / "log.jsonl").read_text()
     tokens, targets = task.batch(0)
@@ -187,10 +187,10 @@ def test_prepare_then_train_then_a_checkpoint_with_its_words(invoke: Invoke, pro
     settings.write_text('data = ["data"]\n[model]\nn_layer = 2\n[training]\nsteps = 9\nbest = true\n')
     given = ("--settings", settings, "--steps", "4", "--eval-every", "2", "--plot", tmp_path / "run.svg")
     invoke("train", "-o", out, *TINY, *given).succeeded()
-    source = checkpoints.load(out / "checkpoint.pt")
+    source = formats.load(out / "checkpoint.pt")
     assert source.config["cutoffs"] == shown["cutoffs"] and source.config["n_layer"] == 1  # the command line decides
     assert len(source.tokenizer) == source.config["n_token"] == shown["n_token"]  # type: ignore[arg-type]
-    assert checkpoints.load(out / "best.pt").config == source.config
+    assert formats.load(out / "best.pt").config == source.config
     log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert log[-1]["step"] == 4
     assert {"bits_per_word", "bits_per_byte", "perplexity", "valid_perplexity", "valid_bits_per_byte"} <= set(log[-1])

@@ -34,7 +34,7 @@ NAMES = (
 )
 MAGIC = pickle.dumps(0x1950A86A20F9469CFC6C, 2)
 STORAGE = bytes(range(64))
-TENSORFLOW = ROOT / "tests" / "checkpoints" / "data" / "tensorflow"
+TENSORFLOW = ROOT / "tests" / "families" / "transformer_xl" / "data" / "tensorflow"
 
 
 class _RunsCode:

@@ -23,8 +23,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from tests.checkpoints import test_reformer_pytorch_format
-from tests.checkpoints.transformer_xl_files import VARIANTS, WAYS, make_oracle
+from tests.families.reformer import test_reformer_pytorch
+from tests.families.transformer_xl.files import VARIANTS, WAYS, make_oracle
 from tests.helpers.manifests import seal, with_tokenizer
 from tests.helpers.paths import EMPTY, ROOT, ZEROS, golden_bundle
 from tests.oracles.reformer_configurations import ReformerCase
@@ -33,10 +33,10 @@ from tests.reliability.bundle_targets import TokenizerJson, sentencepiece
 from tests.reliability.damage import STEADY, THOROUGH, VALUES, damaged, damaged_array, damaged_json
 from tests.reliability.target import check_message
 from tests.runtime.conftest import open_golden
-from xlexport.checkpoints import load as load_checkpoint
 from xlexport.commands import run
 from xlexport.commands.inspect import bundle_rows
 from xlexport.errors import XlexportError
+from xlexport.formats import load as load_checkpoint
 from xlexport.scoring.inputs import LOOKED_AT
 from xlruntime import Model, TokenError, XlruntimeError, load
 from xlruntime.bundle import MANIFEST
@@ -276,7 +276,7 @@ class Sample:
 
 
 REFORMER = ReformerConfig(d_model=16, n_head=2, d_head=4, d_inner=20, attn_layers=("lsh", "local"), axial_dims=(4, 12))
-TENSORFLOW = ROOT / "tests" / "checkpoints" / "data" / "tensorflow"
+TENSORFLOW = ROOT / "tests" / "families" / "transformer_xl" / "data" / "tensorflow"
 TENSORFLOW_SETTINGS = {"tgt_len": 5, "mem_len": 6, "clamp_len": 7, "same_length": True}
 
 
@@ -306,8 +306,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
         *(Sample(TENSORFLOW / name, TENSORFLOW_SETTINGS, checks=True) for name in ("plain", "adaptive")),
     ]
     path = place("model.pt")
-    test_reformer_pytorch_format.saved(test_reformer_pytorch_format.make(), path)
-    samples.append(Sample(path, test_reformer_pytorch_format.TOLD))
+    test_reformer_pytorch.saved(test_reformer_pytorch.make(), path)
+    samples.append(Sample(path, test_reformer_pytorch.TOLD))
     for name in ("checkpoint.pt", "checkpoint"):
         for model in (Reformer(REFORMER), cut):
             path = place(name)

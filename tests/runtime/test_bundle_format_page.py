@@ -12,7 +12,7 @@ import pytest
 
 import xlruntime
 from tests.helpers.paths import GOLDEN, ROOT
-from xlexport.architectures import architecture
+from xlexport.families import architecture
 from xlruntime import bundle as manifest
 from xlruntime import errors
 from xlruntime.bundle import FORMAT, FeedKind, Format, Layout

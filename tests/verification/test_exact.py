@@ -16,8 +16,8 @@ import torch
 from onnx import helper, numpy_helper
 
 from tests.helpers.breaking import Arrays, after_step
-from xlexport.architectures.base import Architecture
 from xlexport.errors import ParityError
+from xlexport.families.base import Architecture
 from xlexport.verification import verify
 from xlexport.verification.differences import RoundingErrors, ratios
 from xlexport.verification.parity import ParityReport

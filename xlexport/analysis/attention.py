@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.architectures import title_of
 from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import ExportError, XlexportError
+from xlexport.families import title_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,14 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from xlexport.architectures import architecture
 from xlexport.bench.measuring import PRECISION, Clock, Machine, Rates, disturbance, peak_rss_mb, take_turns
 from xlexport.bench.operator_profile import profile_step
 from xlexport.bench.report import BenchReport
 from xlexport.bench.roofline import step_floor
 from xlexport.bench.sides import EagerSide, GraphSide, Purpose, Work
-from xlexport.checkpoints import SourceCheckpoint
+from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import XlexportError
+from xlexport.families import architecture
 from xlexport.model_names import load_source
 from xlruntime.bundle import Bundle
 from xlruntime.errors import OptionError

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from xlexport.bench.measuring import Rates
 from xlexport.bench.sides import GraphSide
-from xlexport.bench.workload import StepSize, workload
+from xlexport.families.workload import StepSize, workload
 from xlruntime.bundle import POSITIONS, MemoryEntry
 
 __all__ = ["Floor", "step_floor", "weight_bytes"]

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.architectures import architecture
-from xlexport.bench.workload import workload
-from xlexport.checkpoints import SourceCheckpoint
+from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.families import architecture
+from xlexport.families.workload import workload
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 from xlruntime.session import GraphSession

@@ -74,8 +74,8 @@ def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -
         XlexportError: a stage failed; the message names it.
     """
     from xlexport.bench import bench
-    from xlexport.checkpoints import load
     from xlexport.convert import ConversionOptions, convert
+    from xlexport.formats import load
 
     checkpoint = sample_checkpoint(sample)
     tell(f"converting {checkpoint}")

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.architectures.choices import spellings
 from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_any_bundle, origin, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import MODEL, checkpoint_options, ops_option, provider_option, trust_option
 from xlexport.commands.quantize import quantization_rows
 from xlexport.errors import MissingAnswerError
-from xlexport.model_description import model_description
+from xlexport.families.describe import model_description
+from xlexport.families.options import spellings
 from xlexport.terminal import print_json, print_table
 from xlruntime import BundleFormatError, Model, Translator
 from xlruntime.bundle import MANIFEST, Bundle
 from xlruntime.tokenizers import Vocabulary, VocabularyTokenizer, make_tokenizer
 
 if TYPE_CHECKING:
-    from xlexport.checkpoints import SourceCheckpoint
+    from xlexport.checkpoints.source import SourceCheckpoint
     from xltraining.data.tokenizer_file import TokenizerFile
 
 __all__ = [

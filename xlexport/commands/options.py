@@ -14,10 +14,10 @@ from typing import Any
 
 import click
 
-from xlexport.architectures import ARCHITECTURES, Option
-from xlexport.architectures.choices import MEM_LEN, SEGMENT_LEN, collected
 from xlexport.choices import FORMATS, PROTOCOLS
 from xlexport.commands.settings import Setting
+from xlexport.families import ARCHITECTURES, Option
+from xlexport.families.options import MEM_LEN, SEGMENT_LEN, collected
 from xlruntime import LoadOptions
 from xltraining.config_fields import options_of
 

@@ -172,7 +172,7 @@ def attention(
         attention_terms,
         require_attention,
     )
-    from xlexport.architectures import architecture
+    from xlexport.families import architecture
     from xlexport.model_names import load_source
     from xlexport.verification.eager import check_sizes
     from xlexport.verification.text import verify_ids

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from xlexport.architectures.step import Step, describe_graph, graphs_of
 from xlexport.atomic_output import writing
 from xlexport.export.exported_program import cut_program, trace_program
 from xlexport.export.tracing import USE_ONNX, tracing
+from xlexport.families.step import Step, describe_graph, graphs_of
 from xlexport.ops.rnn import gru, lstm
 from xlruntime.bundle import Graph
 

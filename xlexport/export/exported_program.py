@@ -29,9 +29,9 @@ from torch.export.graph_signature import (
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils import _pytree as pytree
 
-from xlexport.architectures.step import Step, StepTensor, describe_graph, outputs_of
 from xlexport.atomic_output import writing
 from xlexport.export.tracing import USE_ONNX, free_axes, quiet, tracing
+from xlexport.families.step import Step, StepTensor, describe_graph, outputs_of
 from xlexport.torch_runtime import WEIGHTS_FILE
 from xlruntime.bundle import Graph
 

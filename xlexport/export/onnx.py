@@ -15,7 +15,11 @@ import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from torch.export import ExportedProgram
 
-from xlexport.architectures.step import (
+from xlexport.atomic_output import writing
+from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
+from xlexport.errors import ExportError
+from xlexport.export.tracing import free_axes, tracing
+from xlexport.families.step import (
     FixedSizes,
     Step,
     StepTensor,
@@ -24,10 +28,6 @@ from xlexport.architectures.step import (
     outputs_of,
     traced_outputs,
 )
-from xlexport.atomic_output import writing
-from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
-from xlexport.errors import ExportError
-from xlexport.export.tracing import free_axes, tracing
 from xlexport.ops import DOMAIN, VERSION, add_functions, inline_functions, translations
 from xlruntime.bundle import Axis, Graph
 

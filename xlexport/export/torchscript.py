@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from xlexport.architectures.step import Step, StepTensor, describe_graph, outputs_of
 from xlexport.atomic_output import writing
 from xlexport.export.tracing import USE_ONNX, quiet, tracing
+from xlexport.families.step import Step, StepTensor, describe_graph, outputs_of
 from xlruntime.bundle import Graph
 
 __all__ = ["TORCHSCRIPT_FILE", "export_torchscript"]

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from xlexport.architectures.step import Step
 from xlexport.errors import ExportError
+from xlexport.families.step import Step
 from xlruntime.messages import first_line
 
 __all__ = ["USE_ONNX", "free_axes", "quiet", "tracing"]

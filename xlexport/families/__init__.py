@@ -1,1 +1,72 @@
-"""Families of recurrent models that convert from files alone: one module of equations for each."""
+"""The architectures: one object for each holds all code that an export of it needs.
+
+A further one is a folder whose module defines `ARCHITECTURE`, and a line in `ARCHITECTURES`. The rest of xlexport asks
+here, and has tables by name for what only some architectures have. Importing this package is fast, because adapters
+import torch inside their methods.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from xlexport.errors import ExportError
+from xlexport.families.base import Architecture
+from xlexport.families.step import Form, Step, StepTensor, traced_outputs
+from xltraining.config_fields import Option
+
+__all__ = [
+    "ARCHITECTURES",
+    "Architecture",
+    "Form",
+    "Option",
+    "Step",
+    "StepTensor",
+    "architecture",
+    "architectures",
+    "find",
+    "title_of",
+    "traced_outputs",
+]
+
+ARCHITECTURES = {
+    "transformer_xl": "xlexport.families.transformer_xl",
+    "encoder_decoder": "xlexport.families.encoder_decoder",
+    "reformer": "xlexport.families.reformer",
+    "recurrent": "xlexport.families.recurrent",
+}
+"""The module of each architecture, which is imported on first use."""
+
+
+def find(name: str) -> Architecture | None:
+    """Return the architecture with this name, or None if the name is unknown."""
+    if name not in ARCHITECTURES:
+        return None
+    architecture: Architecture = importlib.import_module(ARCHITECTURES[name]).ARCHITECTURE
+    return architecture
+
+
+def architecture(name: str) -> Architecture:
+    """Return the architecture with this name.
+
+    Raises:
+        ExportError: the name is unknown; the message lists the known names.
+    """
+    architecture = find(name)
+    if architecture is None:
+        names = ", ".join(ARCHITECTURES)
+        raise ExportError(
+            f"architecture {name!r} is unknown, expected one of {names}.",
+            hint="Add it to xlexport.families.ARCHITECTURES, or upgrade xlexport.",
+        )
+    return architecture
+
+
+def architectures() -> tuple[Architecture, ...]:
+    """Return all architectures."""
+    return tuple(map(architecture, ARCHITECTURES))
+
+
+def title_of(name: str) -> str:
+    """Return the display name of an architecture; an unknown name is returned unchanged."""
+    architecture = find(name)
+    return name if architecture is None else architecture.title

@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from xlexport.architectures import title_of
+from xlexport.families import title_of
 from xlruntime import Bundle, EvaluationSettings, __version__
 
 __all__ = ["LEVELS", "WORD_CEILING", "bundle_note", "bundled", "ceilings", "page_pieces", "page_title"]

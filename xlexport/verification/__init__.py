@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.architectures import architecture
 from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import ParityError
+from xlexport.families import architecture
 from xlexport.verification.comparison import Comparison
 from xlexport.verification.parity import ParityReport, make_report
 from xlexport.verification.spans import segments_to_wrap

@@ -51,7 +51,7 @@ from xlruntime.memory import Memory
 from xlruntime.translator import Translator
 
 if TYPE_CHECKING:
-    from xlexport.architectures import Architecture
+    from xlexport.families import Architecture
 
 __all__ = ["Comparison"]
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.architectures import architecture as architecture_of_name
 from xlexport.errors import ParityError
+from xlexport.families import architecture as architecture_of_name
 from xlexport.verification.spans import Ids, Span
 from xlexport.verification.tolerances import tolerance_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xlexport.architectures import Architecture
+    from xlexport.families import Architecture
     from xlruntime.engine import Engine
     from xlruntime.evaluation import EvaluationSettings
     from xltraining.reformer import LSHTrace

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from xlexport.checkpoints.recurrent import MODULE_FORMAT
 from xlexport.errors import ParityError
+from xlexport.families.recurrent.source import MODULE_FORMAT
 from xlexport.verification.differences import (
     LSHDifference,
     LSHTotals,

@@ -6,8 +6,8 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from xlexport.checkpoints.recurrent import MODULE_FORMAT
 from xlexport.errors import ParityError
+from xlexport.families.recurrent.source import MODULE_FORMAT
 from xlruntime.bundle import Bundle
 
 __all__ = ["TOLERANCES", "Tolerance", "tolerance_of"]

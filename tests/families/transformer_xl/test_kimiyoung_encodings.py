@@ -1,0 +1,135 @@
+"""`model.pt` with attn_type 1 to 3 against the authors' formulas, from their tensors in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import xlruntime
+from tests.checkpoints.refusals import refusal
+from tests.families.transformer_xl.files import authors_code, authors_module, make_oracle
+from tests.helpers.definitions import Authors, log_probs_by_definition
+from xlexport.convert import ConversionOptions, convert
+from xlexport.formats import load
+from xltraining.transformer_xl import TransformerXLConfig
+
+NAMES = (("RelPartialLearnable", "RelPartialLearnable"), ("RelLearnable", "RelLearnable"), ("", ""), ("", ""))
+WIDTH = {"n_head": 2, "d_head": 6}  # n_head × d_head is d_model, which attn_type 3 needs
+VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "shaw": (1, {}),
+    "shaw-pre-clamped": (1, {"pre_lnorm": True, "clamp_len": 5}),
+    "shaw-same-length": (1, {"same_length": True, "d_embed": 12, "tie_weight": False}),
+    "sinusoidal": (2, {"mem_len": 0}),
+    "sinusoidal-pre-clamped": (2, {"mem_len": 0, "pre_lnorm": True, "clamp_len": 3}),
+    "learned": (3, {"mem_len": 0}),
+    "learned-pre": (3, {"mem_len": 0, "pre_lnorm": True}),
+}
+
+
+def make(attn_type: int, classes: Mapping[str, type[nn.Module]], extra_places: int = 0, **changes: Any) -> nn.Module:
+    """Make the authors' module of a kind of attention, with random weights."""
+    oracle = make_oracle(**{**WIDTH, **changes})
+    config = oracle.config
+    K, (L, H, h, D) = config.tgt_len + config.mem_len + extra_places, _sizes(config)
+    model: Any = authors_module(oracle, classes, attn_type=attn_type, max_klen=K)
+    attention_name, layer_name = NAMES[attn_type]
+    for layer in model.layers:
+        layer.__class__ = classes[f"{layer_name}DecoderLayer"]
+        layer.dec_attn.__class__ = classes[f"{attention_name}MultiHeadAttn"]
+        del layer.dec_attn.r_net
+        if attn_type > 1:
+            del layer.dec_attn.qkv_net
+            layer.dec_attn.q_net, layer.dec_attn.kv_net = (nn.Linear(D, n * H * h, bias=False) for n in (1, 2))
+    del model.r_w_bias, model.r_r_bias
+    if attn_type != 2:
+        del model.pos_emb
+        model.r_emb = nn.Parameter(torch.empty(L, K, H, h))
+    if attn_type == 1:
+        model.r_w_bias, model.r_bias = nn.Parameter(torch.empty(L, H, h)), nn.Parameter(torch.empty(L, K, H))
+    random = torch.Generator().manual_seed(attn_type)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=random) * 0.3 + ("norm.weight" in name))
+    return model
+
+
+def _sizes(config: TransformerXLConfig) -> tuple[int, int, int, int]:
+    return config.n_layer, config.n_head, config.d_head, config.d_model
+
+
+def save(path: Path, attn_type: int, extra_places: int = 0, **changes: Any) -> dict[str, Tensor]:
+    """Write a model.pt, and return its tensors by the authors' names."""
+    with authors_code(path.parent) as classes:
+        model = make(attn_type, classes, extra_places, **changes)
+        torch.save(model, path)
+    return model.state_dict()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.pt"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", VARIANTS)
+def test_against_the_authors_formulas_over_carried_segments(name: str, path: Path) -> None:
+    attn_type, changes = VARIANTS[name]
+    tensors = save(path, attn_type, **changes)
+    source = load(path)
+    model = source.build_model().double()
+    assert model.config.encoding == ("relative", "shaw", "sinusoidal", "learned")[attn_type]
+    lengths = [6] * 5
+    ids = torch.randint(40, (1 + sum(lengths),), generator=torch.Generator().manual_seed(2))
+    memory, found = None, []
+    for start in range(0, 30, 6):
+        memory = model.memory_before(memory, 6)
+        hidden, memory = model(ids[None, start : start + 6], memory)
+        found.append(model.log_probs(hidden, ids[None, start + 1 : start + 7])[0])
+    expected = log_probs_by_definition(Authors(model.config, tensors), ids, lengths)
+    assert np.abs(torch.cat(found).numpy() - expected).max() < 1e-12
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("cached_exports")
+@pytest.mark.parametrize("name", ["shaw-pre-clamped", "learned"])
+def test_exported_against_the_authors_formulas(name: str, path: Path) -> None:
+    attn_type, changes = VARIANTS[name]
+    tensors = save(path, attn_type, **changes)
+    source = load(path)
+    assert convert(source, path.parent / "bundle", ConversionOptions(tokenizer="none", threads=1)).passed
+    bundle = xlruntime.load(path.parent / "bundle", threads=1)
+    ids = torch.randint(40, (61,), generator=torch.Generator().manual_seed(3))
+    found = bundle.stream(segment_len=6).feed(ids.numpy()).log_probs
+    config = source.build_model().config
+    expected = log_probs_by_definition(Authors(config, tensors), ids, [6] * 10)
+    assert np.abs(found - expected).max() < 1e-5  # float32
+
+
+def test_absolute_places_with_memory_are_refused_with_the_way_out(path: Path) -> None:
+    save(path, 3)
+    message = refusal(path)
+    assert "mem_len 9 with attn_type 3: the authors' code adds positions to the rows of memory again" in message
+    assert message.endswith('Give --config with {"mem_len": 0} to go without.')
+    config = load(path, config={"mem_len": 0}).build_model().config
+    assert (config.mem_len, config.max_klen, config.n_embedded) == (0, 15, 15)
+    save(path, 2)
+    assert "and stops at the first segment" in refusal(path)
+
+
+def test_tensors_of_another_attention_type_are_named(path: Path) -> None:
+    with authors_code(path.parent) as classes:
+        model: Any = make(1, classes)
+        model.attn_type = 3
+        model.mem_len = 0
+        torch.save(model, path)
+    message = refusal(path)
+    assert "layers.0-1.dec_attn.q_net.weight is missing" in message
+    assert "r_bias is unexpected" in message
+    save(path, 3, n_head=3, d_head=5, mem_len=0)
+    assert "n_head × d_head is 15, d_model 12, but r_emb has vectors of both" in refusal(path)

@@ -1,0 +1,50 @@
+"""Any recurrent language model: a PyTorch module that maps tokens and a state to logits and the next state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from xlexport.families.base import Architecture
+from xlexport.families.step import FixedSizes, Step
+
+if TYPE_CHECKING:
+    from xlexport.families.recurrent.eager import RecurrentEager
+    from xlruntime.evaluation import EvaluationRules
+
+__all__ = ["ARCHITECTURE", "RecurrentArchitecture"]
+
+
+class RecurrentArchitecture(Architecture):
+    """All code that depends on a model being a module with a state."""
+
+    name = "recurrent"
+    title = "recurrent model"
+    further_lengths = (1, 3, 300)  # torch may keep what code decided by the example's length: a branch, or chunks
+
+    def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
+        """Declare the length of a segment; a state needs no settings."""
+        from xlruntime.evaluation import EvaluationRules
+
+        return EvaluationRules(segment_len=config["tgt_len"])
+
+    def build_fixed_step(self, model: RecurrentEager, fixed: FixedSizes) -> Step:
+        """Return the step module, whose sizes the example has."""
+        step = self.build_step(model)
+        step.fixed = fixed
+        return step
+
+    def build_step(self, model: RecurrentEager) -> Step:
+        """Return the step module, once the module is checked.
+
+        Raises:
+            ExportError: the module breaks a rule of `RecurrentModel`; the message names the first place.
+        """
+        from xlexport.families.recurrent.checks import check_module
+        from xlexport.families.recurrent.step import RecurrentStep
+
+        check_module(model.module, model.config.n_token)
+        return RecurrentStep(model)
+
+
+ARCHITECTURE = RecurrentArchitecture()

@@ -1,0 +1,65 @@
+"""A Hugging Face folder of a recurrent language model: Mamba, Falcon-Mamba, Mamba-2 or RWKV-4.
+
+The models compute what transformers computes. `xlexport.families` has their equations, with the files' tensor names.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from xlexport.checkpoints.files import inside, read_json, read_weights
+from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.errors import CheckpointError
+from xlexport.extras import require
+from xlexport.families.recurrent.source import family_source
+from xlexport.families.reformer.huggingface import TOKENIZERS
+
+__all__ = ["NAME", "is_config", "load"]
+
+NAME = "huggingface"
+CONFIG = "config.json"
+FAMILIES = {  # by `model_type`: a module of `xlexport.families`, and its class, next to that of its sizes
+    "mamba": ("mamba", "Mamba"),
+    "falcon_mamba": ("mamba", "Mamba"),
+    "mamba2": ("mamba2", "Mamba2"),
+    "rwkv": ("rwkv4", "RWKV4"),
+}
+OLD_NAMES = {"backbone.embeddings.weight": "backbone.embedding.weight"}
+
+
+def is_config(config: Mapping[str, Any]) -> bool:
+    """Return whether the content of a `config.json` is that of a family."""
+    kind = config.get("model_type")
+    return isinstance(kind, str) and kind in FAMILIES
+
+
+def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
+    """Read the checkpoint; see `CheckpointFormat`. It holds its own configuration, so `config` must be empty."""
+    require("convert")
+    config_file = inside(path, CONFIG)
+    content = read_json(config_file)
+    if config:
+        foreign = ", ".join(map(ascii, sorted(config)))
+        raise CheckpointError(f"{path}: holds its own configuration.", hint=f"Leave out {foreign} of --config.")
+    kind = content["model_type"]
+    module, name = FAMILIES[kind]
+    family = importlib.import_module(f"xlexport.families.recurrent.{module}")
+    try:
+        sizes = getattr(family, f"{name}Sizes").from_huggingface(content)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}/{error.message}", hint=error.hint) from error
+    files, tensors = read_weights(path)
+    return family_source(
+        path,
+        NAME,
+        getattr(family, name),
+        sizes,
+        tensors,
+        model=kind,
+        files=[config_file, *files],
+        tokenizers=TOKENIZERS,
+        other_names=OLD_NAMES,
+    )

@@ -1,0 +1,189 @@
+"""Sources made of recurrent models: of families that are read from files, and of modules of users."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xlexport.checkpoints.files import inside
+from xlexport.checkpoints.source import SourceCheckpoint, digest_files, float_notes, require_finite
+from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping
+from xlexport.errors import ExportError
+from xlruntime.messages import first_line
+from xltraining.data.tokenizer_file import TokenizerFile
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from xlruntime.tokenizers.vocabulary import Vocabulary
+
+__all__ = ["MODULE_FORMAT", "SEGMENT_LEN", "family_source", "module_source", "recurrent_source"]
+
+SEGMENT_LEN = 128  # tokens of a segment, unless the model or the user says otherwise
+MODULE_FORMAT = "module"  # of a user's module, in place of a file format
+IDS_ONLY = "No {} lies next to the weights, so the bundle takes token ids only. --tokenizer gives it one."
+
+
+def recurrent_source(
+    build: Callable[[], nn.Module],
+    format: str,
+    *,
+    model: str,
+    n_token: int,
+    parameters: int,
+    sizes: Mapping[str, Any],
+    files: Iterable[Path],
+    form: str = "segment",
+    segment_len: int = SEGMENT_LEN,
+    tokenizer: str | Vocabulary | TokenizerFile | Path | None = None,
+    notes: Iterable[str] = (),
+) -> SourceCheckpoint:
+    """Make the source of a module that satisfies `RecurrentModel`.
+
+    Args:
+        build: makes the module in evaluation mode, float32. Each call makes another one, as an export empties it.
+        format: name of the format that read it.
+        model: name of its family or class.
+        parameters: how many trained numbers it has.
+        sizes: further sizes, plain values.
+        form: the method that becomes the graphs, `segment` or `step`.
+    """
+    from xlexport.families.recurrent.eager import RecurrentConfig, RecurrentEager
+
+    config = RecurrentConfig(n_token, segment_len, model, form, sizes)
+    return SourceCheckpoint(
+        architecture=RecurrentEager.ARCHITECTURE,
+        format=format,
+        config=config.to_dict(),
+        tokenizer=tokenizer,
+        files=digest_files(*files),
+        build_model=lambda: RecurrentEager(build(), config).eval(),
+        notes=tuple(notes),
+        parameters=parameters,
+    )
+
+
+def family_source(
+    path: Path,
+    format: str,
+    family: Callable[[Any], nn.Module],
+    sizes: Any,
+    tensors: Mapping[str, Any],
+    *,
+    model: str,
+    files: Iterable[Path],
+    tokenizers: tuple[str, ...],
+    other_names: Mapping[str, str] | None = None,
+    unused: Iterable[str] = (),
+) -> SourceCheckpoint:
+    """Make the source of a model of `xlexport.families`, whose parameters have the names of a file's tensors.
+
+    Args:
+        family: makes the model from its sizes, a dataclass.
+        tokenizers: names of files next to the weights; the first that exists is the tokenizer.
+        other_names: a second name that a tensor may have, by the parameter's.
+        unused: names of tensors that the model does not need.
+
+    Raises:
+        CheckpointError: tensors are missing, unexpected, of another shape or not finite; the message names all.
+    """
+    import torch
+
+    def empty() -> nn.Module:
+        with torch.device("meta"):  # without memory for weights, as a file may claim any sizes
+            return family(sizes).requires_grad_(False).eval()
+
+    def filled() -> nn.Module:
+        module = empty()
+        parameters = [(names, torch.nn.Parameter(weight, requires_grad=False)) for names, weight in weights.items()]
+        module.load_state_dict({name: one for names, one in parameters for name in names}, assign=True)
+        return module
+
+    names_of: dict[Tensor, list[str]] = {}  # tied parameters have several
+    for name, parameter in empty().named_parameters(remove_duplicate=False):
+        names_of.setdefault(parameter, []).append(name)
+    mapping = TensorMapping(tensors, known=set(unused))
+    weights: dict[tuple[str, ...], Tensor] = {}
+    for empty_weight, names in names_of.items():
+        others = [other for name, other in (other_names or {}).items() if name in names]
+        weight = mapping.take(Origin((*names, *others), tuple(empty_weight.shape)))
+        if weight is not None:
+            weights[tuple(names)] = weight
+    mapping.require_fit(path)
+    require_finite(path, {names[0]: weight for names, weight in weights.items()})
+    folder = path if path.is_dir() else path.parent
+    tokenizer = next((inside(folder, name) for name in tokenizers if (folder / name).is_file()), None)
+    return recurrent_source(
+        filled,
+        format,
+        model=model,
+        n_token=sizes.n_token,
+        parameters=sum(weight.numel() for weight in weights.values()),
+        sizes=asdict(sizes),
+        files=[*files, *([tokenizer] if tokenizer else [])],
+        tokenizer=tokenizer or "none",
+        notes=[*float_notes(tensors), *([] if tokenizer else [IDS_ONLY.format(" or ".join(tokenizers))])],
+    )
+
+
+def module_source(
+    module: Any,
+    *,
+    n_token: int | None = None,
+    files: Iterable[Path] = (),
+) -> SourceCheckpoint:
+    """Make the source of a user's module that satisfies `RecurrentModel`; the module itself stays as it is.
+
+    Args:
+        n_token: size of the vocabulary; None: the module's attribute, or the last axis of its logits.
+        files: files with its code and weights, for the provenance.
+
+    Raises:
+        ExportError: it lacks `first_state`, or both of `segment` and `step`.
+    """
+    from torch import nn
+
+    name = type(module).__qualname__
+    forms = [form for form in ("segment", "step") if callable(getattr(module, form, None))]
+    problems = {
+        "is no torch.nn.Module": not isinstance(module, nn.Module),
+        "has no method first_state": not callable(getattr(module, "first_state", None)),
+        "has neither a method segment nor a method step": not forms,
+    }
+    if problem := next((text for text, holds in problems.items() if holds), None):
+        raise ExportError(f"{name} {problem}.", hint="Give a module as docs/own_models.md describes.")
+    own = copy.deepcopy(module).eval().requires_grad_(False)
+    return recurrent_source(
+        lambda: copy.deepcopy(own),
+        MODULE_FORMAT,
+        model=name,
+        n_token=n_token or getattr(module, "n_token", None) or _size_of_logits(own, forms[0]),
+        parameters=sum(parameter.numel() for parameter in own.parameters()),
+        sizes={},
+        files=files,
+        form=forms[0],
+        segment_len=getattr(module, "segment_len", None) or SEGMENT_LEN,
+    )
+
+
+def _size_of_logits(module: Any, form: str) -> int:
+    """Return the last axis of a module's logits."""
+    import torch
+
+    from xlexport.families.recurrent.eager import batched
+
+    token: Tensor = torch.zeros((1, 1) if form == "segment" else (1,), dtype=torch.int64)
+    try:
+        with torch.inference_mode():
+            logits, _ = getattr(module, form)(token, batched(module.first_state(), 1))
+            return int(logits.shape[-1])
+    except Exception as error:
+        raise ExportError(
+            f"{type(module).__qualname__}.{form}: one token after first_state raises {type(error).__name__} "
+            f"({first_line(error)}).",
+            hint="first_state() returns one row of each state, without the batch axis, which is the first one of what "
+            f"{form} takes. {form} returns (logits, new_state). docs/own_models.md has an example.",
+        ) from error

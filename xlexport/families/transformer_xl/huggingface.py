@@ -1,0 +1,152 @@
+"""A Hugging Face folder of `TransfoXLLMHeadModel`: `config.json`, weights, and perhaps the tokenizer's vocabulary.
+
+Reformers and recurrent models have folders of the same format, which other modules read.
+
+Only the settings among the keys of `config.json` are read. Weights in safetensors leave out tied tensors.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from xlexport.checkpoints.files import inside, read_json, read_weights
+from xlexport.checkpoints.source import Note, SourceCheckpoint
+from xlexport.checkpoints.vocabularies import read_vocabulary
+from xlexport.errors import CheckpointError
+from xlexport.extras import require
+from xlexport.families.recurrent import huggingface as huggingface_recurrent
+from xlexport.families.reformer import huggingface as huggingface_reformer
+from xlexport.families.transformer_xl.tensors import CODE_BASES, SETTINGS, plain_names, torch_source, with_evaluation
+from xlruntime.messages import shown
+from xlruntime.tokenizers.vocabulary import Vocabulary
+
+__all__ = ["NAME", "SPELLINGS", "TOKENIZERS", "VOCABULARIES", "is_config", "load", "matches", "settings_of"]
+
+NAME = "huggingface"
+CONFIG = "config.json"
+MODEL_TYPE = "transfo-xl"
+OTHERS = (huggingface_reformer, huggingface_recurrent)  # readers of folders of other models
+TOKENIZERS = huggingface_reformer.TOKENIZERS  # files of libraries, which both models may have
+VOCABULARIES = ("vocab.pkl", "vocab.bin", "vocab.txt")
+SPELLINGS = {  # of keys for which transformers has two names
+    "vocab_size": "n_token",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "hidden_size": "d_model",
+    "tie_word_embeddings": "tie_weight",
+}
+DEFAULTS = {"mem_len": 1600, "clamp_len": 1000, "same_length": True, "pre_lnorm": False}  # of TransfoXLConfig
+SEGMENT = 128  # the value in the published model's config.json before the key was dropped
+MOSES = (
+    "transformers splits raw text by Moses' rules before it looks words up. A bundle splits text at white space only, "
+    "as in the corpus."
+)
+
+
+def matches(path: Path) -> bool:
+    """Return whether `path` is a folder whose `config.json` is that of a model that this format has."""
+    config = path / CONFIG
+    if not path.is_dir() or not config.is_file():
+        return False
+    try:
+        content = read_json(config)
+    except CheckpointError:
+        return False
+    return is_config(content) or any(other.is_config(content) for other in OTHERS)
+
+
+def is_config(config: Mapping[str, Any]) -> bool:
+    """Return whether the content of a `config.json` is a Transformer-XL's; the oldest ones do not name a type."""
+    architectures = config.get("architectures")
+    if "model_type" in config:
+        return bool(config["model_type"] == MODEL_TYPE)
+    if isinstance(architectures, list) and architectures:
+        return str(architectures[0]).startswith("TransfoXL")
+    return {"untie_r", "clamp_len", "d_head"} <= set(config)
+
+
+def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
+    """Read the checkpoint; see `CheckpointFormat`.
+
+    Args:
+        config: evaluation settings; for another model, those of its reader.
+    """
+    require("convert")
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: one file.", hint=f"Give the folder with {CONFIG} and the weights.")
+    config_file = inside(path, CONFIG)
+    if not config_file.is_file():
+        raise CheckpointError(f"{path}: no {CONFIG} in it.", hint="Give the folder that save_pretrained wrote.")
+    content = read_json(config_file)
+    for other in OTHERS:
+        if other.is_config(content):
+            return other.load(path, config)
+    file_settings, notes = settings_of(content, str(config_file))
+    settings = with_evaluation(path, file_settings, config)
+    files, tensors = read_weights(path)
+    tokenizer, tokenizer_file = _tokenizer(path, notes)
+    return torch_source(
+        path,
+        NAME,
+        plain_names(tensors),
+        settings,
+        CODE_BASES[NAME],
+        files=[config_file, *files, *([] if tokenizer_file is None else [tokenizer_file])],
+        tokenizer=tokenizer,
+        notes=notes,
+    )
+
+
+def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings of a `config.json` under the field's names, and a note for each that it leaves open.
+
+    Raises:
+        CheckpointError: two spellings of a key disagree. The message names all such keys.
+    """
+    settings: dict[str, Any] = {}
+    problems = []
+    for key in (*SETTINGS, *SPELLINGS):
+        name = SPELLINGS.get(key, key)
+        if config.get(key) is None:
+            continue
+        if settings.setdefault(name, config[key]) != config[key]:
+            problems.append(f"{name} is {shown(settings[name])}, {key} is {shown(config[key])}")
+    if problems:
+        raise CheckpointError(f"{where}: {'; '.join(problems)}.", hint="Remove the wrong one.")
+    settings.setdefault("tie_weight", True)
+    cutoffs = settings.get("cutoffs")
+    if "tie_projs" not in settings and isinstance(cutoffs, list):
+        shared = config.get("proj_share_all_but_first", True) is not False
+        settings["tie_projs"] = [False, *[shared] * len(cutoffs)]
+    assumed = {name: value for name, value in DEFAULTS.items() if name not in settings}
+    notes: list[str] = []
+    if "tgt_len" not in settings:
+        settings["tgt_len"] = SEGMENT
+        notes.append(
+            Note(
+                f"{CONFIG} has no tgt_len: segments are {SEGMENT} tokens. --segment-len sets another length.",
+                options=("segment_len",),
+            )
+        )
+    if assumed:
+        defaults = ", ".join(f"{name} {str(value).lower()}" for name, value in assumed.items())
+        notes.append(f"{CONFIG} leaves out some keys. The defaults of transformers are used: {defaults}.")
+    return {**assumed, **settings}, notes
+
+
+def _tokenizer(folder: Path, notes: list[str]) -> tuple[Vocabulary | Path | None, Path | None]:
+    """Return the tokenizer in the folder of the weights and its file: transformers' own vocabulary, or a library's."""
+    library = next((inside(folder, name) for name in TOKENIZERS if (folder / name).is_file()), None)
+    for name in VOCABULARIES:
+        if (folder / name).is_file():
+            file = inside(folder, name)
+            vocabulary = read_vocabulary(file)
+            if vocabulary.kind == "words":
+                notes.append(MOSES)
+            if library is not None:
+                notes.append(f"{name} is the tokenizer. --tokenizer {shlex.quote(str(library))} chooses that file.")
+            return vocabulary, file
+    return library, library
