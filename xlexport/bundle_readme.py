@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from xlexport.families.describe import model_description
+from xlexport.families import description_of
 from xlexport.verification.parity import ParityReport, trained_model
 from xlruntime.bundle import Bundle
 from xlruntime.evaluation import EvaluationSettings
@@ -22,7 +22,7 @@ def bundle_readme(bundle: Bundle, report: ParityReport) -> str:
     sources = sources or f"a PyTorch module, `{bundle.config.get('model')}`"
     notes = "".join(f"- {note}\n" for note in bundle.provenance["notes"])
     chosen = f"\nChoices and omitted parts:\n\n{notes}" if notes else ""
-    sizes = model_description(bundle.architecture).summary(bundle.config)
+    sizes = description_of(bundle.architecture).summary(bundle.config)
     fixed = ", ".join(f"{axis} {size}" for axis, size in bundle.fixed.items())
     shapes = f" Shapes are fixed: {fixed}; what is left of a document is read token by token." if fixed else ""
     return f"""# A {bundle.architecture} bundle of xlexport

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from xlexport.errors import CheckpointError, TrustError
-from xlexport.families.describe import model_description
+from xlexport.families import description_of
 from xlexport.model_names import load_source
 from xlexport.tokenizer_choice import choose_tokenizer
 from xltraining.architectures import architecture_names, architecture_of, config_from
@@ -48,7 +48,7 @@ def initial_model(
     config: ModelConfig = model.config
     if config.NAME == "encoder-decoder":
         raise CheckpointError(f"{name}: an encoder-decoder.", hint="Give a model of texts; --init has no others.")
-    fields = model_description(architecture).evaluation_fields
+    fields = description_of(architecture).evaluation_fields
     free = (*fields.values(), "dropout", "dropatt")
     problems = [
         f"its weights decide {field} (only {', '.join(free)} may change)" for field in changes if field not in free

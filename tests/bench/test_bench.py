@@ -15,7 +15,8 @@ from xlexport.bench.operator_profile import BETWEEN, profile_step, sum_events
 from xlexport.bench.roofline import Floor, step_floor, weight_bytes
 from xlexport.bench.sides import GraphSide, Purpose, Work
 from xlexport.errors import XlexportError
-from xlexport.families.workload import StepSize, workload
+from xlexport.families import workload_of
+from xlexport.families.workload import StepSize
 from xlruntime import load
 from xlruntime.devices import Device
 from xlruntime.model import Model
@@ -127,7 +128,7 @@ def test_arithmetic_of_a_vocabulary_in_clusters_against_a_count_by_hand() -> Non
     config = {"n_token": 100, "n_layer": 1, "n_head": 1, "d_model": 8, "d_head": 2, "d_inner": 4, "cutoffs": [10, 40]}
     layer = 6 * (8 * 4 * 2 + 2 * 8 * 4 + 2 * (3 * 20 + 1))  # of six tokens, on rings of 20 slots
     targets = np.array([[3, 9, 10], [99, 40, 39]])  # two of each cluster
-    flops, size = workload("transformer_xl").flops, StepSize(2, 3, 20, targets=targets)
+    flops, size = workload_of("transformer_xl").flops, StepSize(2, 3, 20, targets=targets)
     assert flops({**config, "div_val": 1}, size) == 2 * (layer + 6 * 8 * (10 + 2) + 2 * 8 * 30 + 2 * 8 * 60)
     projected = {**config, "div_val": 2}  # widths 8, 4 and 2, all of them projected, in the embedding layer as well
     embedding = 6 * 8 * (8 + 4 + 2)

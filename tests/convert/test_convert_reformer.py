@@ -19,9 +19,9 @@ from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint
 from xlexport.commands.verify import parity_rows
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
-from xlexport.families import architecture
+from xlexport.families import architecture, workload_of
 from xlexport.families.reformer.step import FEW
-from xlexport.families.workload import StepSize, workload
+from xlexport.families.workload import StepSize
 from xlexport.verification import verify
 from xlruntime import OptionError
 from xlruntime import load as load_bundle
@@ -277,7 +277,7 @@ def test_arithmetic_of_a_step_against_a_count_by_hand(band: ConvertedReformer) -
     lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 2 * (8 * 4) * 8  # in each round eight chunks of four rows
     full = 10 * 3 * 16 * 12 + 12 * 2 * 10 * 30
     rest = 4 * 10 * 2 * 16 * 20 + 10 * 32 * 30
-    assert workload("reformer").flops(config, StepSize(3, 10, 30)) == 3 * 2 * (local + 2 * lsh + full + rest)
+    assert workload_of("reformer").flops(config, StepSize(3, 10, 30)) == 3 * 2 * (local + 2 * lsh + full + rest)
     local = 10 * 4 * 16 * 12 + 12 * 2 * 10 * (6 + 10)
     lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 10 * 2 * 4  # four keys for each round
-    assert workload("reformer").flops(config, StepSize(1, 10, 30, few=True)) == 2 * (local + 2 * lsh + full + rest)
+    assert workload_of("reformer").flops(config, StepSize(1, 10, 30, few=True)) == 2 * (local + 2 * lsh + full + rest)

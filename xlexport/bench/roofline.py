@@ -28,7 +28,8 @@ import numpy.typing as npt
 
 from xlexport.bench.measuring import Rates
 from xlexport.bench.sides import GraphSide
-from xlexport.families.workload import StepSize, workload
+from xlexport.families import workload_of
+from xlexport.families.workload import StepSize
 from xlruntime.bundle import POSITIONS, MemoryEntry
 
 __all__ = ["Floor", "step_floor", "weight_bytes"]
@@ -87,7 +88,7 @@ def step_floor(side: GraphSide) -> Floor:
         **bundle.config,
         **{name: value for name, value in work.evaluation.values.items() if name in bundle.config},
     }
-    least = workload(bundle.architecture)
+    least = workload_of(bundle.architecture)
     for entry in memory.entries:
         if entry.input in graph.inputs:
             ring = entry.symbol and dataclasses.replace(size, capacity=memory.slots[entry.symbol])

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.families import architecture
-from xlexport.families.workload import workload
+from xlexport.families import architecture, workload_of
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 from xlruntime.session import GraphSession
@@ -67,7 +66,7 @@ class GraphSide:
         self.memory = model.new_memory(work.evaluation, work.batch_size)
         self.memory.memory_length[:] = work.evaluation.most_rows
         random = np.random.default_rng(0)
-        values = workload(model.bundle.architecture).integer_values(model.bundle.config)
+        values = workload_of(model.bundle.architecture).integer_values(model.bundle.config)
         for entry in self.memory.entries:
             if entry.dtype == "int32":  # equal ids everywhere would change the work
                 ids = self.memory.array(entry)
@@ -114,7 +113,7 @@ class EagerSide:
         evaluation = work.evaluation
         adapter = architecture(self.source.architecture)
         eager = adapter.configured(self.source.build_model(), config, evaluation)
-        memory, carries = workload(self.source.architecture).eager_start(eager, work.position, work.batch_size)
+        memory, carries = workload_of(self.source.architecture).eager_start(eager, work.position, work.batch_size)
         state = {"memory": memory}
 
         @torch.inference_mode()

@@ -16,7 +16,7 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import MODEL, checkpoint_options, ops_option, provider_option, trust_option
 from xlexport.commands.quantize import quantization_rows
 from xlexport.errors import MissingAnswerError
-from xlexport.families.describe import model_description
+from xlexport.families import description_of
 from xlexport.families.options import spellings
 from xlexport.terminal import print_json, print_table
 from xlruntime import BundleFormatError, Model, Translator
@@ -70,7 +70,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         *(quantization_rows(quantized) if (quantized := bundle.provenance.get("quantization")) else []),
         ("tokenizer", _tokenizer(bundle, folder)),
         *_config_rows(bundle.config),
-        *model_description(bundle.architecture).bundle(bundle, folder),
+        *description_of(bundle.architecture).bundle(bundle, folder),
         *([("fixed shapes", _fixed(bundle))] if bundle.fixed else []),
         ("graphs", f"{', '.join(bundle.graphs)} ({', '.join(sorted({g.format for g in bundle.graphs.values()}))})"),
         ("converted from", origin(bundle)),
@@ -166,7 +166,7 @@ def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None
     Args:
         missing: the setting for which the source has placeholders.
     """
-    description = model_description(source.architecture)
+    description = description_of(source.architecture)
     config = {**source.config, **dict.fromkeys(missing.fields if missing else (), "?")}
     settings, fields = description.checkpoint_settings(config, source.needs), description.evaluation_fields
     hyper_parameters = {name: value for name, value in config.items() if name not in fields.values()}
@@ -209,7 +209,7 @@ def checkpoint_object(source: SourceCheckpoint, missing: MissingAnswerError | No
         "config": {**source.config, **dict.fromkeys(missing.fields if missing else ())},
         "parameters": source.parameters,
         "tokenizer": tokenizer_object,
-        "evaluation": model_description(source.architecture).checkpoint_settings(source.config, source.needs),
+        "evaluation": description_of(source.architecture).checkpoint_settings(source.config, source.needs),
         "needs": [*source.needs, *(missing.placeholders if missing else ())],
         "notes": source.notes,
         "files": {path.name: asdict(digest) for path, digest in source.files.items()},

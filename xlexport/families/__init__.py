@@ -1,18 +1,22 @@
 """The architectures: one object for each holds all code that an export of it needs.
 
 A further one is a folder whose module defines `ARCHITECTURE`, and a line in `ARCHITECTURES`. The rest of xlexport asks
-here, and has tables by name for what only some architectures have. Importing this package is fast, because adapters
-import torch inside their methods.
+here. Importing this package is fast, because adapters import torch inside their methods.
 """
 
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from xlexport.errors import ExportError
 from xlexport.families.base import Architecture
 from xlexport.families.step import Form, Step, StepTensor, traced_outputs
 from xltraining.config_fields import Option
+
+if TYPE_CHECKING:
+    from xlexport.families.describe import ModelDescription
+    from xlexport.families.workload import Workload
 
 __all__ = [
     "ARCHITECTURES",
@@ -23,9 +27,11 @@ __all__ = [
     "StepTensor",
     "architecture",
     "architectures",
+    "description_of",
     "find",
     "title_of",
     "traced_outputs",
+    "workload_of",
 ]
 
 ARCHITECTURES = {
@@ -70,3 +76,19 @@ def title_of(name: str) -> str:
     """Return the display name of an architecture; an unknown name is returned unchanged."""
     architecture = find(name)
     return name if architecture is None else architecture.title
+
+
+def description_of(name: str) -> ModelDescription:
+    """Return what people read about models of an architecture; the default if its name is unknown."""
+    from xlexport.families.describe import ModelDescription
+
+    architecture = find(name)
+    return ModelDescription() if architecture is None else architecture.description()
+
+
+def workload_of(name: str) -> Workload:
+    """Return the work of an architecture's steps; the default if its name is unknown."""
+    from xlexport.families.workload import Workload
+
+    architecture = find(name)
+    return Workload() if architecture is None else architecture.workload()

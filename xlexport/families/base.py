@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
+    from xlexport.families.describe import ModelDescription
+    from xlexport.families.workload import Workload
     from xlruntime.bundle import Encoder
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xlruntime.memory import Memory
@@ -52,6 +54,20 @@ class Architecture(ABC):
     conversion_options: ClassVar[Sequence[Option]] = ()
     converted_fields: ClassVar[Sequence[str]] = ()
     further_lengths: ClassVar[Sequence[int]] = ()
+
+    # What `inspect` and `bench` say of a model
+
+    def description(self) -> ModelDescription:
+        """Return what people read about a model."""
+        from xlexport.families.describe import ModelDescription
+
+        return ModelDescription()
+
+    def workload(self) -> Workload:
+        """Return what a step computes and reads."""
+        from xlexport.families.workload import Workload
+
+        return Workload()
 
     # Conversion
 

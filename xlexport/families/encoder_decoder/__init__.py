@@ -12,6 +12,7 @@ from xlexport.families.step import Step
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from xlexport.families.encoder_decoder.describe import EncoderDecoderDescription
     from xlruntime.bundle import Encoder
     from xlruntime.evaluation import EvaluationRules
     from xltraining.encoder_decoder import DecoderMemory, EncoderDecoder
@@ -24,6 +25,12 @@ class EncoderDecoderArchitecture(Architecture):
 
     name = "encoder_decoder"
     title = "encoder-decoder"
+
+    def description(self) -> EncoderDecoderDescription:
+        """Return what people read about a model."""
+        from xlexport.families.encoder_decoder.describe import EncoderDecoderDescription
+
+        return EncoderDecoderDescription()
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare that a target is read in one step, unless it is generated, and how long it is."""

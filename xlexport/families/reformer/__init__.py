@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
+    from xlexport.families.reformer.describe import ReformerDescription
+    from xlexport.families.reformer.workload import ReformerWorkload
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xlruntime.memory import Memory
     from xltraining.reformer import LSHTrace, Reformer, ReformerMemory
@@ -58,6 +60,18 @@ class ReformerArchitecture(Architecture):
         ),
     )
     converted_fields = ("rule", "n_hashes", "reads_last")  # older checkpoints lack the last one
+
+    def description(self) -> ReformerDescription:
+        """Return what people read about a model."""
+        from xlexport.families.reformer.describe import ReformerDescription
+
+        return ReformerDescription()
+
+    def workload(self) -> ReformerWorkload:
+        """Return what a step computes and reads."""
+        from xlexport.families.reformer.workload import ReformerWorkload
+
+        return ReformerWorkload()
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare the rounds of hashing, and under rule `band` the memory length.

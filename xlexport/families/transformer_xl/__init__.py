@@ -12,6 +12,8 @@ from xltraining.config_fields import Option
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from xlexport.families.transformer_xl.describe import TransformerXLDescription
+    from xlexport.families.transformer_xl.workload import TransformerXLWorkload
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xltraining.transformer_xl import TransformerXL
 
@@ -40,6 +42,18 @@ class TransformerXLArchitecture(Architecture):
         ),
         Option("same_length", "boolean", "Let every token see the same number of earlier tokens."),
     )
+
+    def description(self) -> TransformerXLDescription:
+        """Return what people read about a model."""
+        from xlexport.families.transformer_xl.describe import TransformerXLDescription
+
+        return TransformerXLDescription()
+
+    def workload(self) -> TransformerXLWorkload:
+        """Return what a step computes and reads."""
+        from xlexport.families.transformer_xl.workload import TransformerXLWorkload
+
+        return TransformerXLWorkload()
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare memory length and clamp length, and whether every token sees the same number of others.
