@@ -7,10 +7,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from xlexport.checkpoints.files import TOKENIZERS
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary, restyled
 from xlexport.errors import ExportError
-from xlexport.families.transformer_xl.huggingface import TOKENIZERS, VOCABULARIES
+from xlexport.families.transformer_xl.huggingface import VOCABULARIES
 from xlruntime.bundle import Tokenizer as TokenizerEntry
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 from collections import OrderedDict
 from pathlib import Path
@@ -272,3 +273,8 @@ def test_links_of_the_hubs_cache(target: str, cache: Path) -> None:
     (cache / "model.bin").symlink_to(target)
     with pytest.raises(CheckpointError, match=r"'model\.bin' leads out of the folder"):
         inside(cache, "model.bin")
+
+
+def test_name_that_has_moved_names_its_replacement() -> None:
+    with pytest.raises(ImportError, match=r"use xlexport\.formats\.load\."):
+        importlib.import_module("xlexport.checkpoints").load  # noqa: B018 -- only asked for

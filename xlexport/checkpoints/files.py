@@ -12,8 +12,10 @@ from xlruntime.limits import read_json as read_json_within
 from xlruntime.messages import first_line, listed, named
 
 __all__ = [
+    "CONFIG",
     "HEADER_LIMITS",
     "JSON_LIMITS",
+    "TOKENIZERS",
     "WEIGHTS",
     "holds_tensor",
     "inside",
@@ -30,7 +32,10 @@ HEADER_LIMITS = JSON_LIMITS
 """For the header of a safetensors file, which lists its tensors."""
 MOST_TENSORS = 50_000  # in a safetensors file; the largest models have a tenth of this
 HEADER_SIZE = 8  # bytes that say how long the header is
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # of Hugging Face folders, in the order of preference
+# Of Hugging Face folders; where there are several, in the order of preference.
+CONFIG = "config.json"
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+TOKENIZERS = ("spiece.model", "tokenizer.json", "tokenizer.model")  # files of libraries
 INDEX = ".index.json"  # lists the parts if the weights are in several files
 HUB_SNAPSHOTS, HUB_BLOBS = "snapshots", "blobs"
 

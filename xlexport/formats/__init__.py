@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from xlexport.checkpoints.files import WEIGHTS, read_json, safetensors_names
+from xlexport.checkpoints.files import CONFIG, WEIGHTS, read_json, safetensors_names
 from xlexport.checkpoints.safe_pickle import read, summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlexport.families.recurrent import rwkv
 from xlexport.families.reformer import reformer_pytorch, trax
-from xlexport.families.transformer_xl import huggingface, kimiyoung, nvidia, state_dict, tensorflow
-from xlexport.formats import xltraining
+from xlexport.families.transformer_xl import kimiyoung, nvidia, state_dict, tensorflow
+from xlexport.formats import huggingface, xltraining
 from xlruntime.bundle import FileDigest
 from xlruntime.bundle_files import is_bundle
 from xlruntime.messages import listed
@@ -130,10 +130,10 @@ def _unknown(path: Path) -> CheckpointError:
     """Say what was found instead of a known format."""
     if path.is_dir():
         return _unknown_folder(path)
-    is_weights = path.name in WEIGHTS and (path.parent / "config.json").is_file()
+    is_weights = path.name in WEIGHTS and (path.parent / CONFIG).is_file()
     if path.suffix == ".safetensors" and not is_weights and (names := safetensors_names(path)):
         return _foreign(path, sorted(names))
-    if is_weights or path.suffix == ".safetensors" or path.name == "config.json":
+    if is_weights or path.suffix == ".safetensors" or path.name == CONFIG:
         return CheckpointError(
             f"{path}: one file of a checkpoint.", hint=f"Give the folder that it is in: {path.parent}."
         )
@@ -203,8 +203,8 @@ def _unknown_folder(path: Path) -> CheckpointError:
     if inside:
         return CheckpointNotFoundError(f"{path}: a folder.", hint=f"Give the file in it: {path / inside[0]}.")
     says = ""
-    if (path / "config.json").is_file():
-        kind = read_json(path / "config.json").get("model_type")
+    if (path / CONFIG).is_file():
+        kind = read_json(path / CONFIG).get("model_type")
         says = f" of a known model (its config.json says {ascii(kind)[:40]})" if kind is not None else ""
     return CheckpointNotFoundError(f"{path}: a folder without a checkpoint{says}.", hint=KNOWN)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.files import inside, read_json, read_tensors
+from xlexport.checkpoints.files import CONFIG, inside, read_json, read_tensors
 from xlexport.checkpoints.safe_pickle import is_archive, summarize
 from xlexport.checkpoints.source import SourceCheckpoint, model_source
 from xlexport.errors import CheckpointError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "load", "matches"]
 
 NAME = "xltraining"
-CONFIG = "config.json"
 FOLDER_FILES = (CONFIG, "model.safetensors")
 
 

@@ -10,17 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.files import inside, read_json, read_weights
+from xlexport.checkpoints.files import CONFIG, TOKENIZERS, read_weights
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError
-from xlexport.extras import require
 from xlexport.families.recurrent.source import family_source
-from xlexport.families.reformer.huggingface import TOKENIZERS
 
-__all__ = ["NAME", "is_config", "load"]
+__all__ = ["NAME", "is_config", "read"]
 
 NAME = "huggingface"
-CONFIG = "config.json"
 FAMILIES = {  # by `model_type`: a module of `xlexport.families`, and its class, next to that of its sizes
     "mamba": ("mamba", "Mamba"),
     "falcon_mamba": ("mamba", "Mamba"),
@@ -36,11 +33,11 @@ def is_config(config: Mapping[str, Any]) -> bool:
     return isinstance(kind, str) and kind in FAMILIES
 
 
-def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint; see `CheckpointFormat`. It holds its own configuration, so `config` must be empty."""
-    require("convert")
-    config_file = inside(path, CONFIG)
-    content = read_json(config_file)
+def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
+    """Read the checkpoint with this content of `config.json`; see `CheckpointFormat`.
+
+    It holds its own configuration, so `config` must be empty.
+    """
     if config:
         foreign = ", ".join(map(ascii, sorted(config)))
         raise CheckpointError(f"{path}: holds its own configuration.", hint=f"Leave out {foreign} of --config.")
@@ -59,7 +56,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         sizes,
         tensors,
         model=kind,
-        files=[config_file, *files],
+        files=[path / CONFIG, *files],
         tokenizers=TOKENIZERS,
         other_names=OLD_NAMES,
     )

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.files import inside, read_json, read_weights
+from xlexport.checkpoints.files import CONFIG, TOKENIZERS, inside, read_weights
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import Origin
 from xlexport.errors import CheckpointError, MissingAnswerError
-from xlexport.extras import require
 from xlexport.families.reformer.tensors import (
     BUCKET_CHOICES,
     EVALUATION_SETTINGS,
@@ -32,16 +31,14 @@ if TYPE_CHECKING:
 
     from xltraining.reformer import ReformerConfig
 
-__all__ = ["BYTES", "NAME", "TOKENIZERS", "is_config", "load", "origins_of", "seeded", "settings_of"]
+__all__ = ["BYTES", "NAME", "is_config", "origins_of", "read", "seeded", "settings_of"]
 
 NAME = "huggingface"
-CONFIG = "config.json"
 MODEL_TYPE = "reformer"
 NO_BUCKETS = f"{CONFIG} has no num_buckets, which transformers sets at the first document that it sees"
 GIVE_BUCKETS = (
     "Give --config num_buckets=N (or N,M for two factors), or --config max_length=T for documents of T tokens."
 )
-TOKENIZERS = ("spiece.model", "tokenizer.json", "tokenizer.model")  # in the order of preference
 MOST_AXES, LARGEST_SIZE = 8, 1 << 31  # of positions, as in `ReformerConfig`
 BYTES = 258  # tokens of google/reformer-enwik8, which has no tokenizer: bytes + 2
 FIELDS: dict[str, tuple[str, Any]] = {  # key of config.json: our field, and transformers' default
@@ -93,15 +90,13 @@ def is_config(config: Mapping[str, Any]) -> bool:
     return bool(config.get("model_type") == MODEL_TYPE)
 
 
-def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
+def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
     """Read the checkpoint; see `CheckpointFormat`.
 
     Args:
+        content: of its `config.json`.
         config: `num_buckets` or `max_length`, if its `config.json` lacks a number of buckets; evaluation settings.
     """
-    require("convert")
-    config_file = inside(path, CONFIG)
-    content = read_json(config_file)
     values, notes = settings_of(path, content, config)
     files, tensors = read_weights(path)
     tensors = {name: tensor for name, tensor in tensors.items() if "mask_value" not in name}  # buffers of old files
@@ -122,7 +117,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         origins_of(values),
         rotations=None if content.get("hash_seed") is None else seeded,
         code_base="transformers",
-        files=[config_file, *files, *([] if tokenizer is None else [tokenizer])],
+        files=[path / CONFIG, *files, *([] if tokenizer is None else [tokenizer])],
         tokenizer=tokenizer or bytes_plus_2,
         notes=notes,
     )

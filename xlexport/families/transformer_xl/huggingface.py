@@ -1,7 +1,5 @@
 """A Hugging Face folder of `TransfoXLLMHeadModel`: `config.json`, weights, and perhaps the tokenizer's vocabulary.
 
-Reformers and recurrent models have folders of the same format, which other modules read.
-
 Only the settings among the keys of `config.json` are read. Weights in safetensors leave out tied tensors.
 """
 
@@ -12,24 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.files import inside, read_json, read_weights
+from xlexport.checkpoints.files import CONFIG, TOKENIZERS, inside, read_weights
 from xlexport.checkpoints.source import Note, SourceCheckpoint
 from xlexport.checkpoints.vocabularies import read_vocabulary
 from xlexport.errors import CheckpointError
-from xlexport.extras import require
-from xlexport.families.recurrent import huggingface as huggingface_recurrent
-from xlexport.families.reformer import huggingface as huggingface_reformer
 from xlexport.families.transformer_xl.tensors import CODE_BASES, SETTINGS, plain_names, torch_source, with_evaluation
 from xlruntime.messages import shown
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["NAME", "SPELLINGS", "TOKENIZERS", "VOCABULARIES", "is_config", "load", "matches", "settings_of"]
+__all__ = ["NAME", "SPELLINGS", "VOCABULARIES", "is_config", "read", "settings_of"]
 
 NAME = "huggingface"
-CONFIG = "config.json"
 MODEL_TYPE = "transfo-xl"
-OTHERS = (huggingface_reformer, huggingface_recurrent)  # readers of folders of other models
-TOKENIZERS = huggingface_reformer.TOKENIZERS  # files of libraries, which both models may have
 VOCABULARIES = ("vocab.pkl", "vocab.bin", "vocab.txt")
 SPELLINGS = {  # of keys for which transformers has two names
     "vocab_size": "n_token",
@@ -46,18 +38,6 @@ MOSES = (
 )
 
 
-def matches(path: Path) -> bool:
-    """Return whether `path` is a folder whose `config.json` is that of a model that this format has."""
-    config = path / CONFIG
-    if not path.is_dir() or not config.is_file():
-        return False
-    try:
-        content = read_json(config)
-    except CheckpointError:
-        return False
-    return is_config(content) or any(other.is_config(content) for other in OTHERS)
-
-
 def is_config(config: Mapping[str, Any]) -> bool:
     """Return whether the content of a `config.json` is a Transformer-XL's; the oldest ones do not name a type."""
     architectures = config.get("architectures")
@@ -68,22 +48,14 @@ def is_config(config: Mapping[str, Any]) -> bool:
     return {"untie_r", "clamp_len", "d_head"} <= set(config)
 
 
-def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
+def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
     """Read the checkpoint; see `CheckpointFormat`.
 
     Args:
-        config: evaluation settings; for another model, those of its reader.
+        content: of its `config.json`.
+        config: evaluation settings.
     """
-    require("convert")
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: one file.", hint=f"Give the folder with {CONFIG} and the weights.")
-    config_file = inside(path, CONFIG)
-    if not config_file.is_file():
-        raise CheckpointError(f"{path}: no {CONFIG} in it.", hint="Give the folder that save_pretrained wrote.")
-    content = read_json(config_file)
-    for other in OTHERS:
-        if other.is_config(content):
-            return other.load(path, config)
+    config_file = path / CONFIG
     file_settings, notes = settings_of(content, str(config_file))
     settings = with_evaluation(path, file_settings, config)
     files, tensors = read_weights(path)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.files import holds_tensor, read_state_dict
+from xlexport.checkpoints.files import CONFIG, holds_tensor, read_state_dict
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import problems_listed
 from xlexport.errors import CheckpointError
@@ -53,7 +53,7 @@ KNOWN = (*SETTINGS, *SPELLINGS, *CONVENTIONS, "proj_same_dim")
 
 def matches(path: Path) -> bool:
     """Return whether `path` is a file of tensors with a Transformer-XL's names."""
-    beside_config = path.suffix == ".safetensors" and (path.parent / "config.json").exists()
+    beside_config = path.suffix == ".safetensors" and (path.parent / CONFIG).exists()
     return not beside_config and holds_tensor(path, ANCHORS)
 
 
@@ -64,7 +64,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         config: settings that the tensors do not show, under the field's names; `source` can name the code base.
     """
     require("convert")
-    if config is None and (path.parent / "config.json").is_file():
+    if config is None and (path.parent / CONFIG).is_file():
         raise CheckpointError(
             f"{path}: one file of a checkpoint.", hint="Give the folder that it is in, or --config FILE."
         )

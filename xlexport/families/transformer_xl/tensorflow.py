@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xlexport.checkpoints.files import CONFIG
 from xlexport.checkpoints.source import Note, SourceCheckpoint, model_source
 from xlexport.checkpoints.tensor_mapping import problems_listed
 from xlexport.checkpoints.tensorflow_bundle import TensorBundle, ends_as_table, open_tensor_bundle
@@ -130,7 +131,7 @@ def _prefix(path: Path) -> Path:
 def _prefixes(path: Path) -> list[Path]:
     """Return the checkpoint that `path` means; all of a folder's, if the folder does not name the latest."""
     if path.is_dir():
-        if (path / "config.json").exists():  # a Hugging Face folder, perhaps with its TensorFlow original
+        if (path / CONFIG).exists():  # a Hugging Face folder, perhaps with its TensorFlow original
             return []
         indices = (file for file in sorted(path.glob("*.index")) if file.suffix and file.name.isprintable())
         return _latest(path) or [index.with_suffix("") for index in indices if ends_as_table(index)]
