@@ -60,3 +60,13 @@ def test_hint_is_a_field_and_ends_the_text(module: ModuleType) -> None:
         for found in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
             assert (found.message, found.hint, str(found)) == ("where: what.", "Do this.", "where: what. Do this.")
         assert getattr(module, name)("where: what.").hint is None
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.__name__))
+def test_text_is_one_bounded_line_that_a_terminal_can_show(module: ModuleType) -> None:
+    hostile = "\x1b[2J\r\n\0\x9b\u2028\u202e\u2066\u200b\ud800\U000e0001" * 900
+    for name in classes(module):
+        error = getattr(module, name)(f"the place: {hostile} found.", hint=f"Do {hostile} this.")
+        for found in (error, pickle.loads(pickle.dumps(error))):
+            assert str(found).isprintable() and len(str(found)) < 2000 and str(found) == str(error)
+            assert re.fullmatch(r"the place: \\x1b\[2J.* found\. Do \\x1b\[2J.* this\.", str(found))

@@ -1,4 +1,4 @@
-"""Write src/unicode_tables.inc: white space and lower case, for the tokenizer of words.
+"""Write src/unicode_tables.inc: white space and lower case for the tokenizer of words, controls for messages.
 
 python make_unicode_tables.py > src/unicode_tables.inc
 """
@@ -22,6 +22,7 @@ def tables() -> str:
         [
             f"// Unicode {unicodedata.unidata_version}, made by make_unicode_tables.py. Ranges are first, last.",
             *_table("Range kSpaces[]", _ranges(str.isspace)),
+            *_table("Range kControls[]", _ranges(lambda mark: unicodedata.category(mark) in ("Cc", "Cf", "Zl", "Zp"))),
             "// Decides whether a sigma is final: letters with case, and marks that do not end a word.",
             *_table("Range kCased[]", _ranges(_is_cased)),
             *_table("Range kCaseIgnored[]", _ranges(_is_ignored)),

@@ -163,6 +163,9 @@ ODD_TEXTS = {
     "a byte that is not UTF-8": lambda text: text.replace(b"float32", b"float32\xff", 1),
     "half of a surrogate pair": lambda text: text.replace(b"float32", rb"float32\ud800", 1),
     "a control character": lambda text: text.replace(b"float32", b"float\t32", 1),
+    "a long name that a terminal would obey": lambda text: text.replace(
+        b'"config": {}', b'"%s": {}' % (r"\u001b\r\u009b\u2028\u202e\u2066\ufeff" * 4000 + "é" * 4000).encode(), 1
+    ),
     "two members of one name": lambda text: text.replace(b'"format": 4,', b'"format": 4, "format": 4,', 1),
     "more text": lambda text: text + b"0",
     "a comma too many": lambda text: text.rstrip()[:-1] + b",}",
@@ -184,6 +187,7 @@ def test_texts_that_are_no_manifest(change: Callable[[bytes], bytes], c_runtime:
     with pytest.raises(CError) as error:
         c_runtime.load(folder)
     assert error.value.code == "bundle_format"
+    assert str(error.value).isprintable() and len(str(error.value).encode()) < 2000
 
 
 def test_a_bundle_that_is_replaced_while_it_is_open(c_runtime: CRuntime, tmp_path: Path) -> None:

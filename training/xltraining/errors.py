@@ -9,8 +9,10 @@
     └── TrainingDivergedError (ArithmeticError)             the loss is not finite any more
 
 Every message is a sentence on one line: the problem, its place, the expected and the found. The field `hint` says
-how to repair it.
+how to repair it. Characters that a terminal cannot show are escaped, and the middle of a long text is left out.
 """
+
+from xltraining.messages import bounded
 
 __all__ = [
     "CheckpointError",
@@ -33,9 +35,9 @@ class XltrainingError(Exception):
             message: what is wrong, and where.
             hint: what the user can do about it; None without a suggestion.
         """
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = bounded(message)
+        self.hint = None if hint is None else bounded(hint, 450)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.message, self.hint)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable
 
-__all__ = ["first_line", "listed", "shown"]
+__all__ = ["bounded", "first_line", "listed", "shown"]
 
 _LISTED = 12
 _LONGEST_ENTRY = 140
@@ -21,9 +21,15 @@ def shown(value: object) -> str:
     return " ".join(reprlib.repr(value).split())
 
 
+def bounded(text: str, longest: int = 1500) -> str:
+    """Return a text in one line that a terminal can show; of one with over `longest` characters, beginning and end."""
+    line = text if text.isprintable() else "".join(m if m.isprintable() else ascii(m)[1:-1] for m in text)
+    return line if len(line) <= longest else f"{line[: longest * 2 // 3 - 3]} … {line[-(longest // 3) :]}"
+
+
 def listed(entries: Iterable[object], separator: str = ", ") -> str:
-    """Join the first entries, each cut if it is long and escaped for a terminal, and add how many more there are."""
+    """Join the first entries, each cut if it is long, and add how many more there are."""
     every = list(entries)
-    first = [text if text.isprintable() else ascii(text)[1:-1] for text in map(str, every[:_LISTED])]
+    first = map(str, every[:_LISTED])
     short = [entry if len(entry) <= _LONGEST_ENTRY else f"{entry[:_LONGEST_ENTRY]}…" for entry in first]
     return separator.join([*short, *([f"and {len(every) - _LISTED:,} more"] if len(every) > _LISTED else [])])

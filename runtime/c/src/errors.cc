@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "unicode.h"
+
 namespace xlruntime {
 namespace {
 
 constexpr std::size_t kLongestText = 60;  // bytes
 constexpr std::size_t kMostParts = 5;
+constexpr std::size_t kLongestMessage = 1500, kLongestHint = 450;  // bytes
 
 constexpr const char* kWords[] = {
     "ok",         "bundle_not_found", "bundle_format", "bundle_damaged", "bundle_mismatch", "bundle_graph",
@@ -15,24 +18,29 @@ constexpr const char* kWords[] = {
     "vocabulary", "argument",         "provider",      "file",           "memory",          "timeout",
     "busy",       "stopped",          "runtime",       "internal"};
 
-// The text without control characters, which could move the cursor of a terminal.
-std::string one_line(std::string_view text) {
-  std::string line(text);
-  for (std::size_t i = 0; i < line.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(line[i]);
-    const auto next = i + 1 < line.size() ? static_cast<unsigned char>(line[i + 1]) : 0u;
-    if (byte < 0x20 || byte == 0x7f) line[i] = '?';
-    if (byte == 0xc2 && next >= 0x80 && next < 0xa0) line.replace(i, 2, "?");  // U+0080 to U+009F in UTF-8
+// The text without what a terminal would obey or not show; of a longer one than `longest` bytes, beginning and end.
+std::string bounded(std::string_view text, std::size_t longest) {
+  std::string line;
+  for (std::size_t place = 0; place < text.size();) {
+    const std::size_t length = utf8_length(text.substr(place));
+    const bool shows = length > 0 && !is_control(code_point(text, place));
+    line += shows ? text.substr(place, length) : "?";
+    place += std::max<std::size_t>(length, 1);
   }
-  return line;
+  if (line.size() <= longest) return line;
+  const auto inside = [&line](std::size_t place) { return (static_cast<unsigned char>(line[place]) & 0xc0) == 0x80; };
+  std::size_t front = longest * 2 / 3 - 5, back = line.size() - longest / 3;
+  while (inside(front)) --front;  // whole characters
+  while (inside(back)) ++back;
+  return line.substr(0, front) + " ... " + line.substr(back);
 }
 
 }  // namespace
 
 Error::Error(xlr_status code, std::string_view message, std::string_view hint)
     : code(code),
-      message(one_line(message)),
-      hint(one_line(hint)),
+      message(bounded(message, kLongestMessage)),
+      hint(bounded(hint, kLongestHint)),
       text_(this->hint.empty() ? this->message : this->message + " " + this->hint) {}
 
 const char* code_word(xlr_status code) {

@@ -10,7 +10,7 @@
 
 namespace xlruntime {
 
-// The message is one line: the place, the problem, and the expected and found values.
+// The message is one line of at most 1,500 bytes: the place, the problem, and the expected and found values.
 class Error : public std::exception {
  public:
   Error(xlr_status code, std::string_view message, std::string_view hint = "");

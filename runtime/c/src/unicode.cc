@@ -137,6 +137,7 @@ std::string replace_wrong_bytes(std::string_view text) {
 }
 
 bool is_space(char32_t code) { return find_range(kSpaces, code) != nullptr; }
+bool is_control(char32_t code) { return find_range(kControls, code) != nullptr; }
 
 std::string lower(std::string_view text) {
   std::u32string codes;

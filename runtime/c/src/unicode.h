@@ -38,6 +38,7 @@ std::size_t unfinished_tail(std::string_view text);
 std::string replace_wrong_bytes(std::string_view text);
 
 bool is_space(char32_t code);  // str.isspace
+bool is_control(char32_t code);  // commands, marks of order and line ends: categories Cc, Cf, Zl and Zp
 std::string lower(std::string_view text);  // str.lower, with the rule of the final sigma
 
 }  // namespace xlruntime

@@ -22,7 +22,10 @@
  *     └── OutOfMemoryError              memory
  *
  * Every message is one line: the place, the problem, the expected and found values, and a hint if there is one.
+ * Characters that a terminal cannot show are escaped, and the middle of a long message or hint is left out.
  */
+
+import { bounded } from "./messages.js";
 
 /** The base of all errors that this package raises on purpose. */
 export class XlruntimeError extends Error {
@@ -35,9 +38,11 @@ export class XlruntimeError extends Error {
   readonly hint: string | null;
 
   constructor(problem: string, hint: string | null = null, cause?: unknown) {
-    super(hint === null ? problem : `${problem} ${hint}`, cause === undefined ? undefined : { cause });
-    this.problem = problem;
-    this.hint = hint;
+    const line = bounded(problem);
+    const advice = hint === null ? null : bounded(hint, 450);
+    super(advice === null ? line : `${line} ${advice}`, cause === undefined ? undefined : { cause });
+    this.problem = line;
+    this.hint = advice;
   }
 }
 

@@ -8,6 +8,13 @@ export function escaped(text: string): string {
   return text.replace(/[\p{C}\p{Z}]/gu, (one) => (one === " " ? one : `\\u{${one.codePointAt(0)?.toString(16)}}`));
 }
 
+/** Return a text in one line, as `escaped` does; of a longer one than `longest` characters, beginning and end. */
+export function bounded(text: string, longest = 1500): string {
+  const line = escaped(text);
+  const [front, back] = [Math.floor((longest * 2) / 3) - 3, Math.floor(longest / 3)];
+  return line.length <= longest ? line : escaped(`${line.slice(0, front)} … ${line.slice(-back)}`);
+}
+
 /** Return a value as JSON, cut if it is long. */
 export function shown(value: unknown): string {
   const text = escaped(JSON.stringify(value) ?? String(value));

@@ -12,7 +12,7 @@ import * as xlruntime from "xlruntime";
 import { FilesSource, load, Sampling } from "xlruntime";
 
 import { importModule } from "../dist/onnxruntime.js";
-import { all, BYTES, filesOf, GOLDEN, golden, open, refuses } from "./helpers.mjs";
+import { all, BYTES, changed, filesOf, GOLDEN, golden, open, refuses } from "./helpers.mjs";
 
 const TEXT = "A short text of some words.";
 
@@ -35,6 +35,14 @@ async function served(files, answer = {}) {
   await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
   return { address: `http://127.0.0.1:${server.address().port}/bundle`, close: () => server.close() };
 }
+
+test("errors are one bounded line", async () => {
+  const hostile = "\u001b[2J\r\n\u009b\u2028\u202e\u2066\u200b\ufeff\ud800".repeat(4000) + "\u{1f642}".repeat(4000);
+  for (const field of ["ring", "setting", hostile]) {
+    const change = ({ graphs }) => (graphs.score.inputs.tokens[field] = hostile);
+    await refuses(load(changed(filesOf("two_rings"), "bundle.json", change)), "bundle_format", /bundle\.json/);
+  }
+});
 
 test("the same bundle from a folder, from files and from an address", async () => {
   const nats = await scoreOf(await open(BYTES));

@@ -22,10 +22,13 @@ The names and codes::
         ├── ProviderError (RuntimeError)                    provider
         └── StepTimeoutError (TimeoutError)                 timeout
 
-Every message is one line: the place, the problem, and the expected and found values. The hint is a field.
+Every message is one line: the place, the problem, and the expected and found values. The hint is a field. Characters
+that a terminal cannot show are escaped, and the middle of a long message or hint is left out.
 """
 
 from typing import ClassVar
+
+from .messages import bounded
 
 __all__ = [
     "ArgumentError",
@@ -56,9 +59,9 @@ class HintedError(Exception):
 
     def __init__(self, message: str = "", hint: str | None = None) -> None:
         """Keep the problem with its place, and what the user can do about it."""
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = bounded(message)
+        self.hint = None if hint is None else bounded(hint, 450)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.message, self.hint)))

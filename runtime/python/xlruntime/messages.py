@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable
 
-__all__ = ["counted", "first_line", "listed", "many_lines", "named", "one_line", "shown"]
+__all__ = ["bounded", "counted", "first_line", "listed", "many_lines", "named", "one_line", "shown"]
 
 LISTED = 5  # entries that a list shows
 LONGEST_NAME = 100
@@ -15,8 +15,7 @@ LONGEST_VALUE = 100
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error, or its class if it has no text, as a terminal can show it."""
-    line = str(error).strip().partition("\n")[0] or type(error).__name__
-    return line if line.isprintable() else ascii(line)[1:-1]
+    return one_line(str(error).strip().partition("\n")[0] or type(error).__name__)
 
 
 def shown(value: object) -> str:
@@ -57,4 +56,10 @@ def one_line(text: str) -> str:
 
     Names of files and documents may contain any characters.
     """
-    return "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)
+    return text if text.isprintable() else "".join(m if m.isprintable() else ascii(m)[1:-1] for m in text)
+
+
+def bounded(text: str, longest: int = 1500) -> str:
+    """Return a text in one line, as `one_line` does; of a longer one than `longest` characters, beginning and end."""
+    line = one_line(text)
+    return line if len(line) <= longest else f"{line[: longest * 2 // 3 - 3]} … {line[-(longest // 3) :]}"
