@@ -203,7 +203,8 @@ def test_prepare_then_train_then_a_checkpoint_with_its_words(invoke: Invoke, pro
     manifest = data / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "sha256": {}}))
     earlier = invoke("train", data, "-o", tmp_path / "other", *TINY, "--steps", "1")
-    assert "without digests of train_documents.bin, valid_documents.bin, vocabulary.json, so" in earlier.err
+    unlisted = [f"{name} has no digest" for name in ("vocabulary.json", "train_documents.bin", "valid_documents.bin")]
+    assert f"{data}: {'; '.join(unlisted)}. Prepare the data again." in earlier.err
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Texts and shards of prepared data, and the batches that are read from them."""
 
 import functools
+import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -177,19 +179,15 @@ def test_changed_data_is_refused_before_training(make: Callable[..., PreparedDat
         start()
 
 
-def test_data_of_an_earlier_version_has_digests_of_shards_only(
-    make: Callable[..., PreparedData], tmp_path: Path
-) -> None:
-    assert make().files_without_digest == []
-    manifest = tmp_path / MANIFEST_NAME
-    fields = json.loads(manifest.read_text())
-    del fields["sha256"]
-    manifest.write_text(json.dumps(fields))
-    assert read_prepared(tmp_path).files_without_digest == ["train_documents.bin"]
-    prepared_task(tmp_path, 100, TrainingConfig(batch_size=1), 9)
-    (tmp_path / "train_00000.bin").write_bytes(bytes(32))
-    with pytest.raises(DataError, match=r"train_00000\.bin changed"):
-        prepared_task(tmp_path, 100, TrainingConfig(batch_size=1), 9)
+@pytest.mark.parametrize("content", [b"a secret", b"\xff", b"[1]"])
+def test_tokenizer_is_of_its_kind(make: Callable[..., PreparedData], tmp_path: Path, content: bytes) -> None:
+    make()
+    digests = json.loads((tmp_path / MANIFEST_NAME).read_text())["sha256"]
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    digests["tokenizer.json"] = hashlib.sha256(content).hexdigest()
+    _change(tokenizer=TOKENIZER, sha256=digests)(tmp_path)
+    with pytest.raises(DataError, match=r"not (valid JSON|a JSON object)"):
+        read_prepared(tmp_path).tokenizer_file()
 
 
 def _cut(folder: Path) -> None:
@@ -204,6 +202,9 @@ def _change(**fields: Any) -> Callable[[Path], None]:
     return change
 
 
+TOKENIZER = {"kind": "tokenizers", "file": "tokenizer.json"}
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -214,6 +215,13 @@ def _change(**fields: Any) -> Callable[[Path], None]:
         (_change(dtype="float32"), "fields are missing or wrong .dtype 'float32'"),
         (_change(splits={"train": {"shards": [{"file": "../x", "tokens": 1, "sha256": ""}]}}), r"file '\.\./x'"),
         (_change(splits={"train": {}}), "fields are missing or wrong .'shards'"),
+        (_change(sha256={}), r"train_documents\.bin has no digest\. Prepare the data again"),
+        (_change(sha256={"train_\0": "0" * 64}), r"file 'train_\\x00'"),
+        (_change(tokenizer={**TOKENIZER, "kind": "bytes"}), "tokenizer 'bytes'"),
+        (_change(tokenizer={"kind": "tokenizers"}), "tokenizer 'tokenizers'"),
+        (_change(n_token=10**4000), r"1000+\.\.\.0+, expected a whole number from 1"),
+        (_change(cutoffs=[math.inf]), "inf, expected a whole number"),
+        (lambda folder: (folder / MANIFEST_NAME).write_text("[" * 10**5), "not valid JSON"),
     ],
 )
 def test_damaged_data_is_refused(
@@ -222,7 +230,8 @@ def test_damaged_data_is_refused(
     make()
     assert is_prepared(tmp_path)
     damage(tmp_path)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         read_prepared(tmp_path)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 2000
     with pytest.raises(DataError, match="Give a folder of `xlexport prepare`"):
         read_prepared(tmp_path / "absent")

@@ -151,11 +151,6 @@ def train(
             output, architecture, model, training, files, valid_files
         )
     data = read_prepared(files[0]) if len(files) == 1 and is_prepared(files[0]) else None
-    if data is not None and (unknown := data.files_without_digest):
-        tell(
-            f"{files[0]}: an earlier version prepared it, without digests of {', '.join(unknown)}, so `train` "
-            "cannot notice changes of these files. To add digests, run xlexport prepare again."
-        )
     weights = None
     if not resume:
         training_config = TrainingConfig(**training)

@@ -8,16 +8,17 @@ mapping that stays would count as the process's memory, up to the size of the co
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from xltraining.data.tokenizer_file import TokenizerFile
+from xltraining.data.tokenizer_file import TokenizerFile, TokenizerKind
 from xltraining.errors import DataError
 from xltraining.messages import first_line, listed, shown
 
@@ -40,6 +41,7 @@ TokenIds = npt.NDArray[np.int64]
 MANIFEST_NAME = "manifest.json"
 FORMAT, VERSION = "xltraining data", 1
 SHARD_TOKENS = 1 << 28
+LARGEST = 1 << 27  # bytes of a manifest or a tokenizer
 _HINT = "Prepare the data again."
 
 
@@ -113,24 +115,26 @@ class PreparedData:
     """`kind`, and the name of its `file` if it has one."""
     splits: Mapping[str, Split]
     digests: Mapping[str, str]
-    """SHA-256 of files by name; an earlier version wrote that of shards only."""
+    """SHA-256 of all files by name."""
     sha256: str
     """Of the manifest, which has the digests of all files."""
     pairs: bool = False
     """Whether documents are sources and targets by turns."""
 
-    @property
-    def files_without_digest(self) -> list[str]:
-        """Names of the files that an earlier version left without a digest."""
-        names = [split.documents_file for split in self.splits.values()]
-        if "file" in self.tokenizer:
-            names.append(self.tokenizer["file"])
-        return [name for name in names if name not in self.digests]
-
     def tokenizer_file(self) -> bytes | None:
-        """Return the content of the tokenizer's file; None for bytes."""
-        name = self.tokenizer.get("file")
-        return None if name is None else (self.folder / name).read_bytes()
+        """Return the content of the tokenizer's file; None for bytes.
+
+        Raises:
+            DataError: the file was changed, or is not of the tokenizer's kind.
+        """
+        if "file" not in self.tokenizer:
+            return None
+        path = self.folder / self.tokenizer["file"]
+        check_digests(self, [path.name])
+        content = _content(path)
+        if self.tokenizer["kind"] != "sentencepiece":
+            _fields(path, content)
+        return content
 
     def tokenizer_of_model(self) -> str | TokenizerFile:
         """Return the tokenizer as a checkpoint keeps it."""
@@ -150,14 +154,9 @@ def read_prepared(folder: Path) -> PreparedData:
         DataError: the folder is damaged, or of another kind.
     """
     path = folder / MANIFEST_NAME
-    try:
-        raw = path.read_bytes()
-        fields = json.loads(raw)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}.", hint="Give a folder of `xlexport prepare`.") from error
-    except ValueError as error:
-        raise DataError(f"{path}: not valid JSON ({first_line(error)}).", hint=_HINT) from error
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT or fields.get("version") != VERSION:
+    raw = _content(path)
+    fields = _fields(path, raw)
+    if fields.get("format") != FORMAT or fields.get("version") != VERSION:
         raise DataError(
             f"{path}: not a manifest of version {VERSION} of this format.", hint="Give a folder of `xlexport prepare`."
         )
@@ -168,9 +167,9 @@ def read_prepared(folder: Path) -> PreparedData:
         data = PreparedData(
             folder,
             str(fields["unit"]),
-            int(fields["n_token"]),
-            tuple(map(int, fields["cutoffs"])),
-            dict(fields["tokenizer"]),
+            _whole(fields["n_token"], 1),
+            tuple(map(_whole, fields["cutoffs"])),
+            _tokenizer(fields["tokenizer"]),
             splits,
             digests,
             hashlib.sha256(raw).hexdigest(),
@@ -178,7 +177,7 @@ def read_prepared(folder: Path) -> PreparedData:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{path}: fields are missing or wrong ({first_line(error)}).", hint=_HINT) from error
-    problems = [problem for split in splits.values() for problem in _size_problems(split)]
+    problems = list(_file_problems(data))
     if data.pairs:
         odd = [name for name, split in splits.items() if split.documents % 2 or not split.documents]
         problems += [f"{name} is not pairs" for name in odd]
@@ -213,18 +212,41 @@ def read_to_train(folder: Path, n_token: int, *, pairs: bool = False) -> Prepare
     return data
 
 
-def check_digests(data: PreparedData) -> None:
-    """Compare the files with the digests of the manifest.
+def check_digests(data: PreparedData, names: Iterable[str] | None = None) -> None:
+    """Compare these files, by default all, with the digests of the manifest.
 
     Raises:
         DataError: a file was changed since the data was prepared; lists all of them.
     """
-    changed = [name for name, digest in data.digests.items() if _sha256(data.folder / name) != digest]
+    names = data.digests if names is None else names
+    changed = [name for name in names if _sha256(data.folder / name) != data.digests[name]]
     if changed:
         raise DataError(
             f"{data.folder}: {listed(changed)} changed since the data was prepared (another SHA-256).",
             hint="Copy the folder again, or prepare the data again.",
         )
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a small file, which is no link."""
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
+            raise DataError(f"{path}: expected a file of at most {LARGEST:,} bytes, and no link.", hint=_HINT)
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}.", hint="Give a folder of `xlexport prepare`.") from error
+
+
+def _fields(path: Path, content: bytes) -> dict[str, Any]:
+    """Return the JSON object in the content of a file."""
+    try:
+        fields = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not valid JSON ({first_line(error)}).", hint=_HINT) from error
+    if not isinstance(fields, dict):
+        raise DataError(f"{path}: not a JSON object.", hint=_HINT)
+    return fields
 
 
 def _sha256(path: Path) -> str:
@@ -238,29 +260,50 @@ def _sha256(path: Path) -> str:
 def _split(folder: Path, dtype: str, entry: Mapping[str, Any]) -> Split:
     if dtype not in ("uint16", "uint32"):
         raise ValueError(f"dtype {shown(dtype)}")
-    shards = tuple(Shard(_inside(one["file"]), int(one["tokens"])) for one in entry["shards"])
-    return Split(folder, dtype, shards, int(entry["bytes"]), int(entry["documents"]), _inside(entry["documents_file"]))
+    shards = tuple(Shard(_inside(one["file"]), _whole(one["tokens"], 1)) for one in entry["shards"])
+    documents = _whole(entry["documents"], 1)
+    return Split(folder, dtype, shards, _whole(entry["bytes"], 1), documents, _inside(entry["documents_file"]))
+
+
+def _tokenizer(entry: Mapping[str, Any]) -> dict[str, str]:
+    kind = entry["kind"]
+    if kind not in (("bytes",) if "file" not in entry else get_args(TokenizerKind)):
+        raise ValueError(f"tokenizer {shown(kind)}")
+    return {"kind": kind} | ({"file": _inside(entry["file"])} if "file" in entry else {})
+
+
+def _whole(value: object, least: int = 0) -> int:
+    if type(value) is not int or not least <= value < 1 << 60:
+        raise ValueError(f"{shown(value)}, expected a whole number from {least}")
+    return value
 
 
 def _inside(name: str) -> str:
-    if Path(name).name != name:
+    if Path(name).name != name or not name.isprintable():
         raise ValueError(f"file {shown(name)}")
     return name
 
 
-def _size_problems(split: Split) -> list[str]:
-    width = np.dtype(split.dtype).itemsize
-    sizes = {shard.file: shard.tokens * width for shard in split.shards}
-    sizes[split.documents_file] = split.documents * 8
-    problems = []
+def _file_problems(data: PreparedData) -> Iterator[str]:
+    """Yield names without a digest or a file of their own in the folder, and files of another size."""
+    sizes: dict[str, int | None] = dict.fromkeys(data.digests)
+    if "file" in data.tokenizer:
+        sizes[data.tokenizer["file"]] = None
+    for split in data.splits.values():
+        sizes |= {shard.file: shard.tokens * np.dtype(split.dtype).itemsize for shard in split.shards}
+        sizes[split.documents_file] = split.documents * 8
     for name, expected in sizes.items():
-        path = split.folder / name
-        size = path.stat().st_size if path.is_file() else None
-        if size is None:
-            problems.append(f"{name} is missing")
-        elif size != expected:
-            problems.append(f"{name} has {size:,} bytes, expected {expected:,}")
-    return problems
+        try:
+            status = (data.folder / name).lstat()
+        except OSError:
+            yield f"{name} is missing"
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            yield f"{name} is a link or no file"
+        elif expected not in (None, status.st_size):
+            yield f"{name} has {status.st_size:,} bytes, expected {expected:,}"
+        elif name not in data.digests:
+            yield f"{name} has no digest"
 
 
 @dataclass
