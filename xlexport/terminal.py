@@ -8,15 +8,17 @@ import io
 import json
 import logging
 import math
+import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import click
 
-from xlruntime.messages import many_lines, one_line
+from xlruntime.messages import bounded, many_lines, one_line
 
 __all__ = [
     "DRAWING",
@@ -43,6 +45,7 @@ DRAWING = threading.RLock()
 """Held by what writes to the terminal: a bar of progress, or a message instead of it."""
 
 STDOUT = "standard output"
+LONGEST_NAME, LONGEST_VALUE, LONGEST_TABLE = 120, 1200, 25_000  # characters
 QUIET = "xlexport.quiet"  # a key of click's context
 INTERRUPTED = 130  # exit status after Ctrl-C or SIGTERM, as in shells
 
@@ -123,18 +126,17 @@ def _without_bar() -> Iterator[None]:
 def print_json(value: Any, err: bool = False) -> None:
     """Print a JSON value on one line; numbers that JSON does not have become null.
 
-    Texts are printed unchanged, but on a terminal, characters that would control it or change the order of text become
-    JSON's escapes.
+    Characters that would control a terminal or change the order of text become JSON's escapes: the output may reach
+    one through a pipe.
     """
     text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # a lone surrogate in a file's name
     with _without_bar() if err else standard_output():
-        click.echo(escaped_json(text) if (sys.stderr if err else sys.stdout).isatty() else text, err=err)
+        click.echo(escaped_json(text), err=err)
 
 
 def escaped_json(text: str) -> str:
     """Return the same JSON, in which characters that a terminal cannot show are escaped."""
-    return "".join(mark if mark.isprintable() or mark == "\n" else _escape(mark) for mark in text)
+    return re.sub(r"[^\n -~]+", lambda found: "".join(m if m.isprintable() else _escape(m) for m in found[0]), text)
 
 
 def _escape(mark: str) -> str:
@@ -154,9 +156,11 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
-    """Print rows in two aligned columns; each stays on one line, even if it holds control characters."""
-    lines = [(one_line(name), one_line(value)) for name, value in rows]
+    """Print rows in two aligned columns; even with control characters each is one line; lines and table are bounded."""
+    lines = [(bounded(name, LONGEST_NAME), bounded(value, LONGEST_VALUE)) for name, value in rows]
     width = max((len(name) for name, _ in lines), default=0)
+    fitting = sum(size < LONGEST_TABLE for size in accumulate(width + len(value) for _, value in lines))
+    lines[fitting:] = [("", f"and {more:,} more rows: --json has them")] if (more := len(lines) - fitting) else []
     for name, value in lines:
         print_line(f"{name:<{width}}  {value}".rstrip())
 
