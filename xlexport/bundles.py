@@ -14,6 +14,7 @@ from xlexport import atomic_output
 from xlruntime.bundle import DIGEST, MANIFEST, Bundle, FileDigest, Graph, Requirements
 from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
 from xlruntime.errors import BundleDamagedError
+from xlruntime.graph_gate import read_graph
 from xlruntime.limits import Limits, read_json
 from xlruntime.load_options import LoadKeywords
 
@@ -26,6 +27,7 @@ __all__ = [
     "REPORT_FILE",
     "SMALL_TENSOR_BYTES",
     "WEIGHTS_FILE",
+    "check_graphs",
     "check_output",
     "digests",
     "open_any_bundle",
@@ -105,6 +107,20 @@ def recorded_options(
     before = recorded.get("config")
     merged = {**(before if isinstance(before, dict) else {}), **(config or {})}
     return format or recorded.get("format"), merged or None
+
+
+def check_graphs(folder: Path, bundle: Bundle) -> list[str]:
+    """Check the ONNX files of the bundle in `folder` as `xlruntime.load` does, and return their names.
+
+    Raises:
+        BundleDamagedError: a file is missing, or leads out of the folder.
+        BundleGraphError: xlexport cannot have written a graph.
+    """
+    files = {graph.file for graph in bundle.graphs.values() if graph.format == "onnx"}
+    files |= {name for name in bundle.files if name.endswith(".onnx")}
+    for name in sorted(files):
+        read_graph(folder / name, bundle.files)
+    return sorted(files)
 
 
 def check_output(output: Path, force: bool) -> None:

@@ -37,7 +37,7 @@ def test_readme_has_the_new_settings_and_parity_those_that_were_verified(
     assert (tmp_path / "other/README.md").read_text("utf-8") == readme.replace("mem_len 20", "mem_len 30")
     assert json.loads((tmp_path / "other/parity.json").read_text("utf-8"))["settings"]["mem_len"] == 20
     shown = invoke("inspect", tmp_path / "other").succeeded().out
-    assert "yes, with other settings, on " in shown
+    assert " verified, with other settings, on " in shown
 
 
 def test_descriptions_may_be_missing(own_bundle: Path, invoke: Invoke, tmp_path: Path) -> None:

@@ -54,17 +54,20 @@ def test_inspect_shows_size_and_verification(bundle: Path, invoke: Invoke, tmp_p
     shown = rows()
     assert shown["parameters"] == f"{manifest.provenance['parameters']:,}"
     assert shown["size"].endswith(f"MB in {len(manifest.files)} files, {weights / 1e6:,.1f} MB of it weights")
-    assert shown["verified"].startswith(f"yes, on {figures['tokens']:,} tokens")
-    assert shown["bundle minus model"].startswith(f"{figures['max_abs_log_prob_diff']:.2e} nats at most, ")
+    assert shown["graphs checked"].startswith("detail.onnx, generate.onnx, positions.onnx, score.onnx: ")
+    on = f"on {figures['tokens']:,} tokens"
+    assert re.search(rf"^its author says +verified, {on}", invoke("inspect", folder).out, re.M)
+    difference = f"bundle minus model: {figures['max_abs_log_prob_diff']:.2e} nats at most, "
+    assert shown["its author says"].startswith(difference)
     assert "note" not in shown
     edit_manifest(folder, lambda fields: fields["provenance"].pop("parameters"))
     assert rows()["parameters"] == "not recorded"
     edit_manifest(folder, lambda fields: fields["settings"]["mem_len"].update(value=30))
-    assert rows()["verified"].startswith(f"yes, with other settings, on {figures['tokens']:,} tokens")
+    assert f" verified, with other settings, {on}" in invoke("inspect", folder).out
     (folder / "parity.json").write_text('{"passed": true}', "utf-8")
     assert "parity.json are not what xlexport writes" in invoke("inspect", folder).err
     (folder / "parity.json").unlink()
-    assert rows()["verified"] == "unknown: parity.json is not there"
+    assert rows()["its author says"] == "nothing of a verification: parity.json is not there"
 
 
 def test_convert_and_inspect_name_the_text_of_the_verification(
@@ -80,7 +83,7 @@ def test_convert_and_inspect_name_the_text_of_the_verification(
     assert re.search(rf"^verified on +{re.escape(str(prose))}$", shown.out, re.M)
     for name, text in (("default", said[1]), ("own", str(prose))):
         rows = invoke("inspect", tmp_path / name).succeeded().out
-        assert re.search(rf"^verified +yes, on [\d,]+ tokens of {re.escape(text)}$", rows, re.M)
+        assert re.search(rf"^its author says +verified, on [\d,]+ tokens of {re.escape(text)}$", rows, re.M)
 
 
 # Where nodes run.

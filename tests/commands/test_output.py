@@ -238,6 +238,7 @@ def test_inspect_as_json_is_the_manifest(bundle: Path, invoke: Invoke) -> None:
     figures = json.loads((bundle / "parity.json").read_text("utf-8"))
     assert found["parity"] == {name: value for name, value in figures.items() if name != "per_segment"}
     assert (found["format"], found["digest"]) == (FORMAT, manifest.digest)
+    assert found["graphs_checked"] == ["detail.onnx", "generate.onnx", "positions.onnx", "score.onnx"]
     assert found["files"].keys() == manifest.files.keys()
     assert found["graphs"].keys() == {"score", "generate", "detail", "positions"}
     assert found["settings"]["mem_len"]["value"] == 20

@@ -52,7 +52,7 @@ def test_inspect_shows_precision_and_what_was_kept(bundle: Path, invoke: Invoke,
     invoke("quantize", bundle, "-o", output, "--dtype", "int8", "--keep-float", "head*", *FEW).succeeded()
     shown = " ".join(invoke("inspect", output).succeeded().out.split())
     assert "quantized 8 of 9 weight matrices to int8 float32: head.clusters.0 asked for" in shown
-    assert "precision int8 verified yes, in float32 before quantization, on " in shown
+    assert "precision int8 its author says verified, in float32 before quantization, on " in shown
 
 
 @pytest.mark.full

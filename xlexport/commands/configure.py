@@ -38,7 +38,7 @@ def configure(bundle: Path, output: Path, force: bool, **evaluation: Any) -> Non
     `xlexport verify` compares a bundle under its own settings; `parity.json` says which settings were verified.
     """
     from xlexport.bundle_readme import defaults
-    from xlexport.bundles import DESCRIPTIONS, check_output, publishing, write_manifest
+    from xlexport.bundles import DESCRIPTIONS, check_graphs, check_output, publishing, write_manifest
     from xlruntime.bundle_files import read_bundle
     from xlruntime.errors import OptionError
 
@@ -46,6 +46,7 @@ def configure(bundle: Path, output: Path, force: bool, **evaluation: Any) -> Non
         raise click.UsageError("nothing to change. Give at least one of the model settings.")
     check_output(output, force)
     before = read_bundle(bundle)
+    check_graphs(bundle, before)
     try:
         rules = before.evaluation.adopt(before.evaluation.choose(**evaluation))
     except OptionError as error:

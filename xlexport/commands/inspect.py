@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_any_bundle, origin, stored_parity
+from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, check_graphs, open_any_bundle, origin, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import MODEL, checkpoint_options, ops_option, provider_option, trust_option
@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 CONFIG_WIDTH = 90  # characters of a line
+AUTHOR = "its author says"  # what no digest covers, and no check of ours shows
 Placement = dict[str, dict[str, dict[str, int]]]  # number of nodes by graph, execution provider and operator
 
 
@@ -52,10 +53,10 @@ def bundle_rows(bundle: Bundle, folder: Path, verbose: bool = False) -> list[tup
     """
     try:
         return [*_bundle_rows(bundle, folder), *(_detailed_rows(bundle) if verbose else [])]
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        what = ascii(f"{type(error).__name__}: {error}")[1:200]
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise BundleFormatError(
-            f"{folder / MANIFEST}: config, provenance, memory or {PARITY_FILE} are not what xlexport writes ({what}).",
+            f"{folder / MANIFEST}: config, provenance, memory or {PARITY_FILE} are not what xlexport writes "
+            f"({type(error).__name__}: {error}).",
             hint="Convert it again.",
         ) from error
 
@@ -74,7 +75,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         *([("fixed shapes", _fixed(bundle))] if bundle.fixed else []),
         ("graphs", f"{', '.join(bundle.graphs)} ({', '.join(sorted({g.format for g in bundle.graphs.values()}))})"),
         ("converted from", origin(bundle)),
-        *(("note", note) for note in bundle.provenance.get("notes", [])),
+        *(("note", str(note)) for note in bundle.provenance.get("notes", [])),
     ]
 
 
@@ -105,23 +106,31 @@ def _size(bundle: Bundle) -> str:
     return f"{total / 1e6:,.1f} MB in {len(bundle.files)} files{inside}"
 
 
+def _checked(bundle: Bundle, names: Sequence[str]) -> str:
+    others = ", ".join(sorted({graph.format for graph in bundle.graphs.values()} - {"onnx"}))
+    unchecked = f"no check of {others}, which only --trust opens" if others else ""
+    checked = f"{', '.join(names)}: known operators, weights in this folder" if names else ""
+    return "; ".join(filter(None, (checked, unchecked)))
+
+
 def _parity_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
     figures = stored_parity(folder)
     if figures is None:
-        return [("verified", f"unknown: {PARITY_FILE} is not there")]
+        return [(AUTHOR, f"nothing of a verification: {PARITY_FILE} is not there")]
     where = ", in float32 before quantization" if "quantization" in bundle.provenance else ""
     if figures.get("settings", bundle.settings.to_dict()) != bundle.settings.to_dict():
         where += ", with other settings"
     text = f" of {on}" if (on := bundle.provenance.get("verified_on")) else ""
+    passed = "verified" if figures["passed"] is True else "NOT verified"
     difference = f"{figures['max_abs_log_prob_diff']:.2e} nats at most, {figures['delta_bits_per_token']:+.1e} bits"
     return [
-        ("verified", f"{'yes' if figures['passed'] is True else 'NO'}{where}, on {figures['tokens']:,} tokens{text}"),
-        ("bundle minus model", f"{difference} per token on average"),
+        (AUTHOR, f"{passed}{where}, on {figures['tokens']:,} tokens{text}"),
+        (AUTHOR, f"bundle minus model: {difference} per token on average"),
     ]
 
 
 def bundle_object(bundle: Bundle, folder: Path) -> dict[str, Any]:
-    """Return the manifest as one object, with its digest, its fingerprint, and the figures of the verification."""
+    """Return the manifest as one object, with its digest, its fingerprint, and the author's figures of verification."""
     figures = stored_parity(folder)
     if figures is not None:
         figures = {name: value for name, value in figures.items() if name != "per_segment"}
@@ -320,7 +329,9 @@ def inspect(
         return
     if is_bundle(folder := Path(path)):
         manifest = read_bundle(folder)
-        content, rows = bundle_object(manifest, folder), bundle_rows(manifest, folder, verbose)
+        checked = check_graphs(folder, manifest)
+        content = {**bundle_object(manifest, folder), "graphs_checked": checked}
+        rows = [*bundle_rows(manifest, folder, verbose), ("graphs checked", _checked(manifest, checked))]
         if opens:
             place: dict[str, Any] = {"device": device or "cpu", "provider": provider}
             model = open_any_bundle(folder, **place, provider_options=provider_options, ops=ops, check_files=False)

@@ -23,6 +23,7 @@ from xlexport.bundles import (
     PARITY_FILE,
     REPORT_FILE,
     WEIGHTS_FILE,
+    check_graphs,
     check_output,
     digests,
     open_any_bundle,
@@ -55,7 +56,6 @@ from xlruntime import __version__
 from xlruntime.bundle import ENCODE, FIRST_MEMORY_FILE, Tokenizer
 from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import Ids
-from xlruntime.graph_gate import read_graph
 from xlruntime.load_options import LoadOptions
 from xlruntime.memory import Memory
 from xlruntime.model import Model
@@ -150,8 +150,7 @@ def quantize(
     with publishing(output, force) as folder:
         # Without kernels, which not every machine has.
         exact = open_any_bundle(source, threads=options.threads, check_files=False, ops="none")
-        for graph in bundle.graphs.values():  # onnx-ir reads them next
-            read_graph(source / graph.file, bundle.files)
+        check_graphs(source, bundle)  # onnx-ir reads them next
         return quantize_into(exact, folder, options, gate_text(exact, texts, as_ids, options.tokens), tell)
 
 

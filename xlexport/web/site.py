@@ -10,6 +10,7 @@ from typing import Any
 
 import xlruntime
 from xlexport import atomic_output
+from xlexport.bundles import check_graphs
 from xlexport.page.assemble import LEVELS, bundle_note, ceilings, page_pieces, page_title
 from xlexport.scoring.totals import caveats
 from xlexport.web.javascript import Package, find_packages
@@ -62,6 +63,7 @@ def write_site(
     check_output(output, force)
     bundle = read_bundle(folder)
     _check_runnable(bundle, folder)
+    check_graphs(folder, bundle)  # JavaScript does not
     tokenizer = make_tokenizer(bundle.tokenizer, folder)
     library = (LIBRARY,) if bundle.tokenizer.kind == "tokenizers" else ()
     packages = find_packages(("xlruntime", "onnxruntime-web", *library), runtime)
