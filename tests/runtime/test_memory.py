@@ -66,7 +66,7 @@ def test_taken_rows_are_copies(band_model: Model, walked: Memory) -> None:
     taken = walked.take([1])
     assert (taken.position.tolist(), walked.position.tolist()) == ([5], [31, 5])
     for entry in walked.entries:
-        np.testing.assert_array_equal(taken.array(entry), before[entry.input][[1]])
+        np.testing.assert_array_equal(taken.by_age(entry, 0), walked.by_age(entry, 1))
     tokens = np.ones((2, 3), np.int64)
     for _ in range(2):  # either buffer
         band_model.step("score", taken, tokens[:1], tokens[:1])

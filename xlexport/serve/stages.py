@@ -125,7 +125,7 @@ class Batch(Generic[T]):
             self.memory.offset = offset
         row = self.tenants.index(None)
         if tenant.memory is None:
-            self.memory.restart(row)
+            self.memory.restart(row, refill=True)  # of what another document may have left
         else:
             self.memory.place(row, tenant.memory)
             tenant.memory = None
@@ -163,6 +163,8 @@ class Batch(Generic[T]):
         if self._spare_steps > PATIENCE:
             free = [row for row, tenant in enumerate(self.tenants) if tenant is None]
             rows = [*active, *free[: n_rows - len(active)]]
+            for row in free:
+                self.memory.restart(row)
             self._memory = self.memory.take(rows)
             self.tenants = [self.tenants[row] for row in rows]
             self._spare_steps = 0

@@ -191,6 +191,22 @@ Memory::Memory(const Memory& other)
     carried_.push_back({carried.entry, carried.now.copy(ort_), std::nullopt});
     if (carried.next) carried_.back().next = carried_.back().now.copy(ort_);
   }
+  hide();
+}
+
+void Memory::hide() const {
+  const bool begins_with_zeros = evaluation_.document().begins_with_zeros;
+  for (const Carried& carried : carried_) {
+    const MemoryEntry& entry = *carried.entry;
+    if (entry.layout == Layout::state) continue;
+    const std::int64_t rows = carried.now.shape()[entry.row_axis];
+    if (entry.layout == Layout::ring) {
+      const std::int64_t kept = evaluation_.rows(evaluation_.bundle().rings[entry.ring]);
+      fill_rows(carried, counters_.offset, rows - std::min(counters_.length, kept));
+    } else if (!begins_with_zeros) {
+      fill_rows(carried, 0, rows - std::min(counters_.position, rows));
+    }
+  }
 }
 
 void Memory::fill(const Carried& carried) const {
@@ -338,6 +354,7 @@ void Memory::restore(const Counters& counters, std::int64_t capacity, const std:
       }
     }
   }
+  hide();
 }
 
 }  // namespace xlruntime

@@ -54,7 +54,7 @@ class Memory {
   // `capacity`: slots of the largest ring, of which check_capacity has approved.
   Memory(const Onnxruntime& ort, const FirstValues& first_values, const EvaluationSettings& evaluation,
          std::int64_t capacity, std::shared_ptr<const Constants> constants);
-  Memory(const Memory& other);  // copies the buffers
+  Memory(const Memory& other);  // copies what a query may still see
   Memory& operator=(const Memory&) = delete;
 
   const EvaluationSettings& evaluation() const { return evaluation_; }
@@ -72,7 +72,7 @@ class Memory {
   std::vector<Result> step(const Session& session, const std::vector<std::int64_t>& tokens,
                            const std::vector<std::int64_t>& targets, std::int64_t length);
 
-  // Begin a new document. `refill` also overwrites old rows, which is needed if they may not be finite.
+  // Begin a new document. `refill` also overwrites old rows, which is needed if they may be any numbers.
   void begin(bool refill = false);
 
   Mark mark() const;
@@ -83,7 +83,10 @@ class Memory {
   // The buffer of a memory, in the order of the bundle. A saved stream holds it.
   const Buffer& buffer(std::size_t index) const { return carried_[index].now; }
 
-  // Take the data of a saved stream, whose largest ring had `capacity` slots.
+  // Give the slots that no query may see their first value, because a saved or restored stream must not have others.
+  void hide() const;
+
+  // Take what a query may see of the data of a saved stream, whose largest ring had `capacity` slots.
   void restore(const Counters& counters, std::int64_t capacity, const std::vector<std::string_view>& data);
 
  private:

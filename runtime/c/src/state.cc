@@ -100,6 +100,7 @@ void State::write(const std::filesystem::path& path, const EvaluationSettings& e
   texts["history"] = std::to_string(memory.counters().position);
   texts["pending"] = pending ? std::to_string(*pending) : "";
   texts["position"] = std::to_string(position);
+  memory.hide();
   std::vector<TensorView> tensors;
   std::vector<std::string_view> parts;
   for (const std::size_t i : sorted_memories(bundle)) {

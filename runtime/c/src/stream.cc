@@ -88,7 +88,7 @@ void Stream::generate(const Ids& prompt, std::size_t most, const Sampling& sampl
 }
 
 void Stream::reset() {
-  memory_->begin();
+  memory_->begin(true);  // a restored stream may have any numbers
   pending_.reset();
   position_ = 0;
 }
@@ -114,7 +114,7 @@ void Stream::for_each_segment(const Ids& targets, const std::function<void(const
   const std::int64_t longest =
       std::min(memory_->max_segment(), model_->longest_step("score", memory_->evaluation().segment_len()));
   for (auto rest = targets.begin(); rest != targets.end();) {
-    if (memory_->room() == 0) memory_->begin();
+    if (memory_->room() == 0) memory_->begin(true);
     const auto S = std::min({longest, memory_->room(), static_cast<std::int64_t>(targets.end() - rest)});
     run_one(Ids(rest, rest + S));
     rest += S;
@@ -148,7 +148,7 @@ std::vector<Result> Stream::run(const std::string& purpose, const Ids& targets) 
 }
 
 std::vector<float> Stream::next_logits() {
-  if (memory_->room() == 0) memory_->begin();
+  if (memory_->room() == 0) memory_->begin(true);
   const std::vector<Result> results = run("generate", {*pending_});  // it ignores the target
   const Result& result = result_of(results, "logits");
   std::vector<float> logits(result.data<float>(), result.data<float>() + result.shape.back());

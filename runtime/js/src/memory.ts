@@ -173,38 +173,49 @@ export class Memory {
     this.#carried.clear();
   }
 
-  /** Return the carried tensors on the CPU. */
+  /** Return what queries may see of the carried tensors, on the CPU; all other slots have the first value. */
   async arrays(): Promise<Map<string, HostTensor>> {
     const arrays = new Map<string, HostTensor>();
     for (const entry of this.plan.entries) {
       const data = (await this.#carried.get(entry.input)?.tensor.getData()) as Numbers;
-      arrays.set(entry.input, { dtype: entry.dtype, shape: sizesOf(this.plan, entry), data });
+      arrays.set(entry.input, { dtype: entry.dtype, shape: sizesOf(this.plan, entry), data: this.#seen(entry, data) });
     }
     return arrays;
   }
 
-  /** Fill the tensors from saved ones of `capacity` slots at `offset`; move rows if this capacity differs. */
-  load(arrays: ReadonlyMap<string, HostTensor>, offset: number, capacity: number): void {
+  /** Take what queries may see of saved tensors; rows move if the capacity differs. */
+  load(
+    arrays: ReadonlyMap<string, HostTensor>,
+    { offset, length, history, capacity }: Record<"offset" | "length" | "history" | "capacity", number>,
+  ): void {
+    [this.offset, this.length, this.position] = [offset, length, history];
     for (const entry of this.plan.entries) {
-      const sizes = sizesOf(this.plan, entry);
-      let { data } = arrays.get(entry.input) as HostTensor;
-      if (entry.layout === "ring" && capacity !== this.plan.capacity) {
-        const axis = rowAxis(entry) as number;
-        const symbol = entry.shape[axis] as string;
-        const [old, slots] = [this.#evaluation.slots(symbol, capacity), sizes[axis] as number];
-        const kept = Math.min((this.#evaluation.rings[symbol] as RingSizes).rows, slots, old);
-        const [saved, inner] = [data, product(sizes.slice(axis + 1))];
-        data = firstArray(this.plan, entry);
-        for (let row = Math.max(offset - kept, 0); row < offset; row++) {
-          for (let block = 0; block < product(sizes.slice(0, axis)); block++) {
-            const from = (block * old + (row % old)) * inner;
-            data.set(saved.subarray(from, from + inner) as never, (block * slots + (row % slots)) * inner);
-          }
-        }
-      }
-      this.#put(entry.input, this.plan.runtime.tensor(entry.dtype, data, sizes));
+      const data = this.#seen(entry, (arrays.get(entry.input) as HostTensor).data, capacity);
+      this.#put(entry.input, this.plan.runtime.tensor(entry.dtype, data, sizesOf(this.plan, entry)));
     }
-    this.offset = offset;
+  }
+
+  /** Return a copy of numbers of `capacity` slots, in which the slots that no query may see have the first value. */
+  #seen(entry: MemoryEntry, saved: Numbers, capacity = this.plan.capacity): Numbers {
+    const [axis, sizes] = [rowAxis(entry), sizesOf(this.plan, entry)];
+    if (axis === null) return saved;
+    const slots = sizes[axis] as number;
+    let [old, end] = [slots, slots];
+    let kept = this.#evaluation.document.fresh_memory === "zeros" ? slots : Math.min(this.position, slots);
+    if (entry.layout === "ring") {
+      const symbol = entry.shape[axis] as string;
+      [old, end] = [this.#evaluation.slots(symbol, capacity), this.offset];
+      kept = Math.min(this.length, (this.#evaluation.rings[symbol] as RingSizes).rows, slots, old);
+    }
+    const [blocks, inner] = [product(sizes.slice(0, axis)), product(sizes.slice(axis + 1))];
+    const data = firstArray(this.plan, entry);
+    for (let row = Math.max(end - kept, 0); row < end; row++) {
+      for (let block = 0; block < blocks; block++) {
+        const from = (block * old + (row % old)) * inner;
+        data.set(saved.subarray(from, from + inner) as never, (block * slots + (row % slots)) * inner);
+      }
+    }
+    return data;
   }
 
   #put(input: string, tensor: OrtTensor): void {

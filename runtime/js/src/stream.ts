@@ -74,9 +74,7 @@ export class Stream {
     const { readState } = await import("./state.js"); // few streams are saved
     const { evaluation, counters, tensors } = await readState(engine.bundle, engine.fingerprint, raw, name);
     const stream = await Stream.open(engine, evaluation, capacity ?? counters.capacity);
-    stream.#memory.load(tensors, counters.offset, counters.capacity);
-    stream.#memory.length = counters.length;
-    stream.#memory.position = counters.history;
+    stream.#memory.load(tensors, counters);
     stream.#held = counters.pending;
     stream.#taken = counters.position;
     return stream;
@@ -180,7 +178,7 @@ export class Stream {
   /** Forget the document; the next feed starts a new one. */
   async reset(): Promise<void> {
     await this.#alone(async () => {
-      this.#memory.restart();
+      this.#memory.restart(true); // a restored stream may have any numbers
       [this.#held, this.#taken] = [null, 0];
     });
   }
@@ -251,7 +249,7 @@ export class Stream {
   #makeRoom(): void {
     if (this.#memory.room > 0) return;
     this.#checkLength(1, "the document");
-    this.#memory.restart();
+    this.#memory.restart(true);
   }
 
   /** Score the document's next tokens. */

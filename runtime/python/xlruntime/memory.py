@@ -71,6 +71,42 @@ class MemoryPlan:
         value = self.first_values[entry.first_value]
         return np.expand_dims(value, 0 if entry.row_axis is None else (0, entry.row_axis))
 
+    def seen(self, entry: MemoryEntry, offset: int, length: int, position: int) -> tuple[int, int]:
+        """Return the first row of a ring or window that a query may see, modulo its slots, and the number of rows.
+
+        Args:
+            offset, length, position: those of a batch row, as in `Memory`.
+        """
+        if entry.symbol is not None:
+            count = min(length, self.evaluation.rows(entry.symbol))
+            return offset - count, count
+        rows = self.sizes(entry, 1)[entry.row_axis or 0]
+        count = rows if self.evaluation.fresh_memory == "zeros" else min(position, rows)
+        return rows - count, count
+
+    def hide(
+        self,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        offset: int,
+        length: npt.NDArray[np.int64],
+        position: npt.NDArray[np.int64],
+    ) -> None:
+        """Overwrite the slots of arrays (B, …) that no query may see with their first value.
+
+        Args:
+            offset, length, position: as in `Memory`.
+        """
+        for entry in self.entries:
+            if entry.row_axis is None:
+                continue
+            array, value = arrays[entry.input], self.first_value(entry)
+            rows, before = array.shape[entry.row_axis], [slice(None)] * (entry.row_axis - 1)
+            for row, counters in enumerate(zip(length.tolist(), position.tolist(), strict=False)):
+                first, count = self.seen(entry, offset, *counters)
+                begin = (first + count) % rows
+                for part in (slice(begin, begin + rows - count), slice(0, max(begin - count, 0))):
+                    array[(row, *before, part)] = value if isinstance(value, int) else value[0]
+
     def buffers(self, batch_size: int) -> dict[str, npt.NDArray[Any]]:
         """Return buffers of `batch_size` rows, by the names of inputs; nothing is written yet.
 
@@ -261,28 +297,26 @@ class Memory:
             memory.restart(row)
         return memory
 
-    def take(self, rows: Sequence[int]) -> Memory:
-        """Return a smaller memory with copies of only these `rows`, in this order."""
+    def take(self, rows: Sequence[int], back: int = 0) -> Memory:
+        """Return a smaller memory with copies of only these `rows`, in this order; hidden slots have the first value.
+
+        Args:
+            back: tokens to forget, at most `max_segment`, all read since each row restarted. Only rings can go back.
+        """
+        assert not back or all(entry.layout == "ring" for entry in self.entries)
         chosen = list(rows)
+        length, position = self.memory_length[chosen], self.position[chosen] - back
+        if back:
+            length = np.maximum(np.minimum(position, self.evaluation.most_rows), _first_length(self.evaluation))
         arrays = self.plan.buffers(len(chosen))
         for entry in self.entries:
             np.take(self.array(entry), chosen, axis=0, out=arrays[entry.input], mode="clip")  # without a copy between
-        return Memory(self.plan, arrays, self.offset, self.memory_length[chosen], self.position[chosen])
+        self.plan.hide(arrays, self.offset - back, length, position)
+        return Memory(self.plan, arrays, self.offset - back, length, position)
 
     def row(self, row: int, back: int = 0) -> Memory:
-        """Return a copy of one row, without the last `back` tokens that it has read.
-
-        Args:
-            back: at most `max_segment`, and all of them read since the row restarted. Only rings can go back.
-        """
-        assert not back or all(entry.layout == "ring" for entry in self.entries)
-        alone = self.take([row])
-        if back:
-            alone.offset -= back
-            alone.position -= back
-            read = np.minimum(alone.position, self.evaluation.most_rows)
-            alone.memory_length = np.maximum(read, _first_length(self.evaluation))
-        return alone
+        """Return a copy of one row, without the last `back` tokens that it has read; see `take`."""
+        return self.take([row], back)
 
     def place(self, row: int, alone: Memory) -> None:
         """Copy the memory of one document, of the same capacity, into `row`; the other rows stay as they are."""
@@ -323,26 +357,42 @@ class Memory:
         array = self._arrays[entry.input]
         return self.values[entry.input].numpy() if array is None else array
 
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the values (B, …) for a saved state: all slots that no query may see get their first value."""
+        arrays = {entry.input: self.array(entry) for entry in self.entries}
+        self.plan.hide(arrays, self.offset, self.memory_length, self.position)
+        return arrays
+
     def by_age(self, entry: MemoryEntry, row: int) -> npt.NDArray[Any]:
         """Return the rows of `entry` that batch row `row` may see, oldest first; for a state, the whole state."""
         array = self.array(entry)[row]
         if entry.row_axis is None:
             return array
-        rows = array.shape[entry.row_axis - 1]
-        if entry.symbol is None:
-            seen = rows if self.evaluation.fresh_memory == "zeros" else min(int(self.position[row]), rows)
-            slots = np.arange(rows - seen, rows)
-        else:
-            length = min(int(self.memory_length[row]), self.evaluation.rows(entry.symbol))
-            slots = (self.offset - length + np.arange(length)) % rows
+        first, count = self.plan.seen(entry, self.offset, int(self.memory_length[row]), int(self.position[row]))
+        slots = (first + np.arange(count)) % array.shape[entry.row_axis - 1]
         return np.take(array, slots, axis=entry.row_axis - 1)
 
-    def load_rows(self, arrays: Mapping[str, npt.NDArray[Any]], offset: int, capacity: int) -> None:
-        """Fill the buffers from saved ones of `capacity` slots at `offset`; move rows if this capacity differs."""
+    def load_rows(
+        self,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        offset: int,
+        capacity: int,
+        length: Sequence[int],
+        position: Sequence[int],
+    ) -> None:
+        """Fill the buffers from saved ones; move rows if this capacity differs, and drop those that no query may see.
+
+        Args:
+            capacity: slots of the saved buffers.
+            offset, length, position: the saved counters, as in this class.
+        """
+        self.offset = offset
+        self.memory_length, self.position = np.array(length, np.int64), np.array(position, np.int64)
+        loaded = {}
         for entry in self.entries:
             saved = arrays[entry.input]
             if capacity == self.capacity or entry.symbol is None:
-                array = np.array(saved, entry.dtype)
+                array = np.array(saved, entry.dtype, order="C")
             else:
                 slots = self.slots[entry.symbol]
                 saved_slots = slots - self.capacity + capacity
@@ -350,8 +400,10 @@ class Memory:
                 ages = offset - rows + np.arange(rows)
                 array = self.array(entry).copy()
                 array[_at(entry, ages % slots)] = saved[_at(entry, ages % saved_slots)]
-            self._bind(entry, np.ascontiguousarray(array))
-        self.offset = offset
+            loaded[entry.input] = array
+        self.plan.hide(loaded, offset, self.memory_length, self.position)
+        for entry in self.entries:
+            self._bind(entry, loaded[entry.input])
 
     def _refill(self, entry: MemoryEntry, row: int) -> None:
         """Overwrite `row` of `entry` with its first value."""

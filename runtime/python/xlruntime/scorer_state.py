@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from .documents import Document
@@ -60,10 +59,13 @@ def scorer_state(scorer: Scorer) -> tuple[dict[str, Any], dict[str, npt.NDArray[
     rows = tuple(row and Progress(**{name: getattr(row, name) for name in PROGRESS}) for row in scorer.rows)
     if memory is None:
         return asdict(SavedScorer(scorer.taken, scorer.last, scorer.spaced, rows, None)), {}
-    length, position = memory.memory_length.tolist(), memory.position.tolist()
-    counters = _Counters(memory.capacity, memory.offset, tuple(length), tuple(position))
+    position = memory.position.tolist()  # of idle rows, too: their room bounds the next step
+    for idle in (row for row, document in enumerate(rows) if document is None):
+        memory.restart(idle, refill=True)
+    memory.position[:] = position
+    counters = _Counters(memory.capacity, memory.offset, tuple(memory.memory_length.tolist()), tuple(position))
     saved = SavedScorer(scorer.taken, scorer.last, scorer.spaced, rows, counters)
-    return asdict(saved), {entry.input: memory.array(entry) for entry in memory.entries}
+    return asdict(saved), memory.arrays()
 
 
 def read_scorer(scorer: Scorer, fields: object, arrays: Mapping[str, npt.NDArray[Any]]) -> SavedScorer:
@@ -118,14 +120,12 @@ def resume_scorer(
             opened[number] = document
     scorer.taken, scorer.last, scorer.spaced = saved.taken, saved.last, saved.spaced
     scorer.rows = [None if row is None else _reopened(scorer, row, opened[row.number]) for row in saved.rows]
-    memory = saved.memory
+    memory, scorer.resumed = saved.memory, True
     if memory is not None:
         fitting = scorer.fitting
         fitting.settings = fitting.of_capacity(memory.capacity) or scorer.evaluation
         scorer.memory = scorer.engine.new_memory(fitting.settings, len(memory.position), memory.capacity)
-        scorer.memory.load_rows(arrays, memory.offset, memory.capacity)
-        scorer.memory.memory_length = np.array(memory.memory_length, np.int64)
-        scorer.memory.position = np.array(memory.position, np.int64)
+        scorer.memory.load_rows(arrays, memory.offset, memory.capacity, memory.memory_length, memory.position)
     return waiting
 
 

@@ -194,7 +194,7 @@ class Stream:
 
     def reset(self) -> None:
         """Forget the document; the next feed starts a new one."""
-        self.memory.restart(0)
+        self.memory.restart(0, refill=True)  # a restored state may have any numbers
         self.pending, self.position = None, 0
 
     def save(self, file: str | Path) -> None:
@@ -215,7 +215,7 @@ class Stream:
             history=int(memory.position[0]),
             pending=self.pending,
             position=self.position,
-            memory={entry.input: memory.array(entry) for entry in memory.entries},
+            memory=memory.arrays(),
         )
         state.write(Path(file))
 
@@ -247,7 +247,7 @@ class Stream:
         """Return the number of tokens that still fit before a restart; if there are none, restart first."""
         if not self.memory.room[0]:
             self._check_length(1, "the document")
-            self.memory.restart(0)
+            self.memory.restart(0, refill=True)
         return int(self.memory.room[0])
 
     def _score(self, ids: npt.NDArray[np.int64], refill: bool) -> Scores:
@@ -317,8 +317,6 @@ def restore_stream(engine: Engine, file: Path, capacity: int | None = None) -> S
         raise FileNotFoundError(f"{file}: {problem}; expected a stream's state that Stream.save wrote.")
     state = State.read(file)
     stream = Stream(engine, state.evaluation(engine, file), state.capacity if capacity is None else capacity)
-    stream.memory.load_rows(state.memory, state.offset, state.capacity)
-    stream.memory.memory_length[0] = state.length
-    stream.memory.position[0] = state.history
+    stream.memory.load_rows(state.memory, state.offset, state.capacity, [state.length], [state.history])
     stream.pending, stream.position = state.pending, state.position
     return stream
