@@ -148,7 +148,8 @@ def _stream(ids: list[int]) -> list[Case]:
 def _states(name: str, ids: list[int]) -> list[Case]:
     """Return actions that save a state, go on with it, and go on with states that another runtime has saved.
 
-    The states of the kit are saved by the writer of the kit at the same place: `keep` says under which name.
+    The states of the kit are saved by the writer of the kit at the same place: `keep` says under which name. Two
+    streams with other documents before this one then save the same bytes.
     """
     half = len(ids) // 2
     return [
@@ -163,6 +164,21 @@ def _states(name: str, ids: list[int]) -> list[Case]:
         {"do": "restore", "state": f"{name}_half", "as": "other"},
         {"do": "feed", "stream": "other", "piece": {"ids": ids[half:]}},
         {"do": "feed", "stream": "a", "piece": {"ids": ids[half:]}},
+        *_second(ids[:half], ids[half:][:3], "one"),
+        {"do": "save", "stream": "one", "as": "one"},
+        *_second(ids[:half][::-1], ids[half:][:3], "two"),
+        {"do": "score_continuation", "stream": "two", "piece": {"ids": ids[:2]}},
+        {"do": "save", "stream": "two", "as": "two", "same_as": "one", "expect": {"same": True}},
+    ]
+
+
+def _second(before: list[int], ids: list[int], name: str) -> list[Case]:
+    """Return actions that open a stream, and feed it one document after another."""
+    return [
+        {"do": "stream", "as": name},
+        {"do": "feed", "stream": name, "piece": {"ids": before}},
+        {"do": "reset", "stream": name},
+        {"do": "feed", "stream": name, "piece": {"ids": ids}},
     ]
 
 

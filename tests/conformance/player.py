@@ -166,7 +166,8 @@ class Player:
         with safe_open(file, "numpy") as opened:
             parts = {name: opened.get_slice(name) for name in sorted(opened.keys())}
             tensors = {name: [part.get_dtype(), part.get_shape()] for name, part in parts.items()}
-        return {"metadata": metadata, "tensors": tensors}
+        same = file.read_bytes() == self.state(action.get("same_as", action["as"])).read_bytes()
+        return {"metadata": metadata, "tensors": tensors, "same": same}
 
     def _restore(self, action: Action) -> dict[str, Any]:
         stream = self._bundle.restore(self.state(action["state"]), capacity=action.get("capacity"))

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load as tensors_of
 
 from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
 from tests.serve.conftest import Start, error_of, metric
 from xlruntime import Model, Sampling, load
+from xlruntime.memory import Memory
 
 pytestmark = pytest.mark.full
 
@@ -150,6 +152,26 @@ def test_session(start: Start, model: Model) -> None:
     assert error_of(client.get(route), 404)["code"] == "session_not_found"
     damaged = client.post("/v1/sessions/restore", content=state[:-1], headers=headers)
     assert "the state" in error_of(damaged, 400)["message"]
+
+
+def test_clients_share_rows_but_leave_nothing_in_them(
+    start: Start, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that gets a new document has first values, and a session's state has only rows of its own."""
+    client, left, step = start(), [], Model.step
+
+    def watched(self: Model, purpose: str, memory: Memory, *segment: Any) -> Any:
+        left.extend(memory.array(entry)[memory.position == 0].any() for entry in memory.entries)
+        return step(self, purpose, memory, *segment)
+
+    monkeypatch.setattr(Model, "step", watched)
+    for _ in range(2):
+        client.post("/v1/completions", json={"prompt": TEXT, "max_tokens": 3, "echo": True, "logprobs": 0})
+    route = f"/v1/sessions/{client.post('/v1/sessions', json={}).json()['id']}"
+    client.post(f"{route}/feed", json={"input": "ab"})
+    assert len(left) >= 3 * len(model.bundle.memory) and not any(left)
+    for array in tensors_of(client.get(f"{route}/state").content).values():
+        assert array.any(axis=(0, 1, 3)).sum() == 1  # of (B, H, slots, d_head)
 
 
 def test_sessions_are_limited_and_expire(start: Start) -> None:

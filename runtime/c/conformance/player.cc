@@ -286,7 +286,11 @@ Object Player::generate(const Object& action) {
 }
 
 Object Player::save(const Object& action) {
-  return saved(opened(action), work_.path / fs::u8path(field<std::string>(action, "as") + ".safetensors"));
+  const fs::path file = work_.path / fs::u8path(field<std::string>(action, "as") + ".safetensors");
+  Object found = saved(opened(action), file);
+  const char* const other = action.find("same_as") != nullptr ? "same_as" : "as";
+  found.emplace_back("same", xlruntime::read_file(file) == xlruntime::read_file(state(field<std::string>(action, other))));
+  return found;
 }
 
 Object Player::restore(const Object& action) {

@@ -117,7 +117,7 @@ export class Player {
     return { ids };
   }
 
-  async do_save({ stream, as }) {
+  async do_save({ stream, as, same_as = as }) {
     const raw = await this.streams.get(stream).save();
     this.states.set(as, raw);
     const size = Number(new DataView(raw.buffer).getBigUint64(0, true));
@@ -125,7 +125,8 @@ export class Player {
     const { __metadata__: metadata, ...tensors } = header;
     const { digest: _, ...texts } = metadata;
     const kinds = Object.entries(tensors).map(([name, { dtype, shape }]) => [name, [dtype, shape]]);
-    return { metadata: texts, tensors: Object.fromEntries(kinds) };
+    const same = this.states.get(same_as).toString() === raw.toString();
+    return { metadata: texts, tensors: Object.fromEntries(kinds), same };
   }
 
   async do_restore({ state, as, capacity = null }) {

@@ -340,17 +340,14 @@ class Memory:
         A ring has `max_segment` spare slots besides the rows that the next query sees. Rows written since `mark` are in
         these slots, and are hidden again. `wipe` overwrites them, which is needed if they may not be finite.
         """
-        written = mark.offset + np.arange(self.offset - mark.offset)
-        assert len(written) <= self.max_segment
+        assert self.offset - mark.offset <= self.max_segment
         for entry in self.entries:
             if entry.symbol is None:
                 self._bind(entry, mark.copies[entry.input].copy())
-            elif wipe:
-                array = self.array(entry)
-                array[_at(entry, written % self.slots[entry.symbol])] = self.plan.first_value(entry)
-                self._upload(entry, array)
         self.offset = mark.offset
         self.memory_length, self.position = mark.memory_length.copy(), mark.position.copy()
+        if wipe:
+            self.arrays()
 
     def array(self, entry: MemoryEntry) -> npt.NDArray[Any]:
         """Return the value of `entry` as an array: the buffer itself on the CPU, a copy from another device."""
@@ -361,6 +358,8 @@ class Memory:
         """Return the values (B, …) for a saved state: all slots that no query may see get their first value."""
         arrays = {entry.input: self.array(entry) for entry in self.entries}
         self.plan.hide(arrays, self.offset, self.memory_length, self.position)
+        for entry in self.entries:
+            self._upload(entry, arrays[entry.input])
         return arrays
 
     def by_age(self, entry: MemoryEntry, row: int) -> npt.NDArray[Any]:

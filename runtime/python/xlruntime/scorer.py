@@ -162,7 +162,6 @@ class Scorer:
             the document of each row, and the number of documents taken so far.
         last: the last token of the previous document, if `continuous`; spaced: whether that document ended in white
             space.
-        resumed: whether the memory has rows of a saved state, which may be any numbers.
     """
 
     def __init__(
@@ -198,7 +197,6 @@ class Scorer:
         self.separator = separator
         self.keep_going = keep_going
         self.bos = bos
-        self.resumed = False
         self._word_ends = None if starts_word is None else WordEnds(engine, evaluation, starts_word)
         self.memory: Memory | None = None
         self._buffers: Memory | None = None  # of a batch, for later ones of at most as many rows
@@ -305,7 +303,7 @@ class Scorer:
             return
         self.rows[row := self.rows.index(None)] = document
         if self.memory is not None and not self.continuous:
-            self.memory.restart(row, refill=self.resumed)
+            self.memory.restart(row)
             if self.batch_size == 1:  # its scores do not depend on the documents before, to the last bit
                 self.memory.offset = 0
 
@@ -392,7 +390,7 @@ class Scorer:
                     self._refuse_longer(document.name)
                 except UNREADABLE as error:
                     yield self._failed(self._leave(row), error)
-            memory.restart(row, refill=self.resumed)
+            memory.restart(row)
 
     def _step(self, memory: Memory) -> list[TokenScores]:
         """Run one segment of every row that has a document."""

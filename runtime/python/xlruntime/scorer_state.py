@@ -120,7 +120,7 @@ def resume_scorer(
             opened[number] = document
     scorer.taken, scorer.last, scorer.spaced = saved.taken, saved.last, saved.spaced
     scorer.rows = [None if row is None else _reopened(scorer, row, opened[row.number]) for row in saved.rows]
-    memory, scorer.resumed = saved.memory, True
+    memory = saved.memory
     if memory is not None:
         fitting = scorer.fitting
         fitting.settings = fitting.of_capacity(memory.capacity) or scorer.evaluation
