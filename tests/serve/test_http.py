@@ -154,11 +154,9 @@ def test_session(start: Start, model: Model) -> None:
     assert "the state" in error_of(damaged, 400)["message"]
 
 
-def test_clients_share_rows_but_leave_nothing_in_them(
-    start: Start, model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A row that gets a new document has first values, and a session's state has only rows of its own."""
-    client, left, step = start(), [], Model.step
+def test_clients_leave_nothing_in_shared_rows(start: Start, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, step = start(), Model.step
+    left: list[bool] = []
 
     def watched(self: Model, purpose: str, memory: Memory, *segment: Any) -> Any:
         left.extend(memory.array(entry)[memory.position == 0].any() for entry in memory.entries)

@@ -72,11 +72,7 @@ class MemoryPlan:
         return np.expand_dims(value, 0 if entry.row_axis is None else (0, entry.row_axis))
 
     def seen(self, entry: MemoryEntry, offset: int, length: int, position: int) -> tuple[int, int]:
-        """Return the first row of a ring or window that a query may see, modulo its slots, and the number of rows.
-
-        Args:
-            offset, length, position: those of a batch row, as in `Memory`.
-        """
+        """Return the first slot of a batch row that a query may see, modulo all slots, and the number of such slots."""
         if entry.symbol is not None:
             count = min(length, self.evaluation.rows(entry.symbol))
             return offset - count, count
@@ -84,24 +80,14 @@ class MemoryPlan:
         count = rows if self.evaluation.fresh_memory == "zeros" else min(position, rows)
         return rows - count, count
 
-    def hide(
-        self,
-        arrays: Mapping[str, npt.NDArray[Any]],
-        offset: int,
-        length: npt.NDArray[np.int64],
-        position: npt.NDArray[np.int64],
-    ) -> None:
-        """Overwrite the slots of arrays (B, …) that no query may see with their first value.
-
-        Args:
-            offset, length, position: as in `Memory`.
-        """
+    def hide(self, arrays: Mapping[str, Any], offset: int, length: Sequence[int], position: Sequence[int]) -> None:
+        """Overwrite the slots of arrays (B, …) that no query may see with first values; counters as in `Memory`."""
         for entry in self.entries:
             if entry.row_axis is None:
                 continue
             array, value = arrays[entry.input], self.first_value(entry)
             rows, before = array.shape[entry.row_axis], [slice(None)] * (entry.row_axis - 1)
-            for row, counters in enumerate(zip(length.tolist(), position.tolist(), strict=False)):
+            for row, counters in enumerate(zip(length, position, strict=False)):
                 first, count = self.seen(entry, offset, *counters)
                 begin = (first + count) % rows
                 for part in (slice(begin, begin + rows - count), slice(0, max(begin - count, 0))):
@@ -311,7 +297,7 @@ class Memory:
         arrays = self.plan.buffers(len(chosen))
         for entry in self.entries:
             np.take(self.array(entry), chosen, axis=0, out=arrays[entry.input], mode="clip")  # without a copy between
-        self.plan.hide(arrays, self.offset - back, length, position)
+        self.plan.hide(arrays, self.offset - back, length.tolist(), position.tolist())
         return Memory(self.plan, arrays, self.offset - back, length, position)
 
     def row(self, row: int, back: int = 0) -> Memory:
@@ -357,7 +343,7 @@ class Memory:
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the values (B, …) for a saved state: all slots that no query may see get their first value."""
         arrays = {entry.input: self.array(entry) for entry in self.entries}
-        self.plan.hide(arrays, self.offset, self.memory_length, self.position)
+        self.plan.hide(arrays, self.offset, self.memory_length.tolist(), self.position.tolist())
         for entry in self.entries:
             self._upload(entry, arrays[entry.input])
         return arrays
@@ -372,19 +358,9 @@ class Memory:
         return np.take(array, slots, axis=entry.row_axis - 1)
 
     def load_rows(
-        self,
-        arrays: Mapping[str, npt.NDArray[Any]],
-        offset: int,
-        capacity: int,
-        length: Sequence[int],
-        position: Sequence[int],
+        self, arrays: Mapping[str, Any], offset: int, capacity: int, length: Sequence[int], position: Sequence[int]
     ) -> None:
-        """Fill the buffers from saved ones; move rows if this capacity differs, and drop those that no query may see.
-
-        Args:
-            capacity: slots of the saved buffers.
-            offset, length, position: the saved counters, as in this class.
-        """
+        """Take saved counters, and of saved buffers of `capacity` slots the rows that queries may see."""
         self.offset = offset
         self.memory_length, self.position = np.array(length, np.int64), np.array(position, np.int64)
         loaded = {}
@@ -400,7 +376,7 @@ class Memory:
                 array = self.array(entry).copy()
                 array[_at(entry, ages % slots)] = saved[_at(entry, ages % saved_slots)]
             loaded[entry.input] = array
-        self.plan.hide(loaded, offset, self.memory_length, self.position)
+        self.plan.hide(loaded, offset, length, position)
         for entry in self.entries:
             self._bind(entry, loaded[entry.input])
 

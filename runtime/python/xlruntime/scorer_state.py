@@ -60,7 +60,7 @@ def scorer_state(scorer: Scorer) -> tuple[dict[str, Any], dict[str, npt.NDArray[
     if memory is None:
         return asdict(SavedScorer(scorer.taken, scorer.last, scorer.spaced, rows, None)), {}
     position = memory.position.tolist()  # of idle rows, too: their room bounds the next step
-    for idle in (row for row, document in enumerate(rows) if document is None):
+    for idle in (row for row, document in enumerate(rows) if document is None and not scorer.continuous):
         memory.restart(idle, refill=True)
     memory.position[:] = position
     counters = _Counters(memory.capacity, memory.offset, tuple(memory.memory_length.tolist()), tuple(position))
