@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from importlib import metadata
 
 from xlexport.errors import MissingDependencyError
 
-__all__ = ["install_command", "is_installed", "missing_packages", "packages_of", "require"]
+__all__ = ["disable_telemetry", "install_command", "is_installed", "missing_packages", "packages_of", "require"]
+
+# Variables with which packages send nothing of their own accord.
+NO_TELEMETRY = {
+    "ORT_DISABLE_TELEMETRY": "1",  # ONNX Runtime, if a model's own code imports it
+    "HF_HUB_DISABLE_TELEMETRY": "1",  # huggingface_hub, for transformers, datasets, evaluate and lm_eval, too
+    "HF_UPDATE_DOWNLOAD_COUNTS": "0",  # datasets and evaluate, which lm_eval imports
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+def disable_telemetry() -> None:
+    """Turn off the telemetry of packages that are not imported yet, unless the user has set their variables."""
+    for name, value in NO_TELEMETRY.items():
+        os.environ.setdefault(name, value)
 
 
 def packages_of(extra: str) -> list[str]:
@@ -41,7 +56,7 @@ def install_command(packages: Iterable[str]) -> str:
 
 
 def require(extra: str | None, *further: str) -> None:
-    """Check that an extra is installed before its packages are imported.
+    """Check that an extra is installed before its packages are imported, and turn off their telemetry.
 
     Args:
         extra: its name; None: only `further`.
@@ -50,6 +65,7 @@ def require(extra: str | None, *further: str) -> None:
     Raises:
         MissingDependencyError: it is not; lists all packages that are missing.
     """
+    disable_telemetry()
     missing = [*(missing_packages(extra) if extra else ()), *(name for name in further if not is_installed(name))]
     if missing:
         raise MissingDependencyError(

@@ -9,6 +9,7 @@ import ast
 import contextlib
 import difflib
 import hashlib
+import importlib.util
 import inspect
 import os
 import re
@@ -17,6 +18,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -265,10 +267,11 @@ def _unknown(name: str) -> CheckpointNotFoundError:
 def _build(code: ModelCode) -> nn.Module:
     """Run the code, and return the model that it makes. Its prints go to standard error.
 
-    Modules in the folder of a file can be imported meanwhile, as if the file were a script.
+    Modules in the folder of a file can be imported meanwhile.
 
     Raises:
-        CheckpointError: the code fails, or makes something else. The message has the line in the user's file.
+        CheckpointError: the code fails, or makes something else. The message has the line in the user's file. Or one of
+            its imports means two modules, of which the message has both.
     """
     from torch import nn
 
@@ -276,7 +279,7 @@ def _build(code: ModelCode) -> nn.Module:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             if code.file is not None:
-                sys.path.insert(0, str(code.file.absolute().parent))
+                sys.path.append(_refuse_double_modules(code.file, code.source))
                 module = sys.modules[code.entry.module] = ModuleType(code.entry.module)  # dataclasses look it up there
                 module.__file__ = str(code.file.absolute())
                 exec(compile(code.source, module.__file__, "exec", dont_inherit=True), vars(module))
@@ -295,6 +298,45 @@ def _build(code: ModelCode) -> nn.Module:
         what = f"{code.name}: makes a {type(model).__name__}, expected a torch.nn.Module."
         raise CheckpointError(what, hint="Give a module, or a function or class that makes one.")
     return model
+
+
+def _refuse_double_modules(file: Path, source: bytes) -> str:
+    """Return the folder of a file, unless the file or modules beside it import a name that another module has, too.
+
+    Raises:
+        CheckpointError: the message has both modules.
+    """
+    folder, sources, seen = str(file.absolute().parent), [source], set[str]()
+    while sources:
+        for name in _imports(sources.pop()) - seen:
+            seen.add(name)
+            own = PathFinder.find_spec(name, [folder])
+            if own is None or own.origin is None:  # also a folder without __init__.py, which gives way to a module
+                continue
+            loaded = sys.modules.get(name)
+            other = loaded.__spec__ if loaded else importlib.util.find_spec(name)
+            if other and other.origin and os.path.realpath(other.origin) != os.path.realpath(own.origin):
+                what = f"{file}: imports {name}, which is {own.origin}, and also {other.origin}."
+                raise CheckpointError(what, hint="Rename the first, or use an environment without the second.")
+            path = Path(own.origin)
+            files = path.parent.rglob("*.py") if own.submodule_search_locations else [path]
+            sources += [one.read_bytes() for one in files if one.suffix == ".py"]
+    return folder
+
+
+def _imports(source: bytes) -> set[str]:
+    """Return the first parts of the names of modules that a source imports, except relative imports."""
+    found = set[str]()
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):  # Python reports it when the source runs
+        return found
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
 
 
 def _failed(code: ModelCode, error: BaseException) -> CheckpointError:

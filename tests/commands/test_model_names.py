@@ -60,9 +60,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     packages, here = tmp_path / "packages", tmp_path / "here"
     for path in (packages / "tiny_zoo-0.1.dist-info", here / "models", here / "plain"):
         path.mkdir(parents=True)
-    for path in (packages / "tiny_zoo.py", here / "models" / "tiny.py"):
-        path.write_text(TINY)
-        path.with_name("sibling.py").write_text("WIDTH = 4")
+    for path, beside in ((packages / "tiny_zoo.py", "zoo_sibling"), (here / "models" / "tiny.py", "sibling")):
+        path.write_text(TINY.replace("sibling", beside))
+        path.with_name(f"{beside}.py").write_text("WIDTH = 4")
     (packages / "tiny_zoo-0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny_zoo\nVersion: 0.1")
     entries = "[xlexport.models]\nzoo = tiny_zoo:Tiny\ntaken = tiny_zoo:Tiny"
     (packages / "tiny_zoo-0.1.dist-info" / "entry_points.txt").write_text(entries)
@@ -77,7 +77,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(packages)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     yield here
-    for name in ("sibling", "tiny_zoo"):
+    for name in ("sibling", "tiny_zoo", "zoo_sibling"):
         sys.modules.pop(name, None)
 
 
@@ -137,6 +137,18 @@ def test_code_does_not_run_without_trust(before: str, invoke: Invoke, folder: Pa
         assert (shown.code, shown.out) == (2, "")
         assert re.search(rf"^Error: {name}: would run {what}; nothing was run\. .* add --trust", shown.err)
     assert not has_run(folder)
+
+
+@pytest.mark.parametrize("name", ["json", "difflib", "tiny_zoo"])
+def test_module_that_is_also_elsewhere(name: str, folder: Path) -> None:
+    (folder / f"{name}.py").touch()  # of the current folder, which the code does not mean
+    (folder / "models" / "sibling.py").write_text(f"def later():\n    import {name}.part\nWIDTH = 4")
+    load_source("models/tiny.py:Tiny", trust=True)
+    sys.modules.pop("sibling")
+    (folder / "models" / f"{name}.py").write_text("raise AssertionError")
+    own, other = re.escape(str(folder / "models" / f"{name}.py")), rf"\S+/{name}(/__init__)?\.py"
+    with pytest.raises(CheckpointError, match=rf"^models/tiny.py: imports {name}, which is {own}, and also {other}\."):
+        load_source("models/tiny.py:Tiny", trust=True)
 
 
 def test_code_makes_a_model(invoke: Invoke, folder: Path) -> None:

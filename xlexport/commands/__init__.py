@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import click
 
 from xlexport.commands.signals import handle_signals
+from xlexport.extras import disable_telemetry
 from xlexport.terminal import INTERRUPTED, WARNINGS, Failure, failure, tell_problem, tell_usage
 from xlruntime import __version__
 
@@ -155,4 +156,5 @@ def main() -> None:
     _open_standard_streams()
     handle_signals()
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # before a command loads PyTorch
+    disable_telemetry()
     sys.exit(run(sys.argv[1:]))

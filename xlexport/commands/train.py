@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xlexport.children import environment_of_children
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH
 from xlexport.commands.signals import acknowledged
@@ -124,8 +125,8 @@ def train(
 ) -> int:
     """Train a language model on text FILES, as bytes, on a folder of `xlexport prepare`, or on photographs.
 
-    Ctrl-C saves the run, and --resume continues it. `torchrun -m xlexport train …` trains one model in several
-    processes.
+    Ctrl-C saves the run, and --resume continues it. `torchrun --no-python xlexport train …` trains one model in
+    several processes.
     """
     model = {name: values[name] for name in MODEL if is_given(name)}
     training = {name: values[name] for name in TRAINING if is_given(name)}
@@ -168,6 +169,7 @@ def train(
             )
     is_first = _is_first()
     with (
+        environment_of_children(),  # of torch's compiler
         curve_writers(tensorboard) as write_line,
         progress_bar("training", visible=is_first) as bar,
         acknowledged(_say_stopping if is_first and not is_quiet() else lambda: None),

@@ -1,4 +1,4 @@
-"""Run lm-evaluation-harness with the model `xlexport`: `python -m xlexport.harness --model xlexport …`."""
+"""Run lm-evaluation-harness with the model `xlexport`: `python -P -m xlexport.harness --model xlexport …`."""
 
 from __future__ import annotations
 

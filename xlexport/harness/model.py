@@ -14,7 +14,6 @@ import lm_eval.models
 import numpy as np
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
-from onnxruntime import get_available_providers
 
 from xlexport.bundles import open_bundle
 from xlexport.scoring.run_options import ESCAPES, bos_token
@@ -23,6 +22,7 @@ from xlexport.serve.models import ServedModel
 from xlexport.serve.scheduler import Scheduler
 from xlruntime import Document, GrowingText, OptionError, Sampling
 from xlruntime.messages import shown
+from xlruntime.providers import import_onnxruntime
 from xlruntime.scorer import BatchSize, Scorer
 
 __all__ = ["XlexportLM"]
@@ -69,7 +69,8 @@ class XlexportLM(TemplateLM):  # the harness has no types
     ) -> None:
         super().__init__()
         self._rows: BatchSize = "auto" if str(batch_size).startswith("auto") else int(batch_size)
-        if device is None or (device == DEFAULT_DEVICE and "CUDAExecutionProvider" not in get_available_providers()):
+        providers = import_onnxruntime().get_available_providers()
+        if device is None or (device == DEFAULT_DEVICE and "CUDAExecutionProvider" not in providers):
             device = "cpu"
         model = open_bundle(bundle, device=device, threads=threads, ops=ops, step_timeout=step_timeout)
         self._scheduler = Scheduler(model, AUTO_ROWS if self._rows == "auto" else self._rows, **settings)

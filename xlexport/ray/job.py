@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import sys
+import sysconfig
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from xlexport.bundles import open_bundle
+from xlexport.children import environment_of_children
 from xlexport.errors import OutputExistsError, ResumeError, WorkerError
 from xlexport.extras import require
 from xlexport.ray.actor import ERROR, PartActor, RowActor, Work
@@ -120,7 +122,9 @@ def score_files(
     output = _anywhere(output)
     inputs = _inputs(files, include, reading, output, tell)
     bundle = os.path.abspath(bundle)
-    runtime = {**cluster.runtime, "threads": cluster.threads}
+    ops = cluster.runtime.get("ops", "auto")
+    ops = ops if ops in ("auto", "none") else os.path.abspath(ops)
+    runtime = {**cluster.runtime, "threads": cluster.threads, "ops": ops}
     model = replace(cluster, runtime=runtime).open(bundle)
     evaluation = model.evaluation(**settings)
     if reading.field is not None and reading.keep is None:
@@ -309,19 +313,20 @@ def _start(cluster: Cluster) -> None:
     """
     import ray
 
-    before = os.environ.get(CORE_LOG)
-    os.environ.setdefault(CORE_LOG, "fatal")
     try:
-        with _no_standard_error():  # the core writes there that it has read this level
+        # Ray adds the current folder to the path of its workers, which has that of Python's modules anyway. Its core
+        # writes to standard error that it has read the level of its log.
+        with (
+            contextlib.chdir(sysconfig.get_path("stdlib")),
+            environment_of_children(**{CORE_LOG: "fatal"}),
+            _no_standard_error(),
+        ):
             ray.init(**_initial(cluster))
     except Exception as error:  # Ray raises ConnectionError, ValueError, RuntimeError, and also Exception itself
         raise WorkerError(
             f"{cluster.address or 'this machine'}: Ray did not start ({first_line(error)[:300]}).",
             hint="Check the address, and `ray status` there; or leave out the address.",
         ) from error
-    finally:
-        if before is None:
-            del os.environ[CORE_LOG]
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from xlexport.bundles import open_bundle
+from xlexport.children import environment_of_children
 from xlexport.errors import WorkerError, XlexportError
 from xlexport.scoring.chunks import ChunkScorer, ChunkState, Job, Message, chunks
 from xlexport.scoring.records import Scored
@@ -148,7 +149,7 @@ def _started(job: Job) -> _Worker:
     context = multiprocessing.get_context("spawn")  # a fork would copy ONNX Runtime's locks without its threads
     mine, theirs = context.Pipe()
     process = context.Process(target=_work, args=(job, theirs), name="xlexport score", daemon=True)
-    with _without_interrupts():
+    with _without_interrupts(), environment_of_children():
         process.start()
     theirs.close()
     return _Worker(process, mine)

@@ -71,7 +71,7 @@ def installed_wheels() -> dict[str, str]:
 
 @functools.cache
 def import_onnxruntime() -> ModuleType:
-    """Import the module `onnxruntime` from exactly one wheel.
+    """Import the module `onnxruntime` from exactly one wheel, without its telemetry unless the user has chosen.
 
     Raises:
         ProviderError: the module is missing, too old or cannot be loaded, or two wheels overwrote each other.
@@ -80,6 +80,7 @@ def import_onnxruntime() -> ModuleType:
     if len(wheels) > 1:
         both = " and ".join(f"{name} {version}" for name, version in wheels.items())
         raise ProviderError(f"{both} are both installed and overwrite each other.", hint=f"Keep one: {_reinstall()}.")
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # is read while the module is imported, and not later
     try:
         ort = importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:
