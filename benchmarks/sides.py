@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.bench.measuring import SGEMM_SIZE, Clock, Machine, Rates, disturbance, peak_rss_mb, seconds, take_turns
+from xlexport.extras import disable_telemetry
 from xlruntime.devices import parse_device
 
 __all__ = [
@@ -62,6 +63,7 @@ PROBES = 5  # measurements of each rate between two rounds, of which the best co
 ROUNDING = 1e-3  # nats: a hundred times the observed differences of correct sides
 _SPAWN = multiprocessing.get_context("spawn")
 _STARTING = threading.Lock()
+disable_telemetry()  # of transformers
 
 Figures = dict[str, Any]
 Scores = npt.NDArray[Any]

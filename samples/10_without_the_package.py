@@ -4,10 +4,13 @@ Needs: pip install onnxruntime, and `bundle/` from 01_convert.py or of another l
 """
 
 import json
+import os
 from pathlib import Path
 from pydoc_data.topics import topics
 
 import numpy as np
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # ONNX Runtime reads it while it is imported
 from onnxruntime import InferenceSession
 
 folder = Path("bundle")

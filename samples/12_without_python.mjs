@@ -3,7 +3,9 @@
 //
 // Needs: npm install onnxruntime-node, and `bundle/` from 01_convert.py or of another language model that reads bytes.
 import { readFileSync } from "node:fs";
-import ort from "onnxruntime-node";
+
+process.env.ORT_DISABLE_TELEMETRY ??= "1"; // ONNX Runtime reads it when it is loaded
+const { default: ort } = await import("onnxruntime-node");
 
 const file = process.argv[2] ?? "12_without_python.mjs";
 const { document, graphs, memory, rings, settings, tokenizer } = JSON.parse(readFileSync("bundle/bundle.json", "utf8"));

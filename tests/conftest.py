@@ -14,9 +14,11 @@ from tests.helpers import export_cache
 from tests.helpers.export_cache import CACHE
 from tests.helpers.figures import FIGURES
 from tests.helpers.paths import SHARED_DATA
+from xlexport.extras import disable_telemetry
 
 # No line of progress, which a busy machine would add to the output that tests compare; also in other processes.
 os.environ["XLEXPORT_PROGRESS_SECONDS"] = "inf"
+disable_telemetry()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -90,7 +90,10 @@ Python, with `{install}`:
 print(next(model.{use})
 ```
 {_other_languages(bundle, version) if kind == "onnx" and bundle.encoder is None else ""}
-On the command line, with `{command_line}`: `xlexport {command}{trust}`"""
+On the command line, with `{command_line}`: `xlexport {command}{trust}`
+
+ONNX Runtime 1.29 or newer sends data about its use to its maker. xlruntime turns this off when it loads ONNX Runtime. A
+program that loads it before, or without xlruntime, must set the environment variable `ORT_DISABLE_TELEMETRY` to 1."""
 
 
 def _other_languages(bundle: Bundle, version: str) -> str:

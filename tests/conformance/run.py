@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-import onnxruntime
 
 from xlruntime import NonFiniteScoreWarning
 from xlruntime.devices import Device
 from xlruntime.kernels import find_kernels
+from xlruntime.providers import import_onnxruntime
 
 from .player import Player
 
@@ -163,7 +163,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{'failed' if found.problems else 'passed'}  {name}  {found.largest:.1e}")
         for problem in found.problems:
             print(f"    {problem}")
-    versions = f"Python {platform.python_version()}, ONNX Runtime {onnxruntime.__version__}, NumPy {numpy.__version__}"
+    versions = f"Python {platform.python_version()}, ONNX Runtime {import_onnxruntime().__version__}, "
+    versions += f"NumPy {numpy.__version__}"
     print(f"runtime: {versions}", f"kernels: {kernels or 'none'}", sep="\n")
     print(
         f"{len(names) - failed} of {len(names)} cases passed; largest difference {largest[False]:.1e}, "

@@ -113,7 +113,13 @@ typedef struct xlr_load_options {
 
 #define XLR_LOAD_OPTIONS_INIT {sizeof(xlr_load_options), NULL, 0, 1, 1, NULL}
 
-/* Open the bundle in `folder`. `options` may be NULL for the defaults. */
+/* Open the bundle in `folder`. `options` may be NULL for the defaults.
+ *
+ * ONNX Runtime 1.29 or newer sends data about its use to its maker unless ORT_DISABLE_TELEMETRY is 1. If the variable is
+ * not set, the first call sets it, before it loads ONNX Runtime, for the whole process. On POSIX no other thread may
+ * use the environment then, so set the variable yourself if one could. In a process that has loaded ONNX Runtime
+ * before, the call leaves the environment alone, and calls DisableTelemetryEvents, which stops only part of it. Such a
+ * program sets the variable before it loads ONNX Runtime. */
 XLR_API xlr_status xlr_load(const char* folder, const xlr_load_options* options, xlr_model** model);
 
 XLR_API void xlr_model_close(xlr_model* model);

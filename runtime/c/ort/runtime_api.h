@@ -19,6 +19,7 @@ enum MemoryType : int { kDefaultMemory = 0 };
 
 using GetErrorMessage = Entry<2, const char*(const OrtStatus*)>;
 using CreateEnv = Entry<3, OrtStatus*(int, const char*, OrtEnv**)>;
+using DisableTelemetryEvents = Entry<6, OrtStatus*(const OrtEnv*)>;
 using CreateSessionFromArray =
     Entry<8, OrtStatus*(const OrtEnv*, const void*, size_t, const OrtSessionOptions*, OrtSession**)>;
 using Run = Entry<9, OrtStatus*(OrtSession*, const OrtRunOptions*, const char* const*, const OrtValue* const*, size_t,

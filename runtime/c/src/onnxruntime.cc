@@ -21,6 +21,7 @@ namespace xlruntime {
 namespace {
 
 constexpr const char* kVariable = "XLRUNTIME_ONNXRUNTIME";
+constexpr const char* kTelemetry = "ORT_DISABLE_TELEMETRY";
 constexpr const char* kOldest = "1.24.1";  // earlier versions read weights from any file that a graph names
 constexpr const char* kHint =
     "Install ONNX Runtime 1.24.1 or newer, and name the file of its library in XLRUNTIME_ONNXRUNTIME.";
@@ -81,9 +82,36 @@ GetApiBase open_library(const std::string& file, std::string& reason) {
   return reinterpret_cast<GetApiBase>(entry);
 }
 
+bool is_loaded(const std::string& file) {
+#if defined(_WIN32)
+  return GetModuleHandleA(file.c_str()) != nullptr;
+#else
+  return dlopen(file.c_str(), RTLD_NOLOAD | RTLD_LAZY) != nullptr;  // it stays loaded in any case
+#endif
+}
+
+// Return whether telemetry is the program's own choice: it has set the variable.
+bool program_chooses_telemetry() {
+  static const bool chosen = std::getenv(kTelemetry) != nullptr;  // asked before this library sets it
+  return chosen;
+}
+
+// Turn telemetry off for libraries that are loaded from now on. Only the first call changes the environment, which other
+// threads may read.
+void disable_telemetry(const std::vector<std::string>& names) {
+  if (program_chooses_telemetry() || std::getenv(kTelemetry) != nullptr) return;
+  if (std::any_of(names.begin(), names.end(), is_loaded)) return;  // it does not read the variable again
+#if defined(_WIN32)
+  _putenv_s(kTelemetry, "1");
+#else
+  setenv(kTelemetry, "1", 0);
+#endif
+}
+
 GetApiBase find_library(const std::string& file) {
   std::vector<std::string> names{file};
   if (file.empty()) names.assign(std::begin(kNames), std::end(kNames));
+  disable_telemetry(names);
   std::string first_reason;
   for (const auto& name : names) {
     std::string reason;
@@ -130,6 +158,7 @@ Onnxruntime::Onnxruntime(const OrtApiBase* base, const std::string& file)
   }
   api_ = base->GetApi(ORT_VERSION_OF_TABLE);
   call<ort::CreateEnv>(int{ort::kFatal}, "xlruntime", &env_);
+  if (!program_chooses_telemetry()) call<ort::DisableTelemetryEvents>(env_);  // also if it was loaded before
   call<ort::CreateCpuMemoryInfo>(int{ort::kDeviceAllocator}, int{ort::kDefaultMemory}, &cpu_);
   call<ort::GetAllocatorWithDefaultOptions>(&allocator_);
 }

@@ -1,6 +1,6 @@
 // The kit's cases in this process.
+import * as xlruntime from "xlruntime"; // first: it turns off the telemetry of ONNX Runtime
 import ort from "onnxruntime-node";
-import * as xlruntime from "xlruntime";
 
 import { runCase } from "./player.mjs";
 

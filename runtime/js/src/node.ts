@@ -2,17 +2,30 @@
 
 import { open, realpath, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import { isMainThread } from "node:worker_threads";
 
-import { BundleDamagedError, BundleNotFoundError } from "./errors.js";
+import { BundleDamagedError, BundleNotFoundError, ProviderError } from "./errors.js";
 import { setFolders } from "./model.js";
 import { importModule, setPlatform, type Ort, type OrtTensor } from "./onnxruntime.js";
 import { joined } from "./safetensors.js";
 import type { Source } from "./source.js";
 
+const TELEMETRY = "ORT_DISABLE_TELEMETRY";
 const PIECE = 2 ** 20; // bytes that are read at once
 
+// ONNX Runtime reads this variable of the process when it is loaded; a worker's `process.env` is a copy.
+if (isMainThread) process.env[TELEMETRY] ??= "1";
+
 setPlatform({
-  importOrt: () => importModule<Ort>("onnxruntime-node", () => import("onnxruntime-node")),
+  importOrt: async () => {
+    if (process.env[TELEMETRY] === undefined) {
+      throw new ProviderError(
+        `ONNX Runtime sends data to its maker unless ${TELEMETRY} is set, which a worker cannot do.`,
+        "Import xlruntime in the main thread, too, before the worker starts; or set the variable there.",
+      );
+    }
+    return importModule<Ort>("onnxruntime-node", () => import("onnxruntime-node"));
+  },
   providers: { cpu: "cpu" },
   parallel: true,
   readable: asBits,

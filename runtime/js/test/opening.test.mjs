@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { createServer } from "node:http";
-import { cpSync, mkdtempSync, readFileSync, renameSync, symlinkSync } from "node:fs";
+import { cpSync, mkdtempSync, readdirSync, readFileSync, renameSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -241,6 +241,26 @@ test("every class of errors has its own name, and a code of the format", () => {
 
 test("a page loads at most 48 kB of the package", () => {
   execFileSync("node", [fileURLToPath(new URL("../scripts/size.mjs", import.meta.url))]);
+});
+
+/** Run a program with a variable in an empty home, without variables of CI; return its output and what it wrote there. */
+function atHome(program, variables = {}) {
+  const home = mkdtempSync(join(tmpdir(), "home-"));
+  const env = { PATH: process.env.PATH, HOME: home, BUNDLE: golden(BYTES), ...variables };
+  const options = { cwd: fileURLToPath(new URL("..", import.meta.url)), env, encoding: "utf8" };
+  return [execFileSync("node", ["--input-type=module", "-e", program], options), readdirSync(home)];
+}
+
+test("ONNX Runtime has no telemetry unless the user has chosen it", () => {
+  const loads = 'const { load } = await import("xlruntime"); await load(process.env.BUNDLE);';
+  const show = "console.log(process.env.ORT_DISABLE_TELEMETRY);";
+  assert.deepEqual(atHome(loads + show), ["1\n", []]);
+  assert.deepEqual(atHome(loads + show, { ORT_DISABLE_TELEMETRY: "0" })[0], "0\n");
+  const worker = `import { once } from "node:events"; import { Worker } from "node:worker_threads";
+    const worker = new Worker(${JSON.stringify(loads)}, { eval: true });
+    await once(worker, "exit").catch((error) => console.log(error.code));`;
+  assert.deepEqual(atHome(`import "xlruntime";${worker}`), ["", []]);
+  assert.deepEqual(atHome(worker), ["provider\n", []]); // its environment is a copy
 });
 
 test("the package names its peer that is missing", async () => {

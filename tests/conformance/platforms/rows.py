@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import onnxruntime
+from xlruntime.providers import import_onnxruntime
 
 from .runners import Attempt, Missing, Outcome, Program, Runner, play, run_program
 from .workshop import ROOT, Workshop, pinned
@@ -76,7 +76,7 @@ def c_runner(place: str, kernels: str, make: Callable[[], Program]) -> list[Runn
 
 def host_program(workshop: Workshop, runner: Path | None = None) -> Program:
     """Return the C runner on this machine; None: that of this repository, which is compiled."""
-    library = library_of(Path(onnxruntime.__file__).parents[1])
+    library = library_of(Path(str(import_onnxruntime().__file__)).parents[1])
     program = runner or workshop.programs(None, only=CONFORMANCE) / CONFORMANCE
     return Program((program,), {"XLRUNTIME_ONNXRUNTIME": str(library)})
 
