@@ -20,6 +20,7 @@ FILES = ["demo.bundle", "demo.html", "demo.txt"]
 def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """Make the demo's sample, text and times small, with the graphs of other tests, and return the text."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "json.py").write_text("raise SystemExit('a file of the current folder runs')")
     text = "It was the season of Light, it was the season of Darkness.\n" * 40
     monkeypatch.setattr("xlexport.commands.demo.sample_checkpoint", lambda tokens: checkpoint)
     monkeypatch.setattr("xlexport.commands.demo.sample_text", lambda: text)

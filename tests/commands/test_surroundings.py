@@ -16,7 +16,7 @@ REFUSED = {"picture": "a model of images has 256 tokens"}
 
 
 def test_every_command_is_tried() -> None:
-    assert set(all_commands()) <= set(COMMANDS)
+    assert set(all_commands()) - {"demo"} <= set(COMMANDS)  # which takes minutes; test_demo.py has a file for it
 
 
 @pytest.mark.parametrize("name", thinned(COMMANDS, ["score"]))
@@ -30,6 +30,6 @@ def test_command_alone_among_hostile_files(name: str, bundle: Path, checkpoint: 
     status, error = run_in(folder, home, COMMANDS[name], bundle, checkpoint, trace)
     assert (status, REFUSED.get(name, "") in error) == (int(name in REFUSED), True), error
     assert not ran.exists() or ran.read_text() == ""
-    assert [str(path) for path in home.rglob("*") if path.is_file()] == []
-    if name != "score --ray":  # a cluster speaks with itself at the address that the machine has
-        assert remote_calls(trace) == []
+    is_ray = name == "score --ray"  # which keeps the key of its clusters, and uses the address that the machine has
+    assert [path.name for path in home.rglob("*") if path.is_file()] == ["auth_token"] * is_ray
+    assert is_ray or remote_calls(trace) == []

@@ -25,7 +25,6 @@ COMMANDS = {
     "configure": "xlexport configure BUNDLE -o other --mem-len 10",
     "context": "xlexport context BUNDLE text.txt --lengths 2,4 --no-recl",
     "convert": "xlexport convert CHECKPOINT -o converted --segments 2 --threads 1",
-    "demo": "xlexport demo",
     "doctor": "xlexport doctor",
     "evaluate": "xlexport evaluate BUNDLE text.txt --protocol document",
     "generate": "xlexport generate BUNDLE It --max-tokens 3",
@@ -40,9 +39,10 @@ COMMANDS = {
     "score --ray": "xlexport score BUNDLE rows.jsonl --field text -o scores --ray --processes 1 --threads 1",
     "serve": "xlexport serve BUNDLE --port 0 --threads 1",
     "train": TRAIN,
-    "train --compile": f"{TRAIN} --set=training.compile=true",
-    "train by torchrun": f"python -P -m torch.distributed.run --nproc-per-node 1 --no-python {TRAIN}",
-    "translate": f"xlexport translate {GOLDEN}/encoder_decoder/translator text.txt --threads 1",
+    "train --compile": f"{TRAIN} --compile",
+    "train by torchrun": "python -P -m torch.distributed.run --nproc-per-node 1 --local-addr 127.0.0.1 --no-python "
+    + TRAIN,
+    "translate": f"xlexport translate {GOLDEN}/encoder_decoder/translator line.txt --threads 1",
     "verify": "xlexport verify BUNDLE CHECKPOINT --segments 2 --threads 1",
     "web": "xlexport web BUNDLE -o site",
     "harness": "python -P -m xlexport.harness --model xlexport --model_args bundle=BUNDLE,threads=1 --tasks lines "
@@ -66,6 +66,7 @@ def write_documents(folder: Path, ran: Path) -> None:
     """Write the documents of the commands, and a file for every module's name that notes in `ran` that it has run."""
     text = "It was the best of times, it was the worst of times.\n"
     (folder / "text.txt").write_text(text * 40)
+    (folder / "line.txt").write_text(text[:5])
     (folder / "rows.jsonl").write_text(f'{{"text": "{text[:-1]}"}}\n' * 3)
     (folder / "a.csv").write_text("document,index,word,bits\na,0,It,1.5\na,1,was,2\n")
     (folder / "lines.yaml").write_text(TASK)
@@ -93,8 +94,7 @@ def run_in(folder: Path, home: Path, line: str, bundle: Path, checkpoint: Path, 
         },
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
         "HOME": str(home),
-        # The caches of other packages that their users know, which hold no reports.
-        **{name: str(home.with_name(name)) for name in ("MPLCONFIGDIR", "HF_HOME", "RAY_AUTH_TOKEN_PATH")},
+        **{name: str(home.with_name(name)) for name in ("MPLCONFIGDIR", "HF_HOME")},  # caches, which send nothing
     }
     with subprocess.Popen(
         command,

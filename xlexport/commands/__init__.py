@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import click
 
+from xlexport.children import environment_of_children
 from xlexport.commands.signals import handle_signals
 from xlexport.extras import disable_telemetry
 from xlexport.terminal import INTERRUPTED, WARNINGS, Failure, failure, tell_problem, tell_usage
@@ -157,4 +158,5 @@ def main() -> None:
     handle_signals()
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # before a command loads PyTorch
     disable_telemetry()
-    sys.exit(run(sys.argv[1:]))
+    with environment_of_children():  # also of processes that libraries start
+        sys.exit(run(sys.argv[1:]))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.children import environment_of_children
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH
 from xlexport.commands.signals import acknowledged
@@ -169,7 +168,6 @@ def train(
             )
     is_first = _is_first()
     with (
-        environment_of_children(),  # of torch's compiler
         curve_writers(tensorboard) as write_line,
         progress_bar("training", visible=is_first) as bar,
         acknowledged(_say_stopping if is_first and not is_quiet() else lambda: None),

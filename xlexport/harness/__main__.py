@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from xlexport.children import environment_of_children
 from xlexport.extras import require
 
 __all__ = ["main"]
@@ -19,7 +20,8 @@ def main() -> None:
     from lm_eval.__main__ import cli_evaluate
 
     importlib.import_module("xlexport.harness.model")  # registers the model
-    cli_evaluate()
+    with environment_of_children():  # the harness starts pip
+        cli_evaluate()
 
 
 if __name__ == "__main__":
