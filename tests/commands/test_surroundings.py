@@ -12,6 +12,7 @@ from tests.helpers.tiers import thinned
 from xlexport.extras import missing_packages
 
 NEEDS = {"score --ray": "ray", "harness": "lm-eval", "serve": "serve", "plot": "plot"}
+ASKS = {"score --ray", "train by torchrun"}  # for the address or name that this machine has
 REFUSED = {"picture": "a model of images has 256 tokens"}
 
 
@@ -27,9 +28,10 @@ def test_command_alone_among_hostile_files(name: str, bundle: Path, checkpoint: 
     folder.mkdir()
     home.mkdir()
     write_documents(folder, ran)
-    status, error = run_in(folder, home, COMMANDS[name], bundle, checkpoint, trace)
+    traced = None if name in ASKS else trace
+    status, error = run_in(folder, home, COMMANDS[name], bundle, checkpoint, traced)
     assert (status, REFUSED.get(name, "") in error) == (int(name in REFUSED), True), error
-    assert not ran.exists() or ran.read_text() == ""
-    is_ray = name == "score --ray"  # which keeps the key of its clusters, and uses the address that the machine has
-    assert [path.name for path in home.rglob("*") if path.is_file()] == ["auth_token"] * is_ray
-    assert is_ray or remote_calls(trace) == []
+    assert not ran.exists(), ran.read_text()
+    key = ["auth_token"] if name == "score --ray" else []  # of Ray's own clusters
+    assert [path.name for path in home.rglob("*") if path.is_file()] == key
+    assert remote_calls(trace) == []

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 from tests.helpers.paths import GOLDEN
 
@@ -39,9 +41,7 @@ COMMANDS = {
     "score --ray": "xlexport score BUNDLE rows.jsonl --field text -o scores --ray --processes 1 --threads 1",
     "serve": "xlexport serve BUNDLE --port 0 --threads 1",
     "train": TRAIN,
-    "train --compile": f"{TRAIN} --compile",
-    "train by torchrun": "python -P -m torch.distributed.run --nproc-per-node 1 --local-addr 127.0.0.1 --no-python "
-    + TRAIN,
+    "train by torchrun": f"python -P -m torch.distributed.run --nproc-per-node 1 --no-python {TRAIN}",
     "translate": f"xlexport translate {GOLDEN}/encoder_decoder/translator line.txt --threads 1",
     "verify": "xlexport verify BUNDLE CHECKPOINT --segments 2 --threads 1",
     "web": "xlexport web BUNDLE -o site",
@@ -75,41 +75,32 @@ def write_documents(folder: Path, ran: Path) -> None:
         (folder / f"{name}.py").write_text(PLANTED.format(str(ran)))
 
 
-def run_in(folder: Path, home: Path, line: str, bundle: Path, checkpoint: Path, trace: Path) -> tuple[int, str]:
+def run_in(folder: Path, home: Path, line: str, bundle: Path, checkpoint: Path, trace: Path | None) -> tuple[int, str]:
     """Run a line without the variables of this process; return its status and standard error.
 
     A server gets one request, and Ctrl-C.
 
     Args:
-        trace: file for all calls that use the network, if `strace` is installed and works here.
+        trace: file for all calls that use the network, if `strace` is installed and works here; None: none.
     """
     line = line.replace("BUNDLE", str(bundle)).replace("CHECKPOINT", str(checkpoint))
     command = line.replace("python", sys.executable, 1).split() if line.startswith("python") else line.split()
     tracer = ["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=network", "-o", str(trace)]
-    if shutil.which("strace") and not subprocess.run([*tracer, "true"], capture_output=True, check=False).returncode:
+    if trace and shutil.which("strace") and subprocess.run([*tracer, "true"], check=False).returncode == 0:
         command = [*tracer, *command]
     environment = {
-        **{
-            name: os.environ[name] for name in ("PYTHONDONTWRITEBYTECODE", "CUDA_VISIBLE_DEVICES") if name in os.environ
-        },
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
         "HOME": str(home),
         **{name: str(home.with_name(name)) for name in ("MPLCONFIGDIR", "HF_HOME")},  # caches, which send nothing
     }
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **streams) as process:
         if "serve" in command:
             assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            request = f"import urllib.request as r; r.urlopen('{url}/completions', b'{{\"prompt\": \"a\"}}')"
-            subprocess.run([sys.executable, "-P", "-c", request], check=False, cwd=folder, env=environment)
+            url = f"{process.stdout.readline().strip()}/completions"
+            request = Request(url, b'{"prompt": "a"}', {"content-type": "application/json"})
+            with urlopen(request, timeout=60) as answer:
+                assert answer.status == 200
             os.killpg(process.pid, signal.SIGINT)
         _, error = process.communicate(timeout=500)
     return process.returncode, error
