@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +50,16 @@ def test_text_becomes_ids_without_special_tokens_padding_or_truncation(tokenizer
     assert tokenizer.merges_newlines
     assert tokenizer.encode("").dtype == np.int64
     assert tokenizer.decode(np.array([1, 2])) == "the sea"
+
+
+def test_other_threads_run_while_a_text_is_tokenized(tokenizer_file: Path) -> None:
+    thread = threading.Thread(target=TokenizersTokenizer(tokenizer_file).encode, args=("the cat " * 200_000,))
+    thread.start()
+    turns = 0
+    while thread.is_alive():
+        time.sleep(0.01)
+        turns += 1
+    assert turns > 10
 
 
 def test_newline_with_a_token_of_its_own(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,6 +43,10 @@ class _LibraryTokenizer(Tokenizer):
     growth: int
 
     @abstractmethod
+    def _ids(self, text: str) -> list[int]:
+        """Return ids; other threads run meanwhile."""
+
+    @abstractmethod
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return ids, and the begin and end of each in `text`, in characters."""
 
@@ -58,13 +62,13 @@ class _LibraryTokenizer(Tokenizer):
     def merges_newlines(self) -> bool:  # type: ignore[override]  # it takes two calls of the library
         """Whether a newline has the same tokens as a space."""
         try:
-            return self._encode("a\nb", "the text")[0] == self._encode("a b", "the text")[0]
+            return bool(np.array_equal(self.encode("a\nb"), self.encode("a b")))
         except TextError:  # the vocabulary lacks them, and has no unknown token
             return False
 
     def encode(self, text: str | bytes) -> Ids:
         """Return token ids (n,) of a text, without special tokens."""
-        return np.array(self._encode(utf8_text(text, "the text"), "the text")[0], np.int64)
+        return np.array(self._encode(utf8_text(text, "the text"), "the text", self._ids), np.int64)
 
     def decode(self, ids: Ids | list[int]) -> str:
         """Return the text of token ids.
@@ -86,19 +90,17 @@ class _LibraryTokenizer(Tokenizer):
         raw = read_at_most(file, limits.budget(name, TextError))
         counts.add(raw)
         text = utf8_text(raw, name)
-        ids, places = self._encode(text, name, limits)
+        ids, places = self._encode(text, name, self._tokens, limits)
         offsets = np.array(places, np.int64).reshape(-1, 2)
         if len(offsets):
             counts.first_token_chars = int(offsets[0, 1])
             counts.first_token_bytes = len(text[: offsets[0, 1]].encode("utf-8"))
         yield TokenPiece(np.array(ids, np.int64), offsets[:, 0], offsets[:, 1])
 
-    def _encode(
-        self, text: str, name: str, limits: Limits = DOCUMENT_LIMITS
-    ) -> tuple[list[int], list[tuple[int, int]]]:
+    def _encode(self, text: str, name: str, function: Callable[[str], Any], limits: Limits = DOCUMENT_LIMITS) -> Any:
         with _errors_of_library(TextError, f"{name}: the bundle's tokenizer fails on this text"):
             self._check_growth(text, name, limits)
-            return self._tokens(text)
+            return function(text)
 
     def _check_growth(self, text: str, name: str, limits: Limits) -> None:
         """Refuse a text that the library would expand to more than MOST_GROWTH times the limit.
@@ -165,6 +167,10 @@ class TokenizersTokenizer(_LibraryTokenizer):
         number = self._tokenizer.token_to_id(name)
         return None if number is None else int(number)
 
+    def _ids(self, text: str) -> list[int]:
+        # Only calls for lists let other threads run.
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
@@ -215,6 +221,9 @@ class SentencePieceTokenizer(_LibraryTokenizer):
         """Return the id of the piece of this name; None if there is none."""
         number = int(self._processor.piece_to_id(name))  # of the unknown token, if the model lacks the piece
         return number if self._processor.id_to_piece(number) == name else None
+
+    def _ids(self, text: str) -> list[int]:
+        return self._processor.encode(text, out_type=int)
 
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._processor.encode(text, return_type="offset_mapping", return_bytes=False)
