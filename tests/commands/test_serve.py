@@ -41,13 +41,14 @@ def test_server_answers_until_a_signal(number: signal.Signals, environment: dict
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**environment, "XLEXPORT_API_KEY": "secret"},
+        env={**environment, "XLEXPORT_API_KEY": "correct horse\nsecret"},
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         ready = json.loads(process.stdout.readline())
         assert ready["models"] == [EMPTY, CHUNK] and ready["url"].startswith("http://127.0.0.1:")
-        answer = post(f"{ready['url']}/completions", {"model": EMPTY, "prompt": "a", "max_tokens": 3}, "secret")
-        assert answer["usage"]["completion_tokens"] == 3
+        for key in ("secret", "correct horse"):
+            answer = post(f"{ready['url']}/completions", {"model": EMPTY, "prompt": "a", "max_tokens": 3}, key)
+            assert answer["usage"]["completion_tokens"] == 3
         process.send_signal(number)
         assert process.wait(60) == 0
         assert process.stdout.read() == ""
@@ -98,6 +99,15 @@ def test_what_cannot_be_served(invoke: Invoke, tmp_path: Path) -> None:
         assert found.endswith(
             f"address 127.0.0.1:{port}: Address already in use. Choose another port; 0 takes a free one."
         )
+
+
+@pytest.mark.parametrize("key", ["", "short", " secret"])
+def test_weak_keys(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    arguments = ("serve", golden_bundle(EMPTY), "--port", "0")
+    given = invoke(*arguments, "--api-key", "secret", "--api-key", key)
+    monkeypatch.setenv("XLEXPORT_API_KEY", key)
+    for refused, name in ((given, "key 2 of --api-key"), (invoke(*arguments), "key 1 of XLEXPORT_API_KEY")):
+        assert refused.code == 2 and name in refused.err
 
 
 def test_missing_packages_are_named(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,21 @@ from xlexport.terminal import is_quiet, print_json, print_line, quiet_option, te
 
 __all__ = ["serve"]
 
+KEYS = "XLEXPORT_API_KEY"
+SHORTEST_KEY = 6  # characters
+
+
+def _keys(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the keys of options, else those of the environment, one a line."""
+    keys = given or tuple(os.environ[KEYS].removesuffix("\n").split("\n") if KEYS in os.environ else ())
+    for number, key in enumerate(keys, 1):
+        if len(key) < SHORTEST_KEY or key != key.strip() or not key.isprintable():
+            where = f"key {number} of {'--api-key' if given else KEYS}"
+            raise click.UsageError(
+                f"{where}: expected at least {SHORTEST_KEY} printable characters, without spaces at the ends."
+            )
+    return keys
+
 
 @click.command(
     cls=LongCommand,
@@ -42,9 +57,9 @@ __all__ = ["serve"]
         "--api-key",
         "keys",
         multiple=True,
-        envvar="XLEXPORT_API_KEY",
+        callback=_keys,
         help="Key that requests must send. Repeatable. Other users of this machine can see options: better set the "
-        "environment variable XLEXPORT_API_KEY.",
+        f"environment variable {KEYS}, one key a line.",
     ),
     click.option(
         "--prefix",
@@ -174,7 +189,7 @@ def serve(
         url = f"http://{address}:{listening.getsockname()[1]}/v1"
         names = [model.name for model in models.all]
         if not keys and not _is_loopback(host):
-            tell_problem(f"Warning: everyone who can reach {host} can use this server. Set XLEXPORT_API_KEY.")
+            tell_problem(f"Warning: everyone who can reach {host} can use this server. Set {KEYS}.")
 
         def ready() -> None:
             if as_json:
