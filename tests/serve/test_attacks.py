@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from socket import create_connection, socket
 
 import pytest
 
-from tests.helpers.paths import EMPTY, golden_bundle
+from tests.helpers.server_process import Process, serving
 from xlexport.extras import missing_packages
 
 pytestmark = [
@@ -38,51 +32,11 @@ SHAPES = {  # how a body begins, goes on and ends
 }
 
 
-@dataclass(frozen=True)
-class Process:
-    """The server's process: its id, its port, and the file of its log."""
-
-    pid: int
-    port: int
-    log: Path
-
-    def connect(self) -> socket:
-        return create_connection(("127.0.0.1", self.port), timeout=60)
-
-    def health(self) -> float:
-        """Return the seconds until an answer on a new connection."""
-        began = time.perf_counter()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        connection.request("GET", "/health")
-        assert connection.getresponse().read() == b'{"status":"ok"}'
-        connection.close()
-        return time.perf_counter() - began
-
-    def memory(self, kind: str) -> int:
-        """Return bytes of memory: VmRSS now, VmHWM at most so far."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return 1024 * int(status.partition(f"{kind}:")[2].split()[0])
-
-    def descriptors(self) -> int:
-        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     log = tmp_path_factory.mktemp("server") / "log"
-    command = [sys.executable, "-m", "xlexport", "serve", str(golden_bundle(EMPTY)), "--port", "0", "--json"]
-    limited = ["sh", "-c", f'ulimit -n {DESCRIPTORS} && exec "$@"', "sh", *command]
-    options = ["--threads", "1", "--quiet", "--max-body", "64"]
-    with (
-        log.open("wb") as file,
-        subprocess.Popen([*limited, *options], stdout=subprocess.PIPE, stderr=file) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            port = json.loads(process.stdout.readline())["url"].rpartition(":")[2].partition("/")[0]
-            yield Process(process.pid, int(port), log)
-        finally:
-            process.kill()
+    with serving(log, "--max-body", "64", descriptors=DESCRIPTORS) as process:
+        yield process
 
 
 def test_unfinished_heads(server: Process) -> None:
@@ -110,10 +64,7 @@ def _slowest_health(server: Process, begin: bytes, part: bytes, end: bytes) -> f
     body, statuses = begin + part * ((SIZE - len(begin + end)) // len(part)) + end, []
 
     def send() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-        connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})
-        statuses.append(connection.getresponse().status)
-        connection.close()
+        statuses.append(server.ask("POST", "/v1/completions", body)[0])
 
     before, sending = server.memory("VmRSS"), threading.Thread(target=send)
     sending.start()

@@ -150,8 +150,10 @@ def test_session(start: Start, model: Model) -> None:
     assert client.get(route).json()["tokens"] == stream.position
     assert client.delete(route).json()["deleted"]
     assert error_of(client.get(route), 404)["code"] == "session_not_found"
-    damaged = client.post("/v1/sessions/restore", content=state[:-1], headers=headers)
-    assert "the state" in error_of(damaged, 400)["message"]
+    for wrong in (state[:-1], state.replace(model.bundle.fingerprint.encode(), b"0" * 64)):
+        refused = client.post("/v1/sessions/restore", content=wrong, headers=headers)
+        message = error_of(refused, 400)["message"]
+        assert "the state: " in message and "/" not in message
 
 
 def test_clients_leave_nothing_in_shared_rows(start: Start, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +191,28 @@ def test_sessions_are_limited_and_expire(start: Start) -> None:
     assert "token" in client.post("/v1/completions", json={"prompt": [1, 2]}).json()["usage"].popitem()[0]
 
 
+def test_session_belongs_to_a_key(start: Start) -> None:
+    client = start(keys=["one", "two"], sessions=4)
+    client.headers["authorization"] = "Bearer one"
+    own = client.post("/v1/sessions", json={}).json()["id"]
+    assert client.post(f"/v1/sessions/{own}/fork").status_code == 201
+    assert "2 sessions of this key" in error_of(client.post("/v1/sessions", json={}), 429)["message"]
+    client.headers["authorization"] = "Bearer two"
+    assert client.get("/v1/sessions").json()["data"] == []
+    for method, route, body in (
+        ("GET", "", None), ("GET", "/state", None), ("DELETE", "", None), ("POST", "/fork", None),
+        ("POST", "/feed", {"input": "a"}), ("POST", "/score", {"input": "a"}), ("POST", "/generate", {"prompt": "a"}),
+    ):  # fmt: skip
+        error_of(client.request(method, f"/v1/sessions/{own}{route}", json=body), 404)
+    assert client.post("/v1/sessions", json={}).status_code == 201
+    client.headers["authorization"] = "Bearer one"
+    assert client.get(f"/v1/sessions/{own}").json()["tokens"] == 0
+
+
 def test_tokens(start: Start) -> None:
     client = start()
+    many = client.post("/tokenize", json={"prompt": "a" * 30_000})
+    assert many.headers["transfer-encoding"] == "chunked" and many.json()["tokens"] == [97] * 30_000
     assert client.post("/tokenize", json={"prompt": "é"}).json()["tokens"] == [0xC3, 0xA9]
     assert client.post("/detokenize", json={"tokens": [0xC3, 0xA9]}).json() == {"prompt": "é"}
     assert client.get("/tokenizer_info").json()["bos_token"] == "\n"

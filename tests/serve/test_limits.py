@@ -79,8 +79,8 @@ def test_memory_of_all_requests(start: Start) -> None:
         connection.sendall(head_of(39_000) + b" " * 38_500)
         while metric(client, "xlexport_request_bytes") < 38_500:
             pass
-        refused = client.post("/v1/completions", json={"prompt": "a" * 3_000})
-        assert error_of(refused, 429)["code"] == "server_busy" and refused.headers["retry-after"] == "1"
+        assert client.post("/v1/completions", json={"prompt": "a", "user": "a" * 3_000}).status_code == 200
+        assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")  # its body is not complete, so it makes room
     while metric(client, "xlexport_requests_under_way"):
         pass
     assert metric(client, "xlexport_request_bytes") == 0

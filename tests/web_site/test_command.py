@@ -66,6 +66,8 @@ def connection(tmp_path: Path) -> Iterator[http.client.HTTPConnection]:
     for name in ("index.html", "a.mjs", "b.js", "c.wasm", "d.json", "weights.data"):
         (tmp_path / "site" / name).write_text(name)
     (tmp_path / "secret").write_text("secret")
+    (tmp_path / "site/link").symlink_to(tmp_path / "secret")
+    (tmp_path / "site/inner/index.htm").symlink_to(tmp_path / "secret")
     server = site_server(tmp_path / "site")
     with served(server):
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
@@ -101,6 +103,15 @@ def test_nothing_else_is_served(connection: http.client.HTTPConnection) -> None:
     assert ask(connection, "/absent").status == 404
     assert ask(connection, "/../secret").status == 404
     assert ask(connection, "/%2e%2e/secret").status == 404
+    assert ask(connection, "/link").status == 404
+
+
+def test_foreign_names_and_pages_are_refused(connection: http.client.HTTPConnection) -> None:
+    own = f"127.0.0.1:{connection.port}"
+    assert ask(connection, "/a.mjs", Host="localhost:1").status == 200
+    assert ask(connection, "/a.mjs", Origin=f"http://{own}").status == 200
+    assert ask(connection, "/a.mjs", Host="evil.example").status == 421
+    assert ask(connection, "/a.mjs", Origin="http://evil.example").status == 403
 
 
 def test_unchanged_file_is_not_sent_again(connection: http.client.HTTPConnection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import hmac
 import logging
 import re
@@ -11,9 +12,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -23,10 +22,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from xlexport.serve.bodies import SHARE, DetokenizeBody, Gone, TokenizeBody, encode_texts, read_json, share_of
 from xlexport.serve.completions import Completions
 from xlexport.serve.errors import ApiError, answer_of, error_body
+from xlexport.serve.hosts import refusal
 from xlexport.serve.jobs import ClosedError
 from xlexport.serve.limits import Admission, ServeLimits
 from xlexport.serve.metrics import CONTENT_TYPE, Metrics
 from xlexport.serve.models import Models
+from xlexport.serve.runs import json_answer
 from xlexport.serve.sessions import SessionRoutes, SessionStore
 from xlruntime.documents import check_ids
 from xlruntime.messages import named
@@ -37,6 +38,7 @@ SWEEP_SECONDS = 5.0  # between two looks for sessions that have expired
 OPEN = ("/health",)  # routes that need no key
 ALWAYS = (*OPEN, "/metrics")  # routes that are answered while the server is full
 LARGE = 1 << 16  # bytes of a last part of an answer until whose end its memory counts
+COPIES = 4  # of a text that is sent
 OTHER = "other"  # the route that logs and metrics show for a path that is none
 WENT_AWAY = 499  # the status that logs and metrics show for a client that went away
 
@@ -54,7 +56,7 @@ def make_app(
         hosts: names of the server besides `localhost`; without keys it has no others.
     """
     limits = limits or ServeLimits()
-    store, admission = SessionStore(limits), Admission(limits.requests, limits.request_bytes)
+    store, admission = SessionStore(limits, len(set(keys))), Admission(limits.requests, limits.request_bytes)
     metrics = Metrics(models, admission, store)
     completions, sessions = Completions(models, limits, metrics), SessionRoutes(models, limits, store)
     plain = _ModelRoutes(models, limits, metrics)
@@ -137,14 +139,16 @@ class _ModelRoutes:
         (ids,) = await encode_texts(request, self.limits, model, [body.prompt])
         share_of(request).take_scores(len(ids), None)
         longest = model.scheduler.evaluation.longest_document
-        return JSONResponse({"count": len(ids), "max_model_len": longest, "tokens": ids.tolist()})
+        return json_answer({"count": len(ids), "max_model_len": longest, "tokens": ids}, len(ids))
 
     async def detokenize(self, request: Request) -> Response:
         body = await read_json(DetokenizeBody, request, self.limits)
         model = self.models.find(body.model or self.models.all[0].name)
         ids = model.ids(body.tokens)
         check_ids(ids, model.scheduler.engine.bundle.vocab_size, "tokens")
-        return JSONResponse({"prompt": await asyncio.to_thread(model.tokenizer.decode, ids)})
+        text = await asyncio.to_thread(model.tokenizer.decode, ids)
+        share_of(request).take(COPIES * len(text))
+        return JSONResponse({"prompt": text})
 
 
 class _Frame:
@@ -226,41 +230,38 @@ class _Frame:
             access.info("%s %s %s %d %d B %.1f ms %s", *request)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
-        if self._keys and path not in OPEN and not self._has_key(scope):
+        path, key = scope["path"], self._key(scope)
+        if self._keys and path not in OPEN and key is None:
             raise ApiError(
                 401, "the API key is missing or wrong; expected Authorization: Bearer KEY.", "invalid_api_key"
             )
         if not self._keys and path not in OPEN:
             self._check_host(scope)
+        digest = None if key is None else hashlib.sha256(key).hexdigest()[:16]
+        address, port = scope.get("client") or ("-", 0)
+        scope.setdefault("state", {}).update(owner=digest, client=digest or f"{address}:{port}")
         if path in ALWAYS:
             await self._app(scope, receive, send)
         else:
-            with self._admission.place() as scope[SHARE]:
+            with self._admission.share() as share:
+                if scope["method"] != "POST":  # others take their place when the body is complete
+                    share.enter()
+                scope[SHARE] = share
                 await self._app(scope, receive, send)
 
     def _check_host(self, scope: Scope) -> None:
-        """Refuse a foreign name: with one that leads here, a page of its site could read what only this machine may.
-
-        A page of another site may also send some requests without asking; browsers then add its `Origin`.
-        """
+        """Refuse a foreign name or page, as `refusal` says."""
         host, origin = (_header(scope, name).decode("latin-1") for name in (b"host", b"origin"))
-        if origin and origin.partition("://")[2] != host:
-            raise ApiError(403, f"a page of {named(origin)} may not use this server without a key.", "foreign_origin")
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            if host and name not in self._hosts:
-                ip_address(name)
-        except ValueError:
-            hint = "use localhost or an IP address, or protect the server with a key"
-            message = f"{named(host)} is not known as a name of this server; {hint}."
-            raise ApiError(421, message, "unknown_host") from None
+        refused = refusal(host, origin, self._hosts)
+        if refused is not None:
+            raise ApiError(*refused)
 
-    def _has_key(self, scope: Scope) -> bool:
-        authorization = _header(scope, b"authorization")
-        kind, _, key = authorization.partition(b" ")
+    def _key(self, scope: Scope) -> bytes | None:
+        """Return the key of a request; None if it has none of the server's."""
+        kind, _, key = _header(scope, b"authorization").partition(b" ")
         # Every key is compared, in a time that does not depend on where they differ.
-        return (kind.lower() == b"bearer") & any([hmac.compare_digest(key, own_key) for own_key in self._keys])
+        known = (kind.lower() == b"bearer") & any([hmac.compare_digest(key, own_key) for own_key in self._keys])
+        return key if known else None
 
 
 def _header(scope: Scope, key: bytes) -> bytes:

@@ -35,6 +35,7 @@ __all__ = [
     "TokenizeBody",
     "count_numbers",
     "encode_texts",
+    "parsed_bytes",
     "read_body",
     "read_json",
     "share_of",
@@ -172,14 +173,15 @@ class Gone(Exception):
 
 
 async def read_body(request: Request, limits: ServeLimits, kind: str = JSON, most: int | None = None) -> bytearray:
-    """Return the body of a request.
+    """Return the body of a request, which then takes its place among the requests under way.
 
     Args:
         kind: the content type that it must have: web pages of other sites can only send others without asking.
-        most: bytes that it may have; None: as `limits` says.
+        most: bytes that it may have, if that is less than `limits` says.
 
     Raises:
-        ApiError: it is too large for itself or with those of other requests, too slow, or of another type.
+        ApiError: it is too large for itself or with those of other requests, too slow, or of another type; or too many
+            requests are under way.
         Gone: the client went away.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -187,23 +189,26 @@ async def read_body(request: Request, limits: ServeLimits, kind: str = JSON, mos
         raise ApiError(
             415, f"the content type is {content_type[:60] or 'missing'}, expected {kind}.", "unsupported_media_type"
         )
-    most = limits.body_bytes if most is None else most
+    most = limits.body_bytes if most is None else min(most, limits.body_bytes)
     length = request.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > most:
         raise _too_large(most)
     share, body = share_of(request), bytearray()
     share.check(int(length) if length.isdecimal() else 0)  # before it is sent
     try:
-        async with asyncio.timeout(limits.transfer_seconds):
-            async for piece in request.stream():
-                body += piece
-                if len(body) > most:
-                    raise _too_large(most)
-                share.take(len(piece))
+        async with asyncio.timeout(limits.transfer_seconds) as timer:
+            with share.arriving(timer):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > most:
+                        raise _too_large(most)
+                    share.take(len(piece))
     except ClientDisconnect as error:
         raise Gone from error
     except TimeoutError:
-        raise ApiError(408, f"the body took longer than {limits.transfer_seconds:g} seconds.", "timeout") from None
+        message = f"the body took longer than {limits.transfer_seconds:g} seconds, or others needed its memory."
+        raise ApiError(408, message, "timeout") from None
+    share.enter()
     return body
 
 
@@ -218,9 +223,17 @@ async def read_json(kind: type[B], request: Request, limits: ServeLimits) -> B:
         ApiError, Gone: as `read_body`, or the body is not JSON, has too many values, or wrong fields; lists the first.
     """
     raw = await read_body(request, limits)
-    numbers = await _aside(len(raw), lambda: count_numbers(raw, limits))
-    share_of(request).take(PARSED_BYTES * len(raw) + NUMBER_BYTES * numbers)
+    share_of(request).take(await _aside(len(raw), lambda: parsed_bytes(raw, limits)))
     return await _aside(len(raw), lambda: _parse(kind, raw))
+
+
+def parsed_bytes(raw: bytearray, limits: ServeLimits) -> int:
+    """Return the memory that parsing a JSON text takes.
+
+    Raises:
+        ApiError: as `count_numbers`.
+    """
+    return PARSED_BYTES * len(raw) + NUMBER_BYTES * count_numbers(raw, limits)
 
 
 def count_numbers(raw: bytearray, limits: ServeLimits) -> int:

@@ -12,22 +12,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from xlexport.serve.bodies import CompletionBody, encode_texts, read_json, share_of, unless_gone
-from xlexport.serve.errors import JSON, ApiError
+from xlexport.serve.errors import ApiError
 from xlexport.serve.jobs import Choice, Delta, Job
 from xlexport.serve.limits import ServeLimits
 from xlexport.serve.logprobs import Log, answer_pieces, draw_log, read_log
 from xlexport.serve.metrics import Metrics
 from xlexport.serve.models import Models, ServedModel
-from xlexport.serve.runs import EventStream, Run
+from xlexport.serve.runs import EventStream, Run, json_answer
 from xlruntime import GrowingText
 
 __all__ = ["Completions"]
-
-LARGE = 20_000  # tokens of an answer that is sent piece by piece
-
 
 _Prompt = tuple[str | None, npt.NDArray[np.int64]]  # its text if it was given as text, and its tokens
 
@@ -122,10 +119,7 @@ class _Answer:
             fields, log = self._choice(index, choice.take())
             n_tokens += 0 if log is None else len(log.tokens)
             choices.append((fields, log))
-        pieces = answer_pieces(self.head, choices, self._model.texts, self.usage)
-        if n_tokens < LARGE:
-            return Response("".join(pieces), media_type=JSON)
-        return StreamingResponse(pieces, media_type=JSON)
+        return json_answer(answer_pieces(self.head, choices, self._model.texts, self.usage), n_tokens)
 
     def chunk(self, index: int, delta: Delta) -> dict[str, Any]:
         """Return an event's object; the first of a choice also shows the prompt, if it should."""

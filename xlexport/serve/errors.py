@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -9,7 +10,7 @@ from starlette.exceptions import HTTPException
 from xlexport.serve.jobs import ClosedError
 from xlruntime.errors import HintedError, StepTimeoutError, XlruntimeError
 
-__all__ = ["JSON", "ApiError", "answer_of", "busy", "error_body"]
+__all__ = ["JSON", "ApiError", "answer_of", "busy", "error_body", "hide"]
 
 JSON = "application/json"
 KINDS = {
@@ -20,6 +21,7 @@ KINDS = {
     429: "rate_limit_error",
     503: "unavailable_error",
 }
+_NAMES: dict[str, str] = {}  # what answers show instead of paths
 
 
 class ApiError(Exception):
@@ -59,8 +61,16 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
 
 
+def hide(path: Path, name: str) -> None:
+    """Show a name instead of this path of the server's machine in all answers."""
+    _NAMES[str(path)] = name
+
+
 def answer_of(error: Exception) -> ApiError:
     """Return the answer to an error of any kind. An unexpected one is not described: its text is for the log."""
+    text = str(error)
+    for path, name in _NAMES.items():
+        text = text.replace(path, name)
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):  # of Starlette's routes
@@ -68,11 +78,11 @@ def answer_of(error: Exception) -> ApiError:
         return ApiError(error.status_code, f"{error.detail}.", code)
     if isinstance(error, ClosedError | StepTimeoutError):
         code = "shutting_down" if isinstance(error, ClosedError) else error.code
-        return ApiError(503, str(error), code, retry_after=1)
+        return ApiError(503, text, code, retry_after=1)
     if isinstance(error, HintedError) and isinstance(error, ValueError | TypeError):
-        return ApiError(400, str(error), getattr(error, "code", "invalid_value"))
+        return ApiError(400, text, getattr(error, "code", "invalid_value"))
     if isinstance(error, XlruntimeError):
-        return ApiError(500, str(error), error.code, retry_after=1)
+        return ApiError(500, text, error.code, retry_after=1)
     return ApiError(500, "an error of the server; its log has the details.", "internal_error")
 
 

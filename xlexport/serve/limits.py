@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from asyncio import Timeout
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -72,33 +73,59 @@ class Admission:
         self.under_way = 0
         self.nbytes = 0
         self.refused = 0
+        self.arriving: dict[Share, Timeout] = {}  # requests whose bodies are not complete, the oldest first
 
     @contextlib.contextmanager
-    def place(self) -> Iterator[Share]:
-        """Count a request and its memory while the block runs.
-
-        Raises:
-            ApiError: too many are under way.
-        """
-        if self.under_way >= self.most:
-            self.refused += 1
-            raise busy(f"{self.under_way:,} requests are under way, at most {self.most:,} are possible.")
-        self.under_way += 1
+    def share(self) -> Iterator[Share]:
+        """Count the memory of a request, and its place once it has taken one, while the block runs."""
         share = Share(self)
         try:
             yield share
         finally:
-            self.under_way -= 1
+            self.under_way -= share.entered
             self.nbytes -= share.nbytes
+
+    def make_room(self, nbytes: int, own: Share) -> None:
+        """End the oldest requests whose bodies are not complete, if that makes room for another one's bytes."""
+        others = [share for share in self.arriving if share is not own]
+        if self.nbytes + nbytes - sum(share.nbytes for share in others) <= self.most_bytes:
+            for share in others:
+                if self.nbytes + nbytes > self.most_bytes:
+                    self.arriving.pop(share).reschedule(0)
+                    self.nbytes -= share.nbytes
+                    share.nbytes = 0
 
 
 class Share:
-    """The memory of one request."""
+    """The memory of one request, and its place once it has `entered`."""
 
     def __init__(self, admission: Admission) -> None:
-        """Start without memory."""
+        """Start without memory and without a place."""
         self.nbytes = 0
+        self.entered = False
         self._admission = admission
+
+    def enter(self) -> None:
+        """Take a place, because the whole request has arrived.
+
+        Raises:
+            ApiError: too many are under way.
+        """
+        admission = self._admission
+        if admission.under_way >= admission.most:
+            admission.refused += 1
+            raise busy(f"{admission.under_way:,} requests are under way, at most {admission.most:,} are possible.")
+        admission.under_way += 1
+        self.entered = True
+
+    @contextlib.contextmanager
+    def arriving(self, timeout: Timeout) -> Iterator[None]:
+        """Receive a body while the block runs, whose `timeout` expires if others need its memory."""
+        self._admission.arriving[self] = timeout
+        try:
+            yield
+        finally:
+            self._admission.arriving.pop(self, None)
 
     def check(self, nbytes: int) -> None:
         """Refuse a request for which further bytes have no room.
@@ -106,10 +133,12 @@ class Share:
         Raises:
             ApiError: the requests under way need too much, or this one alone does.
         """
-        in_use, most = self._admission.nbytes, self._admission.most_bytes
+        most = self._admission.most_bytes
         if self.nbytes + nbytes > most:
             message = f"the request needs {self.nbytes + nbytes:,} bytes of memory, at most {most:,} are possible."
             raise ApiError(413, message, "request_too_large")
+        self._admission.make_room(nbytes, self)
+        in_use = self._admission.nbytes
         if in_use + nbytes > most:
             self._admission.refused += 1
             raise busy(f"the requests under way hold {in_use:,} of {most:,} bytes, and this one needs {nbytes:,} more.")

@@ -16,7 +16,7 @@ from xlruntime import TextError
 from xlruntime.documents import Tokenizer
 from xlruntime.tokenizers import ByteTokenizer
 
-__all__ = ["Log", "TokenTexts", "answer_pieces", "draw_log", "read_log"]
+__all__ = ["Log", "TokenTexts", "answer_pieces", "draw_log", "json_pieces", "read_log"]
 
 PIECE = 4096  # tokens that are written at a time
 LARGEST_CACHE = 1 << 16
@@ -159,6 +159,31 @@ def answer_pieces(
             yield from log.pieces(texts)
         yield "}"
     yield f'],"usage":{json.dumps(usage)}}}'
+
+
+def json_pieces(value: Any) -> Iterator[str]:
+    """Yield the JSON text of a value piece by piece: arrays (n,) are not held as lists, and iterators are JSON already.
+
+    A number that is not finite becomes null.
+    """
+    if isinstance(value, dict | list):
+        begin, end = "{}" if isinstance(value, dict) else "[]"
+        yield begin
+        for number, entry in enumerate(value):
+            yield "," if number else ""
+            if isinstance(value, dict):
+                yield f"{json.dumps(entry)}:"
+            yield from json_pieces(value[entry] if isinstance(value, dict) else entry)
+        yield end
+    elif isinstance(value, np.ndarray):
+        yield "["
+        for at in range(0, len(value), PIECE):
+            yield _entries(list(map(_number, value[at : at + PIECE].tolist())), at)
+        yield "]"
+    elif isinstance(value, Iterator):
+        yield from value
+    else:
+        yield json.dumps(value)
 
 
 def _size(text: str) -> int:

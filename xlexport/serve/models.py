@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.serve.errors import ApiError
+from xlexport.serve.errors import ApiError, hide
 from xlexport.serve.logprobs import TokenTexts
 from xlexport.serve.scheduler import Scheduler
 from xlruntime import OptionError, XlruntimeError
@@ -56,6 +56,7 @@ class ServedModel:
         token = next((text for text in candidates if _is_token(tokenizer, text)), None)
         if prefix is not None and token is None:
             raise OptionError(f"prefix {named(prefix)}: not one token of {named(name)}.", hint="Give another one.")
+        hide(scheduler.engine.folder, name)
         return cls(name, scheduler, TokenTexts(tokenizer), token)
 
     @property

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from xlexport.serve.errors import ApiError, answer_of, error_body
+from xlexport.serve.errors import JSON, ApiError, answer_of, error_body
 from xlexport.serve.jobs import Choice, Delta, Job
+from xlexport.serve.logprobs import json_pieces
 from xlexport.serve.scheduler import Scheduler
 
-__all__ = ["UNREAD", "EventStream", "Run"]
+__all__ = ["UNREAD", "EventStream", "Run", "json_answer"]
 
 UNREAD = 4096  # tokens of a continuation that may wait for a client that reads slowly
+LARGE = 20_000  # tokens of an answer that is sent piece by piece
 
 
 class Run:
@@ -106,6 +108,14 @@ class Run:
             raise ApiError(408, f"the request took longer than {self._seconds:g} seconds.", "timeout") from None
 
 
+def json_answer(value: dict[str, Any] | Iterator[str], n_tokens: int) -> Response:
+    """Return the answer with a value, or with pieces of JSON; one of many tokens is made while the client reads it."""
+    pieces = json_pieces(value)
+    if n_tokens < LARGE:
+        return Response("".join(pieces), media_type=JSON)
+    return StreamingResponse(pieces, media_type=JSON)
+
+
 class EventStream(StreamingResponse):
     """An answer of server-sent events, which gives back what it holds however it ends.
 
@@ -113,8 +123,8 @@ class EventStream(StreamingResponse):
     away before.
     """
 
-    def __init__(self, events: AsyncIterator[dict[str, Any]], close: Callable[[], object]) -> None:
-        """Send the JSON of `events`, then call `close`."""
+    def __init__(self, events: AsyncIterator[dict[str, Any] | str], close: Callable[[], object]) -> None:
+        """Send `events`, as JSON or values of it, then call `close`."""
         super().__init__(_lines(events), media_type="text/event-stream", headers={"cache-control": "no-store"})
         self._close = close
 
@@ -126,10 +136,10 @@ class EventStream(StreamingResponse):
             self._close()
 
 
-async def _lines(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+async def _lines(events: AsyncIterator[dict[str, Any] | str]) -> AsyncIterator[str]:
     try:
         async for event in events:
-            yield f"data: {json.dumps(event)}\n\n"
+            yield f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n"
     except Exception as error:
         yield f"data: {json.dumps(error_body(answer_of(error)))}\n\n"
     yield "data: [DONE]\n\n"

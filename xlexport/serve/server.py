@@ -116,8 +116,8 @@ class Server(uvicorn.Server):
 class _Connections:
     """The open connections, which are closed if they wait for a request too long.
 
-    When there are too many, the one that has waited longest makes room: clients that begin requests and never end them
-    cannot keep others out.
+    When there are too many, the one that has waited longest, also for the rest of a body, makes room: clients that
+    begin requests and never end them cannot keep others out.
     """
 
     def __init__(self, limits: ServeLimits) -> None:
@@ -125,7 +125,8 @@ class _Connections:
         self._most = _most(limits.connections)
         self._seconds = limits.head_seconds
         self._open: set[Any] = set()  # uvicorn's own, once there was a connection
-        self._since: dict[tuple[Any, Any], float] = {}  # connections that wait, the longest wait first
+        # Connections that wait, and whether for the rest of a body, the longest wait first.
+        self._since: dict[tuple[Any, Any, bool], float] = {}
 
     def make(self, **arguments: Any) -> asyncio.Protocol:
         """Return the protocol of a new connection, as uvicorn asks for it."""
@@ -135,34 +136,42 @@ class _Connections:
         return _Refusal()
 
     def close_late(self) -> None:
-        """Close the connections that have waited too long, or that came in a burst and are too many."""
+        """Close the connections that have waited too long, or that came in a burst and are too many.
+
+        The route of a request bounds the time that its body takes.
+        """
         self._look()
         latest = time.monotonic() - self._seconds
-        while self._since and (len(self._open) > self._most or next(iter(self._since.values())) < latest):
-            self._closed_longest()
+        for place in [place for place, since in self._since.items() if since < latest and not place[2]]:
+            self._close(place)
+        while len(self._open) > self._most and self._closed_longest():
+            pass
 
     def _closed_longest(self) -> bool:
         """Close the connection that has waited longest; return whether there was one."""
         self._look()
-        if not self._since:
-            return False
-        connection, _ = place = next(iter(self._since))
+        if self._since:
+            self._close(next(iter(self._since)))
+            return True
+        return False
+
+    def _close(self, place: tuple[Any, Any, bool]) -> None:
+        connection, _, _ = place
         del self._since[place]
         self._open.discard(connection)  # it would count until the loop has closed it
         connection.transport.abort()
-        return True
 
     def _look(self) -> None:
-        """Note which connections wait since when, for a request or for a client that should read the last answer.
+        """Note which connections wait since when, for all of a request or for a client that should read the answer.
 
         Each request has a new cycle, so the wait after it is a new one.
         """
-        now = time.monotonic()
-        waiting = {
-            (connection, connection.cycle): now
-            for connection in self._open
-            if connection.cycle is None or connection.cycle.response_complete or connection.transport.is_closing()
-        }
+        now, waiting = time.monotonic(), {}
+        for connection in self._open:
+            cycle = connection.cycle
+            idle = cycle is None or cycle.response_complete or connection.transport.is_closing()
+            if idle or cycle.more_body:
+                waiting[connection, cycle, not idle] = now
         kept = {place: since for place, since in self._since.items() if place in waiting}
         self._since = kept | {place: now for place in waiting if place not in kept}
 

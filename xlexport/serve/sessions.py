@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import dataclasses
+import mmap
 import secrets
 import tempfile
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from xlexport.serve.bodies import (
     ContinueBody,
@@ -24,24 +25,27 @@ from xlexport.serve.bodies import (
     FeedBody,
     ScoreBody,
     encode_texts,
+    parsed_bytes,
     read_body,
     read_json,
     share_of,
     unless_gone,
 )
-from xlexport.serve.errors import ApiError, busy
+from xlexport.serve.errors import ApiError, answer_of, busy
 from xlexport.serve.jobs import Choice, Draws, Job, Part, Place
 from xlexport.serve.limits import ServeLimits
-from xlexport.serve.logprobs import draw_log, read_log
+from xlexport.serve.logprobs import draw_log, json_pieces, read_log
 from xlexport.serve.models import Models, ServedModel
-from xlexport.serve.runs import EventStream, Run
-from xlruntime import GrowingText, Stream
+from xlexport.serve.runs import EventStream, Run, json_answer
+from xlruntime import GrowingText, StateDamagedError, StateError, Stream
 from xlruntime.scores import LN2
 
 __all__ = ["Session", "SessionRoutes", "SessionStore"]
 
 STATE = "application/octet-stream"
 HEADERS = 1 << 20  # bytes of a saved state in addition to its tensors
+VALUES = 20  # of each kind, in a state's header, for each memory of the bundle
+PIECE = 1 << 16  # bytes of a state that are sent at a time
 
 
 @dataclass(eq=False)
@@ -50,6 +54,7 @@ class Session:
 
     Attributes:
         id: its name, which nobody can guess; model: its bundle.
+        owner: digest of the key that began it; None without keys.
         place: where it is; None: nothing was read.
         created: in seconds since 1970; ttl: seconds after which an idle session is deleted; used: when it was used.
         busy: whether a request is changing it.
@@ -57,6 +62,7 @@ class Session:
 
     id: str
     model: ServedModel
+    owner: str | None
     ttl: float
     created: int
     used: float
@@ -77,11 +83,12 @@ class Session:
 
 
 class SessionStore:
-    """All sessions. Only the thread of the server's loop uses it."""
+    """All sessions, each of which only its owner can use. Only the thread of the server's loop uses it."""
 
-    def __init__(self, limits: ServeLimits) -> None:
-        """Start without sessions."""
+    def __init__(self, limits: ServeLimits, keys: int = 0) -> None:
+        """Start without sessions. Each of so many keys has an equal share of both limits, and at least one session."""
         self._limits = limits
+        self._parts = max(keys, 1)
         self._sessions: dict[str, Session] = {}
 
     def __len__(self) -> int:
@@ -92,12 +99,14 @@ class SessionStore:
         """Memory of all sessions in bytes. Each counts in full, though forks share theirs until they go on."""
         return sum(session.model.session_bytes for session in self._sessions.values())
 
-    def all(self) -> list[Session]:
-        """Return the sessions that have not expired, the oldest first."""
+    def all(self, owner: str | None = None) -> list[Session]:
+        """Return an owner's sessions that have not expired, the oldest first."""
         self.expire()
-        return list(self._sessions.values())
+        return [session for session in self._sessions.values() if session.owner == owner]
 
-    def create(self, model: ServedModel, ttl: float | None = None, place: Place | None = None) -> Session:
+    def create(
+        self, model: ServedModel, ttl: float | None = None, place: Place | None = None, owner: str | None = None
+    ) -> Session:
         """Begin a session.
 
         Raises:
@@ -106,39 +115,42 @@ class SessionStore:
         if model.scheduler.evaluation.full_document:
             message = f"{model.name} reads each document in one step and carries no memory, so it has no sessions."
             raise ApiError(400, message, "no_sessions", "model")
-        self.expire()
-        size = model.session_bytes
-        if len(self) >= self._limits.sessions:
-            raise busy(f"{len(self):,} sessions are open, as many as are possible.", self._wait())
-        if self.nbytes + size > self._limits.session_bytes:
-            usage = f"{len(self):,} sessions hold {self.nbytes:,} of {self._limits.session_bytes:,} bytes"
-            raise busy(f"{usage}, and one more takes {size:,}.", self._wait())
+        own, size = self.all(owner), model.session_bytes
+        for sessions, parts in ((list(self._sessions.values()), 1), (own, self._parts if own else 1)):
+            used, most = sum(session.model.session_bytes for session in sessions), self._limits.session_bytes // parts
+            whose = "" if parts == 1 else " of this key"
+            if len(sessions) >= self._limits.sessions // parts:
+                raise busy(f"{len(sessions):,} sessions{whose} are open, as many as are possible.", _wait(own))
+            if used + size > most:
+                usage = f"{len(sessions):,} sessions{whose} hold {used:,} of {most:,} bytes"
+                raise busy(f"{usage}, and one more takes {size:,}.", _wait(own))
         lasts = self._limits.session_seconds if ttl is None else min(ttl, self._limits.session_seconds)
-        session = Session(f"sess-{secrets.token_hex(16)}", model, lasts, int(time.time()), time.monotonic(), place)
+        name, now = f"sess-{secrets.token_hex(16)}", time.monotonic()
+        session = Session(name, model, owner, lasts, int(time.time()), now, place)
         self._sessions[session.id] = session
         return session
 
-    def get(self, name: str) -> Session:
+    def get(self, name: str, owner: str | None = None) -> Session:
         """Return a session.
 
         Raises:
-            ApiError: there is none of this name, or it has expired.
+            ApiError: the owner has none of this name, or it has expired.
         """
         self.expire()
         session = self._sessions.get(name)
-        if session is None:
+        if session is None or session.owner != owner:
             raise ApiError(404, "no such session: it was deleted, or it expired.", "session_not_found")
         session.used = time.monotonic()
         return session
 
     @contextlib.contextmanager
-    def changing(self, name: str) -> Iterator[Session]:
+    def changing(self, name: str, owner: str | None = None) -> Iterator[Session]:
         """Lend a session to one request that changes it; it cannot expire during this time.
 
         Raises:
             ApiError: as `get`, or another request is changing it.
         """
-        session = self.get(name)
+        session = self.get(name, owner)
         if session.busy:
             raise ApiError(409, "another request is changing this session.", "session_busy", retry_after=1)
         session.busy = True
@@ -148,13 +160,13 @@ class SessionStore:
             session.busy = False
             session.used = time.monotonic()
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, owner: str | None = None) -> None:
         """End a session. The result of a request that is changing it is discarded.
 
         Raises:
             ApiError: as `get`.
         """
-        del self._sessions[self.get(name).id]
+        del self._sessions[self.get(name, owner).id]
 
     def expire(self) -> None:
         """Delete the sessions that have been idle for too long."""
@@ -162,11 +174,6 @@ class SessionStore:
         for session in list(self._sessions.values()):
             if not session.busy and now - session.used > session.ttl:
                 del self._sessions[session.id]
-
-    def _wait(self) -> int:
-        """Return the seconds until the next session may expire, at least 1."""
-        now = time.monotonic()
-        return max(1, round(min((session.used + session.ttl - now for session in self._sessions.values()), default=1)))
 
 
 @dataclass(frozen=True)
@@ -180,30 +187,33 @@ class SessionRoutes:
     async def create(self, request: Request) -> Response:
         """Begin a session."""
         body = await read_json(CreateBody, request, self.limits)
-        return JSONResponse(self.store.create(self.models.find(body.model), body.ttl_seconds).describe(), 201)
+        session = self.store.create(self.models.find(body.model), body.ttl_seconds, owner=request.state.owner)
+        return JSONResponse(session.describe(), 201)
 
     async def all(self, request: Request) -> Response:
         """List the sessions."""
-        return JSONResponse({"object": "list", "data": [session.describe() for session in self.store.all()]})
+        own = self.store.all(request.state.owner)
+        return JSONResponse({"object": "list", "data": [session.describe() for session in own]})
 
     async def show(self, request: Request) -> Response:
         """Describe a session."""
-        return JSONResponse(self.store.get(_name(request)).describe())
+        return JSONResponse(self.store.get(*_named(request)).describe())
 
     async def delete(self, request: Request) -> Response:
         """End a session."""
-        self.store.delete(_name(request))
-        return JSONResponse({"id": _name(request), "object": "session", "deleted": True})
+        self.store.delete(*_named(request))
+        return JSONResponse({"id": request.path_params["session"], "object": "session", "deleted": True})
 
     async def fork(self, request: Request) -> Response:
         """Begin another session at the same place of the same document."""
-        session = self.store.get(_name(request))
-        return JSONResponse(self.store.create(session.model, session.ttl, session.place).describe(), 201)
+        session = self.store.get(*_named(request))
+        twin = self.store.create(session.model, session.ttl, session.place, session.owner)
+        return JSONResponse(twin.describe(), 201)
 
     async def feed(self, request: Request) -> Response:
         """Add a piece to the document, and answer with its scores. After an error, the session is unchanged."""
         body = await read_json(FeedBody, request, self.limits)
-        with self.store.changing(_name(request)) as session:
+        with self.store.changing(*_named(request)) as session:
             before = session.place
             (ids,) = await self._tokens(request, session, [body.input])
             parts: Sequence[Part] = ()
@@ -214,12 +224,13 @@ class SessionRoutes:
                     job = run.add(Job(ids, before, top=session.model.top(body.logprobs), keep=True))
                     await unless_gone(request, run.wait())
                 (session.place,), parts = job.result(), job.parts
-            return await _json({**_scores(session.model, before, ids, parts, body.logprobs), **_of(session)})
+            scores = _scores(session.model, before, ids, parts, body.logprobs)
+            return json_answer({**scores, **_of(session)}, len(ids))
 
     async def score(self, request: Request) -> Response:
         """Score one continuation or several, without changing the session."""
         body = await read_json(ScoreBody, request, self.limits)
-        session = self.store.get(_name(request))
+        session = self.store.get(*_named(request))
         model, place = session.model, session.place
         several = isinstance(body.input, list) and bool(body.input) and not isinstance(body.input[0], int)
         inputs: Sequence[Any] = body.input if several else [body.input]
@@ -227,8 +238,9 @@ class SessionRoutes:
             message = f"input: {len(inputs):,} continuations, at most {self.limits.prompts:,} are possible."
             raise ApiError(400, message, "invalid_value", "input")
         pieces = await self._tokens(request, session, inputs)
-        self.limits.check_tokens(sum(map(len, pieces)), 0)
-        share_of(request).take_scores(sum(map(len, pieces)), body.logprobs)
+        n_tokens = sum(map(len, pieces))
+        self.limits.check_tokens(n_tokens, 0)
+        share_of(request).take_scores(n_tokens, body.logprobs)
         jobs = [Job(ids, place, top=model.top(body.logprobs)) for ids in pieces]
         with self._run(session) as run:
             for job in jobs:
@@ -236,15 +248,14 @@ class SessionRoutes:
                     run.add(job)
             await unless_gone(request, run.wait())
         scores = [_scores(model, place, job.ids, job.parts, body.logprobs) for job in jobs]
-        return await _json(
-            {**_of(session), "object": "list", "data": scores} if several else {**scores[0], **_of(session)}
-        )
+        answer = {**_of(session), "object": "list", "data": scores} if several else {**scores[0], **_of(session)}
+        return json_answer(answer, n_tokens)
 
     async def generate(self, request: Request) -> Response:
         """Continue the document; what is drawn belongs to it."""
         body = await read_json(ContinueBody, request, self.limits)
         with contextlib.ExitStack() as stack:
-            session = stack.enter_context(self.store.changing(_name(request)))
+            session = stack.enter_context(self.store.changing(*_named(request)))
             (ids,) = await self._tokens(request, session, [body.prompt or []])
             self.limits.check_tokens(len(ids), body.n_new)
             share_of(request).take_scores(len(ids) + body.n_new, body.logprobs)
@@ -267,13 +278,17 @@ class SessionRoutes:
             (session.place,) = job.result()
             (choice,) = job.choices
             delta = choice.take()
-            return await _json(_continuation(session, job, delta.text, delta.draws))
+            return json_answer(_continuation(session, job, delta.text, delta.draws), len(delta.draws))
 
     async def save(self, request: Request) -> Response:
-        """Answer with the session's state, as `Stream.save` writes it."""
-        session = self.store.get(_name(request))
-        raw = await asyncio.to_thread(_save, session.model, session.place)
-        return Response(raw, media_type=STATE)
+        """Answer with the session's state, as `Stream.save` writes it. It counts until the client has read it."""
+        session = self.store.get(*_named(request))
+        model, size, share = session.model, session.model.session_bytes + HEADERS, share_of(request)
+        share.take(size)
+        with share.lent(size):
+            raw = await asyncio.to_thread(_save, model, session.place)
+        pieces = (raw[at : at + PIECE] for at in range(0, len(raw), PIECE))
+        return StreamingResponse(pieces, media_type=STATE, headers={"content-length": str(len(raw))})
 
     async def restore(self, request: Request) -> Response:
         """Begin a session from a saved state."""
@@ -281,8 +296,9 @@ class SessionRoutes:
         if model.scheduler.evaluation.full_document:
             self.store.create(model)  # raises, with the reason
         raw = await read_body(request, self.limits, STATE, model.session_bytes + HEADERS)
-        place = await asyncio.to_thread(_restore, model, raw)
-        return JSONResponse(self.store.create(model, None, place).describe(), 201)
+        with share_of(request).lent(_header_bytes(model, raw, self.limits) + 2 * model.session_bytes):
+            place = await asyncio.to_thread(_restore, model, raw)
+        return JSONResponse(self.store.create(model, None, place, request.state.owner).describe(), 201)
 
     async def _tokens(
         self, request: Request, session: Session, sources: Sequence[str | list[int]]
@@ -295,7 +311,7 @@ class SessionRoutes:
         return contextlib.closing(Run(session.model.scheduler, self.limits.request_seconds))
 
 
-async def _events(session: Session, run: Run, job: Job) -> AsyncIterator[dict[str, Any]]:
+async def _events(session: Session, run: Run, job: Job) -> AsyncIterator[dict[str, Any] | str]:
     """Yield the events of a continuation; the last one describes the session."""
     texts, draws = [], Draws()
     async for _, delta in run.news():
@@ -305,16 +321,17 @@ async def _events(session: Session, run: Run, job: Job) -> AsyncIterator[dict[st
             yield {"object": "session.delta", "text": delta.text}
     await run.wait()
     (session.place,) = job.result()
-    yield _continuation(session, job, "".join(texts), draws)
+    last = _continuation(session, job, "".join(texts), draws)
+    yield await asyncio.to_thread(lambda: "".join(json_pieces(last)))
 
 
 def _continuation(session: Session, job: Job, text: str, draws: Draws) -> dict[str, Any]:
     """Return what an answer shows of a continuation that has ended."""
-    log = None if job.top is None else draw_log(draws, job.top).to_dict(session.model.texts)
+    log = None if job.top is None else draw_log(draws, job.top).pieces(session.model.texts)
     return {
         "object": "session.continuation",
         "text": text,
-        "token_ids": draws.tokens.tolist(),
+        "token_ids": np.array(draws.tokens, np.int64),
         "logprobs": log,
         "finish_reason": job.choices[0].reason,
         **_of(session),
@@ -329,56 +346,78 @@ def _scores(
     log = read_log(first, ids if first is None else ids[1:], parts, model.top(logprobs) or 0)
     log_probs = log.log_probs[0 if first is None else 1 :]
     context = np.concatenate([np.zeros(0 if first is None else 1, np.int64), *(part.context for part in parts)])
-    scores = {
+    scores: dict[str, Any] = {
         "object": "session.scores",
         "index": 0 if before is None else before.position,
-        "token_ids": log.tokens.tolist(),
-        "token_logprobs": [*([] if first is None else [None]), *log_probs.tolist()],
-        "context": context.tolist(),
+        "token_ids": log.tokens,
+        "token_logprobs": log.log_probs,
+        "context": context,
         "scored_tokens": len(log_probs),
         "bits": float(0.0 - log_probs.sum() / LN2),
     }
     if logprobs is not None:
-        scores["logprobs"] = log.to_dict(model.texts)
+        scores["logprobs"] = log.pieces(model.texts)
     return scores
 
 
-def _name(request: Request) -> str:
-    return str(request.path_params["session"])
+def _named(request: Request) -> tuple[str, str | None]:
+    """Return the id of the session that a request names, and the owner of the client's sessions."""
+    return request.path_params["session"], request.state.owner
 
 
 def _of(session: Session) -> dict[str, Any]:
     return {"session": session.describe()}
 
 
-async def _json(value: dict[str, Any]) -> Response:
-    """Return an answer that may be large."""
-    return Response(await asyncio.to_thread(json.dumps, value), media_type="application/json")
+def _wait(sessions: Sequence[Session]) -> int:
+    """Return the seconds until the next of these sessions may expire, at least 1."""
+    now = time.monotonic()
+    return max(1, round(min((session.used + session.ttl - now for session in sessions), default=1)))
 
 
-def _save(model: ServedModel, place: Place | None) -> bytes:
-    """Return the state of a place in the format of streams."""
+def _save(model: ServedModel, place: Place | None) -> memoryview:
+    """Return the state of a place in the format of streams, in memory that goes back to the system when it is freed."""
     stream = Stream(model.scheduler.engine, model.scheduler.evaluation)
     if place is not None:
         stream.memory, stream.pending, stream.position = place.memory, place.pending, place.position
     with tempfile.TemporaryDirectory(prefix="xlexport_serve_") as folder:
         file = Path(folder) / "session.xls"
         stream.save(file)
-        return file.read_bytes()
+        raw = mmap.mmap(-1, file.stat().st_size)
+        with file.open("rb") as saved:
+            saved.readinto(raw)
+        return memoryview(raw)
+
+
+def _header_bytes(model: ServedModel, raw: bytearray, limits: ServeLimits) -> int:
+    """Return the memory that the header of a saved state takes, which names the bundle's memories.
+
+    Raises:
+        ApiError: it is larger, or has more values, than that of any state of the bundle.
+    """
+    size, values = int.from_bytes(raw[:8], "little"), VALUES * len(model.scheduler.engine.bundle.memory)
+    with contextlib.suppress(ApiError):
+        if size <= HEADERS:
+            return parsed_bytes(raw[8 : 8 + size], dataclasses.replace(limits, prompts=values, numbers=values))
+    message = f"the state: its header has more bytes or values than one of {model.name} needs."
+    raise ApiError(400, message, StateDamagedError.code)
 
 
 def _restore(model: ServedModel, raw: bytes | bytearray) -> Place | None:
     """Return the place of a saved state.
 
     Raises:
-        StateError: it is damaged, or of another bundle.
-        ApiError: it was saved under other settings.
+        ApiError: it is damaged, of another bundle, or was saved under other settings.
     """
     scheduler = model.scheduler
     with tempfile.TemporaryDirectory(prefix="xlexport_serve_") as folder:
         file = Path(folder) / "the state"
         file.write_bytes(raw)
-        stream = scheduler.engine.restore(file, capacity=scheduler.evaluation.capacity())
+        try:
+            stream = scheduler.engine.restore(file, capacity=scheduler.evaluation.capacity())
+        except StateError as error:
+            answer = answer_of(error)
+            raise ApiError(400, answer.message.replace(str(file), file.name), answer.code) from None
     if stream.evaluation != scheduler.evaluation:
         settings, expected = stream.evaluation.to_dict(), scheduler.evaluation.to_dict()
         raise ApiError(400, f"the state was saved with {settings}, expected {expected}.", "state_mismatch")

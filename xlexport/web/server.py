@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import http.server
+import os
 from pathlib import Path
 from typing import Any
 
+from xlexport.serve.hosts import refusal
 from xlruntime import OptionError
 
 __all__ = ["HEADERS", "site_server"]
@@ -20,6 +22,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+INDEX = ("index.html", "index.htm")  # files that the base class answers with for a folder
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript",
@@ -40,6 +43,17 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         for name, value in HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
+
+    def send_head(self) -> Any:
+        """Refuse foreign names and pages, as `serve` does, and files outside the folder; answer others."""
+        refused = refusal(self.headers.get("Host", ""), self.headers.get("Origin", ""), ("localhost",))
+        if refused is not None:
+            return self.send_error(*refused[:2])
+        path = self.translate_path(self.path)
+        files = [os.path.realpath(os.path.join(path, name)) for name in ("", *INDEX)]
+        if not all(Path(file).is_relative_to(self.directory) for file in files):
+            return self.send_error(http.HTTPStatus.NOT_FOUND)
+        return super().send_head()
 
     def list_directory(self, path: Any) -> None:
         """Answer that there is nothing: a site has no lists of files."""
