@@ -23,6 +23,7 @@ from xlexport.serve.bodies import (
     ContinueBody,
     CreateBody,
     FeedBody,
+    Gone,
     ScoreBody,
     encode_texts,
     parsed_bytes,
@@ -287,8 +288,15 @@ class SessionRoutes:
         share.take(size)
         with share.lent(size):
             raw = await asyncio.to_thread(_save, model, session.place)
-        pieces = (raw[at : at + PIECE] for at in range(0, len(raw), PIECE))
-        return StreamingResponse(pieces, media_type=STATE, headers={"content-length": str(len(raw))})
+        until = time.monotonic() + self.limits.transfer_seconds
+
+        def pieces() -> Iterator[memoryview]:
+            for at in range(0, len(raw), PIECE):
+                if time.monotonic() > until:  # the client reads too slowly
+                    raise Gone
+                yield raw[at : at + PIECE]
+
+        return StreamingResponse(pieces(), media_type=STATE, headers={"content-length": str(len(raw))})
 
     async def restore(self, request: Request) -> Response:
         """Begin a session from a saved state."""
