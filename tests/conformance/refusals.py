@@ -24,10 +24,10 @@ from .actions import DIGEST, MANIFEST, Case, Edit, Files, opening, refused
 from .graphs import bundle_of, graphs_that_open, hostile_graphs, write_escapes
 from .player import metadata_of
 
-__all__ = ["BASE", "CONTRADICTIONS", "OBJECTS", "refusals"]
+__all__ = ["BASE", "CONTRADICTIONS", "OBJECTS", "refusals", "sealed"]
 
 BASE, RICH, FULL_DOCUMENT = "two_rings", "pre_lnorm_same_length_zeros", "reformer_chunk"
-FIRST_MEMORY = "first_memory.safetensors"
+FIRST_MEMORY, VOCABULARY = "first_memory.safetensors", "vocabulary.json"
 SCALAR = {"dtype": "float32", "shape": []}
 SETTING = {"value": 1, "meaning": "a number", "minimum": None, "maximum": None, "off": None}
 # Where a manifest of BASE has an object of each kind.
@@ -50,6 +50,10 @@ OBJECTS: dict[str, tuple[str | int, ...]] = {
 def _score(m: Case) -> Case:
     graph: Case = m["graphs"]["score"]
     return graph
+
+
+def _mem_len(m: Case, value: int) -> None:
+    m["settings"]["mem_len"].update(value=value)
 
 
 def _feed(**feed: str) -> Edit:
@@ -113,7 +117,35 @@ CONTRADICTIONS: dict[str, Edit] = {
     "newer_onnxruntime": lambda m: m["requires"].update(onnxruntime="99.0"),
     "other_domain": lambda m: m["requires"]["domains"].update({"other.domain": 1}),
     "newer_format": lambda m: m.update(format=5),
+    "opset_0": lambda m: m["requires"].update(opset=0),
+    "opset_beyond": lambda m: m["requires"].update(opset=2**31),
+    "onnxruntime_empty": lambda m: m["requires"].update(onnxruntime=""),
+    "onnxruntime_no_version": lambda m: m["requires"].update(onnxruntime="1.24\u0661"),
+    "domain_0": lambda m: m["requires"]["domains"].update({"ai.xlexport": 0}),
+    "max_segment_beyond": lambda m: _score(m).update(max_segment=2**31),
+    "fixed_size_beyond": lambda m: _score(m).update(fixed={"batch": 2**31}),
+    "axis_without_name": lambda m: _score(m)["outputs"].update(more={"dtype": "float32", "shape": [""]}),
+    "segment_len_beyond": lambda m: m["document"].update(segment_len=2**30 + 1, max_positions=8),
+    "boolean_with_range": lambda m: m["settings"].update(flag={**SETTING, "value": True, "minimum": 0}),
+    "boolean_with_off": lambda m: m["settings"].update(flag={**SETTING, "value": True, "off": 0}),
+    "file_size_beyond": lambda m: m["files"]["score.onnx"].update(size=2**53),
+    "slots_beyond": lambda m: m["rings"]["far"].update(slots=[2**30, 2**30, 2**30]) or _mem_len(m, 2**30),
 }
+# Members in the place of `format` and `provenance`, which readers of JSON could understand in more than one way.
+MEMBERS = {
+    "point": '"format": 4.0, "provenance": {}',
+    "exponent": '"format": 4e0, "provenance": {}',
+    "twice": '"format": 4, "provenance": {}, "format": 4',
+    "twice_with_escape": '"format": 4, "provenance": {}, "form\\u0061t": 4',
+    "twice_inside": '"format": 4, "provenance": {"a": {"b": 1, "c": 2, "b": 1}}',
+    "beyond_64_bits": '"format": 4, "provenance": {"a": [9223372036854775808]}',
+    "below_64_bits": '"format": 4, "provenance": {"a": -9223372036854775809}',
+    "many_digits": f'"format": 4, "provenance": {{"a": 1{"0" * 5000}}}',
+    "nan": '"format": 4, "provenance": {"a": NaN}',
+    "infinity": '"format": 4, "provenance": {"a": -Infinity}',
+    "not_finite": '"format": 4, "provenance": {"a": 1e400}',
+}
+GOOD_MEMBERS = '"format": 4, "provenance": {"a": [1.0, 2e0, 1e-400, -9223372036854775808, 9007199254740993]}'
 # Changes of a manifest of BASE with another code.
 DAMAGES: dict[str, Edit] = {
     "sha256": lambda m: m["files"]["score.onnx"].update(sha256="0" * 64),
@@ -132,11 +164,12 @@ def refusals(kit: Path) -> Iterator[Case]:
     yield _case("contradictions", (_changed(files, *one, "bundle_format") for one in CONTRADICTIONS.items()))
     yield _case("damages", (*(_changed(files, *one, "bundle_damaged") for one in DAMAGES.items()), *_damages(files)))
     yield _case("manifests", _manifests(files))
+    yield _case("vocabularies", _vocabularies(files))
     yield _case("graphs", _graphs(files))
     yield _case("escapes", (refused(opening(name), "bundle_graph") for name in write_escapes(kit)))
     yield _case("outputs", _outputs(files))
     yield _case("states", _refused_states(kit))
-    yield _case("settings", _refused_settings())
+    yield _case("settings", _refused_settings(files))
     yield _case("tokens", _refused_tokens())
 
 
@@ -174,8 +207,12 @@ def _manifests(files: Files) -> Iterator[Case]:
         "not_an_object": b"[1, 2]",
         "deep": b"[" * 100_000,
     }
+    others = {name: value for name, value in json.loads(raw).items() if name not in ("format", "provenance")}
+    rest = json.dumps(others)[1:]
+    contents |= {name: f"{{{members}, {rest}".encode() for name, members in MEMBERS.items()}
     for name, content in contents.items():
         yield refused(opening(RICH, files.manifest(name, content)), "bundle_format")
+    yield opening(RICH, files.manifest("good", f"{{{GOOD_MEMBERS}, {rest}".encode()))
     older = files.add("older.json", b'{"format_version": 3}')
     yield refused(opening(RICH, {MANIFEST: older, DIGEST: None}), "bundle_format")
     changed = files.add("changed.json", raw + b"\n")
@@ -209,6 +246,17 @@ def _damages(files: Files) -> Iterator[Case]:
         yield refused(opening(BASE, {**manifest, **values_file}), "bundle_format")
 
 
+def _vocabularies(files: Files) -> Iterator[Case]:
+    """Yield vocabularies that readers of JSON could understand in more than one way."""
+    raw = (files.kit / "bundles" / "lines" / VOCABULARY).read_bytes()
+    for name, unk in {"twice": b'null, "unk": null', "beyond_64_bits": b"18446744073709551616", "nan": b"NaN"}.items():
+        content = raw.replace(b'"unk": null', b'"unk": ' + unk)
+        digest = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        manifest = files.edited("lines", f"symbols_{name}", lambda m: m["files"].update({VOCABULARY: digest}))  # noqa: B023
+        vocabulary = {VOCABULARY: files.add(f"symbols_{name}.json", content)}
+        yield refused(opening("lines", {**manifest, **vocabulary}), "vocabulary")
+
+
 def _graphs(files: Files) -> Iterator[Case]:
     """Yield bundles whose graph does not open, or is not the one that the manifest describes."""
     for name, content in hostile_graphs():
@@ -233,6 +281,20 @@ Tensors = dict[str, npt.NDArray[Any]]
 
 DAMAGED, MISMATCH = "state_damaged", "state_mismatch"
 KEY = "memory_key_0"
+# Parts of a state's header, and others in their place.
+HEADERS: dict[str, tuple[bytes, bytes]] = {
+    "twice": (b'"kind":', b'"kind":"xlexport stream","kind":'),
+    "tensor_twice": (
+        b'"memory_key_0":',
+        b'"memory_key_0":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"memory_key_0":',
+    ),
+    "point": (b'"data_offsets":[0,', b'"data_offsets":[0.0,'),
+    "size_exponent": (b'"shape":[1,2,', b'"shape":[1,2e0,'),
+    "sizes_below_0": (b'"shape":[1,2,', b'"shape":[-1,-2,'),
+    "sizes_text": (b'"shape":[1,2,', b'"shape":["1",2,'),
+    "product_beyond": (b'"shape":[1,2,', b'"shape":[4294967296,4294967296,1,2,'),
+    "beyond_64_bits": (b'"shape":[1,2,', b'"shape":[18446744073709551617,2,'),
+}
 STATES: dict[str, tuple[str, Callable[[Metadata, Tensors], object]]] = {
     "offset": (DAMAGED, lambda m, t: m.update(offset="-1")),
     "length": (DAMAGED, lambda m, t: m.update(length="13")),
@@ -248,7 +310,14 @@ STATES: dict[str, tuple[str, Callable[[Metadata, Tensors], object]]] = {
     "shape": (DAMAGED, lambda m, t: t.update({KEY: t[KEY][:, :1].copy()})),
     "type": (DAMAGED, lambda m, t: t.update({KEY: t[KEY].astype(np.float64)})),
     "not_finite": (DAMAGED, lambda m, t: t.update({KEY: np.full_like(t[KEY], np.nan)})),
+    "offset_beyond": (DAMAGED, lambda m, t: m.update(offset=str(2**53))),
+    "position_beyond": (DAMAGED, lambda m, t: m.update(position=str(2**63))),
+    "zeros_in_front": (DAMAGED, lambda m, t: m.update(offset=f"0{m['offset']}")),
+    "minus_zero": (DAMAGED, lambda m, t: m.update(offset="-0")),
+    "exponent": (DAMAGED, lambda m, t: m.update(offset="1e1")),
     "version": (MISMATCH, lambda m, t: m.update(version="2")),
+    "segment_len": (MISMATCH, lambda m, t: m.update(segment_len="true")),
+    "restart": (MISMATCH, lambda m, t: m.update(restart="0")),
     "fingerprint": (MISMATCH, lambda m, t: m.update(fingerprint="0" * 64)),
     "setting": (MISMATCH, lambda m, t: m.update({"setting.mem_len": "0"})),
     "unknown_setting": (MISMATCH, lambda m, t: m.update({"setting.n_hashes": "2"})),
@@ -272,7 +341,7 @@ def _refused_states(kit: Path) -> Iterator[Case]:
     for name, (code, change) in STATES.items():
         metadata, tensors = metadata_of(intact), tensors_of(raw)
         change(metadata, tensors)
-        yield restoring(name, _sealed(metadata, tensors), code)
+        yield restoring(name, sealed(metadata, tensors), code)
     flipped = bytearray(raw)
     flipped[-9] ^= 1
     plain = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
@@ -283,12 +352,22 @@ def _refused_states(kit: Path) -> Iterator[Case]:
         "empty": b"",
         "plain": len(plain).to_bytes(8, "little") + plain + bytes(4),
     }
+    contents |= {f"header_{name}": _with_header(raw, *parts) for name, parts in HEADERS.items()}
     for name, content in contents.items():
         yield restoring(name, content, DAMAGED)
     yield {"do": "restore", "state": "intact", "as": "a"}
 
 
-def _sealed(metadata: Metadata, tensors: Tensors) -> bytes:
+def _with_header(raw: bytes, old: bytes, new: bytes) -> bytes:
+    """Return a saved stream with other parts in its header, whose numbers are separated by single commas."""
+    size = int.from_bytes(raw[:8], "little") + 8
+    header = json.dumps(json.loads(raw[8:size]), separators=(",", ":")).encode()
+    assert old in header
+    header = header.replace(old, new, 1)
+    return len(header).to_bytes(8, "little") + header + raw[size:]
+
+
+def sealed(metadata: Metadata, tensors: Tensors) -> bytes:
     """Return a saved stream with a digest that fits."""
     lines = "".join(f"{name}={metadata[name]}\n" for name in sorted(metadata))
     data = b"".join(tensors[name].tobytes() for name in sorted(tensors))
@@ -296,7 +375,7 @@ def _sealed(metadata: Metadata, tensors: Tensors) -> bytes:
     return bytes(save(tensors, {**metadata, "digest": digest}))
 
 
-def _refused_settings() -> Iterator[Case]:
+def _refused_settings(files: Files) -> Iterator[Case]:
     """Yield settings and ways of sampling that are out of range, and graphs that a bundle lacks."""
     document = {"ids": [1, 2, 3]}
     score: Case = {"do": "score", "document": document}
@@ -316,6 +395,8 @@ def _refused_settings() -> Iterator[Case]:
         yield opening(name)
         yield refused({"do": "stream", "as": "a"}, "option")
     yield refused({**score, "settings": {"mem_len": 5}}, "option")
+    yield opening(RICH, files.edited(RICH, "large", lambda m: m["rings"]["capacity"].update(slots=[2**22, 1, 0])))
+    yield refused({"do": "stream", "as": "a", "settings": {"mem_len": 2**30}}, "option")
     yield opening(BASE)
     yield refused({**score, "detail": 1}, "option")
     yield refused(generate, "option")

@@ -76,7 +76,7 @@ def test_all_problems_are_reported_together() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "not JSON"),
+        ("", "not valid JSON"),
         ("[1]", "not a vocabulary that xlexport wrote"),
         ('{"kind": "words", "symbols": ["a"]}', "not a vocabulary that xlexport wrote"),
         *(
@@ -89,7 +89,7 @@ def test_all_problems_are_reported_together() -> None:
         ('{"format": "xlexport vocabulary", "kind": "words", "symbols": [["a"]]}', "a broken vocabulary"),
         ('{"format": "xlexport vocabulary", "kind": "words", "symbols": ["a"], "unk": ["a"]}', "a broken vocabulary"),
         ('{"format": "xlexport vocabulary", "kind": "words", "symbols": ["a"], "more": 1}', "a broken vocabulary"),
-        ('{"format": "xlexport vocabulary", "symbols": ' + "[" * 100_000, "not JSON"),
+        ('{"format": "xlexport vocabulary", "symbols": ' + "[" * 100_000, "not valid JSON"),
     ],
 )
 def test_broken_file_is_refused(text: str, problem: str) -> None:

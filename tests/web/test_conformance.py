@@ -31,7 +31,6 @@ ELSEWHERE = {
     "runtime",
     "stopped",
     "timeout",
-    "vocabulary",
 }
 
 

@@ -111,6 +111,17 @@ bool is_file_name(const std::string& name) {
          name.find_first_of("/\\:") == std::string::npos && std::none_of(name.begin(), name.end(), is_control);
 }
 
+// Whether a text is one to four numbers of at most four digits, with points between them.
+bool is_version(const std::string& text) {
+  int numbers = 0, digits = 0;
+  for (const char mark : text + ".") {
+    if (mark >= '0' && mark <= '9' && ++digits <= 4) continue;
+    if (mark != '.' || digits < 1 || digits > 4 || ++numbers > 4) return false;
+    digits = 0;
+  }
+  return true;
+}
+
 // Reads the parts in an order in which each can name those before it.
 class Reader {
  public:
@@ -131,7 +142,7 @@ class Reader {
     for (const json::Value& each : top_.list("memory")) read_memory(Fields(each, top_.place("memory")));
     for_each("files", [this](const std::string& name, Fields fields) { read_file(name, fields); });
     read_graphs();
-    read_provenance(top_.object("provenance"));
+    top_.object("provenance");
     top_.end();
     check_files();
     check_variants();
@@ -149,13 +160,15 @@ class Reader {
   }
 
   void read_requirements(Fields fields) {
-    bundle_.onnxruntime = fields.text_or_null("onnxruntime").value_or("");
-    fields.integer_or_null("opset", 1, kLargestLength);
+    const auto version = fields.text_or_null("onnxruntime");
+    if (version && !is_version(*version)) throw fields.error("'onnxruntime' is not a version such as 1.24.1");
+    bundle_.onnxruntime = version.value_or("");
+    fields.integer_or_null("opset", 1, kLargestAxis);
     const Fields domains = fields.object("domains");
-    for (const auto& [name, version] : domains.all()) {
-      const auto* number = version.as<std::int64_t>();
+    for (const auto& [name, newest] : domains.all()) {
+      const auto* number = newest.as<std::int64_t>();
       if (number == nullptr) throw domains.error("the version of " + shown(name) + " is not a whole number");
-      if (name != "ai.xlexport" || *number > 1) {
+      if (name != "ai.xlexport" || *number != 1) {
         throw domains.error("needs operators of " + shown(name) + " " + std::to_string(*number) +
                             ", which this runtime lacks");
       }
@@ -299,7 +312,7 @@ class Reader {
   void read_file(const std::string& name, Fields& fields) {
     FileEntry entry;
     entry.sha256 = fields.text("sha256");
-    entry.size = fields.integer("size", 0, kUnlimited);
+    entry.size = fields.integer("size", 0, kLargestSize);
     fields.end();
     if (!is_file_name(name)) throw fields.error("the name of a file must stay inside the folder");
     if (entry.sha256.size() != 64 || entry.sha256.find_first_not_of("0123456789abcdef") != std::string::npos) {
@@ -330,12 +343,14 @@ class Reader {
     graph.file = fields.text("file");
     graph.is_onnx = fields.choice("format", kFormats) == 0;
     graph.variant_of = fields.text_or_null("variant_of");
-    graph.max_segment = fields.integer_or_null("max_segment", 1, kUnlimited);
+    graph.max_segment = fields.integer_or_null("max_segment", 1, kLargestAxis);
     const Fields fixed = fields.object("fixed");
     for (const auto& [axis, size] : fixed.all()) {
       const bool is_axis = axis == "batch" || axis == "segment" || index_of(bundle_.rings, axis, &Ring::symbol);
       const auto* number = size.as<std::int64_t>();
-      if (!is_axis || number == nullptr || *number < 1) throw fixed.error(shown(axis) + " is not an axis with a size");
+      if (!is_axis || number == nullptr || *number < 1 || *number > kLargestAxis) {
+        throw fixed.error(shown(axis) + " is not an axis with a size");
+      }
       graph.fixed.emplace(axis, *number);
     }
     const Fields inputs = fields.object("inputs"), outputs = fields.object("outputs");
@@ -406,10 +421,6 @@ class Reader {
       }
       if (!fits) throw fields.error(std::string("its output ") + wanted.name + " is missing, or not " + wanted.dtype);
     }
-  }
-
-  void read_provenance(Fields fields) {
-    for (const char* name : {"licence", "data", "intended_use"}) fields.text_or_null(name);
   }
 
   void check_files() const {

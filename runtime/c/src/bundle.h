@@ -15,6 +15,7 @@
 namespace xlruntime {
 
 inline constexpr std::int64_t kLargestLength = std::int64_t{1} << 30;    // of any number of tokens or rows
+inline constexpr std::int64_t kLargestSize = (std::int64_t{1} << 53) - 1;  // exact in any runtime
 inline constexpr std::int64_t kUnlimited = std::int64_t{1} << 62;        // keys of a window; safe to add to
 inline constexpr const char* kFirstMemoryFile = "first_memory.safetensors";
 

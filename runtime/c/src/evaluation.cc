@@ -43,7 +43,8 @@ EvaluationSettings::EvaluationSettings(const Bundle& bundle, std::int64_t segmen
     if (setting.name == "mem_len") mem_len_ = values_[i];
   }
   for (const Ring& ring : bundle.rings) {
-    if (rows(ring) >= 0 && window(ring) >= 1 && ring.slots.at(mem_len_, segment_len_) > rows(ring)) continue;
+    const std::int64_t slots = ring.slots.at(mem_len_, segment_len_);
+    if (rows(ring) >= 0 && window(ring) >= 1 && slots > rows(ring) && slots <= kLargestSize) continue;
     throw Error(XLR_ERROR_OPTION, "mem_len and segment_len leave no room for a token in the ring " +
                                       shown(ring.symbol) + ".");
   }

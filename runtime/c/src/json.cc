@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <locale>
 #include <sstream>
@@ -158,11 +159,15 @@ class Parser {
     }
     const std::string_view text = text_.substr(begin, place_ - begin);
     std::int64_t whole = 0;
-    if (is_whole && std::from_chars(text.data(), text.data() + text.size(), whole).ec == std::errc()) return whole;
+    if (is_whole) {
+      if (std::from_chars(text.data(), text.data() + text.size(), whole).ec == std::errc()) return whole;
+      fail("a whole number beyond 64 bits");
+    }
     std::istringstream stream{std::string(text)};  // not strtod, which follows the locale of the application
     stream.imbue(std::locale::classic());
     double number = 0;
     stream >> number;
+    if (stream.fail() && std::abs(number) > 1) fail("a number that is not finite");  // not one that rounds to zero
     return number;
   }
 

@@ -47,9 +47,9 @@ class Value {
   Content content;
 };
 
-// Read a text in UTF-8. A whole number that does not fit 64 bits becomes a double.
+// Read a text in UTF-8.
 //
-// Throws `code`: not JSON, more than 64 containers within each other, or more than 4 million values.
+// Throws `code`: not JSON, two members of one name, a number beyond 64 bits or one that is not finite, more than 64 containers within each other, or more than 4 million values.
 Value parse(std::string_view text, const std::string& where, xlr_status code);
 
 std::string quoted(std::string_view text);  // a text as JSON

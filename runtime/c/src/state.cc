@@ -14,6 +14,7 @@ constexpr const char *kKind = "xlexport stream", *kVersion = "3";
 const std::string kSetting = "setting.";
 constexpr const char* kCounters[] = {"capacity", "offset", "length", "history", "pending", "position", "digest"};
 constexpr const char* kHint = "Save the stream again.";
+constexpr std::int64_t kLargestCount = std::int64_t{1} << 52;  // of tokens: exact in any runtime, also after more of them
 
 using Texts = std::map<std::string, std::string>;
 
@@ -145,11 +146,11 @@ State State::read(const std::filesystem::path& path, const Bundle& bundle) {
   for (const char* name : kCounters) stated.erase(name);
   if (stated != identity(evaluation)) throw mismatch("saved with settings that the bundle does not have");
 
-  state.capacity = numbers.number("capacity", kUnlimited);
-  state.counters.offset = numbers.number("offset", kUnlimited);
+  state.capacity = numbers.number("capacity", kLargestCount);
+  state.counters.offset = numbers.number("offset", kLargestCount);
   state.counters.length = numbers.number("length", evaluation.most_rows());
-  state.position = numbers.number("position", kUnlimited);
-  const std::int64_t longest = evaluation.longest_part().value_or(kUnlimited);
+  state.position = numbers.number("position", kLargestCount);
+  const std::int64_t longest = evaluation.longest_part().value_or(kLargestCount);
   state.counters.position = numbers.number("history", std::min(state.position, longest));
   if (!numbers.text("pending").empty()) state.pending = numbers.number("pending", bundle.vocab_size - 1);
   if (state.pending.has_value() == (state.position == 0)) throw numbers.damaged("pending");

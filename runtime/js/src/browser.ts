@@ -8,6 +8,7 @@ setPlatform({
       ? importModule<Ort>("onnxruntime-web", () => import("onnxruntime-web/webgpu"))
       : importModule<Ort>("onnxruntime-web", () => import("onnxruntime-web/wasm")),
   providers: { cpu: "wasm", webgpu: "webgpu" },
+  memory: 2 ** 32, // of WebAssembly
   parallel: false,
 });
 

@@ -3,8 +3,8 @@
 import { BundleFiles, FIRST_MEMORY_FILE, rowAxis, type Bundle, type Graph } from "./bundle.js";
 import { BundleFormatError, OptionError, XlruntimeError } from "./errors.js";
 import { choose, UNLIMITED, type EvaluationSettings, type Settings } from "./evaluation.js";
-import { Memory, settingOf } from "./memory.js";
-import { firstLine, listed } from "./messages.js";
+import { bytesOfPlan, Memory, settingOf } from "./memory.js";
+import { counted, firstLine, listed } from "./messages.js";
 import type { OrtTensor, Runtime } from "./onnxruntime.js";
 import { allFinite, product, readSafetensors, zeros, type HostTensor } from "./safetensors.js";
 import { Session } from "./session.js";
@@ -75,18 +75,25 @@ export class Engine {
   /** Return fresh memory for a document; `capacity` is the number of slots of the largest ring. */
   async newMemory(evaluation: EvaluationSettings, capacity = evaluation.capacity): Promise<Memory> {
     this.#checkFixed(evaluation);
-    if (!(evaluation.maxSegment(capacity) >= 1)) {
+    if (!(Number.isSafeInteger(capacity) && evaluation.maxSegment(capacity) >= 1)) {
       throw new OptionError(
         `a capacity of ${capacity} slots is too small for a segment: ${evaluation.mostRows} rows are kept.`,
       );
     }
+    const plan = { entries: this.bundle.memory, evaluation, capacity };
+    const nbytes = 2 * bytesOfPlan(plan); // a step returns new tensors
+    if (nbytes > this.runtime.memory) {
+      throw new OptionError(
+        `the memory of ${counted(capacity)} slots would take ${counted(nbytes)} bytes, but ` +
+          `${counted(this.runtime.memory)} are there.`,
+        "Choose a smaller mem_len, segment_len or capacity.",
+      );
+    }
     return new Memory({
+      ...plan,
       runtime: this.runtime,
-      entries: this.bundle.memory,
       firstValues: this.#firstValues,
       constants: await this.#constantsOf(evaluation, capacity),
-      evaluation,
-      capacity,
     });
   }
 

@@ -131,7 +131,8 @@ export class EvaluationSettings implements Choice {
     for (const [symbol, { rows, slots, window }] of entries) {
       if (window < 1)
         problems.push(`a token would see ${window} keys in ring ${escaped(symbol)}, at least 1 is needed`);
-      if (!(rows >= 0 && slots > rows)) problems.push(`ring ${escaped(symbol)} keeps ${rows} rows in ${slots} slots`);
+      if (!(rows >= 0 && slots > rows && Number.isSafeInteger(slots)))
+        problems.push(`ring ${escaped(symbol)} keeps ${rows} rows in ${slots} slots`);
     }
     if (problems.length) throw new OptionError(`evaluation settings: ${problems.join("; ")}.`);
     this.capacity = rings.length ? Math.max(...rings.map((ring) => ring.slots)) : this.segmentLen;

@@ -26,6 +26,11 @@ export const object = is<Record<string, unknown>>(
   (value) => typeof value === "object" && value !== null && !Array.isArray(value),
 );
 
+/** Accept texts of a pattern. */
+export function like(pattern: RegExp, expected: string): Check<string> {
+  return is(expected, (value) => typeof value === "string" && pattern.test(value));
+}
+
 /** Accept whole numbers in a range. */
 export function whole(least: number, most: number = Number.MAX_SAFE_INTEGER): Check<number> {
   const fits = (value: unknown): boolean =>

@@ -85,7 +85,7 @@ export class Memory {
 
   /** Bytes of the carried tensors. */
   get nbytes(): number {
-    return this.plan.entries.reduce((sum, entry) => sum + product(sizesOf(this.plan, entry)) * bytesOf(entry.dtype), 0);
+    return bytesOfPlan(this.plan);
   }
 
   get #evaluation(): EvaluationSettings {
@@ -222,6 +222,11 @@ export class Memory {
     this.#carried.get(input)?.leave();
     this.#carried.set(input, new Carried(tensor));
   }
+}
+
+/** Return the bytes of the carried tensors. */
+export function bytesOfPlan(plan: Pick<MemoryPlan, "entries" | "evaluation" | "capacity">): number {
+  return plan.entries.reduce((sum, entry) => sum + product(sizesOf(plan, entry)) * bytesOf(entry.dtype), 0);
 }
 
 /** Return the sizes of all axes of a carried tensor. */

@@ -1,6 +1,7 @@
 /** The package in Node: bundles in folders, and ONNX Runtime's native library. */
 
 import { open, realpath, stat } from "node:fs/promises";
+import { totalmem } from "node:os";
 import { dirname, join } from "node:path";
 import { isMainThread } from "node:worker_threads";
 
@@ -27,6 +28,7 @@ setPlatform({
     return importModule<Ort>("onnxruntime-node", () => import("onnxruntime-node"));
   },
   providers: { cpu: "cpu" },
+  memory: totalmem(),
   parallel: true,
   readable: asBits,
 });

@@ -41,6 +41,8 @@ export interface Platform {
   importOrt(device: Device): Promise<Ort>;
   /** Names of execution providers by device. */
   providers: Partial<Record<Device, string>>;
+  /** Bytes that a program can have. */
+  memory: number;
   /** Whether two sessions may run at the same time. */
   parallel: boolean;
   /** Return a tensor as the module can read it, if that is not always the tensor itself. */
@@ -64,6 +66,8 @@ export class Runtime {
     private readonly provider: string,
     private readonly threads: number | null,
     private readonly parallel: boolean,
+    /** Bytes that a program can have. */
+    readonly memory: number,
   ) {}
 
   /**
@@ -85,7 +89,7 @@ export class Runtime {
     }
     const ort = given ?? (await platform.importOrt(device));
     if (threads !== null) ort.env.wasm.numThreads = threads;
-    return new Runtime(ort, device, provider, threads, platform.parallel);
+    return new Runtime(ort, device, provider, threads, platform.parallel, platform.memory);
   }
 
   /** Version of ONNX Runtime, if the module has it. */

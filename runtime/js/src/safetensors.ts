@@ -1,5 +1,8 @@
 /** Tensors on the CPU, and files of them in the format safetensors. */
 
+import { list, map, object, record, text, whole, type Checked } from "./fields.js";
+import { readJson } from "./json.js";
+
 /** The numbers of a tensor. float16 are 16 bits each, in a Uint16Array if JavaScript lacks Float16Array. */
 export type Numbers =
   | Float32Array
@@ -21,7 +24,6 @@ export interface HostTensor {
 }
 
 type ArrayType = { new (size: number): Numbers; new (buffer: ArrayBuffer): Numbers; BYTES_PER_ELEMENT: number };
-type Entry = { dtype: string; shape: number[]; data_offsets: [number, number] };
 
 const Halves = ((globalThis as Record<string, unknown>)["Float16Array"] ?? Uint16Array) as ArrayType;
 /** Name in a file and type of array of each dtype. */
@@ -41,6 +43,9 @@ const DTYPES: Readonly<Record<string, readonly [string, ArrayType]>> = {
 };
 /** Names of all dtypes. */
 export const DTYPE_NAMES: readonly string[] = Object.keys(DTYPES);
+
+const ENTRY = record({ dtype: text, shape: list(whole(0)), data_offsets: list(whole(0), 2) });
+type Entry = Checked<typeof ENTRY> & { readonly data_offsets: readonly [number, number] };
 
 function arrayType(dtype: string): ArrayType {
   return (DTYPES[dtype] as (typeof DTYPES)[string])[1];
@@ -87,13 +92,16 @@ export function bytes(array: Numbers): Uint8Array<ArrayBuffer> {
  */
 export function readSafetensors(raw: Uint8Array): {
   tensors: Map<string, HostTensor>;
-  metadata: Record<string, unknown>;
+  metadata: Record<string, string>;
   data: Uint8Array;
 } {
   const size = Number(new DataView(raw.buffer, raw.byteOffset, raw.byteLength).getBigUint64(0, true));
   if (size > raw.length - 8) throw new Error("its header is cut off");
-  const text = new TextDecoder("utf-8", { fatal: true }).decode(raw.subarray(8, 8 + size));
-  const { __metadata__: metadata = {}, ...entries } = JSON.parse(text) as Record<string, Entry>;
+  const header = readJson(raw.subarray(8, 8 + size));
+  object(header, "its header");
+  const { __metadata__: metadata = {}, ...entries } = header as Record<string, Entry>;
+  map(text)(metadata, "its metadata");
+  map(ENTRY)(entries, "its tensors");
   const data = raw.subarray(8 + size);
   const tensors = new Map<string, HostTensor>();
   const inOrder = Object.entries(entries).sort(([, a], [, b]) => a.data_offsets[0] - b.data_offsets[0]);
@@ -107,7 +115,7 @@ export function readSafetensors(raw: Uint8Array): {
     tensors.set(name, { dtype, shape, data: new (arrayType(dtype))(data.slice(offsets[0], end).buffer) });
   }
   if (end !== data.length) throw new Error("it has bytes that belong to no tensor");
-  return { tensors, metadata: metadata as Record<string, unknown>, data };
+  return { tensors, metadata: metadata as unknown as Record<string, string>, data };
 }
 
 /** Return the beginning of a file: the size of a JSON object, and the object: metadata and places of tensors. */
@@ -120,10 +128,10 @@ export function safetensorsHeader(
   for (const [name, { dtype, shape, data }] of tensors) {
     header[name] = { dtype: DTYPES[dtype]?.[0], shape, data_offsets: [end, (end += data.byteLength)] };
   }
-  const text = new TextEncoder().encode(JSON.stringify(header));
-  const padded = new Uint8Array(8 + Math.ceil(text.length / 8) * 8).fill(0x20);
+  const encoded = new TextEncoder().encode(JSON.stringify(header));
+  const padded = new Uint8Array(8 + Math.ceil(encoded.length / 8) * 8).fill(0x20);
   new DataView(padded.buffer).setBigUint64(0, BigInt(padded.length - 8), true);
-  padded.set(text, 8);
+  padded.set(encoded, 8);
   return padded;
 }
 

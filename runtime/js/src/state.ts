@@ -10,6 +10,7 @@ import { sha256 } from "./sha256.js";
 
 const KIND = "xlexport stream";
 const VERSION = "3";
+const LARGEST_COUNT = 2 ** 52; // tokens: exact in any runtime, also after more of them
 const HINT = "Save the stream again with Stream.save.";
 
 /** The counters of a stream; names are those of the file. */
@@ -84,7 +85,7 @@ async function readFile(
   } catch (error) {
     throw new StateDamagedError(`${name}: not a stream's state (${firstLine(error)}).`, HINT, error);
   }
-  const metadata = file.metadata as Record<string, string>;
+  const { metadata } = file;
   if (metadata["version"] !== VERSION) {
     throw new StateMismatchError(`${name}: state version ${shown(metadata["version"])}, expected ${VERSION}.`, HINT);
   }
@@ -142,18 +143,19 @@ function countersOf(metadata: Readonly<Record<string, string>>): Counters {
 
 /** Return the number of a decimal text; NaN for any other text. */
 function numberOf(text = ""): number {
-  return /^-?[0-9]{1,15}$/.test(text) ? Number(text) : NaN;
+  const number = Number(text);
+  return Number.isSafeInteger(number) && String(number) === text ? number : NaN;
 }
 
 /** Yield the reasons why no stream under these settings can have these counters. */
 function* counterProblems(counters: Counters, evaluation: EvaluationSettings, vocabSize: number): Iterable<string> {
   const most: Partial<Record<keyof Counters, number>> = {
     length: evaluation.mostRows,
-    history: Math.min(counters.position, evaluation.longestPart ?? Infinity),
+    history: Math.min(counters.position, evaluation.longestPart ?? LARGEST_COUNT),
     pending: vocabSize - 1,
   };
   for (const [name, value] of Object.entries(counters)) {
-    const largest = most[name as keyof Counters] ?? Infinity;
+    const largest = most[name as keyof Counters] ?? LARGEST_COUNT;
     if (value !== null && !(value >= 0 && value <= largest)) yield `${name} is ${value}, expected 0 to ${largest}`;
   }
   if (!(evaluation.maxSegment(counters.capacity) >= 1)) yield `capacity is ${counters.capacity}`;

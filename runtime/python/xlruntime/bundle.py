@@ -70,7 +70,7 @@ MANIFEST_LIMITS = Limits(bytes=1 << 26, operations=1_000_000)  # the sample take
 SIZES = (8, 16, 32, 64)  # bits of whole numbers
 DTYPES = ("float16", "float32", "float64", "bool", *(f"{sign}int{size}" for sign in ("", "u") for size in SIZES))
 LARGEST_AXIS = 2**31 - 1
-LONGEST_NAME, LARGEST_FILE = 255, 1 << 62  # bytes; names have at most 255 on most file systems
+LONGEST_NAME, LARGEST_FILE = 255, 2**53 - 1  # bytes; names have at most 255 on most file systems
 LONGEST_SOURCE = 1 << 20
 LISTED = 3  # contradictions that a message lists
 
@@ -280,8 +280,10 @@ class Requirements:
     domains: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.onnxruntime is not None and re.fullmatch(r"\d{1,4}(\.\d{1,4}){0,3}", self.onnxruntime) is None:
+        if self.onnxruntime is not None and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", self.onnxruntime) is None:
             raise ValueError(f"onnxruntime is {shown(self.onnxruntime)}, expected a version such as 1.24.1")
+        if self.opset is not None and not 1 <= self.opset <= LARGEST_AXIS:
+            raise ValueError(f"opset is {self.opset}, expected 1 to {LARGEST_AXIS}")
         lacking = [f"{named(name)} {n}" for name, n in self.domains.items() if not 1 <= n <= DOMAINS.get(name, 0)]
         if lacking:
             raise ValueError(f"it needs operators that this xlruntime lacks: {listed(lacking)}")
@@ -437,7 +439,7 @@ class Bundle:
         """
         raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         hint = f"Convert the checkpoint again: xlexport convert CHECKPOINT -o {PurePosixPath(where).parent}"
-        fields = parse_json(raw, MANIFEST_LIMITS.budget(where, BundleFormatError, hint))
+        fields = parse_json(raw, MANIFEST_LIMITS.budget(where, BundleFormatError, hint), strict=True)
         version = fields.get("format", fields.get("format_version")) if isinstance(fields, dict) else None
         if type(version) is not int:
             raise BundleFormatError(f"{where}: its format is not an integer, so xlexport did not write it.")

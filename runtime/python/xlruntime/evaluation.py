@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 LARGEST_LENGTH = 2**30  # of any number: larger than any machine's memory, and far from overflowing
+LARGEST_SIZE = 2**53 - 1  # of a ring: exact in any runtime
 UNBOUNDED_WINDOW = 2**62  # "no window": larger than any distance, and safe to add to in int64
 OWN = ("segment_len", "restart")  # settings of the runtime itself, which every bundle has
 MEM_LEN = "mem_len"
@@ -61,6 +62,8 @@ class Setting:
             raise ValueError(f"its value {problem}")
         if max(abs(self.minimum or 0), abs(self.maximum or 0), abs(self.off or 0)) > LARGEST_LENGTH:
             raise ValueError(f"its range reaches beyond {LARGEST_LENGTH}")
+        if self.is_boolean and (self.minimum, self.maximum, self.off) != (None, None, None):
+            raise ValueError("it is a boolean, which has no range")
 
     @property
     def is_boolean(self) -> bool:
@@ -176,7 +179,7 @@ class EvaluationRules:
             )
         values = {name: choices.get(name, setting.value) for name, setting in self.settings.items()}
         length = self.segment_len if segment_len is None else segment_len
-        if self.max_positions is not None:
+        if self.max_positions is not None and length <= LARGEST_LENGTH:
             length = min(length, self.max_positions)
         return EvaluationSettings(self, length, self.restart if restart is None else bool(restart), values)
 
@@ -223,7 +226,7 @@ class EvaluationSettings:
         for symbol in self.rules.rings:
             if self.window(symbol) < 1:
                 yield f"a window of {self.window(symbol)} keys in ring {shown(symbol)}, so a token would see no key"
-            if self.rows(symbol) < 0 or self.slots(symbol) - self.rows(symbol) < 1:
+            if not 0 <= self.rows(symbol) < self.slots(symbol) <= LARGEST_SIZE:
                 yield (
                     f"ring {shown(symbol)} keeps {self.rows(symbol)} rows in {self.slots(symbol)} slots, which leaves "
                     "no room for a token"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import time
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import HintedError
-from .messages import first_line
+from .messages import first_line, shown
 
 __all__ = ["Budget", "Limits", "parse_json", "read_at_most", "read_json"]
 
@@ -17,6 +20,7 @@ HINT = "Copy the file again, or write it again."
 PIECE = 1 << 20  # bytes that are read at once
 TIME_EVERY = 1 << 12  # operations between two checks of the clock
 JSON_ARRAY, JSON_OBJECT, JSON_VALUE = 72, 232, 100  # bytes in Python, with the place in its container
+LONGEST_WHOLE = 20  # characters of a number of 64 bits
 
 
 @dataclass(frozen=True)
@@ -93,10 +97,14 @@ def read_at_most(file: BinaryIO, budget: Budget) -> bytes:
     return b"".join(pieces)
 
 
-def parse_json(raw: bytes, budget: Budget) -> Any:
+def parse_json(raw: bytes, budget: Budget, *, strict: bool = False) -> Any:
     """Count the values of a JSON text in UTF-8, then parse it: Python may need thirty times the text's bytes.
 
     Brackets and commas within strings are counted too, which only makes the bound stricter.
+
+    Args:
+        strict: refuse what another reader may understand otherwise: two members of one name, whole numbers beyond
+            64 bits, and numbers that are not finite.
 
     Raises:
         HintedError: of the budget's class, if the values exceed the budget, or the text is not JSON.
@@ -105,13 +113,36 @@ def parse_json(raw: bytes, budget: Budget) -> Any:
     size = JSON_ARRAY * arrays + JSON_OBJECT * objects + JSON_VALUE * others + 2 * len(raw)
     budget.charge(size, arrays + objects + others)
     try:
-        return json.loads(raw.decode("utf-8-sig"))
+        return json.loads(raw.decode("utf-8-sig"), **(STRICT if strict else {}))
     except (ValueError, RecursionError) as error:
         raise budget.error(f"{budget.name}: not valid JSON ({first_line(error)[:100]}).", budget.hint) from error
 
 
-def read_json(path: Path, limits: Limits, error: type[HintedError], hint: str = HINT) -> Any:
-    """Read the JSON text in the file `path`, within `limits`.
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    if twice := [name for name, count in Counter(name for name, _ in members).items() if count > 1]:
+        raise ValueError(f"two members {shown(twice[0])}")
+    return dict(members)
+
+
+def _whole(text: str) -> int:
+    if len(text) > LONGEST_WHOLE or not -(2**63) <= int(text) < 2**63:
+        raise ValueError(f"the whole number {text[:LONGEST_WHOLE]} is beyond 64 bits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"the number {text[:LONGEST_WHOLE]} is not finite")
+    return number
+
+
+STRICT: Mapping[str, Any] = {
+    "object_pairs_hook": _unique, "parse_int": _whole, "parse_float": _finite, "parse_constant": _finite,
+}  # fmt: skip
+
+
+def read_json(path: Path, limits: Limits, error: type[HintedError], hint: str = HINT, *, strict: bool = False) -> Any:
+    """Read the JSON text in the file `path`, within `limits`; `strict` as in `parse_json`.
 
     Raises:
         HintedError: of the class `error`, if the file exceeds the limits or is not JSON.
@@ -119,4 +150,4 @@ def read_json(path: Path, limits: Limits, error: type[HintedError], hint: str = 
     """
     budget = limits.budget(str(path), error, hint)
     with path.open("rb") as file:
-        return parse_json(read_at_most(file, budget), budget)
+        return parse_json(read_at_most(file, budget), budget, strict=strict)

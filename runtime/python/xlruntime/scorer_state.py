@@ -18,7 +18,7 @@ from .json_fields import read_fields
 from .memory import MemoryPlan
 from .messages import listed
 from .scorer import ActiveDocument, Progress, Scorer
-from .state import array_problems
+from .state import LARGEST_COUNT, array_problems
 
 __all__ = ["SavedScorer", "read_scorer", "resume_scorer", "scorer_state"]
 
@@ -35,6 +35,11 @@ class _Counters:
     offset: int
     memory_length: tuple[int, ...]
     position: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        numbers = (self.capacity, self.offset, *self.memory_length, *self.position)
+        if not 0 <= min(numbers) <= max(numbers) <= LARGEST_COUNT or len(self.memory_length) != len(self.position):
+            raise ValueError("its counters are none that a memory has")
 
 
 @dataclass(frozen=True)

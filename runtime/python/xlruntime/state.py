@@ -30,7 +30,7 @@ __all__ = ["LIMITS", "State", "array_problems", "read_state", "write_state"]
 
 KIND, VERSION = "xlexport stream", 3
 LIMITS = Limits()  # of the header; tensors take as much memory as they have in the file
-LARGEST_COUNT = 2**62  # tokens: far from overflowing
+LARGEST_COUNT = 2**52  # tokens: exact in any runtime, also after more of them
 OWN = ("segment_len", "restart")  # settings that every bundle has
 COUNTERS = ("capacity", "offset", "length", "history", "pending", "position")
 HINT = "Save the stream again with Stream.save."
@@ -112,7 +112,8 @@ class State:
             evaluation = bundle.evaluation.choose(**self.settings)
         except (TypeError, OptionError) as error:
             raise StateMismatchError(f"{where}: settings of another bundle ({error}).", hint=HINT) from error
-        if evaluation.to_dict() != self.settings:
+        own = {**evaluation.to_dict(), "segment_len": int(evaluation.segment_len)}  # as a text, true is not 1
+        if {name: _text(value) for name, value in own.items()} != {n: _text(v) for n, v in self.settings.items()}:
             expected = ", ".join(map(named, evaluation.to_dict()))
             raise StateMismatchError(f"{where}: settings of another bundle, expected {expected}.", hint=HINT)
         problems = self._problems(evaluation, bundle.vocab_size)
@@ -210,7 +211,7 @@ def read_state(
         if size > available:
             raise damaged(f"its header has {size:,} bytes, but only {max(available, 0):,} follow")
         budget.charge(size)
-        header = parse_json(file.read(size), budget)
+        header = parse_json(file.read(size), budget, strict=True)
         metadata = header.pop("__metadata__", None) if isinstance(header, dict) else None
         if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
             raise damaged("it has no texts")
@@ -239,11 +240,11 @@ def _allocated(tensor: Any, begin: int, available: int) -> npt.NDArray[Any] | No
     """Return room for a tensor that begins at `begin`; None if its description does not fit into the file."""
     if not isinstance(tensor, dict) or tensor.get("dtype") not in [*DTYPES]:
         return None
-    dtype, shape = DTYPES[tensor["dtype"]], tensor.get("shape")
-    if not isinstance(shape, list) or not all(type(axis) is int and axis >= 0 for axis in shape):
+    dtype, shape, offsets = DTYPES[tensor["dtype"]], tensor.get("shape"), tensor.get("data_offsets")
+    if not all(isinstance(numbers, list) and {*map(type, numbers)} <= {int} for numbers in (shape, offsets)):
         return None
     end = begin + math.prod(shape) * dtype.itemsize
-    if tensor.get("data_offsets") != [begin, end] or end > available:
+    if offsets != [begin, end] or end > available or min(shape, default=0) < 0:
         return None
     try:
         return np.empty(shape, dtype)

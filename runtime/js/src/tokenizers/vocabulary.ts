@@ -6,6 +6,7 @@
  */
 
 import { TextError, TokenError, VocabularyError } from "../errors.js";
+import { readJson } from "../json.js";
 import { counted, listed, shown } from "../messages.js";
 import { TextCounts, utf8Bytes, Utf8Decoder, type Tokenizer, type TokenPiece } from "./tokenizer.js";
 
@@ -59,7 +60,7 @@ export class Vocabulary {
   static fromJson(raw: Uint8Array, where: string): Vocabulary {
     let fields: Record<string, unknown> | null;
     try {
-      fields = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(raw)) as Record<string, unknown> | null;
+      fields = readJson(raw) as Record<string, unknown> | null;
     } catch (error) {
       throw new VocabularyError(`${where}: not JSON.`, AGAIN, error);
     }

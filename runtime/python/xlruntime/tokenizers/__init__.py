@@ -106,5 +106,5 @@ def make_tokenizer(tokenizer: bundle.Tokenizer, folder: Path, limits: Limits = T
         case "sentencepiece":
             return SentencePieceTokenizer(path, limits)
         case "vocabulary":
-            fields = read_json(path, limits, VocabularyError, "Convert the checkpoint again.")
+            fields = read_json(path, limits, VocabularyError, "Convert the checkpoint again.", strict=True)
             return VocabularyTokenizer(Vocabulary.from_fields(fields, str(path)))

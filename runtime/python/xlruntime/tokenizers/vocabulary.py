@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from ..errors import VocabularyError
+from ..limits import Limits, parse_json
 from ..messages import listed, one_line, shown
 
 __all__ = ["VOCABULARY_FORMAT", "Vocabulary", "VocabularyKind", "is_byte"]
@@ -88,11 +89,8 @@ class Vocabulary:
         Raises:
             VocabularyError: `to_json` cannot have written it.
         """
-        try:
-            fields = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise VocabularyError(f"{where}: not JSON ({error}).", hint="Convert the checkpoint again.") from error
-        return cls.from_fields(fields, where)
+        budget = Limits().budget(where, VocabularyError, "Convert the checkpoint again.")
+        return cls.from_fields(parse_json(text.encode("utf-8", "surrogatepass"), budget, strict=True), where)
 
     @classmethod
     def from_fields(cls, fields: Any, where: str) -> Vocabulary:
