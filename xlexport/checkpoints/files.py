@@ -156,7 +156,7 @@ def _check_header(path: Path, limits: Limits) -> None:
         length = int.from_bytes(file.read(HEADER_SIZE), "little")
         budget.charge(length)
         header = file.read(length)
-    tensors = parse_json(header, budget) if len(header) == length else None
+    tensors = parse_json(header, budget, strict=True) if len(header) == length else None
     if not isinstance(tensors, dict):
         raise CheckpointError(f"{path}: damaged (its header is cut off or not an object).", hint="Copy it again.")
     if len(tensors) > MOST_TENSORS:

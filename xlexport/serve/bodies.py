@@ -49,6 +49,7 @@ LARGE = 20_000  # bytes of a body, characters or tokens that another thread work
 # Each match begins one value of a JSON text: a text or name, a list or an object (group 1), or a number. The pattern
 # matches at every place and gives nothing back, so that a search takes time in proportion to the text.
 VALUE = re.compile(rb'[\s,:\]}]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{])|[^\s",:\[\]{}]++|\Z)', re.DOTALL)
+TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"(\s*+:)?+', re.DOTALL)  # of JSON; the group is only behind a name
 FIELDS = 200  # texts, names, lists and objects of a body besides its prompts
 # Memory of parsing, measured. A character may take four bytes in Python, and is copied on the way.
 PARSED_BYTES, NUMBER_BYTES = 6, 100  # for each byte of a body, and for each number in it
@@ -64,7 +65,7 @@ Prompts = str | Ids | Texts | Annotated[list[Ids], Field(fail_fast=True)]
 class Body(BaseModel):
     """A body without unknown fields."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class SamplingBody(Body):
@@ -114,11 +115,11 @@ class CompletionBody(SamplingBody):
     model: str | None = None
     prompt: Prompts
     echo: bool | None = False
-    n: int | None = Field(default=1, ge=1)
+    n: int | None = Field(default=1, ge=1, le=2**31)
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     user: str | None = None
-    best_of: int | None = None
+    best_of: int | None = Field(default=None, ge=1, le=2**31)
     suffix: str | None = None
     frequency_penalty: float | None = 0
     presence_penalty: float | None = 0
@@ -261,13 +262,23 @@ def _parse(kind: type[B], raw: bytes | bytearray) -> B:
     """Return the body of a request.
 
     Raises:
-        ApiError: it is not JSON, or a field is missing, unknown or wrong; lists the first problems.
+        ApiError: it is not JSON, or a field is missing, unknown, wrong or there twice; lists the first problems.
     """
     try:
-        return kind.model_validate_json(raw)
+        body = kind.model_validate_json(raw)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
         raise ApiError(400, *_describe(problems)) from None
+    if sum(text[1] is not None for text in TEXT.finditer(raw)) != _names(body):  # pydantic takes the last of two
+        raise ApiError(400, "the body has a name twice.", "invalid_value")
+    return body
+
+
+def _names(fields: object) -> int:
+    """Return the number of names in a body."""
+    if isinstance(fields, BaseModel):
+        fields = {name: getattr(fields, name) for name in fields.model_fields_set}
+    return sum(1 + _names(value) for value in fields.values()) if isinstance(fields, dict) else 0
 
 
 def _describe(problems: list[Any]) -> tuple[str, str, str | None]:
