@@ -52,8 +52,8 @@ def _score(m: Case) -> Case:
     return graph
 
 
-def _mem_len(m: Case, value: int) -> None:
-    m["settings"]["mem_len"].update(value=value)
+def _long_memory(m: Case) -> object:
+    return m["settings"]["mem_len"].update(value=2**30)
 
 
 def _feed(**feed: str) -> Edit:
@@ -129,7 +129,7 @@ CONTRADICTIONS: dict[str, Edit] = {
     "boolean_with_range": lambda m: m["settings"].update(flag={**SETTING, "value": True, "minimum": 0}),
     "boolean_with_off": lambda m: m["settings"].update(flag={**SETTING, "value": True, "off": 0}),
     "file_size_beyond": lambda m: m["files"]["score.onnx"].update(size=2**53),
-    "slots_beyond": lambda m: m["rings"]["far"].update(slots=[2**30, 2**30, 2**30]) or _mem_len(m, 2**30),
+    "slots_beyond": lambda m: m["rings"]["far"].update(slots=[2**30, 0, 0], rows=[2**29, 0, 0]) or _long_memory(m),
 }
 # Members in the place of `format` and `provenance`, which readers of JSON could understand in more than one way.
 MEMBERS = {

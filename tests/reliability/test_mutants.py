@@ -8,7 +8,6 @@ from subprocess import Popen
 
 import pytest
 
-from tests.reliability import mutate as program
 from tests.reliability.mutate import mutate, past_shape
 from tests.web_site.javascript import build, needs_node
 
@@ -29,5 +28,5 @@ def test_mutants_are_opened_or_refused(runtime: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["print('ok nan')", "print('internal it')", "print('option \\x1b')", "sys.exit(3)"])
 def test_harm_is_a_finding(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-uc", f"import sys\nfor line in sys.stdin: {line}"]
-    monkeypatch.setattr(program.subprocess, "Popen", lambda _, **given: Popen(command, **given))
+    monkeypatch.setattr("tests.reliability.mutate.subprocess.Popen", lambda _, **given: Popen(command, **given))
     assert len(mutate("python", 1, 0, tmp_path)[1]) == 1

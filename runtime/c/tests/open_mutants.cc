@@ -6,6 +6,7 @@
 // that were not finite, or the code and the text of an error.
 #include <cstdio>
 #include <iostream>
+#include <map>
 #include <string>
 
 #include "xlruntime.h"
@@ -15,12 +16,13 @@ int main(int, char** arguments) {
   options.onnxruntime = arguments[1];
   options.threads = 1;
   const int64_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3};
+  std::map<std::string, xlr_model*> kept;  // of states
   for (std::string line; std::getline(std::cin, line);) {
     const size_t tab = line.find('\t');
-    xlr_model* model = nullptr;
+    xlr_model*& model = kept[tab == std::string::npos ? "" : line.substr(0, tab)];
     xlr_stream* stream = nullptr;
     const xlr_scores* scores = nullptr;
-    xlr_status status = xlr_load(line.substr(0, tab).c_str(), &options, &model);
+    xlr_status status = model != nullptr ? XLR_OK : xlr_load(line.substr(0, tab).c_str(), &options, &model);
     if (status == XLR_OK && tab == std::string::npos) status = xlr_stream_open(model, nullptr, 0, &stream);
     if (status == XLR_OK && stream == nullptr) {
       status = xlr_stream_restore(model, line.substr(tab + 1).c_str(), 0, &stream);
@@ -33,6 +35,9 @@ int main(int, char** arguments) {
     else std::printf("ok %.9g\n", nats);
     std::fflush(stdout);
     xlr_stream_close(stream);
+    if (tab != std::string::npos) continue;
     xlr_model_close(model);
+    model = nullptr;
   }
+  for (const auto& [bundle, model] : kept) xlr_model_close(model);
 }

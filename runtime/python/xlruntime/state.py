@@ -241,7 +241,7 @@ def _allocated(tensor: Any, begin: int, available: int) -> npt.NDArray[Any] | No
     if not isinstance(tensor, dict) or tensor.get("dtype") not in [*DTYPES]:
         return None
     dtype, shape, offsets = DTYPES[tensor["dtype"]], tensor.get("shape"), tensor.get("data_offsets")
-    if not all(isinstance(numbers, list) and {*map(type, numbers)} <= {int} for numbers in (shape, offsets)):
+    if not isinstance(shape, list) or not isinstance(offsets, list) or {*map(type, shape + offsets)} - {int}:
         return None
     end = begin + math.prod(shape) * dtype.itemsize
     if offsets != [begin, end] or end > available or min(shape, default=0) < 0:
