@@ -209,7 +209,11 @@ async def read_body(request: Request, limits: ServeLimits, kind: str = JSON, mos
     except TimeoutError:
         message = f"the body took longer than {limits.transfer_seconds:g} seconds, or others needed its memory."
         raise ApiError(408, message, "timeout") from None
-    share.enter()
+    else:
+        share.enter()
+    finally:
+        if not share.entered:
+            body.clear()  # tracebacks hold it
     return body
 
 

@@ -16,7 +16,7 @@ from xlexport.serve.jobs import Choice, Delta, Job
 from xlexport.serve.logprobs import json_pieces
 from xlexport.serve.scheduler import Scheduler
 
-__all__ = ["UNREAD", "EventStream", "Run", "json_answer"]
+__all__ = ["UNREAD", "EventStream", "Pieces", "Run", "json_answer"]
 
 UNREAD = 4096  # tokens of a continuation that may wait for a client that reads slowly
 LARGE = 20_000  # tokens of an answer that is sent piece by piece
@@ -116,16 +116,12 @@ def json_answer(value: dict[str, Any] | Iterator[str], n_tokens: int) -> Respons
     return StreamingResponse(pieces, media_type=JSON)
 
 
-class EventStream(StreamingResponse):
-    """An answer of server-sent events, which gives back what it holds however it ends.
+class Pieces(StreamingResponse):
+    """An answer in pieces, which gives back what it holds however it ends: its generator may never start."""
 
-    An error is an event, because the status has been sent. The generator of events may never start, if the client goes
-    away before.
-    """
-
-    def __init__(self, events: AsyncIterator[dict[str, Any] | str], close: Callable[[], object]) -> None:
-        """Send `events`, as JSON or values of it, then call `close`."""
-        super().__init__(_lines(events), media_type="text/event-stream", headers={"cache-control": "no-store"})
+    def __init__(self, pieces: Any, close: Callable[[], object], **options: Any) -> None:
+        """Send `pieces`, then call `close`."""
+        super().__init__(pieces, **options)
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,6 +130,14 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._close()
+
+
+class EventStream(Pieces):
+    """An answer of server-sent events. An error is an event, because the status has been sent."""
+
+    def __init__(self, events: AsyncIterator[dict[str, Any] | str], close: Callable[[], object]) -> None:
+        """Send `events`, as JSON or values of it, then call `close`."""
+        super().__init__(_lines(events), close, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
 async def _lines(events: AsyncIterator[dict[str, Any] | str]) -> AsyncIterator[str]:

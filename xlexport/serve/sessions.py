@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 from xlexport.serve.bodies import (
     ContinueBody,
@@ -37,7 +37,7 @@ from xlexport.serve.jobs import Choice, Draws, Job, Part, Place
 from xlexport.serve.limits import ServeLimits
 from xlexport.serve.logprobs import draw_log, json_pieces, read_log
 from xlexport.serve.models import Models, ServedModel
-from xlexport.serve.runs import EventStream, Run, json_answer
+from xlexport.serve.runs import EventStream, Pieces, Run, json_answer
 from xlruntime import GrowingText, StateDamagedError, StateError, Stream
 from xlruntime.scores import LN2
 
@@ -290,13 +290,13 @@ class SessionRoutes:
             raw = await asyncio.to_thread(_save, model, session.place)
         until = time.monotonic() + self.limits.transfer_seconds
 
-        def pieces() -> Iterator[memoryview]:
+        def pieces() -> Iterator[bytes]:
             for at in range(0, len(raw), PIECE):
                 if time.monotonic() > until:  # the client reads too slowly
                     raise Gone
-                yield raw[at : at + PIECE]
+                yield bytes(raw[at : at + PIECE])  # tracebacks may hold it
 
-        return StreamingResponse(pieces(), media_type=STATE, headers={"content-length": str(len(raw))})
+        return Pieces(pieces(), raw.release, media_type=STATE, headers={"content-length": str(len(raw))})
 
     async def restore(self, request: Request) -> Response:
         """Begin a session from a saved state."""
