@@ -222,8 +222,7 @@ class _Frame:
             seconds = time.perf_counter() - began
             status = status or WENT_AWAY
             route = self._names.get(scope.get("endpoint"), OTHER)
-            self._metrics.requests.labels(route, str(status)).inc()
-            self._metrics.seconds.labels(route).observe(seconds)
+            self._metrics.answered(route, status, seconds, scope.get("state", {}).get("client", ""))
             client, _ = scope.get("client") or ("-", 0)
             path = _loggable(scope["path"]) if route == OTHER else route
             request = client, scope["method"], path, status, nbytes, 1000 * seconds, request_id

@@ -17,7 +17,10 @@ import numpy.typing as npt
 
 from xlruntime import GrowingText, Memory, Sampling, XlruntimeError
 
-__all__ = ["Choice", "ClosedError", "Delta", "Draws", "Job", "Part", "Place"]
+__all__ = ["Choice", "ClosedError", "Delta", "Doing", "Draws", "Job", "Owner", "Part", "Place"]
+
+
+Doing = Literal["waiting", "reading", "drawing"]
 
 
 class ClosedError(XlruntimeError):
@@ -174,12 +177,29 @@ class Choice:
         return delta
 
 
+@dataclass(eq=False)
+class Owner:
+    """The request that jobs belong to.
+
+    Attributes:
+        client: the client that sent it: the digest of its key or, without keys, its connection.
+    """
+
+    client: str = ""
+
+    @property
+    def keys(self) -> tuple[str, Owner]:
+        """The two that take turns: the client, and of its requests this one."""
+        return self.client, self
+
+
 class Job(Future[tuple[Place, ...]]):
     """The work of a request: read tokens, then draw continuations. `cancel` ends it before its next step.
 
     As a future, it resolves to the places that it was asked to keep: one for each continuation, or where reading ended.
 
     Attributes:
+        owner: its request; doing: what the scheduler does with it.
         parts: scores of the tokens read so far.
     """
 
@@ -205,6 +225,8 @@ class Job(Future[tuple[Place, ...]]):
             keep: whether to keep the places where reading or drawing ended.
         """
         super().__init__()
+        self.owner = Owner()
+        self.doing: Doing = "waiting"
         self.ids = ids
         self.start = start
         self.top = top

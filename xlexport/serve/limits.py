@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from xlexport.serve.errors import ApiError, busy
 
-__all__ = ["Admission", "ServeLimits", "Share"]
+__all__ = ["CHOICE_BYTES", "Admission", "ServeLimits", "Share"]
 
 TOKEN_BYTES = 64  # of a token with its score, in arrays and in the answer that is made of them
 LIKELY_BYTES = 32  # of each likeliest token
+CHOICE_BYTES = 4_000  # of each continuation in addition to its tokens
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class ServeLimits:
     Attributes:
         body_bytes: bytes of a request's body; numbers: numbers in it.
         tokens: tokens that one request may read; new_tokens: tokens that it may draw for each continuation.
-        prompts: prompts of one request; choices: continuations of each.
+        prompts: prompts of one request; choices: continuations of each; all_choices: continuations of all together.
         requests: requests under way at a time.
         request_bytes: memory of all requests under way: bodies, what becomes of them, and the scores asked for.
         request_seconds: how long a request may take; transfer_seconds: how long its body may take to arrive, and each
@@ -37,6 +38,7 @@ class ServeLimits:
     new_tokens: int = 65_536
     prompts: int = 1_024
     choices: int = 16
+    all_choices: int = 2_048
     requests: int = 128
     request_bytes: int = 1_000_000_000
     request_seconds: float = 3_600.0
@@ -47,7 +49,7 @@ class ServeLimits:
     session_bytes: int = 1_000_000_000
     session_seconds: float = 3_600.0
 
-    def check_tokens(self, n_prompt: int, n_new: int, choices: int = 1) -> None:
+    def check_tokens(self, n_prompt: int, n_new: int, choices: int = 1, prompts: int = 1) -> None:
         """Refuse a request that asks for too much.
 
         Raises:
@@ -57,6 +59,7 @@ class ServeLimits:
             (n_prompt, self.tokens, "tokens to read", "prompt"),
             (n_new, self.new_tokens, "tokens to draw", "max_tokens"),
             (choices, self.choices, "continuations", "n"),
+            (choices * prompts, self.all_choices, "continuations of all prompts together", "n"),
         ):
             if count > most:
                 message = f"the request has {count:,} {what}, at most {most:,} are possible."

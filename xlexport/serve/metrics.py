@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counted
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ class Metrics:
 
     Attributes:
         requests: requests answered, by route and status; 499 is a client that went away.
+        refusals: requests answered with 429, by client.
         seconds: how long they took, by route; first_token: how long until the first event of a stream.
     """
 
@@ -30,6 +32,7 @@ class Metrics:
         """Make the metrics of these bundles and sessions."""
         self.registry = CollectorRegistry()
         self.requests = Counter("xlexport_requests", "Requests answered.", ["route", "status"], registry=self.registry)
+        self.refusals = Counter("xlexport_refusals", "Answers of 429.", ["client"], registry=self.registry)
         self.seconds = Histogram(
             "xlexport_request_seconds", "Time of a request.", ["route"], buckets=SECONDS, registry=self.registry
         )
@@ -43,6 +46,13 @@ class Metrics:
         """Return all numbers as Prometheus reads them."""
         return generate_latest(self.registry)
 
+    def answered(self, route: str, status: int, seconds: float, client: str) -> None:
+        """Count an answer to a client."""
+        self.requests.labels(route, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
+        if status == 429:
+            self.refusals.labels(_label(client)).inc()
+
     def collect(self) -> Iterator[Any]:
         """Yield the numbers that others count."""
         yield GaugeMetricFamily("xlexport_requests_under_way", "Requests now.", self._admission.under_way)
@@ -53,6 +63,7 @@ class Metrics:
         jobs = CounterMetricFamily("xlexport_jobs", "Jobs that ended.", labels=["model", "end"])
         submitted = CounterMetricFamily("xlexport_jobs_submitted", "Jobs submitted.", labels=["model"])
         load = GaugeMetricFamily("xlexport_jobs_under_way", "Jobs now.", labels=["model"])
+        clients = GaugeMetricFamily("xlexport_client_jobs", "Jobs now.", labels=["model", "client", "state"])
         tokens = CounterMetricFamily("xlexport_tokens", "Tokens read and drawn.", labels=["model", "kind"])
         steps = CounterMetricFamily("xlexport_steps", "Steps of the model.", labels=["model"])
         rows = CounterMetricFamily("xlexport_row_steps", "Rows of all steps.", labels=["model", "state"])
@@ -62,9 +73,17 @@ class Metrics:
                 jobs.add_metric([model.name, end], getattr(counts, end))
             submitted.add_metric([model.name], counts.jobs)
             load.add_metric([model.name], model.scheduler.load)
+            doings = Counted((_label(client), doing) for client, doing in model.scheduler.under_way())
+            for (client, doing), number in doings.items():
+                clients.add_metric([model.name, client, doing], number)
             for kind in ("read", "drawn"):
                 tokens.add_metric([model.name, kind], getattr(counts, kind))
             steps.add_metric([model.name], counts.steps)
             rows.add_metric([model.name, "busy"], counts.busy_row_steps)
             rows.add_metric([model.name, "free"], counts.row_steps - counts.busy_row_steps)
-        yield from (jobs, submitted, load, tokens, steps, rows)
+        yield from (jobs, submitted, load, clients, tokens, steps, rows)
+
+
+def _label(client: str) -> str:
+    """Return the label of a client: the digest of its key; all connections without keys have none."""
+    return "" if ":" in client else client

@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from xlexport.serve.errors import JSON, ApiError, answer_of, error_body
-from xlexport.serve.jobs import Choice, Delta, Job
+from xlexport.serve.jobs import Choice, Delta, Job, Owner
 from xlexport.serve.logprobs import json_pieces
 from xlexport.serve.scheduler import Scheduler
 
@@ -25,10 +25,11 @@ LARGE = 20_000  # tokens of an answer that is sent piece by piece
 class Run:
     """The jobs of one request, which may take so many seconds together."""
 
-    def __init__(self, scheduler: Scheduler, seconds: float) -> None:
-        """Start without jobs."""
+    def __init__(self, scheduler: Scheduler, seconds: float, client: str = "") -> None:
+        """Start without jobs; `client` sent the request."""
         self.jobs: list[Job] = []
         self._scheduler = scheduler
+        self._owner = Owner(client)
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._until = self._loop.time() + seconds
@@ -40,6 +41,7 @@ class Run:
         Raises:
             XlruntimeError: as `Scheduler.submit`.
         """
+        job.owner = self._owner
         self._scheduler.submit(job)
         self.jobs.append(job)
         job.add_done_callback(lambda _: self._post(job))

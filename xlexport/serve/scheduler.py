@@ -1,7 +1,7 @@
 """Run the jobs of all requests for one bundle in one thread, in rounds of steps.
 
-A round is one step of each document that is read, and of each continuation that is drawn, or one that all of them share
-(`stages`). So others wait for a segment of a long document, not for all of it.
+In a round, clients take turns (`stages`): about one segment of documents is read, and each client draws a token, or all
+of them share a step. So others wait for a segment of a long document, not for all of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import threading
 from typing import Any
 
-from xlexport.serve.jobs import ClosedError, Job
+from xlexport.serve.jobs import ClosedError, Doing, Job
 from xlexport.serve.stages import Counts, Drawing, FullDocuments, Reading
 from xlruntime import Model, OptionError, TextError
 from xlruntime.documents import check_ids, check_length
@@ -83,6 +83,11 @@ class Scheduler:
     def load(self) -> int:
         """Number of jobs that have not ended."""
         return len(self._unfinished)
+
+    def under_way(self) -> list[tuple[str, Doing]]:
+        """Return the client of each job that has not ended, and what the scheduler does with it."""
+        with self._lock:
+            return [(job.owner.client, job.doing) for job in self._unfinished]
 
     def close(self) -> None:
         """End all jobs with an error, and the thread. A second call has no effect."""

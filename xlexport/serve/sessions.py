@@ -25,6 +25,7 @@ from xlexport.serve.bodies import (
     FeedBody,
     Gone,
     ScoreBody,
+    client_of,
     encode_texts,
     parsed_bytes,
     read_body,
@@ -221,7 +222,7 @@ class SessionRoutes:
             if len(ids):
                 self.limits.check_tokens(len(ids), 0)
                 share_of(request).take_scores(len(ids), body.logprobs)
-                with self._run(session) as run:
+                with self._run(request, session) as run:
                     job = run.add(Job(ids, before, top=session.model.top(body.logprobs), keep=True))
                     await unless_gone(request, run.wait())
                 (session.place,), parts = job.result(), job.parts
@@ -243,7 +244,7 @@ class SessionRoutes:
         self.limits.check_tokens(n_tokens, 0)
         share_of(request).take_scores(n_tokens, body.logprobs)
         jobs = [Job(ids, place, top=model.top(body.logprobs)) for ids in pieces]
-        with self._run(session) as run:
+        with self._run(request, session) as run:
             for job in jobs:
                 if len(job.ids):
                     run.add(job)
@@ -262,7 +263,7 @@ class SessionRoutes:
             share_of(request).take_scores(len(ids) + body.n_new, body.logprobs)
             before = ids if session.place is None else np.append(session.place.pending, ids)
             text = GrowingText(session.model.tokenizer, before, body.stops)
-            run = stack.enter_context(self._run(session))
+            run = stack.enter_context(self._run(request, session))
             job = Job(
                 ids,
                 session.place,
@@ -315,8 +316,8 @@ class SessionRoutes:
         previous = None if session.place is None else session.place.pending
         return await encode_texts(request, self.limits, session.model, sources, previous=previous)
 
-    def _run(self, session: Session) -> contextlib.closing[Run]:
-        return contextlib.closing(Run(session.model.scheduler, self.limits.request_seconds))
+    def _run(self, request: Request, session: Session) -> contextlib.closing[Run]:
+        return contextlib.closing(Run(session.model.scheduler, self.limits.request_seconds, client_of(request)))
 
 
 async def _events(session: Session, run: Run, job: Job) -> AsyncIterator[dict[str, Any] | str]:

@@ -7,6 +7,11 @@ its own, a document gets the very numbers that it gets alone. On a CPU that cost
 a model takes longer than computing with them: in a large model, or while single tokens are drawn. So continuations that
 nobody can repeat, random ones without a seed, share steps in any case.
 
+Clients take turns in each stage, and so do the requests of each (`turns`). A client whose requests have more rows than
+another's gives them up, so each gets a row in the next round. No client has more than one step of its own in a round
+while others have work. The memory that waits is that of documents that gave their row up, which go on before others of
+their request begin, and of documents that were read: a request reads no others while any of its continuations wait.
+
 Each document is cut as `Stream.feed` cuts it. Its neighbours do not matter: without `same_length`, scores depend on the
 cuts. So a row whose last piece is shorter than the step is padded. If its memory is needed afterwards, the padding is
 taken back, which only rings can do. Other memories run such a piece in a step of their own.
@@ -15,15 +20,17 @@ taken back, which only rings can do. Other memories run such a piece in a step o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.serve.jobs import Choice, Job, Part, Place
+from xlexport.serve.jobs import Choice, Doing, Job, Owner, Part, Place
+from xlexport.serve.turns import Document, Queues, in_turn, one_each
 from xlruntime import EvaluationSettings, Memory, Model, Random, Sampling, XlruntimeError
 from xlruntime.documents import check_length
 from xlruntime.scorer import Scorer, detail_of
@@ -31,7 +38,6 @@ from xlruntime.scorer import Scorer, detail_of
 __all__ = ["Batch", "Counts", "Drawer", "Drawing", "FullDocuments", "Reader", "Reading", "Stage", "Tenant"]
 
 PATIENCE = 16  # steps in which at most half the rows were needed, before the batch shrinks
-PARKED = 4  # times as many as have rows: tenants that may wait with a memory of their own
 
 
 @dataclass
@@ -62,17 +68,15 @@ class Counts:
 
 
 @dataclass(eq=False)
-class Tenant:
+class Tenant(Document):
     """A document that needs a row.
 
     Attributes:
-        job: the job that it belongs to.
         pending, position: as in `Place`.
         memory: its memory while it has no row, which others may share; None: fresh, or in its row.
         steps: steps since it got its row.
     """
 
-    job: Job
     pending: int
     position: int
     memory: Memory | None
@@ -187,26 +191,28 @@ class Batch(Generic[T]):
 
 
 class Stage(ABC, Generic[T]):
-    """Documents at the same stage of their jobs: tenants with rows, and tenants that wait, in the order of arrival.
+    """Documents at the same stage of their jobs: tenants with rows, and tenants that wait.
 
     Args:
         most: tenants with a row at a time, in all batches together.
         shared: whether all of them share one batch; otherwise, each has one of its own, unless `shares` says otherwise.
 
     Attributes:
-        turn: steps after which a tenant gives its row to one that waits, and waits itself.
+        doing: what the tenants of a step are doing.
+        turn: steps after which a tenant gives its row to a client or request with one row less.
         waiting: the tenants without a row.
     """
 
     turn: ClassVar[int]
+    doing: ClassVar[Doing]
 
     def __init__(self, engine: Model, evaluation: EvaluationSettings, counts: Counts, most: int, shared: bool) -> None:
         self.engine = engine
         self.evaluation = evaluation
         self.counts = counts
         self.most = most
-        self.waiting: deque[T] = deque()
-        self._lost = 0  # jobs that had failed or were cancelled when `waiting` was last looked through
+        self.waiting = Queues[T]()
+        self._round = 0
         self._shared = shared
         self._batches = [Batch[T](engine, evaluation, rows) for rows in (most, *[1] * most)]  # the first is shared
 
@@ -218,49 +224,93 @@ class Stage(ABC, Generic[T]):
         """Return whether a tenant shares steps with others."""
         return self._shared
 
+    def may_begin(self, owner: Owner) -> bool:
+        """Return whether a request that waits may have one more row."""
+        return True
+
+    @property
+    def seated(self) -> list[tuple[T, Batch[T], int]]:
+        """The tenants with a row, each with its batch and row."""
+        return [(tenant, batch, row) for batch in self._batches for row, tenant in batch.active]
+
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.waiting or any(batch.active for batch in self._batches))
-
-    @property
-    def _free(self) -> int:
-        """The number of tenants that may get a row."""
-        return self.most - sum(len(batch.active) for batch in self._batches)
+        return not (self.waiting or self.seated)
 
     def drop(self) -> None:
         """Remove the tenants whose jobs have ended."""
-        for batch in self._batches:
-            for row, tenant in batch.active:
-                if tenant.job.done():
-                    batch.free(row)
-        if self._lost != (lost := self.counts.failed + self.counts.cancelled):  # there may be thousands that wait
-            self._lost = lost
-            self.waiting = deque(tenant for tenant in self.waiting if not tenant.job.done())
+        for tenant, batch, row in self.seated:
+            if tenant.job.done():
+                batch.free(row)
+        self.waiting.drop(self.counts.failed + self.counts.cancelled)
 
     def step(self) -> None:
-        """Give rows to tenants that wait, and run a step of each batch. One that fails ends the jobs of its batch."""
-        self._take_turns()
-        for more in reversed(range(min(len(self.waiting), self._free))):
-            tenant = self.waiting.popleft()
-            alone = (batch for batch in self._batches[1:] if not batch.active)
-            (self._batches[0] if self.shares(tenant) else next(alone)).join(tenant, more)
-        for batch in self._batches:
-            if batch.active:
-                try:
-                    self.run(batch)
-                except Exception as error:  # nobody's memory can be trusted
-                    for tenant in batch.clear():
-                        tenant.job.fail(error)
+        """Give rows to tenants that wait, and run a step of the batches whose turn it is.
 
-    def _take_turns(self) -> None:
-        """Take rows from tenants that have had theirs for long, as many as others need."""
-        due = [(batch, row) for batch in self._batches for row, tenant in batch.active if tenant.steps >= self.turn]
-        if due:
-            parked = sum(tenant.memory is not None for tenant in self.waiting)
-            n_rows = min(len(self.waiting) - self._free, PARKED * self.most - parked)
-            for batch, row in due[: max(n_rows, 0)]:
-                self.waiting.append(batch.leave(row))
+        One that fails ends the jobs of its batch.
+        """
+        self._round += 1
+        if self.waiting:
+            self._give_rows()
+        for batch in self.due():
+            for _, tenant in batch.active:
+                tenant.last, tenant.job.doing = self._round, self.doing
+            try:
+                self.run(batch)
+            except Exception as error:  # nobody's memory can be trusted
+                for tenant in batch.clear():
+                    tenant.job.fail(error)
+
+    def due(self) -> list[Batch[T]]:
+        """Return the batches whose turn it is: the shared one, and one of each client, as `one_each` says."""
+        own = {tenant: batch for tenant, batch, _ in self.seated if batch is not self._batches[0]}
+        shared = self._batches[:1] if self._batches[0].active else []
+        return [*shared, *(own[tenant] for tenant in one_each(in_turn(own)))]
+
+    def _give_rows(self) -> None:
+        """Give rows to tenants that wait: to the client with the fewest first, then to its request with the fewest."""
+        seated = self.seated
+        rows = Counter[Owner | str](key for tenant, *_ in seated for key in tenant.job.owner.keys)
+        while owners := [owner for owner in self.waiting if self.may_begin(owner)]:
+            owners.sort(key=lambda owner: (rows[owner.client], rows[owner]))
+            free = self.most - len(seated)
+            owner = owners[0] if free else self._displace(owners, rows)
+            if owner is None:
+                return
+            more = min(sum(len(self.waiting[owner]) for owner in owners), free) - 1
+            tenant = self.waiting.take(owner)
+            alone = (batch for batch in self._batches[1:] if not batch.active)
+            (self._batches[0] if self.shares(tenant) else next(alone)).join(tenant, max(more, 0))
+            tenant.last = self._round
+            rows.update(owner.keys)
+            seated = self.seated
+
+    def _displace(self, owners: Sequence[Owner], rows: Counter[Owner | str]) -> Owner | None:
+        """Take a row from a client or request that has more than one of `owners`, and return that one.
+
+        With one row more, it keeps a row for a turn. The tenant waits before others of its request.
+        """
+        fewest = rows[owners[0].client]
+        seated = [
+            (tenant, batch, row)
+            for tenant, batch, row in self.seated
+            if tenant.steps >= self.turn or rows[tenant.job.owner] > 1 or rows[tenant.job.owner.client] > fewest + 1
+        ]
+        for owner in owners if seated else ():
+            leads = []
+            for tenant, batch, row in seated:
+                other = tenant.job.owner
+                both = (other, owner) if other.client == owner.client else (other.client, owner.client)
+                leads.append((rows[both[0]] - rows[both[1]], rows[other], tenant.steps, batch, row))
+            lead, _, steps, batch, row = max(leads, key=itemgetter(0, 1, 2))
+            if lead > 1 or (lead == 1 and steps >= self.turn):
+                tenant = batch.leave(row)
+                tenant.job.doing = "waiting"
+                self.waiting.add(tenant, first=True)
+                rows.subtract(tenant.job.owner.keys)
+                return owner
+        return None
 
 
 @dataclass(eq=False)
@@ -275,14 +325,14 @@ class Drawer(Tenant):
 class Drawing(Stage[Drawer]):
     """Continuations, a token at a time."""
 
-    turn = 64
+    turn, doing = 64, "drawing"
 
     def add(self, job: Job, pending: int, position: int, memory: Memory | None) -> None:
         """Take the continuations of a job that has been read up to a place."""
-        before = job.before
+        before, job.doing = job.before, "waiting"
         for choice in job.choices:
             rule = choice.sampling
-            self.waiting.append(Drawer(job, pending, position, memory, choice, rule.rng(), rule.recent(before)))
+            self.waiting.add(Drawer(job, pending, position, memory, choice, rule.rng(), rule.recent(before)))
 
     def shares(self, tenant: Drawer) -> bool:
         """Return whether a continuation shares steps with others: in any case if no seed can repeat it."""
@@ -339,7 +389,7 @@ class Reader(Tenant):
 class Reading(Stage[Reader]):
     """Jobs whose tokens are read, a segment at a time. `drawing` takes the ones that go on."""
 
-    turn = 8
+    turn, doing = 8, "reading"
 
     def __init__(
         self,
@@ -364,14 +414,22 @@ class Reading(Stage[Reader]):
         else:
             reader = Reader(job, start.pending, start.position, start.memory, ids)
         if len(reader.targets):
-            self.waiting.append(reader)
+            self.waiting.add(reader)
         else:
             self._end(reader, reader.memory)
 
-    def step(self) -> None:
-        """Run a step of each batch, unless many continuations wait: each of them holds memory."""
-        if len(self._drawing.waiting) <= self.most:
-            super().step()
+    def may_begin(self, owner: Owner) -> bool:
+        """Return whether a request may read on: not to draw more continuations while others of it hold memory."""
+        return not (self.waiting[owner][0].job.max_tokens and owner in self._drawing.waiting)
+
+    def due(self) -> list[Batch[Reader]]:
+        """Return the batches whose turn it is, up to the tokens of one segment: continuations must not wait longer."""
+        due, tokens = list[Batch[Reader]](), 0
+        for batch in super().due():
+            if tokens < self._longest:
+                due.append(batch)
+            tokens += sum(min(len(reader.targets), self._longest) for _, reader in batch.active)
+        return due
 
     def run(self, batch: Batch[Reader]) -> None:
         """Read the next piece of every row."""
@@ -420,7 +478,7 @@ class Reading(Stage[Reader]):
             reader.job.fail(error)
         else:
             for row, _ in batch.active:
-                self.waiting.appendleft(batch.leave(row))
+                self.waiting.add(batch.leave(row), first=True)
 
     def _can_pad(self, memory: Memory, row: int, reader: Reader, segment_len: int) -> bool:
         if reader.length < len(reader.targets) or memory.room[row] < segment_len:
@@ -450,6 +508,13 @@ class _Watched(Sampling):
         return super().draw(logits, rng, recent)
 
 
+@dataclass(eq=False)
+class _Whole(Document):
+    """A job on a bundle that reads each document in one step, with the rest of its steps."""
+
+    steps: Iterator[None]
+
+
 class FullDocuments:
     """Jobs on a bundle that reads each document in one step. They take turns: each runs one step."""
 
@@ -458,35 +523,43 @@ class FullDocuments:
         self.engine = engine
         self.evaluation = evaluation
         self.counts = counts
-        self._jobs: deque[tuple[Job, Iterator[None]]] = deque()
+        self.waiting = Queues[_Whole]()
+        self._round = 0
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not self._jobs
+        return not self.waiting
 
     def add(self, job: Job) -> None:
         """Take a job."""
-        self._jobs.append((job, self._run(job)))
+        document = _Whole(job, self._run(job))
+        document.last = self._round
+        self.waiting.add(document)
 
     def drop(self) -> None:
         """Forget the jobs that have ended."""
-        self._jobs = deque((job, steps) for job, steps in self._jobs if not job.done())
+        self.waiting.drop(self.counts.failed + self.counts.cancelled)
 
     def step(self) -> None:
         """Run the next step of the job whose turn it is."""
-        if not self._jobs:
+        if self.idle:
             return
-        job, steps = self._jobs.popleft()
+        self._round += 1
+        document = in_turn(queue[0] for queue in self.waiting.values())[0]
+        job = document.job
         try:
-            next(steps)
+            next(document.steps)
         except StopIteration:
             job.finish()
         except Exception as error:
             job.fail(error)
         else:
             self.counts.step(1, 1)
-            self._jobs.append((job, steps))
+        if job.done():
+            self.waiting.take(job.owner)
+        if job.owner in self.waiting:
+            self.waiting[job.owner][0].last = self._round
 
     def _run(self, job: Job) -> Iterator[None]:
         """Run a job, and pause after each step."""
@@ -495,6 +568,7 @@ class FullDocuments:
                 if not np.isfinite(part.log_probs).all():
                     raise _not_finite(1)
                 self.counts.read += len(part)
+                job.doing = "reading"
                 job.parts.append(Part(part.log_probs, part.context, part.rank, part.top_ids, part.top_log_probs))
                 yield
         for choice in job.choices if job.max_tokens else ():
@@ -502,7 +576,7 @@ class FullDocuments:
             for token in self.engine.generate(
                 job.ids, max_tokens=job.max_tokens, sampling=watched, **self.evaluation.to_dict()
             ):
-                self.counts.drawn += 1
+                self.counts.drawn, job.doing = self.counts.drawn + 1, "drawing"
                 if choice.add(token, watched.logits[0], job.top):
                     break
                 yield
