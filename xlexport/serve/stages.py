@@ -264,9 +264,9 @@ class Stage(ABC, Generic[T]):
 
     def due(self) -> list[Batch[T]]:
         """Return the batches whose turn it is: the shared one, and one of each client, as `one_each` says."""
-        own = {tenant: batch for tenant, batch, _ in self.seated if batch is not self._batches[0]}
+        batches = {tenant: batch for tenant, batch, _ in reversed(self.seated)}  # the shared one is the last
         shared = self._batches[:1] if self._batches[0].active else []
-        return [*shared, *(own[tenant] for tenant in one_each(in_turn(own)))]
+        return list(dict.fromkeys([*shared, *(batches[tenant] for tenant in one_each(in_turn(batches)))]))
 
     def _give_rows(self) -> None:
         """Give rows to tenants that wait: to the client with the fewest first, then to its request with the fewest."""

@@ -36,6 +36,7 @@ class GrowingText:
         self._shown = len(self._tokens)  # tokens whose text is in `_text`
         self._skip_space = prompt[-1:].isspace() and not self._decoded(self._tokens)[-1:].isspace()
         self._text = ""  # text that was not returned yet
+        self._searched = 0  # characters of `_text` before which no stop ends
 
     def add(self, token: int) -> str:
         """Add a token, and return the text that is certain now."""
@@ -68,11 +69,13 @@ class GrowingText:
 
     def _released(self, certain: int) -> str:
         """Return the beginning of the text up to a stop, or its `certain` part."""
-        places = [at for at in (self._text.find(stop) for stop in self._stops) if at >= 0]
+        ends = range(self._searched + 1, len(self._text) + 1)
+        places = [end - len(stop) for end in ends for stop in self._stops if self._text.endswith(stop, 0, end)]
         if places:
             self.stopped = True
             certain = min(places)
         text, self._text = self._text[: max(certain, 0)], self._text[max(certain, 0) :]
+        self._searched = len(self._text)
         return text
 
     def _decoded(self, tokens: Sequence[int]) -> str:
