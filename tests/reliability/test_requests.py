@@ -98,14 +98,6 @@ class Application:
         """Give one request in pieces, and return status, content type and body; `gone`: the client leaves early."""
         return self._loop.run_until_complete(self._ask(request, gone, length))
 
-    def begin(self, request: Request) -> asyncio.Task[Any]:
-        """Give a request, and return the task that answers it while others are given."""
-        return self._loop.create_task(self._ask(request, False, None))
-
-    def end(self, task: asyncio.Task[Any]) -> Any:
-        """Return what `ask` returns, of a request that has begun."""
-        return self._loop.run_until_complete(task)
-
     async def _ask(self, request: Request, gone: bool, length: str | None) -> tuple[int, bytes, bytes]:
         method, path, content_type, raw = request
         path, _, query = path.replace("ID", getattr(self, "session", "sess-absent")).partition("?")
@@ -167,10 +159,10 @@ def test_every_request_is_answered(data: st.DataObject, application: Application
 def test_sound_request_is_answered_before_greedy_ones(application: Application) -> None:
     greedy = {"model": EMPTY, "prompt": ["a"] * 8, "n": 3, "max_tokens": 16}
     bodies = [json.dumps({**greedy, **rule}).encode() for rule in ({}, {"seed": 1}, {"temperature": 0})]
-    asked = [application.begin(("POST", "/v1/completions", JSON, body)) for body in bodies]
-    assert application.choices() == application.first
-    assert not any(one.done() for one in asked)
-    assert [application.end(one)[0] for one in asked] == [200] * len(asked)
+    posted = [application._ask(("POST", "/v1/completions", JSON, body), False, None) for body in bodies]
+    asked = asyncio.gather(*posted)
+    assert application.choices() == application.first and not asked.done()
+    assert [status for status, *_ in application._loop.run_until_complete(asked)] == [200] * 3
 
 
 def test_planted_fault_is_found(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,6 @@ __all__ = [
     "ScoreBody",
     "StreamOptions",
     "TokenizeBody",
-    "client_of",
     "count_numbers",
     "encode_texts",
     "parsed_bytes",
@@ -322,12 +321,6 @@ def share_of(request: Request) -> Share:
     """Return the memory that a request has taken."""
     share: Share = request.scope[SHARE]
     return share
-
-
-def client_of(request: Request) -> str:
-    """Return the client that sent a request: the digest of its key or, without keys, its connection."""
-    client: str = request.state.client
-    return client
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, None]) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from starlette.requests import Request
 from starlette.responses import Response
 
-from xlexport.serve.bodies import CompletionBody, client_of, encode_texts, read_json, share_of, unless_gone
+from xlexport.serve.bodies import CompletionBody, encode_texts, read_json, share_of, unless_gone
 from xlexport.serve.errors import ApiError
 from xlexport.serve.jobs import Choice, Delta, Job
 from xlexport.serve.limits import CHOICE_BYTES, ServeLimits
@@ -50,7 +50,7 @@ class Completions:
         share_of(request).take_scores(n_prompt + body.n_new * n * len(prompts), body.logprobs)
         share_of(request).take(CHOICE_BYTES * n * len(prompts))
         with ExitStack() as stack:
-            run = stack.enter_context(closing(Run(model.scheduler, self.limits.request_seconds, client_of(request))))
+            run = stack.enter_context(closing(Run(model.scheduler, self.limits.request_seconds, request.state.client)))
             answer = _Answer(body, model, prompts, run)  # an error in the request has its own status, not an event
             if body.stream:
                 return EventStream(self._events(answer, run, began), stack.pop_all().close)

@@ -17,10 +17,7 @@ import numpy.typing as npt
 
 from xlruntime import GrowingText, Memory, Sampling, XlruntimeError
 
-__all__ = ["Choice", "ClosedError", "Delta", "Doing", "Draws", "Job", "Owner", "Part", "Place"]
-
-
-Doing = Literal["waiting", "reading", "drawing"]
+__all__ = ["Choice", "ClosedError", "Delta", "Draws", "Job", "Owner", "Part", "Place"]
 
 
 class ClosedError(XlruntimeError):
@@ -199,7 +196,7 @@ class Job(Future[tuple[Place, ...]]):
     As a future, it resolves to the places that it was asked to keep: one for each continuation, or where reading ended.
 
     Attributes:
-        owner: its request; doing: what the scheduler does with it.
+        owner: its request.
         parts: scores of the tokens read so far.
     """
 
@@ -226,7 +223,6 @@ class Job(Future[tuple[Place, ...]]):
         """
         super().__init__()
         self.owner = Owner()
-        self.doing: Doing = "waiting"
         self.ids = ids
         self.start = start
         self.top = top

@@ -10,7 +10,7 @@ import logging
 import threading
 from typing import Any
 
-from xlexport.serve.jobs import ClosedError, Doing, Job
+from xlexport.serve.jobs import ClosedError, Job
 from xlexport.serve.stages import Counts, Drawing, FullDocuments, Reading
 from xlruntime import Model, OptionError, TextError
 from xlruntime.documents import check_ids, check_length
@@ -84,10 +84,12 @@ class Scheduler:
         """Number of jobs that have not ended."""
         return len(self._unfinished)
 
-    def under_way(self) -> list[tuple[str, Doing]]:
-        """Return the client of each job that has not ended, and what the scheduler does with it."""
+    def under_way(self) -> list[tuple[str, str]]:
+        """Return the client of each job that has not ended, and whether it is reading, drawing or waiting for a row."""
+        names = zip(("reading", "drawing"), self._stages, strict=False)
+        doing = {tenant.job: name for name, stage in names for tenant, *_ in stage.seated}
         with self._lock:
-            return [(job.owner.client, job.doing) for job in self._unfinished]
+            return [(job.owner.client, doing.get(job, "waiting")) for job in self._unfinished]
 
     def close(self) -> None:
         """End all jobs with an error, and the thread. A second call has no effect."""

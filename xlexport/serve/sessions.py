@@ -25,7 +25,6 @@ from xlexport.serve.bodies import (
     FeedBody,
     Gone,
     ScoreBody,
-    client_of,
     encode_texts,
     parsed_bytes,
     read_body,
@@ -317,7 +316,7 @@ class SessionRoutes:
         return await encode_texts(request, self.limits, session.model, sources, previous=previous)
 
     def _run(self, request: Request, session: Session) -> contextlib.closing[Run]:
-        return contextlib.closing(Run(session.model.scheduler, self.limits.request_seconds, client_of(request)))
+        return contextlib.closing(Run(session.model.scheduler, self.limits.request_seconds, request.state.client))
 
 
 async def _events(session: Session, run: Run, job: Job) -> AsyncIterator[dict[str, Any] | str]:

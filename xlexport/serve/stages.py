@@ -29,8 +29,8 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.serve.jobs import Choice, Doing, Job, Owner, Part, Place
-from xlexport.serve.turns import Document, Queues, in_turn, one_each
+from xlexport.serve.jobs import Choice, Job, Owner, Part, Place
+from xlexport.serve.turns import Document, Queues, in_turn
 from xlruntime import EvaluationSettings, Memory, Model, Random, Sampling, XlruntimeError
 from xlruntime.documents import check_length
 from xlruntime.scorer import Scorer, detail_of
@@ -198,13 +198,11 @@ class Stage(ABC, Generic[T]):
         shared: whether all of them share one batch; otherwise, each has one of its own, unless `shares` says otherwise.
 
     Attributes:
-        doing: what the tenants of a step are doing.
         turn: steps after which a tenant gives its row to a client or request with one row less.
         waiting: the tenants without a row.
     """
 
     turn: ClassVar[int]
-    doing: ClassVar[Doing]
 
     def __init__(self, engine: Model, evaluation: EvaluationSettings, counts: Counts, most: int, shared: bool) -> None:
         self.engine = engine
@@ -255,7 +253,7 @@ class Stage(ABC, Generic[T]):
             self._give_rows()
         for batch in self.due():
             for _, tenant in batch.active:
-                tenant.last, tenant.job.doing = self._round, self.doing
+                tenant.last = self._round
             try:
                 self.run(batch)
             except Exception as error:  # nobody's memory can be trusted
@@ -263,10 +261,10 @@ class Stage(ABC, Generic[T]):
                     tenant.job.fail(error)
 
     def due(self) -> list[Batch[T]]:
-        """Return the batches whose turn it is: the shared one, and one of each client, as `one_each` says."""
+        """Return the batches whose turn it is: the shared one, and of the others as `in_turn` says."""
         batches = {tenant: batch for tenant, batch, _ in reversed(self.seated)}  # the shared one is the last
         shared = self._batches[:1] if self._batches[0].active else []
-        return list(dict.fromkeys([*shared, *(batches[tenant] for tenant in one_each(in_turn(batches)))]))
+        return list(dict.fromkeys([*shared, *(batches[tenant] for tenant in in_turn(batches))]))
 
     def _give_rows(self) -> None:
         """Give rows to tenants that wait: to the client with the fewest first, then to its request with the fewest."""
@@ -306,7 +304,6 @@ class Stage(ABC, Generic[T]):
             lead, _, steps, batch, row = max(leads, key=itemgetter(0, 1, 2))
             if lead > 1 or (lead == 1 and steps >= self.turn):
                 tenant = batch.leave(row)
-                tenant.job.doing = "waiting"
                 self.waiting.add(tenant, first=True)
                 rows.subtract(tenant.job.owner.keys)
                 return owner
@@ -325,11 +322,11 @@ class Drawer(Tenant):
 class Drawing(Stage[Drawer]):
     """Continuations, a token at a time."""
 
-    turn, doing = 64, "drawing"
+    turn = 64
 
     def add(self, job: Job, pending: int, position: int, memory: Memory | None) -> None:
         """Take the continuations of a job that has been read up to a place."""
-        before, job.doing = job.before, "waiting"
+        before = job.before
         for choice in job.choices:
             rule = choice.sampling
             self.waiting.add(Drawer(job, pending, position, memory, choice, rule.rng(), rule.recent(before)))
@@ -389,7 +386,7 @@ class Reader(Tenant):
 class Reading(Stage[Reader]):
     """Jobs whose tokens are read, a segment at a time. `drawing` takes the ones that go on."""
 
-    turn, doing = 8, "reading"
+    turn = 8
 
     def __init__(
         self,
@@ -524,6 +521,7 @@ class FullDocuments:
         self.evaluation = evaluation
         self.counts = counts
         self.waiting = Queues[_Whole]()
+        self.seated = list[tuple[_Whole]]()  # the job of the last step
         self._round = 0
 
     @property
@@ -546,8 +544,8 @@ class FullDocuments:
         if self.idle:
             return
         self._round += 1
-        document = in_turn(queue[0] for queue in self.waiting.values())[0]
-        job = document.job
+        document, *_ = in_turn(queue[0] for queue in self.waiting.values())
+        self.seated, job = [(document,)], document.job
         try:
             next(document.steps)
         except StopIteration:
@@ -568,7 +566,6 @@ class FullDocuments:
                 if not np.isfinite(part.log_probs).all():
                     raise _not_finite(1)
                 self.counts.read += len(part)
-                job.doing = "reading"
                 job.parts.append(Part(part.log_probs, part.context, part.rank, part.top_ids, part.top_log_probs))
                 yield
         for choice in job.choices if job.max_tokens else ():
@@ -576,7 +573,7 @@ class FullDocuments:
             for token in self.engine.generate(
                 job.ids, max_tokens=job.max_tokens, sampling=watched, **self.evaluation.to_dict()
             ):
-                self.counts.drawn, job.doing = self.counts.drawn + 1, "drawing"
+                self.counts.drawn += 1
                 if choice.add(token, watched.logits[0], job.top):
                     break
                 yield

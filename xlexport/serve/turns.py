@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from xlexport.serve.jobs import Job, Owner
 
-__all__ = ["Document", "Queues", "in_turn", "one_each"]
+__all__ = ["Document", "Queues", "in_turn"]
 
 
 @dataclass(eq=False)
@@ -58,19 +58,17 @@ class Queues(dict[Owner, deque[D]]):
 
 
 def in_turn(documents: Iterable[D]) -> list[D]:
-    """Return documents in the order of their turns, those that had theirs longest ago first."""
-    documents, last = list(documents), dict[Hashable, int]()
+    """Return the document of each client whose turn it is; of one client, that of each request; of one request, all.
+
+    The first had its turn longest ago.
+    """
+    documents, last = list(documents), dict[str | Owner, int]()
     for document in documents:
         for key in document.job.owner.keys:
             last[key] = max(last.get(key, 0), document.last)
-    return sorted(documents, key=lambda one: (*(last[key] for key in one.job.owner.keys), one.last))
-
-
-def one_each(documents: Iterable[D]) -> list[D]:
-    """Return the first document of each client; of one client, the first of each request; of one request, all."""
-    documents = list(documents)
+    documents.sort(key=lambda one: (*(last[key] for key in one.job.owner.keys), one.last))
     for level in range(2):
-        firsts = dict[Hashable, D]()
+        firsts = dict[str | Owner, D]()
         for document in documents:
             firsts.setdefault(document.job.owner.keys[level], document)
         if len(firsts) > 1:
