@@ -160,9 +160,10 @@ def test_sound_request_is_answered_before_greedy_ones(application: Application) 
     greedy = {"model": EMPTY, "prompt": ["a"] * 8, "n": 3, "max_tokens": 16}
     bodies = [json.dumps({**greedy, **rule}).encode() for rule in ({}, {"seed": 1}, {"temperature": 0})]
     posted = [application._ask(("POST", "/v1/completions", JSON, body), False, None) for body in bodies]
-    asked = asyncio.gather(*posted)
-    assert application.choices() == application.first and not asked.done()
-    assert [status for status, *_ in application._loop.run_until_complete(asked)] == [200] * 3
+    asked = [application._loop.create_task(one) for one in posted]
+    assert application.choices() == application.first and not any(one.done() for one in asked)
+    answers = application._loop.run_until_complete(asyncio.gather(*asked))
+    assert [status for status, *_ in answers] == [200] * len(bodies)
 
 
 def test_planted_fault_is_found(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import logging
 import threading
 from typing import Any
 
+from xlexport.serve.full_documents import FullDocuments
 from xlexport.serve.jobs import ClosedError, Job
-from xlexport.serve.stages import Counts, Drawing, FullDocuments, Reading
+from xlexport.serve.stages import Counts, Drawing, Reading
 from xlruntime import Model, OptionError, TextError
 from xlruntime.documents import check_ids, check_length
 from xlruntime.scorer import check_detail

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import ClassVar, Generic, TypeVar
@@ -31,11 +31,11 @@ import numpy.typing as npt
 
 from xlexport.serve.jobs import Choice, Job, Owner, Part, Place
 from xlexport.serve.turns import Document, Queues, in_turn
-from xlruntime import EvaluationSettings, Memory, Model, Random, Sampling, XlruntimeError
+from xlruntime import EvaluationSettings, Memory, Model, Random, XlruntimeError
 from xlruntime.documents import check_length
-from xlruntime.scorer import Scorer, detail_of
+from xlruntime.scorer import detail_of
 
-__all__ = ["Batch", "Counts", "Drawer", "Drawing", "FullDocuments", "Reader", "Reading", "Stage", "Tenant"]
+__all__ = ["Batch", "Counts", "Drawer", "Drawing", "Reader", "Reading", "Stage", "Tenant", "not_finite"]
 
 PATIENCE = 16  # steps in which at most half the rows were needed, before the batch shrinks
 
@@ -350,7 +350,7 @@ class Drawing(Stage[Drawer]):
         for row, drawer in active:
             if not np.isfinite(logits[row]).all():
                 batch.discard(row)
-                drawer.job.fail(_not_finite(drawer.position))
+                drawer.job.fail(not_finite(drawer.position))
             elif self._draw(drawer, logits[row]):
                 place = Place(memory.row(row), drawer.pending, drawer.position) if drawer.job.keep else None
                 batch.free(row)
@@ -420,12 +420,18 @@ class Reading(Stage[Reader]):
         return not (self.waiting[owner][0].job.max_tokens and owner in self._drawing.waiting)
 
     def due(self) -> list[Batch[Reader]]:
-        """Return the batches whose turn it is, up to the tokens of one segment: continuations must not wait longer."""
-        due, tokens = list[Batch[Reader]](), 0
+        """Return the batches whose turn it is, up to the tokens of one segment: continuations must not wait longer.
+
+        Of each other client, a document that ends in this step is read as well.
+        """
+        due, tokens, clients = list[Batch[Reader]](), 0, set[str]()
         for batch in super().due():
-            if tokens < self._longest:
+            (_, reader), *_ = batch.active
+            client, left = reader.job.owner.client, len(reader.targets)
+            if tokens < self._longest or (left <= self._longest and client not in clients):
                 due.append(batch)
-            tokens += sum(min(len(reader.targets), self._longest) for _, reader in batch.active)
+            tokens += min(left, self._longest)
+            clients.add(client)
         return due
 
     def run(self, batch: Batch[Reader]) -> None:
@@ -452,7 +458,7 @@ class Reading(Stage[Reader]):
             n, job = reader.length, reader.job
             if not np.isfinite(outputs["log_prob"][row]).all():
                 batch.discard(row)
-                job.fail(_not_finite(reader.position))
+                job.fail(not_finite(reader.position))
                 continue
             if job.scores:
                 detail = detail_of(outputs, row, slice(0, n), job.top) if job.top else {}
@@ -493,92 +499,6 @@ class Reading(Stage[Reader]):
             job.finish()
 
 
-@dataclass(frozen=True)
-class _Watched(Sampling):
-    """A rule of drawing that remembers the logits of the last draw."""
-
-    logits: list[npt.NDArray[np.float32]] = field(default_factory=list)
-
-    def draw(self, logits: npt.NDArray[np.float32], rng: Random, recent: Sequence[int] = ()) -> int:
-        """Draw one token id from logits (n_token,), after `recent` tokens."""
-        self.logits[:] = [logits]
-        return super().draw(logits, rng, recent)
-
-
-@dataclass(eq=False)
-class _Whole(Document):
-    """A job on a bundle that reads each document in one step, with the rest of its steps."""
-
-    steps: Iterator[None]
-
-
-class FullDocuments:
-    """Jobs on a bundle that reads each document in one step. They take turns: each runs one step."""
-
-    def __init__(self, engine: Model, evaluation: EvaluationSettings, counts: Counts) -> None:
-        """Start without jobs."""
-        self.engine = engine
-        self.evaluation = evaluation
-        self.counts = counts
-        self.waiting = Queues[_Whole]()
-        self.seated = list[tuple[_Whole]]()  # the job of the last step
-        self._round = 0
-
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing to do."""
-        return not self.waiting
-
-    def add(self, job: Job) -> None:
-        """Take a job."""
-        document = _Whole(job, self._run(job))
-        document.last = self._round
-        self.waiting.add(document)
-
-    def drop(self) -> None:
-        """Forget the jobs that have ended."""
-        self.waiting.drop(self.counts.failed + self.counts.cancelled)
-
-    def step(self) -> None:
-        """Run the next step of the job whose turn it is."""
-        if self.idle:
-            return
-        self._round += 1
-        document, *_ = in_turn(queue[0] for queue in self.waiting.values())
-        self.seated, job = [(document,)], document.job
-        try:
-            next(document.steps)
-        except StopIteration:
-            job.finish()
-        except Exception as error:
-            job.fail(error)
-        else:
-            self.counts.step(1, 1)
-        if job.done():
-            self.waiting.take(job.owner)
-        if job.owner in self.waiting:
-            self.waiting[job.owner][0].last = self._round
-
-    def _run(self, job: Job) -> Iterator[None]:
-        """Run a job, and pause after each step."""
-        if job.scores and len(job.ids) > 1:
-            for part in Scorer(self.engine, self.evaluation, detail=job.top or None).tokens([job.ids]):
-                if not np.isfinite(part.log_probs).all():
-                    raise _not_finite(1)
-                self.counts.read += len(part)
-                job.parts.append(Part(part.log_probs, part.context, part.rank, part.top_ids, part.top_log_probs))
-                yield
-        for choice in job.choices if job.max_tokens else ():
-            watched = _Watched(**vars(choice.sampling))
-            for token in self.engine.generate(
-                job.ids, max_tokens=job.max_tokens, sampling=watched, **self.evaluation.to_dict()
-            ):
-                self.counts.drawn += 1
-                if choice.add(token, watched.logits[0], job.top):
-                    break
-                yield
-
-
 def _make_room(memory: Memory, row: int, evaluation: EvaluationSettings) -> None:
     """Begin a document without positions left again, if it may."""
     if not memory.room[row]:
@@ -586,7 +506,7 @@ def _make_room(memory: Memory, row: int, evaluation: EvaluationSettings) -> None
         memory.restart(row)
 
 
-def _not_finite(position: int) -> XlruntimeError:
+def not_finite(position: int) -> XlruntimeError:
     """Return the error for a document on which the model fails."""
     return XlruntimeError(
         f"the model gave scores that are not finite near token {position:,}.", hint="Give another text."
