@@ -151,7 +151,7 @@ def build(folder: Path, umask: int, second: int, zone: str) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / "dist").iterdir()}
 
 
-@pytest.mark.full
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("hatchling") is None, reason="hatchling is not installed: requirements/installer.txt")
 def test_wheels_and_sdist_are_the_same_bytes_wherever_they_are_built(tmp_path: Path) -> None:
     first = build(tmp_path / "one", 0o022, 1_000_000_000, "UTC")

@@ -191,7 +191,7 @@ def test_capture_that_replays_old_results_is_found(folder: str, monkeypatch: pyt
     assert re.search(r"score: captured steps differ by \S+ from plain ones", found.reason)
 
 
-@pytest.mark.full
+@pytest.mark.long
 def test_the_whole_rehearsal(folder: str, tmp_path: Path) -> None:
     file, tables = tmp_path / "gpu.json", tmp_path / "gpu.md"
     options = ["--device", "cpu", "--tiny", "--folder", folder, "--json", str(file), "--markdown", str(tables)]

@@ -1,0 +1,21 @@
+"""Run a test that takes over a minute and is in no tier: `python -m tests.long NAME`; without NAME all of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import pytest
+
+__all__ = ["TESTS"]
+
+TESTS = {
+    "gpu": "tests/gpu/test_gpu.py::test_the_whole_rehearsal",
+    "wheels": "tests/test_supply_chain.py::test_wheels_and_sdist_are_the_same_bytes_wherever_they_are_built",
+}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[[], *TESTS], metavar="NAME", help=", ".join(TESTS))
+    names = parser.parse_args().names or TESTS
+    sys.exit(pytest.main(["--numprocesses=0", "-m", "long", *(TESTS[name] for name in names)]))
