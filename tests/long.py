@@ -1,4 +1,4 @@
-"""Run a test that takes over a minute and is in no tier: `python -m tests.long NAME`; without NAME all of them."""
+"""Run a test that takes over a minute and is in no tier: `python -m tests.long NAME`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,5 @@ TESTS = {
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[[], *TESTS], metavar="NAME", help=", ".join(TESTS))
-    names = parser.parse_args().names or TESTS
-    sys.exit(pytest.main(["--numprocesses=0", "-m", "long", *(TESTS[name] for name in names)]))
+    parser.add_argument("name", choices=TESTS)
+    sys.exit(pytest.main(["--numprocesses=0", "-m", "long", TESTS[parser.parse_args().name]]))
