@@ -48,7 +48,7 @@ class Completions:
         n_prompt = sum(len(ids) for _, ids in prompts)
         self.limits.check_tokens(n_prompt, body.n_new, n, len(prompts))
         share_of(request).take_scores(n_prompt + body.n_new * n * len(prompts), body.logprobs)
-        share_of(request).take(CHOICE_BYTES * n * len(prompts))
+        share_of(request).take(CHOICE_BYTES * (n * len(prompts) - 1))
         with ExitStack() as stack:
             run = stack.enter_context(closing(Run(model.scheduler, self.limits.request_seconds, request.state.client)))
             answer = _Answer(body, model, prompts, run)  # an error in the request has its own status, not an event

@@ -13,7 +13,7 @@ __all__ = ["CHOICE_BYTES", "Admission", "ServeLimits", "Share"]
 
 TOKEN_BYTES = 64  # of a token with its score, in arrays and in the answer that is made of them
 LIKELY_BYTES = 32  # of each likeliest token
-CHOICE_BYTES = 4_000  # of each continuation in addition to its tokens
+CHOICE_BYTES = 4_000  # of each continuation but the first, in addition to its tokens
 
 
 @dataclass(frozen=True)
