@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -51,7 +52,8 @@ class Completions:
         share_of(request).take(CHOICE_BYTES * (n * len(prompts) - 1))
         with ExitStack() as stack:
             run = stack.enter_context(closing(Run(model.scheduler, self.limits.request_seconds, request.state.client)))
-            answer = _Answer(body, model, prompts, run)  # an error in the request has its own status, not an event
+            answer = _Answer(body, model, prompts)
+            await answer.submit(run)  # an error in the request has its own status, not an event
             if body.stream:
                 return EventStream(self._events(answer, run, began), stack.pop_all().close)
             await unless_gone(request, run.wait())
@@ -85,8 +87,8 @@ class Completions:
 class _Answer:
     """The answer to one request, while its jobs run and after."""
 
-    def __init__(self, body: CompletionBody, model: ServedModel, prompts: list[_Prompt], run: Run) -> None:
-        """Submit a job for each prompt."""
+    def __init__(self, body: CompletionBody, model: ServedModel, prompts: list[_Prompt]) -> None:
+        """Start without jobs."""
         self.body = body
         self.head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
@@ -94,14 +96,22 @@ class _Answer:
             "created": int(time.time()),
             "model": model.name,
         }
-        self._model = model
+        self._model, self._prompts = model, prompts
         self._top = model.top(body.logprobs)
         self._n_prompt = sum(len(ids) for _, ids in prompts)
         self._choices: list[tuple[str | None, Job, Choice]] = []  # each with the text of its prompt
         self._begun: set[int] = set()  # choices whose prompt has been shown
+
+    async def submit(self, run: Run) -> None:
+        """Submit a job for each prompt; there may be thousands of choices, so other requests go on meanwhile.
+
+        Raises:
+            XlruntimeError: as `Run.add`.
+        """
+        body, model = self.body, self._model
         samplings = [body.sampling(number) for number in range(body.n or 1)]
         on_news = run.on_news if body.stream else None
-        for prompt, ids in prompts:
+        for prompt, ids in self._prompts:
             texts = [GrowingText(model.tokenizer, ids, body.stops, prompt or "") for _ in samplings]
             job = Job(
                 ids,
@@ -112,6 +122,7 @@ class _Answer:
             )
             run.add(job)
             self._choices += [(prompt, job, choice) for choice in job.choices]
+            await asyncio.sleep(0)
 
     def response(self) -> Response:
         """Return the answer that holds everything."""
