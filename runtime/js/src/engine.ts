@@ -81,13 +81,10 @@ export class Engine {
       );
     }
     const plan = { entries: this.bundle.memory, evaluation, capacity };
-    const nbytes = 2 * bytesOfPlan(plan); // a step returns new tensors
-    if (nbytes > this.runtime.memory) {
-      throw new OptionError(
-        `the memory of ${counted(capacity)} slots would take ${counted(nbytes)} bytes, but ` +
-          `${counted(this.runtime.memory)} are there.`,
-        "Choose a smaller mem_len, segment_len or capacity.",
-      );
+    if (2 * bytesOfPlan(plan) > this.runtime.memory) {
+      // a step returns new tensors
+      const problem = `the memory of ${counted(capacity)} slots is larger than that of this machine.`;
+      throw new OptionError(problem, "Choose a smaller mem_len or segment_len.");
     }
     return new Memory({
       ...plan,
