@@ -119,6 +119,14 @@ def test_tokens_come_back_across_shards_and_round_the_end(make: Callable[..., Pr
     assert (data.unit, data.n_token, data.cutoffs, data.tokenizer_file()) == ("word", 100, (10,), None)
 
 
+@pytest.mark.parametrize("starts", [[1, 5, 22, 23, 63, 63, 75], [0, 5, 4, 23, 63, 63, 75], [0, 5, 22, 23, 63, 63, 101]])
+def test_documents_of_a_stranger_cover_the_tokens(make: Callable[..., PreparedData], starts: list[int]) -> None:
+    split = make().splits["train"]
+    np.array(starts, "<i8").tofile(split.folder / split.documents_file)
+    with pytest.raises(DataError, match=r"train_documents\.bin is wrong: documents overlap\."):
+        split.document_starts()
+
+
 def test_large_vocabularies_take_four_bytes(make: Callable[..., PreparedData], tmp_path: Path) -> None:
     split = make(n_token=70_000, width=1 << 20, tokens=70_000).splits["train"]
     assert (tmp_path / "train_00000.bin").stat().st_size == 280_000

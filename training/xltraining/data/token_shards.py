@@ -92,8 +92,15 @@ class Split:
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def document_starts(self) -> TokenIds:
-        """Return the index of each document's first token, (documents,)."""
-        return _mapped(self.folder / self.documents_file, "int64", 0, self.documents).astype(np.int64)
+        """Return the index of each document's first token, (documents,).
+
+        Raises:
+            DataError: the documents do not cover the tokens in their order.
+        """
+        starts = _mapped(self.folder / self.documents_file, "int64", 0, self.documents).astype(np.int64)
+        if starts[:1].any() or (np.diff(starts, append=len(self)) < 0).any():
+            raise DataError(f"{self.name}: {self.documents_file} is wrong: documents overlap.", hint=_HINT)
+        return starts
 
 
 def _mapped(path: Path, dtype: str, start: int, count: int) -> npt.NDArray[Any]:
