@@ -29,6 +29,10 @@ __all__ = ["BASE", "CONTRADICTIONS", "OBJECTS", "refusals", "sealed"]
 BASE, RICH, FULL_DOCUMENT = "two_rings", "pre_lnorm_same_length_zeros", "reformer_chunk"
 FIRST_MEMORY, VOCABULARY = "first_memory.safetensors", "vocabulary.json"
 SCALAR = {"dtype": "float32", "shape": []}
+EACH = {name: {"dtype": dtype, "shape": ["batch", "segment"]} for name, dtype in
+        (("log_prob", "float32"), ("rank", "int64"), ("entropy", "float32"))}  # fmt: skip
+DETAIL = EACH | {"top_ids": {"dtype": "int64", "shape": ["batch", "segment", 2]},
+                 "top_log_probs": {"dtype": "float32", "shape": ["batch", "segment", 3]}}  # fmt: skip
 SETTING = {"value": 1, "meaning": "a number", "minimum": None, "maximum": None, "off": None}
 # Where a manifest of BASE has an object of each kind.
 OBJECTS: dict[str, tuple[str | int, ...]] = {
@@ -124,6 +128,7 @@ CONTRADICTIONS: dict[str, Edit] = {
     "domain_0": lambda m: m["requires"]["domains"].update({"ai.xlexport": 0}),
     "max_segment_beyond": lambda m: _score(m).update(max_segment=2**31),
     "fixed_size_beyond": lambda m: _score(m).update(fixed={"batch": 2**31}),
+    "two_numbers_of_likeliest": lambda m: m["graphs"].update(detail={**_score(m), "outputs": DETAIL}),
     "axis_without_name": lambda m: _score(m)["outputs"].update(more={"dtype": "float32", "shape": [""]}),
     "segment_len_beyond": lambda m: m["document"].update(segment_len=2**30 + 1, max_positions=8),
     "boolean_with_range": lambda m: m["settings"].update(flag={**SETTING, "value": True, "minimum": 0}),

@@ -253,6 +253,10 @@ function* graphProblems(bundle: Bundle, name: string, graph: Graph): Iterable<st
       yield `graph ${name} does not return ${output} as ${dtype} (${shape.join(", ")})`;
     }
   }
+  const { top_ids: ids, top_log_probs: logProbs } = graph.outputs;
+  if (purpose === "detail" && String(ids?.shape) !== String(logProbs?.shape)) {
+    yield `graph ${name} has another k in top_ids and top_log_probs`;
+  }
 }
 
 /** Yield files whose names leave the folder, and files that are used but not listed. */

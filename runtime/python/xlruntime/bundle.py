@@ -538,6 +538,9 @@ class Bundle:
                 map(self._is_size, tensor.shape, shape)
             ):
                 yield f"{label} of {where} is not {dtype} ({', '.join(shape)})"
+        ids, log_probs = map(graph.outputs.get, ("top_ids", "top_log_probs"))
+        if purpose == "detail" and ids and log_probs and ids.shape != log_probs.shape:
+            yield f"{where} lists other numbers of tokens in top_ids and top_log_probs"
 
     def _can_feed(self, purpose: str, label: str, feed: Feed) -> bool:
         if purpose == ENCODE or feed.feed == "source":
