@@ -5,8 +5,9 @@
 - score: tokens a second of prompts at 1, 8 and 64 clients, and of the library at these batch sizes.
 - generate: the same of random streams without a seed, and the time from a token to the next as clients see it.
 - first token: time to the first event of short streams, alone and while another client's prompt of 1 MB is read.
+- beside: what a client waits for 8 tokens, and for a score of 5 bytes, while another one is greedy.
 
-All prompts are pieces of the document. `tests/serve` compares answers under load, and attacks a server.
+All prompts are pieces of the document. `tests/serve` compares answers under load.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import httpx
@@ -38,6 +40,19 @@ PROMPT = 40  # tokens before those that are drawn
 SCORING = {"max_tokens": 0, "echo": True, "logprobs": 0}
 UNDER_WAY = "xlexport_requests_under_way "
 LARGE = 1_000_000  # characters of the prompt that is read while short streams begin
+LOADS: dict[str, list[dict[str, Any]]] = {
+    "nothing": [],
+    "a long prompt and a stream": [
+        {"prompt": "a, " * (LARGE // 3), **SCORING},
+        {"prompt": "a", "max_tokens": 60_000},
+    ],
+    "7 prompts of 100 kB": [{"prompt": ["a, " * 33_333] * 7, **SCORING}],
+    "7 requests of 100 kB": [{"prompt": "a, " * 33_333, **SCORING}] * 7,
+    "100 prompts x 16 x 900 tokens": [{"prompt": ["a"] * 100, "n": 16, "max_tokens": 900}],
+    "the same with a seed": [{"prompt": ["a"] * 100, "n": 16, "max_tokens": 900, "seed": 1}],
+    "2 prompts x 16 x 60,000 tokens": [{"prompt": ["a", "a"], "n": 16, "max_tokens": 60_000}],
+    "1,024 prompts of 1,100 bytes": [{"prompt": ["a, " * 366] * 1_024, "max_tokens": 0}],
+}
 
 
 @contextmanager
@@ -128,8 +143,7 @@ async def first_token(server: str, text: str, number: int) -> None:
         await _print_first(client, text, number, "alone")
         large = {"prompt": (text * (LARGE // len(text) + 1))[:LARGE], **SCORING}
         reading = asyncio.create_task(client.post(ROUTE, json=large))
-        while f"{UNDER_WAY}0" in (await client.get("/metrics")).text:
-            await asyncio.sleep(0.05)
+        await _until(client, 1)
         await _print_first(client, text, number, "while 1 MB is read")
         click.echo(f"{'':24}the large prompt was {'done before' if reading.done() else 'still being read'}")
         reading.cancel()
@@ -153,7 +167,32 @@ async def _times(client: httpx.AsyncClient, prompt: str | list[int], tokens: int
 
 def _print_times(name: str, seconds: Sequence[float]) -> None:
     p50, p95 = np.quantile(seconds, (0.5, 0.95))
-    click.echo(f"{name:37} p50 {1000 * p50:,.1f} ms, p95 {1000 * p95:,.1f} ms of {len(seconds):,}")
+    click.echo(f"{name:46} p50 {1000 * p50:,.1f} ms, p95 {1000 * p95:,.1f} ms of {len(seconds):,}")
+
+
+async def beside(server: str, number: int) -> None:
+    """Print how long a client waits for 8 tokens, and for a score of 5 bytes, while each load of another one runs."""
+    async with client_of(server, 7) as greedy, client_of(server, 1) as client:
+        for load, bodies in LOADS.items():
+            asked = asyncio.gather(*(greedy.post(ROUTE, json=body) for body in bodies))
+            await _until(client, len(bodies))
+            await asyncio.sleep(1)
+            for what, body in (("8 tokens", {"max_tokens": 8}), ("5 bytes", SCORING)):
+                waits = list[float]()
+                for _ in range(number):
+                    began = time.perf_counter()
+                    (await client.post(ROUTE, json={"prompt": "Hello", **body})).raise_for_status()
+                    waits.append(time.perf_counter() - began)
+                _print_times(f"{what} beside {load}", waits)
+            asked.cancel()
+            with suppress(asyncio.CancelledError):
+                await asked
+            await _until(client, 0)
+
+
+async def _until(client: httpx.AsyncClient, under_way: int) -> None:
+    while f"{UNDER_WAY}{under_way}.0" not in (await client.get("/metrics")).text:
+        await asyncio.sleep(0.05)
 
 
 @click.command(help=__doc__)
@@ -169,6 +208,7 @@ def main(bundle: Path, document: Path, longest: int, samples: int, shared_steps:
         generation(server, model, text, samples)
     with running(bundle) as server:
         asyncio.run(first_token(server, text, samples))
+        asyncio.run(beside(server, samples))
 
 
 if __name__ == "__main__":
