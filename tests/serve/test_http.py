@@ -244,6 +244,7 @@ def test_tokens(start: Start) -> None:
         (b'{"prompt": "a", "frequency_penalty": NaN}', 400, "frequency_penalty: Input should be a finite number"),
         ({"prompt": "a", "n": 2**64}, 400, "n: Input should be less than"),
         ({"prompt": "a", "n": 17}, 400, "17 continuations, at most 16"),
+        ({"prompt": ["a"] * 5, "n": 16}, 400, "80 continuations of all prompts together, at most 70"),
         ({"prompt": "a" * 101}, 400, "101 tokens to read, at most 100"),
         ({"prompt": "a", "max_tokens": 70_000}, 400, "70,000 tokens to draw"),
         ({"prompt": ["a"] * 6}, 400, "6 prompts, at most 5"),
@@ -261,7 +262,7 @@ def test_tokens(start: Start) -> None:
     ],
 )
 def test_mistakes(start: Start, body: Any, status: int, what: str) -> None:
-    client = start(tokens=100, numbers=110, prompts=5, body_bytes=900)
+    client = start(tokens=100, numbers=110, prompts=5, all_choices=70, body_bytes=900)
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = client.post("/v1/completions", content=raw, headers={"content-type": "application/json"})
     assert what in error_of(answer, status)["message"]

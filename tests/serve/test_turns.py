@@ -47,6 +47,18 @@ LOADS: dict[str, Callable[[], list[Job]]] = {
 }
 
 
+def n_memories() -> int:
+    return sum(isinstance(one, Memory) for one in gc.get_objects())
+
+
+def run_rounds(scheduler: Scheduler, number: int, jobs: list[Job]) -> None:
+    for job in jobs:
+        scheduler.submit(job)
+    scheduler._collect()
+    for _ in range(number):
+        scheduler._round()
+
+
 def held(bundle: str) -> Scheduler:
     """Return a scheduler whose rounds a test runs."""
     scheduler = Scheduler(load(golden_bundle(bundle), threads=1))
@@ -54,58 +66,29 @@ def held(bundle: str) -> Scheduler:
     return scheduler
 
 
-def run_rounds(scheduler: Scheduler, most: int, job: Job | None = None) -> None:
-    """Run so many rounds, or fewer if a job ends before."""
-    while most and not (job is not None and job.done()):
-        scheduler._collect()
-        scheduler._round()
-        most -= 1
-
-
 @pytest.mark.parametrize("name", LOADS)
 def test_another_client_waits_for_few_rounds(name: str) -> None:
-    scheduler = held(EMPTY)
-    for job in LOADS[name]():
-        scheduler.submit(job)
-    run_rounds(scheduler, 100)
-    before = scheduler.counts.steps
-    (other,) = asked(1, 5, 8, 1, "other")
-    scheduler.submit(other)
-    run_rounds(scheduler, ROUNDS, other)
+    scheduler, memories = held(EMPTY), n_memories()
+    run_rounds(scheduler, 100, LOADS[name]())
+    assert n_memories() - memories < 60  # choices that wait share theirs
+    before, (other,) = scheduler.counts.steps, asked(1, 5, 8, 1, "other")
+    run_rounds(scheduler, ROUNDS, [other])
     assert other.result(0) == () and scheduler.counts.steps - before <= STEPS * ROUNDS
 
 
 def test_another_document_waits_for_one_turn_where_each_is_read_in_one_step() -> None:
-    scheduler = held(CHUNK)
-    for job in [*asked(50, 20), *asked(1, 20, 70, 16)]:
-        scheduler.submit(job)
-    run_rounds(scheduler, 10)
-    (other,) = asked(1, 5, 8, 1, "other")
-    scheduler.submit(other)
-    run_rounds(scheduler, 2 * ROUNDS + 5, other)
+    scheduler, (other,) = held(CHUNK), asked(1, 5, 8, 1, "other")
+    run_rounds(scheduler, 10, [*asked(50, 20), *asked(1, 20, 70, 16)])
+    run_rounds(scheduler, 2 * ROUNDS + 5, [other])
     assert other.result(0) == ()
 
 
 @pytest.mark.parametrize("rule", [{}, {"seed": 1}])
 def test_clients_get_equal_shares(rule: dict[str, int]) -> None:
-    scheduler = held(EMPTY)
     requests = [asked(3, 3, 10**6, 16, "greedy", **rule), asked(1, 3, 10**6, 16, "other", **rule)]
-    for job in [job for jobs in requests for job in jobs]:
-        scheduler.submit(job)
-    run_rounds(scheduler, 400)
+    run_rounds(held(EMPTY), 400, [job for jobs in requests for job in jobs])
     greedy, other = [sum(choice.drawn for job in jobs for choice in job.choices) for jobs in requests]
     assert other >= 0.9 * greedy > 0
-
-
-def test_choices_that_wait_share_their_memory() -> None:
-    scheduler = held(EMPTY)
-    before = sum(isinstance(one, Memory) for one in gc.get_objects())
-    for job in [job for _ in range(4) for job in asked(100, 30, 10**6, 16, seed=1)]:
-        scheduler.submit(job)
-    for _ in range(20):
-        run_rounds(scheduler, 20)
-        assert sum(isinstance(one, Memory) for one in gc.get_objects()) - before < 60
-    assert scheduler.counts.drawn > 100
 
 
 def test_client_is_answered_beside_a_greedy_one(start: Start) -> None:
@@ -122,14 +105,3 @@ def test_client_is_answered_beside_a_greedy_one(start: Start) -> None:
             assert client.post("/v1/completions", json={"prompt": "Hello", **fields}).status_code == 200
     assert error_of(client.post("/v1/sessions", json={}), 429)
     assert [metric(client, f"xlexport_refusals_total{{{label}}}") for label in labels] == [0, 1]
-
-
-def test_continuations_of_all_prompts_are_bounded_and_counted(start: Start) -> None:
-    client = start(request_bytes=5_000_000)
-    body = {"prompt": ["a"] * 1_024, "n": 16, "max_tokens": 1}
-    assert (
-        "16,384 continuations of all prompts together, at most 2,048"
-        in error_of(client.post("/v1/completions", json=body), 400)["message"]
-    )
-    body["prompt"] = ["a"] * 100
-    error_of(client.post("/v1/completions", json=body), 413)
