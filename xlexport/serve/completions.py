@@ -19,7 +19,7 @@ from xlexport.serve.bodies import CompletionBody, encode_texts, read_json, share
 from xlexport.serve.errors import ApiError
 from xlexport.serve.jobs import Choice, Delta, Job
 from xlexport.serve.limits import CHOICE_BYTES, ServeLimits
-from xlexport.serve.logprobs import Log, answer_pieces, draw_log, read_log
+from xlexport.serve.logprobs import Log, draw_log, read_log
 from xlexport.serve.metrics import Metrics
 from xlexport.serve.models import Models, ServedModel
 from xlexport.serve.runs import EventStream, Run, json_answer
@@ -100,6 +100,7 @@ class _Answer:
         self._top = model.top(body.logprobs)
         self._n_prompt = sum(len(ids) for _, ids in prompts)
         self._choices: list[tuple[str | None, Job, Choice]] = []  # each with the text of its prompt
+        self._n_logged = 0  # tokens in the logs of all choices
         self._begun: set[int] = set()  # choices whose prompt has been shown
 
     async def submit(self, run: Run) -> None:
@@ -126,20 +127,12 @@ class _Answer:
 
     def response(self) -> Response:
         """Return the answer that holds everything."""
-        choices, n_tokens = [], 0
-        for index, (_, _, choice) in enumerate(self._choices):
-            fields, log = self._choice(index, choice.take())
-            n_tokens += 0 if log is None else len(log.tokens)
-            choices.append((fields, log))
-        return json_answer(answer_pieces(self.head, choices, self._model.texts, self.usage), n_tokens)
+        choices = [self._choice(index, choice.take()) for index, (_, _, choice) in enumerate(self._choices)]
+        return json_answer({**self.head, "choices": choices, "usage": self.usage}, self._n_logged)
 
     def chunk(self, index: int, delta: Delta) -> dict[str, Any]:
         """Return an event's object; the first of a choice also shows the prompt, if it should."""
-        fields, log = self._choice(index, delta)
-        return {
-            **self.head,
-            "choices": [{**fields, "logprobs": None if log is None else log.to_dict(self._model.texts)}],
-        }
+        return {**self.head, "choices": [self._choice(index, delta)]}
 
     @property
     def usage(self) -> dict[str, int]:
@@ -147,7 +140,7 @@ class _Answer:
         n_new = sum(choice.drawn for _, _, choice in self._choices)
         return {"prompt_tokens": self._n_prompt, "completion_tokens": n_new, "total_tokens": self._n_prompt + n_new}
 
-    def _choice(self, index: int, delta: Delta) -> tuple[dict[str, Any], Log | None]:
+    def _choice(self, index: int, delta: Delta) -> dict[str, Any]:
         """Return what an answer shows of news of a choice; the first news have the prompt before them, if asked for."""
         prompt, job, choice = self._choices[index]
         text, log = delta.text, None if self._top is None else draw_log(delta.draws, self._top)
@@ -156,7 +149,13 @@ class _Answer:
             text = (self._model.tokenizer.decode(job.ids) if prompt is None else prompt) + text
             if log is not None and self._top is not None:
                 log = Log.joined([read_log(int(job.ids[0]), job.ids[1:], job.parts, self._top), log])
-        return {"index": index, "text": text, "finish_reason": choice.reason if delta.last else None}, log
+        self._n_logged += 0 if log is None else len(log.tokens)
+        return {
+            "index": index,
+            "text": text,
+            "finish_reason": choice.reason if delta.last else None,
+            "logprobs": None if log is None else log.pieces(self._model.texts),
+        }
 
 
 def _check_defaults(body: CompletionBody) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from xlruntime import TextError
 from xlruntime.documents import Tokenizer
 from xlruntime.tokenizers import ByteTokenizer
 
-__all__ = ["Log", "TokenTexts", "answer_pieces", "draw_log", "json_pieces", "read_log"]
+__all__ = ["Log", "TokenTexts", "draw_log", "json_pieces", "read_log"]
 
 PIECE = 4096  # tokens that are written at a time
 LARGEST_CACHE = 1 << 16
@@ -85,29 +88,24 @@ class Log:
 
     def pieces(self, texts: TokenTexts) -> Iterator[str]:
         """Yield the JSON object piece by piece."""
-        n = len(self.tokens)
-        yield '{"tokens":['
-        for at in range(0, n, PIECE):
-            yield _entries([texts[token] for token in self.tokens[at : at + PIECE].tolist()], at)
-        yield '],"token_logprobs":['
-        for at in range(0, n, PIECE):
-            yield _entries(list(map(_number, self.log_probs[at : at + PIECE].tolist())), at)
-        yield '],"top_logprobs":['
-        for at in range(0, n, PIECE):
-            rows = zip(*(array[at : at + PIECE].tolist() for array in self._arrays), strict=True)
-            yield _entries([_top(texts, *row) for row in rows], at)
-        yield '],"text_offset":['
-        offset = 0
-        for at in range(0, n, PIECE):
-            lengths = [_size(texts[token]) for token in self.tokens[at : at + PIECE].tolist()]
-            ends = offset + np.cumsum(lengths)
-            yield _entries([offset, *ends[:-1].tolist()], at)
-            offset = int(ends[-1])
-        yield "]}"
+        sizes = [0]  # of the text before a piece, and of its tokens
 
-    def to_dict(self, texts: TokenTexts) -> dict[str, Any]:
-        """Return the JSON object of a log that is not long."""
-        return dict(json.loads("".join(self.pieces(texts))))
+        def offsets(part: slice) -> list[int]:
+            sizes[1:] = [_size(texts[token]) for token in self.tokens[part].tolist()]
+            *begins, sizes[0] = itertools.accumulate(sizes)
+            return begins
+
+        def top(part: slice) -> list[Any]:
+            return [_top(texts, *row) for row in zip(*(array[part].tolist() for array in self._arrays), strict=True)]
+
+        n = len(self.tokens)
+        fields = {
+            "tokens": _list_pieces(n, lambda part: [texts[token] for token in self.tokens[part].tolist()]),
+            "token_logprobs": self.log_probs,
+            "top_logprobs": _list_pieces(n, top),
+            "text_offset": _list_pieces(n, offsets),
+        }
+        return json_pieces(fields)
 
 
 def read_log(first: int | None, ids: npt.NDArray[np.int64], parts: Sequence[Part], top: int) -> Log:
@@ -143,47 +141,30 @@ def draw_log(draws: Draws, top: int) -> Log:
     )
 
 
-def answer_pieces(
-    head: Mapping[str, Any],
-    choices: Sequence[tuple[Mapping[str, Any], Log | None]],
-    texts: TokenTexts,
-    usage: Mapping[str, Any],
-) -> Iterator[str]:
-    """Yield the JSON text of an answer: `head`, choices with their logs, and `usage`."""
-    yield json.dumps(head)[:-1] + ',"choices":['
-    for number, (choice, log) in enumerate(choices):
-        yield ("," if number else "") + json.dumps(choice)[:-1] + ',"logprobs":'
-        if log is None:
-            yield "null"
-        else:
-            yield from log.pieces(texts)
-        yield "}"
-    yield f'],"usage":{json.dumps(usage)}}}'
-
-
 def json_pieces(value: Any) -> Iterator[str]:
     """Yield the JSON text of a value piece by piece: arrays (n,) are not held as lists, and iterators are JSON already.
 
-    A number that is not finite becomes null.
+    A number of an array that is not finite becomes null.
     """
-    if isinstance(value, dict | list):
-        begin, end = "{}" if isinstance(value, dict) else "[]"
-        yield begin
-        for number, entry in enumerate(value):
-            yield "," if number else ""
-            if isinstance(value, dict):
-                yield f"{json.dumps(entry)}:"
-            yield from json_pieces(value[entry] if isinstance(value, dict) else entry)
-        yield end
-    elif isinstance(value, np.ndarray):
-        yield "["
-        for at in range(0, len(value), PIECE):
-            yield _entries(list(map(_number, value[at : at + PIECE].tolist())), at)
-        yield "]"
-    elif isinstance(value, Iterator):
-        yield from value
-    else:
-        yield json.dumps(value)
+    place, later = secrets.token_hex(), list[Any]()  # no text of the value has this one
+
+    def keep(entry: Any) -> str:
+        later.append(entry)
+        return place
+
+    text, *texts = json.dumps(value, default=keep).split(f'"{place}"')
+    yield text
+    for entry, text in zip(later, texts, strict=True):
+        yield from entry if isinstance(entry, Iterator) else _list_pieces(len(entry), partial(_numbers, entry))
+        yield text
+
+
+def _list_pieces(n: int, entries: Callable[[slice], list[Any]]) -> Iterator[str]:
+    """Yield the JSON of a list of n entries; `entries` returns those of a part."""
+    yield "["
+    for at in range(0, n, PIECE):
+        yield ("," if at else "") + json.dumps(entries(slice(at, at + PIECE)))[1:-1]
+    yield "]"
 
 
 def _size(text: str) -> int:
@@ -195,7 +176,7 @@ def _top(
     texts: TokenTexts, token: int, own: float, ids: Sequence[int], log_probs: Sequence[float]
 ) -> dict[str, float] | None:
     """Return the likeliest tokens at a place, and the token itself; both lists have the very same number for it."""
-    if _number(own) is None:
+    if not math.isfinite(own):
         return None
     if not ids:
         return {}
@@ -203,11 +184,6 @@ def _top(
     return dict(zip(texts.keys(list(by_id)), by_id.values(), strict=True))
 
 
-def _number(value: float) -> float | None:
-    """Return a number that JSON has, else None."""
-    return value if math.isfinite(value) else None
-
-
-def _entries(values: list[Any], at: int) -> str:
-    """Return the JSON of some entries of a list that is written piece by piece."""
-    return ("," if at and values else "") + json.dumps(values)[1:-1]
+def _numbers(values: npt.NDArray[Any], part: slice) -> list[float | None]:
+    """Return a part of an array, None for numbers that JSON does not have."""
+    return [value if math.isfinite(value) else None for value in values[part].tolist()]

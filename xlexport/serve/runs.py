@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
@@ -110,8 +110,8 @@ class Run:
             raise ApiError(408, f"the request took longer than {self._seconds:g} seconds.", "timeout") from None
 
 
-def json_answer(value: dict[str, Any] | Iterator[str], n_tokens: int) -> Response:
-    """Return the answer with a value, or with pieces of JSON; one of many tokens is made while the client reads it."""
+def json_answer(value: dict[str, Any], n_tokens: int) -> Response:
+    """Return the answer with a value as `json_pieces` takes it; one of many tokens is made while it is read."""
     pieces = json_pieces(value)
     if n_tokens < LARGE:
         return Response("".join(pieces), media_type=JSON)
@@ -145,7 +145,7 @@ class EventStream(Pieces):
 async def _lines(events: AsyncIterator[dict[str, Any] | str]) -> AsyncIterator[str]:
     try:
         async for event in events:
-            yield f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n"
+            yield f"data: {event if isinstance(event, str) else ''.join(json_pieces(event))}\n\n"
     except Exception as error:
         yield f"data: {json.dumps(error_body(answer_of(error)))}\n\n"
     yield "data: [DONE]\n\n"
