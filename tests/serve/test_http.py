@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import threading
@@ -108,6 +109,22 @@ def test_many_clients_at_once(start: Start, model: Model) -> None:
     assert metric(client, "xlexport_jobs_total") == metric(client, "xlexport_jobs_submitted_total") == 64
     assert metric(client, 'xlexport_requests_total{route="/v1/completions",status="200"}') == 64
     assert metric(client, 'xlexport_tokens_total{kind="read"') == sum(map(len, texts)) - 64
+
+
+def test_client_is_answered_beside_a_greedy_one(start: Start) -> None:
+    client = start(keys=["greedy", "other"], sessions=0)
+    labels = [f'client="{hashlib.sha256(key).hexdigest()[:16]}"' for key in (b"greedy", b"other")]
+    client.headers["authorization"] = "Bearer other"
+    body = {"prompt": ["a", "a"], "n": 16, "max_tokens": 60_000, "stream": True}
+    with client.stream("POST", "/v1/completions", json=body, headers={"authorization": "Bearer greedy"}) as greedy:
+        lines = greedy.iter_lines()
+        next(lines)
+        assert metric(client, f'xlexport_client_jobs{{{labels[0]},model="{EMPTY}",state="drawing"}}') == 1
+        for fields in ({"max_tokens": 8}, {"max_tokens": 0, "echo": True, "logprobs": 0}):
+            assert client.post("/v1/completions", json={"prompt": "Hello", **fields}).status_code == 200
+        assert metric(client, "xlexport_jobs_total") == 2
+    error_of(client.post("/v1/sessions", json={}), 429)
+    assert [metric(client, f"xlexport_refusals_total{{{label}}}") for label in labels] == [0, 1]
 
 
 def test_session(start: Start, model: Model) -> None:

@@ -1,8 +1,10 @@
-"""Jobs that share steps get the numbers that each gets alone from a stream."""
+"""Jobs that share steps get the numbers that each gets alone from a stream; clients take turns."""
 
 from __future__ import annotations
 
+import gc
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,14 @@ import pytest
 
 from tests.helpers.paths import BAND, CHUNK, EMPTY, golden_bundle
 from tests.helpers.tiers import thinned
-from xlexport.serve.jobs import Choice, Draws, Job
+from xlexport.serve.jobs import Choice, Draws, Job, Owner
 from xlexport.serve.scheduler import Scheduler
-from xlruntime import GrowingText, Model, OptionError, Sampling, TextError, TokenError, XlruntimeError, load
+from xlruntime import GrowingText, Memory, Model, OptionError, Sampling, TextError, TokenError, XlruntimeError, load
 from xlruntime.tokenizers import ByteTokenizer
 
 SLOTS = 2e-5  # nats: sums over other slots of a ring, in 32 bits
 ROUNDING = 2e-5  # nats: between two graphs, and between sums in 32 and in 64 bits
+ROUNDS, STEPS = 10, 5  # that a client may wait for 8 tokens after 5, and of the model in each of them
 CUTS_MATTER = "post_lnorm_zeros"  # without same_length, and with a memory that is full of zeros at first
 
 
@@ -272,3 +275,61 @@ def test_close_fails_what_is_under_way() -> None:
         job.result(60)
     closing.join(60)
     assert not closing.is_alive()
+
+
+def asked(number: int, length: int, tokens: int = 0, n: int = 0, client: str = "greedy", **rule: Any) -> list[Job]:
+    """Return the jobs of one request."""
+    owner, jobs = Owner(client), list[Job]()
+    for _ in range(number):
+        choices = [choice(Sampling(**rule)) for _ in range(n)]
+        jobs.append(Job(np.arange(length) % 256, max_tokens=tokens, choices=choices))
+        jobs[-1].owner = owner
+    return jobs
+
+
+LOADS: dict[str, Callable[[], list[Job]]] = {
+    "requests with long prompts": lambda: [job for _ in range(7) for job in asked(1, 10_000)],
+    "many prompts": lambda: asked(1_024, 1_100),
+    "choices of many prompts": lambda: asked(100, 3, 10**6, 16),
+    "seeded choices": lambda: asked(100, 3, 10**6, 16, seed=1),
+    "requests with choices": lambda: [job for _ in range(20) for job in asked(2, 30, 10**6, 16, temperature=0)],
+    "both": lambda: [*asked(100, 30, 10**6, 16, temperature=0), *asked(7, 10_000)],
+}
+
+
+def run_rounds(scheduler: Scheduler, number: int, jobs: list[Job]) -> None:
+    scheduler._thread = threading.current_thread()
+    for job in jobs:
+        scheduler.submit(job)
+    scheduler._collect()
+    for _ in range(number):
+        scheduler._round()
+
+
+def n_memories() -> int:
+    return sum(isinstance(one, Memory) for one in gc.get_objects())
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_another_client_waits_for_few_rounds(name: str) -> None:
+    scheduler, memories = Scheduler(opened(EMPTY)), n_memories()
+    run_rounds(scheduler, 100, LOADS[name]())
+    assert n_memories() - memories < 60  # choices that wait share theirs
+    before, (other,) = scheduler.counts.steps, asked(1, 5, 8, 1, "other")
+    run_rounds(scheduler, ROUNDS, [other])
+    assert other.result(0) == () and scheduler.counts.steps - before <= STEPS * ROUNDS
+
+
+def test_another_document_waits_for_one_turn_where_each_is_read_in_one_step() -> None:
+    scheduler, (other,) = Scheduler(opened(CHUNK)), asked(1, 5, 8, 1, "other")
+    run_rounds(scheduler, 10, [*asked(50, 20), *asked(1, 20, 70, 16)])
+    run_rounds(scheduler, 2 * ROUNDS + 5, [other])
+    assert other.result(0) == ()
+
+
+@pytest.mark.parametrize("rule", [{}, {"seed": 1}])
+def test_clients_get_equal_shares(rule: dict[str, int]) -> None:
+    requests = [asked(3, 3, 10**6, 16, "greedy", **rule), asked(1, 3, 10**6, 16, "other", **rule)]
+    run_rounds(Scheduler(opened(EMPTY)), 400, [job for jobs in requests for job in jobs])
+    greedy, other = [sum(choice.drawn for job in jobs for choice in job.choices) for jobs in requests]
+    assert other >= 0.9 * greedy > 0

@@ -234,8 +234,9 @@ class _Frame:
             raise ApiError(
                 401, "the API key is missing or wrong; expected Authorization: Bearer KEY.", "invalid_api_key"
             )
-        if not self._keys and path not in OPEN:
-            self._check_host(scope)
+        host, origin = (_header(scope, name).decode("latin-1") for name in (b"host", b"origin"))
+        if not self._keys and path not in OPEN and (refused := refusal(host, origin, self._hosts)) is not None:
+            raise ApiError(*refused)
         digest = None if key is None else hashlib.sha256(key).hexdigest()[:16]
         address, port = scope.get("client") or ("-", 0)
         scope.setdefault("state", {}).update(owner=digest, client=digest or f"{address}:{port}")
@@ -247,13 +248,6 @@ class _Frame:
                     share.enter()
                 scope[SHARE] = share
                 await self._app(scope, receive, send)
-
-    def _check_host(self, scope: Scope) -> None:
-        """Refuse a foreign name or page, as `refusal` says."""
-        host, origin = (_header(scope, name).decode("latin-1") for name in (b"host", b"origin"))
-        refused = refusal(host, origin, self._hosts)
-        if refused is not None:
-            raise ApiError(*refused)
 
     def _key(self, scope: Scope) -> bytes | None:
         """Return the key of a request; None if it has none of the server's."""

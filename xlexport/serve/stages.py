@@ -268,11 +268,10 @@ class Stage(ABC, Generic[T]):
 
     def _give_rows(self) -> None:
         """Give rows to tenants that wait: to the client with the fewest first, then to its request with the fewest."""
-        seated = self.seated
-        rows = Counter[Owner | str](key for tenant, *_ in seated for key in tenant.job.owner.keys)
+        rows = Counter[Owner | str](key for tenant, *_ in self.seated for key in tenant.job.owner.keys)
         while owners := [owner for owner in self.waiting if self.may_begin(owner)]:
             owners.sort(key=lambda owner: (rows[owner.client], rows[owner]))
-            free = self.most - len(seated)
+            free = self.most - len(self.seated)
             owner = owners[0] if free else self._displace(owners, rows)
             if owner is None:
                 return
@@ -282,7 +281,6 @@ class Stage(ABC, Generic[T]):
             (self._batches[0] if self.shares(tenant) else next(alone)).join(tenant, max(more, 0))
             tenant.last = self._round
             rows.update(owner.keys)
-            seated = self.seated
 
     def _displace(self, owners: Sequence[Owner], rows: Counter[Owner | str]) -> Owner | None:
         """Take a row from a client or request that has more than one of `owners`, and return that one.

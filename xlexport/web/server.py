@@ -22,7 +22,6 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-INDEX = ("index.html", "index.htm")  # files that the base class answers with for a folder
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript",
@@ -50,7 +49,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         if refused is not None:
             return self.send_error(*refused[:2])
         path = self.translate_path(self.path)
-        files = [os.path.realpath(os.path.join(path, name)) for name in ("", *INDEX)]
+        files = [os.path.realpath(os.path.join(path, name)) for name in ("", "index.html", "index.htm")]
         if not all(Path(file).is_relative_to(self.directory) for file in files):
             return self.send_error(http.HTTPStatus.NOT_FOUND)
         return super().send_head()
