@@ -4,8 +4,8 @@
 
 - score: tokens a second of prompts at 1, 8 and 64 clients, and of the library at these batch sizes.
 - generate: the same of random streams without a seed, and the time from a token to the next as clients see it.
-- first token: time to the first event of short streams, alone and while another client's prompt of 1 MB is read.
-- beside: what a client waits for 8 tokens, and for a score of 5 bytes, while another one is greedy.
+- waits: what a client waits for the first and the eighth token of a stream, and for a score of 5 bytes, alone and while
+  another one is greedy.
 
 All prompts are pieces of the document. `tests/serve` compares answers under load.
 """
@@ -39,13 +39,11 @@ CLIENTS = (1, 8, 64)
 PROMPT = 40  # tokens before those that are drawn
 SCORING = {"max_tokens": 0, "echo": True, "logprobs": 0}
 UNDER_WAY = "xlexport_requests_under_way "
-LARGE = 1_000_000  # characters of the prompt that is read while short streams begin
+LARGE = {"prompt": "a, " * 333_333, **SCORING}  # 1 MB
 LOADS: dict[str, list[dict[str, Any]]] = {
     "nothing": [],
-    "a long prompt and a stream": [
-        {"prompt": "a, " * (LARGE // 3), **SCORING},
-        {"prompt": "a", "max_tokens": 60_000},
-    ],
+    "a prompt of 1 MB": [LARGE],
+    "a prompt of 1 MB and a stream": [LARGE, {"prompt": "a", "max_tokens": 60_000}],
     "7 prompts of 100 kB": [{"prompt": ["a, " * 33_333] * 7, **SCORING}],
     "7 requests of 100 kB": [{"prompt": "a, " * 33_333, **SCORING}] * 7,
     "100 prompts x 16 x 900 tokens": [{"prompt": ["a"] * 100, "n": 16, "max_tokens": 900}],
@@ -131,29 +129,40 @@ async def _draw_all(server: str, prompts: npt.NDArray[np.int64], tokens: int) ->
 async def _score_all(server: str, clients: int, waiting: Iterable[str]) -> None:
     async def score(client: httpx.AsyncClient) -> None:
         for document in waiting:
-            (await client.post(ROUTE, json={"prompt": document, **SCORING})).raise_for_status()
+            await _score(client, document)
 
     async with client_of(server, clients) as client:
         await asyncio.gather(*(score(client) for _ in range(clients)))
 
 
-async def first_token(server: str, text: str, number: int) -> None:
-    """Print the time to the first event of streams, alone and while a large prompt is read."""
-    async with client_of(server, 3) as client:
-        await _print_first(client, text, number, "alone")
-        large = {"prompt": (text * (LARGE // len(text) + 1))[:LARGE], **SCORING}
-        reading = asyncio.create_task(client.post(ROUTE, json=large))
-        await _until(client, 1)
-        await _print_first(client, text, number, "while 1 MB is read")
-        click.echo(f"{'':24}the large prompt was {'done before' if reading.done() else 'still being read'}")
-        reading.cancel()
-        with suppress(asyncio.CancelledError):
-            await reading
+async def _score(client: httpx.AsyncClient, document: str) -> float:
+    """Return the seconds until a document is scored."""
+    began = time.perf_counter()
+    (await client.post(ROUTE, json={"prompt": document, **SCORING})).raise_for_status()
+    return time.perf_counter() - began
 
 
-async def _print_first(client: httpx.AsyncClient, text: str, number: int, when: str) -> None:
-    first = [(await _times(client, text[40 * index :][:40], 2))[0] for index in range(number)]
-    _print_times(f"first token, {when}", first)
+async def waits(server: str, text: str, number: int) -> None:
+    """Print how long a client waits while each load of another one runs."""
+    async with client_of(server, 7) as greedy, client_of(server, 1) as client:
+        for load, bodies in LOADS.items():
+            asked = asyncio.gather(*(greedy.post(ROUTE, json=body) for body in bodies))
+            await _until(client, len(bodies))
+            await asyncio.sleep(1)
+            streams = [await _times(client, text[40 * index :][:40], 8) for index in range(number)]
+            scores = [await _score(client, "Hello") for _ in range(number)]
+            _print_times(f"first token beside {load}", [times[0] for times in streams])
+            _print_times(f"8 tokens beside {load}", [times[-1] for times in streams])
+            _print_times(f"5 bytes beside {load}{', which ended' if bodies and asked.done() else ''}", scores)
+            asked.cancel()
+            with suppress(asyncio.CancelledError):
+                await asked
+            await _until(client, 0)
+
+
+async def _until(client: httpx.AsyncClient, under_way: int) -> None:
+    while f"{UNDER_WAY}{under_way}.0" not in (await client.get("/metrics")).text:
+        await asyncio.sleep(0.05)
 
 
 async def _times(client: httpx.AsyncClient, prompt: str | list[int], tokens: int, heat: float = 0) -> list[float]:
@@ -167,32 +176,7 @@ async def _times(client: httpx.AsyncClient, prompt: str | list[int], tokens: int
 
 def _print_times(name: str, seconds: Sequence[float]) -> None:
     p50, p95 = np.quantile(seconds, (0.5, 0.95))
-    click.echo(f"{name:46} p50 {1000 * p50:,.1f} ms, p95 {1000 * p95:,.1f} ms of {len(seconds):,}")
-
-
-async def beside(server: str, number: int) -> None:
-    """Print how long a client waits for 8 tokens, and for a score of 5 bytes, while each load of another one runs."""
-    async with client_of(server, 7) as greedy, client_of(server, 1) as client:
-        for load, bodies in LOADS.items():
-            asked = asyncio.gather(*(greedy.post(ROUTE, json=body) for body in bodies))
-            await _until(client, len(bodies))
-            await asyncio.sleep(1)
-            for what, body in (("8 tokens", {"max_tokens": 8}), ("5 bytes", SCORING)):
-                waits = list[float]()
-                for _ in range(number):
-                    began = time.perf_counter()
-                    (await client.post(ROUTE, json={"prompt": "Hello", **body})).raise_for_status()
-                    waits.append(time.perf_counter() - began)
-                _print_times(f"{what} beside {load}", waits)
-            asked.cancel()
-            with suppress(asyncio.CancelledError):
-                await asked
-            await _until(client, 0)
-
-
-async def _until(client: httpx.AsyncClient, under_way: int) -> None:
-    while f"{UNDER_WAY}{under_way}.0" not in (await client.get("/metrics")).text:
-        await asyncio.sleep(0.05)
+    click.echo(f"{name:49} p50 {1000 * p50:,.1f} ms, p95 {1000 * p95:,.1f} ms of {len(seconds):,}")
 
 
 @click.command(help=__doc__)
@@ -207,8 +191,7 @@ def main(bundle: Path, document: Path, longest: int, samples: int, shared_steps:
         throughput(server, model, text, longest, samples)
         generation(server, model, text, samples)
     with running(bundle) as server:
-        asyncio.run(first_token(server, text, samples))
-        asyncio.run(beside(server, samples))
+        asyncio.run(waits(server, text, samples))
 
 
 if __name__ == "__main__":
