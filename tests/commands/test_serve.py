@@ -87,7 +87,7 @@ def test_second_signal_cuts_requests_off(environment: dict[str, str]) -> None:
 
 
 @needs_server
-def test_what_cannot_be_served(invoke: Invoke, tmp_path: Path) -> None:
+def test_what_cannot_be_served(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = golden_bundle(EMPTY)
     assert "absent" in invoke("serve", tmp_path / "absent", "--port", "0").error
     same = invoke("serve", bundle, bundle, "--port", "0", "--json").error
@@ -99,15 +99,11 @@ def test_what_cannot_be_served(invoke: Invoke, tmp_path: Path) -> None:
         assert found.endswith(
             f"address 127.0.0.1:{port}: Address already in use. Choose another port; 0 takes a free one."
         )
-
-
-@pytest.mark.parametrize("key", ["", "short", " secret"])
-def test_weak_keys(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    arguments = ("serve", golden_bundle(EMPTY), "--port", "0")
-    given = invoke(*arguments, "--api-key", "secret", "--api-key", key)
-    monkeypatch.setenv("XLEXPORT_API_KEY", key)
-    for refused, name in ((given, "key 2 of --api-key"), (invoke(*arguments), "key 1 of XLEXPORT_API_KEY")):
-        assert refused.code == 2 and name in refused.err
+    for key in ("", "short", " secret"):
+        assert "key 2 of --api-key" in invoke("serve", bundle, "--api-key", "secret", "--api-key", key).err
+        monkeypatch.setenv("XLEXPORT_API_KEY", key)
+        assert "key 1 of XLEXPORT_API_KEY" in invoke("serve", bundle).err
+        monkeypatch.delenv("XLEXPORT_API_KEY")
 
 
 def test_missing_packages_are_named(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
