@@ -18,8 +18,8 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
+from modulefinder import ModuleFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,6 @@ MAIN = "main"  # the revision that is meant without @REVISION
 LONGEST_COMMIT = 100  # bytes of a file in `refs`
 LARGEST_SOURCE = 1 << 24  # bytes of a Python file
 OFFERED = 5  # names that a hint lists
-LONGEST_LIST = 1500  # characters of a message
 
 
 @dataclass(frozen=True)
@@ -279,7 +278,9 @@ def _build(code: ModelCode) -> nn.Module:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             if code.file is not None:
-                sys.path.append(_refuse_double_modules(code.file, code.source))
+                folder = str(code.file.absolute().parent)
+                _refuse_double_modules(code.file, folder)
+                sys.path.append(folder)
                 module = sys.modules[code.entry.module] = ModuleType(code.entry.module)  # dataclasses look it up there
                 module.__file__ = str(code.file.absolute())
                 exec(compile(code.source, module.__file__, "exec", dont_inherit=True), vars(module))
@@ -300,43 +301,29 @@ def _build(code: ModelCode) -> nn.Module:
     return model
 
 
-def _refuse_double_modules(file: Path, source: bytes) -> str:
-    """Return the folder of a file, unless the file or modules beside it import a name that another module has, too.
+class _Imports(ModuleFinder):
+    """Find the modules in a folder that code imports, without running it."""
 
-    Raises:
-        CheckpointError: the message has both modules.
-    """
-    folder, sources, seen = str(file.absolute().parent), [source], set[str]()
-    while sources:
-        for name in _imports(sources.pop()) - seen:
-            seen.add(name)
-            own = PathFinder.find_spec(name, [folder])
-            if own is None or own.origin is None:  # also a folder without __init__.py, which gives way to a module
-                continue
-            loaded = sys.modules.get(name)
+    def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
+        """Find a module, but no folder without __init__.py, which gives way to any module and has no loader here."""
+        try:
+            return super().find_module(name, path, parent)
+        except AttributeError as error:
+            raise ImportError(name) from error
+
+
+def _refuse_double_modules(file: Path, folder: str) -> None:
+    """Refuse a file if it, or modules in its folder, import a name that another module has, too."""
+    imports = _Imports([folder])
+    with contextlib.suppress(SyntaxError, ValueError):  # Python reports it when the source runs
+        imports.run_script(str(file))
+    for name in imports.modules.keys() - {"__main__"}:
+        own, loaded = vars(imports.modules[name])["__file__"], sys.modules.get(name)
+        if own and "." not in name:
             other = loaded.__spec__ if loaded else importlib.util.find_spec(name)
-            if other and other.origin and os.path.realpath(other.origin) != os.path.realpath(own.origin):
-                what = f"{file}: imports {name}, which is {own.origin}, and also {other.origin}."
+            if other and other.origin and os.path.realpath(other.origin) != os.path.realpath(own):
+                what = f"{file}: imports {name}, which is {own}, and also {other.origin}."
                 raise CheckpointError(what, hint="Rename the first, or use an environment without the second.")
-            path = Path(own.origin)
-            files = path.parent.rglob("*.py") if own.submodule_search_locations else [path]
-            sources += [one.read_bytes() for one in files if one.suffix == ".py"]
-    return folder
-
-
-def _imports(source: bytes) -> set[str]:
-    """Return the first parts of the names of modules that a source imports, except relative imports."""
-    found = set[str]()
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError):  # Python reports it when the source runs
-        return found
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found.add(node.module.partition(".")[0])
-    return found
 
 
 def _failed(code: ModelCode, error: BaseException) -> CheckpointError:
@@ -364,5 +351,5 @@ def _load_weights(model: nn.Module, file: Path) -> None:
     try:
         model.load_state_dict(tied | tensors)
     except RuntimeError as error:
-        problems = " ".join(str(error).split())[:LONGEST_LIST]
+        problems = " ".join(str(error).split())
         raise CheckpointError(f"{file}: {problems}", hint="Save the state_dict() of this model.") from error
