@@ -165,7 +165,7 @@ def test_safetensors_of_another_model_names_its_tensors(tmp_path: Path) -> None:
         ({"model": OrderedDict(weight=torch.zeros(2)), "epoch": 3}, "known model in it (tensors: model.weight)."),
         (
             OrderedDict((f"fc{n}.\x1b", torch.zeros(2)) for n in range(9)),
-            "(tensors: fc0.\\x1b, fc1.\\x1b, fc2.\\x1b, …).",
+            "(tensors: fc0.\\x1b, fc1.\\x1b, fc2.\\x1b, fc3.\\x1b, fc4.\\x1b and 4 more).",
         ),
         (torch.zeros(3), "no weights of a known model in it. Give a checkpoint of a known format: docs/"),
         ({"format": "xltraining", "version": 99, "config": {}, "state_dict": {}}, "version 99"),

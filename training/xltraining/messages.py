@@ -8,7 +8,6 @@ from collections.abc import Iterable
 __all__ = ["bounded", "first_line", "listed", "shown"]
 
 _LISTED = 12
-_LONGEST_ENTRY = 140
 
 
 def first_line(error: BaseException) -> str:
@@ -28,8 +27,7 @@ def bounded(text: str, longest: int = 1500) -> str:
 
 
 def listed(entries: Iterable[object], separator: str = ", ") -> str:
-    """Join the first entries, each cut if it is long, and add how many more there are."""
-    every = list(entries)
-    first = map(str, every[:_LISTED])
-    short = [entry if len(entry) <= _LONGEST_ENTRY else f"{entry[:_LONGEST_ENTRY]}…" for entry in first]
-    return separator.join([*short, *([f"and {len(every) - _LISTED:,} more"] if len(every) > _LISTED else [])])
+    """Join the first entries, and add how many more there are."""
+    every = list(map(str, entries))
+    more = [f"and {len(every) - _LISTED:,} more"] if len(every) > _LISTED else []
+    return separator.join([*every[:_LISTED], *more])

@@ -27,7 +27,6 @@ from xlruntime.messages import listed
 __all__ = ["FORMATS", "CheckpointFormat", "format_names", "load"]
 
 KNOWN = "Give a checkpoint of a known format: docs/checkpoints.md lists them."
-SHOWN, LONGEST_NAME = 3, 60  # tensors that a message names, and characters of a name
 VOCABULARIES = ("Vocab", "Corpus", "LMCorpus")  # classes in the authors' cache.pt
 
 
@@ -149,7 +148,7 @@ def _unknown_pickle(path: Path) -> CheckpointError:
             f"{path}: a vocabulary.", hint="Give it with --tokenizer, and the checkpoint that belongs to it."
         )
     if summary.foreign_globals:
-        names = _quoted(summary.foreign_globals)
+        names = listed(map(repr, summary.foreign_globals))
         return CheckpointError(
             f"{path}: holds Python objects that could run code ({names}); nothing was run.",
             hint=f"Save plain tensors instead. {KNOWN}",
@@ -159,9 +158,7 @@ def _unknown_pickle(path: Path) -> CheckpointError:
 
 def _foreign(path: Path, tensors: Sequence[str]) -> CheckpointError:
     """Return the error for a file of another model; it names its first tensors."""
-    names = [ascii(name[:LONGEST_NAME])[1:-1] for name in tensors[:SHOWN]]
-    more = ", …" if len(tensors) > SHOWN else ""
-    contents = f" (tensors: {', '.join(names)}{more})" if names else ""
+    contents = f" (tensors: {listed(tensors)})" if tensors else ""
     return CheckpointError(f"{path}: no weights of a known model in it{contents}.", hint=KNOWN)
 
 
@@ -207,8 +204,3 @@ def _unknown_folder(path: Path) -> CheckpointError:
         kind = read_json(path / CONFIG).get("model_type")
         says = f" of a known model (its config.json says {ascii(kind)[:40]})" if kind is not None else ""
     return CheckpointNotFoundError(f"{path}: a folder without a checkpoint{says}.", hint=KNOWN)
-
-
-def _quoted(names: Sequence[str]) -> str:
-    """Return the first few names, escaped so that a hostile file cannot control the terminal."""
-    return ", ".join(ascii(name[:60]) for name in names[:3])

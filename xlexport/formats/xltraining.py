@@ -14,12 +14,10 @@ from xlexport.errors import CheckpointError
 from xlexport.extras import require
 from xlexport.families.recurrent.source import recurrent_source
 from xlruntime.errors import VocabularyError
-from xlruntime.messages import one_line
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from xltraining.data.tokenizer_file import TokenizerFile
-    from xltraining.errors import XltrainingError
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -54,7 +52,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     try:
         checkpoint = checkpoint_from(content, path)
     except XltrainingError as error:
-        raise _refusal(error) from error
+        raise CheckpointError(error.message, error.hint) from error
     tokenizer: str | Vocabulary | TokenizerFile | None = checkpoint.tokenizer
     if isinstance(tokenizer, TokenizerFile) and tokenizer.kind == "vocabulary":
         tokenizer = _vocabulary(tokenizer, path)
@@ -94,8 +92,3 @@ def _read_file(path: Path) -> dict[Any, Any]:
     if not is_archive(path):
         raise CheckpointError(f"{path}: not a file that `xlexport train` wrote.", hint="Check the path.")
     return read_tensors(path)
-
-
-def _refusal(error: XltrainingError) -> CheckpointError:
-    """Return the error as one of this package, with message and hint on one line each."""
-    return CheckpointError(one_line(error.message), hint=one_line(error.hint or "") or None)

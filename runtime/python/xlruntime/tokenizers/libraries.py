@@ -25,7 +25,6 @@ TOKENIZER_LIMITS = Limits()  # of a file; the largest published files need half
 
 MEASURED_AT_ONCE = 1024  # characters
 MOST_GROWTH = 2  # by the tokenizer, of a document at the length limit
-LONGEST_REASON = 200  # characters of a library's message
 
 META_SPACE = "\u2581"  # how SentencePiece and its like write a space
 # How tokens of each kind write white space at their beginning: a space, \t, \n, \v, \f and \r of ByteLevel.
@@ -252,7 +251,7 @@ def _errors_of_library(kind: type[XlruntimeError], what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise kind(
-            f"{what} ({' '.join(first_line(error).split())[:LONGEST_REASON]}).",
+            f"{what} ({first_line(error)}).",
             hint="Check where the tokenizer and the text come from.",
         ) from error
 
