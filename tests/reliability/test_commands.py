@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -20,27 +17,7 @@ from xlruntime.bundle_files import digest_file
 
 __all__ = ["invoke"]
 
-SECRET = b'{"secret": "correct horse battery staple"}'
 HOSTILE = "\x1b[2J\r\n\x9b\u2028\u202e\u2066" * 9000
-
-
-def test_prepared_data_brings_no_other_file_into_a_checkpoint(invoke: Invoke, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_bytes(SECRET)
-    (tmp_path / "text").write_text("one two three four five six seven eight nine ten\n" * 9)
-    data, run = tmp_path / "data", tmp_path / "run"
-    invoke("prepare", tmp_path / "text", "-o", data, "--unit", "words").succeeded()
-    before = json.loads((data / "manifest.json").read_text())
-    (data / "link").symlink_to("../secret")
-    (data / "null").symlink_to("/dev/zero")
-    os.mkfifo(data / "pipe")
-    names = ("../secret", str(tmp_path / "secret"), "link", "null", "pipe", "/dev/zero", HOSTILE)
-    for name, has_digest in itertools.product(names, (False, True)):
-        files = before["sha256"] | ({name: hashlib.sha256(SECRET).hexdigest()} if has_digest else {})
-        manifest = {**before, "tokenizer": {"kind": "vocabulary", "file": name}, "sha256": files}
-        (data / "manifest.json").write_text(json.dumps(manifest))
-        error = invoke("train", data, "-o", run, "--d-model", "8", "--batch-size", "1", "--steps", "1").error
-        assert "Prepare the data again." in error and len(error) < 2000
-        assert not any(SECRET in file.read_bytes() for file in tmp_path.glob("run/*"))
 
 
 @pytest.mark.parametrize("command", ["inspect", "inspect --json", "configure --mem-len 3 -o OUT", "web -o OUT"])

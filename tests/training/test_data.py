@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -210,6 +211,12 @@ def _change(**fields: Any) -> Callable[[Path], None]:
     return change
 
 
+def _plant(folder: Path) -> None:
+    (folder / "link").symlink_to(MANIFEST_NAME)
+    os.mkfifo(folder / "pipe")
+    _change(tokenizer={**TOKENIZER, "file": "link"}, sha256={"pipe": "0" * 64})(folder)
+
+
 TOKENIZER = {"kind": "tokenizers", "file": "tokenizer.json"}
 
 
@@ -223,6 +230,8 @@ TOKENIZER = {"kind": "tokenizers", "file": "tokenizer.json"}
         (_change(dtype="float32"), "fields are missing or wrong .dtype 'float32'"),
         (_change(splits={"train": {"shards": [{"file": "../x", "tokens": 1, "sha256": ""}]}}), r"file '\.\./x'"),
         (_change(splits={"train": {}}), "fields are missing or wrong .'shards'"),
+        (_change(tokenizer={**TOKENIZER, "file": "../secret"}), r"file '\.\./secret'"),
+        (_plant, "pipe is a link or no file; link is a link or no file; train_documents"),
         (_change(sha256={}), r"train_documents\.bin has no digest\. Prepare the data again"),
         (_change(sha256={"train_\0": "0" * 64}), r"file 'train_\\x00'"),
         (_change(tokenizer={**TOKENIZER, "kind": "bytes"}), "tokenizer 'bytes'"),
