@@ -9,7 +9,7 @@ mapping that stays would count as the process's memory, up to the size of the co
 import hashlib
 import json
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -132,12 +132,11 @@ class PreparedData:
         """Return the content of the tokenizer's file; None for bytes.
 
         Raises:
-            DataError: the file was changed, or is not of the tokenizer's kind.
+            DataError: the file is not of the tokenizer's kind.
         """
         if "file" not in self.tokenizer:
             return None
         path = self.folder / self.tokenizer["file"]
-        check_digests(self, [path.name])
         content = _content(path)
         if self.tokenizer["kind"] != "sentencepiece":
             _fields(path, content)
@@ -219,14 +218,13 @@ def read_to_train(folder: Path, n_token: int, *, pairs: bool = False) -> Prepare
     return data
 
 
-def check_digests(data: PreparedData, names: Iterable[str] | None = None) -> None:
-    """Compare these files, by default all, with the digests of the manifest.
+def check_digests(data: PreparedData) -> None:
+    """Compare the files with the digests of the manifest.
 
     Raises:
         DataError: a file was changed since the data was prepared; lists all of them.
     """
-    names = data.digests if names is None else names
-    changed = [name for name in names if _sha256(data.folder / name) != data.digests[name]]
+    changed = [name for name, digest in data.digests.items() if _sha256(data.folder / name) != digest]
     if changed:
         raise DataError(
             f"{data.folder}: {listed(changed)} changed since the data was prepared (another SHA-256).",
