@@ -107,10 +107,9 @@ def _size(bundle: Bundle) -> str:
 
 
 def _checked(bundle: Bundle, names: Sequence[str]) -> str:
-    others = ", ".join(sorted({graph.format for graph in bundle.graphs.values()} - {"onnx"}))
-    unchecked = f"no check of {others}, which only --trust opens" if others else ""
-    checked = f"{', '.join(names)}: known operators, weights in this folder" if names else ""
-    return "; ".join(filter(None, (checked, unchecked)))
+    checked = [f"{', '.join(names)}: known operators, weights in this folder"] if names else []
+    others = sorted({graph.format for graph in bundle.graphs.values()} - {"onnx"})
+    return "; ".join(checked + [f"no check of {kind}, which only --trust opens" for kind in others])
 
 
 def _parity_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
