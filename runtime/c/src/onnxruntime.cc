@@ -96,22 +96,17 @@ bool program_chooses_telemetry() {
   return chosen;
 }
 
-// Turn telemetry off for libraries that are loaded from now on. Only the first call changes the environment, which other
-// threads may read.
-void disable_telemetry(const std::vector<std::string>& names) {
-  if (program_chooses_telemetry() || std::getenv(kTelemetry) != nullptr) return;
-  if (std::any_of(names.begin(), names.end(), is_loaded)) return;  // it does not read the variable again
-#if defined(_WIN32)
-  _putenv_s(kTelemetry, "1");
-#else
-  setenv(kTelemetry, "1", 0);
-#endif
-}
-
 GetApiBase find_library(const std::string& file) {
   std::vector<std::string> names{file};
   if (file.empty()) names.assign(std::begin(kNames), std::end(kNames));
-  disable_telemetry(names);
+  // Only the first call changes the environment, which other threads may read, and only before a library reads it.
+  if (!program_chooses_telemetry() && !std::getenv(kTelemetry) && std::none_of(names.begin(), names.end(), is_loaded)) {
+#if defined(_WIN32)
+    _putenv_s(kTelemetry, "1");
+#else
+    setenv(kTelemetry, "1", 0);
+#endif
+  }
   std::string first_reason;
   for (const auto& name : names) {
     std::string reason;
