@@ -39,7 +39,8 @@ def test_graph_of_a_stranger_is_refused(command: str, invoke: Invoke, tmp_path: 
 def test_inspect_prints_bounded_lines_or_one_error(value: object, invoke: Invoke, tmp_path: Path) -> None:
     stranger = shutil.copytree(golden_bundle(EMPTY), tmp_path / "bundle")
     before = (stranger / "bundle.json").read_text()
-    for part in ("provenance.notes", "provenance.sources", "model.config", "graphs.score.inputs.tokens.ring"):
+    provenance = ("provenance.notes", "provenance.sources", "provenance.versions")
+    for part in (*provenance, "model.config", "graphs.score.inputs.tokens.ring"):
         manifest = place = json.loads(before)
         *outer, last = part.split(".")
         for name in outer:
