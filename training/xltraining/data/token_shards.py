@@ -29,7 +29,6 @@ __all__ = [
     "ShardWriter",
     "Split",
     "TokenIds",
-    "check_digests",
     "is_prepared",
     "read_prepared",
     "read_to_train",
@@ -212,24 +211,15 @@ def read_to_train(folder: Path, n_token: int, *, pairs: bool = False) -> Prepare
             f"{folder}: a vocabulary of {data.n_token:,}, but the model has {n_token:,} tokens.",
             hint="Leave n_token out, or prepare the data with the model's vocabulary.",
         )
-    check_digests(data)
+    changed = [name for name, digest in data.digests.items() if _sha256(folder / name) != digest]
+    if changed:
+        raise DataError(
+            f"{folder}: {listed(changed)} changed since the data was prepared (another SHA-256).",
+            hint="Copy the folder again, or prepare the data again.",
+        )
     if "train" not in data.splits:
         raise DataError(f"{folder}: no split named train.", hint="Prepare the data again.")
     return data
-
-
-def check_digests(data: PreparedData) -> None:
-    """Compare the files with the digests of the manifest.
-
-    Raises:
-        DataError: a file was changed since the data was prepared; lists all of them.
-    """
-    changed = [name for name, digest in data.digests.items() if _sha256(data.folder / name) != digest]
-    if changed:
-        raise DataError(
-            f"{data.folder}: {listed(changed)} changed since the data was prepared (another SHA-256).",
-            hint="Copy the folder again, or prepare the data again.",
-        )
 
 
 def _content(path: Path) -> bytes:
