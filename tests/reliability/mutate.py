@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import functools
 import json
 import math
 import os
@@ -28,15 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from safetensors.numpy import load as tensors_of
 
 from tests.conformance.actions import MANIFEST, manifest_files
-from tests.conformance.player import metadata_of
-from tests.conformance.refusals import sealed
 from tests.helpers.c_library import SANITIZED, build_c_runtime, find_onnxruntime
 from tests.helpers.paths import BAND, EMPTY, ROOT, ZEROS, golden_bundle
 from tests.reliability.target import LONGEST_MESSAGE
 from xlruntime import NonFiniteScoreWarning, XlruntimeError, errors, load
+from xlruntime.state import KIND, VERSION, read_state, write_state
 
 __all__ = ["mutate", "past_shape"]
 
@@ -59,7 +56,7 @@ def mutate(runtime: str, count: int, seed: int, folder: Path) -> tuple[Counter[s
     """Write `count` mutants to `folder`, one after another, and open them; return the results and the findings."""
     results, findings, process = Counter[str](), list[str](), None
     for number, line in enumerate(_mutants(count, random.Random(seed), folder)):
-        process = process or _start(runtime, folder)
+        process = process or _start(runtime)
         assert process.stdin is not None and process.stdout is not None
         alarm = threading.Timer(SECONDS, process.kill)
         alarm.start()
@@ -70,13 +67,10 @@ def mutate(runtime: str, count: int, seed: int, folder: Path) -> tuple[Counter[s
         results[result] += 1
         good = math.isfinite(float(rest)) if result == "ok" else result in {"reported", *CODES}
         if not good or not answer.isprintable() or len(answer) > LONGEST_MESSAGE:
-            if answer:
-                process.kill()
-            what = f"mutant {number} of seed {seed} ({line})"
-            findings.append(f"{what}: {ascii(answer)[:LONGEST_MESSAGE]}{_end(process, folder)}")
+            findings.append(f"mutant {number} of seed {seed} ({line}): {answer!a} {process.communicate()[0]}")
             process = None
-    if process is not None and (said := _end(process, folder)):
-        findings.append(said)
+    if process is not None and ((said := process.communicate()[0]) or process.returncode):
+        findings.append(f"status {process.returncode}: {said}")
     if (peak := resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) > MEMORY:
         findings.append(f"{peak:,} kB of memory")
     return results, findings
@@ -87,47 +81,39 @@ def past_shape(results: Counter[str]) -> int:
     return results.total() - sum(results[code] for code in SHAPE)
 
 
-def _start(runtime: str, folder: Path) -> subprocess.Popen[str]:
-    """Start a process that opens mutants, a line each."""
-    command: list[str | Path] = [sys.executable, "-m", "tests.reliability.mutate", "driver"]
+def _start(runtime: str) -> subprocess.Popen[str]:
+    """Start a process that opens mutants, a line each. What it says besides its answers is found, too."""
+    command = [sys.executable, "-c", "from tests.reliability.mutate import drive; drive()"]
     if runtime == "js":
-        command = ["node", ROOT / "runtime/js/conformance/open_mutants.mjs"]
+        command = ["node", "runtime/js/conformance/open_mutants.mjs"]
     elif runtime == "c":
-        command = [build_c_runtime("address,undefined", ("open_mutants",)) / "open_mutants", find_onnxruntime()]
+        command = [f"{build_c_runtime('address,undefined', ('open_mutants',))}/open_mutants", str(find_onnxruntime())]
     environment = os.environ | SANITIZED["address,undefined"]
-    with (folder / "said").open("wb") as said:
-        return subprocess.Popen(
-            command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
-        )
-
-
-def _end(process: subprocess.Popen[str], folder: Path) -> str:
-    """Let a process end, and return what it said if it failed."""
-    process.communicate()
-    said = (folder / "said").read_text("utf-8", "replace")
-    return f" status {process.returncode}: {said[-4000:]}" if process.returncode else ""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT
+    )
 
 
 def _mutants(count: int, rng: random.Random, folder: Path) -> Iterator[str]:
     """Write mutants, each in the place of the one before, and yield their lines for a driver."""
-    seeds = {}
+    seeds, state = {}, folder / "state"
     for name in sorted({*BUNDLES}):
         shutil.copytree(golden_bundle(name), folder / name)
         stream = load(golden_bundle(name), threads=1, ops="none").stream()
         stream.feed([number % 10 for number in range(rng.randrange(1, 60))])
-        stream.save(folder / "state")
-        texts, tensors = metadata_of(folder / "state"), tensors_of((folder / "state").read_bytes())
-        seeds[name] = dict(sorted(texts.items())), dict(sorted(tensors.items()))
+        stream.save(state)
+        seeds[name] = read_state(state, KIND, VERSION, "")
     for _ in range(count):
         name = rng.choice(BUNDLES)
         if rng.random() < 0.5:
             manifest = json.loads((golden_bundle(name) / MANIFEST).read_text("utf-8"))
             for file, content in manifest_files(_changed(manifest, rng)).items():
                 (folder / name / file).write_bytes(content)
-            yield str(folder / name)
+            yield f"{folder / name}\t"
         else:
-            (folder / "state").write_bytes(_state(*seeds[name], rng))
-            yield f"{golden_bundle(name)}\t{folder / 'state'}"
+            _write_state(state, *copy.deepcopy(seeds[name]), rng)
+            yield f"{golden_bundle(name)}\t{state}"
 
 
 def _changed(root: Any, rng: random.Random) -> bytes:
@@ -162,9 +148,10 @@ def _place(root: Any, rng: random.Random) -> tuple[Any, Any, Any]:
     return parent, key, value
 
 
-def _state(metadata: dict[str, str], tensors: dict[str, npt.NDArray[Any]], rng: random.Random) -> bytes:
-    """Return a saved stream after a change or two of its texts and numbers, and perhaps some of its header."""
-    metadata, tensors = dict(metadata), {name: array.copy() for name, array in tensors.items()}
+def _write_state(
+    file: Path, metadata: dict[str, str], tensors: dict[str, npt.NDArray[Any]], rng: random.Random
+) -> None:
+    """Write a saved stream after a change or two of its texts and numbers, and perhaps some of its header."""
     for _ in range(rng.choice((1, 1, 1, 2))):
         if rng.random() < 0.3:
             name = rng.choice([*metadata])
@@ -174,39 +161,37 @@ def _state(metadata: dict[str, str], tensors: dict[str, npt.NDArray[Any]], rng: 
             numbers = tensors[rng.choice([*tensors])].reshape(-1)
             begin = rng.randrange(numbers.size)
             numbers[begin : begin + rng.choice((1, 8, numbers.size))] = rng.choice(NUMBERS[numbers.dtype.kind])
-    raw = sealed(metadata, tensors)
-    size = int.from_bytes(raw[:8], "little") + 8
-    header = raw[8:size] if rng.random() < 0.9 else _changed(json.loads(raw[8:size]), rng)
-    return len(header).to_bytes(8, "little") + header + raw[size:]
+    write_state(file, metadata, tensors)
+    if rng.random() < 0.1:
+        raw = file.read_bytes()
+        size = int.from_bytes(raw[:8], "little") + 8
+        header = _changed(json.loads(raw[8:size]), rng)
+        file.write_bytes(len(header).to_bytes(8, "little") + header + raw[size:])
 
 
 def drive() -> None:
     """Answer lines of mutants, as the drivers of the other runtimes do."""
     warnings.simplefilter("error", NonFiniteScoreWarning)
-    opened = functools.cache(lambda bundle: load(bundle, threads=1, ops="none"))  # of states
     for line in sys.stdin:
-        bundle, _, state = line.rstrip("\n").partition("\t")
+        bundle, state = line.rstrip("\n").split("\t")
         try:
-            stream = opened(bundle).restore(state) if state else opened.__wrapped__(bundle).stream()
+            model = load(bundle, threads=1, ops="none")
+            stream = model.restore(state) if state else model.stream()
             answer = f"ok {-math.fsum(stream.feed([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]).log_probs)}"
         except NonFiniteScoreWarning:
             answer = "reported"
         except XlruntimeError as error:
             answer = f"{error.code} {error}"
-        except Exception as error:
-            answer = f"traceback {error!a}"
         print(answer, flush=True)
 
 
 def main() -> None:
     """Mutate for the runtime of the command line; the exit code is 1 if there is a finding."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runtime", choices=("python", "c", "js", "driver"))
+    parser.add_argument("runtime", choices=("python", "c", "js"))
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    if given.runtime == "driver":
-        return drive()
     with tempfile.TemporaryDirectory() as folder:
         results, findings = mutate(given.runtime, given.count, given.seed, Path(folder))
     print(*findings, f"{given.runtime}: {results.total():,} mutants, {len(findings)} findings", sep="\n")
