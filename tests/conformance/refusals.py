@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import load as tensors_of
 from safetensors.numpy import save
 
 from xlruntime import load
+from xlruntime.state import KIND, VERSION, read_state, write_state
 
 from .actions import DIGEST, MANIFEST, Case, Edit, Files, opening, refused
 from .graphs import bundle_of, graphs_that_open, hostile_graphs, write_escapes
-from .player import metadata_of
 
-__all__ = ["BASE", "CONTRADICTIONS", "OBJECTS", "refusals", "sealed"]
+__all__ = ["BASE", "CONTRADICTIONS", "OBJECTS", "refusals"]
 
 BASE, RICH, FULL_DOCUMENT = "two_rings", "pre_lnorm_same_length_zeros", "reformer_chunk"
 FIRST_MEMORY, VOCABULARY = "first_memory.safetensors", "vocabulary.json"
@@ -54,10 +53,6 @@ OBJECTS: dict[str, tuple[str | int, ...]] = {
 def _score(m: Case) -> Case:
     graph: Case = m["graphs"]["score"]
     return graph
-
-
-def _long_memory(m: Case) -> object:
-    return m["settings"]["mem_len"].update(value=2**30)
 
 
 def _feed(**feed: str) -> Edit:
@@ -134,7 +129,10 @@ CONTRADICTIONS: dict[str, Edit] = {
     "boolean_with_range": lambda m: m["settings"].update(flag={**SETTING, "value": True, "minimum": 0}),
     "boolean_with_off": lambda m: m["settings"].update(flag={**SETTING, "value": True, "off": 0}),
     "file_size_beyond": lambda m: m["files"]["score.onnx"].update(size=2**53),
-    "slots_beyond": lambda m: m["rings"]["far"].update(slots=[2**30, 0, 0], rows=[2**29, 0, 0]) or _long_memory(m),
+    "slots_beyond": lambda m: (
+        m["rings"]["far"].update(slots=[2**30, 0, 0], rows=[2**29, 0, 0]),
+        m["settings"]["mem_len"].update(value=2**30),
+    ),
 }
 # Members in the place of `format` and `provenance`, which readers of JSON could understand in more than one way.
 MEMBERS = {
@@ -288,17 +286,14 @@ DAMAGED, MISMATCH = "state_damaged", "state_mismatch"
 KEY = "memory_key_0"
 # Parts of a state's header, and others in their place.
 HEADERS: dict[str, tuple[bytes, bytes]] = {
-    "twice": (b'"kind":', b'"kind":"xlexport stream","kind":'),
-    "tensor_twice": (
-        b'"memory_key_0":',
-        b'"memory_key_0":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"memory_key_0":',
-    ),
-    "point": (b'"data_offsets":[0,', b'"data_offsets":[0.0,'),
-    "size_exponent": (b'"shape":[1,2,', b'"shape":[1,2e0,'),
-    "sizes_below_0": (b'"shape":[1,2,', b'"shape":[-1,-2,'),
-    "sizes_text": (b'"shape":[1,2,', b'"shape":["1",2,'),
-    "product_beyond": (b'"shape":[1,2,', b'"shape":[4294967296,4294967296,1,2,'),
-    "beyond_64_bits": (b'"shape":[1,2,', b'"shape":[18446744073709551617,2,'),
+    "twice": (b'"kind":', b'"kind": "xlexport stream", "kind":'),
+    "tensor_twice": (b'"memory_key_0":', b'"memory_key_0": {}, "memory_key_0":'),
+    "point": (b'"data_offsets": [0,', b'"data_offsets": [0.0,'),
+    "size_exponent": (b'"shape": [1, 2,', b'"shape": [1, 2e0,'),
+    "sizes_below_0": (b'"shape": [1, 2,', b'"shape": [-1, -2,'),
+    "sizes_text": (b'"shape": [1, 2,', b'"shape": ["1", 2,'),
+    "product_beyond": (b'"shape": [1, 2,', b'"shape": [4294967296, 4294967296, 1, 2,'),
+    "beyond_64_bits": (b'"shape": [1, 2,', b'"shape": [18446744073709551617, 2,'),
 }
 STATES: dict[str, tuple[str, Callable[[Metadata, Tensors], object]]] = {
     "offset": (DAMAGED, lambda m, t: m.update(offset="-1")),
@@ -339,14 +334,17 @@ def _refused_states(kit: Path) -> Iterator[Case]:
     stream.save(intact)
     raw = intact.read_bytes()
 
-    def restoring(name: str, content: bytes, code: str) -> Case:
-        (kit / "states" / f"bad_{name}.safetensors").write_bytes(content)
+    def bad(name: str) -> Path:
+        return kit / "states" / f"bad_{name}.safetensors"
+
+    def restoring(name: str, code: str) -> Case:
         return refused({"do": "restore", "state": f"bad_{name}", "as": "a"}, code)
 
     for name, (code, change) in STATES.items():
-        metadata, tensors = metadata_of(intact), tensors_of(raw)
+        metadata, tensors = read_state(intact, KIND, VERSION, "")
         change(metadata, tensors)
-        yield restoring(name, sealed(metadata, tensors), code)
+        write_state(bad(name), metadata, tensors)
+        yield restoring(name, code)
     flipped = bytearray(raw)
     flipped[-9] ^= 1
     plain = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
@@ -357,27 +355,15 @@ def _refused_states(kit: Path) -> Iterator[Case]:
         "empty": b"",
         "plain": len(plain).to_bytes(8, "little") + plain + bytes(4),
     }
-    contents |= {f"header_{name}": _with_header(raw, *parts) for name, parts in HEADERS.items()}
-    for name, content in contents.items():
-        yield restoring(name, content, DAMAGED)
-    yield {"do": "restore", "state": "intact", "as": "a"}
-
-
-def _with_header(raw: bytes, old: bytes, new: bytes) -> bytes:
-    """Return a saved stream with other parts in its header, whose numbers are separated by single commas."""
     size = int.from_bytes(raw[:8], "little") + 8
-    header = json.dumps(json.loads(raw[8:size]), separators=(",", ":")).encode()
-    assert old in header
-    header = header.replace(old, new, 1)
-    return len(header).to_bytes(8, "little") + header + raw[size:]
-
-
-def sealed(metadata: Metadata, tensors: Tensors) -> bytes:
-    """Return a saved stream with a digest that fits."""
-    lines = "".join(f"{name}={metadata[name]}\n" for name in sorted(metadata))
-    data = b"".join(tensors[name].tobytes() for name in sorted(tensors))
-    digest = hashlib.sha256(lines.encode() + data).hexdigest()
-    return bytes(save(tensors, {**metadata, "digest": digest}))
+    for name, (old, new) in HEADERS.items():
+        header = raw[8:size].replace(old, new, 1)
+        assert header != raw[8:size]
+        contents[f"header_{name}"] = len(header).to_bytes(8, "little") + header + raw[size:]
+    for name, content in contents.items():
+        bad(name).write_bytes(content)
+        yield restoring(name, DAMAGED)
+    yield {"do": "restore", "state": "intact", "as": "a"}
 
 
 def _refused_settings(files: Files) -> Iterator[Case]:
