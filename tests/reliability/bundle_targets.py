@@ -6,12 +6,10 @@ import io
 import json
 import struct
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from tests.helpers.paths import EMPTY, GOLDEN, golden_bundle
@@ -25,10 +23,7 @@ from xlruntime.state import KIND, VERSION
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = [
-    "GraphFile", "Manifest", "SentencePiece", "StreamFields", "StreamMemory", "TokenizerJson", "VocabularyJson",
-    "sentencepiece",
-]  # fmt: skip
+__all__ = ["GraphFile", "Manifest", "SentencePiece", "StreamFields", "TokenizerJson", "VocabularyJson", "sentencepiece"]
 
 TEXT = "It was the best of times,\n naïve 日本 \U0001f642 it was\tthe worst of times.\r\n"
 WORDS = sorted(set(TEXT.split()))
@@ -268,31 +263,3 @@ class StreamFields(Target):
         self._file.write(struct.pack("<Q", len(head)) + head + self._tensors)
         with mock.patch.object(state, "_digest", lambda *_: ""):
             return self._model.restore(self._file.path).feed(TEXT[20:23]).log_probs
-
-
-class StreamMemory(Target):
-    """A saved stream whose tensors repeat the input, float32. It is reset, and then reads like a fresh stream."""
-
-    errors = (XlruntimeError,)
-
-    def __init__(self, folder: Path) -> None:
-        self._model = load(golden_bundle(EMPTY), threads=1)
-        stream, fresh = self._model.stream(), self._model.stream()
-        stream.feed(TEXT[:20])
-        stream.save(folder / "state")
-        self._state, self._file = state.State.read(folder / "state"), folder / "state"
-        fresh.memory.offset = self._state.offset
-        self._expected = fresh.feed(TEXT).log_probs.tobytes()
-
-    def seeds(self) -> Iterable[bytes]:
-        yield from (struct.pack("<f", number) for number in (0, 1e20, 3e38, -3e38))
-
-    def read(self, raw: bytes) -> object:
-        numbers = np.frombuffer(raw + bytes(-len(raw) % 4 + 4), "<f4")
-        memory = {name: np.resize(numbers, array.shape) for name, array in self._state.memory.items()}
-        replace(self._state, memory=memory).write(self._file)
-        stream = self._model.restore(self._file)
-        stream.reset()
-        if stream.feed(TEXT).log_probs.tobytes() != self._expected:
-            raise BrokenPromiseError("a document depends on the one before it")
-        return stream

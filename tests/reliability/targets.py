@@ -28,7 +28,6 @@ TARGETS: Mapping[str, type[Target]] = {
     "manifest": bundle_targets.Manifest,
     "graph": bundle_targets.GraphFile,
     "stream-fields": bundle_targets.StreamFields,
-    "stream-memory": bundle_targets.StreamMemory,
     "table": document_targets.Table,
     "utf-8": document_targets.Utf8,
     "words": document_targets.Words,
