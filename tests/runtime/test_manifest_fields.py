@@ -22,37 +22,7 @@ from xlruntime.providers import device_value
 
 Manifest = dict[str, Any]
 Change = Callable[[Manifest], Any]
-LARGE = 10**300
-
-
-def parts(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the paths of all required fields of objects: one of each list, none of free content."""
-    if path and path[-1] in ("config", "provenance", "domains", "fixed"):
-        return []
-    if isinstance(value, list):
-        return parts(value[0], (*path, 0)) if value else []
-    if not isinstance(value, dict):
-        return []
-    named = path and path[-1] in ("settings", "rings", "graphs", "inputs", "outputs", "files")  # any names
-    own = [] if named else [(*path, name) for name in value]
-    return own + [inner for name, child in value.items() for inner in parts(child, (*path, name))]
-
-
 MANIFEST = json.loads((GOLDEN / "pre_lnorm_same_length_zeros/bundle/bundle.json").read_text("utf-8"))
-FIELDS = [path for path in parts(MANIFEST) if path != ("format",)]
-
-
-@pytest.mark.parametrize("path", FIELDS, ids=lambda path: ".".join(map(str, path)))
-def test_every_field_is_required(path: tuple[Any, ...], bundle_copy: Path) -> None:
-    def change(manifest: Manifest) -> None:
-        inner: Any = manifest
-        for name in path[:-1]:
-            inner = inner[name]
-        del inner[path[-1]]
-
-    edit_manifest(bundle_copy, change)
-    message = refusal(bundle_copy, BundleFormatError)
-    assert f"{path[-1]} is missing" in message or "is of ring '' and setting ''" in message
 
 
 def memory(**changes: Any) -> Change:
@@ -119,9 +89,7 @@ CASES: list[tuple[Change, str]] = [  # in addition to the contradictions of the 
     (model(config="none"), "model.config is 'none', expected an object"),
     (model(vocab_size="many"), "model.vocab_size is 'many', expected a whole number"),
     (model(vocab_size=1e300), "vocab_size is 1e+300, expected a whole number"),
-    (model(vocab_size=float("inf")), "the number Infinity is not finite"),
     (model(vocab_size=True), "vocab_size is True, expected a whole number"),
-    (model(vocab_size=LARGE), "the whole number 10000000000000000000 is beyond 64 bits"),
     (document(full_document="yes"), "document.full_document is 'yes', expected true or false"),
     (document(unknown=1), "document.unknown is unknown"),
     (document(fresh_memory="full"), "document.fresh_memory is 'full', expected 'empty' or 'zeros'"),
@@ -167,7 +135,6 @@ CASES: list[tuple[Change, str]] = [  # in addition to the contradictions of the 
     (memory(input="a" * 5000), f"memory that the graph 'score' does not take: '{'a' * 40}'"),
     (memory(input="memory_value_0", output="new_memory_value_0"), "memories share an input or output"),
     # graphs
-    (graph("score", fixed={"batch": 0}), "batch of score.onnx is 0, expected 1 to"),
     (graph("score", fixed={"width": 3}), "the graph 'score' fixes axes that no step has: width"),
     (graph("score", variant_of="detail"), "the graph 'score' is a variant of 'detail'"),
     (lambda m: m["graphs"].pop("positions"), "takes position_key_0, but nothing feeds it as constant"),
