@@ -213,18 +213,6 @@ def test_problems_of_an_archive_are_reported(name: str, message: str, tmp_path: 
     assert caught.value.hint == "Copy or save it again."
 
 
-@pytest.mark.parametrize(
-    "content",
-    [{"config": {"\x1b[2J\n": 1}}, {"config": {}, "state_dict": {"\x1b[2J\n": torch.ones(1)}}, {"\x1b[2J\n": 1}],
-)
-def test_names_in_a_file_of_our_own_kind_cannot_reach_the_terminal(content: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    torch.save({"format": "xltraining", "version": 2, **content}, path)
-    with pytest.raises(CheckpointError) as caught:
-        load(path)
-    assert str(caught.value).isprintable()
-
-
 def test_places_that_are_not_files(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Origin", "TensorMapping", "problems_listed", "same"]
 
-MOST_LISTED, LONGEST_LIST = 40, 1500  # problems and characters; no honest file has more different problems
-MOST_LAYERS_LISTED = 40
+MOST_LISTED = 40  # problems, or numbers of layers; no honest file has more different problems
 
 
 @dataclass(frozen=True)
@@ -54,11 +52,8 @@ def problems_listed(problems: Iterable[str]) -> str:
         key = problem if match is None else f"{match[1]}*.{problem[match.end() :]}"
         layers.setdefault(key, []).extend([] if match is None else [int(match[2])])
     lines = [key.replace("*", _numbers(numbers), 1) if numbers else key for key, numbers in layers.items()]
-    lengths = itertools.accumulate(map(len, lines))
-    most = max(1, sum(length <= LONGEST_LIST for length in itertools.islice(lengths, MOST_LISTED)))
-    if len(lines) > most:
-        lines = [*lines[:most], f"and {len(lines) - most} more"]
-    return "; ".join(lines)
+    more = [f"and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else []
+    return "; ".join([*lines[:MOST_LISTED], *more])
 
 
 def _numbers(numbers: list[int]) -> str:
@@ -66,7 +61,7 @@ def _numbers(numbers: list[int]) -> str:
     first, last = min(numbers, default=0), max(numbers, default=0)
     if len(numbers) > 1 and sorted(numbers) == list(range(first, last + 1)):
         return f"{first}-{last}"
-    return ",".join([*map(str, numbers[:MOST_LAYERS_LISTED]), *(["…"] if len(numbers) > MOST_LAYERS_LISTED else [])])
+    return ",".join([*map(str, numbers[:MOST_LISTED]), *(["…"] if len(numbers) > MOST_LISTED else [])])
 
 
 @dataclass
