@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport import atomic_output
-from xlexport.children import environment_of_children
 from xlexport.commands.options import PATH
 from xlexport.errors import XlexportError
 from xlexport.progress_bar import progress_bar
@@ -114,9 +113,8 @@ def _write_page(bundle: Path, text: Path, page: Path) -> None:
 
 def _run(stage: str, arguments: list[str], text: str | None = None) -> str:
     """Run Python in a process of its own, with `text` as standard input, and return what it prints."""
-    command = [sys.executable, *arguments]
-    with environment_of_children():
-        process = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", check=False)
+    command = [sys.executable, "-P", *arguments]
+    process = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", check=False)
     if process.returncode:
         reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
         raise XlexportError(f"{stage} failed: {reason}")
