@@ -305,9 +305,10 @@ class _Imports(ModuleFinder):
     """Find the modules in a folder that code imports, without running it."""
 
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
-        """Find a module, but no folder without __init__.py, which gives way to any module and has no loader here."""
+        """Find a module of any name, but no folder without __init__.py: it gives way to modules, and has no loader."""
+        places: Any = path or self.path  # without one, names of built-in modules would be left out
         try:
-            return super().find_module(name, path, parent)
+            return super().find_module(name, places, parent)
         except AttributeError as error:
             raise ImportError(name) from error
 

@@ -139,14 +139,14 @@ def test_code_does_not_run_without_trust(before: str, invoke: Invoke, folder: Pa
     assert not has_run(folder)
 
 
-@pytest.mark.parametrize("name", ["json", "difflib", "tiny_zoo"])
+@pytest.mark.parametrize("name", ["json", "difflib", "tiny_zoo", "time"])
 def test_module_that_is_also_elsewhere(name: str, folder: Path) -> None:
     (folder / f"{name}.py").touch()  # of the current folder, which the code does not mean
     (folder / "models" / "sibling.py").write_text(f"def later():\n    import {name}.part\nWIDTH = 4")
     load_source("models/tiny.py:Tiny", trust=True)
     sys.modules.pop("sibling")
     (folder / "models" / f"{name}.py").write_text("raise AssertionError")
-    own, other = re.escape(str(folder / "models" / f"{name}.py")), rf"\S+/{name}(/__init__)?\.py"
+    own, other = re.escape(str(folder / "models" / f"{name}.py")), rf"(\S+/{name}(/__init__)?\.py|built-in)"
     with pytest.raises(CheckpointError, match=rf"^models/tiny.py: imports {name}, which is {own}, and also {other}\."):
         load_source("models/tiny.py:Tiny", trust=True)
 
