@@ -62,10 +62,10 @@ def test_request_that_takes_too_long(start: Start) -> None:
 
 def test_memory_of_all_requests(start: Start) -> None:
     client = start(requests=9, request_bytes=40_000)
-    for status, user in ((200, "a" * 4_000), (413, "a" * 6_000)):  # six bytes for each while it is parsed
+    for status, user in ((200, "a" * 5_000), (413, "a" * 6_000)):  # six bytes for each while it is parsed
         assert client.post("/v1/completions", json={"prompt": "a", "user": user}).status_code == status
     error_of(client.post("/v1/completions", json={"prompt": [1] * 400, "max_tokens": 0}), 413)
-    for status, n in ((200, 9), (413, 10)):  # 4,000 bytes for each continuation
+    for status, n in ((200, 10), (413, 11)):  # 4,000 bytes for each continuation but the first
         assert client.post("/v1/completions", json={"prompt": "a", "n": n, "max_tokens": 1}).status_code == status
     for status, text in ((200, "a" * 500), (413, "a" * 600)):  # and 64 for its token
         assert client.post("/tokenize", json={"prompt": text}).status_code == status
