@@ -72,18 +72,23 @@ class ProgressBar:
         else:
             every = _line_every() if self._visible else math.inf
             output = {"file": _Lines(), "mininterval": every, "delay": every or 1e-9}
-        self._bar = tqdm(
-            desc=one_line(label),
-            disable=not self._visible,
-            bar_format=self._format(options.get("total")),
-            leave=False,
-            position=0,  # the line itself, even if another bar was left open
-            miniters=0,
-            smoothing=0,  # the time left follows the mean rate: the last one would be that since the last glance
-            lock_args=(False,),  # an update that comes while something else is printed is left out
-            **output,
-            **options,
-        )
+        try:
+            self._bar = tqdm(
+                desc=one_line(label),
+                disable=not self._visible,
+                bar_format=self._format(options.get("total")),
+                leave=False,
+                position=0,  # the line itself, even if another bar was left open
+                miniters=0,
+                smoothing=0,  # the time left follows the mean rate: the last one would be that since the last glance
+                lock_args=(False,),  # an update that comes while something else is printed is left out
+                **output,
+                **options,
+            )
+        except BaseException:  # Ctrl-C: nobody can clear or close half a bar
+            for bar in [bar for bar in tqdm._instances if not hasattr(bar, "start_t")]:
+                bar.disable = True
+            raise
 
     def _format(self, total: int | None) -> str:
         return NO_TOTAL if total is None else BAR if self._redraws else LINE

@@ -76,6 +76,19 @@ def pictures(terminal: Terminal) -> list[str]:
     return [picture.rstrip() for picture in terminal.getvalue().split("\r") if picture.strip()]
 
 
+def test_ctrl_c_before_a_bar_is_whole(open_terminal: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    stream = open_terminal()
+    monkeypatch.setattr("tqdm.std.EMA", interrupt)
+    with pytest.raises(KeyboardInterrupt) as error:
+        ProgressBar("scoring", total=10)
+    tell("interrupted")  # while the traceback keeps the bar
+    del error
+    assert stream.getvalue() == "interrupted\n"
+
+
 def test_bar_shows_share_and_time_left(
     total: DocumentScore, open_terminal: Callable[[], Terminal], at: Callable[[float], None]
 ) -> None:
