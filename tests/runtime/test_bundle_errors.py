@@ -213,7 +213,8 @@ def test_bundle_that_needs_a_newer_onnxruntime_is_refused(newer: str, bundle_cop
 
 @pytest.mark.parametrize("setting", ["mem_len", "segment_len"])
 def test_memory_larger_than_the_machine_is_refused(setting: str, bytes_model: Model) -> None:
-    with pytest.raises(OptionError, match=r"would take [0-9.]+ GB, but this machine has [0-9.]+ GB\. Choose a smaller"):
+    message = r"would take [0-9.]+ GB, more than three quarters of this machine's [0-9.]+ GB\. Choose a smaller"
+    with pytest.raises(OptionError, match=message):
         bytes_model.stream(**{setting: 1 << 30})
 
 

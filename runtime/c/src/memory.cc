@@ -143,9 +143,10 @@ void check_capacity(const EvaluationSettings& evaluation, std::int64_t capacity)
     total += bytes;
   }
   const double machine = machine_bytes();
-  if (total <= machine) return;
-  char gigabytes[64];
-  std::snprintf(gigabytes, sizeof gigabytes, "%.1f GB, but this machine has %.1f GB", total / 1e9, machine / 1e9);
+  if (total <= machine * 3 / 4) return;
+  char gigabytes[128];
+  std::snprintf(gigabytes, sizeof gigabytes, "%.1f GB, more than three quarters of this machine's %.1f GB",
+                total / 1e9, machine / 1e9);
   throw Error(XLR_ERROR_OPTION, "memories of " + std::to_string(capacity) + " slots take " + gigabytes + ".",
               "Choose a smaller mem_len, segment_len or capacity.");
 }

@@ -81,9 +81,9 @@ export class Engine {
       );
     }
     const plan = { entries: this.bundle.memory, evaluation, capacity };
-    if (2 * bytesOfPlan(plan) > this.runtime.memory) {
+    if (2 * bytesOfPlan(plan) > (this.runtime.memory * 3) / 4) {
       // a step returns new tensors
-      const problem = `the memory of ${counted(capacity)} slots is larger than that of this machine.`;
+      const problem = `the memory of ${counted(capacity)} slots takes more than three quarters of that of this machine.`;
       throw new OptionError(problem, "Choose a smaller mem_len or segment_len.");
     }
     return new Memory({

@@ -402,7 +402,7 @@ class Memory:
 
 
 def check_room(plan: MemoryPlan, batch_size: int) -> None:
-    """Refuse buffers larger than the machine's memory: Linux grants them, and kills the process later.
+    """Refuse buffers of more than three quarters of the machine's memory: Linux grants them, and kills processes later.
 
     Raises:
         OptionError: they are too large; the message has both sizes.
@@ -412,10 +412,10 @@ def check_room(plan: MemoryPlan, batch_size: int) -> None:
     except (AttributeError, ValueError, OSError):  # a system that does not report its memory
         return
     nbytes = sum(_nbytes(plan, entry, plan.sizes(entry, batch_size)) for entry in plan.entries)
-    if nbytes > machine > 0:
+    if nbytes > 3 / 4 * machine > 0:
         raise OptionError(
             f"the memory of {batch_size:,} batch rows of {plan.capacity:,} slots would take {nbytes / 1e9:,.1f} GB, "
-            f"but this machine has {machine / 1e9:,.1f} GB.",
+            f"more than three quarters of this machine's {machine / 1e9:,.1f} GB.",
             hint="Choose a smaller mem_len, segment_len or batch size.",
         )
 
