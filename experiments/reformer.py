@@ -171,8 +171,8 @@ def figure4(experiment: Experiment) -> None:
 
     A row is a model, trained with some rounds of hashing or with full attention; a column is the number of rounds that
     it is evaluated with. The paper's figure has equal rounds in both; its Table 2 crosses them for another task.
-    Rotations are fixed, but for a model `redrawn` each update of training draws others, as the paper does. `A by B` is
-    model A with the attention B.
+    Rotations are fixed, but for a model `redrawn` each update of training draws others, as the code bases do. `A by B`
+    is model A with the attention B.
     """
     picture = experiment.folder / "reformer_figure4.png"
     check_picture(picture)

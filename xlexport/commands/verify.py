@@ -146,7 +146,8 @@ def _lsh_rows(report: ParityReport) -> list[tuple[str, str]]:
     rows = [("buckets the model alone would change", flips)]
     if report.overflow_fraction_per_layer is not None:
         layers = ", ".join(f"{fraction:.2%}" for fraction in report.overflow_fraction_per_layer)
-        rows.append(("overflow, by LSH layer", f"{layers} (not an error: as in training, only the latest keys count)"))
+        keys = "keys of two chunks" if report.full_document else "the latest keys"
+        rows.append(("overflow, by LSH layer", f"{layers} (not an error: as in training, only {keys} count)"))
     if report.overflow_mismatches:
         rows.append(("overflow counted otherwise", f"in {report.overflow_mismatches:,} places (= 0)"))
     return rows

@@ -118,7 +118,7 @@ def test_against_the_definition(case: Case, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_without_overflow_it_is_the_papers_formula(form: str) -> None:
+def test_without_overflow_it_is_the_papers_formula_unscaled(form: str) -> None:
     """Choose a window that holds all tokens of a bucket within reach, so that none is omitted."""
     document = make_document(96, 16)
     wanted, _ = defined(document, 32, None)

@@ -105,7 +105,7 @@ class ReformerConfig(ModelConfig):
     """Rule `chunk`: replaces a query's score with itself."""
     hash_seed: int = setting(0, "Seed of the hash rotations.")
     """They are drawn layer by layer and round by round."""
-    redraw_hashes: bool = setting(False, "Draw new hash rotations at each update, as in the paper.")
+    redraw_hashes: bool = setting(False, "Draw new hash rotations at each update; the paper fixes them.")
     """Evaluation uses the fixed ones."""
     dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1, common=True)
     dropatt: float = setting(0.0, "Dropout rate of attention weights.", minimum=0, below=1)
