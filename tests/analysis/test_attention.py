@@ -151,7 +151,7 @@ def test_terms_against_the_formula(changes: dict[str, Any]) -> None:
     H, h, D, M = config.n_head, config.d_head, config.d_model, config.mem_len
     report = attention_terms(model, IDS, segment_len=S)
     warmup = math.ceil(M / S) * S
-    assert (report.tokens, report.mean["a"].shape) == (len(IDS) - warmup, (config.n_layer, H, M + 1))
+    assert (report.tokens, report.mean["a"].shape) == (len(IDS) - warmup, (config.n_layer, H, M + S))
 
     seen: list[tuple[int, Tensor, Tensor]] = []
     for number, module in enumerate(model.layers):
@@ -164,26 +164,29 @@ def test_terms_against_the_formula(changes: dict[str, Any]) -> None:
         if start == warmup:
             seen.clear()
         _, memory = model(torch.from_numpy(IDS[None, start : start + S]), memory)
-    expected = {term: np.zeros((config.n_layer, H, M + 1)) for term in "abd"}
+    expected = {term: np.zeros((config.n_layer, H, M + S)) for term in "abd"}
     for number, hidden, before in seen:
         attention = cast(RelativeAttention, cast(TransformerXLLayer, model.layers[number]).attention)
         rows = torch.cat([before, hidden])
         rows = attention.norm(rows) if config.pre_lnorm else rows
         query, key, _ = (attention.qkv.weight @ rows.T).T.view(-1, 3, H, h).unbind(1)
         for i in range(len(hidden)):
-            for distance in range(M + 1):
+            terms: dict[str, Any] = {term: np.zeros((H, M + i + 1)) for term in "abd"}
+            for distance in range(M + i + 1):
                 clamped = min(distance, config.clamp_len) if config.clamp_len > 0 else distance
                 R = (attention.position.weight @ sinusoids(torch.tensor([clamped]), D)[0]).view(H, h)
                 for n in range(H):
-                    at = number, n, distance
-                    expected["a"][at] += float(query[M + i, n] @ key[M + i - distance, n]) / math.sqrt(h)
-                    expected["b"][at] += float(query[M + i, n] @ R[n]) / math.sqrt(h)
-                    expected["d"][at] += float(attention.position_bias[n] @ R[n]) / math.sqrt(h)
+                    terms["a"][n, distance] = float(query[M + i, n] @ key[M + i - distance, n]) / math.sqrt(h)
+                    terms["b"][n, distance] = float(query[M + i, n] @ R[n]) / math.sqrt(h)
+                    terms["d"][n, distance] = float(attention.position_bias[n] @ R[n]) / math.sqrt(h)
+            for term, values in terms.items():
+                weights = np.exp(values) / np.exp(values).sum(axis=1, keepdims=True)
+                expected[term][number, :, : M + i + 1] += weights
     for term, sums in expected.items():
         np.testing.assert_allclose(report.mean[term], sums / report.tokens, atol=1e-5)
     heads = report.to_dict()["heads"]
     assert [(head["layer"], head["head"]) for head in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert len(heads[0]["b"]) == M + 1
+    assert math.isclose(sum(heads[0]["b"]), 1, abs_tol=1e-6)
 
 
 def test_terms_of_another_encoding_are_refused() -> None:

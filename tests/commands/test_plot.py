@@ -135,7 +135,7 @@ def test_terms_are_drawn_and_printed(
     found = invoke(*line, "-o", tmp_path / "terms.png").succeeded()
     assert is_picture(tmp_path / "terms.png")
     first, *layers = found.out.splitlines()
-    assert first.split(maxsplit=1)[1].startswith("of 16 queries, memory 20")
+    assert first.split(maxsplit=2)[2].startswith("of 16 queries, memory 20")
     assert [line.split()[:3:2] for line in layers] == [["layer", "(a)"]] * 2
     assert len(invoke(*line, "--json").succeeded().object["heads"]) == 4
 

@@ -1,13 +1,14 @@
 """Attention of heads: its share at each distance, that of one segment's tokens, and the terms of its scores.
 
 Source: Dai et al. 2019, arXiv:1901.02860, Appendix D. Graphs do not return attention weights, so the eager model
-computes them. A score of section 3.3 has four terms. Three of them are averaged over the queries, for each distance:
+computes them. A score of section 3.3 has four terms. The softmax of three of them is averaged over the queries:
 
     (a) q_i . k_j              content
     (b) q_i . W_kR R[i - j]    position, as the query asks
     (d) v . W_kR R[i - j]      position
 
-Term (c), u . k_j, does not depend on the distance. All are scaled by 1/sqrt(d_head).
+Term (c), u . k_j, does not depend on the distance. All are scaled by 1/sqrt(d_head). Each softmax is over the keys that
+the query sees.
 """
 
 from __future__ import annotations
@@ -283,12 +284,11 @@ def _by_distance(weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class AttentionTerms:
-    """Mean terms of each head by distance.
+    """Attention of each head by distance, if its scores had one term only (the paper's Figure 7).
 
     Attributes:
-        tokens: number of queries in the mean; the memory was full at each of them.
-        segment_len, mem_len: tokens in one step, and rows of memory.
-        mean: for each of `TERMS`, (layers, heads, distances) up to `mem_len`, which every query sees.
+        tokens, segment_len, mem_len: as in `AttentionReport`.
+        mean: for each of `TERMS`, `AttentionReport.mean`.
     """
 
     tokens: int
@@ -311,12 +311,12 @@ class AttentionTerms:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return a row for each layer, with how much each term differs between distances, for people."""
-        spread = {term: self.mean[term].std(axis=2).mean(axis=1) for term in TERMS}
-        rows = [("terms", f"of {self.tokens:,} queries, memory {self.mem_len:,}, standard deviation over distances")]
+        """Return a row for each layer, with the mean distance under each term, for people."""
+        distances = {term: (mean @ np.arange(mean.shape[2])).mean(axis=1) for term, mean in self.mean.items()}
+        rows = [("mean distance", f"of {self.tokens:,} queries, memory {self.mem_len:,}, by each term alone")]
         return rows + [
-            (f"layer {layer}", ", ".join(f"({term}) {spread[term][layer]:.3f}" for term in TERMS))
-            for layer in range(len(spread["a"]))
+            (f"layer {layer}", ", ".join(f"({term}) {distances[term][layer]:,.1f}" for term in TERMS))
+            for layer in range(len(distances["a"]))
         ]
 
 
@@ -328,30 +328,31 @@ def attention_terms(
     tokens: int | None = None,
     progress: Progress = no_progress,
 ) -> AttentionTerms:
-    """Walk `ids` as one document with carried memory, and average the terms; see `attention_by_distance`.
+    """Walk `ids` as one document with carried memory, and average the softmax of each term over the queries.
+
+    Arguments are those of `attention_by_distance`.
 
     Raises:
         XlexportError: the model has another encoding of positions, or there are too few tokens.
     """
-    config, S, M = model.config, segment_len, model.config.mem_len
+    config, S = model.config, segment_len
     if config.encoding != "relative":
         raise XlexportError(
             f"the terms of scores are those of encoding relative, but the model has {config.encoding}.",
             hint="Leave --position out.",
         )
-    sums = {term: np.zeros((config.n_layer, config.n_head, M + 1)) for term in TERMS}
+    sums = {term: np.zeros((config.n_layer, config.n_head, config.mem_len + S)) for term in TERMS}
     queries = _observe_segments(model, ids, S, tokens, lambda: _add_hooks(model, sums), progress)
-    return AttentionTerms(queries, S, M, {term: values / queries for term, values in sums.items()})
+    mean = {term: values[:, :, : config.window] / queries for term, values in sums.items()}
+    return AttentionTerms(queries, S, config.mem_len, mean)
 
 
 def _add_hooks(model: TransformerXL, sums: dict[str, npt.NDArray[np.float64]]) -> list[RemovableHandle]:
     """Let the model add the terms of its next segments to `sums`, until the hooks are removed."""
 
     def add(layer: int, attention: RelativeAttention, inputs: tuple[Tensor, ...]) -> None:
-        hidden, memory, shared = inputs[:3]
-        for term, by_distance in _terms(attention, hidden, memory, shared).items():
-            most = sums[term].shape[2]
-            sums[term][layer] += by_distance[:, :most].double().numpy()
+        for term, by_distance in _terms(attention, *inputs).items():
+            sums[term][layer, :, : by_distance.shape[1]] += by_distance.numpy()
 
     def hook(number: int) -> Any:
         return lambda module, inputs: add(number, module, inputs)
@@ -360,16 +361,22 @@ def _add_hooks(model: TransformerXL, sums: dict[str, npt.NDArray[np.float64]]) -
     return [layer.attention.register_forward_pre_hook(hook(number)) for number, layer in enumerate(layers)]
 
 
-def _terms(attention: RelativeAttention, hidden: Tensor, memory: Tensor, shared: Tensor) -> dict[str, Tensor]:
-    """Return the terms of one document's segment, summed over its queries: (H, K) by distance, from 0 on."""
+def _terms(
+    attention: RelativeAttention, hidden: Tensor, memory: Tensor, shared: Tensor, hiding: Tensor
+) -> dict[str, Tensor]:
+    """Return the softmax of each term, summed over the queries of one document's segment: (H, K) by distance."""
+    import torch
+
     normed = (attention.norm(hidden), attention.norm(memory)) if attention.pre_lnorm else (hidden, memory)
     query, key, _ = attention.project(hidden, *normed)  # (H, 1, S, h), (H, 1, K, h)
     query, key, scale = query[:, 0], key[:, 0], attention.d_head**-0.5
     query = query * scale
     (H, S, h), K = query.shape, key.shape[1]
     position = attention.position(shared).view(K + 1, H, h)[1:].flip(0).permute(1, 2, 0)  # (H, h, K), distance 0 first
-    return {
-        "a": _by_distance(query @ key.transpose(1, 2)),
-        "b": (query @ position).sum(dim=1),
-        "d": (attention.position_bias.unsqueeze(1) * scale @ position).squeeze(1) * S,
+    distance = (torch.arange(K - S, K)[:, None] - torch.arange(K)).clamp(min=0).expand(H, S, K)
+    scores = {
+        "a": query @ key.transpose(1, 2),
+        "b": (query @ position).gather(2, distance),
+        "d": (attention.position_bias.unsqueeze(1) * scale @ position).expand(H, S, K).gather(2, distance),
     }
+    return {term: _by_distance((score + hiding).softmax(dim=2)) for term, score in scores.items()}

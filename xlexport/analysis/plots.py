@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from xlexport.analysis.attention import TERMS, AttentionReport, AttentionTerms, SegmentAttention
 from xlexport.analysis.bits_along import BitsAlong
@@ -146,11 +147,10 @@ def draw_attention(report: AttentionReport | AttentionTerms | SegmentAttention, 
 
 def _distances(report: AttentionReport) -> Figure:
     """Draw a row for each head, the first layer at the top; the colour shows mean attention to each distance."""
-    L, H, D = report.mean.shape
+    L, H, _ = report.mean.shape
     figure = _figure(9, min(2.5 + 0.11 * L * H, 16))
     axes = figure.add_subplot()
-    # distance + 1, because the axis is logarithmic
-    mesh = _mesh(axes, np.arange(D + 1) + 0.5, np.arange(L * H + 1), report.mean.reshape(L * H, D))
+    mesh = _heads(axes, report.mean)
     axes.scatter(
         report.within(0.5).flatten() + 1,
         np.arange(L * H) + 0.5,
@@ -159,11 +159,7 @@ def _distances(report: AttentionReport) -> Figure:
         color="white",
         label="half of the attention is within",
     )
-    axes.set_xscale("log")
-    axes.set_xlim(0.5, D + 0.5)
-    axes.xaxis.set_major_formatter(_count)
     axes.set_xlabel("tokens before the one that is predicted (distance + 1)")
-    _layer_ticks(axes, L, H, "white", 0.8)
     axes.set_title(
         f"mean attention over {report.tokens:,} queries; heads of a layer 0 to {H - 1}; tick: half is nearer",
         fontsize="medium",
@@ -200,25 +196,26 @@ def _segment(report: SegmentAttention) -> Figure:
 
 
 def _terms(report: AttentionTerms) -> Figure:
-    """Draw a column for each term and a row for each head; colours show the mean less that of all distances.
-
-    Only differences between distances change attention.
-    """
-    L, H, D = report.mean["a"].shape
+    """Draw a panel for each term, as `_distances` draws the attention of all together."""
+    L, H, _ = report.mean["a"].shape
     figure = _figure(12, min(2.5 + 0.11 * L * H, 16))
-    for axes, term in zip(figure.subplots(1, len(TERMS), sharey=True), TERMS, strict=True):
-        rows = report.mean[term].reshape(L * H, D)
-        rows = rows - rows.mean(axis=1, keepdims=True)
-        most = float(np.abs(rows).max()) or 1.0
-        mesh = axes.pcolormesh(
-            np.arange(D + 1), np.arange(L * H + 1), rows, cmap="RdBu_r", vmin=-most, vmax=most, rasterized=True
-        )
-        _layer_ticks(axes, L, H, "black", 0.4)
+    for axes, term in zip(figure.subplots(1, len(TERMS)), TERMS, strict=True):
+        mesh = _heads(axes, report.mean[term])
         axes.set_title(TITLES[term], fontsize="medium")
-        axes.set_xlabel("distance in tokens")
-        figure.colorbar(mesh, ax=axes)
-    figure.axes[0].invert_yaxis()
+        axes.set_xlabel("distance + 1")
+        figure.colorbar(mesh, ax=axes, extend="min")
     return figure
+
+
+def _heads(axes: Axes, mean: npt.NDArray[np.float64]) -> QuadMesh:
+    """Draw attention by distance (layers, heads, distances): a row for each head, on a logarithmic axis."""
+    L, H, D = mean.shape
+    mesh = _mesh(axes, np.arange(D + 1) + 0.5, np.arange(L * H + 1), mean.reshape(L * H, D))  # distance + 1
+    axes.set_xscale("log")
+    axes.set_xlim(0.5, D + 0.5)
+    axes.xaxis.set_major_formatter(_count)
+    _layer_ticks(axes, L, H, "white", 0.8)
+    return mesh
 
 
 def plot_training(log: Path, path: Path) -> None:
