@@ -13,6 +13,7 @@ from unittest import mock
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnxscript import rewriter
 from torch.export import ExportedProgram
 
 from xlexport.atomic_output import writing
@@ -38,8 +39,13 @@ IR_VERSION = 10
 HINT = "Install the version of torch in constraints.txt. If you have it, report this with the model's configuration."
 UNCHANGED = {  # by decompositions, though made of other operators; or `translations` has them
     *("aten._assert_tensor_metadata.default", "aten.item.default", "aten.layer_norm.default", "aten.linear.default"),
-    *("aten.log_softmax.int", "aten.reshape.default", "aten.sym_size.int", "aten.to.dtype", "aten.where.ScalarOther"),
+    *("aten.reshape.default", "aten.sym_size.int", "aten.to.dtype", "aten.matmul.default", "aten.flatten.using_ints"),
+    *("aten.square.default", "aten.where.Scalar"),
 }
+UNPROMOTED = {  # unchanged, too, if the result has the type of an argument
+    *("aten.log_softmax.int", "aten.softmax.int", "aten.where.ScalarOther", "aten.where.ScalarSelf"),
+}
+RULES = "_DEFAULT_REWRITE_RULES"  # by which onnxscript rewrites what the exporter made
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 _decompose = ExportedProgram.run_decompositions
 
@@ -101,8 +107,10 @@ def _content(tensor: ir.TensorProtocol) -> tuple[object, ...]:
 
 def _trace(step: Step) -> ir.Model:
     """Trace the whole step as one ONNX model, with the names of its spec."""
+    rules = [rule for rule in getattr(rewriter, RULES, ()) if rule.name != "SlicesSplit"]  # looks at all pairs of nodes
     decomposed = mock.patch.object(ExportedProgram, "run_decompositions", _decomposed)
-    with tracing("export the step graph", HINT, getattr(step, "explain", None)), decomposed:
+    rewritten = mock.patch.object(rewriter, RULES, rules, create=True)
+    with tracing("export the step graph", HINT, getattr(step, "explain", None)), decomposed, rewritten:
         program = torch.onnx.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),
@@ -125,9 +133,14 @@ def _trace(step: Step) -> ir.Model:
 
 def _decomposed(program: ExportedProgram, table: Any, *options: Any, **named: Any) -> ExportedProgram:
     """Return the program in operators that ONNX has; itself if it is. Decompositions would trace it twice again."""
-    for one in {node.target for node in program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}:
+    for node in program.graph.nodes:
+        if not isinstance(one := node.target, torch._ops.OpOverload) or str(one) in UNCHANGED:
+            continue
+        types = {getattr(each.meta["val"], "dtype", None) for each in node.all_input_nodes}
+        if str(one) in UNPROMOTED and node.meta["val"].dtype in types:
+            continue
         composite = one.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-        if str(one) not in UNCHANGED and (composite or one in table or one._schema.is_mutable):
+        if composite or one in table or one._schema.is_mutable:
             return _decompose(program, table, *options, **named)
     return program
 

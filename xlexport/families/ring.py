@@ -62,7 +62,7 @@ def reach_mask(distance: Tensor, steps: Tensor, memory_length: Tensor, window: T
     """
     (B,), (S, _) = memory_length.shape, distance.shape
     reach = torch.minimum(memory_length.view(B, 1, 1) + steps.view(1, S, 1), window.view(1, 1, 1) - 1)
-    seen = (distance >= 0).unsqueeze(0) & (distance.unsqueeze(0) <= reach)  # (B, S, C)
+    seen = torch.logical_and((distance >= 0).unsqueeze(0), distance.unsqueeze(0) <= reach)  # (B, S, C)
     return torch.where(seen, 0.0, -math.inf).unsqueeze(1)
 
 
@@ -88,7 +88,7 @@ def window_mask(S: int, R: int, memory_length: Tensor, window: Tensor | None = N
     seen = (reach + (steps - distance + 1)).clamp(0, 1) * (distance + 1).clamp(0, 1)
     if window is not None:
         seen = seen * (window.to(torch.float32).view(1, 1, 1, 1) - distance).clamp(0, 1)
-    return (1 - seen) * HIDDEN
+    return (seen - 1) * -HIDDEN
 
 
 def _along(values: Tensor, axis: int, last: int) -> Tensor:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import torch
 from onnx.defs import OpSchema
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass, RemoveUnusedOpsetsPass
-from onnxscript import OnnxFunction
+from onnxscript import OnnxFunction, opset20
 from onnxscript.values import Op
 
 from xlexport.ops.local_attention import LocalAttention, local_attention, local_mask
@@ -74,10 +74,18 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """
     from onnxscript.function_libs.torch_lib.ops import core  # takes long to import
 
+    def flatten(tensor: Any, start: int = 0, end: int = -1) -> Any:
+        if start and end in (-1, len(tensor.shape) - 1):
+            shape: Any = opset20.Constant(value_ints=[0] * start + [-1])  # 0: the axis stays
+            return opset20.Reshape(tensor, shape)
+        return core.aten_flatten(tensor, start, end)
+
     standard = {torch.ops.xlexport.lstm.default: translate_lstm, torch.ops.xlexport.gru.default: translate_gru}
     standard |= {
         torch.ops.aten.item.default: core.aten__local_scalar_dense,
         torch.ops.aten.to.dtype: core.aten__to_copy,
+        torch.ops.aten.flatten.using_ints: flatten,
+        torch.ops.aten.square.default: lambda tensor: opset20.Mul(tensor, tensor),
     }
     return standard | {operator: _recorder(function) for operator, function in _OPERATORS.items()}
 

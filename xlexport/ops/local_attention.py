@@ -38,7 +38,7 @@ def local_mask(
     # `maximum`, because OpenVINO limits integers to -1 if a clamp has no upper bound.
     oldest = ((chunk - chunks_before) * chunk_length).maximum(torch.full((), 0)) - first
     oldest = oldest.maximum(torch.full((), -kept))  # (B, n, q)
-    seen = (keys.unsqueeze(1) >= oldest.unsqueeze(3)) & (keys.unsqueeze(1) <= queries.unsqueeze(2))
+    seen = torch.logical_and(keys.unsqueeze(1) >= oldest.unsqueeze(3), keys.unsqueeze(1) <= queries.unsqueeze(2))
     return torch.where(seen, 0.0, -math.inf)
 
 

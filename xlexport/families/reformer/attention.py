@@ -23,7 +23,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from xlexport.families.ring import Ring
 from xlexport.ops import (
@@ -114,9 +113,9 @@ class Reach:
         """Return (B, S, C): whether each slot holds a row that the query may see."""
         position, _, window = self.inputs
         steps = torch.arange(self.ring.S)
-        distance = self.ring.newest_first - (self.ring.S - 1 - steps).unsqueeze(1)  # (S, C), negative for later rows
+        distance = self.ring.newest_first + (steps + 1 - self.ring.S).unsqueeze(1)  # (S, C), negative for later rows
         reach = torch.minimum(position.unsqueeze(1) + steps, window - 1)  # (B, S)
-        return (distance > 0) & (distance <= reach.unsqueeze(2))
+        return torch.logical_and(distance > 0, distance <= reach.unsqueeze(2))
 
     def attend(
         self,
@@ -159,7 +158,7 @@ class WindowReach:
         steps = torch.arange(S)
         distance = R + steps.unsqueeze(1) - torch.arange(R + S)  # (S, K), negative for later rows
         reach = torch.minimum(position.unsqueeze(1) + steps, window - 1)  # (B, S)
-        self._near = (distance > 0) & (distance <= reach.unsqueeze(2))
+        self._near = torch.logical_and(distance > 0, distance <= reach.unsqueeze(2))
 
     def near(self) -> Tensor:
         """Return (B, S, K): whether the query may see each row of the memory and the step."""
@@ -180,13 +179,14 @@ class WindowReach:
         chosen, overflow = torch.zeros_like(near), torch.zeros_like(near[:, 0, :, 0], dtype=torch.int64)
         for r in range(buckets.shape[2]):
             ids = buckets[:, :, r]  # (B, H, K)
-            same = (ids[:, :, -S:].unsqueeze(3) == ids.unsqueeze(2)) & near & (self.n_hashes > r)  # (B, H, S, K)
+            seen = torch.logical_and(near, self.n_hashes > r)
+            same = torch.logical_and(ids[:, :, -S:].unsqueeze(3) == ids.unsqueeze(2), seen)  # (B, H, S, K)
             counts = same.to(torch.float32).cumsum(dim=3)  # exact for any memory
             total = counts[..., -1:]
-            chosen = chosen | (same & (total - counts < W))  # fewer than W newer keys
+            chosen = torch.logical_or(chosen, torch.logical_and(same, total - counts < W))  # fewer than W newer keys
             overflow = overflow + (total > W).sum(dim=(1, 3))
         query, some = key[:, :, -S:] * length.unsqueeze(3), chosen.any(dim=3, keepdim=True)
-        mask = torch.where(chosen | ~some, 0.0, -math.inf)  # a row without keys needs only finite scores
+        mask = torch.where(torch.logical_or(chosen, ~some), 0.0, -math.inf)  # without keys: finite scores, of no use
         weights = (query @ key.transpose(2, 3) + mask).softmax(dim=3)
         return torch.where(some, weights @ value, own_value), overflow
 
@@ -211,7 +211,7 @@ def attend_by_paper(key: Tensor, value: Tensor, length: Tensor, buckets: Tensor,
     steps = torch.arange(T)
     first = buckets * T  # below the places of all rows of the bucket
     place = first + steps
-    ordered = F.pad(place.gather(3, order), (1, 0), value=-1)  # the row at rank k is at k + 1
+    ordered = torch.constant_pad_nd(place.gather(3, order), (1, 0), -1)  # the row at rank k is at k + 1
     before = (torch.div(steps, W, rounding_mode="floor") - 1) * W
     begin = before.maximum(torch.full((), 0))  # of the chunk before, by rank; not a clamp, as in `local_mask`
     # By place of the query: the row with which its two chunks begin, and the row before that.
@@ -312,7 +312,7 @@ def attend_fully(query: Tensor, key: Tensor, value: Tensor, own_value: Tensor, n
         near: (B, S, K) bool.
     """
     some = near.any(dim=2, keepdim=True)  # (B, S, 1)
-    mask = torch.where(near | ~some, 0.0, -math.inf)  # a row without keys needs only finite scores
+    mask = torch.where(torch.logical_or(near, ~some), 0.0, -math.inf)  # a row without keys needs only finite scores
     heads = []
     for h in range(query.shape[1]):  # one by one: the scores of all heads would be the largest tensor
         weights = (query[:, h] @ key[:, h].transpose(1, 2) + mask).softmax(dim=2)  # (B, S, K)
