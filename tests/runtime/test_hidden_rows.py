@@ -74,8 +74,9 @@ def walked(model: Model, actions: Actions, file: Path) -> tuple[Stream, Stream]:
     return stream, fresh
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("ops", ["none", pytest.param("kernel_library", marks=pytest.mark.native)])
+@pytest.mark.parametrize(
+    "ops", [pytest.param("none", marks=pytest.mark.full), pytest.param("kernel_library", marks=pytest.mark.native)]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_state_is_that_of_a_fresh_stream(name: str, ops: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     model = load(golden_bundle(name), threads=1, ops=ops if ops == "none" else request.getfixturevalue(ops))
