@@ -229,7 +229,8 @@ class Stage(ABC, Generic[T]):
     @property
     def seated(self) -> list[tuple[T, Batch[T], int]]:
         """The tenants with a row, each with its batch and row."""
-        return [(tenant, batch, row) for batch in self._batches for row, tenant in batch.active]
+        rows = ((batch, row, tenant) for batch in self._batches for row, tenant in enumerate(batch.tenants))
+        return [(tenant, batch, row) for batch, row, tenant in rows if tenant is not None]
 
     @property
     def idle(self) -> bool:
