@@ -118,23 +118,41 @@ def _recorder(function: OnnxFunction[..., Any]) -> Callable[..., Any]:
 
 
 def add_functions(model: ir.Model) -> None:
-    """Add the bodies that the model's custom nodes lack and the import of their domain, if it has such nodes."""
+    """Add the bodies that the model's custom nodes lack and the import of their domain, if it has such nodes.
+
+    A body follows those that it calls, as ONNX's reference evaluator wants it.
+    """
     functions = {function.name: function for function in (*_OPERATORS.values(), RelativeMasks, QuantizeRows)}
     if _use_few_body(model):
         functions[LSHAttention.name] = LSHFewAttention
-    bodies, waiting = dict[str, ir.Function](), _custom(model.graph) - {name for _, name, _ in model.functions}
-    while waiting:
-        name = waiting.pop()
-        body = bodies[name] = ir.serde.deserialize_function(functions[name].to_function_proto())
-        body.name = name
-        if inside := _custom(body):
-            body.opset_imports[DOMAIN] = VERSION  # onnxscript omits it
-            waiting |= inside - bodies.keys()
-    if not model.functions:
+    written = {name for _, name, _ in model.functions}
+    if not written:
         model.opset_imports.pop(DOMAIN, None)
-    for name in sorted(bodies):
-        model.functions[bodies[name].identifier()] = bodies[name]
-        model.opset_imports[DOMAIN] = VERSION
+
+    def add(nodes: ir.Graph | ir.Function) -> None:
+        for name in sorted(_custom(nodes) - written):
+            if name in written:
+                continue
+            body = ir.serde.deserialize_function(functions[name].to_function_proto())
+            body.name = name
+            _close_loops(body)
+            add(body)
+            if _custom(body):
+                body.opset_imports[DOMAIN] = VERSION  # onnxscript omits it
+            model.functions[body.identifier()] = body
+            model.opset_imports[DOMAIN] = VERSION
+            written.add(name)
+
+    add(model.graph)
+
+
+def _close_loops(body: ir.Function) -> None:
+    """Give loops the condition `true`: onnxscript leaves it out, which ONNX's reference evaluator takes for `false`."""
+    if loops := [node for node in body.all_nodes() if node.op_type == "Loop"]:
+        true = ir.val("true")
+        body.insert_before(body[0], ir.node("Constant", [], {"value": ir.tensor(True)}, outputs=[true]))
+        for loop in loops:
+            loop.replace_input_with(1, true)
 
 
 def inline_functions(model: ir.Model, names: Collection[str] | None = None) -> None:
