@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.helpers.bundles import convert_tiny_reformer
 from tests.helpers.paths import ROOT
-from tests.helpers.tiny import BAND, CHUNK, RingDriver, tiny_model, tiny_reformer
+from tests.helpers.tiny import BAND, PAPER, RingDriver, tiny_model, tiny_reformer
 from xlexport.errors import ExportError
 from xlexport.export import onnx as export
 from xlexport.export.onnx import OPSET, export_onnx
@@ -258,7 +258,8 @@ def test_decompositions_are_left_out_only_if_they_change_nothing(
     monkeypatch.setattr(export, "_decompose", None)
     step = architecture("transformer_xl").build_step(tiny_model())
     export_onnx(step, tmp_path)
-    export_onnx(architecture("reformer").build_step(tiny_reformer(CHUNK)), tmp_path)
+    for config in (dataclasses.replace(BAND, attn_layers=("local", "lsh", "full")), PAPER):
+        export_onnx(architecture("reformer").build_step(tiny_reformer(config)), tmp_path)
     monkeypatch.setattr(export, "UNCHANGED", ())
     with pytest.raises(ExportError, match="Failed to decompose"):
         export_onnx(step, tmp_path)

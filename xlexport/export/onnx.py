@@ -37,7 +37,9 @@ __all__ = ["OPSET", "export_onnx"]
 OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators are not needed
 IR_VERSION = 10
 HINT = "Install the version of torch in constraints.txt. If you have it, report this with the model's configuration."
-UNCHANGED = {  # by decompositions, though made of other operators; or `translations` has them
+# By decompositions, though made of other operators; or `translations` has them. `&` and `|` are not here, because types
+# would not be promoted: steps of this package write `logical_and` and `logical_or`.
+UNCHANGED = {
     *("aten._assert_tensor_metadata.default", "aten.item.default", "aten.layer_norm.default", "aten.linear.default"),
     *("aten.reshape.default", "aten.sym_size.int", "aten.to.dtype", "aten.matmul.default", "aten.flatten.using_ints"),
     *("aten.square.default", "aten.where.Scalar"),
@@ -136,9 +138,10 @@ def _decomposed(program: ExportedProgram, table: Any, *options: Any, **named: An
     for node in program.graph.nodes:
         if not isinstance(one := node.target, torch._ops.OpOverload) or str(one) in UNCHANGED:
             continue
-        types = {getattr(each.meta["val"], "dtype", None) for each in node.all_input_nodes}
-        if str(one) in UNPROMOTED and node.meta["val"].dtype in types:
-            continue
+        if str(one) in UNPROMOTED:
+            types = {getattr(each.meta["val"], "dtype", None) for each in node.all_input_nodes}
+            if node.meta["val"].dtype in types:
+                continue
         composite = one.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
         if composite or one in table or one._schema.is_mutable:
             return _decompose(program, table, *options, **named)
