@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import xlruntime
 from xlexport import atomic_output
-from xlruntime.bundle import DIGEST, MANIFEST, Bundle, FileDigest, Graph, Requirements
+from xlruntime.bundle import DIGEST, FIRST_MEMORY_FILE, MANIFEST, Bundle, FileDigest, Graph, Requirements
 from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
 from xlruntime.errors import BundleDamagedError
 from xlruntime.graph_gate import read_graph
@@ -30,6 +30,7 @@ __all__ = [
     "check_graphs",
     "check_output",
     "digests",
+    "fingerprint",
     "open_any_bundle",
     "open_bundle",
     "open_translator",
@@ -147,6 +148,13 @@ def digests(folder: Path) -> dict[str, FileDigest]:
     others = (MANIFEST, DIGEST, *DESCRIPTIONS)
     files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in others)
     return {path.name: digest_file(path) for path in files}
+
+
+def fingerprint(files: Mapping[str, FileDigest], graphs: Iterable[Graph]) -> str:
+    """Return the identity of a bundle's numbers: a digest of its graphs, weights and first values."""
+    used = {graph.file for graph in graphs} | {WEIGHTS_FILE, FIRST_MEMORY_FILE}
+    lines = (f"{files[name].sha256}  {name}\n" for name in sorted(used & files.keys(), key=str.encode))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def requirements(folder: Path, graphs: Iterable[Graph]) -> Requirements:

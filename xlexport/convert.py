@@ -17,6 +17,7 @@ from xlexport.bundles import (
     PARITY_FILE,
     check_output,
     digests,
+    fingerprint,
     open_any_bundle,
     publishing,
     requirements,
@@ -29,7 +30,9 @@ from xlexport.export.onnx import export_onnx
 from xlexport.extras import require
 from xlexport.families import Step, architecture
 from xlexport.families.options import check_choices, spellings
+from xlexport.families.step import StepGraphs
 from xlexport.fixed_shapes import FixedShapes
+from xlexport.meanings import meanings_of
 from xlexport.quantize.gate import check_texts, gate_text, require_default_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
 from xlexport.tokenizer_choice import choose_tokenizer
@@ -37,7 +40,7 @@ from xlexport.verification import default_segments, verify
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.text import check_verify_text, verify_text
 from xlruntime import __version__
-from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format, Graph
+from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import EvaluationRules
 from xlruntime.tokenizers import make_tokenizer
@@ -158,7 +161,7 @@ def convert(
         steps = _steps(source, evaluation, options.fixed)
         for step in steps:
             step.inline = options.inline
-        graphs = _export(steps, folder, options.to)
+        written = _export(steps, folder, options.to)
         memory = steps[0].memory
         _write_first_rows(steps[0], folder)
         for step in steps:
@@ -171,10 +174,13 @@ def convert(
             precision="float32",
             evaluation=evaluation,
             memory=memory,
-            graphs=graphs,
+            graphs=written.graphs,
+            steps=written.steps,
+            meaning=meanings_of(written.graphs.values(), memory),
             provenance=_provenance(source, text.name, options),
-            files=digests(folder),
-            requires=requirements(folder, graphs.values()),
+            files=(files := digests(folder)),
+            fingerprint=fingerprint(files, written.graphs.values()),
+            requires=requirements(folder, written.graphs.values()),
             encoder=encoder,
         )
         write_manifest(folder, bundle)
@@ -260,7 +266,7 @@ def _steps(source: SourceCheckpoint, evaluation: EvaluationRules, fixed: FixedSh
     return [adapter.build_fixed_step(model, sizes) for sizes in fixed.sizes(evaluation)]
 
 
-def _export(steps: list[Step], folder: Path, to: Format) -> dict[str, Graph]:
+def _export(steps: list[Step], folder: Path, to: Format) -> StepGraphs:
     step = steps[0]
     if to == "torchscript":
         from xlexport.export.torchscript import export_torchscript

@@ -67,7 +67,7 @@ def step_floor(side: GraphSide) -> Floor:
     """Count the arithmetic and the bytes of a step."""
     bundle, work, memory = side.model.bundle, side.work, side.memory
     graph = bundle.graphs[side.graph]
-    few = graph.max_segment is not None
+    few = bundle.max_segment(side.graph) is not None
     scores = work.purpose == "score"
     moved = weight_bytes(
         side.model.folder / graph.file,

@@ -35,23 +35,28 @@ __all__ = ["configure"]
 def configure(bundle: Path, output: Path, force: bool, **evaluation: Any) -> None:
     """Write a copy of BUNDLE with other evaluation settings. Weights, graphs and fingerprint stay the same.
 
+    The copy of a bundle of format 4 has the present format, with or without other settings.
+
     `xlexport verify` compares a bundle under its own settings; `parity.json` says which settings were verified.
     """
     from xlexport.bundle_readme import defaults
     from xlexport.bundles import DESCRIPTIONS, check_graphs, check_output, publishing, write_manifest
+    from xlexport.format4 import upgrade
+    from xlexport.meanings import meanings_of
     from xlruntime.bundle_files import read_bundle
     from xlruntime.errors import OptionError
 
-    if all(value is None for value in evaluation.values()):
-        raise click.UsageError("nothing to change. Give at least one of the model settings.")
     check_output(output, force)
-    before = read_bundle(bundle)
+    before = read_bundle(bundle, upgrade=upgrade)
+    if all(value is None for value in evaluation.values()) and before.meaning:
+        raise click.UsageError("nothing to change. Give at least one of the model settings.")
     check_graphs(bundle, before)
     try:
         rules = before.evaluation.adopt(before.evaluation.choose(**evaluation))
     except OptionError as error:
         raise OptionError(f"{bundle}: {error.message}", hint=error.hint) from None
-    after = dataclasses.replace(before, evaluation=rules)
+    meaning = meanings_of(before.graphs.values(), before.memory)
+    after = dataclasses.replace(before, evaluation=rules, meaning=meaning)
     with publishing(output, force) as folder:
         for name in {*before.files, *DESCRIPTIONS}:
             if (bundle / name).is_file():

@@ -14,23 +14,22 @@ from torch.export import ExportedProgram
 from xlexport.atomic_output import writing
 from xlexport.export.exported_program import cut_program, trace_program
 from xlexport.export.tracing import USE_ONNX, tracing
-from xlexport.families.step import Step, describe_graph, graphs_of
+from xlexport.families.step import Step, StepGraphs, describe_graph, graphs_of, steps_of
 from xlexport.ops.rnn import gru, lstm
-from xlruntime.bundle import Graph
 
 __all__ = ["EXECUTORCH_FILE", "export_executorch"]
 
 EXECUTORCH_FILE = "graphs.pte"
 
 
-def export_executorch(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> dict[str, Graph]:
+def export_executorch(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> StepGraphs:
     """Write every graph of steps of fixed shapes into one file in `folder`, which holds equal weights once.
 
     Args:
         shorter: as in `graphs_of`.
 
     Returns:
-        The description of each graph, by name.
+        The description of each graph, and of the steps that they run.
 
     Raises:
         ExportError: ExecuTorch cannot be imported, or cannot express the step.
@@ -39,10 +38,10 @@ def export_executorch(step: Step, folder: Path, shorter: Sequence[Step] = ()) ->
     steps = [step, *shorter]
     traced = [_without_operators(trace_program(each)) for each in steps]
     programs, graphs = {}, {}
-    for each, purpose, name, variant_of in graphs_of(step, shorter):
+    for each, purpose, name in graphs_of(step, shorter):
         whole = traced[steps.index(each)]
         programs[name], inputs = cut_program(whole, purpose, each, whole.state_dict)
-        graphs[name] = describe_graph(each, purpose, EXECUTORCH_FILE, "executorch", inputs, variant_of)
+        graphs[name] = describe_graph(each, purpose, EXECUTORCH_FILE, "executorch", inputs)
     with tracing("lower the steps for ExecuTorch", USE_ONNX):
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.exir import to_edge_transform_and_lower
@@ -50,7 +49,7 @@ def export_executorch(step: Step, folder: Path, shorter: Sequence[Step] = ()) ->
         program = to_edge_transform_and_lower(programs, partitioner=[XnnpackPartitioner()]).to_executorch()
     with writing(folder / EXECUTORCH_FILE), (folder / EXECUTORCH_FILE).open("wb") as file:
         program.write_to_file(file)
-    return graphs
+    return StepGraphs(graphs, steps_of(step, shorter))
 
 
 def _without_operators(whole: ExportedProgram) -> ExportedProgram:

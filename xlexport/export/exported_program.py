@@ -31,18 +31,17 @@ from torch.utils import _pytree as pytree
 
 from xlexport.atomic_output import writing
 from xlexport.export.tracing import USE_ONNX, free_axes, quiet, tracing
-from xlexport.families.step import Step, StepTensor, describe_graph, outputs_of
+from xlexport.families.step import Step, StepGraphs, StepTensor, describe_graph, outputs_of, steps_of
 from xlexport.torch_runtime import WEIGHTS_FILE
-from xlruntime.bundle import Graph
 
 __all__ = ["cut_program", "export_programs", "trace_program"]
 
 
-def export_programs(step: Step, folder: Path) -> dict[str, Graph]:
+def export_programs(step: Step, folder: Path) -> StepGraphs:
     """Write `<purpose>.pt2` for every purpose of `step`, and the weights they share, into `folder`.
 
     Returns:
-        The description of each graph, by purpose.
+        The description of each graph, and of the steps that they run.
 
     Raises:
         ExportError: torch cannot export the step, or has fixed an axis that must stay free.
@@ -60,7 +59,7 @@ def export_programs(step: Step, folder: Path) -> dict[str, Graph]:
         with writing(folder / file), quiet():
             torch.export.save(program, folder / file)
         graphs[purpose] = describe_graph(step, purpose, file, "exported-program", inputs)
-    return graphs
+    return StepGraphs(graphs, steps_of(step))
 
 
 def trace_program(step: Step) -> ExportedProgram:

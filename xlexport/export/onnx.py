@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,14 +24,17 @@ from xlexport.export.tracing import free_axes, tracing
 from xlexport.families.step import (
     FixedSizes,
     Step,
+    StepGraphs,
     StepTensor,
     describe_graph,
     graphs_of,
     outputs_of,
+    steps_of,
     traced_outputs,
 )
-from xlexport.ops import DOMAIN, VERSION, add_functions, inline_functions, translations
-from xlruntime.bundle import Axis, Graph
+from xlexport.meanings import OPERATORS, SPECIFICATION, meanings_of
+from xlexport.ops import DOMAIN, FUSED, VERSION, add_functions, custom_operators, inline_functions, translations
+from xlruntime.bundle import Axis, Choice, Graph
 
 __all__ = ["OPSET", "export_onnx"]
 
@@ -52,14 +56,17 @@ FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a
 _decompose = ExportedProgram.run_decompositions
 
 
-def export_onnx(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> dict[str, Graph]:
+def export_onnx(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> StepGraphs:
     """Write `<name>.onnx` for every graph of the steps, and the weights that all share, into `folder`.
+
+    Where LSH attention reads a sort, `<name>_fused.onnx` has it as one node, for runtimes with its kernel. All others
+    run `<name>.onnx`, in which `LSHSort` and `LSHGather` are nodes.
 
     Args:
         shorter: as in `graphs_of`.
 
     Returns:
-        The description of each graph, by purpose.
+        The description of each graph, and of the steps that they run.
 
     Raises:
         ExportError: torch cannot export the step, or a saved graph is not what the step declares.
@@ -69,14 +76,31 @@ def export_onnx(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> dict[
     traced = [_trace(each) for each in steps]
     with writing(folder / WEIGHTS_FILE):
         _unload(traced, folder)
-    graphs = {}
-    for each, purpose, name, variant_of in graphs_of(step, shorter):
-        outputs, file = each.purposes[purpose], f"{name}.onnx"
-        model, inputs = _cut(traced[steps.index(each)], purpose, each, outputs)
-        ir.save(model, folder / file)
-        _check_saved(folder / file, inputs, outputs, each.fixed)
-        graphs[name] = describe_graph(each, purpose, file, "onnx", inputs, variant_of)
-    return graphs
+    graphs: dict[str, Graph] = {}
+    choices = steps_of(step, shorter)
+
+    def write(name: str, model: ir.Model, each: Step, purpose: str, inputs: tuple[StepTensor, ...]) -> None:
+        graphs[name] = graph = describe_graph(each, purpose, f"{name}.onnx", "onnx", inputs)
+        _clear_notes(model)
+        _explain(model, meanings_of([graph], each.memory))
+        ir.save(model, folder / graph.file)
+        _check_saved(folder / graph.file, inputs, each.purposes[purpose], each.fixed)
+
+    for each, purpose, name in graphs_of(step, shorter):
+        model, inputs = _cut(traced[steps.index(each)], purpose, each)
+        if fused := custom_operators(model.graph).intersection(FUSED):
+            write(f"{name}_fused", model.clone(), each, purpose, inputs)
+            choices = {key: _prefer_fused(old, name, fused) for key, old in choices.items()}
+            inline_functions(model, FUSED)
+        write(name, model, each, purpose, inputs)
+    return StepGraphs(graphs, choices)
+
+
+def _prefer_fused(choices: tuple[Choice, ...], name: str, operators: Collection[str]) -> tuple[Choice, ...]:
+    """Put the fused form of the graph `name` before it, for runtimes with kernels of these operators."""
+    place = next((index for index, choice in enumerate(choices) if choice.graph == name), len(choices))
+    fused = [dataclasses.replace(c, graph=f"{name}_fused", kernels=tuple(sorted(operators))) for c in choices[place:][:1]]
+    return (*choices[:place], *fused, *choices[place:])
 
 
 def _unload(models: Sequence[ir.Model], folder: Path) -> None:
@@ -178,10 +202,13 @@ def _check_traced(model: ir.Model, step: Step) -> None:
 
 
 def _cut(
-    whole: ir.Model, purpose: str, step: Step, outputs: tuple[StepTensor, ...]
+    whole: ir.Model, purpose: str, step: Step
 ) -> tuple[ir.Model, tuple[StepTensor, ...]]:
-    """Return a copy of `whole` that computes only `outputs`, and its inputs. ONNX Runtime computes every node."""
-    model = whole.clone()
+    """Return a copy of `whole` that computes only what `purpose` returns, and its inputs.
+
+    ONNX Runtime computes every node.
+    """
+    model, outputs = whole.clone(), step.purposes[purpose]
     values = outputs_of(step, purpose, model.graph.outputs)
     model.graph.outputs[:] = [values[tensor.name] for tensor in outputs]
     RemoveUnusedNodesPass()(model)
@@ -201,7 +228,6 @@ def _cut(
     if step.inline:
         inline_functions(model)
         _forget_axes(model)
-    _clear_notes(model)
     return model, inputs
 
 
@@ -222,6 +248,27 @@ def _clear_notes(model: ir.Model) -> None:
         for noted in (model, graph, *graph, *values):
             noted.metadata_props.clear()
             noted.doc_string = None
+
+
+def _explain(model: ir.Model, meanings: Mapping[str, str]) -> None:
+    """Write what inputs, outputs and custom nodes mean into the graph, and name the values between custom nodes."""
+    model.metadata_props.update(SPECIFICATION)
+    outer = [*model.graph.inputs, *model.graph.outputs]
+    for value in outer:
+        value.doc_string = meanings.get(str(value.name))
+    counts: Counter[str] = Counter()
+    named = {*outer, *(value for graph in model.graphs() for value in graph.initializers.values())}
+    for node in model.graph.all_nodes():
+        if (function := model.functions.get(node.op_identifier())) is None:
+            continue
+        node.doc_string = OPERATORS.get(node.op_type)
+        node.name = f"{node.op_type}_{counts[node.op_type]}"
+        counts[node.op_type] += 1
+        formal = zip([*node.inputs, *node.outputs], [*function.inputs, *function.outputs], strict=True)
+        for value, parameter in formal:
+            if value is not None and value not in named:
+                value.name = f"{node.name}.{parameter.name}"
+                named.add(value)
 
 
 def _check_saved(

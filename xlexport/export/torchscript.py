@@ -18,8 +18,7 @@ from torch.jit._trace import TracerWarning
 
 from xlexport.atomic_output import writing
 from xlexport.export.tracing import USE_ONNX, quiet, tracing
-from xlexport.families.step import Step, StepTensor, describe_graph, outputs_of
-from xlruntime.bundle import Graph
+from xlexport.families.step import Step, StepGraphs, StepTensor, describe_graph, outputs_of, steps_of
 
 __all__ = ["TORCHSCRIPT_FILE", "export_torchscript"]
 
@@ -27,11 +26,11 @@ TORCHSCRIPT_FILE = "graphs.pt"
 Inputs = Mapping[str, tuple[StepTensor, ...]]  # by purpose
 
 
-def export_torchscript(step: Step, folder: Path) -> dict[str, Graph]:
+def export_torchscript(step: Step, folder: Path) -> StepGraphs:
     """Write every purpose of `step` into one file in `folder`.
 
     Returns:
-        The description of each graph, by purpose.
+        The description of each graph, and of the steps that they run.
 
     Raises:
         ExportError: the step cannot be traced, or tracing would fix a size that must stay free.
@@ -45,10 +44,11 @@ def export_torchscript(step: Step, folder: Path) -> dict[str, Graph]:
     module = _trace(step, inputs)
     with writing(folder / TORCHSCRIPT_FILE), quiet():
         torch.jit.save(module, str(folder / TORCHSCRIPT_FILE))
-    return {
+    graphs = {
         purpose: describe_graph(step, purpose, TORCHSCRIPT_FILE, "torchscript", taken)
         for purpose, taken in inputs.items()
     }
+    return StepGraphs(graphs, steps_of(step))
 
 
 def _trace(step: Step, inputs: Inputs) -> torch.jit.ScriptModule:

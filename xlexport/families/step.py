@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from xlruntime import bundle
-from xlruntime.bundle import OUTPUTS, Feed, Graph, MemoryEntry
+from xlruntime.bundle import ENCODE, OUTPUTS, POSITIONS, Choice, Feed, Graph, MemoryEntry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +19,7 @@ __all__ = [
     "FixedSizes",
     "Form",
     "Step",
+    "StepGraphs",
     "StepTensor",
     "carried_inputs",
     "carried_outputs",
@@ -25,6 +27,7 @@ __all__ = [
     "example_of",
     "graphs_of",
     "outputs_of",
+    "steps_of",
     "traced_outputs",
 ]
 
@@ -37,6 +40,14 @@ class StepTensor:
     dtype: str  # numpy name, "float32"
     shape: tuple[bundle.Axis, ...]
     feed: Feed | None = None  # of an input
+
+
+@dataclass(frozen=True)
+class StepGraphs:
+    """The graphs that an exporter has written, by name, and those that can run a step of each purpose."""
+
+    graphs: dict[str, Graph]
+    steps: dict[str, tuple[Choice, ...]]
 
 
 @dataclass(frozen=True)
@@ -159,32 +170,45 @@ def carried_outputs(memory: Iterable[MemoryEntry]) -> tuple[StepTensor, ...]:
     return tuple(StepTensor(entry.output, entry.dtype, entry.shape) for entry in memory)
 
 
-def graphs_of(step: Step, shorter: Iterable[Step]) -> Iterator[tuple[Step, str, str, str | None]]:
-    """Yield each graph of a bundle: its step, purpose and name, and the graph that it is a variant of.
+def graphs_of(step: Step, shorter: Iterable[Step]) -> Iterator[tuple[Step, str, str]]:
+    """Yield each graph of a bundle: its step, purpose and name.
 
     Args:
-        shorter: steps of the same model that fix fewer tokens. Their graphs, `<purpose>_<tokens>`, are variants of
-            those of `step`.
+        shorter: steps of the same model that fix fewer tokens. Their graphs, `<purpose>_<tokens>`, run the same steps
+            as those of `step`.
     """
     for purpose in step.purposes:
-        yield step, purpose, purpose, None
+        yield step, purpose, purpose
     for other in shorter:
         assert other.fixed is not None
         for purpose in other.purposes:
             if purpose in OUTPUTS:  # steps of all lengths share others, such as `positions`
-                yield other, purpose, f"{purpose}_{other.fixed.segment}", purpose
+                yield other, purpose, f"{purpose}_{other.fixed.segment}"
+
+
+def steps_of(step: Step, shorter: Iterable[Step] = ()) -> dict[str, tuple[Choice, ...]]:
+    """Return the graphs of `graphs_of` that can run a step of each purpose, in the order in which it prefers them.
+
+    Those for the fewest tokens come first, but among graphs that fix their number those for the most.
+    """
+    steps: dict[str, list[tuple[float, int, Choice]]] = {}
+    for each, purpose, name in graphs_of(step, shorter):
+        if purpose in (POSITIONS, ENCODE):
+            continue
+        form = each.forms.get(purpose) or Form("")
+        tokens = 0 if each.fixed is None else each.fixed.segment
+        choice = Choice(name, form.max_segment)
+        steps.setdefault(form.variant_of or purpose, []).append((form.max_segment or inf, -tokens, choice))
+    return {
+        purpose: tuple(choice for *_, choice in sorted(choices, key=lambda entry: entry[:2]))
+        for purpose, choices in steps.items()
+    }
 
 
 def describe_graph(
-    step: Step,
-    purpose: str,
-    file: str,
-    graph_format: bundle.Format,
-    inputs: Iterable[StepTensor],
-    variant_of: str | None = None,
+    step: Step, purpose: str, file: str, graph_format: bundle.Format, inputs: Iterable[StepTensor]
 ) -> Graph:
     """Return the description of a graph that takes these of the step's inputs."""
-    form = step.forms.get(purpose) or Form("")
     carried = {entry.output for entry in step.memory}
     return Graph(
         file,
@@ -195,8 +219,6 @@ def describe_graph(
             for tensor in step.purposes[purpose]
             if tensor.name not in carried
         },
-        variant_of=variant_of or form.variant_of,
-        max_segment=form.max_segment,
         fixed={} if step.fixed is None else step.fixed.axes,
     )
 

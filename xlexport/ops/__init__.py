@@ -32,8 +32,10 @@ from xlexport.ops.rnn import replace_rnns, translate_gru, translate_lstm
 
 __all__ = [
     "DOMAIN",
+    "FUSED",
     "VERSION",
     "add_functions",
+    "custom_operators",
     "inline_functions",
     "local_attention",
     "local_mask",
@@ -63,6 +65,8 @@ _OPERATORS: dict[Callable[..., Any], OnnxFunction[..., Any]] = {
         ("relative_attention_int8", RelativeAttentionInt8),
     )
 }
+# Attention with the sort and the gathers inside. A graph shows these as nodes, unless kernels compute all of it at once.
+FUSED = (LSHAttention.name, LSHBandAttention.name, LSHChunkAttention.name)
 _TYPES = {name: f"tensor({name.lower()})" for name in ("FLOAT", "INT8", "INT32", "INT64")}  # onnxscript's and ONNX's
 _ATTRIBUTES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
 
@@ -123,21 +127,19 @@ def add_functions(model: ir.Model) -> None:
     A body follows those that it calls, as ONNX's reference evaluator wants it.
     """
     functions = {function.name: function for function in (*_OPERATORS.values(), RelativeMasks, QuantizeRows)}
-    if _use_few_body(model):
-        functions[LSHAttention.name] = LSHFewAttention
     written = {name for _, name, _ in model.functions}
     if not written:
         model.opset_imports.pop(DOMAIN, None)
 
     def add(nodes: ir.Graph | ir.Function) -> None:
-        for name in sorted(_custom(nodes) - written):
+        for name in sorted(custom_operators(nodes) - written):
             if name in written:
                 continue
             body = ir.serde.deserialize_function(functions[name].to_function_proto())
             body.name = name
             _close_loops(body)
             add(body)
-            if _custom(body):
+            if custom_operators(body):
                 body.opset_imports[DOMAIN] = VERSION  # onnxscript omits it
             model.functions[body.identifier()] = body
             model.opset_imports[DOMAIN] = VERSION
@@ -165,18 +167,6 @@ def inline_functions(model: ir.Model, names: Collection[str] | None = None) -> N
         RemoveUnusedOpsetsPass()(model)
 
 
-def _use_few_body(model: ir.Model) -> bool:
-    """Let nodes of the form for a few tokens be `LSHAttention`, and return whether it needs the body of that form.
-
-    A file has one body of an operator, so it holds only one form.
-    """
-    few = [node for node in model.graph if (node.domain, node.op_type) == (DOMAIN, LSHFewAttention.name)]
-    assert not few or LSHAttention.name not in _custom(model.graph)
-    for node in few:
-        node.op_type = LSHAttention.name
-    return bool(few)
-
-
-def _custom(nodes: ir.Graph | ir.Function) -> set[str]:
+def custom_operators(nodes: ir.Graph | ir.Function) -> set[str]:
     """Return the names of the custom operators among the nodes, including nodes inside loops."""
     return {node.op_type for node in nodes.all_nodes() if node.domain == DOMAIN}

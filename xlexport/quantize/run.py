@@ -26,11 +26,13 @@ from xlexport.bundles import (
     check_graphs,
     check_output,
     digests,
+    fingerprint,
     open_any_bundle,
     publishing,
     write_manifest,
 )
 from xlexport.errors import QuantizationError
+from xlexport.meanings import meanings_of
 from xlexport.quantize.gate import (
     GateText,
     LogProbs,
@@ -208,7 +210,9 @@ def quantize_into(
     (folder / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
     (folder / "README.md").write_text(quantized_readme(bundle, report), "utf-8")
     provenance = {**bundle.provenance, "quantization": report.to_dict()}
-    write_manifest(folder, dataclasses.replace(bundle, provenance=provenance, files=digests(folder)))
+    files, graphs = digests(folder), bundle.graphs.values()
+    numbers = {"fingerprint": fingerprint(files, graphs), "meaning": meanings_of(graphs, bundle.memory)}
+    write_manifest(folder, dataclasses.replace(bundle, provenance=provenance, files=files, **numbers))
     return report
 
 
@@ -254,9 +258,11 @@ class _Attempts:
         trial = self.folder / "trial"
         trial.mkdir()
         try:
-            bundle = dataclasses.replace(self.exact.bundle, tokenizer=Tokenizer("none"))
-            shorter = [name for name, graph in bundle.graphs.items() if graph.variant_of == "score" and graph.fixed]
-            purposes = tuple(name for name in (ENCODE, "score", *shorter, "positions") if name in bundle.graphs)
+            bundle = self.exact.bundle
+            choices = tuple(one for one in bundle.steps["score"] if one.everywhere and one.max_segment is None)
+            bundle = dataclasses.replace(bundle, tokenizer=Tokenizer("none"), steps={"score": choices})
+            scoring = (choice.graph for choice in choices)
+            purposes = tuple(name for name in (ENCODE, *scoring, "positions") if name in bundle.graphs)
             bundle = write_graphs(
                 self.exact.folder, bundle, trial, self.precision, keep, self.options.memory_dtype, purposes
             )

@@ -64,7 +64,7 @@ def verify(
             f"the text has {len(ids)} tokens; at least 2 are needed to compare.", hint="Give a longer text."
         )
     evaluation = evaluation or model.bundle.settings
-    kernels = model.kernels_used("score")
+    kernels = model.kernels_used(model.main_graph("score"))
     for purpose in model.bundle.graphs:
         model.release(purpose)
     comparison = Comparison(architecture(model.bundle.architecture), model, build_eager, ids, segments, evaluation)

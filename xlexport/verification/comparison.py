@@ -57,6 +57,7 @@ __all__ = ["Comparison"]
 
 LARGEST_BLOCK = 1 << 28  # bytes of results and memory rows that are kept while the eager model is ahead of the graphs
 OTHERS = 20  # segments that graphs other than `score` read
+FOREIGN = 2  # segments that graphs for other kernels and devices read
 OTHERS_TOKENS = 8192  # or fewer segments, if they have this many tokens, but enough to wrap the rings
 FEW_MEMORY = 256  # rows of memory of the graphs for a few tokens; small, so that it fills and wraps soon
 
@@ -84,15 +85,18 @@ class Comparison:
         self.model, self.evaluation = model, evaluation
         self.open_eager = lambda: Eager(architecture, model, build_eager(), evaluation)
         graphs = model.bundle.graphs
-        self.few = {name: graph.max_segment for name, graph in graphs.items() if graph.max_segment is not None}
+        self.few = {name: most for name in graphs if (most := model.bundle.max_segment(name)) is not None}
         self.eager = self.open_eager() if self.few or architecture.gives_buckets else None  # None: it reads ahead
         exact = None if self.eager is None else ExactModel(self.eager, model)
-        self.score = _GraphReader(model, "score", evaluation, self.eager, exact)
+        score = model.main_graph("score")
+        self.score = _GraphReader(model, score, evaluation, self.eager, exact)
         self.others = [
             _GraphReader(model, name, evaluation, self.eager)
             for name, graph in graphs.items()
-            if name not in ("score", *self.few) and graph.outputs.keys() & {"log_prob", "logits"}
+            if name not in (score, *self.few) and graph.outputs.keys() & {"log_prob", "logits"}
         ]
+        # These run here: each engine leaves out graphs for kernels or devices that it lacks.
+        self.chosen = {choice.graph for choices in model.steps.values() for choice in choices}
         self.spans = cut_text(ids, segments, model, evaluation)
         self.n_others = len(self.spans)  # spans that the other graphs read
         if not evaluation.full_document and self.spans[0].source is None:
@@ -118,11 +122,12 @@ class Comparison:
                     progress()
             self._close(self.score)
             for reader in self.others:
-                for number in block[: max(0, self.n_others - start)]:
+                most = self.n_others if reader.purpose in self.chosen else min(FOREIGN, self.n_others)
+                for number in block[: max(0, most - start)]:
                     step = reader.step(self.spans[number], self._is_whole(number), answers.get(number))
                     self._add(number, step, counts=reader.purpose in OUTPUTS)
                 self._close(reader)
-                if block.stop >= self.n_others:
+                if block.stop >= most:
                     reader.forget()
         if self.few:
             self._compare_few_with_small_memory()
@@ -321,7 +326,7 @@ class _GraphReader:
             for row in range(self.memory.batch_size):
                 self.memory.restart(row)
             return self.memory
-        most = self.model.bundle.graphs[self.purpose].max_segment
+        most = self.model.bundle.max_segment(self.purpose)
         capacity = None if most is None else self.evaluation.capacity(most)
         return self.model.new_memory(self.evaluation, self.model.bundle.fixed.get("batch", 1), capacity)
 
@@ -342,7 +347,7 @@ class _GraphReader:
             First and last place of each part, and the graph's outputs.
         """
         S = size = span.tokens.shape[1]
-        if self.purpose != "score" and not self.evaluation.full_document:
+        if self.purpose != self.model.main_graph("score") and not self.evaluation.full_document:
             size = max(1, LARGEST_TABLE // self.model.bundle.vocab_size)
         length = memory.memory_length.copy()
         for start in range(0, S, size):

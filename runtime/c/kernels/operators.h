@@ -53,6 +53,11 @@ struct LSHAttention {
   OrtStatus* compute(Context& run) const;
 };
 
+// LSHFewAttention: LSHAttention under the name that graphs for a few tokens use. Their body needs no sort.
+struct LSHFewAttention : LSHAttention {
+  static constexpr const char* name = "LSHFewAttention";
+};
+
 // LSHChunkAttention: attention over a whole document as in Hugging Face's Reformer.
 struct ChunkAttention {
   static constexpr const char* name = "LSHChunkAttention";

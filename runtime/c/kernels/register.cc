@@ -1,4 +1,6 @@
 // The entry point that ONNX Runtime calls: add all kernels to a session, as domain `ai.xlexport`.
+#include <string>
+
 #include "level.h"
 #include "operators.h"
 
@@ -21,6 +23,7 @@ const OrtCustomOp* const kOperators[] = {
     xlexport::custom_op<xlexport::ChunkAttention>(),
     xlexport::custom_op<xlexport::Gather>(),
     xlexport::custom_op<xlexport::LSHAttention>(),
+    xlexport::custom_op<xlexport::LSHFewAttention>(),
     xlexport::custom_op<xlexport::RelativeAttention>(),
     xlexport::custom_op<xlexport::RelativeAttentionInt8>(),
     xlexport::custom_op<xlexport::LocalAttention>(),
@@ -60,3 +63,13 @@ XLEXPORT_EXPORT const char* xlexport_ops_instruction_set() { return xlexport::le
 
 // Return the version of this library.
 XLEXPORT_EXPORT const char* xlexport_ops_version() { return XLEXPORT_OPS_VERSION; }
+
+// Return the names of the operators that have a kernel, with a space between two.
+XLEXPORT_EXPORT const char* xlexport_ops_operators() {
+  static const std::string names = [] {
+    std::string text;
+    for (const OrtCustomOp* op : kOperators) text += (text.empty() ? "" : " ") + std::string(op->GetName(op));
+    return text;
+  }();
+  return names.c_str();
+}

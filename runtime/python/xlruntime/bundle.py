@@ -3,7 +3,8 @@
 The exporter writes these dataclasses to `bundle.json`. A runtime knows nothing else about an architecture.
 
     Bundle
-    ├── graphs: {name: Graph}         score, generate, detail, positions, encode, and variants of them
+    ├── steps: {purpose: (Choice, ...)}   the graphs that can run a step, in order of preference
+    ├── graphs: {name: Graph}         score, generate, detail, positions, encode, and other forms of them
     │   ├── inputs: {name: Feed}      what a step feeds to each input
     │   └── outputs: {name: Tensor}   without memories
     ├── memory: (MemoryEntry, ...)    input -> output pairs that a stream carries
@@ -44,6 +45,7 @@ __all__ = [
     "POSITIONS",
     "Axis",
     "Bundle",
+    "Choice",
     "Encoder",
     "Feed",
     "FileDigest",
@@ -58,7 +60,7 @@ __all__ = [
     "Tokenizer",
 ]
 
-FORMAT = 4
+FORMAT = 5
 MANIFEST = "bundle.json"
 DIGEST = "bundle.json.sha256"
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # first values of a fresh memory, unless they are zero
@@ -198,8 +200,6 @@ class Graph:
         inputs: the values that a step feeds, by the names of inputs.
         outputs: all outputs except memories.
         format: all formats but `onnx` need PyTorch, and loading them can run code from the file.
-        variant_of: name of the graph that computes the same; None: it has a meaning of its own.
-        max_segment: most tokens of a step; None: any number.
         fixed: sizes of axes that this graph fixes.
     """
 
@@ -207,13 +207,11 @@ class Graph:
     format: Format
     inputs: Mapping[str, Feed]
     outputs: Mapping[str, Tensor]
-    variant_of: str | None = None
-    max_segment: int | None = None
     fixed: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, size in {"max_segment": self.max_segment, **self.fixed}.items():
-            if size is not None and not 1 <= size <= LARGEST_AXIS:
+        for name, size in self.fixed.items():
+            if not 1 <= size <= LARGEST_AXIS:
                 raise ValueError(f"{named(name)} of {named(self.file)} is {size}, expected 1 to {LARGEST_AXIS}")
 
     def tokens(self, sizes: Mapping[str, int]) -> int:
@@ -223,7 +221,33 @@ class Graph:
         """
         others = all(sizes.get(axis, size) == size for axis, size in self.fixed.items() if axis != "segment")
         S = self.fixed.get("segment", sizes["segment"])
-        return S if others and S <= sizes["segment"] <= (self.max_segment or inf) else 0
+        return S if others and S <= sizes["segment"] else 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A graph that can run a step of some purpose, and when a runtime may choose it.
+
+    Attributes:
+        graph: its name.
+        max_segment: most tokens of a step; None: any number.
+        kernels: the operators for which the runtime must have kernels.
+        device: `accelerator`: only devices other than the CPU run it; None: every device.
+    """
+
+    graph: str
+    max_segment: int | None = None
+    kernels: tuple[str, ...] = ()
+    device: Literal["accelerator"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_segment is not None and not 1 <= self.max_segment <= LARGEST_AXIS:
+            raise ValueError(f"max_segment is {self.max_segment}, expected 1 to {LARGEST_AXIS}")
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether every runtime can run it on every device."""
+        return not self.kernels and self.device is None
 
 
 @dataclass(frozen=True)
@@ -333,7 +357,10 @@ class _Manifest:
     rings: Mapping[str, Ring]
     memory: tuple[MemoryEntry, ...]
     graphs: Mapping[str, Graph]
+    steps: Mapping[str, tuple[Choice, ...]]
+    meaning: Mapping[str, str]
     provenance: Mapping[str, Any]
+    fingerprint: str
     files: Mapping[str, FileDigest]
 
 
@@ -347,6 +374,9 @@ class Bundle:
         tokenizer: how text becomes ids; encoder: of an encoder-decoder, else None.
         evaluation: how documents are cut, settings and rings.
         memory: the carried tensors; graphs: the graphs by name.
+        steps: the graphs that can run a step, by purpose, in order of preference.
+        meaning: of each input and output of the graphs, for people.
+        fingerprint: identity of this bundle's numbers: a digest of graphs, weights and first values.
         provenance: object for people; files: digest and size of every other file; requires: what graphs need.
         digest: SHA-256 of the `bundle.json` that it was read from.
     """
@@ -359,8 +389,11 @@ class Bundle:
     evaluation: EvaluationRules
     memory: tuple[MemoryEntry, ...]
     graphs: Mapping[str, Graph]
+    steps: Mapping[str, tuple[Choice, ...]]
     provenance: Mapping[str, Any]
     files: Mapping[str, FileDigest]
+    fingerprint: str
+    meaning: Mapping[str, str] = field(default_factory=dict)
     requires: Requirements = field(default_factory=Requirements)
     encoder: Encoder | None = None
     digest: str = field(default="", init=False, compare=False)
@@ -371,28 +404,19 @@ class Bundle:
         return self.evaluation.choose()
 
     @property
-    def fingerprint(self) -> str:
-        """Identity of this bundle's numbers: a digest of graphs, weights and first values."""
-        lines = (f"{self.files[name].sha256}  {name}\n" for name in sorted(self.computing_files, key=str.encode))
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-    @property
     def computing_files(self) -> dict[str, FileDigest]:
         """The files that determine the numbers that this bundle computes."""
         return {name: digest for name, digest in self.files.items() if name != self.tokenizer.file}
-
-    def variants(self, purpose: str) -> dict[str, Graph]:
-        """Return the graphs that compute the same as `purpose`, in the order in which a step prefers them.
-
-        Those for the fewest tokens come first, but among graphs that fix `segment` those for the most.
-        """
-        graphs = [(name, graph) for name, graph in self.graphs.items() if purpose in (name, graph.variant_of)]
-        return dict(sorted(graphs, key=lambda entry: (entry[1].max_segment or inf, -entry[1].fixed.get("segment", 0))))
 
     @property
     def fixed(self) -> Mapping[str, int]:
         """The sizes that the graphs for the longest steps fix: `batch` and `segment`, or none."""
         return self.graphs["score"].fixed
+
+    def max_segment(self, graph: str) -> int | None:
+        """Return the most tokens of a step for which a graph is chosen; None: any number."""
+        choices = (choice for each in self.steps.values() for choice in each)
+        return next((choice.max_segment for choice in choices if choice.graph == graph), None)
 
     def to_json(self) -> str:
         """Return `bundle.json` as text."""
@@ -416,7 +440,10 @@ class Bundle:
                 rules.rings,
                 self.memory,
                 self.graphs,
+                self.steps,
+                self.meaning,
                 self.provenance,
+                self.fingerprint,
                 self.files,
             )
         )
@@ -444,6 +471,8 @@ class Bundle:
         if type(version) is not int:
             raise BundleFormatError(f"{where}: its format is not an integer, so xlexport did not write it.")
         if version != FORMAT:
+            if version == FORMAT - 1:
+                hint = f"Rewrite it: xlexport configure {PurePosixPath(where).parent} -o NEW"
             raise BundleFormatError(
                 f"{where}: is of format {str(version)[:20]}, this xlruntime reads {FORMAT}.", hint=hint
             )
@@ -457,7 +486,10 @@ class Bundle:
                 evaluation=EvaluationRules(**document, settings=manifest.settings, rings=manifest.rings),
                 memory=manifest.memory,
                 graphs=manifest.graphs,
+                steps=manifest.steps,
+                meaning=manifest.meaning,
                 provenance=manifest.provenance,
+                fingerprint=manifest.fingerprint,
                 files=manifest.files,
                 requires=manifest.requires,
                 encoder=encoder,
@@ -487,8 +519,13 @@ class Bundle:
             yield f"a ring has the symbol {min(taken)!r}, which is another axis"
         yield from self._problems_of_memory()
         yield from self._problems_of_encoder()
+        if re.fullmatch("[0-9a-f]{64}", self.fingerprint) is None:
+            yield f"the fingerprint is {shown(self.fingerprint)}, expected a SHA-256"
+        purposes = {choice.graph: purpose for purpose, choices in self.steps.items() for choice in choices}
         for name, graph in self.graphs.items():
-            yield from self._problems_of_graph(name, graph)
+            yield from self._problems_of_graph(f"the graph {named(name)!r}", purposes.get(name, name), graph)
+        for purpose, choices in self.steps.items():
+            yield from self._problems_of_steps(f"steps of {named(purpose)!r}", choices)
 
     def _problems_of_memory(self) -> Iterator[str]:
         for entry in self.memory:
@@ -496,8 +533,8 @@ class Bundle:
                 yield f"memory {named(entry.input)} {problem}"
         if len({name for entry in self.memory for name in (entry.input, entry.output)}) < 2 * len(self.memory):
             yield "memories share an input or output"
-        if "score" not in self.graphs:
-            yield "the graph 'score' is missing"
+        if "score" not in self.graphs or "score" not in self.steps:
+            yield "the graph 'score', or its step, is missing"
         elif left := [entry.input for entry in self.memory if entry.input not in self.graphs["score"].inputs]:
             yield f"memory that the graph 'score' does not take: {listed(map(shown, left))}"
 
@@ -515,14 +552,16 @@ class Bundle:
         if misplaced := [name for name, tensor in encode.outputs.items() if tensor.shape[:1] != ("sources",)]:
             yield f"outputs of the graph {ENCODE!r} have no axis 'sources' in front: {listed(map(named, misplaced))}"
 
-    def _problems_of_graph(self, name: str, graph: Graph) -> Iterator[str]:
+    def _problems_of_steps(self, where: str, choices: tuple[Choice, ...]) -> Iterator[str]:
+        if unknown := [choice.graph for choice in choices if choice.graph not in self.graphs]:
+            yield f"{where} name graphs that are missing: {listed(map(named, unknown))}"
+        elif not any(choice.everywhere for choice in choices):
+            yield f"{where} have no graph that runs without kernels on every device"
+        elif any(self.graphs[choice.graph].outputs != self.graphs[choices[0].graph].outputs for choice in choices):
+            yield f"{where} are graphs with different outputs"
+
+    def _problems_of_graph(self, where: str, purpose: str, graph: Graph) -> Iterator[str]:
         """Yield inputs that nothing feeds, and differences between outputs and the needs of the graph's purpose."""
-        where = f"the graph {named(name)!r}"
-        if graph.variant_of is not None and (name == "score" or graph.variant_of not in self.graphs):
-            yield f"{where} is a variant of {shown(graph.variant_of)}"
-        elif graph.outputs != self.graphs[graph.variant_of or name].outputs:
-            yield f"{where} has other outputs than {shown(graph.variant_of)}"
-        purpose = graph.variant_of or name
         for label, feed in graph.inputs.items():
             if not self._can_feed(purpose, label, feed):
                 yield f"{where} takes {named(label)}, but nothing feeds it as {feed.feed} {feed.ring or feed.setting}"

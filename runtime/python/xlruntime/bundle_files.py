@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from .bundle import DIGEST, MANIFEST, MANIFEST_LIMITS, Bundle, FileDigest
@@ -26,13 +26,19 @@ def is_bundle(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
-def read_bundle(folder: Path, digest: str | None = None, check_files: bool = True) -> Bundle:
+def read_bundle(
+    folder: Path,
+    digest: str | None = None,
+    check_files: bool = True,
+    upgrade: Callable[[bytes], bytes] = lambda raw: raw,
+) -> Bundle:
     """Read the manifest of `folder`, and compare it and all files that it lists with their digests.
 
     Neither ONNX Runtime nor the ONNX checker notices a flipped byte in a weights file; the digests do.
 
     Args:
         digest: the SHA-256 of `bundle.json` that the caller expects; None: any.
+        upgrade: rewrites the manifest of an earlier format.
 
     Raises:
         BundleNotFoundError: the folder does not exist, or has no manifest.
@@ -57,7 +63,7 @@ def read_bundle(folder: Path, digest: str | None = None, check_files: bool = Tru
         raise BundleMismatchError(
             f"{manifest}: its SHA-256 is {sha256}, expected {digest[:80]!r}.", hint="Use the bundle with this digest."
         )
-    bundle = Bundle.from_json(raw, str(manifest))
+    bundle = Bundle.from_json(upgrade(raw), str(manifest))
     if not intact:  # earlier formats have no digest
         raise _manifest_changed(manifest)
     if check_files:

@@ -7,13 +7,14 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from .bundle import ENCODE, FIRST_MEMORY_FILE, POSITIONS, Bundle, Graph
+from .bundle import ENCODE, FIRST_MEMORY_FILE, POSITIONS, Bundle, Choice, Graph
 from .bundle_files import BundleFiles, check_digests, read_bundle
 from .cuda_graphs import CapturedSession
 from .devices import parse_device
@@ -47,6 +48,7 @@ class Engine:
         device: where steps run and memories live.
         threads: threads of one step; None: ONNX Runtime chooses.
         kernels: the library of kernels for custom operators; None: their fallbacks run.
+        steps: the graphs of each purpose that this device and these kernels can run, in order of preference.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Engine:
         self._open_session = open_session or self._open_onnx
         self._files = files or BundleFiles(folder, bundle)
         self._deadline = None if options.step_timeout is None else Deadline(options.step_timeout)
+        self.steps = {purpose: tuple(filter(self._can_run, choices)) for purpose, choices in bundle.steps.items()}
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
         self._constants: dict[tuple[tuple[str, int], ...], dict[str, Any]] = {}
@@ -82,7 +85,7 @@ class Engine:
         logger.info("%s: kernels %s", folder, self.kernels or "none")
         if bundle.requires.onnxruntime is not None:
             require_version(bundle.requires.onnxruntime, str(folder))
-        self.session("score")  # fail now, not at the first document
+        self.session(self.main_graph("score"))  # fail now, not at the first document
         if not self.device.tried:
             logger.warning("device %s is untried: compare its scores with the device cpu.", self.device)
         with self._files.unchanged():
@@ -328,11 +331,14 @@ class Engine:
 
     def longest_step(self, purpose: str, segment_len: int) -> int:
         """Return `segment_len`, or the longest step of the graphs for `purpose` if that is shorter."""
-        lengths = [graph.fixed.get("segment", graph.max_segment) for graph in self.bundle.variants(purpose).values()]
+        graphs = self.bundle.graphs
+        lengths = [
+            graphs[choice.graph].fixed.get("segment", choice.max_segment) for choice in self.steps.get(purpose, ())
+        ]
         return min(segment_len, max((length or segment_len for length in lengths), default=segment_len))
 
     def graph_for(self, purpose: str, segment_len: int, sizes: Mapping[str, int] | None = None) -> str:
-        """Return the graph for steps of `segment_len` tokens, or the first of several: the purpose's own, or a variant.
+        """Return the graph for steps of `segment_len` tokens, or the first of several.
 
         Args:
             sizes: sizes of the other free axes; None: those that graphs fix.
@@ -340,17 +346,27 @@ class Engine:
         Raises:
             OptionError: no graph for `purpose` takes so many tokens.
         """
-        variants = self.bundle.variants(purpose)
-        for name, graph in variants.items():
-            if graph.tokens({**(sizes or {}), "segment": segment_len}):
-                return name
-        if variants:
+        choices = self.steps.get(purpose, ())
+        for choice in choices:
+            graph = self.bundle.graphs[choice.graph]
+            if segment_len <= (choice.max_segment or inf) and graph.tokens({**(sizes or {}), "segment": segment_len}):
+                return choice.graph
+        if choices:
             raise OptionError(
                 f"a segment of {segment_len} tokens does not fit: the graph for {purpose!r} takes 1 to "
                 f"{self.longest_step(purpose, segment_len)}.",
                 hint="Split it.",
             )
         return purpose
+
+    def main_graph(self, purpose: str) -> str:
+        """Return the graph for the longest steps of a purpose."""
+        return max(self.steps[purpose], key=lambda choice: choice.max_segment or inf).graph
+
+    def _can_run(self, choice: Choice) -> bool:
+        """Return whether this device and these kernels can run a graph."""
+        kernels = frozenset() if self.kernels is None else self.kernels.operators
+        return kernels.issuperset(choice.kernels) and not (choice.device == "accelerator" and self.device.on_host)
 
     def _make_constants(self, evaluation: EvaluationSettings, capacity: int) -> dict[str, Any]:
         """Return the outputs of the graph `positions`: computed once per settings, shared, read-only."""

@@ -25,7 +25,8 @@ __all__ = ["DISTRIBUTION", "Kernels", "describe_kernels", "find_kernels"]
 DISTRIBUTION = "xlexport-ops"
 PACKAGE = "xlexport_ops"  # its module
 BODIES = "none (bodies of standard operators)"
-SYMBOLS = ("xlexport_ops_version", "xlexport_ops_instruction_set")  # functions that return a text
+# Functions that return a text.
+SYMBOLS = ("xlexport_ops_version", "xlexport_ops_instruction_set", "xlexport_ops_operators")
 REINSTALL = f"Install {DISTRIBUTION} again, or choose ops none: the results are the same."
 
 
@@ -37,6 +38,8 @@ class Kernels:
     version: str
     instruction_set: str
     """Which of its inner loops this machine runs, such as `avx512`."""
+    operators: frozenset[str]
+    """The operators that it has kernels for."""
 
     def __str__(self) -> str:
         return f"{DISTRIBUTION} {self.version} ({self.instruction_set})"
@@ -100,4 +103,5 @@ def _read(path: Path) -> Kernels:
             raise ProviderError(f"{path}: has no {symbol}, so it is not a library of {DISTRIBUTION}.", hint=REINSTALL)
         function.restype = ctypes.c_char_p
         texts.append(function().decode("ascii"))
-    return Kernels(path, *texts)
+    version, instruction_set, operators = texts
+    return Kernels(path, version, instruction_set, frozenset(operators.split()))
