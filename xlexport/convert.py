@@ -161,7 +161,7 @@ def convert(
         steps = _steps(source, evaluation, options.fixed)
         for step in steps:
             step.inline = options.inline
-        written = _export(steps, folder, options.to)
+        step_graphs = _export(steps, folder, options.to)
         memory = steps[0].memory
         _write_first_rows(steps[0], folder)
         for step in steps:
@@ -174,13 +174,13 @@ def convert(
             precision="float32",
             evaluation=evaluation,
             memory=memory,
-            graphs=written.graphs,
-            steps=written.steps,
-            meaning=meanings_of(written.graphs.values(), memory),
+            graphs=step_graphs.graphs,
+            steps=step_graphs.steps,
+            meaning=meanings_of(step_graphs.graphs.values(), memory),
             provenance=_provenance(source, text.name, options),
             files=(files := digests(folder)),
-            fingerprint=fingerprint(files, written.graphs.values()),
-            requires=requirements(folder, written.graphs.values()),
+            fingerprint=fingerprint(files, step_graphs.graphs.values()),
+            requires=requirements(folder, step_graphs.graphs.values()),
             encoder=encoder,
         )
         write_manifest(folder, bundle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from xlruntime.bundle import ENCODE, POSITIONS, Feed, Graph, MemoryEntry
+from xlruntime.bundle import ENCODE, POSITIONS, Graph, MemoryEntry
 
 __all__ = ["OPERATORS", "SPECIFICATION", "meanings_of"]
 
@@ -35,7 +35,7 @@ OUTPUTS = {
     "top_log_probs": "natural logarithms of their probabilities",
     "overflow": "by LSH layer: heads and rounds in which a token could see more keys than the rule allows",
     r"bucket_(\d+)": r"LSH bucket of each token in layer \1",
-    r"position_key_(\d+)": r"keys of the distances between tokens in layer \1",
+    r"position_key_(\d+)": rf"keys of the distances between tokens in layer \1, from the graph {POSITIONS}",
 }
 LAYOUTS = {
     "ring": "rows of earlier tokens in slots, of which this step writes its own",
@@ -63,15 +63,12 @@ def meanings_of(graphs: Iterable[Graph], memory: Iterable[MemoryEntry]) -> dict[
         meanings[entry.input] = f"{LAYOUTS[entry.layout]}; the next step takes {entry.output}"
         meanings[entry.output] = f"{entry.input} of the next step"
     for graph in graphs:
-        meanings |= {name: _of_feed(feed) for name, feed in graph.inputs.items() if feed.feed != "memory"}
-        meanings |= {name: text for name in graph.outputs if (text := _of_output(name)) and name not in meanings}
+        for name in (*graph.inputs, *graph.outputs):
+            patterns = ((re.fullmatch(pattern, name), text) for pattern, text in OUTPUTS.items())
+            meaning = next((match.expand(text) for match, text in patterns if match), "")
+            if name in graph.inputs and not meaning:
+                feed = graph.inputs[name]
+                meaning = FEEDS.get(feed.feed, "").format(setting=feed.setting)
+            if meaning:
+                meanings.setdefault(name, meaning)
     return meanings
-
-
-def _of_feed(feed: Feed) -> str:
-    return FEEDS[feed.feed].format(setting=feed.setting)
-
-
-def _of_output(name: str) -> str:
-    patterns = ((re.fullmatch(pattern, name), text) for pattern, text in OUTPUTS.items())
-    return next((match.expand(text) for match, text in patterns if match), "")

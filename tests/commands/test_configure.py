@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.helpers.invoking import Invoke
+from tests.helpers.manifests import seal
+from tests.helpers.paths import GOLDEN
 from xlruntime import load
 from xlruntime.bundle_files import read_bundle
+from xlruntime.errors import BundleFormatError
+
+BAND = GOLDEN / "reformer_band"
 
 
 def test_copy_scores_as_the_bundle_does_with_these_settings(
@@ -45,6 +52,42 @@ def test_descriptions_may_be_missing(own_bundle: Path, invoke: Invoke, tmp_path:
         (own_bundle / name).unlink()
     invoke("configure", own_bundle, "-o", own_bundle, "--force", "--mem-len", "30").succeeded()
     assert load(own_bundle).bundle.settings["mem_len"] == 30
+
+
+@pytest.fixture
+def old_bundle(tmp_path: Path) -> Path:
+    """Return a bundle of format 4."""
+    shutil.copytree(BAND / "bundle", tmp_path / "old")
+    seal(tmp_path / "old", (BAND / "format4.json").read_bytes())
+    return tmp_path / "old"
+
+
+def test_bundle_of_format_4_is_rewritten_and_computes_the_same(
+    old_bundle: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    with pytest.raises(BundleFormatError, match=f"Rewrite it: xlexport configure {old_bundle} -o NEW"):
+        load(old_bundle)
+    invoke("configure", old_bundle, "-o", tmp_path / "new").succeeded()
+    model, today = load(tmp_path / "new"), load(BAND / "bundle")
+    assert model.bundle == today.bundle
+    for name in model.bundle.files:
+        assert (tmp_path / "new" / name).read_bytes() == (BAND / "bundle" / name).read_bytes()
+    ids = list(range(200))
+    state = today.stream()
+    state.feed(ids[:150])
+    state.save(tmp_path / "state")
+    restored = model.restore(tmp_path / "state")
+    assert np.array_equal(restored.feed(ids[150:]).log_probs, state.feed(ids[150:]).log_probs)
+
+
+def test_damaged_bundle_of_format_4_is_refused(old_bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
+    fields = json.loads((BAND / "format4.json").read_text("utf-8"))
+    for change in ({"files": None}, {"graphs": {"score": {}}}, {"tokenizer": 3}):
+        seal(old_bundle, json.dumps({**fields, **change}).encode())
+        refused = invoke("configure", old_bundle, "-o", tmp_path / "new")
+        assert refused.code == 1
+        assert "bundle.json: says format 4, but lacks its fields. Convert the checkpoint again." in refused.err
+        assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from xlexport.families.workload import StepSize
 from xlexport.verification import verify
 from xlruntime import OptionError
 from xlruntime import load as load_bundle
+from xlruntime.bundle import Choice
 from xlruntime.bundle_files import read_bundle
 
 if TYPE_CHECKING:
@@ -44,11 +45,10 @@ def test_manifest_says_how_a_band_is_evaluated(band: ConvertedReformer) -> None:
     assert bundle.settings.window("capacity") == 25
     assert (bundle.evaluation.max_positions, bundle.evaluation.full_document) == (1024, False)
     assert not (band.folder / "first_memory.safetensors").exists()
-    assert {name: graph.max_segment for name, graph in bundle.graphs.items()} == {
-        "score": None,
-        "generate": FEW.max_segment,
-        "detail": None,
-        "score_few": 16,
+    assert bundle.steps == {
+        "score": (Choice("score_few", 16), Choice("score_fused", kernels=("LSHAttention",)), Choice("score")),
+        "generate": (Choice("generate", FEW.max_segment),),
+        "detail": (Choice("detail_fused", kernels=("LSHAttention",)), Choice("detail")),
     }
 
 

@@ -106,7 +106,7 @@ def test_nothing_waits_for_the_host(name: str, tmp_path: Path) -> None:
     sizes = FIXED.sizes(FIXED.rules(adapter.evaluation(config)))
     first, *shorter = (adapter.build_fixed_step(model, each) for each in sizes)
     with cached_exports():
-        described = exporter.export_onnx(first, tmp_path, shorter)
+        described = exporter.export_onnx(first, tmp_path, shorter).graphs
     for purpose, graph in described.items():
         nodes = read(tmp_path / graph.file)
         assert problems(nodes) == [], purpose

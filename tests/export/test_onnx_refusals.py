@@ -21,7 +21,7 @@ from xlexport.export.onnx import _check_saved, export_onnx
 from xlexport.export.torchscript import export_torchscript
 from xlexport.export.tracing import USE_ONNX, tracing
 from xlexport.families import Step, StepTensor, architecture
-from xlruntime.bundle import Feed, Graph, Tensor
+from xlruntime.bundle import Choice, Feed, Graph, Tensor
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
@@ -112,9 +112,10 @@ def step_of(compute: Callable[[torch.Tensor], torch.Tensor], batch_size: int = 2
 
 
 def test_smallest_step(tmp_path: Path) -> None:
-    graphs = export_onnx(step_of(doubling), tmp_path)
+    written = export_onnx(step_of(doubling), tmp_path)
     outputs = {"y": Tensor("float32", ("batch", "segment"))}
-    assert graphs == {"score": Graph("score.onnx", "onnx", {"x": Feed("tokens")}, outputs)}
+    assert written.graphs == {"score": Graph("score.onnx", "onnx", {"x": Feed("tokens")}, outputs)}
+    assert written.steps == {"score": (Choice("score"),)}
     x = np.arange(20, dtype=np.float32).reshape(4, 5)
     assert np.array_equal(run(session(tmp_path / "score.onnx"), {"x": x})["y"], 2 * x)
 

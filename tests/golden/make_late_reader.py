@@ -12,8 +12,9 @@ from pathlib import Path
 
 import onnx.parser
 
-from xlexport.bundles import digests, requirements, write_manifest
-from xlruntime.bundle import Bundle, Feed, Graph, MemoryEntry, Tensor, Tokenizer
+from xlexport.bundles import digests, fingerprint, requirements, write_manifest
+from xlexport.meanings import meanings_of
+from xlruntime.bundle import Bundle, Choice, Feed, Graph, MemoryEntry, Tensor, Tokenizer
 from xlruntime.evaluation import EvaluationRules
 
 FOLDER = Path(__file__).resolve().parent / "late_reader" / "bundle"
@@ -62,8 +63,11 @@ def main() -> None:
         evaluation=EvaluationRules(segment_len=4),
         memory=(MEMORY,),
         graphs={"score": GRAPH},
+        steps={"score": (Choice("score"),)},
+        meaning=meanings_of([GRAPH], [MEMORY]),
         provenance=dict.fromkeys(("licence", "data", "intended_use")),
-        files=digests(FOLDER),
+        files=(files := digests(FOLDER)),
+        fingerprint=fingerprint(files, [GRAPH]),
         requires=requirements(FOLDER, [GRAPH]),
     )
     write_manifest(FOLDER, bundle)

@@ -17,11 +17,12 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from xlexport.bundles import digests, requirements, write_manifest
+from xlexport.bundles import digests, fingerprint, requirements, write_manifest
 from xlexport.export.onnx import export_onnx
 from xlexport.families import Form, StepTensor
 from xlexport.families.ring import Ring
 from xlexport.families.step import FixedSizes, carried_inputs, carried_outputs
+from xlexport.meanings import meanings_of
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Feed, MemoryEntry, Tokenizer
 from xlruntime.evaluation import EvaluationRules, Setting
 from xlruntime.evaluation import Ring as RingRules
@@ -93,7 +94,8 @@ def main() -> None:
     """Write the bundle."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     save_file({"total": torch.tensor([7.0]).numpy()}, FOLDER / FIRST_MEMORY_FILE)
-    graphs = export_onnx(TwoRings(), FOLDER)
+    written = export_onnx(TwoRings(), FOLDER)
+    graphs = written.graphs.values()
     bundle = Bundle(
         architecture="two_rings",
         config={},
@@ -102,10 +104,12 @@ def main() -> None:
         precision="float32",
         evaluation=RULES,
         memory=TwoRings.memory,
-        graphs=graphs,
+        **vars(written),
+        meaning=meanings_of(graphs, TwoRings.memory),
         provenance=dict.fromkeys(("licence", "data", "intended_use")),
-        files=digests(FOLDER),
-        requires=requirements(FOLDER, graphs.values()),
+        files=(files := digests(FOLDER)),
+        fingerprint=fingerprint(files, graphs),
+        requires=requirements(FOLDER, graphs),
     )
     write_manifest(FOLDER, bundle)
 

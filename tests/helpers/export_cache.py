@@ -46,7 +46,7 @@ LIBRARIES = ("torch", "onnx", "onnxscript", "onnx-ir", "safetensors")
 GRAPHS = "graphs.pickle"  # the exporter's result; written last
 KEPT = 200  # entries; the oldest are removed
 
-Export = Callable[..., dict[str, Any]]
+Export = Callable[..., Any]
 
 
 @functools.cache

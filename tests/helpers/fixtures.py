@@ -13,7 +13,7 @@ import torch
 
 import xlexport.convert
 from xlexport.families import Step
-from xlruntime.bundle import Graph
+from xlexport.families.step import StepGraphs
 from xlruntime.bundle_files import read_bundle
 
 __all__ = ["one_thread", "quiet_transformers", "reuse_graphs"]
@@ -41,11 +41,11 @@ def reuse_graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     """Make `convert` reuse the graphs of a bundle, because tracing the same model again takes seconds."""
 
     def reuse(made: Path) -> None:
-        def copy_graphs(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> dict[str, Graph]:
+        def copy_graphs(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> StepGraphs:
             bundle = read_bundle(made)
             for name in ("weights.data", *(graph.file for graph in bundle.graphs.values())):
                 shutil.copyfile(made / name, folder / name)
-            return dict(bundle.graphs)
+            return StepGraphs(dict(bundle.graphs), dict(bundle.steps))
 
         monkeypatch.setattr(xlexport.convert, "export_onnx", copy_graphs)
 

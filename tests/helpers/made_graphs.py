@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from xlexport.bundles import digests, write_manifest
-from xlruntime.bundle import Bundle, Feed, Graph, Tensor, Tokenizer
+from xlexport.bundles import digests, fingerprint, write_manifest
+from xlruntime.bundle import Bundle, Choice, Feed, Graph, Tensor, Tokenizer
 from xlruntime.evaluation import EvaluationRules
 
 __all__ = ["DETAIL", "SCORE", "constant", "endless", "endless_scan", "external", "graph", "made_bundle", "model"]
@@ -80,8 +80,10 @@ def made_bundle(
         evaluation=EvaluationRules(segment_len=8),
         memory=(),
         graphs=graphs,
+        steps={purpose: (Choice(purpose),) for purpose in graphs},
         provenance={},
-        files=digests(folder),
+        files=(files := digests(folder)),
+        fingerprint=fingerprint(files, graphs.values()),
     )
     write_manifest(folder, bundle)
     for name, content in (unlisted or {}).items():

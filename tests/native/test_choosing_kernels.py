@@ -85,7 +85,7 @@ def test_another_device_gets_no_kernels() -> None:
 
 
 def test_what_ran_is_counted_by_operator() -> None:
-    kernels = Kernels(Path("lib.so"), "1.2", "avx2")
+    kernels = Kernels(Path("lib.so"), "1.2", "avx2", frozenset({"LSHSort"}))
     nodes = [PlacedNode("", "LSHSort", "CPU", "ai.xlexport")] * 2 + [PlacedNode("", "MatMul", "CPU")]
     assert describe_kernels(kernels, nodes) == "xlexport-ops 1.2 (avx2): 2 LSHSort"
     assert describe_kernels(kernels, nodes[2:]) == "none (the graph has no operator of xlexport-ops 1.2 (avx2))"

@@ -22,9 +22,10 @@ from tests.ops import test_local_attention, test_lsh_attention, test_relative_at
 from xlexport.errors import ExportError
 from xlexport.export.onnx import OPSET, _check_saved, export_onnx
 from xlexport.families import Form, StepTensor
+from xlexport.families.step import StepGraphs
 from xlexport.families.step_module import StepModule
 from xlexport.ops import DOMAIN, lsh_band_attention, lsh_gather, lsh_sort
-from xlruntime.bundle import Graph, MemoryEntry
+from xlruntime.bundle import MemoryEntry
 
 Array = npt.NDArray[Any]
 
@@ -163,7 +164,7 @@ class Reordering(StepModule):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Graph]]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StepGraphs]:
     folder = tmp_path_factory.mktemp("reordering")
     return folder, export_onnx(Reordering(), folder)
 
@@ -171,7 +172,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 @pytest.mark.parametrize(
     ("purpose", "used"), [("score", ["LSHGather", "LSHSort"]), ("detail", ["LSHSort"]), ("generate", [])]
 )
-def test_file_has_nodes_and_bodies(purpose: str, used: list[str], exported: tuple[Path, dict[str, Graph]]) -> None:
+def test_file_has_nodes_and_bodies(purpose: str, used: list[str], exported: tuple[Path, StepGraphs]) -> None:
     folder, _ = exported
     model = onnx.load(folder / f"{purpose}.onnx")
     assert sorted(node.op_type for node in model.graph.node if node.domain == DOMAIN) == used
@@ -190,7 +191,7 @@ def run(folder: Path, purpose: str, feeds: dict[str, Array]) -> Array:
 
 
 @pytest.mark.parametrize(("B", "S"), [(1, 1), (3, 1), (1, 40), (2, 1000)])
-def test_exported_against_torch(B: int, S: int, exported: tuple[Path, dict[str, Graph]]) -> None:
+def test_exported_against_torch(B: int, S: int, exported: tuple[Path, StepGraphs]) -> None:
     buckets, rows = random_ids(B, S, low=-3), torch.randn(B, S, 3)
     wanted = Reordering()(buckets, rows)
     feeds = {"buckets": buckets.numpy(), "rows": rows.numpy()}
@@ -198,14 +199,11 @@ def test_exported_against_torch(B: int, S: int, exported: tuple[Path, dict[str, 
         assert np.array_equal(run(exported[0], purpose, feeds), tensor.numpy()), purpose
 
 
-def test_form_says_how_long_its_steps_are(exported: tuple[Path, dict[str, Graph]]) -> None:
-    _, graphs = exported
-    assert {purpose: graph.max_segment for purpose, graph in graphs.items()} == {
-        "score": None,
-        "detail": None,
-        "generate": 4,
-    }
-    assert graphs["generate"].outputs == graphs["score"].outputs
+def test_form_says_how_long_its_steps_are(exported: tuple[Path, StepGraphs]) -> None:
+    _, written = exported
+    limits = {purpose: [choice.max_segment for choice in choices] for purpose, choices in written.steps.items()}
+    assert limits == {"score": [None], "detail": [None], "generate": [4]}
+    assert written.graphs["generate"].outputs == written.graphs["score"].outputs
 
 
 def lose_a_body(model: ir.Model) -> None:
@@ -236,7 +234,7 @@ def draw_in_a_body(model: ir.Model) -> None:
     ],
 )
 def test_saved_file_with_other_operators_is_refused(
-    change: Callable[[ir.Model], None], what: str, exported: tuple[Path, dict[str, Graph]], tmp_path: Path
+    change: Callable[[ir.Model], None], what: str, exported: tuple[Path, StepGraphs], tmp_path: Path
 ) -> None:
     folder, _ = exported
     model = ir.load(folder / "score.onnx")

@@ -15,8 +15,9 @@ from safetensors.numpy import load_file, save_file
 
 from tests.helpers.manifests import edit_manifest, seal
 from tests.runtime.conftest import Golden
+from xlexport.bundles import fingerprint
 from xlruntime import BundleError, Model, OptionError, load
-from xlruntime.bundle import FIRST_MEMORY_FILE, FORMAT, Bundle
+from xlruntime.bundle import FIRST_MEMORY_FILE, FORMAT, Bundle, FileDigest
 from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
 from xlruntime.errors import (
     BundleDamagedError,
@@ -166,7 +167,7 @@ def test_file_that_is_not_a_manifest_is_refused(content: bytes, message: str, bu
     assert message in refusal(bundle_copy, BundleFormatError)
 
 
-@pytest.mark.parametrize("fields", [{"format_version": 3}, {"format": 5}])
+@pytest.mark.parametrize("fields", [{"format_version": 3}, {"format": 6}])
 def test_other_format_is_refused_before_anything_else(fields: dict[str, int], bundle_copy: Path) -> None:
     (bundle_copy / "bundle.json.sha256").unlink()
     (bundle_copy / "bundle.json").write_text(json.dumps(fields), "utf-8")
@@ -174,6 +175,12 @@ def test_other_format_is_refused_before_anything_else(fields: dict[str, int], bu
     message = f"{bundle_copy / 'bundle.json'}: is of format {found}, this xlruntime reads {FORMAT}. Convert the "
     command = f"checkpoint again: xlexport convert CHECKPOINT -o {bundle_copy}"
     assert refusal(bundle_copy, BundleFormatError) == message + command
+
+
+def test_last_format_is_refused_with_the_command_that_rewrites_it(bundle_copy: Path) -> None:
+    seal(bundle_copy, b'{"format": 4}')
+    message = f"is of format 4, this xlruntime reads 5. Rewrite it: xlexport configure {bundle_copy} -o NEW"
+    assert refusal(bundle_copy, BundleFormatError) == f"{bundle_copy / 'bundle.json'}: {message}"
 
 
 def test_manifest_that_would_take_much_memory_is_not_parsed(bundle_copy: Path) -> None:
@@ -228,17 +235,10 @@ def test_manifest_there_and_back(name: str, golden: Golden) -> None:
 
 
 def test_fingerprint_is_of_the_numbers_alone(bundle_copy: Path) -> None:
-    shutil.copyfile(bundle_copy / "README.md", bundle_copy / "words.json")
-    fingerprint = read_bundle(bundle_copy).fingerprint
-
-    def change(manifest: dict[str, Any]) -> None:
-        manifest["tokenizer"].update(kind="tokenizers", file="words.json")
-        manifest["files"]["words.json"] = vars(digest_file(bundle_copy / "words.json"))
-        manifest["settings"]["mem_len"]["value"] = 10
-
-    edit_manifest(bundle_copy, change)
-    assert read_bundle(bundle_copy).fingerprint == fingerprint
-    for name in set(listed_files(bundle_copy)) - {"words.json"}:
-        fields = json.loads((bundle_copy / "bundle.json").read_text("utf-8"))
-        fields["files"][name] = {"sha256": "0" * 64, "size": 1}
-        assert Bundle.from_json(json.dumps(fields), "it").fingerprint != fingerprint
+    bundle = read_bundle(bundle_copy)
+    names = set(bundle.files)
+    files = {**bundle.files, "words.json": digest_file(bundle_copy / "README.md")}
+    assert bundle.fingerprint == fingerprint(files, bundle.graphs.values())
+    for name in names:
+        changed = {**files, name: FileDigest("0" * 64, 1)}
+        assert fingerprint(changed, bundle.graphs.values()) != bundle.fingerprint

@@ -67,7 +67,7 @@ def test_digests_are_computed_as_the_page_says(path: Any) -> None:
     stated = (path.parent / "bundle.json.sha256").read_text("utf-8")
     assert stated == f"{hashlib.sha256(raw).hexdigest()}  bundle.json\n"
     lines = [f"{file['sha256']}  {name}\n" for name, file in sorted(fields["files"].items())]
-    assert fields["tokenizer"]["file"] is None
+    assert fields["tokenizer"]["file"] is None  # else rule 27 leaves it out
     assert read_bundle(path.parent).fingerprint == hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

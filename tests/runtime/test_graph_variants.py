@@ -11,6 +11,7 @@ import pytest
 
 from tests.runtime.conftest import Close, Golden, RandomIds
 from xlruntime import Model, OptionError, Sampling
+from xlruntime.bundle import Choice
 from xlruntime.load_options import LoadOptions
 from xlruntime.session import GraphSession
 
@@ -34,19 +35,21 @@ def few_only(band_model: Model) -> Model:
     """Return a bundle whose graphs all take at most 16 tokens."""
     graphs = band_model.bundle.graphs
     graphs = {"score": graphs["score_few"], "generate": graphs["generate"]}
-    bundle = dataclasses.replace(band_model.bundle, graphs=graphs)
+    steps = {purpose: (Choice(purpose, 16),) for purpose in graphs}
+    bundle = dataclasses.replace(band_model.bundle, graphs=graphs, steps=steps)
     return Model(band_model.folder, bundle, LoadOptions(threads=1))
 
 
 def fixed(model: Model, batch: int, *segments: int) -> Model:
     """Return a bundle whose graphs fix the size of a batch, and the length of a segment: each of these, in variants."""
     free = model.bundle.graphs
-    graphs = {"positions": free["positions"]}
-    for purpose, S in itertools.product(("score", "generate"), segments):
-        original = purpose if purpose in graphs else None
-        graph = dataclasses.replace(free[purpose], variant_of=original, fixed={"batch": batch, "segment": S})
-        graphs[purpose if original is None else f"{purpose}_{S}"] = graph
-    return Model(model.folder, dataclasses.replace(model.bundle, graphs=graphs), LoadOptions(threads=1))
+    graphs, steps = {"positions": free["positions"]}, {}
+    for purpose in ("score", "generate"):
+        names = {S: purpose if segments[0] == S else f"{purpose}_{S}" for S in segments}
+        steps[purpose] = tuple(Choice(names[S]) for S in sorted(segments, reverse=True))
+        for S, name in names.items():
+            graphs[name] = dataclasses.replace(free[purpose], fixed={"batch": batch, "segment": S})
+    return Model(model.folder, dataclasses.replace(model.bundle, graphs=graphs, steps=steps), LoadOptions(threads=1))
 
 
 def test_few_tokens_run_in_the_graph_for_them(

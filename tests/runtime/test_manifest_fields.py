@@ -53,6 +53,10 @@ def graph(name: str, **changes: Any) -> Change:
     return lambda manifest: manifest["graphs"][name].update(changes)
 
 
+def steps(**changes: Any) -> Change:
+    return lambda manifest: manifest["steps"]["score"][0].update(changes)
+
+
 def feed(**changes: Any) -> Change:
     return lambda manifest: manifest["graphs"]["score"]["inputs"].update(changes)
 
@@ -136,7 +140,15 @@ CASES: list[tuple[Change, str]] = [  # in addition to the contradictions of the 
     (memory(input="memory_value_0", output="new_memory_value_0"), "memories share an input or output"),
     # graphs
     (graph("score", fixed={"width": 3}), "the graph 'score' fixes axes that no step has: width"),
-    (graph("score", variant_of="detail"), "the graph 'score' is a variant of 'detail'"),
+    (lambda m: m["steps"].pop("score"), "the graph 'score', or its step, is missing"),
+    (lambda m: m["steps"].update(score=[]), "steps of 'score' have no graph that runs without kernels on every device"),
+    (steps(graph="more"), "steps of 'score' name graphs that are missing: more"),
+    (steps(graph="generate"), "the graph 'generate' does not return log_prob"),
+    (steps(kernels=["LSHSort"]), "steps of 'score' have no graph that runs without kernels"),
+    (steps(device="accelerator"), "steps of 'score' have no graph that runs without kernels"),
+    (steps(device="gpu"), "steps.score[0].device is 'gpu'"),
+    (steps(max_segment=0), "max_segment is 0, expected 1 to 2147483647"),
+    (lambda m: m.update(fingerprint="0"), "the fingerprint is '0', expected a SHA-256"),
     (lambda m: m["graphs"].pop("positions"), "takes position_key_0, but nothing feeds it as constant"),
     (feed(more={"feed": "source"}), "the graph 'score' takes more, but nothing feeds it as source"),
     (feed(more={"feed": "tokens", "ring": None}), "inputs.more.ring is None, expected text"),

@@ -145,8 +145,9 @@ def test_every_graph_is_walked(band: ConvertedReformer, monkeypatch: pytest.Monk
         on_step(model, purpose, seen_by(purpose))
     check(band, model, segments=20).require_passed()
     assert walked["score"] == walked["detail"] == [(8, 24)] * 20
+    assert walked["score_fused"] == walked["detail_fused"] == [(8, 24)] * 2
     for purpose in ("generate", "score_few"):
-        most = model.bundle.graphs[purpose].max_segment
+        most = model.bundle.max_segment(purpose)
         assert most is not None
         small = [S for S, mem_len in walked[purpose] if mem_len == 10]
         assert sum(small) == 2 * (10 + most)

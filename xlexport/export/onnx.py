@@ -98,9 +98,12 @@ def export_onnx(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> StepG
 
 def _prefer_fused(choices: tuple[Choice, ...], name: str, operators: Collection[str]) -> tuple[Choice, ...]:
     """Put the fused form of the graph `name` before it, for runtimes with kernels of these operators."""
-    place = next((index for index, choice in enumerate(choices) if choice.graph == name), len(choices))
-    fused = [dataclasses.replace(c, graph=f"{name}_fused", kernels=tuple(sorted(operators))) for c in choices[place:][:1]]
-    return (*choices[:place], *fused, *choices[place:])
+    ordered: list[Choice] = []
+    for choice in choices:
+        if choice.graph == name:
+            ordered.append(dataclasses.replace(choice, graph=f"{name}_fused", kernels=tuple(sorted(operators))))
+        ordered.append(choice)
+    return tuple(ordered)
 
 
 def _unload(models: Sequence[ir.Model], folder: Path) -> None:
@@ -201,9 +204,7 @@ def _check_traced(model: ir.Model, step: Step) -> None:
         raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}.", hint="Report this.")
 
 
-def _cut(
-    whole: ir.Model, purpose: str, step: Step
-) -> tuple[ir.Model, tuple[StepTensor, ...]]:
+def _cut(whole: ir.Model, purpose: str, step: Step) -> tuple[ir.Model, tuple[StepTensor, ...]]:
     """Return a copy of `whole` that computes only what `purpose` returns, and its inputs.
 
     ONNX Runtime computes every node.
@@ -264,11 +265,11 @@ def _explain(model: ir.Model, meanings: Mapping[str, str]) -> None:
         node.doc_string = OPERATORS.get(node.op_type)
         node.name = f"{node.op_type}_{counts[node.op_type]}"
         counts[node.op_type] += 1
-        formal = zip([*node.inputs, *node.outputs], [*function.inputs, *function.outputs], strict=True)
-        for value, parameter in formal:
-            if value is not None and value not in named:
-                value.name = f"{node.name}.{parameter.name}"
-                named.add(value)
+        parameters = zip([*node.inputs, *node.outputs], [*function.inputs, *function.outputs], strict=True)
+        for operand, parameter in parameters:
+            if operand is not None and operand not in named:
+                operand.name = f"{node.name}.{parameter.name}"
+                named.add(operand)
 
 
 def _check_saved(

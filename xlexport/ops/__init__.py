@@ -65,7 +65,7 @@ _OPERATORS: dict[Callable[..., Any], OnnxFunction[..., Any]] = {
         ("relative_attention_int8", RelativeAttentionInt8),
     )
 }
-# Attention with the sort and the gathers inside. A graph shows these as nodes, unless kernels compute all of it at once.
+# Attention with sort or gathers inside. Graphs have these as nodes, unless kernels compute all of it at once.
 FUSED = (LSHAttention.name, LSHBandAttention.name, LSHChunkAttention.name)
 _TYPES = {name: f"tensor({name.lower()})" for name in ("FLOAT", "INT8", "INT32", "INT64")}  # onnxscript's and ONNX's
 _ATTRIBUTES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}

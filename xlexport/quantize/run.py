@@ -211,8 +211,14 @@ def quantize_into(
     (folder / "README.md").write_text(quantized_readme(bundle, report), "utf-8")
     provenance = {**bundle.provenance, "quantization": report.to_dict()}
     files, graphs = digests(folder), bundle.graphs.values()
-    numbers = {"fingerprint": fingerprint(files, graphs), "meaning": meanings_of(graphs, bundle.memory)}
-    write_manifest(folder, dataclasses.replace(bundle, provenance=provenance, files=files, **numbers))
+    bundle = dataclasses.replace(
+        bundle,
+        provenance=provenance,
+        files=files,
+        fingerprint=fingerprint(files, graphs),
+        meaning=meanings_of(graphs, bundle.memory),
+    )
+    write_manifest(folder, bundle)
     return report
 
 

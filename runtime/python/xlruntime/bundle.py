@@ -221,7 +221,7 @@ class Graph:
         """
         others = all(sizes.get(axis, size) == size for axis, size in self.fixed.items() if axis != "segment")
         S = self.fixed.get("segment", sizes["segment"])
-        return S if others and S <= sizes["segment"] else 0
+        return S if others and sizes["segment"] >= S else 0
 
 
 @dataclass(frozen=True)
@@ -521,9 +521,10 @@ class Bundle:
         yield from self._problems_of_encoder()
         if re.fullmatch("[0-9a-f]{64}", self.fingerprint) is None:
             yield f"the fingerprint is {shown(self.fingerprint)}, expected a SHA-256"
-        purposes = {choice.graph: purpose for purpose, choices in self.steps.items() for choice in choices}
         for name, graph in self.graphs.items():
-            yield from self._problems_of_graph(f"the graph {named(name)!r}", purposes.get(name, name), graph)
+            purposes = [purpose for purpose, choices in self.steps.items() if any(name == c.graph for c in choices)]
+            for purpose in purposes or [name]:
+                yield from self._problems_of_graph(f"the graph {named(name)!r}", purpose, graph)
         for purpose, choices in self.steps.items():
             yield from self._problems_of_steps(f"steps of {named(purpose)!r}", choices)
 
