@@ -15,9 +15,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
-from onnx.reference import ReferenceEvaluator
 
-from tests.helpers.bundles import convert_tiny_reformer
 from tests.helpers.paths import ROOT
 from tests.helpers.tiny import BAND, PAPER, RingDriver, tiny_model, tiny_reformer
 from xlexport.errors import ExportError
@@ -267,25 +265,3 @@ def test_decompositions_are_left_out_only_if_they_change_nothing(
     monkeypatch.setattr(export, "UNCHANGED", ())
     with pytest.raises(ExportError, match="Failed to decompose"):
         export_onnx(step, tmp_path)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("family", ["transformer_xl", "reformer"])
-def test_reference_evaluator_of_onnx_computes_the_same(
-    family: str, bytes_bundle: Converted, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Of Reformers, it runs local layers: its own GatherElements takes at most 64 rows."""
-    local = dataclasses.replace(BAND, attn_layers=("local",), position="absolute")
-    converted = bytes_bundle if family == "transformer_xl" else convert_tiny_reformer(tmp_path_factory, "local", local)
-    model = converted.open()
-    graph, memory = model.bundle.graphs["score"], model.new_memory(model.evaluation(), 1)
-    reference = ReferenceEvaluator(onnx.load(converted.folder / "score.onnx"))
-    ids = np.random.default_rng(0).integers(0, model.bundle.vocab_size, (1, 41))
-    for start in range(0, 40, 8):
-        tokens, targets = ids[:, start : start + 8], ids[:, start + 1 : start + 9]
-        feeds = dict(memory.feeds(graph, tokens, targets, memory.memory_length.copy()))
-        feeds |= {entry.input: memory.array(entry).copy() for entry in memory.entries}
-        feeds |= {name: value.numpy() for name, value in memory.constants.items()}
-        outputs = dict(zip(reference.output_names, reference.run(None, feeds), strict=True))
-        expected = model.step("score", memory, tokens, targets)["log_prob"]
-        np.testing.assert_allclose(outputs["log_prob"], expected, atol=1e-4)

@@ -1,0 +1,160 @@
+"""Sort and gather as nodes of a Reformer's graphs: who opens a file sees them, and every result depends on them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from tests.helpers.bundles import convert_tiny_reformer
+from tests.helpers.export_cache import cached_exports
+from tests.helpers.manifests import edit_manifest
+from tests.helpers.paths import ROOT
+from tests.helpers.tiny import BAND, CHUNK, PAPER
+from xlexport.convert import ConversionOptions, convert
+from xlexport.formats import load as load_source
+from xlexport.ops import DOMAIN, FUSED
+from xlruntime import load
+from xlruntime.bundle_files import digest_file
+
+RULES = {"band": BAND, "paper": PAPER, "chunk": CHUNK}
+SAMPLES = ("transformer_xl_bytes", "reformer_bytes")
+Array = npt.NDArray[Any]
+
+
+@pytest.fixture(scope="module", params=RULES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a bundle of a tiny Reformer of each rule."""
+    return convert_tiny_reformer(tmp_path_factory, f"rule_{request.param}", RULES[request.param]).folder
+
+
+def nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            yield from nodes(attribute.g)
+
+
+@pytest.mark.parametrize("purpose", ["score", "detail"])
+def test_sort_and_gather_are_nodes_outside_of_functions(purpose: str, folder: Path) -> None:
+    model = onnx.load(folder / f"{purpose}.onnx", load_external_data=False)
+    custom = {node.op_type for node in nodes(model.graph) if node.domain == DOMAIN}
+    assert custom == {"LSHSort", "LSHGather", "LocalAttention"}
+    assert not any(node.domain == DOMAIN for function in model.functions for node in nodes(function))
+    fused = onnx.load(folder / f"{purpose}_fused.onnx", load_external_data=False)
+    assert {node.op_type for node in nodes(fused.graph)} & set(FUSED)
+    choices = load(folder, ops="none").bundle.steps[purpose]
+    assert choices[-1].everywhere and choices[-1].graph == purpose
+    assert set(choices[-2].kernels) == {node.op_type for node in nodes(fused.graph)} & set(FUSED)
+
+
+def reverse_order(function: onnx.FunctionProto) -> None:
+    """Let a sort return its order from the last to the first."""
+    order, inverse = function.output
+    made = onnx.parser.parse_function(
+        f"""<opset_import: ["" : 20], domain: "{DOMAIN}"> Reversed (sorted, places) => ({order}, {inverse}) {{
+            start = Constant<value_ints = [-1]> ()
+            end = Constant<value_ints = [-9223372036854775807]> ()
+            axis = Constant<value_ints = [-1]> ()
+            {order} = Slice (sorted, start, end, axis, start)
+            size = Shape<start = -1> (sorted)
+            one = Constant<value_ints = [1]> ()
+            last = Sub (size, one)
+            {inverse} = Sub (last, places)
+        }}"""
+    )
+    for node in function.node:
+        node.output[:] = [{order: "sorted", inverse: "places"}.get(name, name) for name in node.output]
+        node.input[:] = [{order: "sorted", inverse: "places"}.get(name, name) for name in node.input]
+    function.node.extend(made.node)
+
+
+def gather_row_0(function: onnx.FunctionProto) -> None:
+    """Let a gather return row 0 for every index."""
+    index = function.input[1]
+    for node in function.node:
+        node.input[:] = ["zeros" if name == index else name for name in node.input]
+    function.node.insert(0, onnx.helper.make_node("Sub", [index, index], ["zeros"]))
+
+
+@pytest.mark.parametrize(("operator", "change"), [("LSHSort", reverse_order), ("LSHGather", gather_row_0)])
+def test_scores_depend_on_sort_and_gather(operator: str, change: Any, folder: Path, tmp_path: Path) -> None:
+    """Replace the body of a function in a copy of the bundle: nothing behind it may sort or gather again."""
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    for purpose in ("score", "detail"):
+        model = onnx.load(copy / f"{purpose}.onnx", load_external_data=False)
+        change(next(function for function in model.functions if function.name == operator))
+        (copy / f"{purpose}.onnx").write_bytes(model.SerializeToString())
+    digests = {f"{purpose}.onnx": vars(digest_file(copy / f"{purpose}.onnx")) for purpose in ("score", "detail")}
+    edit_manifest(copy, lambda manifest: manifest["files"].update(digests))
+    ids = np.random.default_rng(0).integers(0, 30, 120).tolist()
+    for detail in (None, 1):
+        before, after = (
+            next(load(path, ops="none").score_tokens([ids], detail=detail)).log_probs for path in (folder, copy)
+        )
+        assert np.abs(after - before).max() > 0.01
+
+
+class LSHSort(OpRun):  # type: ignore[misc]  # onnx has no types
+    """The sort as docs/custom_ops.md defines it."""
+
+    op_domain = DOMAIN
+
+    def _run(self, buckets: Array) -> tuple[Array, Array]:
+        order = np.argsort(buckets, axis=-1, kind="stable")
+        return order, np.argsort(order, axis=-1)
+
+
+class LSHGather(OpRun):  # type: ignore[misc]
+    """The gather as docs/custom_ops.md defines it."""
+
+    op_domain = DOMAIN
+
+    def _run(self, rows: Array, index: Array) -> tuple[Array]:
+        return (np.take_along_axis(rows, index[..., None], axis=-2),)
+
+
+class GatherElements(OpRun):  # type: ignore[misc]
+    """ONNX's operator, of which the evaluator's own takes at most 64 rows."""
+
+    op_domain = ""
+
+    def _run(self, data: Array, indices: Array, axis: int) -> tuple[Array]:
+        return (np.take_along_axis(data, indices, axis=axis),)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("purpose", ["score", "detail"])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_reference_evaluator_of_onnx_computes_the_same(sample: str, purpose: str, tmp_path: Path) -> None:
+    """Run the default graphs of both samples without ONNX Runtime, over 5 segments of carried memory."""
+    with cached_exports():
+        source = load_source(ROOT / f"samples/{sample}/checkpoint.pt")
+        convert(source, tmp_path / "bundle", ConversionOptions(threads=1, verify_segments=2))
+    model, S = load(tmp_path / "bundle", ops="none", threads=1), 96
+    memory = model.new_memory(model.evaluation(segment_len=S, mem_len=192), 1)
+    session = model.session(purpose)
+    file = onnx.load(tmp_path / f"bundle/{purpose}.onnx")
+    others = [function for function in file.functions if function.name not in ("LSHSort", "LSHGather")]
+    del file.functions[:]
+    file.functions.extend(others)
+    reference = ReferenceEvaluator(file, new_ops=[LSHSort, LSHGather, GatherElements])
+    ids = np.random.default_rng(0).integers(0, 256, (1, 5 * S + 1))
+    for start in range(0, 5 * S, S):
+        tokens, targets = ids[:, start : start + S], ids[:, start + 1 : start + S + 1]
+        feeds = dict(memory.feeds(session.graph, tokens, targets))
+        feeds |= {entry.input: memory.array(entry).copy() for entry in memory.entries}
+        feeds |= {name: value.numpy() for name, value in memory.constants.items()}
+        outputs = dict(zip(reference.output_names, reference.run(None, feeds), strict=True))
+        expected = session.step(memory.feeds(session.graph, tokens, targets), memory)
+        memory.advance(S)
+        np.testing.assert_allclose(outputs["log_prob"], expected["log_prob"], atol=1e-4)
