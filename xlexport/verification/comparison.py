@@ -57,7 +57,7 @@ __all__ = ["Comparison"]
 
 LARGEST_BLOCK = 1 << 28  # bytes of results and memory rows that are kept while the eager model is ahead of the graphs
 OTHERS = 20  # segments that graphs other than `score` read
-FOREIGN = 2  # segments that graphs for other kernels and devices read
+FOREIGN = 2  # segments that graphs for other devices read
 OTHERS_TOKENS = 8192  # or fewer segments, if they have this many tokens, but enough to wrap the rings
 FEW_MEMORY = 256  # rows of memory of the graphs for a few tokens; small, so that it fills and wraps soon
 
@@ -90,13 +90,16 @@ class Comparison:
         exact = None if self.eager is None else ExactModel(self.eager, model)
         score = model.main_graph("score")
         self.score = _GraphReader(model, score, evaluation, self.eager, exact)
+        self.chosen = {choice.graph for choices in model.steps.values() for choice in choices}  # what can run here
+        # The bodies of graphs for kernels that are not here run in the other graphs, too.
+        foreign = {
+            choice.graph for each in model.bundle.steps.values() for choice in each if choice.kernels
+        } - self.chosen
         self.others = [
             _GraphReader(model, name, evaluation, self.eager)
             for name, graph in graphs.items()
-            if name not in (score, *self.few) and graph.outputs.keys() & {"log_prob", "logits"}
+            if name not in (score, *self.few, *foreign) and graph.outputs.keys() & {"log_prob", "logits"}
         ]
-        # These run here: each engine leaves out graphs for kernels or devices that it lacks.
-        self.chosen = {choice.graph for choices in model.steps.values() for choice in choices}
         self.spans = cut_text(ids, segments, model, evaluation)
         self.n_others = len(self.spans)  # spans that the other graphs read
         if not evaluation.full_document and self.spans[0].source is None:
