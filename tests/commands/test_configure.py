@@ -82,7 +82,8 @@ def test_bundle_of_format_4_is_rewritten_and_computes_the_same(
 
 def test_damaged_bundle_of_format_4_is_refused(old_bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
     fields = json.loads((BAND / "format4.json").read_text("utf-8"))
-    for change in ({"files": None}, {"graphs": {"score": {}}}, {"tokenizer": 3}):
+    changes: list[dict[str, Any]] = [{"files": None}, {"graphs": {"score": {}}}, {"tokenizer": 3}]
+    for change in changes:
         seal(old_bundle, json.dumps({**fields, **change}).encode())
         refused = invoke("configure", old_bundle, "-o", tmp_path / "new")
         assert refused.code == 1
