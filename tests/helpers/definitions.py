@@ -186,11 +186,14 @@ def _score(weights: Weights, layer: int, head: int, query: Array, key: Array, di
     config = weights.config
     if config.is_absolute:
         return float(query @ key)
-    content = (query + weights.block(layer, "attention.content_bias")[head]) @ key
     if config.encoding == "shaw":
         n = config.n_embedded if config.clamp_len <= 0 else min(config.clamp_len, config.n_embedded)
         last = min(distance, n - 1)
         by_distance = query @ weights.at_distance(layer, "key", last)[head]
+        if not config.shaw_biases:
+            return float(query @ key + by_distance)
+    content = (query + weights.block(layer, "attention.content_bias")[head]) @ key
+    if config.encoding == "shaw":
         return float(content + by_distance + weights.at_distance(layer, "bias", last)[head])
     rows = slice(head * config.d_head, (head + 1) * config.d_head)
     clamped = min(distance, config.clamp_len) if config.clamp_len > 0 else distance

@@ -109,9 +109,9 @@ def naive_head(model: Reformer, layer: int, n: int, normed: Tensor, overflow: Te
         query = naive_turn(model, raw)
         key, scale = normalised_keys(query), h**-0.5 if config.scale_scores else 1.0
         if attention.hashes:
-            rounds = attention.rotations[n]  # (R,h,columns)
+            rounds, hashed = attention.rotations[n], query if config.hash_turned else raw  # rounds: (R,h,columns)
             buckets = torch.tensor(
-                [[naive_bucket(row, rotation, config.n_buckets) for row in raw] for rotation in rounds]
+                [[naive_bucket(row, rotation, config.n_buckets) for row in hashed] for rotation in rounds]
             )
             if config.rule == "paper":
                 sets, missed = in_two_chunks(buckets, config.chunk_length)
@@ -156,6 +156,7 @@ def naive_forward(model: Reformer, tokens: Tensor) -> tuple[Tensor, list[Tensor]
 VARIANTS: list[dict[str, Any]] = [
     {"n_hashes": 3, "n_buckets": (2, 4), "chunk_length": 2, "mem_len": 50},
     {"position": "rotary", "max_positions": 0, "scale_scores": True, "streams": "mean", "activation": "gelu"},
+    {"position": "rotary", "max_positions": 0, "hash_turned": True},
     {"position": "sinusoid", "max_positions": 0, "attention_bias": True, "activation": "gelu_tanh"},
     {"position": "absolute", "local_chunks_before": 0, "n_hashes": 1},
     {"position": "axial_sum", "axial_dims": (12, 12), "local_chunks_before": 2, "mem_len": 1, "chunk_length": 64},

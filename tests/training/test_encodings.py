@@ -26,6 +26,8 @@ RECURRENT: dict[str, dict[str, Any]] = {
     "shaw-clamped": {"encoding": "shaw", "clamp_len": 4},
     "shaw-few-distances": {"encoding": "shaw", "max_klen": 5, "clamp_len": 9},
     "shaw-same-length": {"encoding": "shaw", "same_length": True, "mem_len": 6},
+    "shaw-two-terms": {"encoding": "shaw", "shaw_biases": False},
+    "shaw-two-terms-pre-clamped": {"encoding": "shaw", "shaw_biases": False, "pre_lnorm": True, "clamp_len": 4},
     "shaw-alone": {"encoding": "shaw", "mem_len": 0},
 }
 ABSOLUTE: dict[str, dict[str, Any]] = {

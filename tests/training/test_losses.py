@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers.tiny import tiny_model
+from tests.helpers.tiny import BAND, tiny_model, tiny_reformer
 from xltraining.data.tasks import text_task
+from xltraining.language_model import LanguageModel
 from xltraining.loop.processes import Processes
 from xltraining.loop.updates import Updates, first_intermediate, update_loss
 from xltraining.training_config import TrainingConfig
@@ -43,6 +47,23 @@ def test_half_and_full_loss_against_their_definition(encoding: str) -> None:
         loss, own, _ = update_loss(model, tokens, targets, None, half)
         assert abs(float(loss) - mean_of_positions(model, hidden, targets, first)) < ROUNDING
         assert loss == own
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [tiny_model, partial(tiny_reformer, BAND)], ids=["transformer_xl", "reformer"])
+def test_label_smoothing_against_its_definition_changes_no_score(make: Callable[[], LanguageModel]) -> None:
+    model = make().double()
+    tokens, targets = batch()
+    loss, own, _ = update_loss(model, tokens, targets, None, smoothing=0.1)
+    hidden, _ = model(tokens)
+    nats = []
+    for row, target in zip(model.logits(hidden).flatten(0, 1), targets.flatten(), strict=True):
+        each = row.logsumexp(0) - row
+        nats.append((float(0.9 * each[target] + 0.1 * each.mean()), float(each[target])))
+    smoothed, plain = (sum(values) / len(values) for values in zip(*nats, strict=True))
+    assert abs(float(loss) - smoothed) < ROUNDING
+    assert abs(float(own) - plain) < ROUNDING
+    assert abs(smoothed - plain) > 1e-3
 
 
 @torch.no_grad()

@@ -50,11 +50,15 @@ class LanguageModel(nn.Module, ABC):
         """Return the log-probability of each target in nats, (B,S), from hidden (B,S,D) and targets (B,S) int64."""
         return self.all_log_probs(hidden).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
-    def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean negative log-probability of the targets in nats; targets of -100 do not count."""
+    def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Return the mean negative log-probability of the targets in nats; targets of -100 do not count.
+
+        Args:
+            smoothing: share of the loss that is the mean over all tokens, instead of the target's.
+        """
         logits = self.logits(hidden).flatten(0, 1)
         exact = logits if logits.dtype == torch.float64 else logits.float()
-        return F.cross_entropy(exact, targets.flatten())
+        return F.cross_entropy(exact, targets.flatten(), label_smoothing=smoothing)
 
     def prepare_training(self, training: TrainingConfig) -> None:
         """Apply the settings of a run that change how this model computes its gradients."""

@@ -64,6 +64,10 @@ class TrainingConfig(PlainFields):
         "full", "Positions of a segment that the loss counts: all, or the later half."
     )
     """See Dai et al. 2019, section 4.2."""
+    label_smoothing: float = setting(
+        0.0, "Share of the loss that all tokens have as targets alike, such as 0.1.", minimum=0, below=1
+    )
+    """Vaswani et al. 2017, section 5.4. Only gradients depend on it; logs and evaluations have the plain loss."""
     auxiliary: bool = setting(False, "Let intermediate layers predict, too, during the first half of the run.")
     """Layer l of n predicts during the first l / 2n of the run (Al-Rfou et al. 2018, arXiv:1808.04444)."""
     average_from: float | None = setting(

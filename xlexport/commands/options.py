@@ -89,6 +89,17 @@ class Names(click.ParamType[tuple[str, ...]]):
         return value if isinstance(value, tuple) else tuple(part.strip() for part in value.split(",") if part.strip())
 
 
+class Booleans(click.ParamType[tuple[bool, ...]]):
+    """A list of `true` and `false` separated by commas."""
+
+    name = "booleans"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[bool, ...]:
+        """Return the values of an option."""
+        parts = value if isinstance(value, tuple) else value.split(",")
+        return tuple(click.BOOL.convert(part, param, ctx) for part in parts)
+
+
 class OutputFile(click.Path):
     """A file to write; the name of a folder is refused."""
 
@@ -165,6 +176,7 @@ def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorat
         "choice": click.Choice(list(option.choices)),
         "integers": Integers(),
         "names": Names(),
+        "booleans": Booleans(),
     }
 
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:

@@ -28,7 +28,7 @@ class EncoderDecoderConfig(ModelConfig):
 
     NAME: ClassVar[str] = "encoder-decoder"
     RUN_SETTINGS: ClassVar[tuple[str, ...]] = ("reversible",)
-    LATER: ClassVar[tuple[str, ...]] = ("residual",)
+    LATER: ClassVar[tuple[str, ...]] = ("residual", "tie_weight")
 
     n_token: int = setting(256 + FIRST_BYTE, minimum=FIRST_BYTE + 1)
     """Size of the vocabulary, which sources and targets share: 0 pads, 1 starts a target, 2 ends it."""
@@ -44,6 +44,8 @@ class EncoderDecoderConfig(ModelConfig):
     """With the one that starts or ends it."""
     dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1, common=True)
     dropatt: float = setting(0.0, "Dropout rate of attention weights.", minimum=0, below=1)
+    tie_weight: bool = setting(True, "Use one table for source, target and output.")
+    """False: three, as in the rows without weight sharing of Table 4 of Kitaev et al. 2020."""
     layer_norm_epsilon: float = setting(1e-5, above=0)
     residual: Literal["reversible", "ordinary"] = setting(
         "reversible", "Residual connections of both sides: two streams that take turns, or one."

@@ -2,7 +2,7 @@
 
 The layers are those of Vaswani et al. 2017 (arXiv:1706.03762), with the norm before each block. Attention is full, as
 in the paper's translation experiment, because sentences are short. Embeddings of source, target and output are one
-matrix.
+matrix, unless `tie_weight` is false.
 
 Axes: B batch, L tokens of the source, S tokens of the target's segment, M rows of memory, D `d_model`, H heads,
 h `d_head`, V vocabulary.
@@ -134,6 +134,11 @@ class EncoderDecoder(LanguageModel):
         super().__init__()
         self.config = config
         self.word_emb = nn.Embedding(config.n_token, config.d_model)
+        self.source_emb: nn.Embedding | None = None
+        self.head: nn.Linear | None = None
+        if not config.tie_weight:
+            self.source_emb = nn.Embedding(config.n_token, config.d_model)
+            self.head = nn.Linear(config.d_model, config.n_token, bias=False)
         self.encoder = nn.ModuleList()
         for _ in range(config.n_encoder_layer):
             self.encoder.extend([EncoderAttention(config), FeedForward(config)])
@@ -153,6 +158,8 @@ class EncoderDecoder(LanguageModel):
         Maps into the streams shrink with the number of blocks, to keep the scale of the streams.
         """
         for name, parameter in self.named_parameters():
+            if parameter.is_meta:
+                continue  # it has no numbers, and drawing them would load torch's compiler: 100 MB
             if "norm" in name:
                 nn.init.constant_(parameter, float(name.endswith("weight")))
             elif name.endswith(".bias"):
@@ -162,11 +169,11 @@ class EncoderDecoder(LanguageModel):
                 into_stream = name.endswith(("output.weight", "outer.weight"))
                 nn.init.normal_(parameter, std=1 / math.sqrt(parameter.shape[1] * (blocks if into_stream else 1)))
 
-    def embed(self, tokens: Tensor, first: int = 0) -> Tensor:
-        """Return embeddings (B,S,D) of tokens (B,S) at the positions from `first` on."""
+    def embed(self, tokens: Tensor, first: int = 0, table: nn.Embedding | None = None) -> Tensor:
+        """Return embeddings (B,S,D) of tokens (B,S) at the positions from `first` on; without a table, of a target."""
         D = self.config.d_model
         positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)
-        hidden = self.word_emb(tokens) * math.sqrt(D)
+        hidden = (self.word_emb if table is None else table)(tokens) * math.sqrt(D)
         return self.dropout(hidden + sinusoids(positions, D, hidden.dtype))
 
     def encode(self, source: Tensor) -> DecoderMemory:
@@ -178,7 +185,7 @@ class EncoderDecoder(LanguageModel):
         """
         L = max(1, int((source != PAD).sum(dim=1).max()))
         source = F.pad(source, (0, 1), value=PAD)[:, :L]
-        hidden = self.embed(source)
+        hidden = self.embed(source, table=self.source_emb)
         # The first place is always visible, also in a source without tokens: a softmax needs a key.
         unseen = (source == PAD) & (torch.arange(L, device=source.device) > 0)
         bias = torch.zeros_like(source, dtype=hidden.dtype).masked_fill(unseen, -math.inf)[:, None, None]
@@ -248,8 +255,8 @@ class EncoderDecoder(LanguageModel):
         return self.config.residual == "ordinary"
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return logits (B,S,V) from hidden states (B,S,D): products with the embeddings."""
-        return hidden @ self.word_emb.weight.T
+        """Return logits (B,S,V) from hidden states (B,S,D)."""
+        return hidden @ (self.word_emb if self.head is None else self.head).weight.T
 
     def prepare_training(self, training: TrainingConfig) -> None:
         """Choose whether the backward pass recomputes activations."""

@@ -46,6 +46,7 @@ def update_loss(
     memory: Any,
     half: bool = False,
     intermediate: int | None = None,
+    smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor, Any]:
     """Run one segment.
 
@@ -54,25 +55,31 @@ def update_loss(
         memory: memory of the segment before it, or None.
         half: count only the later half of the positions (section 4.2 of Dai et al. 2019): S // 2 of them are left out.
         intermediate: lowest layer (from 1) that also predicts, through the same output layer; None: only the last.
+        smoothing: label smoothing of the loss to minimise.
 
     Returns:
         The loss to minimise, which is the sum over all predicting layers; the loss of the last layer alone, without
-        gradient; the new memory.
+        gradient and smoothing; the new memory.
     """
     first = targets.shape[1] // 2 if half else 0
     targets = targets[:, first:]
     if intermediate is None:
         hidden, memory = model(tokens, memory)
-        loss = model.loss(hidden[:, first:], targets)
-        return loss, loss.detach(), memory
+        loss = model.loss(hidden[:, first:], targets, smoothing)
+        return loss, _plain_loss(model, hidden[:, first:], targets) if smoothing else loss.detach(), memory
     assert isinstance(model, TransformerXL)
     outputs, memory = model.forward_layers(tokens, memory)
     *lower, last = (model.dropout(output)[:, first:] for output in outputs[intermediate - 1 :])
-    own = model.loss(last, targets)
+    own = model.loss(last, targets, smoothing)
     total = own
     for hidden in lower:
-        total = total + model.loss(hidden, targets)
-    return total, own.detach(), memory
+        total = total + model.loss(hidden, targets, smoothing)
+    return total, _plain_loss(model, last, targets) if smoothing else own.detach(), memory
+
+
+@torch.no_grad()
+def _plain_loss(model: LanguageModel, hidden: Tensor, targets: Tensor) -> Tensor:
+    return model.loss(hidden, targets)
 
 
 class _GroupLoss(nn.Module):
@@ -83,9 +90,9 @@ class _GroupLoss(nn.Module):
         self.model = model
 
     def forward(
-        self, tokens: Tensor, targets: Tensor, memory: Any, half: bool, intermediate: int | None
+        self, tokens: Tensor, targets: Tensor, memory: Any, half: bool, intermediate: int | None, smoothing: float
     ) -> tuple[Tensor, Tensor, Any]:
-        return update_loss(self.model, tokens, targets, memory, half, intermediate)
+        return update_loss(self.model, tokens, targets, memory, half, intermediate, smoothing)
 
 
 class Updates:
@@ -161,7 +168,9 @@ class Updates:
                 memory = self.model.memory_before(self._memories[place], tokens.shape[1])
             with self._exchanging(place == len(self._own) - 1):
                 with self._autocast:
-                    loss, own, self._memories[place] = self._loss(tokens, targets, memory, half, intermediate)
+                    loss, own, self._memories[place] = self._loss(
+                        tokens, targets, memory, half, intermediate, self.config.label_smoothing
+                    )
                 (loss / len(self._own)).backward()
             total += own.double() / len(self._own)
         if self._store is None:

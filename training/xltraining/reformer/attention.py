@@ -249,9 +249,9 @@ class SharedAttention(Attention):
         rows = torch.cat([context.rows, self.norm(hidden)], dim=1)
         query_key, value = self._heads(self.query_key(rows)), self._heads(self.value(rows))
         hashed = None
+        query = self._placed(query_key, context.position - M)
         if self.hashes and known is None:
-            hashed, known = self._hash(query_key, context, forced)
-        query = self._placed(query_key, context.position - M)  # hashed before it is turned
+            hashed, known = self._hash(query if config.hash_turned else query_key, context, forced)
         key = normalised_keys(query)
         if config.scale_scores:
             query = query / math.sqrt(config.d_head)

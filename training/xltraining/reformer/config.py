@@ -17,10 +17,11 @@ _MOST_ROUNDS = 10_000  # of hashing, in all layers together
 _MOST_PARTS = 8  # factors of a number of buckets, axes of positions
 # Rotations are drawn for files without them, so they take memory: at most a quarter of a gigabyte.
 _MOST_ROTATIONS = 1 << 26
-# Settings of one kind of layer.
+# Settings of some kinds of layers.
 _LAYER_SETTINGS = {
-    "lsh": ("rule", "n_hashes", "n_buckets", "chunk_length", "hash_seed", "redraw_hashes"),
-    "local": ("local_chunk_length", "local_chunks_before"),
+    ("lsh",): ("rule", "n_hashes", "n_buckets", "chunk_length", "hash_seed", "hash_turned", "redraw_hashes"),
+    ("local",): ("local_chunk_length", "local_chunks_before"),
+    ("lsh", "full"): ("scale_scores",),
 }
 
 
@@ -35,7 +36,7 @@ class ReformerConfig(ModelConfig):
     """
 
     NAME: ClassVar[str] = "Reformer"
-    LATER: ClassVar[tuple[str, ...]] = ("full_chunk", "residual")
+    LATER: ClassVar[tuple[str, ...]] = ("full_chunk", "residual", "hash_turned")
     RUN_SETTINGS: ClassVar[tuple[str, ...]] = ("reversible", "swap_layers")
     INSTEAD: ClassVar[Mapping[str, str]] = {"n_layer": "attn_layers names a Reformer's layers"}
 
@@ -97,14 +98,20 @@ class ReformerConfig(ModelConfig):
     streams: Literal["concat", "mean"] = setting("concat")
     """How the two streams become the output: concatenated (2 d_model wide), or averaged."""
     layer_norm_epsilon: float = setting(1e-5, above=0)
-    scale_scores: bool = setting(False)
-    """LSH scores are also divided by sqrt(d_head), not only by the key's norm (reformer-pytorch)."""
+    scale_scores: bool = setting(
+        False, "Divide scores of lsh and full layers by the root of d_head, as in the paper's text, not its code."
+    )
+    """Always divided by the key's norm. Section 2 of the paper has 1/sqrt(d_k); reformer-pytorch divides too."""
     attention_bias: bool = setting(False)
     """The output map of attention has a bias (reformer-pytorch)."""
     self_mask: float = setting(-1e5)
     """Rule `chunk`: replaces a query's score with itself."""
     hash_seed: int = setting(0, "Seed of the hash rotations.")
     """They are drawn layer by layer and round by round."""
+    hash_turned: bool = setting(
+        False, "With rotary positions, hash vectors as scores take them: turned by their positions."
+    )
+    """The paper's h(q) is of the q in q . k (section 2). Absent in a file: hashed before they are turned."""
     redraw_hashes: bool = setting(False, "Draw new hash rotations at each update; the paper fixes them.")
     """Evaluation uses the fixed ones."""
     dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1, common=True)
@@ -173,7 +180,7 @@ class ReformerConfig(ModelConfig):
         axial = "axial_shape" in values or "axial_dims" in values
         chosen = {"position": "axial" if axial else "rotary", **values}
         if chosen["position"] in ("sinusoid", "rotary"):
-            return {"max_positions": 0, **chosen}
+            return {"max_positions": 0, "hash_turned": chosen["position"] == "rotary", **chosen}
         if chosen["position"] in ("axial", "axial_sum"):
             width, shape = chosen.get("d_model", cls.d_model), chosen.get("axial_shape", cls.axial_shape)
             parts = (width // 4, width - width // 4) if chosen["position"] == "axial" else (width,) * len(shape)
@@ -184,10 +191,13 @@ class ReformerConfig(ModelConfig):
     def without_effect(cls, values: Mapping[str, Any]) -> Iterator[str]:
         """Yield the problems of chosen values that would have no effect, and of axes that do not match."""
         layers = values.get("attn_layers", cls.attn_layers)
-        for kind, names in _LAYER_SETTINGS.items():
+        for kinds, names in _LAYER_SETTINGS.items():
             idle = [name for name in names if name in values]
-            if idle and kind not in layers and set(_LAYERS).issuperset(layers):  # an unknown kind is reported elsewhere
-                yield f"{', '.join(idle)}: only with {kind} layers, but attn_layers is {','.join(layers)}"
+            if idle and set(_LAYERS).difference(kinds).issuperset(layers):  # an unknown kind is reported elsewhere
+                yield f"{', '.join(idle)}: only with {' or '.join(kinds)} layers, but attn_layers is {','.join(layers)}"
+        chosen = cls.for_training(values)["position"]
+        if "hash_turned" in values and chosen != "rotary":
+            yield f"hash_turned: only for position rotary, found {chosen}"
         axes = [name for name in ("axial_dims", "axial_shape") if name in values]
         position = values.get("position", "axial")
         if axes and position not in ("axial", "axial_sum"):

@@ -354,7 +354,7 @@ class Reformer(LanguageModel):
         losses = [F.cross_entropy(self.head(rows), expected, reduction="none") for rows, expected in parts]
         return -torch.cat(losses).view_as(targets)
 
-    def loss(self, hidden: Tensor, targets: Tensor, chunk: int = _LOSS_CHUNK) -> Tensor:
+    def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, chunk: int = _LOSS_CHUNK) -> Tensor:
         """Return the mean negative log-probability of the targets in nats, computed `chunk` positions at a time.
 
         A chunk's logits exist only while its loss is computed, and once more in its backward pass.
@@ -362,13 +362,14 @@ class Reformer(LanguageModel):
         Args:
             hidden: (B,S,d_output), as `forward` returns it.
             targets: (B,S) int64; targets of -100 do not count.
+            smoothing: as in `LanguageModel.loss`.
         """
         parts = zip(hidden.flatten(0, 1).split(chunk), targets.flatten().split(chunk), strict=True)
-        losses = [checkpoint(self._loss, rows, expected, use_reentrant=False) for rows, expected in parts]
+        losses = [checkpoint(self._loss, rows, expected, smoothing, use_reentrant=False) for rows, expected in parts]
         return torch.stack(losses).sum() / (targets != -100).sum()
 
-    def _loss(self, rows: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(self.head(rows), targets, reduction="sum")
+    def _loss(self, rows: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        return F.cross_entropy(self.head(rows), targets, reduction="sum", label_smoothing=smoothing)
 
     def with_evaluation(self, mem_len: int | None = None, n_hashes: int | None = None) -> "Reformer":
         """Return this model with other evaluation settings; None keeps one. Weights are shared, not copied.

@@ -1,9 +1,9 @@
 """Configuration of a Transformer-XL, validated as a whole."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from xltraining.config_fields import ModelConfig, setting
 from xltraining.messages import shown
@@ -22,7 +22,7 @@ class TransformerXLConfig(ModelConfig):
     """
 
     NAME: ClassVar[str] = "Transformer-XL"
-    LATER: ClassVar[tuple[str, ...]] = ("encoding", "max_klen", "variational", "dropinp", "dropemb")
+    LATER: ClassVar[tuple[str, ...]] = ("encoding", "shaw_biases", "max_klen", "variational", "dropinp", "dropemb")
     RUN_SETTINGS: ClassVar[tuple[str, ...]] = ("auxiliary",)
 
     n_token: int = setting(256, minimum=1)
@@ -45,8 +45,9 @@ class TransformerXLConfig(ModelConfig):
     untie_r: bool = setting(True, "Give each layer its own biases u and v.")
     """The content and position biases of the paper."""
     pre_lnorm: bool = setting(False, "Normalise the inputs of layers instead of their outputs.")
-    tie_weight: bool = setting(True)
-    """The output layer uses the embedding tables."""
+    tie_weight: bool = setting(
+        True, "Use the embeddings as weights of the output layer; in an encoder-decoder also one table for both texts."
+    )
     d_embed: int | None = setting(None, "Width of the embeddings.  [default: d_model]")
     """With `div_val` above 1, of the first cluster's embeddings; None: `d_model`."""
     cutoffs: tuple[int, ...] = setting(
@@ -55,8 +56,12 @@ class TransformerXLConfig(ModelConfig):
     """They cut the vocabulary into clusters of ever rarer tokens (Grave et al. 2017); empty: one cluster."""
     div_val: int = setting(1, "Factor by which embeddings become narrower from each cluster to the next.", minimum=1)
     """The embeddings of cluster i are `d_embed // div_val**i` wide (Baevski and Auli 2019)."""
-    tie_projs: tuple[bool, ...] = setting(())
-    """For each cluster, whether the output layer uses the embedding's projection. Empty: for no cluster."""
+    tie_projs: tuple[bool, ...] = setting(
+        (),
+        "For each cluster, whether the output layer uses the embedding's projection, such as false,true,true,true.  "
+        "[default: for no cluster]",
+        longest=101,
+    )
     proj_same_dim: bool = setting(True)
     """With `div_val` above 1, also clusters as wide as the model have a projection."""
     dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1, common=True)
@@ -75,6 +80,10 @@ class TransformerXLConfig(ModelConfig):
 
     `sinusoidal` and `learned` are absolute: documents are read in parts of `tgt_len` tokens, without recurrence.
     """
+    shaw_biases: bool = setting(
+        True, "Give encoding shaw the authors' four terms; false: the two that the paper describes, without biases."
+    )
+    """False: q_i . k_j + q_i . E[d], scaled (Dai et al. 2019, section 3.3)."""
     max_klen: int | None = setting(
         None, "Number of distances or positions with a learned embedding.  [default: tgt_len + mem_len]"
     )
@@ -84,6 +93,14 @@ class TransformerXLConfig(ModelConfig):
         None, "Dropout rate of the first layer's inputs.  [default: dropout]", minimum=0, below=1
     )
     dropemb: float = setting(0.0, "Dropout rate of whole words, whose embeddings become zero.", minimum=0, below=1)
+
+    @classmethod
+    def without_effect(cls, values: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the problems of chosen values that would have no effect on a new model."""
+        if "shaw_biases" in values and values.get("encoding") != "shaw":
+            yield "shaw_biases: only with encoding shaw"
+        if True in values.get("tie_projs", ()) and values.get("div_val", 1) == 1 and "d_embed" not in values:
+            yield "tie_projs: embeddings as wide as the model have no projection; give div_val or d_embed"
 
     def contradictions(self) -> Iterator[str]:
         """Yield the problems of values that do not go together, or have rules of their own."""
@@ -96,6 +113,8 @@ class TransformerXLConfig(ModelConfig):
             yield f"max_klen must be at least {least}, found {self.max_klen}"
         if self.max_klen is not None and self.encoding not in ("shaw", "learned"):
             yield f"max_klen is for encoding shaw or learned, found {self.encoding}"
+        if not self.shaw_biases and self.encoding != "shaw":
+            yield f"shaw_biases must be true for encoding {self.encoding}: only shaw can lack them"
         if self.encoding != "relative" and not self.untie_r:
             yield f"untie_r must be true for encoding {self.encoding}: only relative can share its biases"
         if self.is_absolute and self.mem_len:

@@ -234,7 +234,8 @@ class RelativeAttention(AttentionByDistance):
 class ShawAttention(AttentionByDistance):
     """A learned key and a learned bias for each distance (after Shaw et al. 2018, arXiv:1803.02155).
 
-    Scores are ((q_i + u) . k_j  +  q_i . E[d]  +  b[d]) / sqrt(h) at the distance d = i + M - j.
+    Scores are ((q_i + u) . k_j  +  q_i . E[d]  +  b[d]) / sqrt(h) at the distance d = i + M - j. Without `shaw_biases`
+    there is neither u nor b, as Dai et al. 2019 describe the encoding (section 3.3): q_i . k_j + q_i . E[d].
 
     u is `content_bias`. The last rows of E = `distance_key` and b = `distance_bias` belong to distance 0, the first to
     all distances from `max_klen` - 1 on. A positive `clamp_len` leaves only the last `clamp_len` rows, as in the
@@ -243,9 +244,9 @@ class ShawAttention(AttentionByDistance):
 
     def _add_positions(self, config: TransformerXLConfig) -> None:
         H, h, n = config.n_head, config.d_head, config.n_embedded
-        self.content_bias = nn.Parameter(torch.empty(H, h))
+        self.content_bias = nn.Parameter(torch.empty(H, h)) if config.shaw_biases else None
         self.distance_key = nn.Parameter(torch.empty(n, H, h))
-        self.distance_bias = nn.Parameter(torch.empty(n, H))
+        self.distance_bias = nn.Parameter(torch.empty(n, H)) if config.shaw_biases else None
 
     def shared(self, config: TransformerXLConfig, M: int, S: int) -> Tensor:
         """Return the row of each of the distances K..0, (K+1,) int64."""
@@ -256,10 +257,12 @@ class ShawAttention(AttentionByDistance):
     def scores(self, query: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
         """Return the query for content, and scores by distance; see `AttentionByDistance.scores`."""
         scale = self.d_head**-0.5
-        by_content = (query + self.content_bias[:, None, None]) * scale  # (H,B,S,h)
         position_key = self.distance_key[shared].permute(1, 2, 0)  # (H,h,K+1)
+        by_distance = torch.bmm(query.flatten(1, 2), position_key)  # (H,B*S,K+1)
+        if self.content_bias is None or self.distance_bias is None:
+            return query * scale, by_distance * scale
         bias = self.distance_bias[shared].t().unsqueeze(1)  # (H,1,K+1)
-        return by_content, (torch.bmm(query.flatten(1, 2), position_key) + bias) * scale
+        return (query + self.content_bias[:, None, None]) * scale, (by_distance + bias) * scale
 
 
 class AttentionByContent(Attention):

@@ -13,8 +13,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from xltraining.errors import DataError
+from xltraining.errors import ConfigError, DataError
 from xltraining.language_model import LanguageModel
+from xltraining.messages import shown
+from xltraining.training_config import TrainingConfig
 from xltraining.transformer_xl.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from xltraining.transformer_xl.config import TransformerXLConfig
 from xltraining.transformer_xl.dropout import WordDropout, make_dropout
@@ -195,9 +197,22 @@ class TransformerXL(LanguageModel):
         """Return the log-probability of each target in nats, (B,S), from hidden (B,S,D) and targets (B,S) int64."""
         return self.head.log_probs(hidden, targets)
 
-    def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the mean negative log-probability of the targets in nats; see `AdaptiveSoftmax.loss`."""
-        return self.head.loss(hidden, targets)
+        return super().loss(hidden, targets, smoothing) if smoothing else self.head.loss(hidden, targets)
+
+    def prepare_training(self, training: TrainingConfig) -> None:
+        """Check that the loss can be smoothed.
+
+        Raises:
+            ConfigError: it cannot: an adaptive softmax computes a cluster for its own targets only.
+        """
+        if training.label_smoothing and self.config.cutoffs:
+            raise ConfigError(
+                f"label_smoothing needs the logits of all tokens, but cutoffs {shown(list(self.config.cutoffs))} leave "
+                "most clusters out.",
+                hint="Train without cutoffs or without label_smoothing.",
+            )
 
     def with_evaluation(
         self, mem_len: int | None = None, clamp_len: int | None = None, same_length: bool | None = None

@@ -44,7 +44,8 @@ class EncoderDecoderStep(StepModule):
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
         self.config = config = model.config
-        self.word_emb, self.encoder, self.decoder = model.word_emb, model.encoder, model.decoder
+        self.word_emb, self.source_emb, self.head = model.word_emb, model.source_emb, model.head
+        self.encoder, self.decoder = model.encoder, model.decoder
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
         longest = max(config.source_len, config.tgt_len)
         self.places: Tensor
@@ -109,24 +110,26 @@ class EncoderDecoderStep(StepModule):
         tokens, targets = tensors["tokens"], tensors["targets"]
         outputs = dict(zip((entry.name for entry in self.encoded), self._encode(tensors["source"]), strict=True))
         hidden, carried = self._decode(tokens, tensors)
-        logits = hidden @ self.word_emb.weight.T  # (B, S, n_token)
+        output = (self.word_emb if self.head is None else self.head).weight  # (n_token, D)
+        logits = hidden @ output.T  # (B, S, n_token)
         log_probs = logits.log_softmax(dim=2)
         outputs |= carried
         outputs |= describe_softmax(log_probs, targets, self.config.n_token)
         outputs["log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
-        outputs["logits"] = hidden[:, -1] @ self.word_emb.weight.T
+        outputs["logits"] = hidden[:, -1] @ output.T
         return tuple(outputs[name] for name in traced_outputs(self))
 
-    def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Return embeddings (B, S, D) of tokens (B, S) at places (B, S)."""
-        return self.word_emb(tokens) * math.sqrt(self.config.d_model) + nn.functional.embedding(places, self.places)
+    def _embed(self, tokens: Tensor, places: Tensor, table: nn.Embedding | None = None) -> Tensor:
+        """Return embeddings (B, S, D) of tokens (B, S) at places (B, S); without a table, those of a target."""
+        embedded: Tensor = (self.word_emb if table is None else table)(tokens) * math.sqrt(self.config.d_model)
+        return embedded + nn.functional.embedding(places, self.places)
 
     def _encode(self, source: Tensor) -> list[Tensor]:
         """Return the tensors of `encoded` for sources (B, L)."""
         places = torch.arange(source.shape[1]).expand_as(source)
         # The first place is always visible, also in a source without tokens: a softmax needs a key.
         bias = torch.where((source == PAD) & (places > 0), -math.inf, 0.0)[:, None, None]  # (B, 1, 1, L)
-        first = second = self._embed(source, places)
+        first = second = self._embed(source, places, self.source_emb)
         for block in self.encoder:
             if isinstance(block, EncoderAttention):
                 normed = block.norm(second)

@@ -307,13 +307,15 @@ class _Carried:
         if layer.kind == "local":
             return self._local(layer, normed)
         query_key, own_value = layer.heads(normed, layer.query_key), layer.heads(normed, layer.value)
-        own_key, length = layer.shared(layer.turned(query_key, self.turns))
+        turned = layer.turned(query_key, self.turns)
+        own_key, length = layer.shared(turned)
         key = self._write(f"memory_key_{layer.index}", own_key, 2)
         value = self._write(f"memory_value_{layer.index}", own_value, 2)
         if layer.kind == "full":
             near = self.reach.near()
             return attend_fully(own_key * length, key, value, own_value, near)
-        own = hash_buckets(query_key, layer.rotations, self.config.n_buckets).to(torch.int32)
+        hashed = turned if self.config.hash_turned else query_key
+        own = hash_buckets(hashed, layer.rotations, self.config.n_buckets).to(torch.int32)
         buckets = self._write(f"memory_bucket_{layer.index}", own, 3)
         W, n_buckets = self.config.chunk_length, self.config.buckets
         attended, overflow = self.reach.attend(key, value, buckets, length.squeeze(3), own_value, W, n_buckets)
@@ -368,7 +370,8 @@ class _Whole:
             key, length = layer.shared(turned)
             steps = torch.arange(T)
             return attend_fully(key * length, key, value, value, (steps < steps.unsqueeze(1)).unsqueeze(0))
-        buckets = hash_buckets(query_key, layer.rotations, self.config.n_buckets)
+        hashed = turned if self.config.hash_turned else query_key
+        buckets = hash_buckets(hashed, layer.rotations, self.config.n_buckets)
         self.outputs[f"bucket_{layer.index}"] = buckets.to(torch.int32)
         if self.config.rule == "chunk":
             by_chunks: Tensor = layer.whole(turned, value, buckets)

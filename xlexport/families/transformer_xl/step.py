@@ -103,8 +103,9 @@ class StepLayer(nn.Module):
         query, key, value = attention.qkv.weight.detach().chunk(3)
         self.qkv = nn.Linear(config.d_model, 3 * config.n_head * config.d_head, bias=False)
         self.qkv.weight = nn.Parameter(torch.cat([query * self.scale, key, value]))
-        # u, scaled and shaped like v
-        self.content_bias = nn.Parameter((attention.content_bias.detach() * self.scale).unsqueeze(1))
+        u = attention.content_bias
+        u = torch.zeros(config.n_head, config.d_head) if u is None else u.detach()
+        self.content_bias = nn.Parameter((u * self.scale).unsqueeze(1))  # scaled and shaped like v
 
     def forward(
         self,
@@ -356,7 +357,8 @@ class ShawLayer(StepLayer):
         self._take_projections(attention, config)
         # Queries are scaled already, biases are not.
         self.position_bias = nn.Parameter(torch.full((config.n_head, 1, 1), self.scale))
-        self.distance_key, self.distance_bias = attention.distance_key, attention.distance_bias
+        self.distance_key, bias = attention.distance_key, attention.distance_bias
+        self.distance_bias = nn.Parameter(torch.zeros_like(self.distance_key[..., 0]) if bias is None else bias)
         self.distances = len(self.distance_key)
 
     def keys(self) -> Tensor:

@@ -1,0 +1,100 @@
+"""Settings that models of the papers need: each trains from the command line, converts and equals its bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import xlruntime
+from tests.helpers.definitions import Ours, log_probs_by_definition
+from tests.helpers.invoking import PROSE, Invoke
+from xltraining.checkpoint import build_model, load_checkpoint
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
+
+RUN = ("--steps", "2", "--batch-size", "2", "--warmup-steps", "1", "--threads", "1", "--n-head", "2", "--d-model", "8")
+XL = ("--n-layer", "2", "--d-head", "4", "--d-inner", "8", "--tgt-len", "6", "--mem-len", "10", *RUN)
+SHARED = (
+    *("--architecture", "reformer", "--d-head", "4", "--d-inner", "8", "--tgt-len", "8", "--mem-len", "12", *RUN),
+    *("--set=model.n_buckets=4", "--set=model.chunk_length=4"),
+)
+PAIRS = ("--architecture", "encoder_decoder", "--task", "pairs", "--d-head", "4", "--d-inner", "8", *RUN)
+LAYERS = ("--n-encoder-layer=1", "--n-decoder-layer=1", "--set=model.source_len=8", "--tgt-len=8")
+TWO_TERMS = ("model.encoding=shaw", "model.shaw_biases=false")
+CLUSTERS = ("model.cutoffs=60,128", "model.div_val=2")
+# Of each model: its options, its settings, and what the checkpoint then holds.
+MODELS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, object]]] = {
+    "shaw-two-terms": (XL, TWO_TERMS, {"shaw_biases": False}),
+    "untied": (XL, ("model.tie_weight=false",), {"tie_weight": False}),
+    "tied-projections": (XL, (*CLUSTERS, "model.tie_projs=false,true,true"), {"tie_projs": (False, True, True)}),
+    "scaled": ((*SHARED, "--attn-layers=lsh,full"), ("model.scale_scores=true",), {"scale_scores": True}),
+    "scaled-paper": (
+        (*SHARED, "--attn-layers=lsh"),
+        ("model.scale_scores=true", "model.rule=paper", "training.label_smoothing=0.1"),
+        {"scale_scores": True, "hash_turned": True},
+    ),
+    "hashed-before": (
+        (*SHARED, "--attn-layers=lsh"),
+        ("model.hash_turned=false",),
+        {"hash_turned": False, "position": "rotary"},
+    ),
+    "no-sharing": (
+        (*PAIRS, *LAYERS),
+        ("model.tie_weight=false", "training.label_smoothing=0.1"),
+        {"tie_weight": False},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_trains_and_converts(name: str, invoke: Invoke, tmp_path: Path, cached_exports: None) -> None:
+    options, settings, expected = MODELS[name]
+    text = tmp_path / "text.tsv"
+    text.write_text("".join(f"{'ab' * (n % 3)}\t{'xyz' * (n % 2) or 'w'}\n" for n in range(40)), "utf-8")
+    if "pairs" not in options:
+        text.write_bytes(PROSE * 9)
+    run, bundle = tmp_path / "run", tmp_path / "bundle"
+    invoke("train", text, "-o", run, *options, *(f"--set={setting}" for setting in settings)).succeeded()
+    saved = load_checkpoint(run / "checkpoint.pt")
+    assert {field: getattr(saved.config, field) for field in expected} == expected
+    invoke("convert", run / "checkpoint.pt", "-o", bundle, "--threads", "1").succeeded()  # fails if it is not equal
+    report = invoke("verify", bundle, run / "checkpoint.pt", "--json", "--segments", "4").succeeded().object
+    assert report["passed"] and report["max_abs_log_prob_diff"] < 1e-5
+    if name == "shaw-two-terms":
+        ids = torch.randint(256, (43,), generator=torch.Generator().manual_seed(3))
+        found = xlruntime.load(bundle, threads=1).stream(segment_len=6).feed(ids.numpy()).log_probs
+        model = build_model(saved)
+        assert isinstance(model, TransformerXL) and isinstance(model.config, TransformerXLConfig)
+        formula = log_probs_by_definition(Ours(model.config, model.state_dict()), ids, [6] * 7)
+        assert np.abs(found - formula).max() < 1e-5  # float32
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((*XL, "--set=model.shaw_biases=false"), "shaw_biases: only with encoding shaw"),
+        ((*XL, "--set=model.tie_projs=true"), "tie_projs: embeddings as wide as the model have no projection"),
+        (
+            (*XL, "--set=model.cutoffs=60", "--set=model.div_val=2", "--set=model.tie_projs=true"),
+            "tie_projs must have a value for each of 2 clusters, found 1",
+        ),
+        ((*XL, "--set=model.tie_projs=maybe"), "'maybe' is not a valid boolean"),
+        ((*XL, "--set=model.cutoffs=60", "--set=training.label_smoothing=0.1"), "label_smoothing needs the logits"),
+        ((*XL, "--set=training.label_smoothing=1"), "label_smoothing must be below 1, found 1"),
+        ((*XL, "--set=model.scale_scores=true"), "model.scale_scores: only for --architecture reformer"),
+        ((*SHARED, "--attn-layers=local", "--set=model.scale_scores=true"), "scale_scores: only with lsh or full"),
+        (
+            (*SHARED, "--attn-layers=lsh", "--set=model.position=sinusoid", "--set=model.hash_turned=true"),
+            "hash_turned: only for position rotary, found sinusoid",
+        ),
+        ((*SHARED, "--attn-layers=lsh", "--set=model.tie_weight=true"), "model.tie_weight: only for --architecture"),
+    ],
+)
+def test_settings_without_effect_are_refused(
+    options: tuple[str, ...], message: str, invoke: Invoke, prose: Path, tmp_path: Path
+) -> None:
+    refused = invoke("train", prose, "-o", tmp_path / "run", *options)
+    assert refused.code in (1, 2) and message in refused.err
+    assert not (tmp_path / "run").exists()
