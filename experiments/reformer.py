@@ -1,15 +1,18 @@
 """Figures 3 to 5 of the Reformer paper: `python -m experiments NAME --help`.
 
-Models of all scales but `long` have rotary positions, because a short training does not learn to use other ones.
+Models of all scales but `long` and `paper` have rotary positions: a short training does not learn to use other ones.
 Held-out scores have their standard error over the seeds. Pictures and numbers are in RUNS/SCALE/NAME.png and .json.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from experiments.paper_scales import ENWIK8, IMAGENET64
 from experiments.running import (
     Experiment,
     Ordering,
@@ -27,7 +30,7 @@ from xlexport.figures import check_picture
 from xltraining.language_model import LanguageModel
 from xltraining.reformer import Reformer, ReformerConfig
 
-__all__ = ["COMMANDS", "SCALES", "VARIANTS", "Attending", "config_of", "with_attention"]
+__all__ = ["COMMANDS", "SCALES", "VARIANTS", "Attending", "config_of", "depths", "with_attention"]
 
 Attending = int | Literal["full", "separate"]
 """Attention at evaluation: rounds of hashing, full, or `separate`: a Transformer's, where a token also sees itself."""
@@ -52,7 +55,7 @@ SCALES = {
         tgt_len=16_384, steps=400, batch_size=1, learning_rate=3e-3, warmup_steps=30, seeds=2, held_out=65_540,
         bf16=True, checkpoint_every=25,
     ),
-    "paper": Scale(
+    "large": Scale(
         {"d_model": 1024, "n_head": 8, "d_head": 128, "d_inner": 4096, "n_buckets": (32, 32), "chunk_length": 128},
         tgt_len=65_536, steps=20_000, batch_size=8, learning_rate=5e-4, warmup_steps=1000, seeds=1,
     ),
@@ -60,12 +63,15 @@ SCALES = {
 
 
 def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> ReformerConfig:
-    """Return the configuration of a model; by default it has two layers, and no memory between segments."""
+    """Return the configuration of a model; all its layers are of one `kind`, and no memory is between segments."""
+    fields = dict(variant.model)
+    if kind := fields.pop("kind", ""):
+        fields["attn_layers"] = (kind,) * scale.layers
     config = ReformerConfig(
         n_token=n_token, tgt_len=scale.tgt_len, mem_len=scale.tgt_len, rule="paper", streams="mean", dropout=0.0,
-        **{"position": "rotary", "max_positions": 0, "attn_layers": ("lsh",) * 2, **scale.model},
+        **{"position": "rotary", "max_positions": 0, "attn_layers": ("lsh",) * scale.layers, **scale.model},
     )  # fmt: skip
-    return replace(config, **dict(variant.model))
+    return replace(config, **fields)
 
 
 def variant(name: str, *, run: str = "", training: tuple[tuple[str, Any], ...] = (), **model: Any) -> Variant:
@@ -74,26 +80,32 @@ def variant(name: str, *, run: str = "", training: tuple[tuple[str, Any], ...] =
 
 
 RECOMPUTED = (("reversible", True),)  # also at a scale that keeps activations, because this is what is compared
-SEPARATE, SHARED = ("separate",) * 2, ("full",) * 2
 ROUNDS = (1, 2, 4, 8)
-SHARED_REVERSIBLE = variant("shared reversible", attn_layers=SHARED, training=RECOMPUTED)
+SHARED_REVERSIBLE = variant("shared reversible", kind="full", training=RECOMPUTED)
+
+
+def depths(scale: Scale) -> tuple[Variant, ...]:
+    """Return the models of Figure 5, left; the one as deep as the models of Figure 4 is one of them."""
+    return tuple(
+        variant(f"{n} layers", run="LSH-2")
+        if n == scale.layers
+        else variant(f"{n} layer{'s' * (n > 1)}", attn_layers=("lsh",) * n)
+        for n in scale.depths
+    )
+
+
 # Figures 4 and 5 take models of Figures 3 and 4 that are equal.
 VARIANTS = {
     "reformer_figure3": (
-        variant("separate ordinary", attn_layers=SEPARATE, residual="ordinary"),
-        variant("shared ordinary", attn_layers=SHARED, residual="ordinary"),
-        variant("separate reversible", attn_layers=SEPARATE, training=RECOMPUTED),
+        variant("separate ordinary", kind="separate", residual="ordinary"),
+        variant("shared ordinary", kind="full", residual="ordinary"),
+        variant("separate reversible", kind="separate", training=RECOMPUTED),
         SHARED_REVERSIBLE,
     ),
     "reformer_figure4": (
         *(variant(f"LSH-{rounds}", n_hashes=rounds) for rounds in ROUNDS),
         variant("LSH-4 redrawn", n_hashes=4, redraw_hashes=True),
         replace(SHARED_REVERSIBLE, name="full", run="shared reversible"),
-    ),
-    "reformer_figure5_layers": (
-        variant("1 layer", attn_layers=("lsh",)),
-        variant("2 layers", run="LSH-2", n_hashes=2),
-        variant("4 layers", attn_layers=("lsh",) * 4),
     ),
 }
 ORDERINGS = {
@@ -116,10 +128,6 @@ ORDERINGS = {
             ("full by full", "full by LSH-8"),
         )
     ),
-    "reformer_figure5_layers": (
-        Ordering("2 layers better than 1", "2 layers", "1 layer"),
-        Ordering("4 layers better than 2", "4 layers", "2 layers"),
-    ),
 }
 
 
@@ -127,6 +135,8 @@ def compare(
     experiment: Experiment,
     figure: str,
     columns: tuple[str, ...],
+    variants: Sequence[Variant],
+    orderings: Sequence[Ordering],
     cells: Callable[[str], Sequence[str]] = lambda name: [name],
 ) -> None:
     """Train the models; print bits of the held-out text and differences, and draw curves of the training text.
@@ -136,14 +146,14 @@ def compare(
     """
     picture = experiment.folder / f"{figure}.png"
     check_picture(picture)
-    chosen = experiment.chosen(VARIANTS[figure])
+    chosen = experiment.chosen(variants)
     experiment.run(chosen)
     seeds = range(experiment.seeds)
     scores = {one.name: [experiment.bits(experiment.trained(one, seed)) for seed in seeds] for one in chosen}
     lines = _curves(experiment, chosen)
     experiment.keep(figure, {"bits": scores, "curves": lines})
     print_rows((*columns, "bits"), [(*cells(name), mean_and_error(one)) for name, one in scores.items()])
-    print_orderings(ORDERINGS[figure], scores)
+    print_orderings(orderings, scores)
     draw(picture, lines, "updates", "bits per unit of the training text")
 
 
@@ -156,16 +166,17 @@ def _curves(experiment: Experiment, variants: Sequence[Variant]) -> dict[str, li
     return curves
 
 
-@experiment_options(SCALES, config_of)
+@experiment_options(ChainMap({"paper": ENWIK8, "paper_imagenet64": IMAGENET64}, SCALES), config_of)
 def figure3(experiment: Experiment) -> None:
     """Figure 3: shared queries and keys, and reversible layers, against those of a Transformer.
 
     All models have full attention. Shared models have fewer weights: one matrix takes the place of two.
     """
-    compare(experiment, "reformer_figure3", ("queries and keys", "layers"), str.split)
+    name = "reformer_figure3"
+    compare(experiment, name, ("queries and keys", "layers"), VARIANTS[name], ORDERINGS[name], str.split)
 
 
-@experiment_options(SCALES, config_of)
+@experiment_options(ChainMap({"paper": IMAGENET64}, SCALES), config_of)
 def figure4(experiment: Experiment) -> None:
     """Figure 4: rounds of hashing, in training and in evaluation.
 
@@ -218,10 +229,15 @@ def with_attention(model: LanguageModel, attention: Attending, seed: int = 0) ->
     return other.eval()
 
 
-@experiment_options(SCALES, config_of)
+@experiment_options(ChainMap({"paper": ENWIK8}, SCALES), config_of)
 def figure5_layers(experiment: Experiment) -> None:
-    """Figure 5, left: models of 1, 2 and 4 LSH layers."""
-    compare(experiment, "reformer_figure5_layers", ("LSH layers",))
+    """Figure 5, left: models of 1, 2 and 4 LSH layers; at scale `paper` up to 20."""
+    variants = depths(experiment.scale)
+    orderings = [
+        Ordering(f"{more.name} better than {less.name.split()[0]}", more.name, less.name)
+        for less, more in itertools.pairwise(variants)
+    ]
+    compare(experiment, "reformer_figure5_layers", ("LSH layers",), variants, orderings)
 
 
 COMMANDS = {

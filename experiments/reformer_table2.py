@@ -38,6 +38,7 @@ SCALES = {
     ),
     "short": SHORT,
     "quick": replace(SHORT, steps=1000, warmup_steps=100),
+    # Section 2: "150K steps", words of 511 symbols in sequences of 1,024; the text has no batch, rate or warm-up.
     "paper": Scale(
         {**WIDTHS, "chunk_length": 64},
         tgt_len=1024, steps=150_000, batch_size=8, learning_rate=2e-3, warmup_steps=1000, seeds=1,

@@ -93,7 +93,7 @@ SCALES = {
     "small": Scale(MODELS, 256, (2, 6), (256, 1024)),
     "depth": Scale(DEEP, 512, (6, 12, 24, 48), (128,)),
     "long": Scale((*MODELS[4:6],), 128, (2, 4), (8192, 16_384)),
-    "paper": Scale(MODELS, 1024, (3, 6, 12), (4096, 65_536)),
+    "large": Scale(MODELS, 1024, (3, 6, 12), (4096, 65_536)),
 }
 
 

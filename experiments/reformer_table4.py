@@ -15,6 +15,7 @@ from typing import Any
 import click
 import torch
 
+from experiments.paper_scales import WMT14
 from experiments.running import (
     Experiment,
     Ordering,
@@ -46,26 +47,26 @@ SCALES = {
         tgt_len=256, steps=3500, batch_size=64, learning_rate=2e-3, warmup_steps=350, seeds=2, bf16=True,
         reversible=False,
     ),
-    "paper": Scale(
-        {"d_model": 512, "n_head": 8, "d_head": 64, "d_inner": 2048, "n_encoder_layer": 6, "n_decoder_layer": 6,
-         "source_len": 256, "dropout": 0.1},
-        tgt_len=256, steps=100_000, batch_size=1024, learning_rate=7e-4, warmup_steps=4000, seeds=1,
-    ),
+    "paper": WMT14,
 }  # fmt: skip
 TRAINING = (("task", "pairs"), ("clip", 1.0))
-# BLEU of newstest2014: of Vaswani et al. 2017, base, and of the reversible base model after 100,000 updates.
+UNSHARED = (("tie_weight", False),)
+# BLEU of newstest2014: of Vaswani et al. 2017, base, and of the reversible base model after 100,000 updates; then of
+# those without weight sharing, base after 500,000 updates and big after 300,000.
 VARIANTS = (
     Variant("ordinary", model=(("residual", "ordinary"),), training=TRAINING, paper=(27.3,)),
     Variant("reversible", training=TRAINING, paper=(27.6,)),
+    Variant("reversible unshared", model=UNSHARED, training=TRAINING, paper=(28.0,), optional=True),
+    Variant("reversible big unshared", model=UNSHARED, training=TRAINING, paper=(29.1,), optional=True),
 )
 ORDERINGS = (Ordering("reversible no worse", "reversible", "ordinary"),)
 SEARCH = SearchOptions(beams=4, length_penalty=0.6)  # Vaswani et al. 2017, section 6.1
 
 
 def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> EncoderDecoderConfig:
-    """Return the configuration of a model; all of a scale have equally many weights."""
+    """Return the configuration of a model; those of the first two rows have equally many weights."""
     config = EncoderDecoderConfig(n_token=n_token, tgt_len=scale.tgt_len, **scale.model)
-    return replace(config, **dict(variant.model))
+    return replace(config, **{**dict(variant.model), **scale.row(variant, training=False)})
 
 
 def scores(run: Path, data: Path) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def main(experiment: Experiment) -> None:
         raise click.UsageError("Give --data pairs with a test split: xlexport prepare --documents pair --test FILE.")
     chosen = experiment.chosen(VARIANTS)
     experiment.run(chosen)
-    runs = {one.name: [experiment.folder / f"{one.name}-{seed}" for seed in range(experiment.seeds)] for one in chosen}
+    runs = {one.name: [experiment.checkpoint(one, seed).parent for seed in range(experiment.seeds)] for one in chosen}
     results = {name: [scores(run, experiment.files[0]) for run in of_name] for name, of_name in runs.items()}
     experiment.keep("reformer_table4", results)
     figures = {

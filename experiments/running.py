@@ -74,6 +74,10 @@ class Scale:
         bf16: whether to train with bfloat16 autocast; None: on CUDA if the device supports it.
         reversible: whether reversible layers compute activations again; without, an update is faster.
         checkpoint_every: updates after which a stopped run can go on.
+        recl_step: step of the context lengths of Table 8; 0: a quarter of the memory.
+        layers, depths: layers of a Reformer in Figures 3 and 4, and of the models of Figure 5.
+        training: further fields of the training of all models.
+        rows: fields of the model or the training of single models, by name.
     """
 
     model: dict[str, Any]
@@ -92,6 +96,16 @@ class Scale:
     memory: int = 1
     lstm: dict[str, Any] = field(default_factory=dict)
     mamba: dict[str, Any] = field(default_factory=dict)
+    recl_step: int = 0
+    layers: int = 2
+    depths: tuple[int, ...] = (1, 2, 4)
+    training: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def row(self, variant: Variant, training: bool) -> dict[str, Any]:
+        """Return a model's fields in `rows`: those of its training, or those of its configuration."""
+        fields = self.rows.get(variant.name, {})
+        return {name: value for name, value in fields.items() if hasattr(TrainingConfig, name) is training}
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,7 @@ class Variant:
         length: `tgt_len` as a multiple of the scale's.
         model, training: further fields of the configurations.
         run: name of its runs, if an experiment with an equal model shares them; empty: the model's own.
+        optional: whether only scales have it whose `rows` name it.
     """
 
     name: str
@@ -114,6 +129,7 @@ class Variant:
     model: tuple[tuple[str, Any], ...] = ()
     training: tuple[tuple[str, Any], ...] = ()
     run: str = ""
+    optional: bool = False
     architecture: Literal["transformer_xl", "lstm", "mamba"] = "transformer_xl"
 
 
@@ -124,7 +140,7 @@ def training_of(variant: Variant, scale: Scale, seed: int, device: str) -> Train
         warmup_steps=scale.warmup_steps, clip=0.25, seed=seed, loss=variant.loss, device=device, bf16=scale.bf16,
         reversible=scale.reversible, eval_every=scale.steps, checkpoint_every=scale.checkpoint_every,
     )  # fmt: skip
-    return replace(config, **dict(variant.training))
+    return replace(config, **{**scale.training, **dict(variant.training), **scale.row(variant, training=True)})
 
 
 @dataclass(frozen=True)
@@ -152,11 +168,12 @@ class Experiment:
         return self.config_of(variant, self.scale, self.n_token, self.cutoffs)
 
     def chosen(self, variants: Sequence[Variant]) -> list[Variant]:
-        """Return the models that `--only` names, or all.
+        """Return the models of this scale that `--only` names, or all.
 
         Raises:
             click.UsageError: a name is unknown.
         """
+        variants = [variant for variant in variants if not variant.optional or variant.name in self.scale.rows]
         names = [variant.name for variant in variants]
         if unknown := set(self.only) - set(names):
             raise click.UsageError(f"--only: unknown {', '.join(sorted(unknown))}; expected {', '.join(names)}.")

@@ -10,6 +10,7 @@ import functools
 import json
 import random
 import re
+from collections import ChainMap
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from experiments.paper_scales import ONE_BILLION, PENN_TREEBANK, RECL, WIKITEXT
 from experiments.running import (
     Experiment,
     Ordering,
@@ -41,13 +43,15 @@ from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 __all__ = ["COMMANDS", "ORDERINGS", "SCALES", "VARIANTS", "model_of", "shuffled_sentences"]
 
+STANDARD = "standard recurrence relative full"
 _QUICK = {"n_layer": 2, "n_head": 4, "d_model": 128, "d_head": 32, "d_inner": 512, "dropout": 0.0}
 _QUICK_BASELINES: dict[str, Any] = {"lstm": {"n_layer": 2, "d_model": 160}, "mamba": {"n_layer": 4, "d_model": 128}}
 SCALES = {
     "tiny": Scale(
         {"n_layer": 2, "n_head": 2, "d_model": 32, "d_head": 16, "d_inner": 64, "dropout": 0.0},
         tgt_len=32, steps=60, batch_size=8, learning_rate=4e-3, warmup_steps=10, seeds=2, lengths=(0.5, 1, 2),
-        most=40_000, lstm={"n_layer": 1, "d_model": 32}, mamba={"n_layer": 2, "d_model": 32},
+        most=40_000, rows={STANDARD: {"n_layer": 3}}, lstm={"n_layer": 1, "d_model": 32},
+        mamba={"n_layer": 2, "d_model": 32},
     ),
     "quick32": Scale(
         _QUICK, tgt_len=32, steps=2500, batch_size=32, learning_rate=3e-3, warmup_steps=300, seeds=3, held_out=65_536,
@@ -78,7 +82,7 @@ SCALES = {
         lengths=(0.5, 1, 2, 4, 8), held_out=65_536, bf16=True,
         lstm={"n_layer": 2, "d_model": 512}, mamba={"n_layer": 8, "d_model": 256, "d_state": 8},
     ),
-    "paper": Scale(
+    "large": Scale(
         {"n_layer": 16, "n_head": 10, "d_model": 410, "d_head": 41, "d_inner": 2100, "dropout": 0.1},
         tgt_len=128, steps=200_000, batch_size=60, learning_rate=2.5e-4, warmup_steps=0, seeds=1,
         lengths=(0.5, 1, 2, 3, 4, 5), lstm={"n_layer": 2, "d_model": 1600}, mamba={"n_layer": 12, "d_model": 768},
@@ -94,7 +98,7 @@ def model_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, .
     if variant.architecture == "mamba":
         return MambaConfig(n_token=n_token, tgt_len=tgt_len, dropout=scale.model["dropout"], **scale.mamba)
     mem_len = tgt_len * scale.memory if variant.recurrence else 0
-    sizes: dict[str, Any] = {**scale.model, **dict(variant.model)}
+    sizes: dict[str, Any] = {**scale.model, **dict(variant.model), **scale.row(variant, training=False)}
     return TransformerXLConfig(
         n_token=n_token, cutoffs=cutoffs, tgt_len=tgt_len, mem_len=mem_len, encoding=variant.encoding, **sizes
     )
@@ -123,6 +127,10 @@ VARIANTS = {
         Variant("sinusoidal half", False, "sinusoidal", "half", (30.97, 30.97, 120)),
         Variant("learned half auxiliary", False, "learned", "half", (31.16, 31.16, 120), training=AUXILIARY),
         Variant("sinusoidal full", False, "sinusoidal", "full", (None, None, None)),
+        Variant(
+            "recurrence shaw full two terms", True, "shaw", "full", (None, None, None), model=(("shaw_biases", False),)
+        ),
+        Variant(STANDARD, True, "relative", "full", (23.43, 23.09, 640), optional=True),
     ),
     "table7": (
         Variant("sentences relative", True, "relative", paper=(25.2, None, None)),
@@ -138,16 +146,25 @@ VARIANTS = {
 }
 AVERAGED = "{}, averaged"
 PAPER_5 = {"variational dropout, averaged": (56.72, 54.52)}
-PAPER_8 = {
-    "recurrence relative full": (700, 600, 500),
-    "recurrence shaw full": (400, 400, 300),
-    "relative full": (300, 300, 300),
-    "learned half auxiliary": (128, 128, 128),
-    "LSTM": (None, None, None),  # the paper's is of another group, and lengths compare within one only
-    "Mamba": (None, None, None),
+STANDARD_6 = {450: 23.16, 300: 23.35}  # Table 6: further attention lengths of the model of 151 million weights
+# By group, because lengths compare within one only. The paper has no LSTM in the second group, and no Mamba.
+PAPER_8: dict[str, dict[str, tuple[int | None, ...]]] = {
+    "151M": {
+        STANDARD: (900, 800, 700),
+        "QRNN": (500, 400, 300),  # not trained here
+        "LSTM": (400, 300, 200),
+    },
+    "128M": {
+        "recurrence relative full": (700, 600, 500),
+        "recurrence shaw full": (400, 400, 300),
+        "relative full": (300, 300, 300),
+        "learned half auxiliary": (128, 128, 128),
+        "LSTM": (None, None, None),
+        "Mamba": (None, None, None),
+    },
 }
 VARIANTS["table8"] = (
-    *(variant for variant in VARIANTS["table6"] if variant.name in PAPER_8),
+    *(variant for variant in VARIANTS["table6"] if any(variant.name in group for group in PAPER_8.values())),
     Variant("LSTM", architecture="lstm"),
     Variant("Mamba", architecture="mamba"),
 )
@@ -177,10 +194,24 @@ ORDERINGS = {
     ),
 }
 SHARES = (0.1, 0.5, 1.0)
+CELLS_8 = (*(f"r = {share}" for share in SHARES), "bits")
+
+
+def scales_of(paper: Scale) -> ChainMap[str, Scale]:
+    """Return the scales of an experiment: those of all, and its own `paper`."""
+    return ChainMap({"paper": paper}, SCALES)
+
+
+def encoding_of(variant: Variant) -> str:
+    """Return a model's encoding in words; `shaw` has the authors' four terms, or the two that the text describes."""
+    terms = "four" if dict(variant.model).get("shaw_biases", True) else "two"
+    return f"shaw, {terms} terms" if variant.encoding == "shaw" else variant.encoding
+
+
 TOKENS, ROWS = 2000, 32  # of Table 8
 
 
-@experiment_options(SCALES, model_of)
+@experiment_options(scales_of(PENN_TREEBANK), model_of)
 def table5(experiment: Experiment) -> None:
     """Table 5: regularisation, variational dropout and averaged weights on little text.
 
@@ -235,18 +266,23 @@ def compare(experiment: Experiment, name: str) -> None:
         models[variant.name] = {"paper": variant.paper, "bits": bits}
         sign = "yes" if variant.recurrence else "no"
         figures = mean_and_error(init), mean_and_error(best), shortest
-        rows.append((sign, variant.encoding, variant.loss, *variant.paper, *figures))
+        rows.append((sign, encoding_of(variant), variant.loss, *variant.paper, *figures))
+        if variant.optional:
+            for length, perplexity in STANDARD_6.items():
+                cell = mean_and_error([one[length] for one in bits]) if length in bits[0] else None
+                rows.append((sign, encoding_of(variant), variant.loss, None, perplexity, length, None, cell, length))
     experiment.keep(name, models)
     heading = ("recurrence", "encoding", "loss", "paper: init", "best", "length", "bits: init", "best", "length")
     print_rows(heading, rows)
     print_orderings(ORDERINGS[name], scores)
 
 
-@experiment_options(SCALES, model_of)
+@experiment_options(scales_of(WIKITEXT), model_of)
 def table6(experiment: Experiment) -> None:
     """Table 6: recurrence, encoding of positions, and loss.
 
-    All lengths are in RUNS/SCALE/table6.json, from which `figure4` draws them.
+    All lengths are in RUNS/SCALE/table6.json, from which `figure4` draws them. The last rows are the standard model, of
+    151 million weights in the paper. The paper's figures for Shaw's encoding are beside the authors' four terms.
     """
     compare(experiment, "table6")
 
@@ -259,13 +295,13 @@ def shuffled_sentences(text: bytes) -> bytes:
     return "".join(f"{sentence}\n" for sentence in lines).encode()
 
 
-@experiment_options(SCALES, model_of, shuffled_sentences)
+@experiment_options(scales_of(ONE_BILLION), model_of, shuffled_sentences)
 def table7(experiment: Experiment) -> None:
     """Table 7: text without long dependencies, here the sentences of a text in random order."""
     compare(experiment, "table7")
 
 
-@experiment_options(SCALES, model_of)
+@experiment_options(scales_of(WIKITEXT), model_of)
 def table10(experiment: Experiment) -> None:
     """Table 10: models that take equal memory of the device, which recurrence shares.
 
@@ -297,16 +333,35 @@ def _losses(models: list[LanguageModel], text: Tensor, longest: int, context: in
     return [last_token_nats(model, text, context, longest) for model in models]
 
 
-@experiment_options(SCALES, model_of)
+@experiment_options(scales_of(RECL), model_of)
 def table8(experiment: Experiment) -> None:
-    """Table 8: relative effective context length (RECL) of the group of models of 128 million parameters.
+    """Table 8: relative effective context length (RECL) of two groups of models, of 151 and of 128 million parameters.
 
     The models are those of Table 6, so a folder of that table is used again. A model's context ends with its places.
+    Scales without a standard model have no first group of their own. `shaw` has the authors' four terms.
     """
-    group = experiment.chosen(VARIANTS["table8"])
-    experiment.run(group)
-    step = max(1, experiment.scale.tgt_len * experiment.scale.memory // 4)
-    longest = round(experiment.scale.tgt_len * max(experiment.scale.lengths))
+    chosen = experiment.chosen(VARIANTS["table8"])
+    experiment.run(chosen)
+    kept, rows = {}, []
+    for name, paper in PAPER_8.items():
+        group = [variant for variant in chosen if variant.name in paper]
+        results = _recl(experiment, group) if any(variant.name != "LSTM" for variant in group) else {}
+        kept[name] = {"paper": paper, "ours": results}
+        for model, theirs in paper.items():
+            if model in results or (not experiment.only and any(theirs)):
+                ours = results.get(model, {})
+                means = (mean_and_error(ours[cell], 4 if cell == "bits" else 0) if ours else None for cell in CELLS_8)
+                rows.append((name, model, *theirs, *means))
+    experiment.keep("table8", kept)
+    first, *others = CELLS_8
+    print_rows(("group", "model", f"paper: {first}", *others[:-1], f"ours: {first}", *others), rows)
+
+
+def _recl(experiment: Experiment, group: list[Variant]) -> dict[str, dict[str, list[float]]]:
+    """Return by model its RECL for each share of hard tokens, and its bits, for each seed."""
+    scale = experiment.scale
+    step = scale.recl_step or max(1, scale.tgt_len * scale.memory // 4)
+    longest = round(scale.tgt_len * max(scale.lengths))
     results: dict[str, dict[str, list[float]]] = {variant.name: {} for variant in group}
     for seed in range(experiment.seeds):
         models = [experiment.trained(variant, seed) for variant in group]
@@ -316,13 +371,7 @@ def table8(experiment: Experiment) -> None:
             for one in lengths:
                 figures.setdefault(f"r = {one.hard}", []).append(one.at_least)
             figures.setdefault("bits", []).append(experiment.bits(model))
-    experiment.keep("table8", {"paper": PAPER_8, "ours": results})
-    shares = tuple(f"r = {share}" for share in SHARES)
-    rows = []
-    for name, figures in results.items():
-        recl_of_shares = (mean_and_error(figures[share], 0) for share in shares)
-        rows.append((name, *PAPER_8[name], *recl_of_shares, mean_and_error(figures["bits"])))
-    print_rows(("model", *(f"paper: {shares[0]}", *shares[1:]), *(f"ours: {shares[0]}", *shares[1:]), "bits"), rows)
+    return results
 
 
 @click.command()

@@ -32,7 +32,7 @@ def test_a_model_under_its_own_attention_is_itself() -> None:
 @pytest.mark.parametrize("scale", reformer.SCALES.values(), ids=reformer.SCALES)
 def test_models_that_share_runs_are_equal(scale: Scale) -> None:
     found: dict[str, set[tuple[ReformerConfig, TrainingConfig]]] = {}
-    for one in (variant for variants in reformer.VARIANTS.values() for variant in variants):
+    for one in (variant for variants in (*reformer.VARIANTS.values(), reformer.depths(scale)) for variant in variants):
         settings = reformer.config_of(one, scale, 256), training_of(one, scale, 0, "cpu")
         found.setdefault(one.run or one.name, set()).add(settings)
     assert {name: len(configs) for name, configs in found.items()} == dict.fromkeys(found, 1)
