@@ -17,6 +17,7 @@ import xlruntime
 from tests.helpers.invoking import Invoke
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import GOLDEN
+from xlexport.analysis import plots
 from xlexport.analysis.recl import find_recl
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
@@ -95,6 +96,19 @@ def test_curves_are_drawn(invoke: Invoke, tmp_path: Path) -> None:
     line = ("context", EMPTY, text, "--beside", ZEROS, *RECL, "--lengths", "4,8", "--plot", path)
     assert invoke(*line).succeeded().err.endswith(f"\nwrote {path}\n")
     assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_figure_3_has_the_gains_of_perplexity(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    figures: list[Any] = []
+    monkeypatch.setattr(plots, "save_picture", lambda figure, path: figures.append(figure))
+    line = ("context", EMPTY, write(tmp_path / "text.txt"), *RECL, "--lengths", "4,8", "--plot", tmp_path / "reach.svg")
+    report = invoke(*line, "--json").succeeded().object
+    _, relative, absolute = figures[0].axes
+    for recl, percent, perplexity in zip(report["models"][0]["recl"], relative.lines, absolute.lines, strict=False):
+        assert list(percent.get_ydata()) == [100 * gain["gain"] for gain in recl["gains"]]
+        assert list(perplexity.get_ydata()) == [gain["perplexity_gain"] for gain in recl["gains"]]
+    assert absolute.get_ylabel() == "gain in perplexity"
 
 
 def test_full_context_counts_the_same_tokens_at_every_length(invoke: Invoke, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from xlexport.analysis.attention import TERMS, AttentionReport, AttentionTerms, SegmentAttention
 from xlexport.analysis.bits_along import BitsAlong
 from xlexport.analysis.context import ContextReport, names_of, share_name, unit_of
+from xlexport.analysis.recl import RelativeGain
 from xlexport.figures import plain, save_picture
 
 if TYPE_CHECKING:
@@ -47,17 +48,23 @@ def _layer_ticks(axes: Axes, layers: int, heads: int, color: str, linewidth: flo
 
 
 def draw_context(report: ContextReport, path: Path) -> None:
-    """Draw bits by memory length with a line for each model, and relative gains if RECL was computed.
+    """Draw bits by memory length with a line for each model, and if RECL was computed, gains.
+
+    Gains are relative, as the threshold is, and of perplexity itself, as in Figure 3 of Dai et al. 2019.
 
     Raises:
         OSError: the file cannot be written.
     """
     gains = report.recl is not None and any(recl.gains for model in report.models for recl in model.recl)
-    figure = _figure(11 if gains else 7, 4.8)
-    places = figure.subplots(1, 2 if gains else 1, squeeze=False)[0]
+    figure = _figure(16 if gains else 7, 4.8)
+    places = figure.subplots(1, 3 if gains else 1, squeeze=False)[0]
     _draw_losses(report, places[0])
     if gains:
-        _draw_gains(report, places[1])
+        _draw_gains(report, places[1], "relative gain in perplexity, %", lambda gain: 100 * gain.gain)
+        _draw_gains(report, places[2], "gain in perplexity", lambda gain: gain.perplexity_gain)
+        threshold = report.recl.threshold if report.recl else 0
+        places[1].axhline(100 * threshold, color="black", linewidth=1)
+        places[1].set_title(f"black: {100 * threshold:g}%, below which RECL = c", fontsize="small")
     names = [plain(Path(name).name) for name in report.documents]
     texts = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
     figure.suptitle(f"{texts}: {report.scored_tokens:,} tokens", fontsize="medium")
@@ -83,8 +90,8 @@ def _draw_losses(report: ContextReport, axes: Axes) -> None:
     axes.legend()
 
 
-def _draw_gains(report: ContextReport, axes: Axes) -> None:
-    """Draw relative gains in percent, with a colour for each model and a line style for each share of hard tokens."""
+def _draw_gains(report: ContextReport, axes: Axes, label: str, height: Callable[[RelativeGain], float]) -> None:
+    """Draw gains, with a colour for each model and a line style for each share of hard tokens."""
     assert report.recl is not None
     styles = ("-", "--", ":", "-.")
     several = len(report.models) > 1
@@ -93,18 +100,16 @@ def _draw_gains(report: ContextReport, axes: Axes) -> None:
             share = share_name(recl.hard)
             axes.plot(
                 [gain.short for gain in recl.gains],
-                [100 * gain.gain for gain in recl.gains],
+                [height(gain) for gain in recl.gains],
                 color=f"C{number}",
                 linestyle=styles[style % len(styles)],
                 marker="o",
                 markersize=4,
                 label=f"{plain(name)}, {share}" if several else share,
             )
-    axes.axhline(100 * report.recl.threshold, color="black", linewidth=1)
     axes.set_xlabel(f"context length c, tokens; gain from c to c + {report.recl.step:,}")
-    axes.set_ylabel("relative gain in perplexity, %")
+    axes.set_ylabel(label)
     axes.set_ylim(bottom=0)
-    axes.set_title(f"black: {100 * report.recl.threshold:g}%, below which RECL = c", fontsize="small")
     axes.grid(alpha=0.3)
     axes.legend()
 

@@ -156,6 +156,9 @@ def context(
 ) -> None:
     """Measure how far BUNDLE's memory reaches: the loss on FILES by memory length, and RECL. Needs no PyTorch.
 
+    All lengths are rows of memory in each layer, the papers' attention length. Through several layers more text counts;
+    Appendix C of the Transformer-XL paper has contexts of exactly so many tokens.
+
     RECL is the relative effective context length of the Transformer-XL paper. `context` measures it for BUNDLE and for
     each bundle of --beside.
     """

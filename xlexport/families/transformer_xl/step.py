@@ -103,8 +103,8 @@ class StepLayer(nn.Module):
         query, key, value = attention.qkv.weight.detach().chunk(3)
         self.qkv = nn.Linear(config.d_model, 3 * config.n_head * config.d_head, bias=False)
         self.qkv.weight = nn.Parameter(torch.cat([query * self.scale, key, value]))
-        u = attention.content_bias
-        u = torch.zeros(config.n_head, config.d_head) if u is None else u.detach()
+        bias = attention.content_bias
+        u = torch.zeros(config.n_head, config.d_head) if bias is None else bias.detach()
         self.content_bias = nn.Parameter((u * self.scale).unsqueeze(1))  # scaled and shaped like v
 
     def forward(
