@@ -32,13 +32,13 @@ MODELS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, object]]] = 
     "scaled": ((*SHARED, "--attn-layers=lsh,full"), ("model.scale_scores=true",), {"scale_scores": True}),
     "scaled-paper": (
         (*SHARED, "--attn-layers=lsh"),
-        ("model.scale_scores=true", "model.rule=paper", "training.label_smoothing=0.1"),
+        ("model.scale_scores=true", "model.rule=paper", "model.hash_turned=true", "training.label_smoothing=0.1"),
         {"scale_scores": True, "hash_turned": True},
     ),
-    "hashed-before": (
+    "hashed-turned": (
         (*SHARED, "--attn-layers=lsh"),
-        ("model.hash_turned=false",),
-        {"hash_turned": False, "position": "rotary"},
+        ("model.hash_turned=true",),
+        {"hash_turned": True, "position": "rotary"},
     ),
     "no-sharing": (
         (*PAIRS, *LAYERS),

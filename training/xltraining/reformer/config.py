@@ -111,7 +111,7 @@ class ReformerConfig(ModelConfig):
     hash_turned: bool = setting(
         False, "With rotary positions, hash vectors as scores take them: turned by their positions."
     )
-    """The paper's h(q) is of the q in q . k (section 2). Absent in a file: hashed before they are turned."""
+    """The paper's h(q) is of the q in q . k (section 2). Otherwise vectors are hashed before they are turned."""
     redraw_hashes: bool = setting(False, "Draw new hash rotations at each update; the paper fixes them.")
     """Evaluation uses the fixed ones."""
     dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1, common=True)
@@ -180,7 +180,7 @@ class ReformerConfig(ModelConfig):
         axial = "axial_shape" in values or "axial_dims" in values
         chosen = {"position": "axial" if axial else "rotary", **values}
         if chosen["position"] in ("sinusoid", "rotary"):
-            return {"max_positions": 0, "hash_turned": chosen["position"] == "rotary", **chosen}
+            return {"max_positions": 0, **chosen}
         if chosen["position"] in ("axial", "axial_sum"):
             width, shape = chosen.get("d_model", cls.d_model), chosen.get("axial_shape", cls.axial_shape)
             parts = (width // 4, width - width // 4) if chosen["position"] == "axial" else (width,) * len(shape)
