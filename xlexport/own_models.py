@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.convert import ConversionOptions, convert
 from xlexport.families.recurrent.protocol import RecurrentModel
-from xlexport.families.recurrent.scan import scan
 from xlexport.families.recurrent.source import module_source
+from xlexport.families.scan import scan
 
 if TYPE_CHECKING:
     from xlexport.verification.parity import ParityReport

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
+from tests.helpers.tiny import PAPER, tiny_reformer
 from xlexport.bench import bench
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.commands.convert import length_rows
@@ -22,16 +24,38 @@ from xlexport.errors import ExportError
 from xlexport.families import architecture, workload_of
 from xlexport.families.reformer.step import FEW
 from xlexport.families.workload import StepSize
+from xlexport.formats import load
 from xlexport.verification import verify
 from xlruntime import OptionError
 from xlruntime import load as load_bundle
 from xlruntime.bundle import Choice
 from xlruntime.bundle_files import read_bundle
+from xltraining.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import ConvertedReformer
 
 IDS = np.random.default_rng(5).integers(0, 30, 700)
+
+
+@pytest.mark.usefixtures("cached_exports")
+def test_graphs_of_whole_documents_have_feed_forward_blocks_in_chunks(tmp_path: Path) -> None:
+    model = tiny_reformer(dataclasses.replace(PAPER, ff_chunk=5, attn_layers=("lsh",)))
+    save_checkpoint(tmp_path / "checkpoint.pt", model.config, model.state_dict())
+    options = ConversionOptions(tokenizer="none", threads=1)
+    report = convert(load(tmp_path / "checkpoint.pt"), tmp_path / "bundle", options)
+    assert report.passed
+    nodes = onnx.load(tmp_path / "bundle/score.onnx", load_external_data=False).graph.node
+    (scan,) = (node for node in nodes if node.op_type == "Scan")
+    (body,) = (attribute.g for attribute in scan.attribute if attribute.name == "body")
+    assert "Relu" in {node.op_type for node in body.node}
+    assert "Relu" not in {node.op_type for node in nodes}
+    ids = torch.from_numpy(IDS[None, :24])  # not a multiple of 5
+    with torch.no_grad():
+        hidden, _ = model(ids[:, :-1])
+        expected = model.log_probs(hidden, ids[:, 1:])[0].numpy()
+    (found,) = load_bundle(tmp_path / "bundle", threads=1).score([IDS[:24]])
+    assert found.nats == pytest.approx(-expected.sum(), abs=1e-4)
 
 
 # What convert publishes.

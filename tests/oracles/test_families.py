@@ -25,7 +25,7 @@ from xlexport.commands.inspect import checkpoint_rows
 from xlexport.convert import ConversionOptions, convert
 from xlexport.families.recurrent.huggingface import FAMILIES
 from xlexport.families.recurrent.rwkv7 import RWKV7, RWKV7Sizes
-from xlexport.families.recurrent.scan import chunk_sizes
+from xlexport.families.scan import chunk_sizes
 from xlexport.formats import load
 
 State = dict[str, Tensor]

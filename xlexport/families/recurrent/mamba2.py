@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xlexport.families.recurrent.config_values import ConfigValues, is_number
-from xlexport.families.recurrent.scan import Chunks
 from xlexport.families.recurrent.state_space import StateSpaceModel, StateSpaceSizes, convolution
+from xlexport.families.scan import Chunks
 
 __all__ = ["Mamba2", "Mamba2Sizes"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from xlexport.families.recurrent.config_values import ConfigValues
-from xlexport.families.recurrent.scan import scan
+from xlexport.families.scan import scan
 
 __all__ = ["RWKV4", "RWKV4Sizes", "token_shift"]
 

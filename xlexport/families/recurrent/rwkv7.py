@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xlexport.families.recurrent.rwkv4 import token_shift
-from xlexport.families.recurrent.scan import scan
+from xlexport.families.scan import scan
 
 __all__ = ["RWKV7", "RWKV7Sizes"]
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xlexport.families.recurrent.config_values import ConfigValues
-from xlexport.families.recurrent.scan import Chunks, chunk_sizes
+from xlexport.families.scan import Chunks, chunk_sizes
 
 __all__ = ["StateSpaceModel", "StateSpaceSizes", "convolution"]
 

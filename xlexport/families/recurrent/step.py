@@ -12,7 +12,7 @@ from torch import Tensor
 from xlexport.errors import ExportError
 from xlexport.families.recurrent.eager import RecurrentEager, batched
 from xlexport.families.recurrent.export_errors import AXES, explain, exported
-from xlexport.families.recurrent.scan import scan
+from xlexport.families.scan import scan
 from xlexport.families.step import carried_inputs, carried_outputs, traced_outputs
 from xlexport.families.step_module import TARGETS, TOKENS, TOP_K, StepModule, describe_softmax, purposes_of
 from xlexport.ops import replace_rnns

@@ -29,6 +29,7 @@ from xlexport.families.reformer.attention import (
     hash_buckets,
 )
 from xlexport.families.ring import Ring, add_to_window
+from xlexport.families.scan import scan
 from xlexport.families.step import (
     FixedSizes,
     Form,
@@ -104,7 +105,11 @@ class AttentionStep(nn.Module):
 
 
 class FeedForwardStep(nn.Module):
-    """One feed-forward block with its normalisation."""
+    """One feed-forward block with its normalisation.
+
+    An ONNX graph of whole documents computes `ff_chunk` rows at a time, as training does (Kitaev et al. 2020, section
+    3): wide activations of a long document take memory.
+    """
 
     norm: nn.LayerNorm
     inner: nn.Linear
@@ -115,9 +120,22 @@ class FeedForwardStep(nn.Module):
         block: Any = model.layers[index].feed_forward
         self.norm, self.inner, self.outer = block.norm, block.inner, block.outer
         self.activation = model.config.activation
+        self.chunk = model.config.ff_chunk if model.config.whole else 0
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the block's output (B, S, D) for `rows` (B, S, D)."""
+        if not (self.chunk and torch.onnx.is_in_onnx_export()):
+            return self._mapped(rows)
+        B, S, D = rows.shape
+        chunks = (B * S + self.chunk - 1) // self.chunk
+        padded = nn.functional.pad(rows.reshape(B * S, D), (0, 0, 0, chunks * self.chunk - B * S))
+        carry = (rows.new_zeros(1),)
+        _, parts = scan(
+            lambda carry, part: ((carry[0] + 0,), self._mapped(part[0])), carry, (padded.view(chunks, -1, D),)
+        )
+        return parts.view(-1, D)[: B * S].view(B, S, D)
+
+    def _mapped(self, rows: Tensor) -> Tensor:
         inner: Tensor = self.inner(self.norm(rows))
         result: Tensor = self.outer(_activate(inner, self.activation))
         return result
