@@ -26,6 +26,7 @@ __all__ = [
     "MODEL",
     "OUTPUT",
     "PATH",
+    "Booleans",
     "Decorator",
     "Integers",
     "Names",
