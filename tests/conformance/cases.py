@@ -58,6 +58,18 @@ def honest_cases(kit: Path) -> Iterator[Case]:
             yield _case("text", name, _text(name))
         if (GOLDEN / name / "expected.safetensors").is_file():
             yield _case("eager", name, _eager(name, files))
+    changed = files.edited("two_rings", "passed_over", _prefer_unknown_kernels)
+    yield {
+        "name": "passed_over",
+        "actions": [opening("two_rings", changed), {"do": "score", "document": {"ids": [3, 1, 4, 1, 5]}}],
+    }
+
+
+def _prefer_unknown_kernels(manifest: Case) -> None:
+    """Prefer a graph that needs a kernel which no runtime has; its file is not a graph, so it cannot open."""
+    manifest["graphs"]["other"] = {**manifest["graphs"]["score"], "file": "first_memory.safetensors"}
+    choice = {"graph": "other", "max_segment": None, "kernels": ["LSHSort", "Unknown"], "device": None}
+    manifest["steps"]["score"].insert(0, choice)
 
 
 def _case(what: str, name: str, actions: Iterable[Case]) -> Case:

@@ -35,9 +35,9 @@ WEIGHED = [SCORED[0], node("Mul", ["f", "weights"], ["log_prob"])]
 def bundle_of(graphs: Mapping[str, bytes], outputs: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return the manifest of a bundle of bytes without memory."""
     inputs = {name: {"feed": name} for name in ("tokens", "targets")}
-    common = {"format": "onnx", "variant_of": None, "max_segment": None, "fixed": {}, "inputs": inputs}
+    common = {"format": "onnx", "fixed": {}, "inputs": inputs}
     return {
-        "format": 4,
+        "format": 5,
         "requires": {"onnxruntime": "1.24.1", "opset": 20, "domains": {DOMAIN: 1}},
         "model": {"architecture": "artificial", "config": {}, "vocab_size": 256, "precision": "float32"},
         "tokenizer": {"kind": "bytes", "file": None, "first_id": 0},
@@ -54,7 +54,10 @@ def bundle_of(graphs: Mapping[str, bytes], outputs: Mapping[str, Sequence[str]])
             }
             for name in graphs
         },
+        "steps": {name: [{"graph": name, "max_segment": None, "kernels": [], "device": None}] for name in graphs},
+        "meaning": {},
         "provenance": {"licence": None, "data": None, "intended_use": None},
+        "fingerprint": "0" * 64,
         "files": {
             f"{name}.onnx": {"sha256": hashlib.sha256(raw).hexdigest(), "size": len(raw)}
             for name, raw in graphs.items()

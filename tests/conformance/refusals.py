@@ -44,6 +44,7 @@ OBJECTS: dict[str, tuple[str | int, ...]] = {
     "ring": ("rings", "far"),
     "memory": ("memory", 0),
     "graph": ("graphs", "score"),
+    "choice": ("steps", "score", 0),
     "feed": ("graphs", "score", "inputs", "near_window"),
     "output": ("graphs", "score", "outputs", "log_prob"),
     "file": ("files", "score.onnx"),
@@ -53,6 +54,11 @@ OBJECTS: dict[str, tuple[str | int, ...]] = {
 def _score(m: Case) -> Case:
     graph: Case = m["graphs"]["score"]
     return graph
+
+
+def _choices(m: Case) -> list[Case]:
+    choices: list[Case] = m["steps"]["score"]
+    return choices
 
 
 def _feed(**feed: str) -> Edit:
@@ -93,14 +99,26 @@ CONTRADICTIONS: dict[str, Edit] = {
     "log_prob_of_another_shape": lambda m: _score(m)["outputs"]["log_prob"].update(shape=["segment", "batch"]),
     "unlisted_graph": lambda m: m["files"].pop("score.onnx"),
     "unlisted_values": lambda m: m["files"].pop(FIRST_MEMORY),
-    "variant_of_nothing": lambda m: m["graphs"].update(few={**_score(m), "variant_of": "more"}),
-    "variant_with_other_outputs": lambda m: m["graphs"].update(
-        few={**_score(m), "variant_of": "score", "outputs": {**_score(m)["outputs"], "more": SCALAR}}
+    "no_step": lambda m: m["steps"].pop("score"),
+    "step_without_graphs": lambda m: _choices(m).clear(),
+    "step_of_a_missing_graph": lambda m: _choices(m)[0].update(graph="few"),
+    "step_of_another_purpose": lambda m: m["steps"].update(generate=_choices(m)),
+    "step_with_other_outputs": lambda m: (
+        m["graphs"].update(few={**_score(m), "outputs": {**_score(m)["outputs"], "more": SCALAR}}),
+        _choices(m).append({**_choices(m)[0], "graph": "few"}),
     ),
+    "step_with_kernels_only": lambda m: _choices(m)[0].update(kernels=["LSHSort"]),
+    "step_of_accelerators_only": lambda m: _choices(m)[0].update(device="accelerator"),
+    "device": lambda m: _choices(m)[0].update(device="cpu"),
+    "kernel": lambda m: _choices(m)[0].update(kernels=[1]),
+    "kernels_a_text": lambda m: _choices(m)[0].update(kernels="LSHSort"),
+    "meaning": lambda m: m["meaning"].update(tokens=1),
+    "fingerprint": lambda m: m.update(fingerprint="0" * 63),
+    "fingerprint_in_capitals": lambda m: m.update(fingerprint="A" * 64),
     "fixed_axis_of_nothing": lambda m: _score(m).update(fixed={"middle": 1}),
     "fixed_size": lambda m: _score(m).update(fixed={"batch": 0}),
     "torchscript": lambda m: _score(m).update(format="torchscript"),
-    "max_segment": lambda m: _score(m).update(max_segment=0),
+    "max_segment": lambda m: _choices(m)[0].update(max_segment=0),
     "vocab_size": lambda m: m["model"].update(vocab_size=0),
     "axis": lambda m: m["memory"][0].update(shape=["batch", "near", 2**31]),
     "dtype": lambda m: m["memory"][0].update(dtype="complex64"),
@@ -115,13 +133,14 @@ CONTRADICTIONS: dict[str, Edit] = {
     "no_sha256": lambda m: m["files"]["score.onnx"].update(sha256="0" * 63),
     "newer_onnxruntime": lambda m: m["requires"].update(onnxruntime="99.0"),
     "other_domain": lambda m: m["requires"]["domains"].update({"other.domain": 1}),
-    "newer_format": lambda m: m.update(format=5),
+    "newer_format": lambda m: m.update(format=6),
+    "last_format": lambda m: m.update(format=4),
     "opset_0": lambda m: m["requires"].update(opset=0),
     "opset_beyond": lambda m: m["requires"].update(opset=2**31),
     "onnxruntime_empty": lambda m: m["requires"].update(onnxruntime=""),
     "onnxruntime_no_version": lambda m: m["requires"].update(onnxruntime="1.24\u0661"),
     "domain_0": lambda m: m["requires"]["domains"].update({"ai.xlexport": 0}),
-    "max_segment_beyond": lambda m: _score(m).update(max_segment=2**31),
+    "max_segment_beyond": lambda m: _choices(m)[0].update(max_segment=2**31),
     "fixed_size_beyond": lambda m: _score(m).update(fixed={"batch": 2**31}),
     "two_numbers_of_likeliest": lambda m: m["graphs"].update(detail={**_score(m), "outputs": DETAIL}),
     "axis_without_name": lambda m: _score(m)["outputs"].update(more={"dtype": "float32", "shape": [""]}),
@@ -136,19 +155,19 @@ CONTRADICTIONS: dict[str, Edit] = {
 }
 # Members in the place of `format` and `provenance`, which readers of JSON could understand in more than one way.
 MEMBERS = {
-    "point": '"format": 4.0, "provenance": {}',
-    "exponent": '"format": 4e0, "provenance": {}',
-    "twice": '"format": 4, "provenance": {}, "format": 4',
-    "twice_with_escape": '"format": 4, "provenance": {}, "form\\u0061t": 4',
-    "twice_inside": '"format": 4, "provenance": {"a": {"b": 1, "c": 2, "b": 1}}',
-    "beyond_64_bits": '"format": 4, "provenance": {"a": [9223372036854775808]}',
-    "below_64_bits": '"format": 4, "provenance": {"a": -9223372036854775809}',
-    "many_digits": f'"format": 4, "provenance": {{"a": 1{"0" * 5000}}}',
-    "nan": '"format": 4, "provenance": {"a": NaN}',
-    "infinity": '"format": 4, "provenance": {"a": -Infinity}',
-    "not_finite": '"format": 4, "provenance": {"a": 1e400}',
+    "point": '"format": 5.0, "provenance": {}',
+    "exponent": '"format": 5e0, "provenance": {}',
+    "twice": '"format": 5, "provenance": {}, "format": 5',
+    "twice_with_escape": '"format": 5, "provenance": {}, "form\\u0061t": 5',
+    "twice_inside": '"format": 5, "provenance": {"a": {"b": 1, "c": 2, "b": 1}}',
+    "beyond_64_bits": '"format": 5, "provenance": {"a": [9223372036854775808]}',
+    "below_64_bits": '"format": 5, "provenance": {"a": -9223372036854775809}',
+    "many_digits": f'"format": 5, "provenance": {{"a": 1{"0" * 5000}}}',
+    "nan": '"format": 5, "provenance": {"a": NaN}',
+    "infinity": '"format": 5, "provenance": {"a": -Infinity}',
+    "not_finite": '"format": 5, "provenance": {"a": 1e400}',
 }
-GOOD_MEMBERS = '"format": 4, "provenance": {"a": [1.0, 2e0, 1e-400, -9223372036854775808, 9007199254740993]}'
+GOOD_MEMBERS = '"format": 5, "provenance": {"a": [1.0, 2e0, 1e-400, -9223372036854775808, 9007199254740993]}'
 # Changes of a manifest of BASE with another code.
 DAMAGES: dict[str, Edit] = {
     "sha256": lambda m: m["files"]["score.onnx"].update(sha256="0" * 64),

@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from xlruntime.bundle import FORMAT
+
 from .actions import Case
 from .bundles import SAMPLES, write_bundles
 from .cases import honest_cases
@@ -23,7 +25,6 @@ from .refusals import refusals
 __all__ = ["KIT_VERSION", "main", "write_kit"]
 
 KIT_VERSION = 3
-FORMAT = 4
 
 
 def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = SAMPLES) -> list[str]:

@@ -166,11 +166,11 @@ ODD_TEXTS = {
     "a long name that a terminal would obey": lambda text: text.replace(
         b'"config": {}', b'"%s": {}' % (r"\u001b\r\u009b\u2028\u202e\u2066\ufeff" * 4000 + "é" * 4000).encode(), 1
     ),
-    "two members of one name": lambda text: text.replace(b'"format": 4,', b'"format": 4, "format": 4,', 1),
+    "two members of one name": lambda text: text.replace(b'"format": 5,', b'"format": 5, "format": 5,', 1),
     "more text": lambda text: text + b"0",
     "a comma too many": lambda text: text.rstrip()[:-1] + b",}",
     "many containers within each other": lambda text: text.replace(b'"config": {}', b'"config": ' + b"[" * 10**6, 1),
-    "a number with a zero in front": lambda text: text.replace(b'"format": 4', b'"format": 04', 1),
+    "a number with a zero in front": lambda text: text.replace(b'"format": 5', b'"format": 05', 1),
     "a number beyond 64 bits": lambda text: text.replace(b'"vocab_size": 10', b'"vocab_size": 99999999999999999999', 1),
     "a number with a point": lambda text: text.replace(b'"vocab_size": 10', b'"vocab_size": 10.0', 1),
 }
@@ -188,6 +188,29 @@ def test_texts_that_are_no_manifest(change: Callable[[bytes], bytes], c_runtime:
         c_runtime.load(folder)
     assert error.value.code == "bundle_format"
     assert str(error.value).isprintable() and len(str(error.value).encode()) < 2000
+
+
+def test_a_bundle_of_the_last_format_is_refused_with_the_command_that_rewrites_it(
+    c_runtime: CRuntime, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(golden_bundle(BAND), tmp_path / "bundle")
+    seal(folder, (GOLDEN / BAND / "format4.json").read_bytes())
+    with pytest.raises(CError, match="not of bundle format 5, which this runtime reads") as error:
+        c_runtime.load(folder)
+    assert (error.value.code, error.value.hint) == ("bundle_format", "Rewrite it: xlexport configure OLD -o NEW")
+
+
+def test_graphs_for_accelerators_are_passed_over(c_runtime: CRuntime, tmp_path: Path) -> None:
+    folder = shutil.copytree(golden_bundle(EMPTY), tmp_path / "bundle")
+    choice = {"graph": "other", "max_segment": None, "kernels": [], "device": "accelerator"}
+
+    def prefer(manifest: dict[str, Any]) -> None:  # its file is not a graph, so it cannot open
+        manifest["graphs"]["other"] = {**manifest["graphs"]["score"], "file": "weights.data"}
+        manifest["steps"]["score"].insert(0, choice)
+
+    edit_manifest(folder, prefer)
+    nats = [c_runtime.load(each).score([1, 2, 3])[0].nats for each in (folder, golden_bundle(EMPTY))]
+    assert nats[0] == nats[1]
 
 
 def test_a_bundle_that_is_replaced_while_it_is_open(c_runtime: CRuntime, tmp_path: Path) -> None:

@@ -16,15 +16,16 @@ namespace fs = std::filesystem;
 
 constexpr const char* kManifest = "bundle.json";
 constexpr const char* kDigest = "bundle.json.sha256";
-constexpr std::int64_t kFormat = 4;
+constexpr std::int64_t kFormat = 5;
 constexpr std::uintmax_t kLargestManifest = std::uintmax_t{1} << 26;
 constexpr std::int64_t kLargestAxis = (std::int64_t{1} << 31) - 1;
 constexpr std::size_t kLongestName = 255;  // bytes of the name of a file
 constexpr const char* kConvertAgain = "Convert the checkpoint again with xlexport convert.";
+constexpr const char* kRewrite = "Rewrite it: xlexport configure OLD -o NEW";
 constexpr const char* kCopyAgain = "Copy the bundle again, or convert the checkpoint again.";
 
-Error wrong(const std::string& where, const std::string& problem) {
-  return Error(XLR_ERROR_BUNDLE_FORMAT, where + ": " + problem + ".", kConvertAgain);
+Error wrong(const std::string& where, const std::string& problem, const char* hint = kConvertAgain) {
+  return Error(XLR_ERROR_BUNDLE_FORMAT, where + ": " + problem + ".", hint);
 }
 
 // The fields of an object, of which each must be read.
@@ -111,6 +112,10 @@ bool is_file_name(const std::string& name) {
          name.find_first_of("/\\:") == std::string::npos && std::none_of(name.begin(), name.end(), is_control);
 }
 
+bool is_sha256(const std::string& text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
 // Whether a text is one to four numbers of at most four digits, with points between them.
 bool is_version(const std::string& text) {
   int numbers = 0, digits = 0;
@@ -128,9 +133,11 @@ class Reader {
   Reader(Bundle& bundle, const json::Value& value, const std::string& where) : bundle_(bundle), top_(value, where) {}
 
   void read() {
-    const json::Value* format = top_.all().find("format");
-    if (format == nullptr || format->as<std::int64_t>() == nullptr || *format->as<std::int64_t>() != kFormat) {
-      throw top_.error("not of bundle format " + std::to_string(kFormat) + ", which this runtime reads");
+    const json::Value* found = top_.all().find("format");
+    const auto* format = found == nullptr ? nullptr : found->as<std::int64_t>();
+    if (format == nullptr || *format != kFormat) {
+      throw wrong(top_.where(), "not of bundle format " + std::to_string(kFormat) + ", which this runtime reads",
+                  format != nullptr && *format == kFormat - 1 ? kRewrite : kConvertAgain);
     }
     top_.value("format");
     read_requirements(top_.object("requires"));
@@ -142,10 +149,16 @@ class Reader {
     for (const json::Value& each : top_.list("memory")) read_memory(Fields(each, top_.place("memory")));
     for_each("files", [this](const std::string& name, Fields fields) { read_file(name, fields); });
     read_graphs();
+    read_steps();
+    const Fields meaning = top_.object("meaning");
+    for (const auto& [name, text] : meaning.all()) {
+      if (text.as<std::string>() == nullptr) throw meaning.error(shown(name) + " is not a text");
+    }
     top_.object("provenance");
+    bundle_.fingerprint = top_.text("fingerprint");
+    if (!is_sha256(bundle_.fingerprint)) throw top_.error("the fingerprint is not a SHA-256");
     top_.end();
     check_files();
-    check_variants();
     check_lengths();
   }
 
@@ -315,9 +328,7 @@ class Reader {
     entry.size = fields.integer("size", 0, kLargestSize);
     fields.end();
     if (!is_file_name(name)) throw fields.error("the name of a file must stay inside the folder");
-    if (entry.sha256.size() != 64 || entry.sha256.find_first_not_of("0123456789abcdef") != std::string::npos) {
-      throw fields.error("its sha256 is not a SHA-256");
-    }
+    if (!is_sha256(entry.sha256)) throw fields.error("its sha256 is not a SHA-256");
     bundle_.files.emplace(name, std::move(entry));
   }
 
@@ -342,8 +353,6 @@ class Reader {
     graph.name = name;
     graph.file = fields.text("file");
     graph.is_onnx = fields.choice("format", kFormats) == 0;
-    graph.variant_of = fields.text_or_null("variant_of");
-    graph.max_segment = fields.integer_or_null("max_segment", 1, kLargestAxis);
     const Fields fixed = fields.object("fixed");
     for (const auto& [axis, size] : fixed.all()) {
       const bool is_axis = axis == "batch" || axis == "segment" || index_of(bundle_.rings, axis, &Ring::symbol);
@@ -364,8 +373,45 @@ class Reader {
       if (index_of(bundle_.memory, output, &MemoryEntry::output)) throw tensor.error("a memory, which is not an output");
     }
     fields.end();
-    check_outputs(graph, fields);
     bundle_.graphs.push_back(std::move(graph));
+  }
+
+  void read_steps() {
+    Fields part = top_.object("steps");
+    std::set<std::size_t> listed;
+    for (const auto& [purpose, unused] : part.all()) {
+      std::vector<Choice>& choices = bundle_.steps[purpose];
+      for (const json::Value& each : part.list(purpose.c_str())) {
+        choices.push_back(read_choice(Fields(each, part.place(purpose))));
+        listed.insert(choices.back().graph);
+        check_outputs(bundle_.graphs[choices.back().graph], purpose);
+        const auto &own = bundle_.graphs[choices.back().graph].outputs, &first = bundle_.graphs[choices[0].graph].outputs;
+        if (std::is_permutation(own.begin(), own.end(), first.begin(), first.end())) continue;
+        throw part.error("the graphs of " + shown(purpose) + " have different outputs");
+      }
+      if (std::none_of(choices.begin(), choices.end(), [](const Choice& choice) { return choice.everywhere(); })) {
+        throw part.error("no graph of " + shown(purpose) + " runs without kernels on every device");
+      }
+    }
+    if (bundle_.steps.count("score") == 0) throw part.error("the step 'score' is missing");
+    for (std::size_t i = 0; i < bundle_.graphs.size(); ++i) {
+      if (listed.count(i) == 0) check_outputs(bundle_.graphs[i], bundle_.graphs[i].name);
+    }
+  }
+
+  Choice read_choice(Fields fields) const {
+    const auto graph = index_of(bundle_.graphs, fields.text("graph"));
+    if (!graph) throw fields.error("its graph is not there");
+    Choice choice{*graph, fields.integer_or_null("max_segment", 1, kLargestAxis).value_or(kUnlimited), {}, false};
+    for (const json::Value& each : fields.list("kernels")) {
+      const auto* name = each.as<std::string>();
+      if (name == nullptr) throw fields.error("'kernels' is not a list of texts");
+      choice.kernels.push_back(*name);
+    }
+    static constexpr const char* kDevices[] = {"accelerator"};
+    choice.accelerator = !fields.value("device").is_null() && fields.choice("device", kDevices) == 0;
+    fields.end();
+    return choice;
   }
 
   Input read_input(const std::string& name, Fields fields, bool is_positions) {
@@ -390,10 +436,10 @@ class Reader {
     return {name, feed, *index};
   }
 
-  // Refuse outputs that are not those of the graph's name.
-  void check_outputs(const Graph& graph, const Fields& fields) const {
+  // Refuse outputs that are not those of the purpose.
+  void check_outputs(const Graph& graph, const std::string& purpose) const {
     struct Wanted {
-      const char *graph, *name, *dtype;
+      const char *purpose, *name, *dtype;
       std::vector<const char*> shape;  // "vocabulary" and "listed" are numbers
     };
     static const std::vector<Wanted> all{
@@ -404,10 +450,9 @@ class Reader {
         {"detail", "entropy", "float32", {"batch", "segment"}},
         {"detail", "top_ids", "int64", {"batch", "segment", "listed"}},
         {"detail", "top_log_probs", "float32", {"batch", "segment", "listed"}}};
-    const std::string& name = graph.variant_of ? *graph.variant_of : graph.name;
     std::int64_t listed = 0;  // the same in both outputs
     for (const Wanted& wanted : all) {
-      if (wanted.graph != name) continue;
+      if (wanted.purpose != purpose) continue;
       const auto place = index_of(graph.outputs, wanted.name);
       bool fits = place && graph.outputs[*place].dtype == wanted.dtype &&
                   graph.outputs[*place].shape.size() == wanted.shape.size();
@@ -419,7 +464,9 @@ class Reader {
                : size == "listed"   ? axis.name.empty() && axis.size == listed && listed <= bundle_.vocab_size
                                     : axis.name == size;
       }
-      if (!fits) throw fields.error(std::string("its output ") + wanted.name + " is missing, or not " + wanted.dtype);
+      if (fits) continue;
+      throw top_.error("the output " + std::string(wanted.name) + " of the graph " + shown(graph.name) +
+                       " is missing, or not " + wanted.dtype);
     }
   }
 
@@ -432,19 +479,6 @@ class Reader {
     }
     for (const std::string& name : used) {
       if (bundle_.files.count(name) == 0) throw top_.error("the file " + shown(name) + " is used, but not in files");
-    }
-  }
-
-  void check_variants() const {
-    for (const Graph& graph : bundle_.graphs) {
-      if (!graph.variant_of) continue;
-      const Graph* original = bundle_.graph(*graph.variant_of);
-      if (original == nullptr || original->variant_of) {
-        throw top_.error("the graph " + shown(graph.name) + " is a variant of none");
-      }
-      const std::vector<Output>&own = graph.outputs, &others = original->outputs;
-      if (std::is_permutation(own.begin(), own.end(), others.begin(), others.end())) continue;
-      throw top_.error("the variant " + shown(graph.name) + " has outputs of its own");
     }
   }
 
@@ -528,14 +562,6 @@ const Graph* Bundle::graph(std::string_view name) const {
 const Setting* Bundle::mem_len() const {
   const auto place = index_of(settings, "mem_len");
   return place ? &settings[*place] : nullptr;
-}
-
-std::string Bundle::fingerprint() const {
-  std::string lines;
-  for (const auto& [name, entry] : files) {
-    if (name != tokenizer.file) lines += entry.sha256 + "  " + name + "\n";
-  }
-  return sha256(lines);
 }
 
 BundleFiles::BundleFiles(const fs::path& folder, const Bundle& bundle, bool compare)

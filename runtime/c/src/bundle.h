@@ -87,9 +87,17 @@ struct Graph {
   bool is_onnx = true;  // else one of PyTorch's formats, which this runtime does not run
   std::vector<Input> inputs;
   std::vector<Output> outputs;
-  std::optional<std::string> variant_of;
-  std::optional<std::int64_t> max_segment;    // most tokens of a step; none: any number
   std::map<std::string, std::int64_t> fixed;  // sizes of axes
+};
+
+// A graph that can run a step of some purpose, and when a runtime may choose it.
+struct Choice {
+  std::size_t graph = 0;                  // its index
+  std::int64_t max_segment = kUnlimited;  // most tokens of a step
+  std::vector<std::string> kernels;       // operators for which the runtime must have kernels
+  bool accelerator = false;               // whether only a device with memory of its own runs it
+
+  bool everywhere() const { return kernels.empty() && !accelerator; }
 };
 
 struct Tokenization {
@@ -125,6 +133,8 @@ struct Bundle {
   std::vector<Ring> rings;
   std::vector<MemoryEntry> memory;
   std::vector<Graph> graphs;
+  std::map<std::string, std::vector<Choice>> steps;  // by purpose, in order of preference
+  std::string fingerprint;                           // says which saved streams belong to this bundle
   std::map<std::string, FileEntry> files;
 
   // Read the bundle.json of a folder. `digest` is its SHA-256 that the caller expects; nullptr: any.
@@ -136,8 +146,7 @@ struct Bundle {
   static Bundle from_json(std::string_view text, const std::string& where);
 
   const Graph* graph(std::string_view name) const;
-  const Setting* mem_len() const;   // null if it is not declared
-  std::string fingerprint() const;  // says which saved streams belong to this bundle
+  const Setting* mem_len() const;  // null if it is not declared
 };
 
 // The files of an open bundle. Safe to share between threads.

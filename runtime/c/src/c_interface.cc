@@ -30,7 +30,6 @@ struct xlr_model {
 
   std::shared_ptr<Model> model;
   std::vector<xlr_setting_info> settings;
-  std::string fingerprint;
   xlr_model_info info{};
 };
 
@@ -222,7 +221,6 @@ xlr_status show(xlr_stream* stream, const xlr_scores** out, const Run& run) {
 
 xlr_model::xlr_model(std::shared_ptr<Model> opened) : model(std::move(opened)) {
   const Bundle& bundle = model->bundle();
-  fingerprint = bundle.fingerprint();
   settings.push_back({"segment_len", "tokens in one step; the longest document if a document is one step",
                       bundle.document.segment_len, 1, kLargestLength, 0, 0, 0});
   for (const Setting& setting : bundle.settings) {
@@ -232,7 +230,7 @@ xlr_model::xlr_model(std::shared_ptr<Model> opened) : model(std::move(opened)) {
   info = {bundle.architecture.c_str(),
           bundle.precision.c_str(),
           bundle.tokenizer.kind.c_str(),
-          fingerprint.c_str(),
+          bundle.fingerprint.c_str(),
           bundle.digest.c_str(),
           model->ort().version().c_str(),
           bundle.vocab_size,

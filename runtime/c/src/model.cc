@@ -2,17 +2,31 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <sstream>
 
 #include "errors.h"
 #include "safetensors.h"
+
+extern "C" const char* xlexport_ops_operators();  // that have a kernel, which are linked in, with spaces between them
 
 namespace xlruntime {
 namespace {
 
 constexpr std::size_t kKeptConstants = 4;  // sets of positional keys kept for later streams
 
-bool computes(const Graph& graph, const std::string& purpose) {
-  return graph.name == purpose || graph.variant_of == purpose;
+// The bundle without the choices of steps that a CPU, with these kernels or without, cannot run.
+Bundle runnable(Bundle bundle, bool kernels) {
+  std::istringstream names(kernels ? xlexport_ops_operators() : "");
+  const std::set<std::string> known{std::istream_iterator<std::string>(names), {}};
+  const auto cannot_run = [&](const Choice& choice) {
+    const auto is_known = [&](const std::string& name) { return known.count(name) != 0; };
+    return choice.accelerator || !std::all_of(choice.kernels.begin(), choice.kernels.end(), is_known);
+  };
+  for (auto& [purpose, choices] : bundle.steps) {
+    choices.erase(std::remove_if(choices.begin(), choices.end(), cannot_run), choices.end());
+  }
+  return bundle;
 }
 
 // The size of an axis that a graph fixes, else another number.
@@ -35,7 +49,7 @@ std::int64_t tokens_of(const Graph& graph, const Memory& memory, std::int64_t S)
     return axis.first == "segment" || axis.second == size_of(axis.first, memory);
   });
   const std::int64_t taken = fixed_or(graph, "segment", S);
-  return fits && taken <= S && S <= graph.max_segment.value_or(S) ? taken : 0;
+  return fits && taken <= S ? taken : 0;
 }
 
 // The results of consecutive parts of a step, as if one graph had returned them: those for each token one after the
@@ -66,7 +80,7 @@ Model::Model(const std::filesystem::path& folder, const Onnxruntime& ort, const 
     : folder_(folder),
       ort_(ort),
       options_(options),
-      bundle_(Bundle::read(folder, digest)),
+      bundle_(runnable(Bundle::read(folder, digest), options.kernels)),
       files_(folder, bundle_, check_files) {
   if (!ort.is_at_least(bundle_.onnxruntime)) {
     throw Error(XLR_ERROR_BUNDLE_FORMAT,
@@ -75,11 +89,14 @@ Model::Model(const std::filesystem::path& folder, const Onnxruntime& ort, const 
   }
   tokenizer_ = make_tokenizer(bundle_.tokenizer, folder);
   first_values_ = read_first_values(folder, bundle_);
-  session(require_graph("score"));  // fail now, not at the first document
+  const std::vector<Choice>& score = choices("score");
+  const auto shorter = [](const Choice& a, const Choice& b) { return a.max_segment < b.max_segment; };
+  const Choice& longest = *std::max_element(score.begin(), score.end(), shorter);  // for the longest steps
+  session(bundle_.graphs[longest.graph]);  // fail now, not at the first document
 }
 
 std::unique_ptr<Memory> Model::new_memory(const EvaluationSettings& evaluation, std::int64_t capacity) {
-  const Graph& score = require_graph("score");
+  const Graph& score = *bundle_.graph("score");
   if (const std::int64_t batch = fixed_or(score, "batch", 1); batch != 1) {
     throw Error(XLR_ERROR_OPTION, folder_.string() + ": its batch is of " + std::to_string(batch) + " rows, not one.",
                 "Convert the checkpoint again with --fixed batch=1.");
@@ -115,32 +132,25 @@ std::vector<Result> Model::step(const std::string& purpose, Memory& memory, cons
   return joined(ort_, std::move(parts));
 }
 
-// The graph for the first tokens of a step of S: of the fewest tokens, but among those that fix their number the most.
+// The graph for the first tokens of a step of S.
 const Graph& Model::graph_for(const std::string& purpose, const Memory& memory, std::int64_t S) const {
-  const auto place = [](const Graph& graph) {
-    return std::make_pair(graph.max_segment.value_or(kUnlimited), -fixed_or(graph, "segment", 0));
-  };
-  const Graph* best = nullptr;
-  for (const Graph& graph : bundle_.graphs) {
-    if (!computes(graph, purpose) || tokens_of(graph, memory, S) == 0) continue;
-    if (best == nullptr || place(graph) < place(*best)) best = &graph;
+  for (const Choice& choice : choices(purpose)) {
+    const Graph& graph = bundle_.graphs[choice.graph];
+    if (S <= choice.max_segment && tokens_of(graph, memory, S) != 0) return graph;
   }
-  if (best != nullptr) return *best;
-  require_graph(purpose);
   throw Error(XLR_ERROR_OPTION, "no graph for '" + purpose + "' takes " + std::to_string(S) + " tokens.", "Split them.");
 }
 
 std::int64_t Model::longest_step(const std::string& purpose, std::int64_t segment) const {
   std::int64_t longest = 0;
-  for (const Graph& graph : bundle_.graphs) {
-    if (!computes(graph, purpose)) continue;
-    longest = std::max(longest, fixed_or(graph, "segment", graph.max_segment.value_or(segment)));
+  for (const Choice& choice : choices(purpose)) {
+    longest = std::max(longest, fixed_or(bundle_.graphs[choice.graph], "segment", choice.max_segment));
   }
-  return longest == 0 ? segment : std::min(segment, longest);
+  return std::min(segment, longest);
 }
 
 void Model::check_detail(std::int64_t detail) const {
-  const Graph& graph = require_graph("detail");
+  const Graph& graph = bundle_.graphs[choices("detail").front().graph];
   const auto listing = std::find_if(graph.outputs.begin(), graph.outputs.end(),
                                     [](const Output& output) { return output.name == "top_ids"; });
   const std::int64_t most = listing->shape.back().size;
@@ -149,9 +159,10 @@ void Model::check_detail(std::int64_t detail) const {
                                     ", the likeliest tokens that this bundle lists.");
 }
 
-const Graph& Model::require_graph(const std::string& name) const {
-  if (const Graph* graph = bundle_.graph(name)) return *graph;
-  throw Error(XLR_ERROR_OPTION, folder_.string() + ": the bundle has no graph '" + name + "'.");
+const std::vector<Choice>& Model::choices(const std::string& purpose) const {
+  const auto place = bundle_.steps.find(purpose);
+  if (place != bundle_.steps.end()) return place->second;
+  throw Error(XLR_ERROR_OPTION, folder_.string() + ": the bundle has no graph for '" + purpose + "'.");
 }
 
 const Session& Model::session(const Graph& graph) {

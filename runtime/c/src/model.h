@@ -47,7 +47,7 @@ class Model {
   void check_detail(std::int64_t detail) const;
 
  private:
-  const Graph& require_graph(const std::string& name) const;
+  const std::vector<Choice>& choices(const std::string& purpose) const;
   const Graph& graph_for(const std::string& purpose, const Memory& memory, std::int64_t S) const;
   const Session& session(const Graph& graph);
   std::unique_ptr<Session> open(const Graph& graph);

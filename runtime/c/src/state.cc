@@ -35,7 +35,7 @@ Texts identity(const EvaluationSettings& evaluation) {
   const Bundle& bundle = evaluation.bundle();
   Texts texts{{"kind", kKind},
               {"version", kVersion},
-              {"fingerprint", bundle.fingerprint()},
+              {"fingerprint", bundle.fingerprint},
               {"segment_len", std::to_string(evaluation.segment_len())},
               {"restart", flag(bundle.document.restart)}};
   for (std::size_t i = 0; i < bundle.settings.size(); ++i) {
@@ -129,7 +129,7 @@ State State::read(const std::filesystem::path& path, const Bundle& bundle) {
   if (numbers.text("digest") != digest(texts, {state.file.data})) throw numbers.damaged("SHA-256");
   for (const char* name : {"fingerprint", "segment_len", "restart"}) numbers.text(name);
   for (const char* name : kCounters) numbers.text(name);
-  if (numbers.text("fingerprint") != bundle.fingerprint()) throw mismatch("saved from another bundle");
+  if (numbers.text("fingerprint") != bundle.fingerprint) throw mismatch("saved from another bundle");
 
   EvaluationSettings& evaluation = state.evaluation;
   try {

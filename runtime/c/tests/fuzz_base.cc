@@ -29,7 +29,7 @@ void require(bool holds, const char* what) {
 
 void read_manifest(std::string_view text) {
   const Bundle bundle = Bundle::from_json(text, "bundle.json");
-  require(bundle.fingerprint().size() == 64, "a fingerprint");
+  require(bundle.fingerprint.size() == 64, "a fingerprint");
   const EvaluationSettings settings(bundle);
   require(settings.max_segment(settings.capacity()) >= 1, "a step of one token fits");
   for (const MemoryEntry& entry : bundle.memory) require(entry.row_axis < entry.shape.size(), "rows have an axis");

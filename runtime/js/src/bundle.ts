@@ -29,7 +29,7 @@ import { DTYPE_NAMES } from "./safetensors.js";
 import { sha256 } from "./sha256.js";
 import type { Source } from "./source.js";
 
-const FORMAT = 4;
+const FORMAT = 5;
 const MANIFEST = "bundle.json";
 const DIGEST = "bundle.json.sha256";
 export const FIRST_MEMORY_FILE = "first_memory.safetensors";
@@ -38,11 +38,13 @@ const LARGEST_DIGEST = 1000; // bytes
 const LARGEST_AXIS = 2 ** 31 - 1;
 const KNOWN_DOMAINS: Record<string, number> = { "ai.xlexport": 1 };
 const CONVERT = "Convert the checkpoint again.";
+const REWRITE = "Rewrite it: xlexport configure OLD -o NEW";
 const COPY = "Copy the bundle again, or convert the checkpoint again.";
 
 const isText = (value: unknown): boolean => typeof value === "string";
 const SHAPE = list(either(isText, like(/./s, "a name"), whole(1, LARGEST_AXIS)));
 const DTYPE = oneOf(...DTYPE_NAMES);
+const SHA256 = like(/^[0-9a-f]{64}$/, "a SHA-256");
 const VERSION = like(/^\d{1,4}(\.\d{1,4}){0,3}$/, "a version such as 1.24.1");
 
 const RING_FEEDS = ["offset", "length", "window", "slots"] as const;
@@ -74,9 +76,13 @@ const GRAPH = record({
   format: oneOf("onnx", "torchscript", "exported-program", "executorch"),
   inputs: map(FEED),
   outputs: map(record({ dtype: DTYPE, shape: SHAPE })),
-  variant_of: orNull(text),
-  max_segment: orNull(whole(1, LARGEST_AXIS)),
   fixed: map(whole(1, LARGEST_AXIS)),
+});
+const CHOICE = record({
+  graph: text,
+  max_segment: orNull(whole(1, LARGEST_AXIS)),
+  kernels: list(text),
+  device: orNull(oneOf("accelerator")),
 });
 const BUNDLE = record({
   format: whole(FORMAT, FORMAT),
@@ -92,8 +98,11 @@ const BUNDLE = record({
   rings: map(RING),
   memory: list(MEMORY_ENTRY),
   graphs: map(GRAPH),
+  steps: map(list(CHOICE)),
+  meaning: map(text),
   provenance: object,
-  files: map(record({ sha256: like(/^[0-9a-f]{64}$/, "a SHA-256"), size: whole(0) })),
+  fingerprint: SHA256,
+  files: map(record({ sha256: SHA256, size: whole(0) })),
 });
 
 /** The manifest. */
@@ -102,6 +111,8 @@ export type Bundle = Checked<typeof BUNDLE>;
 export type MemoryEntry = Checked<typeof MEMORY_ENTRY>;
 /** A graph; `outputs` are without memories. */
 export type Graph = Checked<typeof GRAPH>;
+/** A graph that can run a step of some purpose, and when a runtime may choose it. */
+export type Choice = Checked<typeof CHOICE>;
 
 const EACH = ["batch", "segment"];
 /** Outputs of the graphs, by purpose: type and axes. "vocab_size" and "k" are sizes that a bundle defines. */
@@ -141,7 +152,8 @@ export function readManifest(raw: Uint8Array, where: string): Bundle {
   }
   const { format, format_version: old } = (value ?? {}) as Record<string, unknown>;
   if (format !== FORMAT) {
-    const hint = Number(format) > FORMAT ? "Install a newer xlruntime." : "Convert the checkpoint again with xlexport.";
+    const older = format === FORMAT - 1 ? REWRITE : CONVERT;
+    const hint = Number(format) > FORMAT ? "Install a newer xlruntime." : older;
     throw new BundleFormatError(`${where}: format ${shown(format ?? old ?? null)}, expected ${FORMAT}.`, hint);
   }
   try {
@@ -171,10 +183,16 @@ function* lacking(bundle: Bundle): Iterable<string> {
 
 /** Yield contradictions between parts of the manifest. */
 function* contradictions(bundle: Bundle): Iterable<string> {
-  const { document, memory, graphs, rings, settings, tokenizer } = bundle;
+  const { document, memory, graphs, steps, rings, settings, tokenizer } = bundle;
   const score = graphs["score"];
-  if (score === undefined) yield "the graph score is missing";
-  for (const [name, graph] of Object.entries(graphs)) yield* graphProblems(bundle, escaped(name), graph);
+  if (score === undefined || !("score" in steps)) yield "the graph score, or its step, is missing";
+  for (const [name, graph] of Object.entries(graphs)) {
+    yield* graphProblems(bundle, escaped(name), graph);
+    const purposes = Object.keys(steps).filter((purpose) => steps[purpose]?.some((choice) => choice.graph === name));
+    for (const purpose of purposes.length ? purposes : [name])
+      yield* outputProblems(bundle, escaped(name), graph, purpose);
+  }
+  for (const [purpose, choices] of Object.entries(steps)) yield* stepProblems(bundle, escaped(purpose), choices);
   for (const entry of memory) {
     const name = `memory ${escaped(entry.input)}`;
     if (score !== undefined && score.inputs[entry.input]?.feed !== "memory") yield `score does not take ${name}`;
@@ -215,7 +233,21 @@ function* contradictions(bundle: Bundle): Iterable<string> {
   yield* fileProblems(bundle);
 }
 
-/** Yield contradictions of a graph's inputs and outputs. */
+/** Yield contradictions of the graphs of a step. */
+function* stepProblems({ graphs }: Bundle, purpose: string, choices: readonly Choice[]): Iterable<string> {
+  const unknown = choices.filter(({ graph }) => !(graph in graphs));
+  if (unknown.length) yield `steps of ${purpose} name missing graphs: ${listed(unknown.map(({ graph }) => graph))}`;
+  if (!choices.some(({ kernels, device }) => !kernels.length && device === null)) {
+    yield `steps of ${purpose} have no graph that runs without kernels on every device`;
+  }
+  const listing = ({ graph }: Choice): string => {
+    const outputs = Object.entries(graphs[graph]?.outputs ?? {});
+    return String(outputs.map(([name, { dtype, shape }]) => JSON.stringify([name, dtype, shape])).sort());
+  };
+  if (new Set(choices.map(listing)).size > 1) yield `steps of ${purpose} are graphs with different outputs`;
+}
+
+/** Yield contradictions of a graph's inputs, and memory among its outputs. */
 function* graphProblems(bundle: Bundle, name: string, graph: Graph): Iterable<string> {
   for (const [input, { feed, ring, setting }] of Object.entries(graph.inputs)) {
     const isThere =
@@ -229,18 +261,12 @@ function* graphProblems(bundle: Bundle, name: string, graph: Graph): Iterable<st
   }
   const carried = bundle.memory.find(({ output }) => output in graph.outputs);
   if (carried !== undefined) yield `graph ${name} lists the memory ${escaped(carried.output)} among its outputs`;
-  if (graph.variant_of !== null && !(graph.variant_of in bundle.graphs)) {
-    yield `graph ${name} is a variant of ${escaped(graph.variant_of)}, which is not there`;
-  }
   const misplaced = Object.keys(graph.fixed).filter((axis) => !EACH.includes(axis) && !(axis in bundle.rings));
   if (misplaced.length) yield `graph ${name} fixes axes that no step has: ${listed(misplaced)}`;
-  const { outputs } = bundle.graphs[graph.variant_of ?? name] ?? graph;
-  const listing = (all: Graph["outputs"]): string[] =>
-    Object.keys(all).map((output) => JSON.stringify([output, all[output]?.dtype, all[output]?.shape]));
-  if (String(listing(outputs).sort()) !== String(listing(graph.outputs).sort())) {
-    yield `graph ${name} has other outputs than ${escaped(graph.variant_of ?? "")}`;
-  }
-  const purpose = graph.variant_of ?? name;
+}
+
+/** Yield differences between the outputs of a graph and those of its purpose. */
+function* outputProblems(bundle: Bundle, name: string, graph: Graph, purpose: string): Iterable<string> {
   const expected = Object.hasOwn(OUTPUTS, purpose) ? (OUTPUTS[purpose] as (typeof OUTPUTS)[string]) : {};
   for (const [output, [dtype, shape]] of Object.entries(expected)) {
     const found = graph.outputs[output];
@@ -278,13 +304,6 @@ export function byBytes(a: string, b: string): number {
   const [x, y] = [new TextEncoder().encode(a), new TextEncoder().encode(b)];
   const at = x.findIndex((byte, index) => byte !== y[index]);
   return at < 0 ? x.length - y.length : (x[at] as number) - (y[at] ?? -1);
-}
-
-/** Return the fingerprint of a bundle: the digest of graphs, weights and first values, to which states belong. */
-export async function fingerprint({ files, tokenizer }: Bundle): Promise<string> {
-  const names = Object.keys(files).filter((name) => name !== tokenizer.file);
-  const lines = names.sort(byBytes).map((name) => `${files[name]?.sha256}  ${name}\n`);
-  return sha256(new TextEncoder().encode(lines.join("")));
 }
 
 /** What a page can show while a bundle is loading: bytes so far, and of all files. */

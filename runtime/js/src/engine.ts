@@ -1,6 +1,6 @@
 /** An open bundle: the sessions of its graphs, fresh memories, and the steps that they run. */
 
-import { BundleFiles, FIRST_MEMORY_FILE, rowAxis, type Bundle, type Graph } from "./bundle.js";
+import { BundleFiles, FIRST_MEMORY_FILE, rowAxis, type Bundle, type Choice, type Graph } from "./bundle.js";
 import { BundleFormatError, OptionError, XlruntimeError } from "./errors.js";
 import { choose, UNLIMITED, type EvaluationSettings, type Settings } from "./evaluation.js";
 import { bytesOfPlan, Memory, settingOf } from "./memory.js";
@@ -21,6 +21,8 @@ export class Engine {
   readonly bundle: Bundle;
   /** The SHA-256 of `bundle.json`, as `load` takes it. */
   readonly digest: string;
+  /** The identity of the bundle's numbers, to which saved streams belong. */
+  readonly fingerprint: string;
   readonly #sessions = new Map<string, Promise<Session>>();
   readonly #constants = new Map<string, Promise<Record<string, OrtTensor>>>();
   #firstValues: ReadonlyMap<string, HostTensor> = new Map();
@@ -28,8 +30,6 @@ export class Engine {
   /** Use `load`, which also opens the graph for scoring. */
   constructor(
     private readonly files: BundleFiles,
-    /** The identity of the bundle's numbers, to which saved streams belong. */
-    readonly fingerprint: string,
     private readonly runtime: Runtime,
     /** Text to token ids and back. */
     readonly tokenizer: Tokenizer,
@@ -39,11 +39,12 @@ export class Engine {
     this.where = files.where;
     this.bundle = files.bundle;
     this.digest = files.digest;
+    this.fingerprint = files.bundle.fingerprint;
   }
 
   /** Open what every use needs, to fail now and not at the first document. */
   async open(): Promise<void> {
-    await this.#session("score");
+    await this.#session(this.#mainGraph("score"));
     const entries = this.bundle.memory.filter((entry) => entry.first_value !== null);
     if (!entries.length) return;
     const place = this.files.place(FIRST_MEMORY_FILE);
@@ -95,8 +96,8 @@ export class Engine {
   }
 
   /**
-   * Run one segment, and keep its memory; return the outputs of the graph for `purpose`, or of variants of it.
-   * Graphs of a fixed length run one after the other.
+   * Run one segment, and keep its memory; return the outputs of `purpose`. Graphs of a fixed length run one after the
+   * other.
    *
    * @throws OptionError - no graph takes so many tokens.
    */
@@ -124,7 +125,7 @@ export class Engine {
   /** Join the outputs of consecutive graphs: those for each token one after the other, and of the others the last. */
   #joined(purpose: string, parts: readonly Record<string, OrtTensor>[]): Record<string, OrtTensor> {
     const outputs = { ...parts.at(-1) };
-    for (const [name, { dtype, shape }] of Object.entries((this.bundle.graphs[purpose] as Graph).outputs)) {
+    for (const [name, { dtype, shape }] of Object.entries(this.#graph(this.#mainGraph(purpose)).outputs)) {
       if (shape[1] !== "segment") continue;
       const tensors = parts.map((part) => part[name] as OrtTensor);
       const n = tensors.reduce((sum, { dims }) => sum + (dims[1] as number), 0);
@@ -150,7 +151,7 @@ export class Engine {
 
   /** Open the graph for detail, and refuse a number of likeliest tokens that it does not list. */
   async checkDetail(detail: number): Promise<void> {
-    const { graph } = await this.#session("detail");
+    const { graph } = await this.#session(this.#mainGraph("detail"));
     const most = graph.outputs["top_ids"]?.shape.at(-1) as number;
     if (!(detail >= 0 && detail <= most)) {
       throw new OptionError(`detail is ${detail}, expected 0 to ${most}, the likeliest tokens that this bundle lists.`);
@@ -159,8 +160,10 @@ export class Engine {
 
   /** Return `segmentLen`, or the longest step of the graphs for `purpose` if that is shorter. */
   longestStep(purpose: string, segmentLen: number): number {
-    const lengths = this.#graphsFor(purpose).map(([, graph]) => graph.fixed["segment"] ?? mostOf(graph));
-    return Math.min(segmentLen, lengths.length ? Math.max(...lengths) : segmentLen);
+    const lengths = this.#choices(purpose).map(
+      (choice) => this.#graph(choice.graph).fixed["segment"] ?? mostOf(choice),
+    );
+    return Math.min(segmentLen, Math.max(...lengths));
   }
 
   /** Close all graphs and free their memory; they open again when they are needed. */
@@ -191,39 +194,39 @@ export class Engine {
     }
   }
 
-  /**
-   * Return the graph for the first tokens of a step of `S`, and how many it takes: all, unless it fixes their number.
-   *
-   * Graphs for the fewest tokens come first, but among those that fix their number those for the most.
-   */
+  /** Return the graph for the first tokens of a step of `S`, and how many it takes: all, unless it fixes their number. */
   #graphFor(purpose: string, S: number, { plan }: Memory): [string, number] {
-    const size = (axis: string): number =>
+    const sizeOf = (axis: string): number =>
       axis in plan.evaluation.rings ? plan.evaluation.slots(axis, plan.capacity) : 1;
-    const fits = (graph: Graph): boolean =>
-      S <= mostOf(graph) &&
-      Object.entries(graph.fixed).every(([axis, fixed]) => (axis === "segment" ? fixed <= S : fixed === size(axis)));
-    const graphs = this.#graphsFor(purpose);
-    const fitting = graphs.filter(([, graph]) => fits(graph));
-    const fixedOf = ({ fixed }: Graph): number => fixed["segment"] ?? 0;
-    const [best] = fitting.sort(([, a], [, b]) => mostOf(a) - mostOf(b) || fixedOf(b) - fixedOf(a));
-    if (best !== undefined) return [best[0], best[1].fixed["segment"] ?? S];
-    if (!graphs.length) return [purpose, S];
+    const fits = ({ fixed }: Graph): boolean =>
+      Object.entries(fixed).every(([axis, size]) => (axis === "segment" ? size <= S : size === sizeOf(axis)));
+    const found = this.#choices(purpose).find((choice) => S <= mostOf(choice) && fits(this.#graph(choice.graph)));
+    if (found !== undefined) return [found.graph, this.#graph(found.graph).fixed["segment"] ?? S];
     throw new OptionError(`${this.where}: no graph for ${purpose} takes a segment of ${S} tokens.`, "Split it.");
   }
 
-  /** Return the graphs that compute `purpose`, by name. */
-  #graphsFor(purpose: string): [string, Graph][] {
-    return Object.entries(this.bundle.graphs).filter(
-      ([name, graph]) => name === purpose || graph.variant_of === purpose,
-    );
+  /** Return the graphs of a purpose that this device can run without kernels, in order of preference. */
+  #choices(purpose: string): readonly Choice[] {
+    const choices = this.bundle.steps[purpose];
+    if (choices === undefined) {
+      const names = Object.keys(this.bundle.steps).sort();
+      throw new OptionError(`${this.where}: no graph for ${purpose}; this bundle has ${listed(names)}.`);
+    }
+    const accelerated = this.runtime.device === "webgpu";
+    return choices.filter(({ kernels, device }) => !kernels.length && (device === null || accelerated));
+  }
+
+  /** Return the graph for the longest steps of a purpose. */
+  #mainGraph(purpose: string): string {
+    return this.#choices(purpose).reduce((best, choice) => (mostOf(choice) > mostOf(best) ? choice : best)).graph;
+  }
+
+  #graph(name: string): Graph {
+    return this.bundle.graphs[name] as Graph;
   }
 
   /** Return an open graph. */
   async #session(name: string): Promise<Session> {
-    if (!(name in this.bundle.graphs)) {
-      const names = Object.keys(this.bundle.graphs).sort();
-      throw new OptionError(`${this.where}: no graph for ${name}; this bundle has ${listed(names)}.`);
-    }
     return cached(this.#sessions, name, () => Session.open(name, this.files, this.runtime));
   }
 
@@ -245,9 +248,9 @@ export class Engine {
   }
 }
 
-/** Return the most tokens of a step of a graph. */
-function mostOf(graph: Graph): number {
-  return graph.max_segment ?? UNLIMITED;
+/** Return the most tokens of a step. */
+function mostOf(choice: Choice): number {
+  return choice.max_segment ?? UNLIMITED;
 }
 
 /** Return the value of a key, made once; a failure is not kept. */

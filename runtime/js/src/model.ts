@@ -1,6 +1,6 @@
 /** The interface for applications: an open bundle with streams, scores of documents, and continuations. */
 
-import { BundleFiles, fingerprint, type Progress } from "./bundle.js";
+import { BundleFiles, type Progress } from "./bundle.js";
 import { Engine } from "./engine.js";
 import { ArgumentError, BundleFormatError, OptionError, TextError } from "./errors.js";
 import { refuseOthers, type EvaluationSettings, type Settings } from "./evaluation.js";
@@ -74,7 +74,7 @@ export async function load(place: BundlePlace, options: LoadOptions = {}): Promi
     );
   }
   const warn = onWarning ?? ((message) => console.warn(message));
-  const model = new Model(files, await fingerprint(files.bundle), runtime, await tokenizerOf(files, libraries), warn);
+  const model = new Model(files, runtime, await tokenizerOf(files, libraries), warn);
   await model.open();
   return model;
 }

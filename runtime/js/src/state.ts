@@ -55,9 +55,9 @@ export async function writeState(
  * @throws StateDamagedError - the bytes are not a stream's state, or differ from what was saved.
  * @throws StateMismatchError - it belongs to another bundle, version or choice of settings.
  */
-export async function readState(bundle: Bundle, fingerprint: string, raw: Uint8Array, name: string): Promise<State> {
+export async function readState(bundle: Bundle, raw: Uint8Array, name: string): Promise<State> {
   const { metadata, tensors } = await readFile(raw, name);
-  if (metadata["fingerprint"] !== fingerprint) {
+  if (metadata["fingerprint"] !== bundle.fingerprint) {
     throw new StateMismatchError(`${name}: saved from another bundle.`, "Open the bundle that it was saved from.");
   }
   const evaluation = evaluationOf(bundle, metadata, name);

@@ -72,7 +72,7 @@ export class Stream {
   /** Use `Model.restore`. */
   static async restore(engine: Engine, raw: Uint8Array, capacity?: number, name = "the state"): Promise<Stream> {
     const { readState } = await import("./state.js"); // few streams are saved
-    const { evaluation, counters, tensors } = await readState(engine.bundle, engine.fingerprint, raw, name);
+    const { evaluation, counters, tensors } = await readState(engine.bundle, raw, name);
     const stream = await Stream.open(engine, evaluation, capacity ?? counters.capacity);
     stream.#memory.load(tensors, counters);
     stream.#held = counters.pending;

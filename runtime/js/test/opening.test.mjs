@@ -12,7 +12,7 @@ import * as xlruntime from "xlruntime";
 import { FilesSource, load, Sampling } from "xlruntime";
 
 import { importModule } from "../dist/onnxruntime.js";
-import { all, BYTES, changed, filesOf, GOLDEN, golden, open, refuses } from "./helpers.mjs";
+import { all, BAND, BYTES, changed, filesOf, GOLDEN, golden, open, refuses } from "./helpers.mjs";
 
 const TEXT = "A short text of some words.";
 
@@ -134,6 +134,21 @@ test("another graph is not the one of the manifest", async () => {
   const model = await load(files, { checkFiles: false });
   const other = /generate\.onnx: bundle\.json has other inputs or outputs \(.*logits/;
   await refuses(() => all(model.generate(TEXT, { maxTokens: 1 })), "bundle_graph", other);
+});
+
+test("a bundle of the last format is refused with the command that rewrites it", async () => {
+  const files = filesOf(BAND).set("bundle.json", readFileSync(join(GOLDEN, BAND, "format4.json")));
+  files.delete("bundle.json.sha256");
+  await refuses(load(files), "bundle_format", /format 4, expected 5\. Rewrite it: xlexport configure OLD -o NEW$/);
+});
+
+test("graphs for accelerators are passed over", async () => {
+  const choice = { graph: "other", max_segment: null, kernels: [], device: "accelerator" };
+  const files = changed(filesOf(BYTES), "bundle.json", ({ graphs, steps }) => {
+    graphs.other = { ...graphs.score, file: "weights.data" }; // not a graph, so it cannot open
+    steps.score.unshift(choice);
+  });
+  assert.equal(await scoreOf(await load(files)), await scoreOf(await open(BYTES)));
 });
 
 test("only segment_len and mem_len can be chosen", async () => {
