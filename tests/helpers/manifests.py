@@ -11,7 +11,7 @@ from typing import Any
 from xlruntime.bundle import DIGEST, MANIFEST
 from xlruntime.bundle_files import digest_file
 
-__all__ = ["edit_manifest", "give_tokenizer", "seal", "with_tokenizer"]
+__all__ = ["edit_manifest", "give_tokenizer", "seal", "with_tokenizer", "without_fused_graphs"]
 
 
 def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -46,4 +46,16 @@ def with_tokenizer(bundle: Path, folder: Path, file: Path | None = None, **token
     else:
         shutil.copyfile(file, folder / file.name)
         give_tokenizer(folder, str(tokenizer["kind"]), file.name)
+    return folder
+
+
+def without_fused_graphs(bundle: Path, folder: Path) -> Path:
+    """Copy a bundle to `folder`, where no step prefers a graph that needs kernels."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        for choices in manifest["steps"].values():
+            choices[:] = [choice for choice in choices if not choice["kernels"]]
+
+    shutil.copytree(bundle, folder)
+    edit_manifest(folder, change)
     return folder

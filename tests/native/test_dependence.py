@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tests.helpers.bundles import ConvertedReformer, paper
 from tests.helpers.c_library import c_runtime, find_onnxruntime
 from tests.helpers.c_runtime import CRuntime
 from tests.helpers.ids import random_ids
-from tests.helpers.manifests import edit_manifest
+from tests.helpers.manifests import without_fused_graphs
 from tests.helpers.other_order import OPERATORS, library_with_another, with_another_body
 from tests.web_site.javascript import needs_node, prepared
 
@@ -84,13 +83,7 @@ def test_other_kernels_give_other_scores(
     operator: str, band: ConvertedReformer, c_runtime: CRuntime, tmp_path: Path
 ) -> None:
     """Test graphs that show sort and gathers as nodes; runtimes with kernels prefer others, which fuse both."""
-    folder = shutil.copytree(band.folder, tmp_path / "bundle")
-
-    def leave_out(manifest: dict[str, dict[str, list[dict[str, object]]]]) -> None:
-        for choices in manifest["steps"].values():
-            choices[:] = [choice for choice in choices if not choice["kernels"]]
-
-    edit_manifest(folder, leave_out)
+    folder = without_fused_graphs(band.folder, tmp_path / "bundle")
     other, usual = library_with_another(operator, tmp_path / "libother.so"), in_c(folder, c_runtime, kernels=True)
     np.testing.assert_allclose(usual, in_python(band.folder), rtol=0, atol=1e-5)
     found = in_python(folder, ops=other)
