@@ -105,7 +105,7 @@ CONTRADICTIONS: dict[str, Edit] = {
     "step_of_another_purpose": lambda m: m["steps"].update(generate=_choices(m)),
     "step_with_other_outputs": lambda m: (
         m["graphs"].update(few={**_score(m), "outputs": {**_score(m)["outputs"], "more": SCALAR}}),
-        _choices(m).append({**_choices(m)[0], "graph": "few"}),
+        m["steps"].update(score=[*_choices(m), {**_choices(m)[0], "graph": "few"}]),
     ),
     "step_with_kernels_only": lambda m: _choices(m)[0].update(kernels=["LSHSort"]),
     "step_of_accelerators_only": lambda m: _choices(m)[0].update(device="accelerator"),

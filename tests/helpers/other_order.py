@@ -67,6 +67,6 @@ def library_with_another(operator: str, library: Path) -> Path:
     objects = [*built.glob("xlruntime_objects.dir/**/*.o"), *built.glob("xlruntime_kernels.dir/kernels/*.o")]
     kept = [file for file in objects if file.name not in (f"{name}.o", "register.cc.o")]  # its functions are hidden
     flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{NATIVE / 'kernels'}"]
-    command = ["c++", *flags, source, NATIVE / "kernels/register.cc", *kept, "-o", library, "-pthread", "-ldl"]
-    subprocess.run(command, check=True)
+    sources = [source, NATIVE / "kernels" / "register.cc"]
+    subprocess.run(["c++", *flags, *sources, *kept, "-o", library, "-pthread", "-ldl"], check=True)
     return library

@@ -202,7 +202,7 @@ def test_a_bundle_of_the_last_format_is_refused_with_the_command_that_rewrites_i
 
 def test_graphs_for_accelerators_are_passed_over(c_runtime: CRuntime, tmp_path: Path) -> None:
     folder = shutil.copytree(golden_bundle(EMPTY), tmp_path / "bundle")
-    choice = {"graph": "other", "max_segment": None, "kernels": [], "device": "accelerator"}
+    choice: dict[str, Any] = {"graph": "other", "max_segment": None, "kernels": [], "device": "accelerator"}
 
     def prefer(manifest: dict[str, Any]) -> None:  # its file is not a graph, so it cannot open
         manifest["graphs"]["other"] = {**manifest["graphs"]["score"], "file": "weights.data"}
