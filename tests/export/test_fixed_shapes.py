@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, inliner, shape_inference
+from onnx import inliner, shape_inference
 
 from tests.conformance.models import FAMILIES, SAMPLES
 from tests.helpers.bundles import Converted, convert_tiny
+from tests.helpers.cuda_kernels import lacking, type_names
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.ids import random_ids
 from tests.helpers.paths import GOLDEN
@@ -30,16 +31,6 @@ from xlruntime.bundle_files import read_bundle
 
 GREEDY = Sampling(temperature=0)
 FIXED = FixedShapes.parse("segment=8")
-FLOATS = {TensorProto.FLOAT}
-# Types that CUDA's kernels take, if they are not all that graphs hold (OperatorKernels.md of ONNX Runtime).
-CUDA_TYPES = {
-    "ArgMax": FLOATS,
-    "Clip": FLOATS | {TensorProto.INT64},
-    "Pad": FLOATS | {TensorProto.BOOL},
-    "ReduceMean": FLOATS,
-    "ReduceProd": FLOATS,
-    "Sum": FLOATS,
-}
 # Inputs that kernels read on the host before they start: from a constant, or else after a copy, which waits.
 ON_THE_HOST = {"Clip": [1, 2], "CumSum": [1], "Expand": [1], "Pad": [1, 2], "Reshape": [1], "Slice": [1, 2, 3, 4]}
 ON_THE_HOST |= {"Split": [1], "Squeeze": [1], "TopK": [1], "Trilu": [1], "Unsqueeze": [1]}
@@ -56,18 +47,17 @@ def read(file: Path) -> onnx.GraphProto:
 def problems(graph: onnx.GraphProto) -> list[str]:
     """Return what a CUDA graph cannot capture: free shapes, nodes without a kernel, and sizes computed on the way."""
     values = {value.name: value.type.tensor_type for value in (*graph.input, *graph.output, *graph.value_info)}
-    types = {name: value.elem_type for name, value in values.items()}
-    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    types = type_names(graph)
     found = [name for name, value in values.items() if not all(axis.dim_value for axis in value.shape.dim)]
     constant = {"", *(tensor.name for tensor in graph.initializer)}
     for node in graph.node:
         if constant.issuperset(node.input):
             constant.update(node.output)
             continue
-        if node.domain or node.op_type in WAITING | IN_PLACE:
+        if node.op_type in WAITING | IN_PLACE:
             found.append(node.op_type)
-        if types[node.input[0]] not in CUDA_TYPES.get(node.op_type, {types[node.input[0]]}):
-            found.append(f"{node.op_type} of {TensorProto.DataType.Name(types[node.input[0]])}")
+        if name := lacking(node, types):
+            found.append(name)
         on_host = [node.input[place] for place in ON_THE_HOST.get(node.op_type, []) if place < len(node.input)]
         found += [f"{node.op_type} by {name}" for name in on_host if name not in constant]
     return found
@@ -116,7 +106,7 @@ def test_nothing_waits_for_the_host(name: str, tmp_path: Path) -> None:
 
 def test_the_same_check_finds_what_free_graphs_of_a_reformer_have() -> None:
     found = problems(read(GOLDEN / "reformer_band" / "bundle" / "score.onnx"))
-    assert {"Loop", "Range", "ScatterND", "Pad of INT64", "tokens"} <= set(found)
+    assert {"Loop", "Range", "ScatterND", "Pad of int64", "tokens"} <= set(found)
     assert any(problem.startswith("Reshape by ") for problem in found)
 
 

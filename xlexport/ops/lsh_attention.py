@@ -183,8 +183,9 @@ def LSHAttention(
     olds = op.Expand(op.Slice(ages, zero, C - S), op.Concat(B, C - S, axis=0))
     oldest = op.Concat(olds, op.Slice(ages, C - S, C) - tokens, axis=1)  # (B, C)
     lowest = op.GatherElements(number + op.Unsqueeze(oldest, [1, 2]), order, axis=3)
-    padding = op.Concat(zero, zero, zero, W + one, zero, zero, zero, zero, axis=0)
-    before = op.Pad(op.GatherElements(place, order, axis=3), padding, op.Constant(value_int=-1))
+    # Not `Pad`: CUDA has none for integers.
+    nothing = op.Expand(op.Constant(value_ints=[-1]), op.Concat(op.Shape(order, start=0, end=3), W + one, axis=0))
+    before = op.Concat(nothing, op.GatherElements(place, order, axis=3), axis=3)
     has_more = op.Cast(op.Slice(before, zero, C, three) >= lowest, to=7)
     more_of_new = op.GatherElements(has_more, op.Slice(rank, C - S, C, three), axis=3)  # (B, H, R, S)
     overflow = op.ReduceSum(op.Slice(more_of_new, zero, rounds, op.Constant(value_ints=[2])), [1, 2], keepdims=0)
@@ -200,7 +201,7 @@ def LSHAttention(
 
 @script(OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
-def LSHFewAttention(
+def LSHFewAttention(  # noqa: PLR0915  # one body
     key: FLOAT[...],
     value: FLOAT[...],
     buckets: INT32[...],
@@ -236,13 +237,17 @@ def LSHFewAttention(
     distance = newest_first - op.Unsqueeze(S - one - steps, one)  # (S, C)
     reach = op.Min(op.Unsqueeze(position, one) + steps, window - one)  # (B, S)
     near = op.And(distance > 0, distance <= op.Unsqueeze(reach, two))
-    priority = op.Unsqueeze(op.Cast(op.Where(near, op.Neg(distance), -1073741824), to=6), [1, 2])
+    priority = op.Cast(op.Where(near, op.Neg(distance), -1073741824), to=6)
 
+    # TopK needs enough entries to choose from. Not `Pad`: CUDA has none for integers.
+    some_never = op.Expand(never, op.Concat(op.Shape(priority, start=0, end=2), W + one, axis=0))
+    no_bucket = op.Expand(op.Cast(-1, to=6), op.Concat(heads, R, W + one, axis=0))
+    priority = op.Unsqueeze(op.Concat(priority, some_never, axis=2), [1, 2])
     earlier = op.Range(0, op.Squeeze(R), 1)
     active = op.Unsqueeze(earlier < rounds, one)  # (R, 1)
-    matches = op.Equal(op.Unsqueeze(buckets, three), op.Unsqueeze(own, four))  # (B, H, R, S, C)
-    padding = op.Concat(op.Constant(value_ints=[0, 0, 0, 0, 0, 0, 0, 0, 0]), W + one, axis=0)
-    eligible = op.Pad(op.Where(matches, priority, never), padding, never)
+    ids = op.Unsqueeze(op.Concat(buckets, no_bucket, axis=3), three)
+    matches = op.Equal(ids, op.Unsqueeze(own, four))  # (B, H, R, S, C + W + 1)
+    eligible = op.Where(matches, priority, never)
     chosen, places = op.TopK(eligible, W + one, axis=4)  # (B, H, R, S, W + 1)
     more = op.And(op.Squeeze(op.Slice(chosen, W, W + one, four), four) > never, active)
     overflow = op.ReduceSum(op.Cast(more, to=7), [1, 2], keepdims=0)

@@ -125,11 +125,14 @@ def LSHBandAttention(  # noqa: PLR0915  # one body: a function called from its l
     S = op.Shape(length, start=2)
     one = op.Constant(value_ints=[1])
     zero = op.Constant(value_ints=[0])
-    minus_one = op.Constant(value_int=-1)
     chunks = (C + W - one) / W
     filler = chunks * W - C
-    behind = op.Concat(zero, zero, zero, filler, axis=0)  # Pad: fill the last chunk
-    around = op.Concat(zero, W, zero, filler, axis=0)  # and add a chunk before the first
+    behind = op.Concat(zero, zero, zero, filler, axis=0)  # fill the last chunk
+    # And add a chunk before the first. Not by `Pad`: CUDA has none for integers.
+    first_rows = op.Expand(zero, op.Concat(B, W, axis=0))
+    last_rows = op.Expand(zero, op.Concat(B, filler, axis=0))
+    no_places = op.Expand(op.Constant(value_ints=[-1]), op.Concat(B, W, axis=0))
+    last_places = op.Expand(op.Constant(value_ints=[-1]), op.Concat(B, filler, axis=0))
     in_chunks = op.Concat(B, chunks + one, W, axis=0)
     rows_in_chunks = op.Concat(B, chunks + one, W, d, axis=0)
     by_query = op.Concat(B, chunks, W, one, axis=0)
@@ -156,7 +159,7 @@ def LSHBandAttention(  # noqa: PLR0915  # one body: a function called from its l
         for r in range(op.Squeeze(rounds)):
             ages = op.Gather(own_order, r, axis=1)  # (B, C)
             new = op.Gather(own_rank, r, axis=1)  # (B, S)
-            rows = op.Pad(h * op.Squeeze(C) + op.Gather(slot, ages), around)
+            rows = op.Concat(first_rows, h * op.Squeeze(C) + op.Gather(slot, ages), last_rows, axis=1)
             key_chunks = op.Reshape(LSHGather(keys_by_slot, rows), rows_in_chunks)
             value_chunks = op.Reshape(LSHGather(values_by_slot, rows), rows_in_chunks)
             latter = op.Slice(key_chunks, one, chunks + one, one)
@@ -169,13 +172,12 @@ def LSHBandAttention(  # noqa: PLR0915  # one body: a function called from its l
             # Each key once: those that this round covers, and no earlier round. OpenVINO cannot run a loop zero times.
             seen = op.Expand(True, op.Shape(scores))
             for other in range(r + 1):
-                places = op.Pad(op.GatherElements(op.Gather(own_place, other, axis=1), ages, axis=1), around, minus_one)
-                place_chunks = op.Reshape(places, in_chunks)
+                places = op.GatherElements(op.Gather(own_place, other, axis=1), ages, axis=1)
+                place_chunks = op.Reshape(op.Concat(no_places, places, last_places, axis=1), in_chunks)
                 own = op.Slice(place_chunks, one, chunks + one, one)
                 window = op.Unsqueeze(op.Concat(op.Slice(place_chunks, zero, chunks, one), own, axis=2), [2])
-                bounds = op.Reshape(
-                    op.Pad(op.GatherElements(op.Gather(own_lowest, other, axis=1), ages, axis=1), behind), by_query
-                )
+                bounds = op.GatherElements(op.Gather(own_lowest, other, axis=1), ages, axis=1)
+                bounds = op.Reshape(op.Concat(bounds, last_rows, axis=1), by_query)
                 covered = op.And(window >= bounds, window < op.Unsqueeze(own, [3]))
                 seen = op.And(seen, covered == (op.Reshape(other, one) == op.Reshape(r, one)))
             masked = op.Where(seen, scores, -1e30)

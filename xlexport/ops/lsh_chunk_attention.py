@@ -118,7 +118,7 @@ def LSHChunkAttention(  # noqa: PLR0915  # one body: a function called from its 
     W = op.Reshape(chunk_length, one)
     step = op.Reshape(multiple, one)
     barrier = op.Constant(value_float=1073741824.0)
-    behind_all = op.Constant(value_int=4194304)
+    behind_all = op.Constant(value_ints=[4194304])
     B = op.Shape(query, start=0, end=1)
     H = op.Shape(query, start=1, end=2)
     T = op.Shape(query, start=2, end=3)
@@ -126,10 +126,11 @@ def LSHChunkAttention(  # noqa: PLR0915  # one body: a function called from its 
     R = op.Shape(order, start=2, end=3)
     n = (T + step - one) / step * (step / W)
     count = R * n
-    behind = op.Concat(op.Constant(value_ints=[0, 0, 0, 0, 0, 0, 0]), n * W - T, axis=0)
+    filler = op.Concat(B, H, R, n * W - T, axis=0)  # not by `Pad`: CUDA has none for integers
     in_chunks = op.Concat(B, H, count, W, axis=0)
-    sources = op.Reshape(op.Pad(order, behind), in_chunks)
-    places = op.Reshape(op.Pad(order, behind, behind_all), in_chunks)
+    first = op.Expand(op.Constant(value_ints=[0]), filler)
+    sources = op.Reshape(op.Concat(order, first, axis=3), in_chunks)
+    places = op.Reshape(op.Concat(order, op.Expand(behind_all, filler), axis=3), in_chunks)
     chunk = op.Unsqueeze(op.Range(0, op.Squeeze(count), 1), one)
     distance = op.Range(chunks_before, -1, -1)
     seen = op.Where(distance <= count, op.Mod(chunk - distance, count), chunk)

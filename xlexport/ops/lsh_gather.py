@@ -52,7 +52,7 @@ def LSHGather(rows: FLOAT[...], index: INT64[...]) -> FLOAT[...]:
     An index out of range is moved behind the last row, so that Gather raises an error.
     """
     leading = op.Shape(rows, start=0, end=-2)
-    groups = op.ReduceProd(leading, keepdims=1)
+    groups = op.Cast(op.ReduceProd(op.Cast(leading, to=6), keepdims=1), to=7)  # CUDA has no product of int64
     count = op.Shape(rows, start=-2, end=-1)
     width = op.Shape(rows, start=-1)
     flat = op.Reshape(rows, op.Concat(groups * count, width, axis=0), allowzero=1)
