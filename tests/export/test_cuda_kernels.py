@@ -1,14 +1,23 @@
-"""Every node of a Reformer's graphs has a kernel on CUDA, by the table of ONNX Runtime's kernels."""
+"""Every node of a Reformer's graphs has a kernel on CUDA, and a graph without loops gives the same scores."""
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, defs, helper
 
 from tests.helpers.bundles import ConvertedReformer
-from tests.helpers.cuda_kernels import KERNELS, OPSET, UNTIL_THEN, missing_kernels
+from tests.helpers.cuda_kernels import KERNELS, OPSET, UNTIL_THEN, missing_kernels, without_loops
+from tests.helpers.ids import random_ids
+from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import GOLDEN
+from xlruntime import Model, load
+from xlruntime.bundle_files import digest_file
 
 
 @pytest.mark.parametrize("rule", ["band", "paper", "chunk"])
@@ -48,3 +57,36 @@ def test_the_table_names_operators_and_parameters_of_onnx() -> None:
         assert set(types) == {constraint.type_param_str for constraint in schema.type_constraints}, name
         newer = schema.since_version > UNTIL_THEN.get(name, OPSET)
         assert newer == (name in UNTIL_THEN), name
+
+
+def batched(folder: Path, copy: Path) -> Model:
+    """Return a copy of a Reformer whose `score` graph is computed without the loops of LSH attention."""
+    shutil.copytree(folder, copy)
+    file = copy / "score.onnx"
+    onnx.save(without_loops(onnx.load(file, load_external_data=False)), file)
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["files"][file.name] = {"sha256": digest_file(file).sha256, "size": file.stat().st_size}
+
+    edit_manifest(copy, change)
+    return load(copy, threads=1)
+
+
+def test_loops_and_no_loops_agree_over_300_carried_segments(band: ConvertedReformer, tmp_path: Path) -> None:
+    models, S = (band.open(), batched(band.folder, tmp_path / "batched")), 3
+    memories = [model.new_memory(model.evaluation(), 2) for model in models]
+    ids = random_ids(2, 300 * S + 1, vocab_size=30)
+    for start in range(0, 300 * S, S):
+        tokens, targets = ids[:, start : start + S], ids[:, start + 1 : start + S + 1]
+        made = [model.step("score", memory, tokens, targets) for model, memory in zip(models, memories, strict=True)]
+        np.testing.assert_allclose(made[1]["log_prob"], made[0]["log_prob"], rtol=0, atol=1e-5)
+        assert np.array_equal(made[1]["overflow"], made[0]["overflow"])
+
+
+@pytest.mark.parametrize("rule", ["paper", "chunk"])
+def test_loops_and_no_loops_agree_on_whole_documents(rule: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    bundle: ConvertedReformer = request.getfixturevalue(rule)
+    documents = [random_ids(length, vocab_size=30) for length in (2, 4, 5, 50, 100)]
+    plain, other = bundle.open().score_tokens(documents), batched(bundle.folder, tmp_path / "batched")
+    for expected, found in zip(plain, other.score_tokens(documents), strict=True):
+        np.testing.assert_allclose(found.log_probs, expected.log_probs, rtol=0, atol=1e-5)

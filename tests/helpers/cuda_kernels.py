@@ -1,4 +1,4 @@
-"""The kernels of ONNX Runtime's CUDA provider for the operators of our graphs, and a check of nodes against them.
+"""The kernels of ONNX Runtime's CUDA provider for the operators of our graphs, and graphs without loops for them.
 
 Source: docs/OperatorKernels.md of microsoft/onnxruntime at commit 001d12d2623f (early 2026), its entries for opset 20.
 That file has `UNTIL_THEN` only for older versions of these operators. Later releases have them for opset 20, with at
@@ -12,7 +12,10 @@ from collections.abc import Mapping
 import onnx
 from onnx import TensorProto, defs, inliner, shape_inference
 
-__all__ = ["KERNELS", "OPSET", "UNTIL_THEN", "lacking", "missing_kernels", "type_names"]
+from xlexport.ops import DOMAIN, VERSION
+from xlexport.ops.lsh_batched import BATCHED
+
+__all__ = ["KERNELS", "OPSET", "UNTIL_THEN", "lacking", "missing_kernels", "type_names", "without_loops"]
 
 OPSET = 20
 UNTIL_THEN = {"ConstantOfShape": 9, "Equal": 13, "Pad": 18, "ReduceMax": 18, "ReduceMin": 18, "Size": 13}
@@ -95,3 +98,16 @@ def missing_kernels(model: onnx.ModelProto) -> list[str]:
         return here + [name for subgraph in inner for name in walk(subgraph, types)]
 
     return walk(inlined.graph, {})
+
+
+def without_loops(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph with functions inlined, of which those in `BATCHED` have their bodies without loops."""
+    changed = onnx.ModelProto.FromString(model.SerializeToString())
+    swapped = [function for function in changed.functions if function.name in BATCHED]
+    assert swapped
+    for function in swapped:
+        body = BATCHED[function.name].to_function_proto()
+        body.name = function.name
+        body.opset_import.append(onnx.helper.make_opsetid(DOMAIN, VERSION))
+        function.CopyFrom(body)
+    return inliner.inline_local_functions(changed)

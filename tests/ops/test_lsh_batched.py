@@ -12,13 +12,10 @@ import onnxruntime as ort
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from onnx import inliner
 
-from tests.helpers.cuda_kernels import missing_kernels
+from tests.helpers.cuda_kernels import missing_kernels, without_loops
 from tests.helpers.lone_node import lone_model, lone_session
 from tests.ops.test_lsh_attention import CASES, TOLERANCE, Case
-from xlexport.ops import DOMAIN, VERSION
-from xlexport.ops.lsh_batched import BATCHED
 from xlruntime.graph_gate import EMITTED
 
 Array = npt.NDArray[Any]
@@ -27,16 +24,8 @@ RANDOM = settings(deadline=None, max_examples=60)
 
 
 def batched_model(name: str, given: list[Array], n_outputs: int, **attributes: Any) -> onnx.ModelProto:
-    """Return a graph of standard operators: the node, in which bodies without loops replace the others."""
-    model = onnx.load_from_string(lone_model(name, given, n_outputs, **attributes))
-    swapped = [function for function in model.functions if function.name in BATCHED]
-    assert swapped
-    for function in swapped:
-        body = BATCHED[function.name].to_function_proto()
-        body.name = function.name
-        body.opset_import.append(onnx.helper.make_opsetid(DOMAIN, VERSION))
-        function.CopyFrom(body)
-    return inliner.inline_local_functions(model)
+    """Return a graph of standard operators that computes the node without a loop."""
+    return without_loops(onnx.load_from_string(lone_model(name, given, n_outputs, **attributes)))
 
 
 @functools.cache
@@ -130,7 +119,7 @@ def largest_tensor(model: onnx.ModelProto, given: list[Array]) -> int:
 
 @pytest.mark.parametrize(("R", "d", "W"), [(2, 4, 8), (6, 4, 8), (2, 32, 8)])
 def test_largest_tensors_and_operators(R: int, d: int, W: int) -> None:
-    """Check the docstrings' formulas where scores, masks and windows are the largest, and the operators of the bodies."""
+    """Check the docstrings' formulas where scores, masks or windows are the largest, and the operators."""
     B, H, C = 2, 3, 30
     given = band_inputs(B, H, R, C, C, d, R, 0)
     band = batched_model("LSHBandAttention", given, 2, chunk_length=W)

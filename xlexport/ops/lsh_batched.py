@@ -102,7 +102,8 @@ def LSHBandBatched(  # noqa: PLR0915  # one body
     exponentials = op.Exp(masked - best)
 
     flat = op.Concat(heads, R, chunks * W, axis=0)
-    weighted = LSHGather(op.Reshape(op.MatMul(exponentials, values), op.Concat(flat, d, axis=0)), new)  # (B, H, R, S, d)
+    in_rows = op.Reshape(op.MatMul(exponentials, values), op.Concat(flat, d, axis=0))
+    weighted = LSHGather(in_rows, new)  # (B, H, R, S, d)
     sums = op.GatherElements(op.Reshape(op.ReduceSum(exponentials, [5]), flat), new, axis=3)
     best_of_new = op.GatherElements(op.Reshape(best, flat), new, axis=3)
     highest = op.ReduceMax(best_of_new, two, keepdims=0)
@@ -114,7 +115,7 @@ def LSHBandBatched(  # noqa: PLR0915  # one body
 
 @script(OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
-def LSHChunkBatched(
+def LSHChunkBatched(  # noqa: PLR0915  # one body
     query: FLOAT[...],
     key: FLOAT[...],
     value: FLOAT[...],
