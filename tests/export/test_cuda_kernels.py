@@ -16,7 +16,8 @@ from tests.helpers.cuda_kernels import KERNELS, OPSET, UNTIL_THEN, missing_kerne
 from tests.helpers.ids import random_ids
 from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import GOLDEN
-from xlruntime import Model, load
+from tests.helpers.pretended_cuda import CUDA, pretend
+from xlruntime import Model, ProviderError, load
 from xlruntime.bundle_files import digest_file
 
 
@@ -37,8 +38,8 @@ def pad_of(kind: int) -> onnx.ModelProto:
         for name in ("then", "else")
     ]
     node = helper.make_node("If", ["some"], ["y"], then_branch=inner[0], else_branch=inner[1])
-    shapes = (("x", kind, [3]), ("pads", TensorProto.INT64, [2]), ("some", TensorProto.BOOL, []))
-    inputs = [helper.make_tensor_value_info(*each) for each in shapes]
+    sizes = {"x": (kind, [3]), "pads": (TensorProto.INT64, [2]), "some": (TensorProto.BOOL, [])}
+    inputs = [helper.make_tensor_value_info(name, *each) for name, each in sizes.items()]
     graph = helper.make_graph([node], "pad", inputs, [helper.make_tensor_value_info("y", kind, None)])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
 
@@ -57,6 +58,42 @@ def test_the_table_names_operators_and_parameters_of_onnx() -> None:
         assert set(types) == {constraint.type_param_str for constraint in schema.type_constraints}, name
         newer = schema.since_version > UNTIL_THEN.get(name, OPSET)
         assert newer == (name in UNTIL_THEN), name
+
+
+def on_cpu(folder: Path) -> set[str]:
+    """Return the operators of a bundle's graphs that the table leaves to the CPU."""
+    models = [onnx.load(file, load_external_data=False) for file in folder.glob("*.onnx")]
+    return {name.partition(" ")[0] for model in models for name in missing_kernels(model)}
+
+
+def open_strictly(folder: Path) -> None:
+    """Open all graphs with `strict_device`, and check that each has nodes on the device."""
+    model = load(folder, device="cuda", strict_device=True)
+    for purpose in model.bundle.graphs:
+        assert model.placement(purpose)[CUDA]
+
+
+@pytest.mark.parametrize("rule", ["band", "paper", "chunk"])
+def test_strict_device_as_the_table_places_nodes(
+    rule: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh, older = request.getfixturevalue(rule).folder, GOLDEN / f"reformer_{rule}" / "bundle"
+    pretend(monkeypatch, on_cpu=on_cpu(fresh))
+    open_strictly(fresh)
+    pretend(monkeypatch, on_cpu=on_cpu(older))
+    with pytest.raises(ProviderError, match=rf"not on {CUDA}: \d+ Pad \("):
+        load(older, device="cuda", strict_device=True)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("rule", ["band", "paper", "chunk"])
+def test_strict_device_on_cuda(rule: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(rule).folder
+    try:
+        load(folder, device="cuda")
+    except ProviderError as error:
+        pytest.skip(f"no CUDA here: {error}")
+    open_strictly(folder)
 
 
 def batched(folder: Path, copy: Path) -> Model:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,38 @@ from benchmarks.sides import ROOT, code_digest, run_once
 from tests.gpu.parts import PartError, Record, Settings
 from xlexport.sample import sample_checkpoint
 
-__all__ = ["FLOAT16", "TEXT_MODEL", "Shape", "bundle_of", "checkpoint_of", "make_bundles", "shapes_of"]
+__all__ = [
+    "FLOAT16",
+    "REFORMERS",
+    "TEXT_MODEL",
+    "Shape",
+    "bundle_of",
+    "checkpoint_of",
+    "make_bundles",
+    "make_reformers",
+    "shapes_of",
+]
 
 TEXT_MODEL = "text"  # the trained sample, because the cost of float16 is measured on real text
+# Bundles in float16: the bundle of which each is made, and the precision of its memory. `quantize` refuses the Reformer
+# with memory, whose hashes differ between its graphs in float16.
 FLOAT16 = {
-    "float16": "float32",
-    "float16-memory": "float16",
-}  # its bundles in float16, and the precision of their memories
+    "float16": (TEXT_MODEL, "float32"),
+    "float16-memory": (TEXT_MODEL, "float16"),
+    "float16-paper": ("reformer-paper", "float32"),
+    "float16-chunk": ("reformer-chunk", "float32"),
+}
 GATE_TOKENS = "2048"  # `quantize` measures on the CPU, where float16 is slow; this program measures again on the device
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A Transformer-XL with random weights, and one of its steps on full memory.
+    """A Transformer-XL with random weights or a Reformer, and one of its steps on full memory.
 
     Attributes:
-        config: fields of a `TransformerXLConfig` that differ from its defaults.
+        mem_len: rows of memory; 0: a step is a whole document.
+        config: fields of the configuration that differ from its defaults.
+        rule: the rule of LSH attention; empty: a Transformer-XL.
     """
 
     name: str
@@ -39,6 +55,7 @@ class Shape:
     segment_len: int
     mem_len: int
     config: dict[str, Any]
+    rule: str = ""
 
 
 _SAMPLE = {
@@ -49,7 +66,17 @@ _ENWIK8 = {"n_layer": 12, "n_head": 8, "d_model": 512, "d_head": 64, "d_inner": 
 _WT103 = {"n_layer": 18, "n_head": 16, "d_model": 1024, "d_head": 64, "d_inner": 4096, "n_token": 267_735}
 _SMALL = {"n_layer": 2, "n_head": 2, "d_model": 32, "d_head": 16, "d_inner": 64}
 _SMALL_CLUSTERS = {**_SMALL, "n_token": 100, "cutoffs": (20, 40), "div_val": 2}
+_SMALL_REFORMER = {
+    **{"n_token": 256, "n_head": 2, "d_model": 16, "d_head": 6, "d_inner": 20, "attn_layers": ("local", "lsh")},
+    **{"n_hashes": 2, "n_buckets": (8,), "chunk_length": 4, "local_chunk_length": 2, "tgt_len": 8, "mem_len": 24},
+    "position": "rotary",
+}
 
+_RULES = {"band": (512, 1024), "paper": (2048, 0), "chunk": (2048, 0)}  # segment and memory
+REFORMERS = tuple(
+    Shape(f"reformer-{rule}", f"the sample Reformer, rule {rule}", *sizes, _SMALL_REFORMER, rule)
+    for rule, sizes in _RULES.items()
+)
 SHAPES = (
     Shape("sample", "the sample's shape, 6 layers of 192", 128, 384, _SAMPLE),
     Shape("enwik8-12L", "the enwik8 shape, 12 layers of 512", 80, 2100, _ENWIK8),
@@ -60,11 +87,13 @@ SHAPES = (
         1600,
         {**_WT103, "cutoffs": (20_000, 40_000, 200_000), "div_val": 4},
     ),
+    *REFORMERS,
 )
 TEXT = Shape(TEXT_MODEL, "the sample", 128, 384, {})
 TINY_SHAPES = (
     Shape("tiny", "tiny", 8, 24, _SMALL),
     Shape("tiny-clusters", "tiny, three clusters", 8, 24, _SMALL_CLUSTERS),
+    *(replace(each, title=f"tiny, {each.rule}", segment_len=8, mem_len=min(24, each.mem_len)) for each in REFORMERS),
 )
 
 
@@ -74,7 +103,9 @@ def shapes_of(settings: Settings) -> tuple[Shape, ...]:
 
 
 def checkpoint_of(settings: Settings, shape: Shape) -> Path:
-    """Return the checkpoint of a shape, which `make_bundles` writes, or the sample."""
+    """Return the checkpoint of a shape, which `make_bundles` writes, or a sample."""
+    if shape.rule and not settings.tiny:
+        return ROOT / "samples" / "reformer_bytes" / "checkpoint.pt"
     return sample_checkpoint() if shape is TEXT else Path(settings.folder) / f"{shape.name}.pt"
 
 
@@ -86,7 +117,7 @@ def bundle_of(settings: Settings, name: str, fixed: bool = False) -> Path:
     """
     if settings.tiny and name == TEXT_MODEL:
         name = TINY_SHAPES[0].name
-    tiny = "tiny-" if settings.tiny and name in FLOAT16 else ""
+    tiny = "tiny-" if settings.tiny and (name in FLOAT16 or name.startswith("reformer")) else ""
     return Path(settings.folder) / f"{tiny}{name}{'-fixed' if fixed else ''}-{code_digest()}"
 
 
@@ -100,21 +131,36 @@ def make_bundles(settings: Settings, record: Record) -> None:
     shapes = [*reversed(shapes_of(settings)), *([] if settings.tiny else [TEXT])]  # the largest first
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         list(pool.map(functools.partial(_make_checkpoint, settings), shapes))
-        for made in [pool.submit(_convert, settings, shape, fixed) for shape in shapes for fixed in (False, True)]:
+        forms = [(shape, fixed) for shape in shapes for fixed in (False, True) if shape.mem_len or not fixed]
+        for made in [pool.submit(_convert, settings, *form) for form in forms]:
             made.result()
         list(pool.map(functools.partial(_make_float16, settings), FLOAT16))
     names = [*(shape.name for shape in shapes_of(settings)), TEXT_MODEL, *FLOAT16]
     record({"megabytes": {name: _megabytes(bundle_of(settings, name)) for name in names}})
 
 
-def write_checkpoint(path: Path, config: dict[str, Any]) -> None:
+def make_reformers(settings: Settings) -> None:
+    """Write the bundles of Reformers with free shapes, as `make_bundles` does."""
+    Path(settings.folder).mkdir(parents=True, exist_ok=True)
+    for shape in REFORMERS:
+        _make_checkpoint(settings, shape)
+    with ThreadPoolExecutor(len(REFORMERS)) as pool:
+        list(pool.map(lambda shape: _convert(settings, shape, fixed=False), REFORMERS))
+
+
+def write_checkpoint(path: Path, config: dict[str, Any], reformer: bool) -> None:
     """Write random weights of this shape; documents begin with memory of zeros, so that it is full from the start."""
     import torch
 
     from xltraining.checkpoint import save_checkpoint
+    from xltraining.reformer import Reformer, ReformerConfig
     from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
     torch.manual_seed(0)
+    if reformer:
+        small = ReformerConfig(**config)
+        save_checkpoint(path, small, Reformer(small).state_dict(), tokenizer="bytes")
+        return
     sizes = TransformerXLConfig(**{**config, "dropout": 0.0, "first_memory": "zeros"})
     tokenizer = "bytes" if sizes.n_token == 256 else None
     save_checkpoint(path, sizes, TransformerXL(sizes).state_dict(), tokenizer=tokenizer)
@@ -122,20 +168,23 @@ def write_checkpoint(path: Path, config: dict[str, Any]) -> None:
 
 def _make_checkpoint(settings: Settings, shape: Shape) -> None:
     checkpoint = checkpoint_of(settings, shape)
+    sizes = {} if shape.rule else {"tgt_len": shape.segment_len, "mem_len": shape.mem_len}
     if not checkpoint.exists():
-        run_once(write_checkpoint, checkpoint, {**shape.config, "tgt_len": shape.segment_len, "mem_len": shape.mem_len})
+        run_once(write_checkpoint, checkpoint, {**shape.config, **sizes}, bool(shape.rule))
 
 
 def _convert(settings: Settings, shape: Shape, fixed: bool) -> None:
     """Verify only two segments, because the parts compare all their scores with PyTorch."""
     shapes = ["--fixed", f"batch=1,segment={shape.segment_len}"] if fixed else []
-    options = ["--segments", "2", *shapes, *(["--tokenizer", "none"] if shape.config.get("cutoffs") else [])]
+    rule = ["--rule", shape.rule] if shape.rule not in ("", "band") else []
+    options = ["--segments", "2", *shapes, *rule, *(["--tokenizer", "none"] if shape.config.get("cutoffs") else [])]
     _run("convert", checkpoint_of(settings, shape), bundle_of(settings, shape.name, fixed), options)
 
 
 def _make_float16(settings: Settings, name: str) -> None:
-    options = ["--dtype", "float16", "--memory-dtype", FLOAT16[name], "--tokens", GATE_TOKENS]
-    _run("quantize", bundle_of(settings, TEXT_MODEL), bundle_of(settings, name), options)
+    source, memory = FLOAT16[name]
+    options = ["--dtype", "float16", "--memory-dtype", memory, "--tokens", GATE_TOKENS]
+    _run("quantize", bundle_of(settings, source), bundle_of(settings, name), options)
 
 
 def _run(command: str, source: Path, output: Path, options: Sequence[str]) -> None:

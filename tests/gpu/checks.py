@@ -21,9 +21,9 @@ import numpy.typing as npt
 import psutil
 
 from benchmarks.sides import ROOT, machine
-from tests.gpu.bundles import FLOAT16, TEXT_MODEL, bundle_of, shapes_of
+from tests.gpu.bundles import FLOAT16, REFORMERS, TEXT_MODEL, bundle_of, shapes_of
 from tests.gpu.parts import PartError, Record, Settings
-from tests.helpers.paths import EMPTY, GOLDEN, golden_bundle
+from tests.helpers.paths import BAND, EMPTY, GOLDEN, golden_bundle
 from tests.runtime.in_place import walk_both_ways
 from xlexport.quantize.gate import compare, log_probs
 from xlexport.sample import sample_text
@@ -45,12 +45,13 @@ __all__ = [
 ]
 
 BUNDLE = golden_bundle(EMPTY)
+REFORMER = golden_bundle(BAND)
 USABLE = "usable"  # a figure: whether ONNX Runtime runs a bundle on the device
 MARKER = "pytest.mark.cuda"
 # A library may warn about a driver or a package of this machine, which must not fail a test.
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-W", "default", "-p", "no:cacheprovider"]
 
-SEGMENTS, TINY_SEGMENTS = 10_000, 300
+SEGMENTS, TINY_SEGMENTS = {BUNDLE: ("", 10_000), REFORMER: ("reformer_", 300)}, 300
 ROWS = 2
 # A copy of the rings in each segment would cost more than 10 kB, which is 90 MB after the first tenth.
 MOST_GROWTH = 16.0
@@ -161,12 +162,17 @@ def many_segments_in_place(settings: Settings, record: Record) -> None:
         PartError: memory grew, or a ring's rows were not written by the device.
         AssertionError: results differ, a buffer moved, or a slot changed that does not belong to the segment.
     """
-    model = load(BUNDLE, device=settings.device, threads=None if settings.on_cuda else 1)
+    for folder, (prefix, segments) in SEGMENTS.items():
+        _walk_in_place(settings, record, folder, prefix, TINY_SEGMENTS if settings.tiny else segments)
+
+
+def _walk_in_place(settings: Settings, record: Record, folder: Path, prefix: str, segments: int) -> None:
+    """Walk one bundle; its figures have names with the prefix."""
+    model = load(folder, device=settings.device, threads=None if settings.on_cuda else 1)
     rings = [entry for entry in model.bundle.memory if entry.layout == "ring"]
     written = model.placement("score").get(model.device.provider, {}).get("ScatterND", 0)
     if written != len(rings):
         raise PartError(f"{written} of {len(rings)} rings are written by {model.device.provider}")
-    segments = TINY_SEGMENTS if settings.tiny else SEGMENTS
     longest = model.new_memory(model.bundle.settings, ROWS).max_segment
     ids = np.random.default_rng(0).integers(0, model.bundle.vocab_size, (ROWS, segments * longest + 1))
     readings: list[npt.NDArray[np.float64]] = []
@@ -174,7 +180,8 @@ def many_segments_in_place(settings: Settings, record: Record) -> None:
     def after(walked: int) -> None:
         if walked % (segments // 10) == 0:
             readings.append(np.array(megabytes(settings)))
-            record({"segments": walked, "rows": ROWS, "growth_mb": float((readings[-1] - readings[0]).max())})
+            growth = float((readings[-1] - readings[0]).max())
+            record({f"{prefix}segments": walked, "rows": ROWS, f"{prefix}growth_mb": growth})
 
     walk_both_ways(model, ids, IN_PLACE_WITHIN["cuda" if settings.on_cuda else "cpu"], after)
     assert len(readings) == 10
@@ -197,7 +204,7 @@ def megabytes(settings: Settings) -> tuple[float, float]:
 def strictly_placed(settings: Settings, record: Record) -> None:
     """Open every graph of all bundles with `strict_device`: the device computes everything except sizes of tensors.
 
-    Reformers are left out: CUDA's `Pad` takes no integers. The tests check that nothing else refuses them.
+    Reformers of the golden bundles are left out: they were written with a `Pad` of integers, which CUDA lacks.
 
     Raises:
         PartError: a graph was refused; the message names the bundles.
@@ -240,22 +247,23 @@ def captured_against_plain(settings: Settings, record: Record) -> None:
     Raises:
         PartError: results differ, or the number of captures is wrong.
     """
-    plain = load(bundle_of(settings, TEXT_MODEL), device=settings.device)
-    captured = load(bundle_of(settings, TEXT_MODEL, fixed=True), device=settings.device, cuda_graphs=settings.on_cuda)
-    steps = TINY_STEPS if settings.tiny else STEPS
-    largest: dict[str, float] = {}
-    for purpose in RESULTS:
-        walks = [list(_walk(model, purpose, steps)) for model in (captured, plain)]
-        largest[purpose] = max(float(np.abs(one - other).max()) for one, other in zip(*walks, strict=True))
-        record({"largest_difference": largest, "steps": steps})
-        if not largest[purpose] <= CAPTURED_WITHIN:
-            raise PartError(f"{purpose}: captured steps differ by {largest[purpose]:.1e} from plain ones")
-    if settings.on_cuda:
-        sessions = {purpose: cast(CapturedSession, captured.session(purpose)) for purpose in RESULTS}
-        captures = {purpose: len(session._captures) for purpose, session in sessions.items()}
-        record({"captures": captures})
-        if set(captures.values()) != {CAPTURES}:
-            raise PartError(f"expected {CAPTURES} captures of each purpose, found {captures}")
+    for name in (TEXT_MODEL, REFORMERS[0].name):
+        plain = load(bundle_of(settings, name), device=settings.device)
+        captured = load(bundle_of(settings, name, fixed=True), device=settings.device, cuda_graphs=settings.on_cuda)
+        steps = TINY_STEPS if settings.tiny else STEPS
+        largest: dict[str, float] = {}
+        for purpose in RESULTS:
+            walks = [list(_walk(model, purpose, steps)) for model in (captured, plain)]
+            largest[purpose] = max(float(np.abs(one - other).max()) for one, other in zip(*walks, strict=True))
+            record({f"{name}_largest_difference": largest, "steps": steps})
+            if not largest[purpose] <= CAPTURED_WITHIN:
+                raise PartError(f"{name}, {purpose}: captured steps differ by {largest[purpose]:.1e} from plain ones")
+        if settings.on_cuda:
+            sessions = {purpose: cast(CapturedSession, captured.session(purpose)) for purpose in RESULTS}
+            captures = {purpose: len(session._captures) for purpose, session in sessions.items()}
+            record({"captures": captures})
+            if set(captures.values()) != {CAPTURES}:
+                raise PartError(f"{name}: expected {CAPTURES} captures of each purpose, found {captures}")
 
 
 def _walk(model: Model, purpose: str, steps: int) -> Iterator[npt.NDArray[Any]]:
@@ -277,15 +285,15 @@ def float16_against_float32(settings: Settings, record: Record) -> None:
     Raises:
         PartError: a difference in bits per token is too large or not a number.
     """
-    reader = load(bundle_of(settings, TEXT_MODEL))
+    reader = load(bundle_of(settings, TEXT_MODEL))  # the Reformers read bytes, too
     ids = reader.tokenizer.encode(sample_text().encode())[: TINY_TOKENS if settings.tiny else TOKENS]
 
     def on_device(name: str) -> npt.NDArray[np.float32]:
         return log_probs(load(bundle_of(settings, name), device=settings.device), ids)
 
-    here = on_device(TEXT_MODEL)
-    compared = [("float32 against a CPU", log_probs(reader, ids), here, MOST_FLOAT32)]
-    compared += [(name, here, on_device(name), MOST_FLOAT16) for name in FLOAT16]
+    here = {source: on_device(source) for source in dict.fromkeys(source for source, _ in FLOAT16.values())}
+    compared = [("float32 against a CPU", log_probs(reader, ids), here[TEXT_MODEL], MOST_FLOAT32)]
+    compared += [(name, here[source], on_device(name), MOST_FLOAT16) for name, (source, _) in FLOAT16.items()]
     too_far = []
     for name, exact, scores, limit in compared:
         difference = compare(exact, scores)

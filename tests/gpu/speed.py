@@ -1,5 +1,7 @@
 """Measure three shapes at three batch sizes: the bundle, PyTorch eager, `torch.compile`, and captures at batch 1.
 
+Of Reformers, the bundle alone is measured at batch 1, and rule `band` also as captures.
+
 Every side is a separate process. The sides of one shape prepare at the same time, because compilations take longest,
 and then take turns on the device. All sides score the same tokens after the same full memory in every step, and a step
 ends with the scores on the CPU. So a step's time includes all work of the device, and the scores can be compared.
@@ -43,7 +45,9 @@ def by_bundle(folder: Path, device: str, threads: int, work: Mapping[str, int], 
     from xlexport.bench.sides import GraphSide, Work
 
     model = xlruntime.load(folder, device=device, threads=threads, cuda_graphs=captured and device != "cpu")
-    evaluation = model.evaluation(work["segment_len"], mem_len=work["mem_len"])
+    evaluation = (
+        model.evaluation(work["segment_len"], mem_len=work["mem_len"]) if work["mem_len"] else model.evaluation()
+    )
     side = GraphSide(model, Work("score", evaluation, work["segment_len"], work["batch_size"]))
 
     def step() -> npt.NDArray[Any]:
@@ -131,6 +135,8 @@ def measure_speed(settings: Settings, record: Record) -> None:
 
 def _sides_of(shape: Shape, batch_size: int, tiny: bool) -> list[str]:
     """Return the sides of a shape; a rehearsal compiles one shape only, as compilations take longest."""
+    if shape.rule:
+        return [BUNDLE, *([CAPTURED] if shape.mem_len else [])]
     left_out = set() if batch_size == FIXED_BATCH else {CAPTURED}
     if tiny and shape.config.get("cutoffs"):
         left_out.add(COMPILED)
@@ -140,7 +146,7 @@ def _sides_of(shape: Shape, batch_size: int, tiny: bool) -> list[str]:
 def _measure_shape(settings: Settings, shape: Shape) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the figures of the sides that were ready, and the reasons why the others were not."""
     threads = os.cpu_count() or 1
-    batches = TINY_BATCHES if settings.tiny else BATCHES
+    batches = TINY_BATCHES if settings.tiny or shape.rule else BATCHES
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(min(READY_AT_ONCE, max(2, threads // 2))) as pool:
         starting = {
             side_name(side, batch_size): pool.submit(_start, settings, shape, side, batch_size, scratch)

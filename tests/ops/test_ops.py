@@ -58,6 +58,7 @@ SIMPLE = settings(deadline=None, max_examples=60)
 @given(leading=SHAPES, N=st.sampled_from((0, 1, 2, 33, 77, 4096)), largest=st.sampled_from((1, 2, 8, 32)))
 @example(leading=[2], N=65536, largest=32)
 @example(leading=[], N=1 << 19, largest=8192)  # as in the Crime and Punishment model: keys are beyond 32 bits
+@example(leading=[], N=1 << 20, largest=8192)
 def test_sort_against_numpy(leading: list[int], N: int, largest: int) -> None:
     """Sort ids of both signs, many of them equal, in any layout in memory."""
     buckets = random_ids(*leading, N, low=-largest // 2, high=largest)

@@ -38,7 +38,8 @@ def walk_both_ways(
     """Walk `ids` (B, T) twice: with rings bound to one buffer as input and output, and as a pure function.
 
     After each segment, results and memories may differ by `within` at most, and every buffer must have its old address.
-    A ring must not change outside the segment's own slots. Then `after` gets the number of segments so far.
+    A ring must not change outside the segment's own slots. Then `after` gets the number of segments so far. A document
+    restarts where its positions end, which changes no ring whose first memory is empty.
     """
     batch_size = len(ids)
     bound, chain = model.new_memory(model.bundle.settings, batch_size), Chain(model, batch_size)
@@ -48,6 +49,9 @@ def walk_both_ways(
     S = bound.max_segment
     for walked, start in enumerate(range(0, ids.shape[1] - S, S), start=1):
         tokens, targets = (ids[:, start + shift : start + shift + S] for shift in (0, 1))
+        for row in np.flatnonzero(bound.room < S).tolist():  # where positions end
+            bound.restart(row)
+            chain.memory.restart(row)
         before = {entry.input: bound.array(entry).copy() for entry in rings}
         written = bound.offset + np.arange(S)
         made = model.step("score", bound, tokens, targets)

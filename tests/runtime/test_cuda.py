@@ -31,6 +31,14 @@ def test_cuda_against_cpu_over_segments(name: str, golden: Golden, random_ids: R
     close(open_on_cuda(name).stream().feed(ids).log_probs, golden(name).stream().feed(ids).log_probs, within=1e-4)
 
 
+@pytest.mark.parametrize("name", WHOLE)
+def test_cuda_against_cpu_on_whole_documents(name: str, golden: Golden, random_ids: RandomIds, close: Close) -> None:
+    documents = [random_ids(length, vocab_size=golden(name).bundle.vocab_size) for length in (2, 30, 60)]
+    here, there = (model.score_tokens(documents) for model in (golden(name), open_on_cuda(name)))
+    for expected, found in zip(here, there, strict=True):
+        close(found.log_probs, expected.log_probs, within=1e-4)
+
+
 @pytest.mark.parametrize("name", RINGS)
 def test_ring_on_cuda_is_written_in_place(name: str, random_ids: RandomIds) -> None:
     model = open_on_cuda(name)
@@ -42,7 +50,7 @@ def test_ring_on_cuda_is_written_in_place(name: str, random_ids: RandomIds) -> N
 @pytest.mark.parametrize("name", [*NAMES, *WHOLE])
 def test_nothing_but_sizes_is_computed_on_the_cpu(name: str) -> None:
     open_on_cuda(name)  # skips
-    if name.startswith("reformer"):  # CUDA's Pad takes no integers
+    if name.startswith("reformer"):  # written with pads of integers; `tests/export/test_cuda_kernels.py` opens new ones
         with pytest.raises(ProviderError, match=r"not on CUDAExecutionProvider: \d+ Pad \("):
             load(GOLDEN / name / "bundle", device="cuda", strict_device=True)
         return
