@@ -47,13 +47,13 @@ PARTS = {
     for part in (
         Part("machine", "GPU, driver and libraries; PyTorch and ONNX Runtime in one process", 30, describe_machine),
         Part("reformers", "Reformers of all rules against a CPU, and their time", 60, score_reformers),
-        Part("bundles", "checkpoints and bundles for the other parts", 190, make_bundles),
-        Part("tests", "all tests that a missing GPU skips", 90, run_skipped_tests, needs_cuda=True),
-        Part("in_place", "rings written in place over many segments, memory flat", 75, many_segments_in_place),
+        Part("bundles", "checkpoints and bundles for the other parts", 220, make_bundles),
+        Part("tests", "all tests that a missing GPU skips", 100, run_skipped_tests, needs_cuda=True),
+        Part("in_place", "rings written in place over many segments, memory flat", 80, many_segments_in_place),
         Part("placement", "strict_device", 30, strictly_placed, needs_cuda=True),
         Part("capture", "CUDA graphs against plain runs", 30, captured_against_plain, needs_cuda=True),
         Part("float16", "float16 against float32, in bits", 30, float16_against_float32),
-        Part("speed", "the bundle, PyTorch eager and torch.compile", 60, measure_speed),
+        Part("speed", "the bundle, PyTorch eager and torch.compile", 75, measure_speed),
     )
 }
 # Parts that always run first, because the tables of speed name the machine.

@@ -16,7 +16,7 @@ from benchmarks.sides import SideError
 from tests.gpu import __main__ as trial
 from tests.gpu import checks, speed
 from tests.gpu.__main__ import PARTS
-from tests.gpu.bundles import TEXT_MODEL, Shape, bundle_of, make_bundles
+from tests.gpu.bundles import REFORMERS, TEXT_MODEL, Shape, bundle_of, make_bundles
 from tests.gpu.checks import judge
 from tests.gpu.parts import NEEDS_CUDA, Outcome, Part, PartError, Record, Settings, Status, run_apart, run_here
 from tests.gpu.speed import BUNDLE, CAPTURED, COMPILED, EAGER, side_name
@@ -157,6 +157,7 @@ def test_sides_that_fail_or_compute_something_else_are_reported(monkeypatch: pyt
         "tiny, PyTorch eager, batch 1: its scores are not the bundle's",
         "tiny-clusters, bundle, CUDA graphs, batch 1: its scores are not the bundle's",
         "tiny-clusters, PyTorch eager, batch 1: its scores are not the bundle's",
+        "reformer-band, bundle, CUDA graphs, batch 1: its scores are not the bundle's",
     ]
     assert list(found.figures["shapes"]["tiny"]["sides"]) == [side_name(side, 1) for side in (BUNDLE, CAPTURED, EAGER)]
 
@@ -207,4 +208,6 @@ def test_the_whole_rehearsal(folder: str, tmp_path: Path) -> None:
     assert parts["tests"]["figures"]["collected"] > 20
     assert len(parts["speed"]["figures"]["shapes"]["tiny"]["sides"]) == 4
     assert len(parts["speed"]["figures"]["shapes"]["tiny-clusters"]["sides"]) == 3
+    assert [len(parts["speed"]["figures"]["shapes"][shape.name]["sides"]) for shape in REFORMERS] == [2, 1, 1]
+    assert len(parts["reformers"]["figures"]["reformers"]) == 6
     assert tables.read_text() == done.stdout
