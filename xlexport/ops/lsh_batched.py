@@ -17,7 +17,7 @@ from onnxscript import opset20 as op
 from xlexport.ops.lsh_gather import LSHGather
 from xlexport.ops.operator import OPSET
 
-__all__ = ["BATCHED"]
+__all__ = ["BATCHED", "LSHBandBatched", "LSHChunkBatched"]
 
 
 @script(OPSET, default_opset=op)
