@@ -70,9 +70,18 @@ def test_manifest_says_how_a_band_is_evaluated(band: ConvertedReformer) -> None:
     assert (bundle.evaluation.max_positions, bundle.evaluation.full_document) == (1024, False)
     assert not (band.folder / "first_memory.safetensors").exists()
     assert bundle.steps == {
-        "score": (Choice("score_few", 16), Choice("score_fused", kernels=("LSHAttention",)), Choice("score")),
+        "score": (
+            Choice("score_few", 16),
+            Choice("score_fused", kernels=("LSHAttention",)),
+            Choice("score_batched", device="accelerator"),
+            Choice("score"),
+        ),
         "generate": (Choice("generate", FEW.max_segment),),
-        "detail": (Choice("detail_fused", kernels=("LSHAttention",)), Choice("detail")),
+        "detail": (
+            Choice("detail_fused", kernels=("LSHAttention",)),
+            Choice("detail_batched", device="accelerator"),
+            Choice("detail"),
+        ),
     }
 
 

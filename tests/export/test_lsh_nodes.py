@@ -23,6 +23,7 @@ from xlexport.convert import ConversionOptions, convert
 from xlexport.formats import load as load_source
 from xlexport.ops import DOMAIN, FUSED
 from xlruntime import load
+from xlruntime.bundle import Choice
 from xlruntime.bundle_files import digest_file
 
 RULES = {"band": BAND, "paper": PAPER, "chunk": CHUNK}
@@ -51,9 +52,11 @@ def test_sort_and_gather_are_nodes_outside_of_functions(purpose: str, folder: Pa
     assert not any(node.domain == DOMAIN for function in model.functions for node in nodes(function))
     fused = onnx.load(folder / f"{purpose}_fused.onnx", load_external_data=False)
     assert {node.op_type for node in nodes(fused.graph)} & set(FUSED)
-    choices = load(folder, ops="none").bundle.steps[purpose]
-    assert choices[-1].everywhere and choices[-1].graph == purpose
-    assert set(choices[-2].kernels) == {node.op_type for node in nodes(fused.graph)} & set(FUSED)
+    batched = onnx.load(folder / f"{purpose}_batched.onnx", load_external_data=False)
+    assert {"LSHSort", "LSHGather"} <= {node.op_type for node in nodes(batched.graph)}
+    *_, for_kernels, for_accelerators, default = load(folder, ops="none").bundle.steps[purpose]
+    assert set(for_kernels.kernels) == {node.op_type for node in nodes(fused.graph)} & set(FUSED)
+    assert (for_accelerators.device, default) == ("accelerator", Choice(purpose))
 
 
 def reverse_order(function: onnx.FunctionProto) -> None:

@@ -145,6 +145,7 @@ def test_every_graph_is_walked(band: ConvertedReformer, monkeypatch: pytest.Monk
         on_step(model, purpose, seen_by(purpose))
     check(band, model, segments=20).require_passed()
     assert walked["score"] == walked["detail"] == [(8, 24)] * 20
+    assert walked["score_batched"] == [(8, 24)] * 2
     assert not walked.keys() & {"score_fused", "detail_fused"}  # their kernels are not here
     for purpose in ("generate", "score_few"):
         most = model.bundle.max_segment(purpose)

@@ -33,7 +33,16 @@ from xlexport.families.step import (
     traced_outputs,
 )
 from xlexport.meanings import OPERATORS, SPECIFICATION, meanings_of
-from xlexport.ops import DOMAIN, FUSED, VERSION, add_functions, custom_operators, inline_functions, translations
+from xlexport.ops import (
+    DOMAIN,
+    FUSED,
+    VERSION,
+    add_functions,
+    custom_operators,
+    inline_functions,
+    translations,
+    use_batched_bodies,
+)
 from xlruntime.bundle import Axis, Choice, Graph
 
 __all__ = ["OPSET", "export_onnx"]
@@ -59,8 +68,9 @@ _decompose = ExportedProgram.run_decompositions
 def export_onnx(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> StepGraphs:
     """Write `<name>.onnx` for every graph of the steps, and the weights that all share, into `folder`.
 
-    Where LSH attention reads a sort, `<name>_fused.onnx` has it as one node, for runtimes with its kernel. All others
-    run `<name>.onnx`, in which `LSHSort` and `LSHGather` are nodes.
+    Where LSH attention reads a sort, `<name>_fused.onnx` has it as one node, for runtimes with its kernel, and
+    `<name>_batched.onnx` computes it without loops, for accelerators. All others run `<name>.onnx`. In this one and the
+    batched one, `LSHSort` and `LSHGather` are nodes.
 
     Args:
         shorter: as in `graphs_of`.
@@ -90,18 +100,23 @@ def export_onnx(step: Step, folder: Path, shorter: Sequence[Step] = ()) -> StepG
         model, inputs = _cut(traced[steps.index(each)], purpose, each)
         if fused := custom_operators(model.graph).intersection(FUSED):
             write(f"{name}_fused", model.clone(), each, purpose, inputs)
-            choices = {key: _prefer_fused(old, name, fused) for key, old in choices.items()}
+            batched = model.clone()
+            use_batched_bodies(batched)
+            inline_functions(batched, FUSED)
+            write(f"{name}_batched", batched, each, purpose, inputs)
+            choices = {key: _prefer_forms(old, name, fused) for key, old in choices.items()}
             inline_functions(model, FUSED)
         write(name, model, each, purpose, inputs)
     return StepGraphs(graphs, choices)
 
 
-def _prefer_fused(choices: tuple[Choice, ...], name: str, operators: Collection[str]) -> tuple[Choice, ...]:
-    """Put the fused form of the graph `name` before it, for runtimes with kernels of these operators."""
+def _prefer_forms(choices: tuple[Choice, ...], name: str, operators: Collection[str]) -> tuple[Choice, ...]:
+    """Put the forms of the graph `name` for kernels of these operators, and for accelerators, before it."""
     ordered: list[Choice] = []
     for choice in choices:
         if choice.graph == name:
             ordered.append(dataclasses.replace(choice, graph=f"{name}_fused", kernels=tuple(sorted(operators))))
+            ordered.append(dataclasses.replace(choice, graph=f"{name}_batched", device="accelerator"))
         ordered.append(choice)
     return tuple(ordered)
 

@@ -21,6 +21,7 @@ from onnxscript.values import Op
 from xlexport.ops.local_attention import LocalAttention, local_attention, local_mask
 from xlexport.ops.lsh_attention import LSHAttention, LSHFewAttention, lsh_attention, lsh_few_attention
 from xlexport.ops.lsh_band_attention import LSHBandAttention, lsh_band_attention
+from xlexport.ops.lsh_batched import BATCHED
 from xlexport.ops.lsh_chunk_attention import LSHChunkAttention, lsh_chunk_attention
 from xlexport.ops.lsh_gather import LSHGather, lsh_gather
 from xlexport.ops.lsh_sort import LSHSort, lsh_sort
@@ -49,6 +50,7 @@ __all__ = [
     "relative_attention_int8",
     "replace_rnns",
     "translations",
+    "use_batched_bodies",
 ]
 
 _OPERATORS: dict[Callable[..., Any], OnnxFunction[..., Any]] = {
@@ -146,6 +148,16 @@ def add_functions(model: ir.Model) -> None:
             written.add(name)
 
     add(model.graph)
+
+
+def use_batched_bodies(model: ir.Model) -> None:
+    """Give the functions of LSH attention their bodies without loops; `inline_functions` must follow."""
+    for name, function in BATCHED.items():
+        if (DOMAIN, name, "") in model.functions:
+            body = ir.serde.deserialize_function(function.to_function_proto())
+            body.name = name
+            body.opset_imports[DOMAIN] = VERSION  # onnxscript omits it
+            model.functions[body.identifier()] = body
 
 
 def _close_loops(body: ir.Function) -> None:

@@ -296,7 +296,7 @@ def _check_graphs(model: Model | Translator, text: GateText, reference: LogProbs
     Raises:
         QuantizationError: a graph differs too much.
     """
-    for purpose in model.bundle.graphs.keys() - {"positions", ENCODE}:
+    for purpose in {choice.graph for choices in model.steps.values() for choice in choices}:
         for start, memory, tokens, targets, exact_log_probs in _segments(model, purpose, text, reference):
             if (memory.room < len(tokens)).any():
                 break

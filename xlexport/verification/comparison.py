@@ -91,14 +91,14 @@ class Comparison:
         score = model.main_graph("score")
         self.score = _GraphReader(model, score, evaluation, self.eager, exact)
         self.chosen = {choice.graph for choices in model.steps.values() for choice in choices}  # what can run here
-        # The bodies of graphs for kernels that are not here run in the other graphs, too.
-        foreign = {
-            choice.graph for each in model.bundle.steps.values() for choice in each if choice.kernels
-        } - self.chosen
+        # Graphs for kernels that are not here have the bodies of others. Of those for other devices, one scores.
+        foreign = {choice.graph for choice in model.bundle.steps["score"] if not choice.kernels}
         self.others = [
             _GraphReader(model, name, evaluation, self.eager)
             for name, graph in graphs.items()
-            if name not in (score, *self.few, *foreign) and graph.outputs.keys() & {"log_prob", "logits"}
+            if name in self.chosen | foreign
+            and name not in (score, *self.few)
+            and graph.outputs.keys() & {"log_prob", "logits"}
         ]
         self.spans = cut_text(ids, segments, model, evaluation)
         self.n_others = len(self.spans)  # spans that the other graphs read
