@@ -5,20 +5,21 @@
 PyTorch or ONNX Runtime.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from xlruntime import __version__
 
 if TYPE_CHECKING:
+    from xlexport.api import ParityReport, assert_parity, verify
     from xlexport.own_models import RecurrentModel, export_module, scan
 
-__all__ = ["RecurrentModel", "__version__", "export_module", "scan"]
+__all__ = ["ParityReport", "RecurrentModel", "__version__", "assert_parity", "export_module", "scan", "verify"]
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs PyTorch when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from xlexport import own_models
-
-    return getattr(own_models, name)
+    module = "api" if name in ("ParityReport", "assert_parity", "verify") else "own_models"
+    return getattr(importlib.import_module(f"xlexport.{module}"), name)

@@ -36,7 +36,7 @@ from xlexport.meanings import meanings_of
 from xlexport.quantize.gate import check_texts, gate_text, require_default_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
 from xlexport.tokenizer_choice import choose_tokenizer
-from xlexport.verification import default_segments, verify
+from xlexport.verification import segments_to_read, verify
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.text import check_verify_text, verify_text
 from xlruntime import __version__
@@ -60,7 +60,7 @@ class ConversionOptions:
         vocab_style: rule that splits text into symbols of a vocabulary, one of `vocabularies.STYLES`.
         threads: threads of one step; None: ONNX Runtime chooses.
         verify_text: a text to verify on; None: the text of `xlexport.sample`.
-        verify_segments: number of segments to verify; None: enough to fill the memory and wrap around it.
+        verify_segments: number of segments to verify; None: as many as `verification.segments_to_read` returns.
         restart: whether to reset position and memory when a document exceeds the positions, instead of failing.
         settings: evaluation settings of the model and choices of its architecture, by name: `segment_len`, `mem_len`,
             `clamp_len` and `same_length` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
@@ -187,7 +187,7 @@ def convert(
 
         # Without kernels: what every machine has.
         exported = open_any_bundle(folder, trust=True, threads=options.threads, ops="none")
-        segments = options.verify_segments or default_segments(evaluation.choose())
+        segments = options.verify_segments or segments_to_read(exported, text.ids, exported.bundle.settings)
         walk = "documents" if evaluation.full_document else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")
         report = verify(exported, source.build_model, text.ids, segments=segments, progress=progress)

@@ -7,6 +7,7 @@
     ├── TrustError (PermissionError)                        code of others would run, which the user did not allow
     ├── ExportError (RuntimeError)                          a model that cannot become step graphs
     ├── ParityError (RuntimeError)                          step graphs that do not compute what the model computes
+    ├── ReferenceCodeError (TypeError)                      eager code of a user that returns no log-probabilities
     ├── QuantizationError (RuntimeError)                    a bundle that cannot be quantized, or would lose too much
     ├── ResumeError (ValueError)                            a run that cannot go on where one was interrupted
     ├── WorkerError (RuntimeError)                          another process of this run ended before its work was done
@@ -32,6 +33,7 @@ __all__ = [
     "OutputFolderError",
     "ParityError",
     "QuantizationError",
+    "ReferenceCodeError",
     "ResumeError",
     "TrustError",
     "WorkerError",
@@ -82,6 +84,10 @@ class ExportError(XlexportError, RuntimeError):
 
 class ParityError(XlexportError, RuntimeError):
     """A bundle's results differ from the trained model's by more than the tolerance, so it is not published."""
+
+
+class ReferenceCodeError(XlexportError, TypeError):
+    """Eager code that a bundle should be compared with fails, or does not return log-probabilities and a state."""
 
 
 class QuantizationError(XlexportError, RuntimeError):

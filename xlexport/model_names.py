@@ -16,7 +16,7 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from modulefinder import ModuleFinder
@@ -37,7 +37,7 @@ from xlruntime.messages import first_line, listed, named
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ModelCode", "bundle_path", "load_source", "resolve"]
+__all__ = ["ModelCode", "bundle_path", "load_reference", "load_source", "resolve"]
 
 GROUP = "xlexport.models"  # of entry points; each loads a factory, a class or a module
 IN_FILE = re.compile(r"(.+\.py)(?::(.*))?")
@@ -134,17 +134,24 @@ def load_source(
     if format is not None or config is not None:
         what = f"{name}: --format and --config are for checkpoints, but code makes this model."
         raise CheckpointError(what, hint="Leave them out.")
-    if not trust:
-        raise TrustError(
-            f"{name}: would run {model.description}; nothing was run.",
-            hint="If you trust it like a program, add --trust (in Python: trust=True).",
-        )
-    module = _build(model)
+    module = _build(name, model, trust)
     if weights is not None:
         _load_weights(module, weights)
     file = model.file or Path(inspect.getfile(sys.modules[model.entry.module]))
     source = module_source(module, files=filter(None, (file, weights)))
     return replace(source, options={"model": model.name})
+
+
+def load_reference(name: str, *, trust: bool = False) -> Any:
+    """Return the eager code `FILE.py:NAME`, or what this makes if it takes no arguments; errors as `load_source`."""
+    code = resolve(name)
+    if isinstance(code, Path):
+        raise CheckpointError(f"{name}: a reference is code, not a checkpoint.", hint="Give FILE.py:NAME.")
+    return _run(name, code, trust, lambda found: inspect.isclass(found) or _takes_nothing(found))
+
+
+def _takes_nothing(found: Any) -> bool:
+    return inspect.isfunction(found) and not inspect.signature(found).parameters
 
 
 def _models(name: str) -> Iterator[tuple[str, Path | ModelCode]]:
@@ -263,17 +270,32 @@ def _unknown(name: str) -> CheckpointNotFoundError:
     )
 
 
-def _build(code: ModelCode) -> nn.Module:
-    """Run the code, and return the model that it makes. Its prints go to standard error.
-
-    Modules in the folder of a file can be imported meanwhile.
-
-    Raises:
-        CheckpointError: the code fails, or makes something else. The message has the line in the user's file. Or one of
-            its imports means two modules, of which the message has both.
-    """
+def _build(name: str | Path, code: ModelCode, trust: bool) -> nn.Module:
+    """Run the code, and return the model that it makes; errors as in `_run`, and for something else."""
     from torch import nn
 
+    model = _run(name, code, trust, lambda found: callable(found) and not isinstance(found, nn.Module))
+    if not isinstance(model, nn.Module):
+        what = f"{code.name}: makes a {type(model).__name__}, expected a torch.nn.Module."
+        raise CheckpointError(what, hint="Give a module, or a function or class that makes one.")
+    return model
+
+
+def _run(name: str | Path, code: ModelCode, trust: bool, makes: Callable[[Any], bool]) -> Any:
+    """Run the code, and return the object that it names, or the result of this if `makes` says so.
+
+    Its prints go to standard error. Modules in the folder of a file can be imported meanwhile.
+
+    Raises:
+        CheckpointError: the code fails. The message has the line in the user's file. Or one of its imports means two
+            modules, of which the message has both.
+        TrustError: `trust` is off.
+    """
+    if not trust:
+        raise TrustError(
+            f"{name}: would run {code.description}; nothing was run.",
+            hint="If you trust it like a program, add --trust (in Python: trust=True).",
+        )
     path = list(sys.path)
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -287,18 +309,14 @@ def _build(code: ModelCode) -> nn.Module:
                 if not hasattr(module, code.entry.attr):
                     offer = _offer(code.file, code.source, code.entry.attr)
                     raise CheckpointError(f"{code.file}: no {code.entry.attr} in it.", hint=offer)
-            model = code.entry.load()
-            model = model() if callable(model) and not isinstance(model, nn.Module) else model
+            found = code.entry.load()
+            return found() if makes(found) else found
     except CheckpointError:
         raise
     except (Exception, SystemExit) as error:
         raise _failed(code, error) from error
     finally:
         sys.path[:] = path
-    if not isinstance(model, nn.Module):
-        what = f"{code.name}: makes a {type(model).__name__}, expected a torch.nn.Module."
-        raise CheckpointError(what, hint="Give a module, or a function or class that makes one.")
-    return model
 
 
 class _Imports(ModuleFinder):

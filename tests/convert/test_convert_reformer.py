@@ -18,7 +18,6 @@ from xlexport.bench import bench
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.commands.convert import length_rows
 from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
-from xlexport.commands.verify import parity_rows
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
 from xlexport.families import architecture, workload_of
@@ -224,8 +223,8 @@ def test_more_rounds_begin_with_those_of_the_model(band: ConvertedReformer) -> N
 
 
 def test_rows_of_a_report(band: ConvertedReformer, chunk: ConvertedReformer) -> None:
-    rows = dict(parity_rows(band.report))
-    assert rows["segments"] == "20 of 8 tokens, memory 24"
+    rows = dict(band.report.rows())
+    assert rows["segments"] == "125 of 8 tokens, memory 24"
     assert rows["buckets the model alone would change"] == "0"
     fractions = band.report.overflow_fraction_per_layer
     assert fractions is not None
@@ -238,12 +237,12 @@ def test_rows_of_a_report(band: ConvertedReformer, chunk: ConvertedReformer) -> 
         flip_effect_bits_per_token=-3e-5,
         overflow_mismatches=2,
     )
-    rows = dict(parity_rows(flipped))
+    rows = dict(flipped.rows())
     assert rows["buckets the model alone would change"] == "1,234, margin 1.2e-06 (≤ 0.0001), -3.0e-05 bits per token"
     assert rows["overflow counted otherwise"] == "in 2 places (= 0)"
     ((_, longest),) = length_rows(read_bundle(band.folder))
     assert longest.startswith("1,025 tokens; --restart begins longer ones again there. Models with rotary positions")
-    rows = dict(parity_rows(chunk.report))
+    rows = dict(chunk.report.rows())
     assert rows["documents"] == f"{chunk.report.segments}, of {chunk.report.tokens:,} tokens together"
     assert not {"segments", "largest memory difference", "overflow, by LSH layer"} & rows.keys()
 

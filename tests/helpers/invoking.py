@@ -54,6 +54,7 @@ class Finished:
     code: int
     out: str
     err: str
+    failed: int = 1  # the exit status of a command that failed
 
     @property
     def objects(self) -> list[Any]:
@@ -69,7 +70,7 @@ class Finished:
     @property
     def error(self) -> str:
         """The single line on standard error of a command that failed without printing data."""
-        assert (self.code, self.out) == (1, ""), (self.code, self.out, self.err)
+        assert (self.code, self.out) == (self.failed, ""), (self.code, self.out, self.err)
         (line,) = self.err.splitlines()
         if line.startswith("{"):  # as --json asks for
             failure = json.loads(line)
@@ -96,7 +97,7 @@ def invoke(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         capfd.readouterr()
         code = run([str(argument) for argument in arguments])
         out, err = capfd.readouterr()
-        return Finished(code, out, err)
+        return Finished(code, out, err, failed=2 if arguments[:1] == ("verify",) else 1)
 
     return invoked
 

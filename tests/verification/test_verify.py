@@ -67,7 +67,7 @@ def test_report_sums_its_segments(bundle: Model, bytes_bundle: Converted) -> Non
     report = verify(
         bundle, lambda: bytes_bundle.model, IDS[:30], segments=20, progress=lambda *step: steps.append(step)
     )
-    assert steps == [(1, 20), (2, 20), (3, 20), (4, 20)]
+    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
     seen = report.per_segment  # by now including the other graphs
     assert report.tolerance == {
         "log_prob": 1e-4,
@@ -80,7 +80,7 @@ def test_report_sums_its_segments(bundle: Model, bytes_bundle: Converted) -> Non
     assert (report.segments, report.tokens) == (4, 29)
     assert report.max_abs_log_prob_diff == max(segment.max_abs_log_prob_diff for segment in seen)
     assert report.max_distribution_diff == max(segment.max_distribution_diff or 0 for segment in seen) <= 1e-5
-    assert report.max_abs_memory_diff == max(segment.max_abs_memory_diff for segment in seen)
+    assert report.max_abs_memory_diff == max(segment.max_abs_memory_diff or 0 for segment in seen)
     eager = sum(segment.eager_nats for segment in seen)
     assert report.bits_per_token == pytest.approx(eager / 29 / np.log(2))
     difference = sum(segment.graph_nats for segment in seen) - eager
@@ -180,7 +180,7 @@ def test_memory_that_drifts_is_found_where_it_begins(
     assert not report.passed
     assert report.first_segment_over_tolerance == first
     assert report.max_abs_memory_diff >= 1.9e-3
-    assert max((segment.max_abs_memory_diff for segment in report.per_segment[:first]), default=0) <= 1e-5
+    assert max((segment.max_abs_memory_diff or 0 for segment in report.per_segment[:first]), default=0) <= 1e-5
 
 
 def test_difference_that_grows_shows_as_drift(bundle: Model, bytes_bundle: Converted) -> None:
@@ -209,7 +209,7 @@ def test_number_that_is_not_finite_in_the_last_memory_is_found(
     after_step(bundle, 7, break_memory)
     report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8)
     assert not report.passed
-    assert not np.isfinite(report.max_abs_memory_diff)
+    assert not np.isfinite(report.max_abs_memory_diff or 0)
     assert report.first_segment_over_tolerance == 7
 
 

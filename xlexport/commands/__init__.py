@@ -1,6 +1,7 @@
 """The command line: one file for each command, imported only when the command runs.
 
 Data goes to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+`verify` answers as `diff`: 0 equal, 1 unequal, 2 not compared.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import MODEL, PATH, checkpoint_options, conversion_settings, threads_option, trust_option
 from xlexport.commands.quantize import precision_options, quantization_rows
 from xlexport.commands.settings import Setting
-from xlexport.commands.verify import parity_rows
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell
 
@@ -157,7 +156,7 @@ def convert(
             [
                 ("verified on", f"{text}{advice}"),
                 ("trained model", trained_model(bundle.provenance)),
-                *parity_rows(report),
+                *report.rows(),
                 *length_rows(bundle),
                 *(quantization_rows(quantized) if quantized else []),
             ]

@@ -1,29 +1,58 @@
-"""The `verify` command, and the table of a parity report."""
+"""The `verify` command. Its exit status is that of `diff`."""
 
 from __future__ import annotations
 
+import errno
+import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import MODEL, PATH, checkpoint_options, evaluation_options, runtime_options
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import print_json, print_table, quiet_option
+from xlexport.terminal import failure, print_json, print_table, quiet_option, tell_lines
 
-if TYPE_CHECKING:
-    from xlexport.verification.parity import ParityReport
+__all__ = ["verify"]
 
-__all__ = ["parity_rows", "verify"]
+UNEQUAL, TROUBLE = 1, 2  # exit statuses
+
+
+class _Verify(LongCommand):
+    """A command that could not compare if anything fails: then its exit status is 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Return the exit status: that of the comparison, or 2."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:  # the reader of the output has seen enough
+                raise
+            if (trouble := failure(error)) is None:
+                tell_lines(traceback.format_exc().rstrip())
+            else:
+                trouble.show(ctx.params["as_json"])
+            return TROUBLE
+
+
+class _SegmentCount(click.IntRange):
+    """A number of segments, or `all`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value of the option."""
+        return value if value == "all" else super().convert(value, param, ctx)
 
 
 @click.command(
-    cls=LongCommand,
+    cls=_Verify,
     examples=(
         ("xlexport verify bundle checkpoint.pt", "On the text that `convert` used."),
-        ("xlexport verify bundle checkpoint.pt --text book.txt --segments 200", "On your text, for longer."),
+        ("xlexport verify bundle checkpoint.pt --text book.txt --segments all", "On your text, to its end."),
         ("xlexport verify bundle checkpoint.pt --mem-len 1000", "With other settings than the model's own."),
+        ("xlexport verify bundle --against own.py:reference --trust", "With your own eager code."),
     ),
 )
 @click.argument("bundle", type=PATH)
@@ -31,7 +60,13 @@ __all__ = ["parity_rows", "verify"]
 @headed(
     "Input",
     click.option("--text", type=PATH, help="Text to compare on.  [default: Python's documentation topics]"),
-    click.option("--segments", type=click.IntRange(1), help="Segments.  [default: until the memory has wrapped twice]"),
+    click.option(
+        "--segments",
+        type=_SegmentCount(1),
+        metavar="N|all",
+        help="Segments.  [default: until the memory has wrapped twice, and 1,000 tokens]",
+    ),
+    click.option("--against", metavar="FILE.py:NAME", help="Your own eager code, instead of CHECKPOINT."),
 )
 @headed(
     "Output",
@@ -45,109 +80,45 @@ def verify(
     bundle: Path,
     checkpoint: str | None,
     text: Path | None,
-    segments: int | None,
+    segments: Any,
+    against: str | None,
     as_json: bool,
     reading: dict[str, Any],
     runtime: dict[str, Any],
     **evaluation: Any,
-) -> None:
+) -> int:
     """Compare BUNDLE with the trained model in CHECKPOINT over many segments of carried memory.
 
-    CHECKPOINT is what `xlexport convert` took.
+    CHECKPOINT is what `xlexport convert` took. Exit status: 0 equal, 1 unequal, 2 not compared.
     """
     from xlexport.extras import require
 
     require("convert")
+    from xlexport import api
     from xlexport.bundles import open_any_bundle, origin
-    from xlexport.model_names import load_source
-    from xlexport.verification import default_segments
-    from xlexport.verification import verify as compare
     from xlexport.verification.parity import trained_model
-    from xlexport.verification.text import verify_ids
 
     model = open_any_bundle(bundle, **runtime)
-    settings = model.evaluation(**evaluation)
-    segments = segments or default_segments(settings)
-    if checkpoint is None:
+    if checkpoint is None and against is None:
         raise click.UsageError(f"Missing argument 'CHECKPOINT': {bundle} was converted from {origin(model.bundle)}.")
-    source = load_source(checkpoint, bundle=model.bundle, trust=runtime.get("trust", False), **reading)
-    ids = verify_ids(model.bundle, model.tokenizer, text)
     with progress_bar("verifying") as progress:
-        report = compare(model, source.build_model, ids, segments=segments, evaluation=settings, progress=progress)
+        report = api.verify(
+            model,
+            checkpoint,
+            text=text,
+            segments=segments,
+            reference=against,
+            trust=runtime.get("trust", False),
+            progress=progress,
+            **reading,
+            **evaluation,
+        )
     if as_json:
         print_json(report.to_dict())
     else:
-        print_table([("trained model", trained_model(model.bundle.provenance)), *parity_rows(report)])
-    report.require_passed()
-
-
-def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
-    """Return the rows of a ParityReport for people."""
-    tolerance = report.tolerance
-    behind = "" if report.detail_segments == report.segments else f", first {report.detail_segments} segments"
-    memory = ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})")
-    if not report.full_document:
-        rows = f", memory {report.mem_len}" if report.mem_len else ""
-        short = report.tokens <= (report.segments - 1) * report.segment_len  # not only the last one
-        length = f", of {report.tokens:,} tokens together" if short else f" of {report.segment_len} tokens"
-        walked = ("segments", f"{report.segments}{length}{rows}")
-    else:
-        walked = ("documents", f"{report.segments}, of {report.tokens:,} tokens together")
-    return [
-        walked,
-        (
-            "largest log-probability difference",
-            f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",
-        ),
-        (
-            "for tokens not in the text, relative",
-            f"{report.max_distribution_diff:.2e} (≤ {tolerance['log_prob']:g}){behind}",
-        ),
-        *_rounding_rows(report),
-        *([] if report.full_document else [memory]),
-        (
-            "bits per token",
-            f"{report.bits_per_token:.4f}, bundle minus trained model {report.delta_bits_per_token:+.1e}",
-        ),
-        ("same best token", f"{report.top1_agreement:.2%}{behind}"),
-        ("growth of the difference along the text", "-" if report.drift is None else f"{report.drift:.2f} (1 = none)"),
-        *_lsh_rows(report),
-        ("kernels", report.kernels),
-        ("equal", "yes" if report.passed else "NO"),
-    ]
-
-
-def _rounding_rows(report: ParityReport) -> list[tuple[str, str]]:
-    errors = report.rounding
-    if errors is None:
-        return []
-    figures = (
-        ("rms", errors.graph_rms, errors.model_rms, report.rms_ratio),
-        ("largest", errors.graph_largest, errors.model_largest, report.largest_ratio),
-    )
-    rows = []
-    for kind, graph, model, ratio in figures:
-        limit = report.tolerance.get(f"{kind}_ratio")
-        judged = "not judged: few tokens" if limit is None else f"≤ {limit:g}"
-        text = f"{graph:.2e} nats, trained model {model:.2e}, ratio {ratio:.2f} ({judged})"
-        rows.append((f"{kind} error against float64", text))
-    return rows
-
-
-def _lsh_rows(report: ParityReport) -> list[tuple[str, str]]:
-    if report.bucket_flips is None:
-        return []
-    flips = f"{report.bucket_flips:,}"
-    if report.bucket_flips:
-        flips += (
-            f", margin {report.largest_flip_margin:.1e} (≤ {report.tolerance['flip_margin']:g}), "
-            f"{report.flip_effect_bits_per_token:+.1e} bits per token"
-        )
-    rows = [("buckets the model alone would change", flips)]
-    if report.overflow_fraction_per_layer is not None:
-        layers = ", ".join(f"{fraction:.2%}" for fraction in report.overflow_fraction_per_layer)
-        keys = "keys of two chunks" if report.full_document else "the latest keys"
-        rows.append(("overflow, by LSH layer", f"{layers} (not an error: as in training, only {keys} count)"))
-    if report.overflow_mismatches:
-        rows.append(("overflow counted otherwise", f"in {report.overflow_mismatches:,} places (= 0)"))
-    return rows
+        print_table([("trained model", against or trained_model(model.bundle.provenance)), *report.rows()])
+    if (error := report.problem()) is None:
+        return 0
+    if (unequal := failure(error)) is not None:
+        unequal.show(as_json)
+    return UNEQUAL

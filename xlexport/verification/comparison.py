@@ -43,7 +43,7 @@ from xlexport.verification.differences import (
     memory_difference,
 )
 from xlexport.verification.eager import BEST, LARGEST_TABLE, Answer, Eager, ExactModel, NamedRows
-from xlexport.verification.spans import Ids, Span, cut_text, segments_of, segments_to_wrap
+from xlexport.verification.spans import Ids, Span, segments_of, segments_to_wrap
 from xlruntime.bundle import OUTPUTS
 from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
@@ -67,7 +67,7 @@ class Comparison:
 
     Args:
         build_eager: returns the trained model in eval mode; called for each block of segments.
-        ids: the text, of which up to `segments` segments, documents, or pairs of texts are read.
+        spans: the steps of the text, from `cut_text`.
 
     Raises:
         ParityError: the trained model and the bundle differ in architecture or sizes.
@@ -78,8 +78,7 @@ class Comparison:
         architecture: Architecture,
         model: Engine,
         build_eager: Callable[[], Any],
-        ids: Ids,
-        segments: int,
+        spans: list[Span],
         evaluation: EvaluationSettings,
     ) -> None:
         self.model, self.evaluation = model, evaluation
@@ -100,7 +99,7 @@ class Comparison:
             and name not in (score, *self.few)
             and graph.outputs.keys() & {"log_prob", "logits"}
         ]
-        self.spans = cut_text(ids, segments, model, evaluation)
+        self.spans = spans
         self.n_others = len(self.spans)  # spans that the other graphs read
         if not evaluation.full_document and self.spans[0].source is None:
             least = min(OTHERS, OTHERS_TOKENS // evaluation.segment_len)
@@ -167,7 +166,8 @@ class Comparison:
         early = self._few_with_full_memory(span) if number == self._first_with_full_memory else []
         step = self.score.step(span, self._is_whole(number), answer)
         _, _, outputs = step.parts[0]
-        segment = compare_score(number, step.answer.expected, outputs["log_prob"][0])
+        expected = step.answer.expected
+        segment = compare_score(number, expected.log_prob, outputs["log_prob"][0], expected.exact)
         self.differences.append(dataclasses.replace(segment, max_abs_memory_diff=step.memory, lsh=step.lsh))
         self.flips += 0 if step.lsh is None else step.lsh.bucket_flips
         for other in early:
@@ -183,7 +183,8 @@ class Comparison:
         """
         segment = self.differences[number]
         agreement = segment.top1_agreement
-        segment = dataclasses.replace(segment, max_abs_memory_diff=largest(segment.max_abs_memory_diff, step.memory))
+        worst = largest(segment.max_abs_memory_diff or 0.0, step.memory)
+        segment = dataclasses.replace(segment, max_abs_memory_diff=worst)
         if segment.lsh is not None and step.lsh is not None:
             other = dataclasses.replace(step.lsh, overflow=None)  # already counted
             segment = dataclasses.replace(segment, lsh=segment.lsh + other)

@@ -80,7 +80,7 @@ class SegmentDifference:
     max_abs_log_prob_diff: float
     mean_abs_log_prob_diff: float
     max_distribution_diff: float | None  # None after the segments that the detail and generate graphs read
-    max_abs_memory_diff: float
+    max_abs_memory_diff: float | None  # None: compared with a reference, whose state has a form of its own
     top1_agreement: float | None
     eager_nats: float
     graph_nats: float
@@ -96,20 +96,29 @@ class LSHTotals:
     flip_effect_bits_per_token: float  # bits with the eager model's own buckets, minus bits with the graph's buckets
 
 
-def compare_score(segment: int, expected: Expected, log_prob: npt.NDArray[np.float32]) -> SegmentDifference:
-    """Compare the score graph's log-probabilities (S,) with the expected ones; memory is added later."""
-    difference = log_prob - expected.log_prob
+def compare_score(
+    segment: int,
+    expected: npt.NDArray[np.floating],
+    log_prob: npt.NDArray[np.float32],
+    exact: npt.NDArray[np.float64] | None = None,
+) -> SegmentDifference:
+    """Compare the score graph's log-probabilities (S,) with the eager code's; memory is added later.
+
+    Args:
+        exact: (S,) those of the model in float64; None: not compared with it.
+    """
+    difference = log_prob - expected
     return SegmentDifference(
         segment=segment,
         tokens=len(log_prob),
         max_abs_log_prob_diff=largest(difference),
         mean_abs_log_prob_diff=float(np.abs(difference).mean()),
         max_distribution_diff=None,
-        max_abs_memory_diff=0.0,
+        max_abs_memory_diff=None,
         top1_agreement=None,
-        eager_nats=-float(expected.log_prob.sum(dtype=np.float64)),
+        eager_nats=-float(expected.sum(dtype=np.float64)),
         graph_nats=-float(log_prob.sum(dtype=np.float64)),
-        rounding=None if expected.exact is None else rounding_errors(log_prob, expected.log_prob, expected.exact),
+        rounding=None if exact is None else rounding_errors(log_prob, expected, exact),
     )
 
 
@@ -217,7 +226,7 @@ def memory_difference(memory: Memory, rows: Iterable[NamedRows]) -> float:
 
 
 def rounding_errors(
-    graph: npt.NDArray[np.float32], model: npt.NDArray[np.float32], exact: npt.NDArray[np.float64]
+    graph: npt.NDArray[np.float32], model: npt.NDArray[np.floating], exact: npt.NDArray[np.float64]
 ) -> RoundingErrors:
     """Return the errors of log-probabilities (S,) that a graph and the trained model computed in float32."""
     by_graph, by_model = graph - exact, model - exact

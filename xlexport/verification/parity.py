@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,15 +22,12 @@ from xlexport.verification.differences import (
     largest,
     ratios,
 )
-from xlexport.verification.tolerances import Tolerance
+from xlexport.verification.tolerances import LONG_TEXT, Tolerance
 from xlruntime.evaluation import EvaluationSettings
 
 __all__ = ["ParityReport", "make_report", "trained_model"]
 
-_TRAINED_MODEL = (
-    "xlexport's PyTorch code with the checkpoint's weights; tests/oracles and tests test_against_* compare that code "
-    "with the originals'"
-)
+_TRAINED_MODEL = "xlexport's PyTorch code with the checkpoint's weights; `xlexport verify --against` takes yours"
 MOST_BITS = 16.0  # per token; a model that knows its text needs fewer
 IMPROBABLE = (
     "The text is improbable for the model, and rounding grows with that. Give --text with one that the model knows."
@@ -44,20 +42,21 @@ def trained_model(provenance: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class ParityReport:
-    """The result of `verify`. The LSH fields are None for an architecture without LSH attention.
+    """The result of `verify`, whose text is a table. docs/parity_tests.md has the units of all fields.
 
-    If no memory is carried, each segment is a document (`full_document`). Rule `chunk` has no overflow: it is None.
+    The LSH fields are None for an architecture without LSH attention. Rule `chunk` has no overflow: it is None. A
+    comparison with a reference knows only log-probabilities of targets: all else is None.
     """
 
     segments: int
     tokens: int
     max_abs_log_prob_diff: float
     mean_abs_log_prob_diff: float
-    max_abs_memory_diff: float
-    top1_agreement: float
+    max_abs_memory_diff: float | None
+    top1_agreement: float | None
     delta_bits_per_token: float
     detail_segments: int  # the first segments, which the detail and generate graphs read too
-    max_distribution_diff: float  # of any token in the detail and generate graphs, over max(1, |log-probability|)
+    max_distribution_diff: float | None  # of any token in other graphs than score, over max(1, |log-probability|)
     drift: float | None  # mean difference in the last third of the segments over that in the first third
     first_segment_over_tolerance: int | None
     bucket_flips: int | None
@@ -86,21 +85,73 @@ class ParityReport:
             del fields["per_segment"]
         return fields
 
-    def require_passed(self) -> None:
-        """Raise ParityError, with the differences and the first segment over tolerance, unless the bundle passed."""
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the rows of a table for people."""
+        tolerance = self.tolerance
+        behind = "" if self.detail_segments == self.segments else f", first {self.detail_segments} segments"
+        memory = None if self.full_document else self.max_abs_memory_diff
+        if not self.full_document:
+            rows = f", memory {self.mem_len}" if self.mem_len else ""
+            if self.tokens <= self.mem_len:
+                rows += ", never full: the text is short"
+            short = self.tokens <= (self.segments - 1) * self.segment_len  # not only the last one
+            length = f", of {self.tokens:,} tokens together" if short else f" of {self.segment_len} tokens"
+            walked = ("segments", f"{self.segments}{length}{rows}")
+        else:
+            walked = ("documents", f"{self.segments}, of {self.tokens:,} tokens together")
+        nats = f" (≤ {tolerance['log_prob']:g})"
+        return [
+            walked,
+            ("largest log-probability difference", f"{self.max_abs_log_prob_diff:.2e} nats{nats}"),
+            *_row("for tokens not in the text, relative", self.max_distribution_diff, ".2e", f"{nats}{behind}"),
+            *_rounding_rows(self),
+            *_row("largest memory difference", memory, ".2e", f" (≤ {tolerance.get('memory', 0):g})"),
+            (
+                "bits per token",
+                f"{self.bits_per_token:.4f}, bundle minus {self._other} {self.delta_bits_per_token:+.1e}",
+            ),
+            *_row("same best token", self.top1_agreement, ".2%", behind),
+            ("growth of the difference along the text", "-" if self.drift is None else f"{self.drift:.2f} (1 = none)"),
+            *_lsh_rows(self),
+            ("kernels", self.kernels),
+            ("equal", "yes" if self.passed else "NO"),
+        ]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+    def problem(self) -> ParityError | None:
+        """Return an error with the differences and the first segment over tolerance; None: the bundle passed."""
         if self.passed:
-            return
-        raise ParityError(
-            f"the graphs differ from the trained model: log-probabilities by up to {self.max_abs_log_prob_diff:.3g} "
-            f"nats, those of other tokens by {self.max_distribution_diff:.3g} of their size (tolerance "
-            f"{self.tolerance['log_prob']:g}), memories by up to {self.max_abs_memory_diff:.3g} "
-            f"({self.tolerance['memory']:g}), {self.delta_bits_per_token:+.3g} bits per token "
-            f"({self.tolerance['delta_bits_per_token']:g}){self._lsh_failure()}{self._rounding_failure()}; "
+            return None
+        limits, others, memory = self.tolerance, "", ""
+        if self.max_distribution_diff is not None:
+            others = f", those of other tokens by {self.max_distribution_diff:.3g} of their size"
+        if self.max_abs_memory_diff is not None:
+            memory = f", memories by up to {self.max_abs_memory_diff:.3g} ({limits['memory']:g})"
+        return ParityError(
+            f"the graphs differ from the {self._other}: log-probabilities by up to {self.max_abs_log_prob_diff:.3g} "
+            f"nats{others} (tolerance {limits['log_prob']:g}){memory}, {self.delta_bits_per_token:+.3g} bits per token "
+            f"({limits['delta_bits_per_token']:g}){self._lsh_failure()}{self._rounding_failure()}; "
             f"first segment over tolerance: {self.first_segment_over_tolerance}.",
             hint=self._hint(),
         )
 
+    def require_passed(self) -> None:
+        """Raise the error of `problem`, unless the bundle passed."""
+        if (error := self.problem()) is not None:
+            raise error
+
+    @property
+    def _other(self) -> str:
+        return "reference" if self.max_distribution_diff is None else "trained model"
+
     def _hint(self) -> str:
+        if self.max_distribution_diff is None:
+            settings = ", ".join(f"{name} {json.dumps(value)}" for name, value in self.settings.items())
+            return f"Make sure that the reference has the same weights and settings: {settings}."
         if self.bits_per_token > MOST_BITS:
             return IMPROBABLE
         close = abs(self.delta_bits_per_token) <= self.tolerance["delta_bits_per_token"]
@@ -138,7 +189,10 @@ def make_report(
     tolerance = tolerance.for_text(tokens)
     eager_nats = sum(segment.eager_nats for segment in differences)
     graph_nats = sum(segment.graph_nats for segment in differences)
-    detailed = [(segment, segment.top1_agreement) for segment in differences if segment.top1_agreement is not None]
+    detailed = [(segment.tokens, one) for segment in differences if (one := segment.top1_agreement) is not None]
+    read = sum(n for n, _ in detailed)
+    memories = [one for segment in differences if (one := segment.max_abs_memory_diff) is not None]
+    relative = [one for segment in differences if (one := segment.max_distribution_diff) is not None]
     delta_bits = (graph_nats - eager_nats) / tokens / math.log(2)
     over = [
         segment.segment
@@ -146,7 +200,7 @@ def make_report(
         if not (
             segment.max_abs_log_prob_diff <= tolerance.log_prob
             and (segment.max_distribution_diff is None or segment.max_distribution_diff <= tolerance.log_prob)
-            and segment.max_abs_memory_diff <= tolerance.memory
+            and (segment.max_abs_memory_diff is None or segment.max_abs_memory_diff <= tolerance.memory)
             and (segment.lsh is None or segment.lsh.largest_flip_margin <= tolerance.flip_margin)
             and (segment.lsh is None or segment.lsh.overflow_mismatches == 0)
         )
@@ -164,11 +218,10 @@ def make_report(
         tokens=tokens,
         max_abs_log_prob_diff=largest(np.array([segment.max_abs_log_prob_diff for segment in differences])),
         mean_abs_log_prob_diff=sum(segment.mean_abs_log_prob_diff * segment.tokens for segment in differences) / tokens,
-        max_abs_memory_diff=largest(np.array([segment.max_abs_memory_diff for segment in differences])),
-        top1_agreement=sum(agreement * segment.tokens for segment, agreement in detailed)
-        / sum(segment.tokens for segment, _ in detailed),
+        max_abs_memory_diff=largest(memories) if memories else None,
+        top1_agreement=sum(n * agreement for n, agreement in detailed) / read if detailed else None,
         delta_bits_per_token=delta_bits,
-        max_distribution_diff=largest(*(segment.max_distribution_diff or 0.0 for segment in differences)),
+        max_distribution_diff=largest(relative) if relative else None,
         detail_segments=len(detailed),
         drift=_drift(differences),
         first_segment_over_tolerance=over[0] if over else None,
@@ -203,3 +256,44 @@ def _drift(differences: list[SegmentDifference]) -> float | None:
         for part in (differences[:third], differences[-third:])
     )
     return last / first if first > 0 else None
+
+
+def _row(name: str, value: float | None, form: str, more: str) -> list[tuple[str, str]]:
+    """Return a row, or none for a figure that a comparison does not have."""
+    return [] if value is None else [(name, f"{value:{form}}{more}")]
+
+
+def _rounding_rows(report: ParityReport) -> list[tuple[str, str]]:
+    errors = report.rounding
+    if errors is None:
+        return []
+    figures = (
+        ("rms", errors.graph_rms, errors.model_rms, report.rms_ratio),
+        ("largest", errors.graph_largest, errors.model_largest, report.largest_ratio),
+    )
+    rows = []
+    for kind, graph, model, ratio in figures:
+        limit = report.tolerance.get(f"{kind}_ratio")
+        judged = f"not judged: fewer than {LONG_TEXT:,} tokens" if limit is None else f"≤ {limit:g}"
+        text = f"{graph:.2e} nats, trained model {model:.2e}, ratio {ratio:.2f} ({judged})"
+        rows.append((f"{kind} error against float64", text))
+    return rows
+
+
+def _lsh_rows(report: ParityReport) -> list[tuple[str, str]]:
+    if report.bucket_flips is None:
+        return []
+    flips = f"{report.bucket_flips:,}"
+    if report.bucket_flips:
+        flips += (
+            f", margin {report.largest_flip_margin:.1e} (≤ {report.tolerance['flip_margin']:g}), "
+            f"{report.flip_effect_bits_per_token:+.1e} bits per token"
+        )
+    rows = [("buckets the model alone would change", flips)]
+    if report.overflow_fraction_per_layer is not None:
+        layers = ", ".join(f"{fraction:.2%}" for fraction in report.overflow_fraction_per_layer)
+        keys = "keys of two chunks" if report.full_document else "the latest keys"
+        rows.append(("overflow, by LSH layer", f"{layers} (not an error: only {keys} count)"))
+    if report.overflow_mismatches:
+        rows.append(("overflow counted otherwise", f"in {report.overflow_mismatches:,} places (= 0)"))
+    return rows

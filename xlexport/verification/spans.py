@@ -79,7 +79,7 @@ def cut_text(ids: Ids, segments: int, model: Engine, evaluation: EvaluationSetti
 def segments_of(ids: Ids, segment_len: int, max_positions: int | None) -> Iterator[Span]:
     """Yield the segments of documents with as many tokens as there are positions; last segments may be shorter."""
     last = len(ids) - 1
-    longest = max_positions or last
+    longest = max_positions or max(1, last)
     for first in range(0, last, longest):
         end = min(first + longest, last)
         for start in range(first, end, segment_len):

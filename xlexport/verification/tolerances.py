@@ -10,7 +10,7 @@ from xlexport.errors import ParityError
 from xlexport.families.recurrent.source import MODULE_FORMAT
 from xlruntime.bundle import Bundle
 
-__all__ = ["TOLERANCES", "Tolerance", "tolerance_of"]
+__all__ = ["LONG_TEXT", "TOLERANCES", "Tolerance", "tolerance_of"]
 
 LONG_TEXT = 1000  # tokens
 
@@ -25,6 +25,10 @@ class Tolerance:
     flip_margin: float  # if the eager model would choose another bucket: its relative advantage
     rms_ratio: float = math.inf  # errors of the graph over those of the float32 model, both against float64
     largest_ratio: float = math.inf
+
+    def of_scores(self) -> Tolerance:
+        """Return the tolerance for a comparison of the targets' log-probabilities only."""
+        return Tolerance(self.log_prob, math.inf, self.delta_bits_per_token, math.inf)
 
     def for_text(self, tokens: int) -> Tolerance:
         """Return the tolerance for a text of `tokens` tokens.

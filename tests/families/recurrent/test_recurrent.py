@@ -109,6 +109,7 @@ def other_weights(kind: type[Decay]) -> Decay:
 
 def test_another_model_is_found_out(exported: tuple[Any, Path]) -> None:
     model, folder = exported
+    assert xlexport.assert_parity(folder, model, segments=3).max_abs_memory_diff is not None
     other = module_source(Decay() if isinstance(model, DecaySegment) else DecaySegment(), n_token=256)
     with pytest.raises(ParityError, match=r"model is DecaySegment in the bundle|model is Decay in the bundle"):
         verify(xlruntime.load(folder, threads=1), other.build_model, np.arange(50), segments=2)
