@@ -92,6 +92,7 @@ ELSEWHERE = {
     "README.md": "tests/runtime/test_api_page.py",
     "docs/api.md": "tests/runtime/test_api_page.py",
     "docs/checkpoints.md": "tests/families/transformer_xl/test_huggingface.py",
+    "docs/parity_tests.md": "tests/docs/test_parity_page.py",
     "docs/scoring.md": "tests/scoring/test_output_tables.py",
     "docs/serving.md": "tests/serve/test_http.py",
     "docs/torch_formats.md": "tests/export/test_torch_formats.py",
