@@ -145,7 +145,7 @@ SPOILED: list[tuple[Callable[[Path], object], str, str]] = [
     (
         lambda folder: edit_manifest(folder, lambda fields: fields.update(format_version=fields.pop("format") - 1)),
         f"is of format {FORMAT - 1}, this xlruntime reads {FORMAT}",
-        CONVERT,
+        "Rewrite it: xlexport configure",
     ),
     (lambda folder: change_manifest(folder, document={}), "document.segment_len is missing", CONVERT),
     (scribble, "not valid JSON", CONVERT),

@@ -67,7 +67,7 @@ def test_demo_ends_with_its_table_and_what_it_wrote(tiny_demo: str, invoke: Invo
     assert list(rows) == [
         *("converted", "verified", "largest difference", "scored", "bits per byte", "tokens/s", "eager tokens/s")
     ]
-    assert rows["verified"] == "20 segments of 8 tokens, memory 20"
+    assert rows["verified"] == "125 segments of 8 tokens, memory 20"
     assert float(rows["bits per byte"]) > 1
     assert re.fullmatch(r"[\d,]+ \(\d+\.\dx\)", rows["eager tokens/s"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from onnx.reference.op_run import OpRun
 
 from tests.helpers.bundles import convert_tiny_reformer
 from tests.helpers.export_cache import cached_exports
-from tests.helpers.manifests import edit_manifest
+from tests.helpers.other_order import OPERATORS, with_another_body
 from tests.helpers.paths import ROOT
 from tests.helpers.tiny import BAND, CHUNK, PAPER
 from xlexport.convert import ConversionOptions, convert
@@ -24,7 +23,6 @@ from xlexport.formats import load as load_source
 from xlexport.ops import DOMAIN, FUSED
 from xlruntime import load
 from xlruntime.bundle import Choice
-from xlruntime.bundle_files import digest_file
 
 RULES = {"band": BAND, "paper": PAPER, "chunk": CHUNK}
 SAMPLES = ("transformer_xl_bytes", "reformer_bytes")
@@ -48,59 +46,23 @@ def nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProt
 def test_sort_and_gather_are_nodes_outside_of_functions(purpose: str, folder: Path) -> None:
     model = onnx.load(folder / f"{purpose}.onnx", load_external_data=False)
     custom = {node.op_type for node in nodes(model.graph) if node.domain == DOMAIN}
-    assert custom == {"LSHSort", "LSHGather", "LocalAttention"}
+    assert custom == {*OPERATORS, "LocalAttention"}
     assert not any(node.domain == DOMAIN for function in model.functions for node in nodes(function))
     fused = onnx.load(folder / f"{purpose}_fused.onnx", load_external_data=False)
     assert {node.op_type for node in nodes(fused.graph)} & set(FUSED)
     batched = onnx.load(folder / f"{purpose}_batched.onnx", load_external_data=False)
-    assert {"LSHSort", "LSHGather"} <= {node.op_type for node in nodes(batched.graph)}
+    assert set(OPERATORS) <= {node.op_type for node in nodes(batched.graph)}
     *_, for_kernels, for_accelerators, default = load(folder, ops="none").bundle.steps[purpose]
     assert set(for_kernels.kernels) == {node.op_type for node in nodes(fused.graph)} & set(FUSED)
     assert (for_accelerators.device, default) == ("accelerator", Choice(purpose))
 
 
-def reverse_order(function: onnx.FunctionProto) -> None:
-    """Let a sort return its order from the last to the first."""
-    order, inverse = function.output
-    made = onnx.parser.parse_function(
-        f"""<opset_import: ["" : 20], domain: "{DOMAIN}"> Reversed (ascending, ranks) => ({order}, {inverse}) {{
-            start = Constant<value_ints = [-1]> ()
-            end = Constant<value_ints = [-9223372036854775807]> ()
-            axis = Constant<value_ints = [-1]> ()
-            {order} = Slice (ascending, start, end, axis, start)
-            size = Shape<start = -1> (ascending)
-            one = Constant<value_ints = [1]> ()
-            last = Sub (size, one)
-            {inverse} = Sub (last, ranks)
-        }}"""
-    )
-    for node in function.node:
-        node.output[:] = [{order: "ascending", inverse: "ranks"}.get(name, name) for name in node.output]
-        node.input[:] = [{order: "ascending", inverse: "ranks"}.get(name, name) for name in node.input]
-    function.node.extend(made.node)
-
-
-def gather_row_0(function: onnx.FunctionProto) -> None:
-    """Let a gather return row 0 for every index."""
-    index = function.input[1]
-    for node in function.node:
-        node.input[:] = ["zeros" if name == index else name for name in node.input]
-    function.node.insert(0, onnx.helper.make_node("Sub", [index, index], ["zeros"]))
-
-
-@pytest.mark.parametrize(("operator", "change"), [("LSHSort", reverse_order), ("LSHGather", gather_row_0)])
-def test_scores_depend_on_sort_and_gather(operator: str, change: Any, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_scores_depend_on_sort_and_gather(operator: str, folder: Path, tmp_path: Path) -> None:
     """Replace the body of a function in a copy of the bundle: nothing behind it may sort or gather again."""
-    copy = tmp_path / "copy"
-    shutil.copytree(folder, copy)
-    for purpose in ("score", "detail"):
-        model = onnx.load(copy / f"{purpose}.onnx", load_external_data=False)
-        change(next(function for function in model.functions if function.name == operator))
-        (copy / f"{purpose}.onnx").write_bytes(model.SerializeToString())
-    digests = {f"{purpose}.onnx": vars(digest_file(copy / f"{purpose}.onnx")) for purpose in ("score", "detail")}
-    edit_manifest(copy, lambda manifest: manifest["files"].update(digests))
+    other = with_another_body(folder, tmp_path / "copy", operator)
     ids = np.random.default_rng(0).integers(0, 30, 120).tolist()
-    models = [load(path, ops="none") for path in (folder, copy)]
+    models = [load(path, ops="none") for path in (folder, other)]
     chosen = {} if models[0].bundle.evaluation.full_document else {"segment_len": 40}  # not the graph for a few tokens
     for detail in (None, 1):
         before, after = (next(model.score_tokens([ids], detail=detail, **chosen)).log_probs for model in models)
@@ -147,7 +109,7 @@ def test_reference_evaluator_of_onnx_computes_the_same(sample: str, purpose: str
     memory = model.new_memory(model.evaluation(segment_len=S, mem_len=192), 1)
     session = model.session(purpose)
     file = onnx.load(tmp_path / f"bundle/{purpose}.onnx")
-    others = [function for function in file.functions if function.name not in ("LSHSort", "LSHGather")]
+    others = [function for function in file.functions if function.name not in OPERATORS]
     del file.functions[:]
     file.functions.extend(others)
     reference = ReferenceEvaluator(file, new_ops=[LSHSort, LSHGather, GatherElements])

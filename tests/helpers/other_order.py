@@ -44,15 +44,17 @@ LINES = {  # of kernels: file, text, and what takes its place
 
 
 def with_another_body(bundle: Path, folder: Path, operator: str) -> Path:
-    """Copy a bundle to `folder`, where `score.onnx` has another body of the operator, with new digests."""
+    """Copy a bundle to `folder`, where score and detail have another body of the operator, with new digests."""
     shutil.copytree(bundle, folder)
-    graph = onnx.load(folder / "score.onnx", load_external_data=False)
-    (own,) = (function for function in graph.functions if function.name == operator)
-    own.name = "Own"
-    graph.functions.append(onnx.parser.parse_function(HEAD + BODIES[operator]))
-    onnx.save(graph, folder / "score.onnx")
-    digest = asdict(digest_file(folder / "score.onnx"))
-    edit_manifest(folder, lambda manifest: manifest["files"].update({"score.onnx": digest}))
+    files = {name: folder / name for name in ("score.onnx", "detail.onnx")}
+    for file in files.values():
+        graph = onnx.load(file, load_external_data=False)
+        (own,) = (function for function in graph.functions if function.name == operator)
+        own.name = "Own"
+        graph.functions.append(onnx.parser.parse_function(HEAD + BODIES[operator]))
+        onnx.save(graph, file)
+    digests = {name: asdict(digest_file(file)) for name, file in files.items()}
+    edit_manifest(folder, lambda manifest: manifest["files"].update(digests))
     return folder
 
 

@@ -364,6 +364,10 @@ class _Manifest:
     files: Mapping[str, FileDigest]
 
 
+# Fields that a `Bundle` has under the same names.
+_SAME = ("requires", "tokenizer", "memory", "graphs", "steps", "meaning", "provenance", "fingerprint", "files")
+
+
 @dataclass(frozen=True)
 class Bundle:
     """`bundle.json`: the single source of truth about a bundle.
@@ -423,11 +427,9 @@ class Bundle:
         rules = self.evaluation
         fields = asdict(
             _Manifest(
-                FORMAT,
-                self.requires,
-                _Model(self.architecture, self.config, self.vocab_size, self.precision),
-                self.tokenizer,
-                _Document(
+                format=FORMAT,
+                model=_Model(self.architecture, self.config, self.vocab_size, self.precision),
+                document=_Document(
                     rules.segment_len,
                     rules.max_positions,
                     rules.restart,
@@ -436,15 +438,9 @@ class Bundle:
                     rules.fresh_memory,
                     self.encoder,
                 ),
-                rules.settings,
-                rules.rings,
-                self.memory,
-                self.graphs,
-                self.steps,
-                self.meaning,
-                self.provenance,
-                self.fingerprint,
-                self.files,
+                settings=rules.settings,
+                rings=rules.rings,
+                **{name: getattr(self, name) for name in _SAME},
             )
         )
         for graph in fields["graphs"].values():
@@ -482,17 +478,9 @@ class Bundle:
             encoder = document.pop("encoder")
             bundle = cls(
                 **vars(manifest.model),
-                tokenizer=manifest.tokenizer,
                 evaluation=EvaluationRules(**document, settings=manifest.settings, rings=manifest.rings),
-                memory=manifest.memory,
-                graphs=manifest.graphs,
-                steps=manifest.steps,
-                meaning=manifest.meaning,
-                provenance=manifest.provenance,
-                fingerprint=manifest.fingerprint,
-                files=manifest.files,
-                requires=manifest.requires,
                 encoder=encoder,
+                **{name: getattr(manifest, name) for name in _SAME},
             )
             if problems := list(islice(bundle.problems(), LISTED)):
                 raise ValueError("; ".join(problems))

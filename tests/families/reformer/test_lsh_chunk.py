@@ -158,8 +158,8 @@ def test_exported_against_huggingface(name: str, tmp_path: Path) -> None:
     example = query_key, value, torch.zeros(2, H, config.n_hashes, value.shape[2], dtype=torch.int64)
     step = LoneStep(ChunkLSH(config), inputs, [StepTensor("attended", "float32", heads)], example)
     model, run = export_lone(step, tmp_path)
-    assert {function.name for function in model.functions} == {"LSHSort", "LSHGather", "LSHChunkAttention"}
-    assert [node.op_type for node in model.graph.node if node.domain == DOMAIN] == ["LSHSort", "LSHChunkAttention"]
+    assert {function.name for function in model.functions} == {"LSHSort", "LSHGather"}
+    assert [node.op_type for node in model.graph.node if node.domain == DOMAIN] == ["LSHSort"]  # LSHGather is in loops
     for T in (*LENGTHS, 2048):
         expected, buckets = wanted(name, rows(T))
         (attended,) = run(*given(name, rows(T), buckets))
