@@ -1,6 +1,4 @@
 // The entry point that ONNX Runtime calls: add all kernels to a session, as domain `ai.xlexport`.
-#include <string>
-
 #include "level.h"
 #include "operators.h"
 
@@ -64,12 +62,8 @@ XLEXPORT_EXPORT const char* xlexport_ops_instruction_set() { return xlexport::le
 // Return the version of this library.
 XLEXPORT_EXPORT const char* xlexport_ops_version() { return XLEXPORT_OPS_VERSION; }
 
-// Return the names of the operators that have a kernel, with a space between two.
-XLEXPORT_EXPORT const char* xlexport_ops_operators() {
-  static const std::string names = [] {
-    std::string text;
-    for (const OrtCustomOp* op : kOperators) text += (text.empty() ? "" : " ") + std::string(op->GetName(op));
-    return text;
-  }();
-  return names.c_str();
+// Return the name of an operator that has a kernel, by its number from 0; nullptr behind the last.
+XLEXPORT_EXPORT const char* xlexport_ops_operator(uint64_t number) {
+  const uint64_t count = sizeof kOperators / sizeof *kOperators;
+  return number < count ? kOperators[number]->GetName(kOperators[number]) : nullptr;
 }

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
-#include <sstream>
 
 #include "errors.h"
 #include "safetensors.h"
 
-extern "C" const char* xlexport_ops_operators();  // that have a kernel, which are linked in, with spaces between them
+extern "C" const char* xlexport_ops_operator(std::uint64_t number);  // that has a kernel, which is linked in, or nullptr
 
 namespace xlruntime {
 namespace {
@@ -17,8 +15,8 @@ constexpr std::size_t kKeptConstants = 4;  // sets of positional keys kept for l
 
 // The bundle without the choices of steps that a CPU, with these kernels or without, cannot run.
 Bundle runnable(Bundle bundle, bool kernels) {
-  std::istringstream names(kernels ? xlexport_ops_operators() : "");
-  const std::set<std::string> known{std::istream_iterator<std::string>(names), {}};
+  std::set<std::string> known;
+  while (const char* name = kernels ? xlexport_ops_operator(known.size()) : nullptr) known.insert(name);
   const auto cannot_run = [&](const Choice& choice) {
     const auto is_known = [&](const std::string& name) { return known.count(name) != 0; };
     return choice.accelerator || !std::all_of(choice.kernels.begin(), choice.kernels.end(), is_known);

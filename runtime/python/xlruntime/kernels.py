@@ -9,6 +9,7 @@ import ctypes
 import functools
 import importlib
 import importlib.util
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ __all__ = ["DISTRIBUTION", "Kernels", "describe_kernels", "find_kernels"]
 DISTRIBUTION = "xlexport-ops"
 PACKAGE = "xlexport_ops"  # its module
 BODIES = "none (bodies of standard operators)"
-# Functions that return a text.
-SYMBOLS = ("xlexport_ops_version", "xlexport_ops_instruction_set", "xlexport_ops_operators")
+# Functions that return a text. The last takes a number from 0, and returns null behind the last operator.
+SYMBOLS = ("xlexport_ops_version", "xlexport_ops_instruction_set", "xlexport_ops_operator")
 REINSTALL = f"Install {DISTRIBUTION} again, or choose ops none: the results are the same."
 
 
@@ -96,12 +97,15 @@ def _read(path: Path) -> Kernels:
         raise ProviderError(
             f"{path}: cannot be loaded as a library of kernels ({first_line(error)}).", hint=REINSTALL
         ) from error
-    texts = []
+    functions = []
     for symbol in SYMBOLS:
         function = getattr(library, symbol, None)
         if function is None:
             raise ProviderError(f"{path}: has no {symbol}, so it is not a library of {DISTRIBUTION}.", hint=REINSTALL)
         function.restype = ctypes.c_char_p
-        texts.append(function().decode("ascii"))
-    version, instruction_set, operators = texts
-    return Kernels(path, version, instruction_set, frozenset(operators.split()))
+        functions.append(function)
+    version, instruction_set, operator = functions
+    operators = itertools.takewhile(bool, (operator(ctypes.c_uint64(number)) for number in itertools.count()))
+    return Kernels(
+        path, version().decode("ascii"), instruction_set().decode("ascii"), frozenset(map(bytes.decode, operators))
+    )
