@@ -382,7 +382,7 @@ def test_conversion_is_repeatable_and_verified(
     monkeypatch.setattr("xlexport.sample.sample_checkpoint", lambda: bytes_bundle.checkpoint)
     for _ in range(2):
         runpy.run_path(str(FOLDER / "01_convert.py"))
-        assert "equal over 20 segments" in capsys.readouterr().out
+        assert "equal over 125 segments" in capsys.readouterr().out
         assert is_bundle(tmp_path / "bundle")
 
 

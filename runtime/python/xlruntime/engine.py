@@ -332,9 +332,7 @@ class Engine:
     def longest_step(self, purpose: str, segment_len: int) -> int:
         """Return `segment_len`, or the longest step of the graphs for `purpose` if that is shorter."""
         graphs = self.bundle.graphs
-        lengths = [
-            graphs[choice.graph].fixed.get("segment", choice.max_segment) for choice in self.steps.get(purpose, ())
-        ]
+        lengths = [graphs[choice.graph].fixed.get("segment", choice.max_segment) for choice in self._choices(purpose)]
         return min(segment_len, max((length or segment_len for length in lengths), default=segment_len))
 
     def graph_for(self, purpose: str, segment_len: int, sizes: Mapping[str, int] | None = None) -> str:
@@ -346,7 +344,7 @@ class Engine:
         Raises:
             OptionError: no graph for `purpose` takes so many tokens.
         """
-        choices = self.steps.get(purpose, ())
+        choices = self._choices(purpose)
         for choice in choices:
             graph = self.bundle.graphs[choice.graph]
             if segment_len <= (choice.max_segment or inf) and graph.tokens({**(sizes or {}), "segment": segment_len}):
@@ -358,6 +356,11 @@ class Engine:
                 hint="Split it.",
             )
         return purpose
+
+    def _choices(self, purpose: str) -> tuple[Choice, ...]:
+        """Return the graphs of a purpose, or the graph of this name alone."""
+        own = (Choice(purpose, self.bundle.max_segment(purpose)),) if purpose in self.bundle.graphs else ()
+        return self.steps.get(purpose, own)
 
     def main_graph(self, purpose: str) -> str:
         """Return the graph for the longest steps of a purpose."""

@@ -211,7 +211,7 @@ def attend_by_paper(key: Tensor, value: Tensor, length: Tensor, buckets: Tensor,
     steps = torch.arange(T)
     first = buckets * T  # below the places of all rows of the bucket
     place = first + steps
-    nothing = torch.full_like(first[..., :1], -1)  # not a pad: CUDA has none for integers
+    nothing = torch.full((), -1).expand(first[..., :1].shape)  # not a pad: CUDA has none for integers
     ordered = torch.cat([nothing, place.gather(3, order)], dim=3)  # the row at rank k is at k + 1
     before = (torch.div(steps, W, rounding_mode="floor") - 1) * W
     begin = before.maximum(torch.full((), 0))  # of the chunk before, by rank; not a clamp, as in `local_mask`
