@@ -34,7 +34,7 @@ _TABLE: tuple[tuple[str, Mapping[str, frozenset[str]]], ...] = (
     ("ArgMax Cos Floor Log LogSoftmax Reciprocal Sin Softplus", {"T": FLOATS}),
     ("Erf Exp Gelu Gemm MatMul Relu Sigmoid Softmax Sqrt Sum Tanh", {"T": WIDE}),
     ("Concat Expand Reshape ScatterND Split Squeeze Transpose Trilu Unsqueeze", {"T": ANY}),
-    ("GRU LSTM", {"T": FLOATS, "T1": {"int32"}}),
+    ("GRU LSTM", {"T": FLOATS, "T1": frozenset({"int32"})}),
     ("Gather GatherElements ScatterElements Slice", {"T": ANY, "Tind": INDEX}),
     ("Greater GreaterOrEqual Less LessOrEqual", {"T": FLOATS | INDEX | UNSIGNED, "T1": BOOL}),
     ("Max Min Mod", {"T": WIDE | INDEX | UNSIGNED}),

@@ -257,7 +257,7 @@ class ReformerStep(StepModule):
             if not prefix:
                 outputs |= describe_softmax(log_probs, targets, self.config.n_token)
             rows, places = log_probs.flatten(0, 1), targets.reshape(-1, 1)  # (B*S, n_token), (B*S, 1)
-            outputs[f"{prefix}log_prob"] = rows.gather(1, places).view_as(targets)
+            outputs[f"{prefix}log_prob"] = rows.gather(1, places).view(targets.shape)
             outputs[f"{prefix}logits"] = self.head(hidden[:, -1])
         return tuple(outputs[name] for name in traced_outputs(self))
 
