@@ -256,8 +256,7 @@ class ReformerStep(StepModule):
             outputs |= {f"{prefix}{name}": tensor for name, tensor in carried.items()}
             if not prefix:
                 outputs |= describe_softmax(log_probs, targets, self.config.n_token)
-            rows, places = log_probs.flatten(0, 1), targets.reshape(-1, 1)  # (B*S, n_token), (B*S, 1)
-            outputs[f"{prefix}log_prob"] = rows.gather(1, places).view(targets.shape)
+            outputs[f"{prefix}log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
             outputs[f"{prefix}logits"] = self.head(hidden[:, -1])
         return tuple(outputs[name] for name in traced_outputs(self))
 
