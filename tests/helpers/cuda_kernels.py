@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import onnx
+import onnx_ir as ir
 from onnx import TensorProto, defs, inliner, shape_inference
 
-from xlexport.ops import DOMAIN, VERSION
-from xlexport.ops.lsh_batched import BATCHED
+from xlexport.ops import inline_functions, use_batched_bodies
 
 __all__ = ["KERNELS", "OPSET", "UNTIL_THEN", "lacking", "missing_kernels", "type_names", "without_loops"]
 
@@ -103,12 +103,7 @@ def missing_kernels(model: onnx.ModelProto) -> list[str]:
 
 def without_loops(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph with functions inlined, of which those in `BATCHED` have their bodies without loops."""
-    changed = onnx.ModelProto.FromString(model.SerializeToString())
-    swapped = [function for function in changed.functions if function.name in BATCHED]
-    assert swapped
-    for function in swapped:
-        body = BATCHED[function.name].to_function_proto()
-        body.name = function.name
-        body.opset_import.append(onnx.helper.make_opsetid(DOMAIN, VERSION))
-        function.CopyFrom(body)
-    return inliner.inline_local_functions(changed)
+    changed = ir.from_proto(model)
+    use_batched_bodies(changed)
+    inline_functions(changed)
+    return ir.to_proto(changed)

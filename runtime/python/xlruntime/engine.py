@@ -359,8 +359,9 @@ class Engine:
 
     def _choices(self, purpose: str) -> tuple[Choice, ...]:
         """Return the graphs of a purpose, or the graph of this name alone."""
-        own = (Choice(purpose, self.bundle.max_segment(purpose)),) if purpose in self.bundle.graphs else ()
-        return self.steps.get(purpose, own)
+        if (choices := self.steps.get(purpose)) is not None:
+            return choices
+        return (Choice(purpose, self.bundle.max_segment(purpose)),) if purpose in self.bundle.graphs else ()
 
     def main_graph(self, purpose: str) -> str:
         """Return the graph for the longest steps of a purpose."""
