@@ -32,6 +32,7 @@ from .evaluation import EvaluationRules, EvaluationSettings, FreshMemory, Ring, 
 from .json_fields import OPTIONAL, read_fields
 from .limits import Limits, parse_json
 from .messages import listed, named, shown
+from .tokenizer_entry import TextToken, Tokenizer
 
 __all__ = [
     "DIGEST",
@@ -57,6 +58,7 @@ __all__ = [
     "Ring",
     "Setting",
     "Tensor",
+    "TextToken",
     "Tokenizer",
 ]
 
@@ -251,25 +253,6 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Tokenizer:
-    """The tokenizer of a bundle.
-
-    Its kind is `bytes` (id = byte + first_id), `none` (ids only), or one with a file: `vocabulary` (see `Vocabulary`),
-    `tokenizers` or `sentencepiece` (files of these libraries).
-    """
-
-    kind: Literal["bytes", "vocabulary", "tokenizers", "sentencepiece", "none"]
-    file: str | None = None
-    first_id: int = 0  # id of byte 0; smaller ids have no text
-
-    def __post_init__(self) -> None:
-        if self.first_id < 0 or (self.first_id and self.kind != "bytes"):
-            raise ValueError(f"first_id of tokenizer {self.kind!r} is {self.first_id}, expected 0 or that of byte 0")
-        if (self.file is None) != (self.kind in ("bytes", "none")):
-            raise ValueError(f"tokenizer {self.kind!r} with file {named(self.file)}: only bytes and none have no file")
-
-
-@dataclass(frozen=True)
 class Encoder:
     """The sizes and reserved ids of an encoder-decoder. Its other graphs read targets.
 
@@ -410,7 +393,7 @@ class Bundle:
     @property
     def computing_files(self) -> dict[str, FileDigest]:
         """The files that determine the numbers that this bundle computes."""
-        return {name: digest for name, digest in self.files.items() if name != self.tokenizer.file}
+        return {name: digest for name, digest in self.files.items() if name not in self.tokenizer.files}
 
     @property
     def fixed(self) -> Mapping[str, int]:
@@ -446,6 +429,8 @@ class Bundle:
         for graph in fields["graphs"].values():
             for name, feed in graph["inputs"].items():
                 graph["inputs"][name] = {key: value for key, value in feed.items() if value}
+        required = ("kind", "file", "first_id")
+        fields["tokenizer"] = {key: value for key, value in fields["tokenizer"].items() if value or key in required}
         return json.dumps(fields, indent=1) + "\n"
 
     @classmethod
@@ -493,13 +478,16 @@ class Bundle:
         """Yield contradictions between parts of the manifest, and file names that leave the folder."""
         if outside := [name for name in self.files if not _is_file_name(name)]:
             yield f"file names must stay inside the bundle, found {ascii(outside)[:200]}"
-        used = {graph.file for graph in self.graphs.values()} | ({self.tokenizer.file} - {None})
+        used = {graph.file for graph in self.graphs.values()} | self.tokenizer.files
         if any(entry.first_value is not None for entry in self.memory):
             used.add(FIRST_MEMORY_FILE)
         if unlisted := sorted(str(name) for name in used - self.files.keys()):
             yield f"files are used but have no digest: {listed(map(named, unlisted))}"
         if not 1 <= self.vocab_size <= LARGEST_AXIS:
             yield f"vocab_size is {shown(self.vocab_size)}, expected 1 to {LARGEST_AXIS}"
+        marks = (self.tokenizer.begin, *self.tokenizer.ends)
+        for token in (token for token in marks if token is not None and not 0 <= token.id < self.vocab_size):
+            yield f"token {named(token.name)} has id {token.id}, expected 0 to {self.vocab_size - 1}"
         first, last = self.tokenizer.first_id, self.tokenizer.first_id + 255
         if self.tokenizer.kind == "bytes" and last >= self.vocab_size:
             yield f"bytes have ids {first} to {last}, but the vocabulary is 0 to {self.vocab_size - 1}"
