@@ -167,7 +167,7 @@ LIES: list[tuple[Change, str]] = [
 ]  # fmt: skip
 OTHERS: list[tuple[Change, str]] = [
     (lambda t, a: t.update(fingerprint="0" * 64), "saved from another bundle"),
-    (lambda t, a: t.update(version="4"), "state version '4', expected 3"),
+    (lambda t, a: t.update(version="5"), "state version '5', expected 4"),
     (lambda t, a: t.update({"setting.n_hashes": "2"}), "n_hashes: not among the settings of this bundle"),
     (lambda t, a: t.update({"setting.\n": "2"}), "not among the settings of this bundle"),
     (lambda t, a: t.update({"setting.self": "2"}), "settings of another bundle"),

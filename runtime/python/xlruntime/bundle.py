@@ -396,6 +396,11 @@ class Bundle:
         return {name: digest for name, digest in self.files.items() if name not in self.tokenizer.files}
 
     @property
+    def tokenizer_digest(self) -> str:
+        """The SHA-256 of the tokenizer's file; empty if it has none."""
+        return "" if self.tokenizer.file is None else self.files[self.tokenizer.file].sha256
+
+    @property
     def fixed(self) -> Mapping[str, int]:
         """The sizes that the graphs for the longest steps fix: `batch` and `segment`, or none."""
         return self.graphs["score"].fixed

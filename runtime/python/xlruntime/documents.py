@@ -28,6 +28,7 @@ __all__ = [
     "Document",
     "Ids",
     "Source",
+    "Text",
     "TextCounts",
     "TokenPiece",
     "Tokenizer",
@@ -49,6 +50,7 @@ IS_SPACE = np.isin(np.arange(256), np.frombuffer(SPACES, np.uint8))  # by byte
 PIECE_BYTES = 1 << 14  # small compared to the memories, so that process memory stays flat
 
 Ids = npt.NDArray[np.int64]
+Text = str | bytes
 Context = str | bytes | npt.NDArray[np.integer[Any]] | list[int]
 Source = str | bytes | Path | BinaryIO | npt.NDArray[np.integer[Any]] | list[int] | Iterator[npt.NDArray[np.int64]]
 
@@ -153,15 +155,53 @@ class Tokenizer(ABC):
             TextError, TokenError: as `read`.
         """
 
-    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
-        """Return token ids (n,) of the next piece of a text, tokenized on its own.
-
-        The piece does not end the text, so a line without newline stays open.
+    @abstractmethod
+    def settled(self, text: Text) -> int:
+        """Return how much of a text keeps its tokens, whatever follows: it and the rest can be tokenized apart.
 
         Args:
-            previous: the last token before the piece, None at the beginning.
+            text: bytes if `offsets_in_bytes`, else characters; it begins where an earlier call has cut, or a document.
+
+        Raises:
+            TextError: the tokenizer cannot say.
         """
-        return self.encode(text)
+
+    @abstractmethod
+    def tokens(
+        self,
+        text: Text,
+        previous: int | None = None,
+        begun: bool = False,
+        name: str = "the text",
+        limits: Limits = DOCUMENT_LIMITS,
+    ) -> TokenPiece:
+        """Return the tokens of a part of a text, with their places in it. The part does not end the text.
+
+        Args:
+            text: bytes if `offsets_in_bytes`, else characters.
+            previous: the last token before the part; None at the beginning of a document.
+            begun: whether the part goes on after earlier text.
+            name: of the text, for messages; limits: of what a library makes of it.
+
+        Raises:
+            TextError, TokenError: as `read`.
+        """
+
+    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
+        """Return token ids (n,) of a piece of a text; None: the piece begins the text.
+
+        Raises:
+            TextError, TokenError: as `read`.
+        """
+        return self.tokens(self.in_units(text, "the text"), previous, previous is not None).ids
+
+    def in_units(self, text: Text, name: str) -> Text:
+        """Return a text in the unit of this tokenizer's places: bytes if `offsets_in_bytes`, else characters.
+
+        Raises:
+            TextError: it needs characters, and the text is not UTF-8.
+        """
+        return utf8_bytes(text, name) if self.offsets_in_bytes else utf8_text(text, name)
 
     @abstractmethod
     def decode(self, ids: Ids | list[int]) -> str:
@@ -179,15 +219,43 @@ class Tokenizer(ABC):
         """
         raise no_boundaries("this bundle has no tokenizer")
 
-    @abstractmethod
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
     ) -> Iterator[TokenPiece]:
-        """Yield the tokens of a document in order, and add to `counts` on the way.
+        """Yield the tokens of a document in order, in settled parts, and add to `counts` on the way.
 
         Raises:
-            TextError, TokenError: the document exceeds `limits`, or cannot be tokenized.
+            TextError, TokenError: the document cannot be tokenized, or text beyond `limits` must be held at a time.
         """
+        held: Any = b"" if self.offsets_in_bytes else ""
+        place, previous, enough = 0, None, 1
+        for part in _counted_pieces(file, counts) if self.offsets_in_bytes else text_pieces(file, name, counts):
+            held += part
+            if len(held) < enough:
+                continue
+            settled = self.settled(held)
+            if settled:
+                yield (piece := self._placed(held[:settled], previous, place, counts, name, limits))
+                previous = int(piece.ids[-1]) if len(piece) else previous
+                held, place = held[settled:], place + settled
+            limits.budget(name, TextError).charge(len(held))
+            enough = 2 * len(held)  # so that a run without a boundary is not searched again for each part
+        yield self._placed(held, previous, place, counts, name, limits)
+
+    def _placed(
+        self, text: Text, previous: int | None, place: int, counts: TextCounts, name: str, limits: Limits
+    ) -> TokenPiece:
+        """Return the tokens of the part of a document that begins at `place`."""
+        piece = self.tokens(text, previous, place > 0, name, limits)
+        if previous is None and len(piece):
+            covered = utf8_bytes(text, "the text")[: self.bytes_of_first(text, piece)]
+            counts.first_token_bytes = place + len(covered)  # what is before has no token: white space
+            counts.first_token_chars = place + sum(byte & 0xC0 != 0x80 for byte in covered)
+        return TokenPiece(piece.ids, piece.starts + place, piece.ends + place)
+
+    def bytes_of_first(self, text: Text, piece: TokenPiece) -> int:
+        """Return how many bytes of a text its first token covers, with what comes before the token."""
+        return len(utf8_bytes(text[: piece.ends[0]], "the text"))
 
 
 def no_boundaries(why: str) -> OptionError:
@@ -306,6 +374,12 @@ def utf8_text(text: str | bytes, name: str) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise _not_utf8(name, error.start, error) from error
+
+
+def _counted_pieces(file: BinaryIO, counts: TextCounts) -> Iterator[bytes]:
+    for raw in pieces(file):
+        counts.add(raw)
+        yield raw
 
 
 def pieces(file: BinaryIO) -> Iterator[bytes]:

@@ -22,16 +22,19 @@ from . import atomic_output
 from .engine import Engine
 from .errors import OptionError, StateDamagedError, StateMismatchError
 from .evaluation import EvaluationSettings
+from .held_text import HeldText
 from .limits import Limits, parse_json
 from .memory import MemoryPlan
 from .messages import listed, named, shown
 
 __all__ = ["LIMITS", "State", "array_problems", "read_state", "write_state"]
 
-KIND, VERSION = "xlexport stream", 3
+KIND, VERSION = "xlexport stream", 4
+WITHOUT_HELD_TEXT = 3  # a version that streams had before they held text back
 LIMITS = Limits()  # of the header; tensors take as much memory as they have in the file
 LARGEST_COUNT = 2**52  # tokens: exact in any runtime, also after more of them
 OWN = ("segment_len", "restart")  # settings that every bundle has
+TEXTS = ("held", "begun", "tokenizer")
 COUNTERS = ("capacity", "offset", "length", "history", "pending", "position")
 HINT = "Save the stream again with Stream.save."
 DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -54,6 +57,8 @@ class State:
         length: kept rows that a query may see; history: tokens read since the last restart.
         pending: id of the held token; None before the first one.
         position: tokens of the document, the held one included.
+        held: the end of the text, which has no tokens yet.
+        tokenizer: SHA-256 of the tokenizer's file, "" if it has none.
         memory: value of each carried tensor, by the name of its input.
     """
 
@@ -65,6 +70,8 @@ class State:
     history: Any
     pending: Any
     position: Any
+    held: HeldText
+    tokenizer: str
     memory: Arrays
 
     def write(self, path: Path) -> None:
@@ -77,6 +84,7 @@ class State:
         for name, value in self.settings.items():
             metadata[name if name in OWN else f"setting.{name}"] = _text(value)
         metadata |= {name: _text(getattr(self, name)) for name in COUNTERS}
+        metadata |= {"held": self.held.raw.hex(), "begun": _text(self.held.begun), "tokenizer": self.tokenizer}
         write_state(path, metadata, self.memory)
 
     @classmethod
@@ -88,13 +96,20 @@ class State:
             StateMismatchError: another version has written it.
             FileNotFoundError: the file does not exist.
         """
-        metadata, memory = read_state(path, KIND, VERSION, HINT, limits)
-        missing = [name for name in ("fingerprint", *OWN, *COUNTERS) if name not in metadata]
+        metadata, memory = read_state(path, KIND, VERSION, HINT, limits, older=WITHOUT_HELD_TEXT)
+        if metadata["version"] == str(WITHOUT_HELD_TEXT):
+            metadata |= {"held": "", "begun": _text(metadata.get("position") != "0"), "tokenizer": ""}
+        missing = [name for name in ("fingerprint", *OWN, *COUNTERS, *TEXTS) if name not in metadata]
         if missing:
             raise StateDamagedError(f"{path}: {', '.join(missing)} is missing.", hint=HINT)
         settings = {name.removeprefix("setting."): _value(metadata[name]) for name in metadata if _is_setting(name)}
         counters = {name: _value(metadata[name]) for name in COUNTERS}
-        return cls(metadata["fingerprint"], settings, **counters, memory=memory)
+        try:
+            held = HeldText(bytes.fromhex(metadata["held"]), {"true": True, "false": False}[metadata["begun"]])
+        except (KeyError, ValueError) as error:
+            raise StateDamagedError(f"{path}: its held text is none that a stream has.", hint=HINT) from error
+        tokenizer = metadata["tokenizer"]
+        return cls(metadata["fingerprint"], settings, **counters, held=held, tokenizer=tokenizer, memory=memory)
 
     def evaluation(self, engine: Engine, where: Path) -> EvaluationSettings:
         """Check that a stream of this bundle can have this state, and return its settings.
@@ -112,6 +127,8 @@ class State:
             evaluation = bundle.evaluation.choose(**self.settings)
         except (TypeError, OptionError) as error:
             raise StateMismatchError(f"{where}: settings of another bundle ({error}).", hint=HINT) from error
+        if self.held.raw and self.tokenizer != bundle.tokenizer_digest:
+            raise StateMismatchError(f"{where}: it holds text for another tokenizer than this bundle's.", hint=HINT)
         own = {**evaluation.to_dict(), "segment_len": int(evaluation.segment_len)}  # as a text, true is not 1
         if {name: _text(value) for name, value in own.items()} != {n: _text(v) for n, v in self.settings.items()}:
             expected = ", ".join(map(named, evaluation.to_dict()))
@@ -185,13 +202,14 @@ def write_state(path: Path, metadata: Mapping[str, str], arrays: Arrays) -> int:
 
 
 def read_state(
-    path: Path, kind: str, version: int, hint: str, limits: Limits = LIMITS
+    path: Path, kind: str, version: int, hint: str, limits: Limits = LIMITS, older: int | None = None
 ) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
     """Return the texts and tensors that `write_state` wrote.
 
     Args:
         hint: the end of every message: what a user can do about an unusable state.
         limits: bounds for the header; tensors take as much memory as they have in the file.
+        older: another version that is read.
 
     Raises:
         StateDamagedError: the file is not a state of this kind, or was changed.
@@ -217,7 +235,7 @@ def read_state(
             raise damaged("it has no texts")
         if metadata.get("kind") != kind:
             raise damaged("another safetensors file")
-        if metadata.get("version") != str(version):
+        if metadata.get("version") not in (str(version), str(older)):
             saved_version = shown(metadata.get("version"))
             raise StateMismatchError(f"{path}: state version {saved_version}, expected {version}.", hint=hint)
         arrays, begin = {}, 0

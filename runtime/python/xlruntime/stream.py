@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .documents import Tokenizer, check_length, encode
+from .documents import Tokenizer, as_ids, check_ids, check_length
 from .engine import Engine
 from .errors import OptionError, TextError
 from .evaluation import EvaluationSettings
+from .held_text import HeldText
 from .sampling import Sampling, draw_tokens
 from .scores import LN2, data_frame
 from .state import State
@@ -58,6 +59,11 @@ class Scores:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def __getitem__(self, part: slice) -> Scores:
+        """Return the scores of a part of the tokens."""
+        places, log_probs = (self.index[part], self.tokens[part]), self.log_probs[part]
+        return Scores(*places, log_probs, self.context[part], self.tokenizer)
+
     def __repr__(self) -> str:
         place = f" from {self.index[0]}" if len(self) else ""
         return f"Scores({len(self)} tokens{place}, {self.bits.sum():.2f} bits)"
@@ -93,6 +99,7 @@ class Stream:
         memory: the carried memory; `memory.nbytes` is its size in bytes.
         pending: id of the held token; None before the first token.
         position: number of tokens taken of the document, the held one included.
+        held: the end of the text, which has no tokens yet because a later piece may change them.
     """
 
     def __init__(self, engine: Engine, evaluation: EvaluationSettings, capacity: int | None = None) -> None:
@@ -113,37 +120,69 @@ class Stream:
             )
         self.pending: int | None = None
         self.position = 0  # tokens fed so far
+        self.held = HeldText()
 
     def __repr__(self) -> str:
         return f"Stream({self.position:,} tokens read, memory of {self.memory.nbytes:,} bytes)"
 
     def feed(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> Scores:
-        """Take the next piece of the document, of any length.
+        """Take the next piece of the document, of any length, cut anywhere.
 
-        Bytes may be cut anywhere, other text between characters. For a vocabulary of words, cut between words: "the
-        cat " and "sat " have the same tokens as "the cat sat ". A line ends when its newline is fed. With a
-        tokenizer.json or a SentencePiece model, the tokens at a cut may differ from the tokens of the whole text.
+        The pieces have the tokens of the whole text. So the stream holds back what a later piece may still change: for
+        most tokenizers the last word or two. Their scores come with a later piece, or by `flush`. Of a run of 4,096
+        bytes without a boundary, all tokens are taken; `held.unsettled_cuts` counts these cuts. A line of a vocabulary
+        ends when its newline is fed. Token ids come after the held text, as if it ended there.
 
         Returns:
-            The new scores: of every token of the piece, except the document's first token.
+            The new scores: of every token that is certain now, except the document's first token.
 
         Raises:
             TokenError: an id is outside the vocabulary.
-            TextError: the text cannot be tokenized, or the document gets longer than the model can read. After either
-                error, the stream is unchanged.
+            TextError: the text cannot be tokenized, the tokenizer cannot say which tokens a growing text keeps, or the
+                document gets longer than the model can read. After either error, the stream is unchanged.
         """
-        return self._score(self._ids(source), refill=True)
+        if isinstance(source, str | bytes):
+            tokens, held = self.held.grown(source, self.engine.tokenizer, self.pending)
+            ids = tokens.ids
+        else:
+            ids, held = self._after_held(source)
+        scores = self._score(self._checked(ids), refill=True)
+        self.held = held
+        return scores
+
+    def flush(self) -> Scores:
+        """Take the text that is held back as if the document ended here, and return its scores.
+
+        Raises:
+            TextError: the held text ends within a character.
+        """
+        return self.feed([])
+
+    def preview(self) -> Scores:
+        """Return the scores that `flush` would return, without changing the stream."""
+        return self._continued(self._after_held([])[0], 0)
 
     def score_continuation(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> Scores:
-        """Return the scores that `feed` would return, without changing the stream: to compare continuations.
+        """Return the scores of a continuation that ends the document, without changing the stream: to compare some.
 
-        The cost is only the step over the continuation. Up to `memory.max_segment` tokens are written to spare slots of
-        the memory and hidden again; a longer continuation is fed to a `fork`.
+        A token that begins in the text held back and ends in the continuation counts as the continuation's. The cost
+        is only the step over both. Up to `memory.max_segment` tokens are written to spare slots of the memory and
+        hidden again; a longer continuation is fed to a `fork`.
 
         Raises:
             TokenError, TextError: as `feed`.
         """
-        ids = self._ids(source)
+        if not isinstance(source, str | bytes):
+            return self._continued(self._after_held(source)[0], len(self._after_held([])[0]))
+        tokenizer = self.engine.tokenizer
+        tokens, _ = self.held.ended(tokenizer, self.pending, source)
+        size = self.held.size(tokenizer)
+        return self._continued(tokens.ids, int(np.count_nonzero((tokens.starts < size) & (tokens.ends <= size))))
+
+    def _continued(self, ids: npt.NDArray[np.int64], skipped: int) -> Scores:
+        """Return the scores of ids (n,) after the first `skipped`, and leave the stream as it was."""
+        self._checked(ids)
+        skipped -= self.pending is None and skipped > 0  # a document's first token has no score
         if len(ids) <= min(self.memory.max_segment, int(self.memory.room[0])):
             pending, position, mark = self.pending, self.position, self.memory.mark()
             finite = False
@@ -154,8 +193,16 @@ class Stream:
                 self.memory.rewind(mark, wipe=not finite)
                 self.pending, self.position = pending, position
             if finite:
-                return scores
-        return self.fork().feed(ids)
+                return scores[skipped:]
+        return self.fork()._score(ids, refill=True)[skipped:]
+
+    def _after_held(self, source: npt.NDArray[np.int64] | list[int]) -> tuple[npt.NDArray[np.int64], HeldText]:
+        """Return the tokens of the held text, as if it ended here, with ids after them, and what is held then."""
+        ids = as_ids(source, "the stream")
+        tokens, held = self.held.ended(self.engine.tokenizer, self.pending) if self.held.raw else (None, self.held)
+        if tokens is not None:
+            ids = np.concatenate([tokens.ids, ids])
+        return ids, replace(held, begun=False) if len(source) else held
 
     def fork(self) -> Stream:
         """Return an independent stream at the same place of the same document; bit-equal if fed the same.
@@ -184,7 +231,11 @@ class Stream:
         """
         if max_tokens < 0:
             raise OptionError(f"max_tokens is {max_tokens}, at least 0 is needed.")
-        ids = self._ids([] if prompt is None else prompt)
+        if isinstance(prompt, str | bytes):
+            ids = self.held.ended(self.engine.tokenizer, self.pending, prompt)[0].ids
+        else:
+            ids = self._after_held([] if prompt is None else prompt)[0]
+        self._checked(ids)
         if self.pending is None and not len(ids):
             raise TextError(
                 "nothing to continue: the prompt is empty and the stream has read nothing.", hint="Give a prompt."
@@ -195,7 +246,7 @@ class Stream:
     def reset(self) -> None:
         """Forget the document; the next feed starts a new one."""
         self.memory.restart(0, refill=True)  # a restored state may have any numbers
-        self.pending, self.position = None, 0
+        self.pending, self.position, self.held = None, 0, HeldText()
 
     def save(self, file: str | Path) -> None:
         """Write the state (safetensors), from which `Model.restore` goes on bit-equal.
@@ -215,13 +266,15 @@ class Stream:
             history=int(memory.position[0]),
             pending=self.pending,
             position=self.position,
+            held=self.held,
+            tokenizer=self.engine.bundle.tokenizer_digest,
             memory=memory.arrays(),
         )
         state.write(Path(file))
 
-    def _ids(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> npt.NDArray[np.int64]:
-        engine = self.engine
-        return encode(source, engine.tokenizer, engine.bundle.vocab_size, "the stream", self.pending, self.position)
+    def _checked(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        check_ids(ids, self.engine.bundle.vocab_size, "the stream", self.position)
+        return ids
 
     def _check_length(self, more: int, name: str) -> None:
         held = 0 if self.pending is None else 1
@@ -289,6 +342,7 @@ class Stream:
         before = ids if self.pending is None else np.append(self.pending, ids)
         for segment in self._segments(self._take(ids, "the prompt")):
             self._run("score", segment)
+        self.held = replace(self.held, raw=b"", begun=True)
         yield from draw_tokens(self._next_logits, self._hold, max_tokens, sampling, "Reset the stream.", before)
 
     def _next_logits(self) -> npt.NDArray[np.float32]:
@@ -318,5 +372,5 @@ def restore_stream(engine: Engine, file: Path, capacity: int | None = None) -> S
     state = State.read(file)
     stream = Stream(engine, state.evaluation(engine, file), state.capacity if capacity is None else capacity)
     stream.memory.load_rows(state.memory, state.offset, state.capacity, [state.length], [state.history])
-    stream.pending, stream.position = state.pending, state.position
+    stream.pending, stream.position, stream.held = state.pending, state.position, state.held
     return stream

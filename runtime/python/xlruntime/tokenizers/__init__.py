@@ -9,7 +9,7 @@ from typing import BinaryIO
 import numpy as np
 
 from .. import bundle
-from ..documents import DOCUMENT_LIMITS, SPACES, Ids, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
+from ..documents import DOCUMENT_LIMITS, SPACES, Ids, Text, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
 from ..errors import TextError, VocabularyError
 from ..limits import Limits, read_json
 from .libraries import TOKENIZER_LIMITS, SentencePieceTokenizer, TokenizersTokenizer
@@ -37,6 +37,23 @@ class ByteTokenizer(Tokenizer):
         values = np.asarray(ids, np.int64) - self.first_id
         return values[(values >= 0) & (values < 256)].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
+    def settled(self, text: Text) -> int:
+        """Return the length of the text: each byte is a token."""
+        return len(text)
+
+    def tokens(
+        self,
+        text: Text,
+        previous: int | None = None,
+        begun: bool = False,
+        name: str = "the text",
+        limits: Limits = DOCUMENT_LIMITS,
+    ) -> TokenPiece:
+        """Return the tokens of a part of a text."""
+        ids = self._ids(utf8_bytes(text, "the text"))
+        places = np.arange(len(ids), dtype=np.int64)
+        return TokenPiece(ids, places, places + 1)
+
     def word_starts(self) -> list[int]:
         """Return the ids of white space."""
         return [self.first_id + space for space in SPACES]
@@ -63,6 +80,21 @@ class NoTokenizer(Tokenizer):
     """A placeholder for bundles without a tokenizer: accepts token ids, refuses text."""
 
     def encode(self, text: str | bytes) -> Ids:
+        """Raise TextError."""
+        raise self._refusal("the text")
+
+    def settled(self, text: Text) -> int:
+        """Raise TextError."""
+        raise self._refusal("the text")
+
+    def tokens(
+        self,
+        text: Text,
+        previous: int | None = None,
+        begun: bool = False,
+        name: str = "the text",
+        limits: Limits = DOCUMENT_LIMITS,
+    ) -> TokenPiece:
         """Raise TextError."""
         raise self._refusal("the text")
 
@@ -102,9 +134,9 @@ def make_tokenizer(tokenizer: bundle.Tokenizer, folder: Path, limits: Limits = T
         case "none":
             return NoTokenizer()
         case "tokenizers":
-            return TokenizersTokenizer(path, limits)
+            return TokenizersTokenizer(path, limits, tokenizer.settled)
         case "sentencepiece":
-            return SentencePieceTokenizer(path, limits)
+            return SentencePieceTokenizer(path, limits, tokenizer.settled)
         case "vocabulary":
             fields = read_json(path, limits, VocabularyError, "Convert the checkpoint again.", strict=True)
             return VocabularyTokenizer(Vocabulary.from_fields(fields, str(path)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -11,12 +13,23 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..documents import DOCUMENT_LIMITS, Ids, TextCounts, Tokenizer, TokenPiece, no_boundaries, utf8_text
+from ..documents import (
+    DOCUMENT_LIMITS,
+    Ids,
+    Text,
+    TextCounts,
+    Tokenizer,
+    TokenPiece,
+    no_boundaries,
+    utf8_bytes,
+    utf8_text,
+)
 from ..errors import TextError, VocabularyError, XlruntimeError
 from ..limits import Limits, read_at_most
 from ..messages import first_line
+from .cuts import before_added_token, before_last_word, between_words
 from .sentencepiece_file import read_sentencepiece
-from .tokenizer_file import read_tokenizer_json
+from .tokenizer_file import LONGEST_TOKEN, read_tokenizer_json
 
 __all__ = ["TOKENIZER_LIMITS", "SentencePieceTokenizer", "TokenizersTokenizer"]
 
@@ -29,17 +42,28 @@ MOST_GROWTH = 2  # by the tokenizer, of a document at the length limit
 META_SPACE = "\u2581"  # how SentencePiece and its like write a space
 # How tokens of each kind write white space at their beginning: a space, \t, \n, \v, \f and \r of ByteLevel.
 MARKS = {"ByteLevel": "\u0120\u0109\u010a\u010b\u010c\u010d", "Metaspace": META_SPACE, "Replace": META_SPACE}
+ANCHOR = "\uf8ff"  # a character for private use, whose tokens merge with no others
+ENOUGH = 256  # characters of which pieces are known: more than the last two have
+# Parts of a tokenizer.json that put a space before each text.
+PREFIXING = ('"type": "Prepend"', '"type": "Metaspace"', '"add_prefix_space": true')
+BYTE = re.compile("<0x[0-9A-F]{2}>")
 SPACE_BYTES = {f"<0x{byte:02X}>" for byte in b" \t\n\v\f\r"}  # tokens of single bytes
 
 
 class _LibraryTokenizer(Tokenizer):
-    """A library's tokenizer. Documents must be UTF-8, and are read whole: cuts would change tokens.
+    """A library's tokenizer. Documents must be UTF-8; without a rule for cuts they are read whole.
 
     Attributes:
         growth: most bytes that the library makes of one byte of text, before it cuts the text into tokens.
+        rule: the manifest's `settled`: where a text can be cut.
+        added: texts of the added tokens, sorted.
+        prefixes: whether the library puts a space before each text.
     """
 
     growth: int
+    rule: str | None
+    added: tuple[str, ...] = ()
+    prefixes: bool
 
     @abstractmethod
     def _ids(self, text: str) -> list[int]:
@@ -50,12 +74,56 @@ class _LibraryTokenizer(Tokenizer):
         """Return ids, and the begin and end of each in `text`, in characters."""
 
     @abstractmethod
+    def _name(self, token: int) -> str:
+        """Return the name of a token of this vocabulary."""
+
+    @abstractmethod
     def _text(self, ids: list[int]) -> str:
         """Return the text of ids."""
 
     @abstractmethod
     def _normalized(self, text: str) -> str:
         """Return the text that the library cuts into tokens."""
+
+    def settled(self, text: Text) -> int:
+        """Return how many characters of a text keep their tokens, whatever follows.
+
+        Raises:
+            TextError: the bundle does not say where this tokenizer's text can be cut.
+        """
+        text = utf8_text(text, "the text")
+        if self.rule is None:
+            raise TextError(
+                "this tokenizer cannot say which tokens a text keeps when it grows.",
+                hint="Give whole documents, or token ids.",
+            )
+        if self.rule == "words":
+            return before_last_word(text, self.added)
+        return between_words(text, self.added)
+
+    def tokens(
+        self,
+        text: Text,
+        previous: int | None = None,
+        begun: bool = False,
+        name: str = "the text",
+        limits: Limits = DOCUMENT_LIMITS,
+    ) -> TokenPiece:
+        """Return the tokens of a part of a text, with their places in it, in characters.
+
+        A part that goes on gets no space before it: it is tokenized behind an anchor, whose tokens are taken off.
+        """
+        part, anchor = utf8_text(text, name), ANCHOR if begun and self.prefixes else ""
+        ids, places = self._encode(anchor + part, name, self._tokens, limits)
+        size = len(self._anchor_ids) if anchor else 0
+        if ids[:size] != self._anchor_ids[:size]:  # the vocabulary does not know the anchor
+            return self.tokens(part, name=name, limits=limits)
+        offsets = np.array(places[size:], np.int64).reshape(-1, 2) - len(anchor)
+        return TokenPiece(np.array(ids[size:], np.int64), offsets[:, 0], offsets[:, 1])
+
+    @cached_property
+    def _anchor_ids(self) -> list[int]:
+        return self._ids(ANCHOR)
 
     @cached_property
     def merges_newlines(self) -> bool:  # type: ignore[override]  # it takes two calls of the library
@@ -81,20 +149,27 @@ class _LibraryTokenizer(Tokenizer):
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
     ) -> Iterator[TokenPiece]:
-        """Yield the whole document as one piece.
+        """Yield the document in settled parts, or as one part if it cannot be cut.
 
         Raises:
-            TextError: the document exceeds `limits`, or the library fails on it.
+            TextError: the text that must be held exceeds `limits`, or the library fails on it.
         """
+        if self.rule is not None:
+            yield from super().read(file, name, counts, limits)
+            return
         raw = read_at_most(file, limits.budget(name, TextError))
         counts.add(raw)
-        text = utf8_text(raw, name)
-        ids, places = self._encode(text, name, self._tokens, limits)
-        offsets = np.array(places, np.int64).reshape(-1, 2)
-        if len(offsets):
-            counts.first_token_chars = int(offsets[0, 1])
-            counts.first_token_bytes = len(text[: offsets[0, 1]].encode("utf-8"))
-        yield TokenPiece(np.array(ids, np.int64), offsets[:, 0], offsets[:, 1])
+        yield self._placed(utf8_text(raw, name), None, 0, counts, name, limits)
+
+    def bytes_of_first(self, text: Text, piece: TokenPiece) -> int:
+        """Return how many bytes of a text its first token covers, which may be a part of a character."""
+        start, end = int(piece.starts[0]), int(piece.ends[0])
+        before, own = (len(utf8_bytes(part, "the text")) for part in (text[:start], text[start:end]))
+        return before + min(own, self._bytes_of(self._name(int(piece.ids[0]))))
+
+    def _bytes_of(self, name: str) -> int:
+        """Return the most bytes that a token of this name stands for."""
+        return 1 if BYTE.fullmatch(name) else LONGEST_TOKEN
 
     def _encode(self, text: str, name: str, function: Callable[[str], Any], limits: Limits = DOCUMENT_LIMITS) -> Any:
         with _errors_of_library(TextError, f"{name}: the bundle's tokenizer fails on this text"):
@@ -125,7 +200,7 @@ class TokenizersTokenizer(_LibraryTokenizer):
         VocabularyError: the file is not a tokenizer, or has parts not known to be harmless.
     """
 
-    def __init__(self, path: Path, limits: Limits = TOKENIZER_LIMITS) -> None:
+    def __init__(self, path: Path, limits: Limits = TOKENIZER_LIMITS, rule: str | None = None) -> None:
         try:
             import tokenizers
         except ImportError as error:
@@ -137,7 +212,11 @@ class TokenizersTokenizer(_LibraryTokenizer):
             self._tokenizer.no_padding()
             self.vocab_size = int(self._tokenizer.get_vocab_size())
             self.unk_id = self._unk_id(fields["model"])
+            added = self._tokenizer.get_added_tokens_decoder().values()
+        self.rule, self.added = rule, tuple(sorted(token.content for token in added))
         self._kinds = _kinds({name: fields.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")})
+        first = json.dumps([fields.get("normalizer"), fields.get("pre_tokenizer")])
+        self.prefixes = any(form in first for form in PREFIXING)
 
     def word_starts(self) -> list[int]:
         """Return the ids of tokens that begin with white space, and of special tokens except the unknown one.
@@ -153,6 +232,32 @@ class TokenizersTokenizer(_LibraryTokenizer):
         added = self._tokenizer.get_added_tokens_decoder().items()
         ends = {number for number, token in added if token.special and number != self.unk_id}
         return sorted(starts | ends) if starts else []
+
+    def settled(self, text: Text) -> int:
+        """Return how many characters of a text keep their tokens, whatever follows.
+
+        Under a published pattern, further text changes the last two pieces at the most, and white space behind them.
+        """
+        text = utf8_text(text, "the text")
+        if self.rule in (None, "words", "letters"):
+            return super().settled(text)
+        end = before_added_token(text, self.added)
+        start = between_words(text[: max(end - ENOUGH, 0)], self.added)
+        visible = len(text[start:end].rstrip())
+        encoding = self._tokenizer.encode(text[start:end], add_special_tokens=False)
+        places: dict[Any, int] = {}
+        for number, (place, _) in zip(encoding.word_ids, encoding.offsets, strict=True):
+            places.setdefault(number, start + place)
+        last = [place for place in places.values() if place < start + visible][:-1]
+        # White space at the end of a part can be one piece where it is two before a word.
+        return next((place for place in reversed(last) if place and not text[place - 1].isspace()), start)
+
+    def _name(self, token: int) -> str:
+        return str(self._tokenizer.id_to_token(token))
+
+    def _bytes_of(self, name: str) -> int:
+        is_byte_level = "ByteLevel" in self._kinds and name not in self.added
+        return len(name) if is_byte_level else super()._bytes_of(name)
 
     def _normalized(self, text: str) -> str:
         normalizer = self._tokenizer.normalizer
@@ -189,7 +294,9 @@ class SentencePieceTokenizer(_LibraryTokenizer):
         VocabularyError: the file is not such a model.
     """
 
-    def __init__(self, path: Path, limits: Limits = TOKENIZER_LIMITS) -> None:
+    prefixes = True
+
+    def __init__(self, path: Path, limits: Limits = TOKENIZER_LIMITS, rule: str | None = None) -> None:
         try:
             import sentencepiece
         except ImportError as error:
@@ -197,8 +304,9 @@ class SentencePieceTokenizer(_LibraryTokenizer):
         raw, self.growth = read_sentencepiece(path, limits)
         with _errors_of_library(VocabularyError, f"{path}: not a SentencePiece model"):
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=raw or b" ")
-            self.vocab_size = int(self._processor.vocab_size())
+            self.vocab_size = self._size = int(self._processor.vocab_size())
             self.unk_id = int(self._processor.unk_id())
+        self.rule = rule
 
     def word_starts(self) -> list[int]:
         """Return the ids of pieces that begin with white space, and of control pieces such as the end of a text."""
@@ -214,7 +322,10 @@ class SentencePieceTokenizer(_LibraryTokenizer):
         return str(self._processor.normalize(text))
 
     def _text(self, ids: list[int]) -> str:
-        return str(self._processor.decode(ids))
+        return str(self._processor.decode([token for token in ids if 0 <= token < self._size]))
+
+    def _name(self, token: int) -> str:
+        return str(self._processor.id_to_piece(token))
 
     def id_of(self, name: str) -> int | None:
         """Return the id of the piece of this name; None if there is none."""

@@ -19,7 +19,7 @@ from ..limits import Budget, Limits, parse_json, read_at_most
 from ..messages import shown
 from .charsmap import longest_replacement
 
-__all__ = ["read_tokenizer_json"]
+__all__ = ["LONGEST_TOKEN", "read_tokenizer_json"]
 
 # The most bytes that each kind makes of one byte. Unicode forms do not multiply: `UNICODE_GROWTH` counts once for all.
 NORMALIZERS = {
@@ -79,6 +79,7 @@ def read_tokenizer_json(path: Path, limits: Limits) -> tuple[dict[str, Any], str
     _need(isinstance(added, list), budget, "added_tokens", added)
     for token in added:
         _check_token(token.get("content") if isinstance(token, dict) else token, budget)
+    fields["post_processor"] = None  # adds tokens to texts, which callers do, and trims the places of tokens
     return fields, json.dumps(fields, ensure_ascii=False), UNICODE_GROWTH * growth["normalizer"]
 
 

@@ -17,6 +17,7 @@ from ..documents import (
     DOCUMENT_LIMITS,
     SPACES,
     Ids,
+    Text,
     TextCounts,
     Tokenizer,
     TokenPiece,
@@ -62,20 +63,28 @@ class VocabularyTokenizer(Tokenizer):
         file = io.BytesIO(utf8_bytes(text, "the text"))
         return _all_ids(self.read(file, "the text", TextCounts()))
 
-    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
-        """Return ids (n,) of a piece after the token `previous`; None: the piece begins a text.
-
-        If a text is cut between words, its pieces have the tokens of the whole, except the `line_end` of a last line
-        without newline. A cut word becomes two words.
-        """
+    def settled(self, text: Text) -> int:
+        """Return how much of a text keeps its tokens: up to the last white space for words, else nearly all."""
         if self.vocabulary.kind == "bytes":
-            return (
-                _ByteEncoder(self.vocabulary, self._skip_unknown, "the text", TextCounts())
-                .take(utf8_bytes(text, "the text"))
-                .ids
-            )
-        encoder = _TextEncoder(self.vocabulary, self._skip_unknown, "the text", TextCounts(), previous)
-        return _all_ids(iter([encoder.take(utf8_text(text, "the text")), encoder.flush()]))
+            return len(text)
+        return self._encoder(None).settled(utf8_text(text, "the text"))
+
+    def tokens(
+        self,
+        text: Text,
+        previous: int | None = None,
+        begun: bool = False,
+        name: str = "the text",
+        limits: Limits = DOCUMENT_LIMITS,
+    ) -> TokenPiece:
+        """Return the tokens of a part of a text after the token `previous`; None: the part begins a text."""
+        if self.vocabulary.kind == "bytes":
+            bytewise = _ByteEncoder(self.vocabulary, self._skip_unknown, "the text", TextCounts())
+            return bytewise.take(utf8_bytes(text, "the text"))
+        return self._encoder(previous).all_of(utf8_text(text, "the text"))
+
+    def _encoder(self, previous: int | None) -> _TextEncoder:
+        return _TextEncoder(self.vocabulary, self._skip_unknown, "the text", TextCounts(), previous)
 
     def decode(self, ids: Ids | list[int]) -> str:
         """Return words joined by spaces, with a newline for each line end; or the original bytes or characters."""
@@ -160,14 +169,24 @@ class _TextEncoder:
 
     def take(self, text: str) -> TokenPiece:
         """Take the next characters, and return the tokens that they complete."""
-        end = len(text) - text.endswith("\r")  # a newline may follow
-        if self._words:
-            end = next((after for after in range(end, 0, -1) if text[after - 1].isspace()), 0)
+        end = self.settled(text)
         self._held.append(text[:end])
         piece = self.flush() if end else _piece([], [], [], 0)
         self._held.append(text[end:])
         self.held += len(text) - end
         return piece
+
+    def settled(self, text: str) -> int:
+        """Return how many of the next characters complete tokens."""
+        end = len(text) - text.endswith("\r")  # a newline may follow
+        if self._words:
+            return next((after for after in range(end, 0, -1) if text[after - 1].isspace()), 0)
+        return end
+
+    def all_of(self, text: str) -> TokenPiece:
+        """Return the tokens of the next characters, which the text behind them does not change."""
+        self._held.append(text)
+        return self.flush()
 
     def flush(self) -> TokenPiece:
         """Return the tokens of the held text."""
