@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xlexport.checkpoints.files import TOKENIZERS
@@ -12,8 +12,11 @@ from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary, restyled
 from xlexport.errors import ExportError
 from xlexport.families.transformer_xl.huggingface import VOCABULARIES
+from xlexport.text_cuts import Settled, sentencepiece_rule, settled_rule
 from xlruntime.bundle import Tokenizer as TokenizerEntry
 from xlruntime.tokenizers import make_tokenizer
+from xlruntime.tokenizers.libraries import TOKENIZER_LIMITS
+from xlruntime.tokenizers.tokenizer_file import read_tokenizer_json
 from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary
 from xltraining.data.tokenizer_file import TokenizerFile
 
@@ -146,7 +149,14 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
             f"{path}: {size:,} tokens, but the model has {n_token:,}.", hint="Give the model's own tokenizer."
         )
     unused = () if size == n_token else (f"The tokenizer has {size:,} of the model's {n_token:,} tokens.",)
-    return TokenizerChoice(entry, path.read_bytes(), unused)
+    return TokenizerChoice(replace(entry, settled=_settled(kind, path)), path.read_bytes(), unused)
+
+
+def _settled(kind: str, path: Path) -> Settled | None:
+    """Return where texts of a library's file can be cut."""
+    if kind == "tokenizers":
+        return settled_rule(read_tokenizer_json(path, TOKENIZER_LIMITS)[0])
+    return sentencepiece_rule(path)
 
 
 def file_kind(path: Path) -> str:

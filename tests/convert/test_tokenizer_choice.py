@@ -163,7 +163,7 @@ def test_sentencepiece_model(tmp_path: Path) -> None:
             minloglevel=2,
         )
     choice = choose_tokenizer(source_of(15, None), str(path))
-    assert choice.spec == Tokenizer("sentencepiece", "tokenizer.model")
+    assert choice.spec == Tokenizer("sentencepiece", "tokenizer.model", settled="words")
     assert choice.content == path.read_bytes()
     assert choice.notes == ()
     assert choose_tokenizer(source_of(16, None), str(path)).notes == ("The tokenizer has 15 of the model's 16 tokens.",)
