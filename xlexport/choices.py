@@ -26,5 +26,5 @@ SUBWORDS = {"bpe": "tokenizers", "sentencepiece": "sentencepiece"}
 UNITS = ("bytes", "characters", "words", *SUBWORDS)
 """Tokens that `prepare` makes by itself."""
 
-VOCAB_STYLES = ("wikitext", "ptb", "lm1b", "enwik8", "text8", "characters")
+VOCAB_STYLES = ("wikitext", "ptb", "lm1b", "enwik8", "text8", "characters", "symbols")
 """Ways to read a vocabulary."""

@@ -172,6 +172,8 @@ def file_kind(path: Path) -> str:
 
 
 def _from_vocabulary(vocabulary: Vocabulary, where: str, n_token: int) -> TokenizerChoice:
+    if vocabulary.kind == "trie":  # its table may be padded, like those of libraries
+        vocabulary = replace(vocabulary, symbols=vocabulary.symbols + ("",) * (n_token - len(vocabulary)))
     if len(vocabulary) != n_token:
         raise ExportError(
             f"{where}: {len(vocabulary):,} symbols, but the model has {n_token:,} tokens.",

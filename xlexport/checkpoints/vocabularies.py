@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from xlexport.checkpoints.rwkv_vocabulary import is_rwkv_vocabulary, read_rwkv_vocabulary
 from xlexport.checkpoints.safe_pickle import PICKLE_LIMITS, read
 from xlexport.choices import VOCAB_STYLES
 from xlexport.errors import CheckpointError
@@ -41,7 +42,7 @@ class _Fields(Protocol):
 
 
 def read_vocabulary(path: Path, style: str | None = None, limits: Limits | None = None) -> Vocabulary:
-    """Read a vocabulary file: `vocab.txt`, `cache.pt`, `cache.pkl`, `vocab.pkl`, `vocab.bin` or `vocabulary.json`.
+    """Read a vocabulary file: `vocab.txt`, `cache.pt`, `vocab.pkl`, `vocab.bin`, `vocabulary.json` or RWKV World's.
 
     The content decides which kind it is. No code in it is run. Only the vocabulary of a pickled corpus is used.
 
@@ -74,6 +75,8 @@ def read_vocabulary(path: Path, style: str | None = None, limits: Limits | None 
         except VocabularyError as error:
             raise CheckpointError(error.message, hint=error.hint) from error
     _charge_entries(text, "\n", budget)
+    if is_rwkv_vocabulary(text):
+        return read_rwkv_vocabulary(text, path)
     return _vocabulary({"idx2sym": _lines(text, str(path))}, str(path), style)
 
 
@@ -116,8 +119,12 @@ def restyled(vocabulary: Vocabulary, where: str, style: str) -> Vocabulary:
 
 def describe_vocabulary(vocabulary: Vocabulary) -> str:
     """Return a sentence on how the vocabulary reads text."""
+    if vocabulary.kind == "trie":
+        return f"Vocabulary of {len(vocabulary.index):,} symbols of bytes, the longest at each place."
     unknown = "refuses what is unknown" if vocabulary.unk is None else f"{vocabulary.unk} for what is unknown"
     rules = ["lower-cased" if vocabulary.lower_case else None]
+    if vocabulary.kind == "symbols":
+        rules.append("the longest at each place")
     if vocabulary.kind == "words":
         rules.append("between white space, in text that is tokenized already")
     if vocabulary.space is not None:
@@ -147,7 +154,12 @@ def _vocabulary(fields: _Fields, where: str, style: str | None) -> Vocabulary:
         raise CheckpointError(f"{where}: symbols are separated by {str(delimiter)[:40]!r}, expected white space.")
     style = style or _style(fields, symbols)
     alphabet = set(symbols)
-    kinds: dict[str, VocabularyKind] = {"enwik8": "bytes", "text8": "characters", "characters": "characters"}
+    kinds: dict[str, VocabularyKind] = {
+        "enwik8": "bytes",
+        "text8": "characters",
+        "characters": "characters",
+        "symbols": "symbols",
+    }
     kind = kinds.get(style, "words")
     end = SENTENCE if style == "lm1b" else EOS
     try:

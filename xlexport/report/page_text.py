@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlruntime.documents import Ids, Tokenizer
-from xlruntime.tokenizers import ByteTokenizer, VocabularyTokenizer
+from xlruntime.tokenizers import ByteTokenizer, TrieTokenizer, VocabularyTokenizer
 
 __all__ = ["PageText", "text_of_bytes", "text_of_ids", "token_labels"]
 
@@ -34,7 +34,7 @@ def text_of_bytes(raw: bytes, tokenizer: Tokenizer) -> PageText:
     text = raw.decode("utf-8", "surrogateescape")
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     units = 1 + (points > 0xFFFF)
-    if not _counts_bytes(tokenizer):
+    if not tokenizer.offsets_in_bytes:
         return PageText(_utf16(text), np.concatenate([[0], np.cumsum(units)]))
     lengths = 1 + (points > 0x7F) + (points > 0x7FF) + (points > 0xFFFF)  # in bytes
     lengths[(points >= 0xDC80) & (points <= 0xDCFF)] = 1  # a byte that is not UTF-8
@@ -45,7 +45,7 @@ def text_of_bytes(raw: bytes, tokenizer: Tokenizer) -> PageText:
 
 def text_of_ids(ids: Ids, tokenizer: Tokenizer) -> PageText:
     """Return the text of a document that was given as token ids."""
-    if _counts_bytes(tokenizer):
+    if tokenizer.offsets_in_bytes:
         parts = [_bytes_of(tokenizer, token) for token in ids.tolist()]
         ends = np.cumsum([0, *map(len, parts)])
         text = text_of_bytes(b"".join(parts), ByteTokenizer())
@@ -58,7 +58,7 @@ def text_of_ids(ids: Ids, tokenizer: Tokenizer) -> PageText:
 
 def token_labels(ids: Sequence[int], tokenizer: Tokenizer) -> dict[int, str]:
     """Return the text of each token, with bytes as in a `PageText`."""
-    if _counts_bytes(tokenizer):
+    if tokenizer.offsets_in_bytes:
         return {token: _bytes_of(tokenizer, token).decode("utf-8", "surrogateescape") for token in ids}
     if isinstance(tokenizer, VocabularyTokenizer):
         return {token: tokenizer.decode(np.array([token])) for token in ids}
@@ -71,14 +71,10 @@ def _continued(tokenizer: Tokenizer, before: np.int64, token: np.int64) -> str:
     return both.removeprefix(first) if both.startswith(first) else tokenizer.decode(np.array([token]))
 
 
-def _counts_bytes(tokenizer: Tokenizer) -> bool:
-    """Return whether its tokens are bytes, and offsets count bytes too."""
-    if isinstance(tokenizer, VocabularyTokenizer):
-        return tokenizer.vocabulary.kind == "bytes"
-    return isinstance(tokenizer, ByteTokenizer)
-
-
 def _bytes_of(tokenizer: Tokenizer, token: int) -> bytes:
+    """Return the bytes of a token whose places count bytes."""
+    if isinstance(tokenizer, TrieTokenizer):
+        return tokenizer.bytes_of(token)
     if isinstance(tokenizer, ByteTokenizer):
         byte = token - tokenizer.first_id
         return bytes([byte]) if 0 <= byte < 256 else b""

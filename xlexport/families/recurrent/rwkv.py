@@ -16,7 +16,7 @@ from xlruntime.messages import named
 __all__ = ["NAME", "load", "matches"]
 
 NAME = "rwkv"
-TOKENIZER = "tokenizer.json"
+TOKENIZERS = ("tokenizer.json", "rwkv_vocab_v20230424.txt")  # beside the weights
 ANCHORS = ("blocks.0.att.x_r", "blocks.0.att.time_decay")  # of version 7, of all older ones
 OLDER = {"blocks.0.att.time_maa_x": 6, "blocks.0.att.ln_x.weight": 5, "blocks.0.att.time_decay": 4}
 UNUSED = tuple(f"blocks.0.att.v{index}" for index in range(3))  # the first layer mixes its values with no others
@@ -56,6 +56,6 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         tensors,
         model="rwkv7",
         files=[path],
-        tokenizers=(TOKENIZER,),
+        tokenizers=TOKENIZERS,
         unused=UNUSED,
     )

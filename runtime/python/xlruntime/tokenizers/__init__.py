@@ -13,10 +13,11 @@ from ..documents import DOCUMENT_LIMITS, SPACES, Ids, Text, TextCounts, Tokenize
 from ..errors import TextError, VocabularyError
 from ..limits import Limits, read_json
 from .libraries import TOKENIZER_LIMITS, SentencePieceTokenizer, TokenizersTokenizer
+from .longest_match import TrieTokenizer
 from .vocabulary import Vocabulary
 from .vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["ByteTokenizer", "NoTokenizer", "Vocabulary", "VocabularyTokenizer", "make_tokenizer"]
+__all__ = ["ByteTokenizer", "NoTokenizer", "TrieTokenizer", "Vocabulary", "VocabularyTokenizer", "make_tokenizer"]
 
 
 class ByteTokenizer(Tokenizer):
@@ -139,4 +140,5 @@ def make_tokenizer(tokenizer: bundle.Tokenizer, folder: Path, limits: Limits = T
             return SentencePieceTokenizer(path, limits, tokenizer.settled)
         case "vocabulary":
             fields = read_json(path, limits, VocabularyError, "Convert the checkpoint again.", strict=True)
-            return VocabularyTokenizer(Vocabulary.from_fields(fields, str(path)))
+            vocabulary = Vocabulary.from_fields(fields, str(path))
+            return TrieTokenizer(vocabulary) if vocabulary.kind == "trie" else VocabularyTokenizer(vocabulary)

@@ -5,11 +5,14 @@ A bundle has it as `vocabulary.json`. `symbols[i]` is token i:
     words       text between white space
     characters  one character each
     bytes       decimal numbers of bytes, "32" for a space
+    symbols     texts of one or more characters; the longest at each place is the next token
+    trie        the same for bytes, written in hexadecimal digits; "" is an id without text
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +27,9 @@ __all__ = ["VOCABULARY_FORMAT", "Vocabulary", "VocabularyKind", "is_byte"]
 
 VOCABULARY_FORMAT = "xlexport vocabulary"
 
-VocabularyKind = Literal["words", "characters", "bytes"]
+VocabularyKind = Literal["words", "characters", "bytes", "symbols", "trie"]
+LONGEST_SYMBOL = 1000  # bytes or characters
+HEX = re.compile("(?:[0-9a-f]{2})*", re.ASCII)
 ROLES = ("unk", "line_start", "line_end", "space")
 
 
@@ -65,7 +70,7 @@ class Vocabulary:
     @cached_property
     def index(self) -> Mapping[str, int]:
         """Token id of each symbol."""
-        return {symbol: number for number, symbol in enumerate(self.symbols)}
+        return {symbol: number for number, symbol in enumerate(self.symbols) if symbol}
 
     def id_of(self, symbol: str | None) -> int | None:
         """Return the token id of a symbol; None if it has none."""
@@ -117,18 +122,19 @@ class Vocabulary:
         # Check each text once: a long text with a million copies would take hours.
         texts = {symbol for symbol in symbols if isinstance(symbol, str)}
         good: set[object] = {symbol for symbol in texts if _is_text(symbol)}
+        without_text = "" if self.kind == "trie" else None
         wrong = [
             f"{number} is {shown(symbol)}"
             for number, symbol in enumerate(symbols)
-            if not isinstance(symbol, str) or symbol not in good
+            if symbol != without_text and (not isinstance(symbol, str) or symbol not in good)
         ]
         if wrong:  # the checks below need strings
             yield f"symbols must be text that is not empty, but symbol {listed(wrong)}"
             return
         if not self.symbols:
             yield "a vocabulary without symbols"
-        if len(self.index) < len(self.symbols):
-            twice = [shown(symbol) for symbol, times in Counter(self.symbols).items() if times > 1]
+        if len(self.index) < len([symbol for symbol in self.symbols if symbol]):
+            twice = [shown(symbol) for symbol, times in Counter(self.symbols).items() if times > 1 and symbol]
             yield f"symbols occur more than once: {listed(twice)}"
         invalid = [shown(symbol) for symbol in self.symbols if not self._is_of_kind(symbol)]
         if invalid:
@@ -142,12 +148,16 @@ class Vocabulary:
                 yield f"{role} is {shown(getattr(self, role))}, expected None for {self.kind}"
         if not isinstance(self.lower_case, bool):
             yield f"lower_case is {shown(self.lower_case)}, expected true or false"
+        elif self.lower_case and self.kind in ("symbols", "trie"):
+            yield f"lower_case is true, expected false for {self.kind}"
 
     def _is_of_kind(self, symbol: str) -> bool:
+        if self.kind == "trie":
+            return len(symbol) <= 2 * LONGEST_SYMBOL and HEX.fullmatch(symbol) is not None
         if self.kind == "words" or _is_bracketed(symbol):
             return True
-        if self.kind == "characters":
-            return len(symbol) == 1
+        if self.kind in ("characters", "symbols"):
+            return len(symbol) <= (1 if self.kind == "characters" else LONGEST_SYMBOL)
         return is_byte(symbol)
 
 

@@ -30,6 +30,7 @@ from ..documents import (
 from ..errors import TextError, TokenError
 from ..limits import Limits
 from ..messages import listed, shown
+from .longest_match import LongestMatch
 from .vocabulary import Vocabulary, is_byte
 
 __all__ = ["VocabularyTokenizer"]
@@ -57,6 +58,7 @@ class VocabularyTokenizer(Tokenizer):
         self.merges_newlines = vocabulary.kind == "words" and vocabulary.line_end is None
         self.offsets_in_bytes = vocabulary.kind == "bytes"
         self._skip_unknown = skip_unknown
+        self._match = LongestMatch(vocabulary.index) if vocabulary.kind == "symbols" else None
 
     def encode(self, text: str | bytes) -> Ids:
         """Return ids (n,) of a whole text."""
@@ -84,7 +86,7 @@ class VocabularyTokenizer(Tokenizer):
         return self._encoder(previous).all_of(utf8_text(text, "the text"))
 
     def _encoder(self, previous: int | None) -> _TextEncoder:
-        return _TextEncoder(self.vocabulary, self._skip_unknown, "the text", TextCounts(), previous)
+        return _TextEncoder(self.vocabulary, self._skip_unknown, "the text", TextCounts(), previous, self._match)
 
     def decode(self, ids: Ids | list[int]) -> str:
         """Return words joined by spaces, with a newline for each line end; or the original bytes or characters."""
@@ -94,7 +96,7 @@ class VocabularyTokenizer(Tokenizer):
             return _joined(vocabulary, symbols)
         texts = {vocabulary.space: " ", vocabulary.line_end: "\n"}
         parts = [texts.get(symbol, symbol) for symbol in symbols]
-        if vocabulary.kind == "characters":
+        if vocabulary.kind != "bytes":
             return "".join(parts)
         raw = b"".join(bytes([int(part)]) if part.isdigit() else part.encode("utf-8") for part in parts)
         return raw.decode("utf-8", errors="replace")
@@ -132,7 +134,7 @@ class VocabularyTokenizer(Tokenizer):
                 yield bytewise.take(raw)
             yield bytewise.end()
         else:
-            encoder = _TextEncoder(self.vocabulary, self._skip_unknown, name, counts)
+            encoder = _TextEncoder(self.vocabulary, self._skip_unknown, name, counts, match=self._match)
             for text in text_pieces(file, name, counts):
                 yield encoder.take(text)
                 if encoder.held > limits.bytes:
@@ -148,10 +150,17 @@ class _TextEncoder:
     """Encode a document of words or characters."""
 
     def __init__(
-        self, vocabulary: Vocabulary, skip_unknown: bool, name: str, counts: TextCounts, previous: int | None = None
+        self,
+        vocabulary: Vocabulary,
+        skip_unknown: bool,
+        name: str,
+        counts: TextCounts,
+        previous: int | None = None,
+        match: LongestMatch | None = None,
     ) -> None:
         self._vocabulary, self._skip_unknown, self._name, self._counts = vocabulary, skip_unknown, name, counts
         self._words = vocabulary.kind == "words"
+        self._match = match
         newline = None if self._words else vocabulary.id_of("\n")
         self._unk, self._line_start = vocabulary.id_of(vocabulary.unk), vocabulary.id_of(vocabulary.line_start)
         self._line_end = vocabulary.id_of(vocabulary.line_end) if newline is None else None
@@ -169,6 +178,9 @@ class _TextEncoder:
 
     def take(self, text: str) -> TokenPiece:
         """Take the next characters, and return the tokens that they complete."""
+        if self._match is not None:  # symbols may begin in the held text
+            text, self.held = "".join([*self._held, text]), 0
+            self._held.clear()
         end = self.settled(text)
         self._held.append(text[:end])
         piece = self.flush() if end else _piece([], [], [], 0)
@@ -179,6 +191,8 @@ class _TextEncoder:
     def settled(self, text: str) -> int:
         """Return how many of the next characters complete tokens."""
         end = len(text) - text.endswith("\r")  # a newline may follow
+        if self._match is not None:
+            return self._match.settled(text[:end])
         if self._words:
             return next((after for after in range(end, 0, -1) if text[after - 1].isspace()), 0)
         return end
@@ -217,10 +231,9 @@ class _TextEncoder:
         starts: list[int] = []
         ends: list[int] = []
         missing: dict[str, int] = {}
-        index, end = self._vocabulary.index, self._skip_mark(text)
-        self._open |= end < len(text)
-        for match in self._pattern.finditer(text, end):
-            unit, (start, end) = match.group(), match.span()
+        index, begin = self._vocabulary.index, self._skip_mark(text)
+        self._open |= begin < len(text)
+        for unit, start, end in self._units(text, begin):
             is_newline = unit in NEWLINES and unit not in index
             numbers = self._newline_ids(unit) if is_newline else self._ids(unit, missing)
             if not self._begun and self._line_start is not None:
@@ -228,17 +241,27 @@ class _TextEncoder:
                 starts.append(start)
                 ends.append(start)
             self._begun = not is_newline
-            for number in numbers:
-                ids.append(number)
-                starts.append(start)
-                ends.append(end)
-                start = end  # lower-casing may turn one character into two
+            ids += numbers
+            starts += [start, *[end] * (len(numbers) - 1)][
+                : len(numbers)
+            ]  # lower-casing may turn one character into two
+            ends += [end] * len(numbers)
             if is_newline:
                 self._line += 1
                 self._open = end < len(text)
         if missing:
             self._refuse(missing)
         return ids, starts, ends
+
+    def _units(self, text: str, place: int) -> Iterator[tuple[str, int, int]]:
+        """Yield each word, symbol, character or newline of a text, and its begin and end."""
+        if self._match is None:
+            yield from ((match.group(), *match.span()) for match in self._pattern.finditer(text, place))
+            return
+        while place < len(text):
+            length = self._match.at(text, place) or (2 if text.startswith("\r\n", place) else 1)
+            yield text[place : place + length], place, place + length
+            place += length
 
     def _skip_mark(self, text: str) -> int:
         """Return where the text begins: after a byte-order mark."""
@@ -265,7 +288,7 @@ class _TextEncoder:
         vocabulary = self._vocabulary
         unit = unit.lower() if vocabulary.lower_case else unit
         numbers = []
-        for symbol in [unit] if self._words else unit:
+        for symbol in [unit] if self._words or self._match is not None else unit:
             number = vocabulary.index.get(symbol)
             if number is None and symbol == " ":
                 number = vocabulary.id_of(vocabulary.space)
