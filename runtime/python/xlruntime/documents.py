@@ -41,6 +41,7 @@ __all__ = [
     "text_pieces",
     "utf8_bytes",
     "utf8_text",
+    "whole_characters",
 ]
 
 # For a document that is held whole. Libraries use 270 bytes of memory per byte of English text, so 4.3 GB at the limit.
@@ -140,12 +141,14 @@ class Tokenizer(ABC):
         unk_id: the id for text that the vocabulary lacks; None if it is missing.
         merges_newlines: whether it reads a newline as a space, so that tokens do not show line ends.
         offsets_in_bytes: whether the offsets of its tokens count bytes, not characters.
+        joins: whether tokens at the end of a text depend on text behind it, so that texts in a row are read as one.
     """
 
     vocab_size: int | None = None
     unk_id: int | None = None
     merges_newlines: bool = False
     offsets_in_bytes: bool = False
+    joins: bool = False
 
     @abstractmethod
     def encode(self, text: str | bytes) -> Ids:
@@ -227,26 +230,46 @@ class Tokenizer(ABC):
         Raises:
             TextError, TokenError: the document cannot be tokenized, or text beyond `limits` must be held at a time.
         """
-        held: Any = b"" if self.offsets_in_bytes else ""
-        place, previous, enough = 0, None, 1
-        for part in _counted_pieces(file, counts) if self.offsets_in_bytes else text_pieces(file, name, counts):
-            held += part
-            if len(held) < enough:
-                continue
-            settled = self.settled(held)
-            if settled:
-                yield (piece := self._placed(held[:settled], previous, place, counts, name, limits))
-                previous = int(piece.ids[-1]) if len(piece) else previous
-                held, place = held[settled:], place + settled
-            limits.budget(name, TextError).charge(len(held))
-            enough = 2 * len(held)  # so that a run without a boundary is not searched again for each part
-        yield self._placed(held, previous, place, counts, name, limits)
+        place, previous = 0, None
+        for part, _ in self.parts(file, name, counts, limits):
+            yield (piece := self.placed(part, previous, place, counts, name, limits, begun=place > 0))
+            previous = int(piece.ids[-1]) if len(piece) else previous
+            place += len(part)
 
-    def _placed(
-        self, text: Text, previous: int | None, place: int, counts: TextCounts, name: str, limits: Limits
+    def parts(
+        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits, held: Text = ""
+    ) -> Iterator[tuple[Text, bool]]:
+        """Yield the settled parts of a text, and whether each is the rest, which comes last; add to `counts`.
+
+        Args:
+            held: text before the file's, in characters, or in bytes if `offsets_in_bytes`.
+        """
+        whole: Any = held or (b"" if self.offsets_in_bytes else "")
+        enough = 1
+        for part in _counted_pieces(file, counts) if self.offsets_in_bytes else text_pieces(file, name, counts):
+            whole += part
+            if len(whole) < enough:
+                continue
+            if settled := self.settled(whole):
+                yield whole[:settled], False
+                whole = whole[settled:]
+            limits.budget(name, TextError).charge(len(whole))
+            enough = 2 * len(whole)  # so that a run without a boundary is not searched again for each part
+        yield whole, True
+
+    def placed(
+        self,
+        text: Text,
+        previous: int | None,
+        place: int,
+        counts: TextCounts,
+        name: str,
+        limits: Limits,
+        *,
+        begun: bool = False,
     ) -> TokenPiece:
-        """Return the tokens of the part of a document that begins at `place`."""
-        piece = self.tokens(text, previous, place > 0, name, limits)
+        """Return the tokens of the part of a document that begins at `place`; count what the first one covers."""
+        piece = self.tokens(text, previous, begun, name, limits)
         if previous is None and len(piece):
             covered = utf8_bytes(text, "the text")[: self.bytes_of_first(text, piece)]
             counts.first_token_bytes = place + len(covered)  # what is before has no token: white space
@@ -380,6 +403,13 @@ def _counted_pieces(file: BinaryIO, counts: TextCounts) -> Iterator[bytes]:
     for raw in pieces(file):
         counts.add(raw)
         yield raw
+
+
+def whole_characters(raw: bytes) -> bytes:
+    """Return UTF-8 bytes without a last character that is not complete."""
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    decoder.decode(raw)
+    return raw[: len(raw) - len(decoder.getstate()[0])]
 
 
 def pieces(file: BinaryIO) -> Iterator[bytes]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
 from dataclasses import dataclass, replace
 
-from .documents import Text, Tokenizer, TokenPiece, utf8_bytes, utf8_text
+from .documents import Text, Tokenizer, TokenPiece, utf8_bytes, utf8_text, whole_characters
 
 __all__ = ["MOST_HELD", "HeldText"]
 
@@ -33,7 +32,7 @@ class HeldText:
 
     def size(self, tokenizer: Tokenizer) -> int:
         """Return the length of the text in the unit of the tokenizer's places, without a character's first bytes."""
-        return len(self.raw if tokenizer.offsets_in_bytes else _whole_characters(self.raw).decode("utf-8"))
+        return len(self.raw if tokenizer.offsets_in_bytes else whole_characters(self.raw).decode("utf-8"))
 
     def grown(self, piece: str | bytes, tokenizer: Tokenizer, previous: int | None) -> tuple[TokenPiece, HeldText]:
         """Return the tokens that are certain after a further piece of the text, and what is held then.
@@ -45,7 +44,7 @@ class HeldText:
             TextError, TokenError: the piece cannot be tokenized.
         """
         raw = self.raw + utf8_bytes(piece, "the text")
-        whole = raw if tokenizer.offsets_in_bytes else utf8_text(_whole_characters(raw), "the text")
+        whole = raw if tokenizer.offsets_in_bytes else utf8_text(whole_characters(raw), "the text")
         settled, cuts = tokenizer.settled(whole), self.unsettled_cuts
         rest = raw[len(_bytes(whole[:settled])) :]
         if len(rest) > MOST_HELD:
@@ -60,13 +59,6 @@ class HeldText:
         whole = raw if tokenizer.offsets_in_bytes else utf8_text(raw, "the text")
         tokens = tokenizer.tokens(whole, previous, self.begun)
         return tokens, replace(self, raw=b"", begun=self.begun or bool(raw))
-
-
-def _whole_characters(raw: bytes) -> bytes:
-    """Return UTF-8 bytes without a last character that is not complete."""
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    decoder.decode(raw)
-    return raw[: len(raw) - len(decoder.getstate()[0])]
 
 
 def _bytes(text: Text) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .coming_documents import ComingDocuments
 from .documents import Document, Source, TokenPiece, check_length
 from .engine import Engine
 from .errors import OptionError, TextError, XlruntimeError
@@ -25,7 +26,7 @@ from .fitting import AUTO, BatchSize, Fitting, Opened, formed, most_rows, rows_o
 from .memory import Memory
 from .scores import DocumentScore, Sum, TokenScores, total_score
 from .stream import warn_not_finite
-from .token_reader import TokenReader
+from .token_reader import EarlierText, TokenReader
 
 __all__ = ["ActiveDocument", "BatchSize", "Progress", "Scorer", "WordEnds", "check_detail", "detail_of"]
 
@@ -161,7 +162,7 @@ class Scorer:
         memory, rows, taken: the state that `scorer_state` saves: the memory of the batch (None before the first step),
             the document of each row, and the number of documents taken so far.
         last: the last token of the previous document, if `continuous`; spaced: whether that document ended in white
-            space.
+            space; held: its last bytes, on which the next document's tokens depend.
     """
 
     def __init__(
@@ -204,6 +205,8 @@ class Scorer:
         self.taken = 0
         self.last: int | None = None
         self.spaced = False
+        self.held = b""
+        self._coming: ComingDocuments | None = None
         # One document at a time has the rings of a stream: its scores are those of all runtimes, bit for bit.
         sized = self.batch_size != 1 and not continuous and starts_word is None
         self.fitting = Fitting(evaluation, each=self.batch_size == AUTO, sized=sized)
@@ -230,7 +233,8 @@ class Scorer:
 
     def steps(self, documents: Iterable[Document | Source]) -> Iterator[list[TokenScores]]:
         """Yield the scores of all rows of a step together; between two steps, `scorer_state` can save the scorer."""
-        opened = (self.open(number, document) for number, document in enumerate(documents, self.taken))
+        several = self.coming(documents) if self.joins else documents
+        opened = (self.open(number, document) for number, document in enumerate(several, self.taken))
         if self.batch_size != AUTO:
             yield from self._rolling(opened, self.batch_size)
             return
@@ -244,9 +248,21 @@ class Scorer:
             others = (document for document in together if document.tokens is None)
             yield from self._rolling(others, rows_of_long(self.engine))
 
+    @property
+    def joins(self) -> bool:
+        """Whether documents in a row are read as one text, because the tokens at their ends depend on it."""
+        return self.continuous and self.engine.tokenizer.joins
+
+    def coming(self, documents: Iterable[Document | Source]) -> ComingDocuments:
+        """Return the documents to come, of which readers see the beginnings."""
+        if not isinstance(documents, ComingDocuments):
+            documents = ComingDocuments(documents, self.taken, self.separator, _document)
+        self._coming = documents
+        return documents
+
     def open(self, number: int, entry: Document | Source) -> Opened:
         """Return a document after reading as much of it as the choice of rings needs."""
-        document = entry if isinstance(entry, Document) else Document(_name(entry, number), entry)
+        document = _document(entry, number)
         opened = Opened(number, document, reader := self.reader(document))
         ahead = self.fitting.read_ahead
         if not ahead or not reader.at_hand:
@@ -353,14 +369,19 @@ class Scorer:
         tokenizer, before = self.engine.tokenizer, None
         if self.bos is not None and self.last is None:
             before = np.array([self.bos], np.int64)
-        if self.separator and self.last is not None and not self.spaced:
-            before = tokenizer.encode_piece(self.separator, self.last)
-        return TokenReader(document, tokenizer, self.engine.bundle.vocab_size, before)
+        between = self.separator if self.last is not None and not self.spaced else ""
+        earlier = None
+        if self._coming is not None:
+            following = self._coming.text
+            earlier = EarlierText(self.held, between.encode("utf-8"), self.last, self.last is not None, following)
+        elif between:
+            before = tokenizer.encode_piece(between, self.last)
+        return TokenReader(document, tokenizer, self.engine.bundle.vocab_size, before, earlier)
 
     def _end(self, document: ActiveDocument) -> None:
         """Record how a document ended, for the next one."""
         if self.continuous:
-            self.last = document.held
+            self.last, self.held = document.held, document.reader.held
             self.spaced = document.reader.ended_in_space or _is_space(self.engine, document.held)
 
     def _failed(self, document: ActiveDocument, error: Exception) -> TokenScores:
@@ -507,10 +528,11 @@ class Scorer:
         )
 
 
-def _name(source: Source, number: int) -> str:
-    if isinstance(source, Path):
-        return str(source)
-    return str(getattr(source, "name", f"document {number + 1}"))
+def _document(entry: Document | Source, number: int) -> Document:
+    if isinstance(entry, Document):
+        return entry
+    name = str(entry) if isinstance(entry, Path) else str(getattr(entry, "name", f"document {number + 1}"))
+    return Document(name, entry)
 
 
 def _check_continuous(engine: Engine, evaluation: EvaluationSettings, batch_size: BatchSize, separator: str) -> None:
@@ -524,6 +546,8 @@ def _check_continuous(engine: Engine, evaluation: EvaluationSettings, batch_size
     try:
         if separator:
             engine.tokenizer.encode_piece(separator, None)
+        if engine.tokenizer.joins:
+            engine.tokenizer.settled(b"" if engine.tokenizer.offsets_in_bytes else "")
     except XlruntimeError as error:
         raise OptionError(
             f"separator: {error.message}", hint="Give another separator, or an empty one for none."

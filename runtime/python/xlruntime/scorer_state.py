@@ -49,6 +49,7 @@ class SavedScorer:
     taken: int
     last: int | None
     spaced: bool
+    held: str
     rows: tuple[Progress | None, ...]
     memory: _Counters | None
 
@@ -63,13 +64,13 @@ def scorer_state(scorer: Scorer) -> tuple[dict[str, Any], dict[str, npt.NDArray[
     memory = scorer.memory
     rows = tuple(row and Progress(**{name: getattr(row, name) for name in PROGRESS}) for row in scorer.rows)
     if memory is None:
-        return asdict(SavedScorer(scorer.taken, scorer.last, scorer.spaced, rows, None)), {}
+        return asdict(SavedScorer(scorer.taken, scorer.last, scorer.spaced, scorer.held.hex(), rows, None)), {}
     position = memory.position.tolist()  # of idle rows, too: their room bounds the next step
     for idle in (row for row, document in enumerate(rows) if document is None and not scorer.continuous):
         memory.restart(idle, refill=True)
     memory.position[:] = position
     counters = _Counters(memory.capacity, memory.offset, tuple(memory.memory_length.tolist()), tuple(position))
-    saved = SavedScorer(scorer.taken, scorer.last, scorer.spaced, rows, counters)
+    saved = SavedScorer(scorer.taken, scorer.last, scorer.spaced, scorer.held.hex(), rows, counters)
     return asdict(saved), memory.arrays()
 
 
@@ -111,7 +112,7 @@ def resume_scorer(
     Raises:
         StateMismatchError: a document has changed: it cannot be read, or has other tokens at the saved position.
     """
-    waiting = iter(documents)
+    waiting: Iterator[Document] = iter(documents)
     active = saved.active
     opened: dict[int, Document] = {}
     for number in range(saved.taken):
@@ -124,6 +125,9 @@ def resume_scorer(
         if number in active:
             opened[number] = document
     scorer.taken, scorer.last, scorer.spaced = saved.taken, saved.last, saved.spaced
+    scorer.held = bytes.fromhex(saved.held)
+    if scorer.joins:
+        waiting = scorer.coming(waiting)
     scorer.rows = [None if row is None else _reopened(scorer, row, opened[row.number]) for row in saved.rows]
     memory = saved.memory
     if memory is not None:

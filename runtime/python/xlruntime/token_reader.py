@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -20,10 +21,11 @@ from .documents import (
     check_ids,
     utf8_bytes,
     utf8_text,
+    whole_characters,
 )
 from .errors import TextError
 
-__all__ = ["TokenReader"]
+__all__ = ["EarlierText", "TokenReader"]
 
 
 class TokenReader:
@@ -31,16 +33,27 @@ class TokenReader:
 
     Args:
         before: token ids to return even before the context, as if they belonged to it.
+        earlier: the text that goes on in this document; None: this is a text of its own.
 
     Attributes:
         counts: counts of the document without its context.
         ended_in_space: whether the last byte that was read of the document's text is white space.
+        held: at the document's end, the bytes of its text that belong to tokens which the text behind it decides.
     """
 
-    def __init__(self, document: Document, tokenizer: Tokenizer, vocab_size: int, before: Ids | None = None) -> None:
+    def __init__(
+        self,
+        document: Document,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        before: Ids | None = None,
+        earlier: EarlierText | None = None,
+    ) -> None:
         self.document = document
         self.counts = TextCounts()
         self.ended_in_space = False
+        self.held = b""
+        self._earlier = earlier
         self._vocab_size = vocab_size
         self._unk_id = tokenizer.unk_id
         self._read = 0
@@ -120,6 +133,9 @@ class TokenReader:
         """Yield the tokens of a context and of a file, tokenized as one text; count only the file's text."""
         name, limits = self.document.name, self.document.limits
         raw = utf8_bytes(context, f"{name}, in its context")
+        if self._earlier is not None:
+            yield from self._of_going_text(file, raw, tokenizer, self._earlier)
+            return
         if not raw:
             plain = _Watched(file)
             for piece in tokenizer.read(cast(BinaryIO, plain), name, self.counts, limits):
@@ -138,6 +154,52 @@ class TokenReader:
             np.maximum(moved.starts[first:], 0, out=moved.starts[first:])
             yield moved
         joined.count()
+
+    def _of_going_text(
+        self, file: BinaryIO, context: bytes, tokenizer: Tokenizer, earlier: EarlierText
+    ) -> Iterator[TokenPiece]:
+        """Yield the tokens that end in a document which goes on from earlier text, and into later text.
+
+        Tokens of the context or of a separator come before it; those of an earlier document were read with that one.
+        """
+        name, limits, plain = self.document.name, self.document.limits, _Watched(file)
+        read, held = (tokenizer.in_units(raw, name) for raw in (earlier.held, earlier.held + earlier.between + context))
+        place, previous = -len(held), earlier.last
+        for part, is_rest in tokenizer.parts(cast(BinaryIO, plain), name, self.counts, limits, held):
+            whole: Any = part
+            if is_rest:
+                self.ended_in_space = plain.ended_in_space
+                self.held = utf8_bytes(part, name)
+                for later in earlier.following(plain.ended_in_space):
+                    if tokenizer.settled(whole) >= len(part):
+                        break
+                    whole += tokenizer.in_units(whole_characters(later), name)
+            begun = earlier.begun or place > 0
+            piece = tokenizer.placed(whole, previous, place, self.counts, name, limits, begun=begun)
+            starts, ends = np.where(piece.ends > 0, np.maximum(piece.starts, 0), piece.starts), piece.ends
+            own = (ends > len(read) - len(held)) & (ends <= place + len(part))
+            yield TokenPiece(piece.ids[own], starts[own], ends[own])
+            previous = int(piece.ids[-1]) if len(piece) else previous
+            place += len(part)
+
+
+@dataclass(frozen=True)
+class EarlierText:
+    """The text that goes on in a document.
+
+    Attributes:
+        held: bytes before it whose tokens were read already, but which its tokens depend on.
+        between: bytes after them, of a separator: they belong to no document.
+        last: the last token that was read; None: none was.
+        begun: whether there is earlier text at all.
+        following: yields the text behind the document, given whether the document ended in white space.
+    """
+
+    held: bytes
+    between: bytes
+    last: int | None
+    begun: bool
+    following: Callable[[bool], Iterator[bytes]]
 
 
 class _Watched:

@@ -62,6 +62,7 @@ class _LibraryTokenizer(Tokenizer):
 
     growth: int
     rule: str | None
+    joins = True
     added: tuple[str, ...] = ()
     prefixes: bool
 
@@ -159,7 +160,7 @@ class _LibraryTokenizer(Tokenizer):
             return
         raw = read_at_most(file, limits.budget(name, TextError))
         counts.add(raw)
-        yield self._placed(utf8_text(raw, name), None, 0, counts, name, limits)
+        yield self.placed(utf8_text(raw, name), None, 0, counts, name, limits)
 
     def bytes_of_first(self, text: Text, piece: TokenPiece) -> int:
         """Return how many bytes of a text its first token covers, which may be a part of a character."""

@@ -58,6 +58,7 @@ class TrieTokenizer(Tokenizer):
     """A tokenizer of bytes that takes the longest symbol at each place. Invalid UTF-8 is text like any other."""
 
     offsets_in_bytes = True
+    joins = True
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary

@@ -1,0 +1,96 @@
+"""The documents to come in a continuous run: the end of a document has its tokens only when more text is known."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from .documents import SPACES, Document, Source, utf8_bytes
+from .errors import XlruntimeError
+
+__all__ = ["ComingDocuments"]
+
+PEEKED = 4096  # bytes of a document
+
+
+class ComingDocuments:
+    """An iterator of documents that shows the beginnings of those to come.
+
+    Args:
+        documents: sources or documents; separator: the text between two of them.
+        named: makes a document of a source and its number.
+    """
+
+    def __init__(
+        self,
+        documents: Iterable[Document | Source],
+        first: int,
+        separator: str,
+        named: Callable[[Document | Source, int], Document],
+    ) -> None:
+        self._documents = (named(entry, number) for number, entry in enumerate(documents, first))
+        self._separator = separator.encode("utf-8")
+        self._waiting: deque[Document] = deque()
+
+    def __iter__(self) -> Iterator[Document]:
+        return self
+
+    def __next__(self) -> Document:
+        return self._waiting.popleft() if self._waiting else next(self._documents)
+
+    def text(self, in_space: bool) -> Iterator[bytes]:
+        """Yield the text that follows, a document at a time, with separators; it ends before token ids.
+
+        Args:
+            in_space: whether the text before it ends in white space, so that no separator is due.
+        """
+        place = 0
+        while place < len(self._waiting) or self._wait():
+            raw = self._beginning(place)
+            if raw is None:
+                return
+            raw = raw if in_space else self._separator + raw
+            in_space = raw[-1:] != b"" and raw[-1] in SPACES
+            yield raw
+            place += 1
+
+    def _wait(self) -> bool:
+        """Take one more document from the source, and return whether there was one."""
+        document = next(self._documents, None)
+        if document is not None:
+            self._waiting.append(document)
+        return document is not None
+
+    def _beginning(self, place: int) -> bytes | None:
+        """Return the first bytes of a waiting document; None if it is not text, or cannot be read."""
+        document = self._waiting[place]
+        source = document.source
+        try:
+            if isinstance(source, Path):
+                with source.open("rb") as opened:
+                    return opened.read(PEEKED)
+            if isinstance(source, str | bytes):
+                return utf8_bytes(source[:PEEKED], document.name)
+            if not hasattr(source, "read") or isinstance(source, io.TextIOBase):
+                return None
+            file = cast(BinaryIO, source)
+            raw = file.read(PEEKED)
+        except (OSError, XlruntimeError):  # told when the document's turn comes
+            return None
+        self._waiting[place] = replace(document, source=cast(BinaryIO, _Rest(raw, file)))
+        return raw
+
+
+class _Rest:
+    """A file of which some bytes were read ahead."""
+
+    def __init__(self, raw: bytes, file: BinaryIO) -> None:
+        self._raw, self._file = io.BytesIO(raw), file
+
+    def read(self, size: int = -1) -> bytes:
+        raw = self._raw.read(size)
+        return raw if raw else self._file.read(size)
