@@ -19,7 +19,12 @@ from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 ROUNDING = 1e-12  # float64: sums of other order
 RECURRENT: dict[str, dict[str, Any]] = {
     "relative": {"encoding": "relative"},
-    "relative-clamped": {"encoding": "relative", "clamp_len": 4, "pre_lnorm": True},
+    "relative-pre": {"encoding": "relative", "pre_lnorm": True},
+    "relative-clamped": {"encoding": "relative", "clamp_len": 4},
+    "relative-pre-clamped": {"encoding": "relative", "clamp_len": 4, "pre_lnorm": True},
+    "relative-same-length": {"encoding": "relative", "same_length": True},
+    "relative-same-length-short-pre": {"encoding": "relative", "same_length": True, "mem_len": 3, "pre_lnorm": True},
+    "relative-shared-biases": {"encoding": "relative", "untie_r": False, "d_head": 4},
     "relative-alone": {"encoding": "relative", "mem_len": 0},
     "shaw": {"encoding": "shaw"},
     "shaw-pre": {"encoding": "shaw", "pre_lnorm": True},
