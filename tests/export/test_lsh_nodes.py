@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,47 +13,44 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from tests.helpers.bundles import convert_tiny_reformer
+from tests.export.test_emitted_operators import operators
+from tests.helpers.bundles import ConvertedReformer
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.other_order import OPERATORS, with_another_body
 from tests.helpers.paths import ROOT
-from tests.helpers.tiny import BAND, CHUNK, PAPER
 from xlexport.convert import ConversionOptions, convert
 from xlexport.formats import load as load_source
 from xlexport.ops import DOMAIN, FUSED
 from xlruntime import load
 from xlruntime.bundle import Choice
 
-RULES = {"band": BAND, "paper": PAPER, "chunk": CHUNK}
 SAMPLES = ("transformer_xl_bytes", "reformer_bytes")
 Array = npt.NDArray[Any]
 
 
-@pytest.fixture(scope="module", params=RULES)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["band", "paper", "chunk"])
+def folder(request: pytest.FixtureRequest) -> Path:
     """Return a bundle of a tiny Reformer of each rule."""
-    return convert_tiny_reformer(tmp_path_factory, f"rule_{request.param}", RULES[request.param]).folder
+    bundle: ConvertedReformer = request.getfixturevalue(request.param)
+    return bundle.folder
 
 
-def nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            yield from nodes(attribute.g)
+def custom(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """Return our operators among nodes, and in their graphs."""
+    return {name for domain, name in operators(nodes) if domain == DOMAIN}
 
 
 @pytest.mark.parametrize("purpose", ["score", "detail"])
 def test_sort_and_gather_are_nodes_outside_of_functions(purpose: str, folder: Path) -> None:
     model = onnx.load(folder / f"{purpose}.onnx", load_external_data=False)
-    custom = {node.op_type for node in nodes(model.graph) if node.domain == DOMAIN}
-    assert custom == {*OPERATORS, "LocalAttention"}
-    assert not any(node.domain == DOMAIN for function in model.functions for node in nodes(function))
+    assert custom(model.graph.node) == {*OPERATORS, "LocalAttention"}
+    assert not any(custom(function.node) for function in model.functions)
     fused = onnx.load(folder / f"{purpose}_fused.onnx", load_external_data=False)
-    assert {node.op_type for node in nodes(fused.graph)} & set(FUSED)
+    assert custom(fused.graph.node) & set(FUSED)
     batched = onnx.load(folder / f"{purpose}_batched.onnx", load_external_data=False)
-    assert set(OPERATORS) <= {node.op_type for node in nodes(batched.graph)}
+    assert set(OPERATORS) <= custom(batched.graph.node)
     *_, for_kernels, for_accelerators, default = load(folder, ops="none").bundle.steps[purpose]
-    assert set(for_kernels.kernels) == {node.op_type for node in nodes(fused.graph)} & set(FUSED)
+    assert set(for_kernels.kernels) == custom(fused.graph.node) & set(FUSED)
     assert (for_accelerators.device, default) == ("accelerator", Choice(purpose))
 
 

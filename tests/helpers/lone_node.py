@@ -17,7 +17,7 @@ from xlexport.export.onnx import IR_VERSION, OPSET
 from xlexport.ops import DOMAIN, add_functions
 from xlruntime.placement import RECORD_PLACEMENT
 
-__all__ = ["lone_model", "lone_node", "lone_session"]
+__all__ = ["lone_model", "lone_node", "lone_session", "session_of"]
 
 Array = npt.NDArray[Any]
 KINDS = {
@@ -48,11 +48,12 @@ def lone_session(
     name: str, given: Sequence[Array], n_outputs: int, library: Path | None = None, threads: int = 1, **attributes: Any
 ) -> ort.InferenceSession:
     """Return a session of `lone_model`, opened once. With the library of kernels, the operator's kernel runs."""
-    return _session(lone_model(name, given, n_outputs, **attributes), library, threads)
+    return session_of(lone_model(name, given, n_outputs, **attributes), library, threads)
 
 
 @functools.cache
-def _session(content: bytes, library: Path | None, threads: int) -> ort.InferenceSession:
+def session_of(content: bytes, library: Path | None = None, threads: int = 1) -> ort.InferenceSession:
+    """Return a session of a graph, opened once, in plain ONNX Runtime or with a library of kernels."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # errors reach the test as exceptions

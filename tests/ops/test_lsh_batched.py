@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.cuda_kernels import missing_kernels, without_loops
-from tests.helpers.lone_node import lone_model, lone_session
+from tests.helpers.lone_node import lone_model, lone_session, session_of
 from tests.ops.test_lsh_attention import CASES, TOLERANCE, Case
 from xlruntime.graph_gate import EMITTED
 
@@ -28,17 +26,10 @@ def batched_model(name: str, given: list[Array], n_outputs: int, **attributes: A
     return without_loops(onnx.load_from_string(lone_model(name, given, n_outputs, **attributes)))
 
 
-@functools.cache
-def session(content: bytes) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-
-
 def both(name: str, given: list[Array], n_outputs: int, **attributes: Any) -> tuple[list[Array], list[Array]]:
     """Return the results of the body with loops and of the other."""
     feeds = {f"x{i}": x for i, x in enumerate(given)}
-    batched = session(batched_model(name, given, n_outputs, **attributes).SerializeToString())
+    batched = session_of(batched_model(name, given, n_outputs, **attributes).SerializeToString())
     return lone_session(name, given, n_outputs, **attributes).run(None, feeds), batched.run(None, feeds)
 
 
@@ -113,7 +104,7 @@ def largest_tensor(model: onnx.ModelProto, given: list[Array]) -> int:
     known = {value.name for value in model.graph.output}
     names = [name for node in model.graph.node for name in node.output if name and name not in known]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    made = session(model.SerializeToString()).run(None, {f"x{i}": x for i, x in enumerate(given)})
+    made = session_of(model.SerializeToString()).run(None, {f"x{i}": x for i, x in enumerate(given)})
     return max(int(array.nbytes) for array in made)
 
 

@@ -24,7 +24,7 @@ from xlexport.export.onnx import OPSET, _check_saved, export_onnx
 from xlexport.families import Form, StepTensor
 from xlexport.families.step import StepGraphs
 from xlexport.families.step_module import StepModule
-from xlexport.ops import DOMAIN, lsh_band_attention, lsh_gather, lsh_sort
+from xlexport.ops import DOMAIN, lsh_gather, lsh_sort
 from xlruntime.bundle import MemoryEntry
 
 Array = npt.NDArray[Any]
@@ -112,27 +112,6 @@ def test_operators_are_what_torch_expects(name: str) -> None:
     """Check that operators have no aliases or mutations, and right shapes for tensors without content."""
     operator = getattr(torch.ops.xlexport, name.partition(" ")[0]).default
     library.opcheck(operator, CHECKED[name], test_utils=("test_schema", "test_faketensor"))
-
-
-def test_band_attention_body_against_eager() -> None:
-    """Compare two implementations of the rule; the step graphs' tests compare it with its definition."""
-    B, H, R, C, S, d, W = 2, 3, 2, 21, 9, 4, 5
-    generator = torch.Generator().manual_seed(1)
-    key, value = torch.randn(2, B, H, C, d, generator=generator).unbind()
-    length = torch.rand(B, H, S, generator=generator) + 1
-    buckets, ages = random_ids(B, H, R, C, high=3), torch.arange(C)
-    order, rank = lsh_sort(buckets)
-    place = buckets * C + ages
-    inputs = (key, value, length, order, rank, place, buckets * C + (ages - 6).clamp(min=0), (ages + 4) % C)
-    body = lone_node("LSHBandAttention", 9, 2, chunk_length=W)
-    for rounds in (0, 1, 2):
-        wanted = lsh_band_attention(*inputs, torch.tensor([rounds]), W)
-        found = body(*(tensor.numpy() for tensor in inputs), np.array([rounds]))
-        seen = wanted[1] > -1e29  # other rows are undefined
-        assert seen.any() == (rounds > 0)
-        assert np.array_equal(found[1] > -1e29, seen)
-        assert np.abs(found[1] - wanted[1].numpy())[seen].max(initial=0) <= 1e-5  # float32, other order of sums
-        assert np.abs(found[0] - wanted[0].numpy())[seen].max(initial=0) <= 1e-5
 
 
 class Reordering(StepModule):
