@@ -136,13 +136,14 @@ def test_many_tokens_are_found_by_the_mean_square(bundle: Model, bytes_bundle: C
     fails_by_rounding_alone(report)
 
 
-def test_score_that_is_not_finite_has_no_ratio_that_passes(bundle: Model, bytes_bundle: Converted) -> None:
+def test_score_that_is_not_finite_is_found_and_has_no_ratio_that_passes(bundle: Model, bytes_bundle: Converted) -> None:
     def lose(memory: Memory, outputs: Arrays) -> None:
         outputs["log_prob"][0, 3] = np.nan
 
     after_step(bundle, 4, lose)
     report = check(bundle, bytes_bundle)
     assert not report.passed and report.rms_ratio is not None and np.isnan(report.rms_ratio)
+    assert np.isnan(report.max_abs_log_prob_diff) and report.first_segment_over_tolerance == 4
 
 
 def test_ratios_of_a_short_text_are_not_judged(bundle: Model, bytes_bundle: Converted) -> None:
