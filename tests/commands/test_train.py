@@ -269,6 +269,13 @@ OF_REFORMER = ("--architecture", "reformer")
         ),
         ((*REFORMER, AXIAL, "--set=model.axial_dims=8"), "axial_dims 1 numbers: give both"),
         ((*REFORMER, "--set=model.n_buckets=x"), "'x' is not a list of integers separated by commas"),
+        (("--set=model.shaw_biases=false",), "shaw_biases: only with encoding shaw"),
+        (("--set=model.tie_projs=true",), "tie_projs: embeddings as wide as the model have no projection"),
+        (("--set=model.tie_projs=maybe",), "'maybe' is not a valid boolean"),
+        (("--set=model.scale_scores=true",), "model.scale_scores: only for --architecture reformer"),
+        ((*OF_REFORMER, "--attn-layers=local", "--set=model.scale_scores=true"), "scale_scores: only with lsh or full"),
+        ((*REFORMER, AXIAL, "--set=model.hash_turned=true"), "hash_turned: only for position rotary, found axial"),
+        ((*REFORMER, "--set=model.tie_weight=true"), "model.tie_weight: only for --architecture"),
     ],
 )
 def test_options_that_would_not_count_are_refused(
@@ -283,14 +290,21 @@ def test_options_that_would_not_count_are_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--attn-layers", "local,conv"), "attn_layers must be of local, lsh, full, separate, found 'conv'"),
-        (("--set=model.axial_shape=4,9",), "tgt_len 8 must divide max_positions 36, the size of axial_shape 4, 9"),
+        (
+            (*REFORMER, *SHORT, "--attn-layers", "local,conv"),
+            "attn_layers must be of local, lsh, full, separate, found 'conv'",
+        ),
+        (
+            (*REFORMER, *SHORT, "--set=model.axial_shape=4,9"),
+            "tgt_len 8 must divide max_positions 36, the size of axial_shape 4, 9",
+        ),
+        ((*SIZE, "--set=model.cutoffs=60", "--set=training.label_smoothing=0.1"), "label_smoothing needs the logits"),
     ],
 )
-def test_a_reformer_that_cannot_be_is_one_error(
+def test_a_model_that_cannot_be_is_one_error(
     prose: Path, invoke: Invoke, tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
-    error = invoke("train", prose, "-o", tmp_path / "run", *REFORMER, *SHORT, *options).error
+    error = invoke("train", prose, "-o", tmp_path / "run", *options).error
     assert message in error
     assert not (tmp_path / "run").exists()
 

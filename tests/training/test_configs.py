@@ -118,6 +118,7 @@ def test_to_dict_and_back(config: PlainFields) -> None:
             ["steps", "batch_size", "clip", "betas", "weight_decay", "device must be cpu, cuda or cuda:N, found 'tpu'"],
         ),
         (TrainingConfig, {"threads": 0}, ["threads must be at least 1"]),
+        (TrainingConfig, {"label_smoothing": 1.0}, ["label_smoothing must be below 1, found 1.0"]),
         (TrainingConfig, {"average_from": 1.0}, ["average_from must be below 1, found 1.0"]),
         (TrainingConfig, {"average_from": 0.5, "sharded": True}, ["average_from needs whole weights"]),
         (TrainingConfig, {"loss": "quarter"}, ["loss must be one of full, half, found 'quarter'"]),
