@@ -6,6 +6,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,66 +16,103 @@ import pytest
 import torch
 
 from tests.checkpoints.tensor_bundle_writer import write_bundle
-from tests.families.transformer_xl.tensorflow_reference import Variant
-from xlexport.checkpoints.source import SourceCheckpoint
+from tests.families.transformer_xl.files import assert_computes
+from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints.tensorflow_bundle import open_tensor_bundle
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlexport.families.transformer_xl import tensorflow as tensorflow_format
 from xlexport.families.transformer_xl.tensorflow import load, matches
 from xlexport.formats import load as load_any
+from xltraining.transformer_xl import TransformerXLConfig
 
 DATA = Path(__file__).parent / "data" / "tensorflow"
 S, M = 5, 6
 SETTINGS: Mapping[str, Any] = {"tgt_len": S, "mem_len": M, "clamp_len": 7, "same_length": True}
-VARIANTS = {
-    "plain": Variant(untie_r=False),
-    "narrow": Variant(d_embed=6),
-    "cut": Variant(cutoffs=(4, 9), untie_r=False),
-    "cut, narrow": Variant(cutoffs=(4, 9), d_embed=6),
-    "cut, narrow, tied": Variant(cutoffs=(4, 9), d_embed=6, tie_projs=(False, True, True)),
-    "WikiText-103": Variant(cutoffs=(4, 9), div_val=2, tie_projs=(False, True, True)),
-    "One Billion Word": Variant(cutoffs=(4, 9), div_val=2, proj_same_dim=False),
-    "wide": Variant(cutoffs=(4, 9), div_val=3, d_embed=10, tie_projs=(True, False, True), untie_r=False),
+CONFIG = TransformerXLConfig(
+    n_token=16, n_layer=3, n_head=2, d_model=8, d_head=3, d_inner=12, tgt_len=S, mem_len=M, dropout=0.0,
+    first_memory="zeros", window_extra=1, layer_norm_epsilon=1e-12,
+)  # fmt: skip
+VARIANTS: dict[str, dict[str, Any]] = {  # what differs
+    "plain": {"untie_r": False},
+    "narrow": {"d_embed": 6, "tie_projs": (True,)},  # without clusters, projections are always shared
+    "cut": {"cutoffs": (4, 9), "untie_r": False},
+    "cut, narrow": {"cutoffs": (4, 9), "d_embed": 6},
+    "cut, narrow, tied": {"cutoffs": (4, 9), "d_embed": 6, "tie_projs": (False, True, True)},
+    "WikiText-103": {"cutoffs": (4, 9), "div_val": 2, "tie_projs": (False, True, True)},
+    "One Billion Word": {"cutoffs": (4, 9), "div_val": 2, "proj_same_dim": False},
+    "wide": {"cutoffs": (4, 9), "div_val": 3, "d_embed": 10, "tie_projs": (True, False, True), "untie_r": False},
+}
+LAYER = {  # our names and TensorFlow's
+    "attention.qkv.weight": "rel_attn/qkv/kernel",
+    "attention.position.weight": "rel_attn/r/kernel",
+    "attention.output.weight": "rel_attn/o/kernel",
+    "attention.norm.weight": "rel_attn/LayerNorm/gamma",
+    "attention.norm.bias": "rel_attn/LayerNorm/beta",
+    "feed_forward.inner.weight": "ff/layer_1/kernel",
+    "feed_forward.inner.bias": "ff/layer_1/bias",
+    "feed_forward.outer.weight": "ff/layer_2/kernel",
+    "feed_forward.outer.bias": "ff/layer_2/bias",
+    "feed_forward.norm.weight": "ff/LayerNorm/gamma",
+    "feed_forward.norm.bias": "ff/LayerNorm/beta",
 }
 NAMES = ["adaptive", "plain", "same_dim"]
 
 
-@torch.no_grad()
-def walk(source: SourceCheckpoint, tokens: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], list[Any]]:
-    """Return log-probabilities (B, T) of the eager model, and its last memory."""
-    model, ids = source.build_model(), torch.from_numpy(tokens)
-    memory, results = None, []
-    for start in range(0, ids.shape[1] - 1, S):
-        hidden, memory = model(ids[:, start : start + S], memory)
-        results.append(model.log_probs(hidden, ids[:, start + 1 : start + S + 1]))
-    assert memory is not None
-    return torch.cat(results, 1).numpy(), [rows.numpy() for rows in memory]
-
-
 @pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
 def test_against_tensorflow(name: str) -> None:
     """Compare whole checkpoints of TensorFlow with its own results (`make_tensorflow_checkpoints.py`)."""
     expected = np.load(DATA / name / "expected.npz")
-    source = load(DATA / name, {**SETTINGS, "same_length": name != "plain"})
-    log_probs, _ = walk(source, expected["tokens"].astype(np.int64))
+    model = load(DATA / name, {**SETTINGS, "same_length": name != "plain"}).build_model()
+    ids, memory, results = torch.from_numpy(expected["tokens"].astype(np.int64)), None, []
+    for start in range(0, ids.shape[1] - 1, S):
+        hidden, memory = model(ids[:, start : start + S], memory)
+        results.append(model.log_probs(hidden, ids[:, start + 1 : start + S + 1]))
     # float32 on both sides, other orders of summation: 5e-7 seen.
-    np.testing.assert_allclose(log_probs, expected["log_probs"], rtol=0, atol=5e-6)
+    np.testing.assert_allclose(torch.cat(results, 1).numpy(), expected["log_probs"], rtol=0, atol=5e-6)
+
+
+def oracle_of(name: str, **settings: Any) -> Oracle:
+    return Oracle(replace(CONFIG, **VARIANTS[name], **settings))
+
+
+def variables_of(oracle: Oracle) -> dict[str, npt.NDArray[np.float32]]:
+    """Return an oracle's weights as the variables of a checkpoint, where matrices are (inputs, outputs)."""
+    config, own = oracle.config, {name: tensor.numpy() for name, tensor in oracle.state_dict().items()}
+    found = {}
+    for name, bias in (("r_w_bias", "content_bias"), ("r_r_bias", "position_bias")):
+        layers = np.stack([own[f"layers.{index}.attention.{bias}"] for index in range(config.n_layer)])
+        found[name] = layers if config.untie_r else layers[0]
+    for index in range(config.n_layer):
+        found |= {f"layer_{index}/{name}": own[f"layers.{index}.{ours}"].T for ours, name in LAYER.items()}
+    tables = [own[f"word_emb.clusters.{index}.table"] for index in range(len(config.cutoffs) + 1)]
+    for index, table in enumerate(tables):
+        projection, place = own.get(f"word_emb.clusters.{index}.projection"), f"cutoff_{index}/"
+        if config.div_val > 1 or index == 0:
+            folder = f"adaptive_embed/{place if config.div_val > 1 else ''}"
+            found[f"{folder}lookup_table"] = table if config.div_val > 1 else np.concatenate(tables)
+            found |= {} if projection is None else {f"{folder}proj_W": projection.T}
+        bias = f"{place}b" if config.cutoffs else "bias"
+        found[f"adaptive_softmax/{bias}"] = own[f"head.clusters.{index}.bias"]
+        if projection is not None and not (config.tie_projs or [False] * len(tables))[index]:
+            found[f"adaptive_softmax/{place}proj"] = own[f"head.clusters.{index}.projection"].T
+    if config.cutoffs:
+        for kind, name in (("weight", "cluster_W"), ("bias", "cluster_b")):
+            found[f"adaptive_softmax/cutoff_0/{name}"] = own[f"head.cluster_{kind}"]
+    return {f"transformer/{name}": value for name, value in found.items()}
 
 
 @pytest.mark.parametrize("same_length", [False, True], ids=["any_length", "same_length"])
 @pytest.mark.parametrize("clamp_len", [-1, 7])
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_against_numpy_over_segments(variant: Variant, clamp_len: int, same_length: bool, tmp_path: Path) -> None:
-    variables = variant.variables(seed=3)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_against_huggingface_over_segments(name: str, clamp_len: int, same_length: bool, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"clamp_len": clamp_len, "same_length": same_length}
+    oracle = oracle_of(name, **settings)
+    variables = variables_of(oracle)
     write_bundle(tmp_path / "model.ckpt-0", variables)
-    tokens = np.random.default_rng(4).integers(0, 16, (3, 4 * S + 1))
-    expected, expected_memory = variant.walk(variables, tokens, S, M, clamp_len, same_length)
-    source = load(tmp_path / "model.ckpt-0", {**SETTINGS, "clamp_len": clamp_len, "same_length": same_length})
+    source = load(tmp_path / "model.ckpt-0", {**SETTINGS, **settings})
     assert source.parameters == sum(value.size for value in variables.values())
-    log_probs, memory = walk(source, tokens)
-    # float32 against float64, sums of at most 24 terms: 2e-6 seen.
-    np.testing.assert_allclose(log_probs, expected, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(memory, expected_memory, rtol=0, atol=1e-5)
+    assert_computes(source, oracle, batch_size=3)
 
 
 def test_configuration_comes_from_the_shapes() -> None:
@@ -141,7 +179,7 @@ def test_weights_are_read_and_the_optimizer_is_not(tmp_path: Path) -> None:
 
 
 def test_other_floats_become_float32(tmp_path: Path) -> None:
-    variables = VARIANTS["plain"].variables(seed=5)
+    variables = variables_of(oracle_of("plain"))
     write_bundle(tmp_path / "model", {name: value.astype(np.float16) for name, value in variables.items()})
     source = load(tmp_path / "model", SETTINGS)
     assert source.notes == ("Weights are float16 in the file and become float32.",)
@@ -252,7 +290,7 @@ def test_table_under_another_name_says_how_to_name_it(tmp_path: Path) -> None:
 
 def changed(tmp_path: Path, changes: Mapping[str, npt.NDArray[Any] | None], variant: str = "WikiText-103") -> Path:
     """Write a checkpoint with variables replaced, added, or (for None) removed."""
-    variables = {**VARIANTS[variant].variables(seed=6), **changes}
+    variables = {**variables_of(oracle_of(variant)), **changes}
     write_bundle(tmp_path / "model", {name: value for name, value in variables.items() if value is not None})
     return tmp_path / "model"
 
@@ -324,7 +362,7 @@ def test_div_val_from_widths(widths: tuple[int, ...], div_val: int, tmp_path: Pa
         f"transformer/adaptive_embed/cutoff_{place}/lookup_table": floats(1, width)
         for place, width in enumerate(widths)
     }
-    others = {name: value for name, value in VARIANTS["plain"].variables(0).items() if "/adaptive_" not in name}
+    others = {name: value for name, value in variables_of(oracle_of("plain")).items() if "/adaptive_" not in name}
     write_bundle(tmp_path / "model", {**others, **sizes, **tables})
     config = tensorflow_format._sizes(open_tensor_bundle(tmp_path / "model"))
     assert config["div_val"] == div_val
