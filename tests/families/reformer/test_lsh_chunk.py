@@ -1,9 +1,8 @@
-"""LSH attention under rule `chunk` against Hugging Face's, eager and exported."""
+"""LSH attention under rule `chunk` against Hugging Face's; tests/oracles/test_reformer_exported.py has its graphs."""
 
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +11,7 @@ from torch import Tensor
 from transformers import ReformerConfig as HuggingFaceConfig
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
-from tests.helpers.lone_step import LoneStep, export_lone
-from tests.helpers.tiers import thinned
-from xlexport.families import StepTensor
 from xlexport.families.reformer.attention import ChunkLSH, hash_buckets
-from xlexport.ops import DOMAIN
 from xltraining.reformer import ReformerConfig
 
 B, H, D_HEAD = 3, 2, 16
@@ -138,30 +133,3 @@ def test_buckets_against_huggingface(name: str) -> None:
     for factor, columns in zip(config.n_buckets, rotations.split([f // 2 for f in config.n_buckets], 3), strict=True):
         best = (query_key.unsqueeze(2) @ columns).abs().topk(min(2, factor // 2)).values[differ]
         assert len(best) == 0 or (best[:, 0] - best[:, -1] <= 1e-4 * best[:, 0]).any()
-
-
-@pytest.mark.parametrize(
-    "name",
-    thinned(
-        ["four rounds, factors", "chunks of no common length", "three chunks before"], ["chunks of no common length"]
-    ),
-)
-def test_exported_against_huggingface(name: str, tmp_path: Path) -> None:
-    config = configuration(name)
-    heads, ids = ("batch", H, "segment", D_HEAD), ("batch", H, config.n_hashes, "segment")
-    inputs = [
-        StepTensor("query_key", "float32", heads),
-        StepTensor("value", "float32", heads),
-        StepTensor("buckets", "int64", ids),
-    ]
-    query_key, value = torch.zeros(2, 2, H, 3 * config.chunk_multiple + 5, D_HEAD)
-    example = query_key, value, torch.zeros(2, H, config.n_hashes, value.shape[2], dtype=torch.int64)
-    step = LoneStep(ChunkLSH(config), inputs, [StepTensor("attended", "float32", heads)], example)
-    model, run = export_lone(step, tmp_path)
-    assert {function.name for function in model.functions} == {"LSHSort", "LSHGather"}
-    assert [node.op_type for node in model.graph.node if node.domain == DOMAIN] == ["LSHSort"]  # LSHGather is in loops
-    for T in (*LENGTHS, 2048):
-        expected, buckets = wanted(name, rows(T))
-        (attended,) = run(*given(name, rows(T), buckets))
-        difference = (merged(torch.from_numpy(attended)) - expected).abs().max()
-        assert difference <= TOLERANCE, (T, difference)
