@@ -22,6 +22,11 @@ from xltraining.transformer_xl import TransformerXLConfig
 
 __all__ = ["Oracle", "OracleSegment"]
 
+SAME = (  # settings with our names
+    *("d_model", "n_head", "d_head", "d_inner", "div_val", "pre_lnorm", "n_layer", "mem_len", "clamp_len"),
+    *("same_length", "untie_r", "layer_norm_epsilon", "dropout", "dropatt"),
+)
+
 
 @contextlib.contextmanager
 def _type_as_takes_dtype() -> Iterator[None]:
@@ -64,23 +69,10 @@ class Oracle:
         width = config.d_embed or config.d_model
         clusters = len(config.cutoffs) + 1
         settings = TransfoXLConfig(
+            **{name: getattr(config, name) for name in SAME},
             vocab_size=config.n_token,
             cutoffs=list(config.cutoffs),
-            d_model=config.d_model,
             d_embed=width,
-            n_head=config.n_head,
-            d_head=config.d_head,
-            d_inner=config.d_inner,
-            div_val=config.div_val,
-            pre_lnorm=config.pre_lnorm,
-            n_layer=config.n_layer,
-            mem_len=config.mem_len,
-            clamp_len=config.clamp_len,
-            same_length=config.same_length,
-            untie_r=config.untie_r,
-            layer_norm_epsilon=config.layer_norm_epsilon,
-            dropout=config.dropout,
-            dropatt=config.dropatt,
             tie_word_embeddings=config.tie_weight,
             tie_projs=list(config.tie_projs) or [False] * clusters,
             trainer_compatible=True,  # keeps it from warning

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +42,9 @@ SMALL = TransformerXLConfig(
     tie_projs=(False, True, True, True),
 )
 SIZES = {1: 200, 2: 320, 3: 380}  # of the tails: all different, also from the head's 103 columns
-LARGE = TransformerXLConfig(  # the vocabulary of WikiText-103, and its clusters
-    n_token=267_735,
-    n_layer=1,
-    n_head=2,
-    d_model=16,
-    d_head=4,
-    d_inner=8,
-    tgt_len=128,
-    mem_len=128,
-    d_embed=64,
-    cutoffs=(20_000, 40_000, 200_000),
-    div_val=4,
-)
+# The vocabulary of WikiText-103, and its clusters.
+CLUSTERS = {"n_token": 267_735, "cutoffs": (20_000, 40_000, 200_000), "div_val": 4, "d_embed": 64, "tie_projs": ()}
+LARGE = replace(SMALL, **CLUSTERS, tgt_len=128, mem_len=128)
 FULL_LOGITS = 4 * LARGE.tgt_len * LARGE.n_token  # bytes
 
 
