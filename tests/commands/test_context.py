@@ -14,25 +14,18 @@ import numpy as np
 import pytest
 
 import xlruntime
-from tests.helpers.invoking import Invoke
+from tests.helpers import paths
+from tests.helpers.invoking import PROSE, Invoke
 from tests.helpers.manifests import with_tokenizer
-from tests.helpers.paths import GOLDEN
+from tests.helpers.paths import golden_bundle
 from xlexport.analysis import plots
 from xlexport.analysis.recl import find_recl
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-ZEROS, EMPTY, FREE, BAND, CHUNK = (
-    GOLDEN / name / "bundle"
-    for name in (
-        "pre_lnorm_same_length_zeros",
-        "post_lnorm_same_length_empty",
-        "pre_lnorm_empty",
-        "reformer_band",
-        "reformer_chunk",
-    )
+ZEROS, EMPTY, FREE, BAND, CHUNK = map(
+    golden_bundle, (paths.ZEROS, paths.EMPTY, "pre_lnorm_empty", paths.BAND, paths.CHUNK)
 )
 RECL = ("--start", "2", "--step", "3", "--hard", "0.25,1", "--threads", "1")
-PROSE = b"It was the best of times, it was the worst of times,\nit was the age of wisdom.\n"
 
 
 def write(path: Path, text: bytes = PROSE) -> Path:

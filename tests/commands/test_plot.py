@@ -10,17 +10,13 @@ import numpy as np
 import pytest
 
 import xlruntime
-from tests.commands.test_context import with_words
-from tests.helpers.invoking import Invoke
-from tests.helpers.paths import GOLDEN
+from tests.commands.test_context import BAND, EMPTY, FREE, with_words
+from tests.helpers.invoking import PROSE, Invoke
 from xlexport.analysis.bits_along import bits_along, nice_window
 from xlexport.errors import XlexportError
 from xlexport.figures import plain
 
-EMPTY, FREE, BAND = (
-    GOLDEN / name / "bundle" for name in ("post_lnorm_same_length_empty", "pre_lnorm_empty", "reformer_band")
-)
-TEXT = b"It was the best of times, it was the worst of times,\nit was the age of wisdom.\n" * 3
+TEXT = PROSE * 3
 
 
 @pytest.fixture
