@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.helpers.bundles import band, bytes_bundle, chunk, ids_bundle, paper, reuse_export
 from tests.helpers.fixtures import one_thread, reuse_graphs
 from tests.helpers.invoking import invoke
-from tests.helpers.tiny import naive
 
 __all__ = [
     "band",
@@ -13,7 +12,6 @@ __all__ = [
     "chunk",
     "ids_bundle",
     "invoke",
-    "naive",
     "one_thread",
     "paper",
     "reuse_export",

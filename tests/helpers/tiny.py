@@ -1,4 +1,4 @@
-"""Tiny models in which every weight has an effect, a driver for their steps, and the formulas of section 3.3."""
+"""Tiny models in which every weight has an effect, and a driver for their steps."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers.definitions import Ours, log_probs_by_definition
 from tests.helpers.weights import random_model
 from xlexport.families import architecture, traced_outputs
 from xlexport.families.transformer_xl.step import TransformerXLStep
@@ -28,7 +25,6 @@ __all__ = [
     "RingDriver",
     "cut",
     "make_model",
-    "naive",
     "tiny_encoder_decoder",
     "tiny_model",
     "tiny_reformer",
@@ -185,9 +181,3 @@ def cut(ids: Tensor, lengths: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., TransformerXL]:
     return tiny_model
-
-
-@pytest.fixture(scope="session")
-def naive() -> Callable[..., npt.NDArray[np.float64]]:
-    """Return the formulas of section 3.3 for a model, token by token and key by key."""
-    return lambda model, ids, lengths: log_probs_by_definition(Ours(model.config, model.state_dict()), ids, lengths)
