@@ -1,14 +1,9 @@
-"""Each encoding of positions as its formula, in float64, token by token and key by key.
-
-`Ours` and `Authors` read the weights: under our names, and under those of the authors' `model.pt`, with the authors'
-order of rows. The formulas are written once, for both.
-"""
+"""Each encoding of positions as its formula, in float64, token by token and key by key."""
 
 from __future__ import annotations
 
 import functools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +13,7 @@ from torch import Tensor
 
 from xltraining.transformer_xl import TransformerXLConfig
 
-__all__ = ["Authors", "Ours", "Weights", "log_probs_by_definition"]
+__all__ = ["Ours", "log_probs_by_definition"]
 
 Array = npt.NDArray[np.float64]
 
@@ -30,42 +25,19 @@ def sinusoid(number: int, D: int) -> Array:
     return np.array([*map(math.sin, angles), *map(math.cos, angles)])
 
 
-class Weights(ABC):
-    """The weights of a model of one cluster; `layer` counts from 0."""
+class Ours:
+    """A state dict of `TransformerXL` with one cluster; layers count from 0."""
 
     def __init__(self, config: TransformerXLConfig, tensors: Mapping[str, Tensor]) -> None:
         self.config = config
         self.w = {name: tensor.detach().double().numpy() for name, tensor in tensors.items()}
 
-    @abstractmethod
     def block(self, layer: int, name: str) -> Array:
-        """Return a weight of a layer by our name."""
-
-    @abstractmethod
-    def heads(self, layer: int, x: Array, normed: Array) -> tuple[Array, Array, Array]:
-        """Return query, key and value (H,h) of a layer's input x (D,), which `normed` is under pre-LayerNorm."""
-
-    @abstractmethod
-    def at_distance(self, layer: int, name: str, distance: int) -> Array:
-        """Return the row `key` (H,h) or `bias` (H,) of a distance, without clamping (encoding shaw)."""
-
-    @abstractmethod
-    def at_place(self, layer: int, place: int) -> Array:
-        """Return the vector (D,) that a layer adds at a place of a part (encoding learned)."""
-
-    def norm(self, x: Array, layer: int, block: str) -> Array:
-        """Return the layer normalisation of x (D,)."""
-        scaled = (x - x.mean()) / math.sqrt(x.var() + self.config.layer_norm_epsilon)
-        return scaled * self.block(layer, f"{block}.norm.weight") + self.block(layer, f"{block}.norm.bias")
-
-
-class Ours(Weights):
-    """A state dict of `TransformerXL`."""
-
-    def block(self, layer: int, name: str) -> Array:
+        """Return a weight of a layer."""
         return self.w[f"layers.{layer}.{name}"]
 
     def heads(self, layer: int, x: Array, normed: Array) -> tuple[Array, Array, Array]:
+        """Return query, key and value (H,h) of a layer's input x (D,), which `normed` is under pre-LayerNorm."""
         H, h = self.config.n_head, self.config.d_head
         if self.config.is_absolute:
             query = (self.block(layer, "attention.query.weight") @ x).reshape(H, h)
@@ -75,53 +47,20 @@ class Ours(Weights):
         return query, key, value
 
     def at_distance(self, layer: int, name: str, distance: int) -> Array:
-        rows = self.block(layer, f"attention.distance_{name}")
-        return rows[len(rows) - 1 - distance]
+        """Return the row `key` (H,h) or `bias` (H,) of a distance, without clamping (encoding shaw)."""
+        return np.asarray(self.block(layer, f"attention.distance_{name}")[-1 - distance])
 
     def at_place(self, layer: int, place: int) -> Array:
-        rows = self.block(layer, "attention.places")
-        return rows[len(rows) - self.config.tgt_len + place]
+        """Return the vector (D,) that a layer adds at a place of a part (encoding learned)."""
+        return np.asarray(self.block(layer, "attention.places")[-self.config.tgt_len :][place])
+
+    def norm(self, x: Array, layer: int, block: str) -> Array:
+        """Return the layer normalisation of x (D,)."""
+        scaled = (x - x.mean()) / math.sqrt(x.var() + self.config.layer_norm_epsilon)
+        return scaled * self.block(layer, f"{block}.norm.weight") + self.block(layer, f"{block}.norm.bias")
 
 
-class Authors(Weights):
-    """The tensors of the authors' model.pt, whose biases and embeddings are stacked over layers."""
-
-    NAMES = {  # noqa: RUF012  # never changed
-        "attention.output.weight": "dec_attn.o_net.weight",
-        "attention.norm.weight": "dec_attn.layer_norm.weight",
-        "attention.norm.bias": "dec_attn.layer_norm.bias",
-        "feed_forward.inner.weight": "pos_ff.CoreNet.0.weight",
-        "feed_forward.inner.bias": "pos_ff.CoreNet.0.bias",
-        "feed_forward.outer.weight": "pos_ff.CoreNet.3.weight",
-        "feed_forward.outer.bias": "pos_ff.CoreNet.3.bias",
-        "feed_forward.norm.weight": "pos_ff.layer_norm.weight",
-        "feed_forward.norm.bias": "pos_ff.layer_norm.bias",
-    }
-
-    def block(self, layer: int, name: str) -> Array:
-        if name == "attention.content_bias":
-            return np.asarray(self.w["r_w_bias"][layer])
-        return self.w[f"layers.{layer}.{self.NAMES[name]}"]
-
-    def heads(self, layer: int, x: Array, normed: Array) -> tuple[Array, Array, Array]:
-        H, h, prefix = self.config.n_head, self.config.d_head, f"layers.{layer}.dec_attn"
-        if self.config.is_absolute:
-            query = (self.w[f"{prefix}.q_net.weight"] @ x).reshape(H, h)
-            key, value = (self.w[f"{prefix}.kv_net.weight"] @ normed).reshape(2, H, h)
-        else:
-            query, key, value = (self.w[f"{prefix}.qkv_net.weight"] @ normed).reshape(3, H, h)
-        return query, key, value
-
-    def at_distance(self, layer: int, name: str, distance: int) -> Array:
-        stacked = self.w["r_emb" if name == "key" else "r_bias"]
-        return np.asarray(stacked[layer][-1 - distance])
-
-    def at_place(self, layer: int, place: int) -> Array:
-        # The authors take the last qlen rows for a segment of qlen tokens, and view (n_head, d_head) as d_model.
-        return np.asarray(self.w["r_emb"][layer][-self.config.tgt_len :][place].reshape(-1))
-
-
-def log_probs_by_definition(weights: Weights, ids: Tensor, lengths: Sequence[int]) -> Array:
+def log_probs_by_definition(weights: Ours, ids: Tensor, lengths: Sequence[int]) -> Array:
     """Return the log-probabilities (N - 1,) of ids[1:], from ids (N,) read in segments of these lengths.
 
     Every layer's input of every token is kept. A token sees itself, the tokens before it in its segment, and the
@@ -132,8 +71,7 @@ def log_probs_by_definition(weights: Weights, ids: Tensor, lengths: Sequence[int
     zeros = range(-config.mem_len if config.first_memory == "zeros" and not config.is_absolute else 0, 0)
     H, h, D = config.n_head, config.d_head, config.d_model
     tables = weights.w
-    table = tables.get("word_emb.clusters.0.table", tables.get("word_emb.emb_layers.0.weight"))
-    assert table is not None
+    table = tables["word_emb.clusters.0.table"]
     begins = np.repeat(np.cumsum([0, *lengths[:-1]]), lengths).tolist()  # of each token's segment
     x: dict[int, Any] = {t: table[int(ids[t])] * math.sqrt(D) for t in range(len(begins))}
     for layer in range(config.n_layer):
@@ -160,9 +98,7 @@ def log_probs_by_definition(weights: Weights, ids: Tensor, lengths: Sequence[int
             y = y + weights.block(layer, "feed_forward.outer.bias")
             following[t] = y if config.pre_lnorm else weights.norm(y, layer, "feed_forward")
         x = following
-    weight = tables.get("head.clusters.0.weight", tables.get("crit.out_layers.0.weight"))
-    bias = tables.get("head.clusters.0.bias", tables.get("crit.out_layers.0.bias"))
-    assert weight is not None and bias is not None
+    weight, bias = tables["head.clusters.0.weight"], tables["head.clusters.0.bias"]
     log_probs = []
     for t in x:
         scores = weight @ x[t] + bias
@@ -170,7 +106,7 @@ def log_probs_by_definition(weights: Weights, ids: Tensor, lengths: Sequence[int
     return np.array(log_probs)
 
 
-def _placed(weights: Weights, layer: int, place: int) -> Array | float:
+def _placed(weights: Ours, layer: int, place: int) -> Array | float:
     """Return what a layer adds to its input at a place of a part."""
     config = weights.config
     if config.encoding == "learned":
@@ -181,7 +117,7 @@ def _placed(weights: Weights, layer: int, place: int) -> Array | float:
     return 0.0
 
 
-def _score(weights: Weights, layer: int, head: int, query: Array, key: Array, distance: int) -> float:
+def _score(weights: Ours, layer: int, head: int, query: Array, key: Array, distance: int) -> float:
     """Return the score of a key at a distance before it is scaled by 1/sqrt(h)."""
     config = weights.config
     if config.is_absolute:
