@@ -137,7 +137,7 @@ def test_verify_fails_on_another_checkpoint(
     shown = invoke("verify", bundle, other, "--json", "--segments", "3")
     assert shown.code == 1
     assert shown.object["passed"] is False
-    assert shown.object["first_segment_over_tolerance"] == 0
+    assert shown.object["first_segment_over_tolerance"] == 0 and shown.object["top1_agreement"] < 1
     failure = json.loads(shown.err)
     assert failure["error"].startswith("the graphs differ from the trained model")
     assert failure["hint"] == "Make sure that bundle and checkpoint belong together."

@@ -107,7 +107,3 @@ def test_graphs_and_scores_against_the_code_base(
     if isinstance(oracle, HuggingFaceReformer):
         for length in LENGTHS.get(case.name, ()):
             check_loss(oracle, model, length)
-
-
-def test_eight_configurations_of_six_lengths() -> None:
-    assert [len(LENGTHS[case.name]) for case in HUGGING_FACE if case.name in LENGTHS] == [6] * 8
