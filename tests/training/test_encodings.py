@@ -63,9 +63,10 @@ def definition_differs_by(changes: dict[str, Any], lengths: list[int]) -> float:
     return float(np.abs(found - expected).max())
 
 
+@pytest.mark.parametrize("lengths", [[8, 8, 3, 8, 1], [1] * 28], ids=["segments", "tokens"])
 @pytest.mark.parametrize("name", RECURRENT)
-def test_encodings_of_distances_against_their_formulas(name: str) -> None:
-    assert definition_differs_by(RECURRENT[name], [8, 8, 3, 8, 1]) < ROUNDING
+def test_encodings_of_distances_against_their_formulas(name: str, lengths: list[int]) -> None:
+    assert definition_differs_by(RECURRENT[name], lengths) < ROUNDING
 
 
 @pytest.mark.parametrize("lengths", [[8, 8, 8], [3, 4, 1, 8, 1, 1, 6, 5]], ids=["whole parts", "steps"])
