@@ -43,7 +43,13 @@ SMALL = TransformerXLConfig(
 )
 SIZES = {1: 200, 2: 320, 3: 380}  # of the tails: all different, also from the head's 103 columns
 # The vocabulary of WikiText-103, and its clusters.
-CLUSTERS = {"n_token": 267_735, "cutoffs": (20_000, 40_000, 200_000), "div_val": 4, "d_embed": 64, "tie_projs": ()}
+CLUSTERS: dict[str, Any] = {
+    "n_token": 267_735,
+    "cutoffs": (20_000, 40_000, 200_000),
+    "div_val": 4,
+    "d_embed": 64,
+    "tie_projs": (),
+}
 LARGE = replace(SMALL, **CLUSTERS, tgt_len=128, mem_len=128)
 FULL_LOGITS = 4 * LARGE.tgt_len * LARGE.n_token  # bytes
 
