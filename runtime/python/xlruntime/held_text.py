@@ -9,7 +9,6 @@ from .documents import Text, Tokenizer, TokenPiece, utf8_bytes, utf8_text, whole
 __all__ = ["MOST_HELD", "HeldText"]
 
 MOST_HELD = 4096  # bytes of a run without a boundary
-_LONGEST_CHARACTER = 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -25,10 +24,6 @@ class HeldText:
     raw: bytes = b""
     begun: bool = False
     unsettled_cuts: int = 0
-
-    def __post_init__(self) -> None:
-        if len(self.raw) > MOST_HELD + _LONGEST_CHARACTER:
-            raise ValueError(f"{len(self.raw):,} bytes of text are held, expected at most {MOST_HELD:,}")
 
     def size(self, tokenizer: Tokenizer) -> int:
         """Return the length of the text in the unit of the tokenizer's places, without a character's first bytes."""

@@ -23,6 +23,7 @@ from .engine import Engine
 from .errors import OptionError, TextError, XlruntimeError
 from .evaluation import EvaluationSettings
 from .fitting import AUTO, BatchSize, Fitting, Opened, formed, most_rows, rows_of_long
+from .held_text import HeldText
 from .memory import Memory
 from .scores import DocumentScore, Sum, TokenScores, total_score
 from .stream import warn_not_finite
@@ -162,7 +163,7 @@ class Scorer:
         memory, rows, taken: the state that `scorer_state` saves: the memory of the batch (None before the first step),
             the document of each row, and the number of documents taken so far.
         last: the last token of the previous document, if `continuous`; spaced: whether that document ended in white
-            space; held: its last bytes, on which the next document's tokens depend.
+            space; held: its last text, on which the next document's tokens depend.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class Scorer:
         self.taken = 0
         self.last: int | None = None
         self.spaced = False
-        self.held = b""
+        self.held = HeldText()
         self._coming: ComingDocuments | None = None
         # One document at a time has the rings of a stream: its scores are those of all runtimes, bit for bit.
         sized = self.batch_size != 1 and not continuous and starts_word is None
@@ -373,7 +374,7 @@ class Scorer:
         earlier = None
         if self._coming is not None:
             following = self._coming.text
-            earlier = EarlierText(self.held, between.encode("utf-8"), self.last, self.last is not None, following)
+            earlier = EarlierText(self.held, between.encode("utf-8"), self.last, following)
         elif between:
             before = tokenizer.encode_piece(between, self.last)
         return TokenReader(document, tokenizer, self.engine.bundle.vocab_size, before, earlier)

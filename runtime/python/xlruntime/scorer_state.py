@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from .documents import Document
 from .errors import StateDamagedError, StateMismatchError, XlruntimeError
+from .held_text import HeldText
 from .json_fields import read_fields
 from .memory import MemoryPlan
 from .messages import listed
@@ -50,6 +51,7 @@ class SavedScorer:
     last: int | None
     spaced: bool
     held: str
+    begun: bool
     rows: tuple[Progress | None, ...]
     memory: _Counters | None
 
@@ -64,14 +66,18 @@ def scorer_state(scorer: Scorer) -> tuple[dict[str, Any], dict[str, npt.NDArray[
     memory = scorer.memory
     rows = tuple(row and Progress(**{name: getattr(row, name) for name in PROGRESS}) for row in scorer.rows)
     if memory is None:
-        return asdict(SavedScorer(scorer.taken, scorer.last, scorer.spaced, scorer.held.hex(), rows, None)), {}
+        return asdict(SavedScorer(scorer.taken, scorer.last, scorer.spaced, *_held(scorer), rows, None)), {}
     position = memory.position.tolist()  # of idle rows, too: their room bounds the next step
     for idle in (row for row, document in enumerate(rows) if document is None and not scorer.continuous):
         memory.restart(idle, refill=True)
     memory.position[:] = position
     counters = _Counters(memory.capacity, memory.offset, tuple(memory.memory_length.tolist()), tuple(position))
-    saved = SavedScorer(scorer.taken, scorer.last, scorer.spaced, scorer.held.hex(), rows, counters)
+    saved = SavedScorer(scorer.taken, scorer.last, scorer.spaced, *_held(scorer), rows, counters)
     return asdict(saved), memory.arrays()
+
+
+def _held(scorer: Scorer) -> tuple[str, bool]:
+    return scorer.held.raw.hex(), scorer.held.begun
 
 
 def read_scorer(scorer: Scorer, fields: object, arrays: Mapping[str, npt.NDArray[Any]]) -> SavedScorer:
@@ -125,7 +131,7 @@ def resume_scorer(
         if number in active:
             opened[number] = document
     scorer.taken, scorer.last, scorer.spaced = saved.taken, saved.last, saved.spaced
-    scorer.held = bytes.fromhex(saved.held)
+    scorer.held = HeldText(bytes.fromhex(saved.held), saved.begun)
     if scorer.joins:
         waiting = scorer.coming(waiting)
     scorer.rows = [None if row is None else _reopened(scorer, row, opened[row.number]) for row in saved.rows]

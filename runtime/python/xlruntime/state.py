@@ -22,7 +22,7 @@ from . import atomic_output
 from .engine import Engine
 from .errors import OptionError, StateDamagedError, StateMismatchError
 from .evaluation import EvaluationSettings
-from .held_text import HeldText
+from .held_text import MOST_HELD, HeldText
 from .limits import Limits, parse_json
 from .memory import MemoryPlan
 from .messages import listed, named, shown
@@ -34,6 +34,7 @@ WITHOUT_HELD_TEXT = 3  # a version that streams had before they held text back
 LIMITS = Limits()  # of the header; tensors take as much memory as they have in the file
 LARGEST_COUNT = 2**52  # tokens: exact in any runtime, also after more of them
 OWN = ("segment_len", "restart")  # settings that every bundle has
+LONGEST_CHARACTER = 4  # bytes: a part of one may be held besides
 TEXTS = ("held", "begun", "tokenizer")
 COUNTERS = ("capacity", "offset", "length", "history", "pending", "position")
 HINT = "Save the stream again with Stream.save."
@@ -106,6 +107,8 @@ class State:
         counters = {name: _value(metadata[name]) for name in COUNTERS}
         try:
             held = HeldText(bytes.fromhex(metadata["held"]), {"true": True, "false": False}[metadata["begun"]])
+            if len(held.raw) > MOST_HELD + LONGEST_CHARACTER:
+                raise ValueError(f"{len(held.raw):,} bytes")
         except (KeyError, ValueError) as error:
             raise StateDamagedError(f"{path}: its held text is none that a stream has.", hint=HINT) from error
         tokenizer = metadata["tokenizer"]

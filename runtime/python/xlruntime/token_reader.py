@@ -24,6 +24,7 @@ from .documents import (
     whole_characters,
 )
 from .errors import TextError
+from .held_text import HeldText
 
 __all__ = ["EarlierText", "TokenReader"]
 
@@ -38,7 +39,7 @@ class TokenReader:
     Attributes:
         counts: counts of the document without its context.
         ended_in_space: whether the last byte that was read of the document's text is white space.
-        held: at the document's end, the bytes of its text that belong to tokens which the text behind it decides.
+        held: at the document's end, its last text, whose tokens depend on the text behind it.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class TokenReader:
         self.document = document
         self.counts = TextCounts()
         self.ended_in_space = False
-        self.held = b""
+        self.held = HeldText()
         self._earlier = earlier
         self._vocab_size = vocab_size
         self._unk_id = tokenizer.unk_id
@@ -163,21 +164,23 @@ class TokenReader:
         Tokens of the context or of a separator come before it; those of an earlier document were read with that one.
         """
         name, limits, plain = self.document.name, self.document.limits, _Watched(file)
-        read, held = (tokenizer.in_units(raw, name) for raw in (earlier.held, earlier.held + earlier.between + context))
+        before = earlier.held.raw
+        read, held = (tokenizer.in_units(raw, name) for raw in (before, before + earlier.between + context))
         place, previous = -len(held), earlier.last
         for part, is_rest in tokenizer.parts(cast(BinaryIO, plain), name, self.counts, limits, held):
             whole: Any = part
+            begun = earlier.held.begun or place > -len(held)
             if is_rest:
                 self.ended_in_space = plain.ended_in_space
-                self.held = utf8_bytes(part, name)
+                self.held = HeldText(utf8_bytes(part, name), begun)
                 for later in earlier.following(plain.ended_in_space):
                     if tokenizer.settled(whole) >= len(part):
                         break
                     whole += tokenizer.in_units(whole_characters(later), name)
-            begun = earlier.begun or place > 0
             piece = tokenizer.placed(whole, previous, place, self.counts, name, limits, begun=begun)
             starts, ends = np.where(piece.ends > 0, np.maximum(piece.starts, 0), piece.starts), piece.ends
-            own = (ends > len(read) - len(held)) & (ends <= place + len(part))
+            unread = ends > len(read) - len(held) if read else True  # a text may begin with a token without text
+            own = unread & (ends <= place + len(part))
             yield TokenPiece(piece.ids[own], starts[own], ends[own])
             previous = int(piece.ids[-1]) if len(piece) else previous
             place += len(part)
@@ -188,17 +191,15 @@ class EarlierText:
     """The text that goes on in a document.
 
     Attributes:
-        held: bytes before it whose tokens were read already, but which its tokens depend on.
+        held: text before it whose tokens were read already, but which its tokens depend on.
         between: bytes after them, of a separator: they belong to no document.
         last: the last token that was read; None: none was.
-        begun: whether there is earlier text at all.
         following: yields the text behind the document, given whether the document ended in white space.
     """
 
-    held: bytes
+    held: HeldText
     between: bytes
     last: int | None
-    begun: bool
     following: Callable[[bool], Iterator[bytes]]
 
 

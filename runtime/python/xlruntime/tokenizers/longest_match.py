@@ -35,7 +35,7 @@ class LongestMatch:
     def at(self, text: Text, place: int) -> int:
         """Return the length of the longest symbol at a place of a text; 0: there is none."""
         for length in self._lengths.get(text[place : place + 2], ()):
-            if text[place : place + length] in self._known:
+            if place + length <= len(text) and text[place : place + length] in self._known:
                 return length
         return int(text[place : place + 1] in self._known)
 
