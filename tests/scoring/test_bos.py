@@ -78,7 +78,7 @@ def test_names_and_texts_of_tokens(words_bundle: Callable[..., Path], score: Sco
     with pytest.raises(OptionError) as caught:
         bos_token("nothing", tokenizer)
     assert str(caught.value) == (
-        "--bos nothing: not a token of this vocabulary. Give one token, for instance --bos <eos>."
+        "--bos nothing: not a token of this vocabulary. Give one token, for instance --bos '<eos>'."
     )
     assert bos_token("17", xlruntime.load(golden_bundle("pre_lnorm_empty")).tokenizer) == 17
     assert bos_token("A", ByteTokenizer(2)) == 67

@@ -81,7 +81,7 @@ CSV = {
             "it:5",
         )
     ],
-    b"t\na\n\xe4\nb\n": ["it:2", "it:3: not UTF-8 at byte 1 of the line (0xe4). Convert the file", "it:4"],
+    b"t\na\n\xe4\nb\n": ["it:2", "it:3: not UTF-8 at byte 1 of the line (0xe4). Convert it", "it:4"],
     't\na\n"b"c\nd\n': ["it:2", "it:3: not a row (',' expected after '\"').", "it:4"],
     't\na\n"b\nc\n': ["it:2", "it:3: not a row (unexpected end of data). Check that quotes are closed"],
     "n\n1\n": ["it: no column 't', found only 'n'. Check --field. Separate columns by commas"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shlex
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from xlexport.errors import XlexportError
 from xlexport.progress_bar import progress_bar
 from xlexport.sample import SAMPLES, sample_checkpoint, sample_text
 from xlexport.terminal import print_json, print_table, tell
+from xlruntime.messages import quoted
 
 if TYPE_CHECKING:
     from xlexport.bench import BenchReport
@@ -186,7 +186,7 @@ def demo(sample: str, output: Path, as_json: bool) -> None:
         print_table(result_rows(result))
     tell(f"wrote {output / BUNDLE}, the converted model")
     tell(f"wrote {output / PAGE}, a text coloured by surprisal: open it in a browser")
-    tell(f"next: xlexport report {shlex.quote(str(output / BUNDLE))} YOUR_TEXT.txt")
+    tell(f"next: xlexport report {quoted(str(output / BUNDLE))} YOUR_TEXT.txt")
 
 
 def _is_demo(folder: Path) -> bool:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.options import all_of, grouped
+from xlexport.commands.options import all_of, declared, grouped
 from xlexport.commands.settings import Setting
 from xlexport.terminal import tell
 from xlruntime.limits import Limits
+from xltraining.config_fields import options_of, setting
 
 if TYPE_CHECKING:
     from xlexport.scoring.inputs import Reading
@@ -26,8 +27,20 @@ ALL_LIMITS = Limits(operations=1 << 40, seconds=math.inf)  # of all JSON lines t
 DOCUMENT_COST, ID_COST = 2000, 40  # bytes of memory for a document, and for a token id in a list
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """How tables are read."""
+
+    delimiter: str | None = setting(
+        None,
+        "Mark between the columns of tables: a character or 'tab'. Files of any name are then tables.  [default: a "
+        "comma, semicolon or tab, as the first row shows]",
+        common=True,
+    )
+
+
 @dataclasses.dataclass(frozen=True)
-class Selection:
+class Selection(TableOptions):
     """How files become documents; the fields are options of the same names.
 
     Raises:
@@ -44,13 +57,15 @@ class Selection:
     def __post_init__(self) -> None:
         if self.id_field is not None and self.field is None:
             raise click.UsageError("--id-field is for JSON lines and tables. Add --field.")
+        if self.delimiter is not None and self.field is None:
+            raise click.UsageError("--delimiter is for tables. Add --field.")
 
     @property
     def reading(self) -> Reading:
         """Return the same choices as the library takes them."""
         from xlexport.scoring.inputs import Reading
 
-        reading = Reading(self.ids, self.field, self.id_field, keep=(), binary=self.binary)
+        reading = Reading(self.ids, self.field, self.id_field, keep=(), binary=self.binary, delimiter=self.delimiter)
         if self.max_document_bytes is None:
             return reading
         line, document = (
@@ -60,12 +75,25 @@ class Selection:
         return dataclasses.replace(reading, line_limits=line, document_limits=document)
 
 
+class _Delimiter(click.ParamType[str]):
+    """One character, or the name of a tab."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        mark = {"tab": "\t", r"\t": "\t"}.get(value, str(value))
+        if len(mark) != 1 or mark in '\r\n"' or not mark.isascii():
+            self.fail(f"{value!r} is not one character, such as ';', or 'tab'.", param, ctx)
+        return mark
+
+
 file_options = all_of(
     click.option(
         "--field",
         metavar="NAME",
         help="Read a document from this field of each row of .csv, .tsv, .parquet or JSON lines.",
     ),
+    declared(options_of(TableOptions)["delimiter"], type=_Delimiter(), metavar="MARK"),
     click.option("--id-field", metavar="NAME", help="With --field: the field with the document's name."),
     click.option(
         "--include",
@@ -117,7 +145,24 @@ def find_documents(files: Sequence[Path], selection: Selection) -> list[Document
         collection.append(document)
     if not collection:
         raise nothing_in([entry.name for entry in inputs], "lines that are not blank")
+    _tell_traits(collection)
     return collection
+
+
+def _tell_traits(documents: Sequence[Document]) -> None:
+    """Say at the end of the command which traits the documents have."""
+    from xlexport.scoring.traits import TextTraits, trait_notes
+
+    def show() -> None:
+        found = TextTraits()
+        for document in documents:
+            if (counter := getattr(document.source, "traits", None)) is not None:
+                found.add_traits(counter.found)
+        for note in trait_notes(found):
+            tell(note)
+
+    if (context := click.get_current_context(silent=True)) is not None:
+        context.call_on_close(show)
 
 
 def find_document(file: Path, selection: Selection) -> Document:
@@ -130,4 +175,6 @@ def find_document(file: Path, selection: Selection) -> Document:
     from xlexport.scoring.inputs import find_inputs
 
     reading = selection.reading
-    return only_document(find_inputs([file], selection.include, reading, [], tell), reading, sys.stdin.buffer)
+    document = only_document(find_inputs([file], selection.include, reading, [], tell), reading, sys.stdin.buffer)
+    _tell_traits([document])
+    return document

@@ -231,6 +231,7 @@ def _score_on_ray(
         raise click.UsageError(f"--ray writes parquet or jsonl, not {kind}. Choose one with --format.")
     require("ray")
     from xlexport.ray.job import Cluster, score_files
+    from xlexport.scoring.traits import trait_notes
 
     try:
         totals = score_files(
@@ -249,6 +250,8 @@ def _score_on_ray(
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; {output} has the finished parts. Continue with --resume.") from None
     tell(f"{output}: {totals.together()}, {totals.failed:,} without a score")
+    for note in trait_notes(totals):
+        tell(note)
     if totals.failed:
         tell("the column `error` has the reasons")
         context.exit(1)

@@ -12,9 +12,10 @@ import click
 
 from xlexport.choices import LEVELS, RECORD_FORMATS
 from xlexport.commands.input_options import Selection, file_options
-from xlexport.commands.options import Names, OutputFile, all_of
+from xlexport.commands.options import Names, OutputFile, all_of, declared
 from xlexport.commands.settings import Setting
 from xlexport.terminal import quiet_option
+from xltraining.config_fields import options_of, setting
 
 if TYPE_CHECKING:
     from xlexport.scoring.inputs import Reading
@@ -45,8 +46,27 @@ ENDINGS: dict[str, Format] = {
 HERE = "this machine"  # instead of the address of a Ray cluster
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """How rows of tables become texts to score."""
+
+    group: str | None = setting(
+        None,
+        "With --field: rows that follow each other with the same value in this field are one text, such as words of a "
+        "story. Each row has a record.",
+        common=True,
+    )
+    join: str = setting(" ", "With --group: text between rows, unless there is white space.", common=True)
+    na: str | None = setting(
+        None, "With --field: a context or text that is exactly this is missing, such as NA of R.", common=True
+    )
+
+
+ROWS = options_of(RowOptions)
+
+
 @dataclass(frozen=True)
-class ScoreOptions(Selection):
+class ScoreOptions(RowOptions, Selection):
     """The options of `score`, without device and evaluation settings; fields and options have the same names.
 
     Raises:
@@ -90,7 +110,18 @@ class ScoreOptions(Selection):
                     ("--context-field", self.context_field),
                     ("--keep", self.keep),
                     ("--region-field", self.region_field if level == "region" else None),
+                    ("--group", self.group),
+                    ("--na", self.na),
                 )
+            ),
+            (self.join != ROWS["join"].default and self.group is None, "--join is for --group. Add it."),
+            (
+                self.group is not None and (level not in ("word", "region") or self.ids),
+                "--group writes a record for each row of text. Leave out --ids, and give --per word or --per region.",
+            ),
+            (
+                self.group is not None and (self.region_field is not None or self.punctuation == "apart"),
+                "--group makes a word or region of each row. Leave out --region-field and --set punctuation.",
             ),
             (
                 self.separator is not None and self.ids,
@@ -143,14 +174,18 @@ class ScoreOptions(Selection):
             (self.ray is not None and self.path is None, "--ray writes a folder. Give it with -o."),
             *(
                 (self.ray is not None and value, f"{option} cannot be combined with --ray. Leave out one of them.")
-                for option, value in (("--strict", self.strict), ("--continuous", self.continuous))
+                for option, value in (
+                    ("--strict", self.strict),
+                    ("--continuous", self.continuous),
+                    ("--group", self.group is not None),
+                )
             ),
         )
 
     @property
     def level(self) -> Level:
         """The unit of one record."""
-        return self.per or "document"
+        return self.per or ("document" if self.group is None else "word")
 
     @property
     def path(self) -> Path | str | None:
@@ -171,9 +206,18 @@ class ScoreOptions(Selection):
             context_field=self.context_field,
             keep=self.keep,
             separator=reading.separator if self.separator is None else self.separator,
-            cut="marks" if self.level == "region" else "punctuation" if self.punctuation == "apart" else None,
+            cut=self._cut,
+            group=self.group,
+            join=self.join,
+            na=self.na,
             region_field=self.region_field,
         )
+
+    @property
+    def _cut(self) -> Literal["marks", "punctuation"] | None:
+        if self.level == "region" and self.group is None:
+            return "marks"
+        return "punctuation" if self.punctuation == "apart" else None
 
     def run_options(self, kind: Format) -> RunOptions:
         """Return the choices of a run, as the library takes them."""
@@ -274,6 +318,9 @@ input_options = all_of(
         metavar="NAME,NAME",
         help="With --field: columns to repeat in records; '' for none.  [default: all other columns of the first row]",
     ),
+    declared(ROWS["group"], metavar="NAME"),
+    declared(ROWS["join"], type=_Escaped(), default=ROWS["join"].default, show_default="a space"),
+    declared(ROWS["na"], metavar="TEXT"),
     click.option("--continuous", is_flag=True, help="Carry memory from each document to the next, in the given order."),
     click.option(
         "--separator",
@@ -290,7 +337,7 @@ record_options = all_of(
         "--per",
         type=click.Choice(LEVELS),
         help="Write one record for each document, line, word, region or token; totals go to stderr. With region, `|` "
-        "in the text separates regions and is removed.  [default: document]",
+        "in the text separates regions and is removed.  [default: document; with --group word]",
     ),
     click.option(
         "--format",

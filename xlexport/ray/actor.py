@@ -19,6 +19,7 @@ from xlexport.scoring.output_formats import records_table, write_parquet
 from xlexport.scoring.rows import Row
 from xlexport.scoring.run_options import UNITS, RunOptions
 from xlexport.scoring.totals import Totals
+from xlexport.scoring.traits import TextTraits
 
 __all__ = ["ERROR", "PartActor", "RowActor", "Work"]
 
@@ -62,6 +63,7 @@ class _Actor:
                         yield {**json.loads(line), ERROR: None}
                     if scored.part.summary is not None:
                         totals.add(scored.part.summary)
+                        totals.add_traits(scored.traits or TextTraits())
                     if scored.part.error is not None:
                         totals.failed += 1
                         yield {"document": scored.part.document, ERROR: str(scored.part.error)}
@@ -77,7 +79,15 @@ class PartActor(_Actor):
             totals = Totals()
             self._write(part, totals)
             sums.append(totals)
-        names = ("documents", "failed", "tokens", "scored_tokens", "scored_bytes", "bits")
+        names = (
+            "documents",
+            "failed",
+            "tokens",
+            "scored_tokens",
+            "scored_bytes",
+            "bits",
+            *TextTraits.__dataclass_fields__,
+        )
         return {name: np.array([getattr(totals, name) for totals in sums]) for name in names}
 
     def _write(self, part: Part, totals: Totals) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from xlexport.scoring.rows import Row
 from xlruntime import TextError
-from xlruntime.messages import counted, listed, shown
+from xlruntime.messages import counted, listed, quoted, shown
 
 __all__ = ["Comparison", "Conditions", "Summary", "Table"]
 
@@ -203,7 +203,7 @@ class Comparison:
                 a, b = (values.get(column) for _, values in (one, other))
                 if _text(a) != _text(b):
                     rest = ",".join(name for name in self.by if name != column)
-                    hint = f", or leave {column} out: --by {rest}" if rest else ""
+                    hint = f", or leave {column} out: --by {quoted(rest)}" if rest else ""
                     raise TextError(
                         f"{other[0]}: {column} is {shown(b)}, but {shown(a)} in {one[0]}.",
                         hint=f"Make both tables from the same documents in the same order{hint}.",

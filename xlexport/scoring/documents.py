@@ -17,12 +17,13 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from xlexport.scoring.inputs import CHUNK, Input, Reading, TextSource, nothing_in, open_input
-from xlexport.scoring.regions import CutSource, regions_of_field
+from xlexport.scoring.regions import CutSource, joined_rows, regions_of_field
 from xlexport.scoring.rows import MOST_COLUMNS, Row, json_kind, rows_of
+from xlexport.scoring.traits import NA, TraitCounter
 from xlruntime import Document, TextError, TokenError
-from xlruntime.documents import Context, Ids, utf8_bytes
+from xlruntime.documents import SPACES, Context, Ids, utf8_bytes
 from xlruntime.limits import Limits, read_at_most
-from xlruntime.messages import listed
+from xlruntime.messages import listed, quoted, shown
 
 __all__ = [
     "REREAD_LIMITS",
@@ -88,6 +89,7 @@ def file_document(
         return Document(name, _ids(source))
     if reading.cut is not None:
         source = CutSource(name, opener, repeatable, reading.cut, reading.document_limits, keep)
+    source.traits = None if reading.binary else TraitCounter()
     return Document(name, cast(BinaryIO, source), reading.document_limits)
 
 
@@ -231,7 +233,7 @@ class CarriedColumns:
             )
             raise TextError(
                 f"{where}: {listed(map(repr, clashing))}: {what}.",
-                hint=f"Rename in the input, or leave out: --keep {rest[:200] if rest else chr(39) * 2}",
+                hint=f"Rename in the input, or leave out: --keep {quoted(rest[:200])}",
             )
 
 
@@ -246,23 +248,97 @@ def items(
     Raises:
         TextError: the columns of the first row have names that records use.
     """
-    for row in rows:
-        if isinstance(row.values, Exception):
-            yield Document(row.name, _refused(row.values))
+    groups: set[str] = set()
+    for key, together in itertools.groupby(rows, _key_of(reading)):
+        same = iter(together)
+        first = next(same)
+        if isinstance(first.values, Exception):
+            yield Document(first.name, _refused(first.values))
             continue
         if columns is not None:
-            columns.check(row.values, row.name)
+            columns.check(first.values, first.name)
         try:
-            yield _item(row, row.values, file, reading, keep, columns)
-        except (TextError, TokenError) as error:
-            yield Document(row.name, _refused(error))
+            if reading.group is None:
+                yield _item(first, first.values, file, reading, keep, columns)
+            elif key in groups:
+                raise TextError(
+                    f"{first.name}: {reading.group} {shown(key)} again, after rows of others.",
+                    hint="Sort the rows, so that those of one text follow each other.",
+                )
+            else:
+                groups.add(key)
+                yield _joined(itertools.chain([first], same), f"{file}:{key}", file, reading, keep, columns)
+        except (TextError, TokenError, OSError) as error:
+            yield Document(first.name, _refused(error))
+
+
+def _key_of(reading: Reading) -> Callable[[Row], Any]:
+    """Return a function from a row to what rows of one document have in common; a broken row belongs to the last."""
+    numbers = itertools.count()
+    last: Any = None
+
+    def key(row: Row) -> Any:
+        nonlocal last
+        if reading.group is None:
+            return next(numbers)
+        if not isinstance(row.values, Exception):
+            last = str(_plain(row.values.get(reading.group)))
+        return last
+
+    return key
+
+
+def _joined(
+    rows: Iterator[Row], name: str, file: str, reading: Reading, keep: bool, columns: CarriedColumns | None
+) -> Document:
+    """Return the document of rows that are parts of its text, whose columns have a value for each of them.
+
+    Raises:
+        TextError: a row has no text, or they are too long together. Exception: a row cannot be read.
+    """
+    budget = reading.line_limits.budget(name, TextError)
+    read: list[Row] = []
+    texts, carried, missing = [], [], 0
+    for row in rows:
+        if isinstance(row.values, Exception):
+            raise row.values
+        values = _present(row.values, reading)
+        texts.append(_content(row, values, str(reading.field), "--field", ids=False))
+        if not texts[-1].encode("utf-8", "replace").strip(SPACES):
+            raise TextError(f"{row.name}: no text in field {reading.field!r}.", hint="Leave the row out.")
+        budget.charge(row.size)
+        carried.append({} if columns is None else columns.of(values, row.name, file))
+        read = read or [row]
+        missing += texts[-1] == NA and reading.na is None
+    text, edges = joined_rows(texts, reading.join, read[0].name)
+    first = replace(read[0], size=reading.line_limits.bytes - budget.bytes)
+    document = _item(first, {**cast(Any, first.values), str(reading.field): text}, file, reading, keep, None, name)
+    source: Any = document.source
+    source.edges, source.by_ends = np.array(edges, np.int64), True
+    source.traits.found.na += missing
+    return replace(document, columns={column: [one[column] for one in carried] for column in carried[0]})
+
+
+def _present(values: Mapping[str, Any], reading: Reading) -> Mapping[str, Any]:
+    """Return the values of a row, without a text and a context that are missing."""
+    fields = {reading.field, reading.context_field}
+    if reading.na is None:
+        return values
+    return {name: None if name in fields and value == reading.na else value for name, value in values.items()}
 
 
 def _item(
-    row: Row, values: Mapping[str, Any], file: str, reading: Reading, keep: bool, columns: CarriedColumns | None
+    row: Row,
+    values: Mapping[str, Any],
+    file: str,
+    reading: Reading,
+    keep: bool,
+    columns: CarriedColumns | None,
+    usual_name: str | None = None,
 ) -> Document:
+    values = _present(values, reading)
     content = _content(row, values, str(reading.field), "--field", reading.ids)
-    name = _own_name(values, row.name, reading)
+    name = _own_name(values, usual_name or row.name, reading)
     context = _context(row, values, content, reading)
     carried = {} if columns is None else columns.of(values, row.name, file)
     source: Any = content
@@ -275,7 +351,11 @@ def _item(
         if reading.region_field is not None:
             edges = regions_of_field(content, values.get(reading.region_field), reading.region_field, row.name)
             source.edges = np.array(edges, np.int64)
-        source.held = row.size
+        source.held, source.traits = row.size, TraitCounter()
+        if isinstance(context, str):
+            source.traits.add(context.encode("utf-8", "replace"), True)
+        if reading.na is None:
+            source.traits.found.na = sum(values.get(name) == NA for name in {reading.field, reading.context_field})
     return Document(name, source, reading.document_limits, context, carried)
 
 

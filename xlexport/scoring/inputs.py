@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fnmatch
 import glob
 import gzip
@@ -9,21 +10,21 @@ import hashlib
 import io
 import itertools
 import os
-import shlex
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.scoring.traits import TraitCounter
 from xlruntime import TextError
 from xlruntime.bundle import MANIFEST
 from xlruntime.documents import DOCUMENT_LIMITS
 from xlruntime.limits import Limits
-from xlruntime.messages import counted, listed
+from xlruntime.messages import counted, listed, quoted
 
 __all__ = [
     "CHUNK",
@@ -59,6 +60,17 @@ OTHER_ENCODINGS = {  # by the mark at the beginning; the longer marks come first
     b"\0\0\xfe\xff": "UTF-32",
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
+}
+PACKED = {
+    b"BZh9": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"7z\xbc\xaf": "7z",
+    b"PK\x03\x04": "ZIP",
+}
+SAVE_AS = {  # formats of other programs, by their endings
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "CSV"),
+    **dict.fromkeys((".docx", ".doc", ".odt"), "plain text"),
 }
 
 
@@ -113,7 +125,12 @@ class Reading:
         cut: where the text of a document itself says that units begin: at marks between regions, unless
             `region_field` is given, or at punctuation around words; None: only at white space.
         region_field: the field of a row that holds its regions.
-        binary: whether texts may have zero bytes, or be UTF-16.
+        binary: whether texts may have zero bytes, or be UTF-16; a byte-order mark then belongs to the text.
+        delimiter: what separates the columns of tables; None: the header shows it. A file whose ending is not that of
+            a table is one if this is given.
+        group: the field whose value consecutive rows of one document share; None: each row is a document. The rows'
+            texts, with `join` between them unless there is white space, are one text.
+        na: what a context or a text holds if it is missing; None: nothing.
         line_limits: longest row; a row is held in memory as a whole.
         document_limits: longest document for a tokenizer that reads it as a whole, see `Document`.
     """
@@ -127,6 +144,10 @@ class Reading:
     keep: tuple[str, ...] | None = None
     separator: str = " "
     binary: bool = False
+    delimiter: str | None = None
+    group: str | None = None
+    join: str = " "
+    na: str | None = None
     line_limits: Limits = LINE_LIMITS
     document_limits: Limits = DOCUMENT_LIMITS
 
@@ -278,6 +299,8 @@ class TextSource(io.RawIOBase):
         base: number of the first kept byte; it may be set before the first read.
         held: bytes of memory that the source takes before it is read (a line of JSON).
         edges: the bytes at which units of the document begin, except the first; None: white space says it.
+        by_ends: whether a token counts for the unit in which it ends, as in texts joined from rows.
+        traits: counts what is read; None: nothing is counted.
     """
 
     def __init__(self, name: str, opener: Callable[[], BinaryIO], at_hand: bool, keep: bool = False) -> None:
@@ -288,6 +311,8 @@ class TextSource(io.RawIOBase):
         self.base = 0
         self.held = 0
         self.edges: npt.NDArray[np.int64] | None = None
+        self.by_ends = False
+        self.traits: TraitCounter | None = None
         self._opener = opener
         self._file: BinaryIO | None = None
         self._keep = keep
@@ -318,6 +343,8 @@ class TextSource(io.RawIOBase):
             self._ended = True
             self._file.close()
         self._read += len(raw)
+        if self.traits is not None:
+            self.traits.add(raw, self._ended)
         if self._keep and self._read > self.base:
             self.kept += raw[max(0, len(raw) - (self._read - self.base)) :]
         return raw
@@ -368,6 +395,8 @@ def open_input(entry: Input, stdin: BinaryIO, binary: bool = False) -> BinaryIO:
 def unpacked(file: Any, name: str, packed: bool, binary: bool) -> BinaryIO:
     """Return the bytes of an open file, unpacked if it is gzip data; close it if they are refused.
 
+    A byte-order mark at the beginning of a text is left out.
+
     Args:
         file: a buffered file at its beginning.
         packed: whether its name says that it is gzip data. binary: as for `open_input`.
@@ -381,7 +410,10 @@ def unpacked(file: Any, name: str, packed: bool, binary: bool) -> BinaryIO:
         opened.myfileobj = file  # which it then closes
     if not binary:
         try:
-            _check_text(opened.peek(LOOKED_AT)[:LOOKED_AT], name)
+            beginning = opened.peek(LOOKED_AT)[:LOOKED_AT]
+            _check_text(beginning, name)
+            if beginning.startswith(codecs.BOM_UTF8):
+                opened.read(len(codecs.BOM_UTF8))
         except BaseException:
             opened.close()
             raise
@@ -394,22 +426,28 @@ def _check_text(beginning: bytes, name: str) -> None:
         if beginning.startswith(mark):
             raise TextError(
                 f"{name}: text in {encoding}, expected UTF-8.",
-                hint=f"Convert it: iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > text.txt",
+                hint=f"Convert it: iconv -f {encoding} -t UTF-8 {quoted(name)} > text.txt",
             )
-    at = beginning.find(b"\0")
+    at, suffix = beginning.find(b"\0"), PurePath(name).suffix.lower()
+    packed = next((how for mark, how in PACKED.items() if beginning.startswith(mark)), None)
+    if suffix in SAVE_AS and (packed or at >= 0):
+        raise TextError(
+            f"{name}: a file of another program, not a text.", hint=f"Save it as {SAVE_AS[suffix]} in UTF-8."
+        )
+    if packed is not None and (packed != "ZIP" or suffix == ".zip"):
+        raise TextError(f"{name}: packed by {packed}.", hint="Unpack it first: only gzip is unpacked here.")
     if at >= 0:
         raise TextError(
             f"{name}: not a text: byte {at:,} is zero.", hint="Leave it out, or score its bytes with --set binary=true."
         )
 
 
-def bounded_lines(source: TextSource, longest: int) -> Iterator[bytes | None]:
+def bounded_lines(lines: io.BufferedReader, longest: int) -> Iterator[bytes | None]:
     """Yield each line with its newline; None for a line of more than `longest` bytes.
 
     Raises:
         TextError, OSError: as the source is read.
     """
-    lines = io.BufferedReader(source, CHUNK)
     while line := lines.readline(longest + 1):  # the newline does not count
         is_whole = len(line) <= longest or line.endswith(b"\n")
         while not is_whole and not lines.readline(CHUNK).endswith(b"\n") and lines.peek(1):

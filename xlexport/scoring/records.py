@@ -17,6 +17,7 @@ from xlexport.scoring.inputs import Input
 from xlexport.scoring.output_formats import Columns, Kind, encoder
 from xlexport.scoring.run_options import UNITS, Level, RunOptions
 from xlexport.scoring.totals import nothing_to_score
+from xlexport.scoring.traits import TextTraits
 from xlexport.scoring.units import Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, TokenScores
 from xlruntime.documents import Tokenizer
@@ -197,12 +198,14 @@ class Scored:
     Attributes:
         raw: the records as bytes; names: their columns, if there are some.
         file: the name of the document's input, if an input has several documents.
+        traits: those of the document's text, if it ends with a score.
     """
 
     part: TokenScores
     raw: bytes
     names: tuple[str, ...]
     file: str | None
+    traits: TextTraits | None = None
 
 
 class Records:
@@ -217,7 +220,7 @@ class Records:
         self._columns = _columns(options.per, _enabled(options))
         self._encode = encoder(options.kind)
         self._texts: dict[int, str] = {}  # of tokens
-        self._inputs: dict[int, tuple[Input, Columns]] = {}  # of unfinished documents
+        self._inputs: dict[int, tuple[Input, Document]] = {}  # of unfinished documents
         self._splitters: dict[int, UnitSplitter] = {}  # of unfinished documents
         self._saved: dict[str, Any] = {}  # states of splitters whose documents have not been opened again
         self._following = 0  # the next document that gets a record
@@ -233,7 +236,7 @@ class Records:
         """
         for number, (file, document) in enumerate(documents):
             if number >= taken or number in active:
-                self._inputs[number] = file, document.columns
+                self._inputs[number] = file, document
                 if (per := self._options.per) != "document" and per != "token":
                     source: Any = document.source
                     splitter = UnitSplitter(per, source, self._tokenizer, document.context is not None)
@@ -249,7 +252,8 @@ class Records:
             XlruntimeError: with `strict`, its document ends without a score.
         """
         part = self._judged(scored)
-        file, carried = self._inputs[part.number]
+        file, document = self._inputs[part.number]
+        carried = document.columns
         ended = part.error is not None or part.summary is not None
         if ended:
             del self._inputs[part.number]
@@ -257,10 +261,14 @@ class Records:
             records = self._of_documents(part, carried) if ended else []
         else:
             own = self._of_tokens(part) if self._options.per == "token" else self._of_units(part)
+            if own and self._options.reading.group is not None:  # columns have a value for each row
+                carried = {name: [values[row] for row in own["index"]] for name, values in carried.items()}
             records = [{"document": part.document, **carried, **own}] if own else []
         raw = b"".join(map(self._encode, records))
         of_rows = self._options.reading.field is not None
-        return Scored(part, raw, tuple(records[0]) if records else (), file.name if of_rows else None)
+        counter = None if part.summary is None else getattr(document.source, "traits", None)
+        names = tuple(records[0]) if records else ()
+        return Scored(part, raw, names, file.name if of_rows else None, counter and counter.found)
 
     def _judged(self, part: TokenScores) -> TokenScores:
         """Return a part with an error if its document ends without a score, else the part itself."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import re
 import sys
 import unicodedata
@@ -25,7 +26,7 @@ from xlruntime.documents import IS_SPACE, SPACES, utf8_bytes
 from xlruntime.limits import Limits, read_at_most
 from xlruntime.messages import shown
 
-__all__ = ["MARK", "CutSource", "marked_regions", "punctuation_apart", "regions_of_field"]
+__all__ = ["MARK", "CutSource", "joined_rows", "marked_regions", "punctuation_apart", "regions_of_field"]
 
 MARK = b"|"
 WORD = re.compile(rb"[^%s]+" % re.escape(SPACES))
@@ -85,6 +86,20 @@ def regions_of_field(text: str, value: Any, field: str, name: str) -> list[int]:
         )
     places = np.flatnonzero((np.frombuffer(raw, np.uint8) & 0xC0) != 0x80)  # of the characters
     return _edges(raw, [int(places[number]) for number in numbers if number], name)
+
+
+def joined_rows(texts: Sequence[str], join: str, name: str) -> tuple[str, list[int]]:
+    """Return the text of rows, and the bytes of it at which rows begin, except the first.
+
+    Args:
+        texts: those of the rows, each with more than white space; join: comes between them, unless white space does.
+    """
+    parts, begins, size = [texts[0]], [], 0
+    for before, text in itertools.pairwise(texts):
+        size += len(utf8_bytes(parts[-1], name))
+        begins.append(size)
+        parts.append(text if before[-1:].isspace() or text[:1].isspace() else join + text)
+    return "".join(parts), _edges(utf8_bytes("".join(parts), name), begins, name)
 
 
 def _numbers(value: Any) -> list[int] | None:

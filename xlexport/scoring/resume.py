@@ -33,6 +33,8 @@ __all__ = ["Saved", "SavedRun", "changes", "describe_run"]
 
 KIND = "xlexport score run"
 VERSION = 5
+READING = 2
+"""Rises when the same files and options give other scores: begin tokens, byte-order marks, tokens of a part."""
 BUSY = 20  # the run works at least this many times as long as writing a state takes
 
 
@@ -131,6 +133,7 @@ def describe_run(
             "--top": options.detail,
             "--continuous": options.continuous,
             "--bos": options.bos,
+            "texts as this version reads them": READING,
             "--boundary": "corrected" if options.corrected else "plain",
             "--region-field": reading.region_field,
             "--set punctuation": "apart" if reading.cut == "punctuation" else "attached",
@@ -138,6 +141,10 @@ def describe_run(
             "--set separator after contexts": None if reading.context_field is None else repr(reading.separator),
             "--ids": reading.ids,
             "--field": reading.field,
+            "--group": reading.group,
+            "--join": None if reading.group is None else repr(reading.join),
+            "--na": reading.na,
+            "--delimiter": reading.delimiter,
             "--id-field": reading.id_field,
             "--context-field": reading.context_field,
             "--keep": None if reading.keep is None else ",".join(reading.keep),

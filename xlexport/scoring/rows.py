@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from xlexport.errors import MissingDependencyError
-from xlexport.scoring.inputs import Input, Reading, TextSource, bounded_lines
+from xlexport.scoring.inputs import CHUNK, Input, Reading, TextSource, bounded_lines
 from xlruntime import TextError
+from xlruntime.documents import encoding_hint
 from xlruntime.limits import Limits, parse_json
 from xlruntime.messages import first_line, listed, shown
 
@@ -21,6 +23,7 @@ __all__ = ["MOST_COLUMNS", "Row", "json_kind", "parquet_rows", "rows_of", "table
 MOST_COLUMNS = 1000
 MEMORY_OF_LINE = 16  # bytes of memory for the values of a line, per byte of its limit
 MOST_DELIMITERS = 2_000_000  # in a row with its texts: a cell takes more memory than its bytes
+DELIMITERS = ",;\t"
 NO_QUOTE = "Check that quotes are closed, and doubled within a cell."
 ROWS_AT_ONCE = 64
 LARGEST_GROUP = 1 << 30  # bytes of a row group, unpacked
@@ -53,10 +56,10 @@ def rows_of(
         source: the file; open_table: opens a file of Parquet; None: it is opened by its path.
     """
     kind = entry.row_format
-    if kind == "json":
-        return _json_rows(source, reading)
     if kind == "parquet":
         return parquet_rows(entry, reading, open_table)
+    if kind == "json" and reading.delimiter is None:
+        return _json_rows(source, reading)
     return table_rows(source, reading, "\t" if kind == "tsv" else ",")
 
 
@@ -81,26 +84,29 @@ def _check_header(names: Sequence[str], name: str, reading: Reading, hint: str =
         raise TextError(
             f"{name}: several columns named {listed(map(shown, twice))}.", hint="Rename all but one of them."
         )
-    wanted = {
-        "--field": (reading.field,),
-        "--context-field": (reading.context_field,),
-        "--id-field": (reading.id_field,),
-        "--region-field": (reading.region_field,),
-        "--keep": reading.keep or (),
+    for column, option in _wanted(reading).items():
+        if column not in names:
+            present = listed(map(shown, filter(None, names))) or "nothing"
+            raise TextError(f"{name}: no column {shown(column)}, found only {present}.", hint=f"Check {option}.{hint}")
+
+
+def _wanted(reading: Reading) -> dict[str, str]:
+    """Return the columns that options name, each with its option."""
+    named = {
+        "--field": reading.field,
+        "--context-field": reading.context_field,
+        "--id-field": reading.id_field,
+        "--region-field": reading.region_field,
+        "--group": reading.group,
     }
-    for option, columns in wanted.items():
-        for column in columns:
-            if column is not None and column not in names:
-                present = listed(map(shown, filter(None, names))) or "nothing"
-                raise TextError(
-                    f"{name}: no column {shown(column)}, found only {present}.", hint=f"Check {option}.{hint}"
-                )
+    columns = [*named.items(), *(("--keep", column) for column in reading.keep or ())]
+    return {column: option for option, column in reversed(columns) if column is not None}
 
 
 def _json_rows(source: TextSource, reading: Reading) -> Iterator[Row]:
     """Yield a row for each line that is not blank."""
     number = 0
-    lines = bounded_lines(source, reading.line_limits.bytes)
+    lines = bounded_lines(io.BufferedReader(source, CHUNK), reading.line_limits.bytes)
     while True:
         name = f"{source.name}:{number + 1}"
         try:
@@ -134,7 +140,8 @@ def _object(line: bytes, name: str, reading: Reading) -> dict[str, Any]:
         if not isinstance(cause, ValueError | RecursionError):
             raise
         raise TextError(
-            f"{name}: not JSON ({_json_problem(cause)}).", hint="With --field, each line is an object."
+            f"{name}: not JSON ({_json_problem(cause)}).",
+            hint="With --field, each line is a JSON object. Tables end in .csv, .tsv or .parquet, or need --delimiter.",
         ) from cause
     if not isinstance(value, dict):
         raise TextError(f"{name}: {json_kind(value)}, expected a JSON object with field {reading.field!r}.")
@@ -158,13 +165,17 @@ def json_kind(value: Any) -> str:
     return kinds.get(type(value), "a number")
 
 
-def table_rows(source: TextSource, reading: Reading, delimiter: str) -> Iterator[Row]:
+def table_rows(source: TextSource, reading: Reading, usual: str) -> Iterator[Row]:
     """Yield the rows after the first, which names the columns. A column without a name is left out.
 
     A row is named by its first line, because a quoted cell may have several lines.
+
+    Args:
+        usual: what separates columns unless the reading says it, or the header is better cut at another mark.
     """
-    lines = _Lines(source, reading, delimiter)
     csv.field_size_limit(max(csv.field_size_limit(), reading.line_limits.bytes))  # `lines` has the limit that counts
+    lines = _Lines(source, reading, usual)
+    delimiter = lines.delimiter
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     names: list[str] | None = None
     while True:
@@ -177,7 +188,9 @@ def table_rows(source: TextSource, reading: Reading, delimiter: str) -> Iterator
                 return
             continue
         except csv.Error as error:
-            yield Row(lines.name, TextError(f"{lines.name}: not a row ({first_line(error)[:100]}).", hint=NO_QUOTE))
+            cr = "new-line character" in str(error)  # of Python's advice how to open the file
+            problem = "a carriage return in a cell without quotes" if cr else first_line(error)[:100]
+            yield Row(lines.name, TextError(f"{lines.name}: not a row ({problem}).", hint=NO_QUOTE))
             if names is None:
                 return
             continue
@@ -186,7 +199,7 @@ def table_rows(source: TextSource, reading: Reading, delimiter: str) -> Iterator
         if not cells:  # a blank line
             continue
         if names is None:
-            hint = "" if len(cells) > 1 else " Separate columns by commas, or by tabs in a file that ends in .tsv."
+            hint = "" if len(cells) > 1 else " Separate columns by commas, semicolons or tabs, or give --delimiter."
             try:
                 _check_header(cells, source.name, reading, hint)
             except TextError as error:
@@ -202,17 +215,29 @@ def table_rows(source: TextSource, reading: Reading, delimiter: str) -> Iterator
 
 
 class _Lines:
-    """The lines of a table as text, within the limits of a row.
+    """The lines of a table as text, within the limits of a row. If there is no LF, lines end with CR.
 
     Attributes:
-        size: bytes of the row so far; ended: whether nothing more can be read.
+        delimiter: what separates columns; size: bytes of the row so far; ended: whether nothing more can be read.
     """
 
-    def __init__(self, source: TextSource, reading: Reading, delimiter: str) -> None:
+    def __init__(self, source: TextSource, reading: Reading, usual: str) -> None:
         self._source = source
-        self._lines = bounded_lines(source, reading.line_limits.bytes)
+        self._file = io.BufferedReader(source, CHUNK)
+        self._failure: Exception | None = None
+        beginning = b""
+        try:
+            beginning = self._file.peek(CHUNK)
+        except (TextError, OSError) as error:
+            self._failure = error
+        if b"\r" in beginning and b"\n" not in beginning:
+            self._file = io.BufferedReader(_Newlines(self._file), CHUNK)
+            beginning = beginning.replace(b"\r", b"\n")
+        header = beginning.partition(b"\n")[0].decode("utf-8", "replace")
+        self.delimiter = reading.delimiter or _delimiter_of(header, usual, _wanted(reading))
+        self._lines = bounded_lines(self._file, reading.line_limits.bytes)
         self._limits: Limits = replace(reading.line_limits, operations=MOST_DELIMITERS)
-        self._delimiter = delimiter.encode()
+        self._delimiter = self.delimiter.encode()
         self._number = self._first = 0
         self.size = 0
         self.ended = False
@@ -233,6 +258,8 @@ class _Lines:
 
     def __next__(self) -> str:
         try:
+            if self._failure is not None:
+                raise self._failure
             line = next(self._lines)
         except (TextError, OSError):
             self.ended = True
@@ -254,8 +281,33 @@ class _Lines:
             raise TextError(
                 f"{self._source.name}:{self._number}: not UTF-8 at byte {error.start + 1} of the line "
                 f"(0x{line[error.start]:02x}).",
-                hint=f"Convert the file, for instance: iconv -f latin1 -t utf-8 {self._source.name}",
+                hint=encoding_hint(line + self._file.peek(), self._source.name),
             ) from error
+
+
+class _Newlines(io.RawIOBase):
+    """A file whose lines end with CR, read with LF in their place."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        raw = self._file.read(len(buffer)).replace(b"\r", b"\n")
+        buffer[: len(raw)] = raw
+        return len(raw)
+
+
+def _delimiter_of(header: str, usual: str, wanted: Collection[str]) -> str:
+    """Return the mark that cuts a header into the columns that options name, or else into the most columns."""
+
+    def fit(delimiter: str) -> tuple[bool, bool, int]:
+        names = next(csv.reader([header], delimiter=delimiter), [])
+        return set(wanted) <= set(names), delimiter == usual and len(names) > 1, len(names)
+
+    return max((usual, *DELIMITERS), key=fit)
 
 
 def parquet_rows(entry: Input, reading: Reading, opener: Callable[[], BinaryIO] | None = None) -> Iterator[Row]:
@@ -285,13 +337,7 @@ def parquet_rows(entry: Input, reading: Reading, opener: Callable[[], BinaryIO] 
             _check_groups(file.metadata, entry.name)
             schema = file.schema_arrow
             _check_header(schema.names, entry.name, reading)
-            wanted = {
-                reading.field,
-                reading.context_field,
-                reading.id_field,
-                reading.region_field,
-                *(reading.keep or ()),
-            }
+            wanted = _wanted(reading)
             columns = None if reading.keep is None else [name for name in schema.names if name in wanted]
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns, use_threads=False):
                 for place in range(batch.num_rows):

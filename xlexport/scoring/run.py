@@ -20,6 +20,7 @@ from xlexport.scoring.records import Scored, document_fields
 from xlexport.scoring.resume import Saved, SavedRun, describe_run
 from xlexport.scoring.run_options import UNITS
 from xlexport.scoring.totals import Totals, caveats, losses
+from xlexport.scoring.traits import trait_notes
 from xlruntime import DocumentScore, Model, StateError, TokenScores
 from xlruntime.messages import counted
 from xlruntime.tokenizers import ByteTokenizer
@@ -174,6 +175,8 @@ class _Counting:
             self._fail(part.document, part.error, scored.file)
         if part.summary is not None:
             self._finish(part.summary)
+            if scored.traits is not None:
+                self.totals.add_traits(scored.traits)
         self._tokens += len(part)
         self._reporter.take(part)
 
@@ -210,6 +213,8 @@ class _Counting:
             self._reporter.tell(f"{file}{totals.summary()}, {speed:,.0f} tokens/s")
         for loss in losses(totals) if self._in_rows else ():
             self._reporter.tell(loss)
+        for note in trait_notes(totals, self._tokenizer) if totals.documents else ():
+            self._reporter.tell(note)
         if totals.without_first and per in UNITS:
             token = r"'\n'" if isinstance(self._tokenizer, ByteTokenizer) else "TOKEN"
             self._reporter.tell(

@@ -10,7 +10,7 @@ from xlexport.scoring.inputs import Reading
 from xlexport.scoring.output_formats import Format
 from xlruntime import EvaluationSettings, Model, OptionError, XlruntimeError
 from xlruntime.documents import Tokenizer
-from xlruntime.messages import named
+from xlruntime.messages import named, quoted
 from xlruntime.scorer import BatchSize, Scorer
 from xlruntime.tokenizers.white_space import starts_word
 
@@ -100,5 +100,5 @@ def bos_token(text: str, tokenizer: Tokenizer) -> int:
 
 def _no_token(text: str, why: str, tokenizer: Tokenizer) -> OptionError:
     name = next((name for name in USUAL if tokenizer.id_of(name) is not None), None)
-    example = r"--bos '\n'" if name is None else f"--bos {named(name)}"
-    return OptionError(f"--bos {named(text)}: {why}.", hint=f"Give one token, for instance {example}.")
+    example = quoted(r"\n" if name is None else name)
+    return OptionError(f"--bos {named(text)}: {why}.", hint=f"Give one token, for instance --bos {example}.")

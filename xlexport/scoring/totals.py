@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from xlexport.scoring.traits import TextTraits
 from xlruntime import DocumentScore, EvaluationSettings, TextError
 from xlruntime.documents import Tokenizer
 from xlruntime.messages import counted
@@ -15,8 +16,8 @@ NEWLINES_MERGED = "The tokenizer reads newlines as spaces, so bits per byte excl
 
 
 @dataclass
-class Totals:
-    """Sums over the scored documents, and mean and spread of their figures.
+class Totals(TextTraits):
+    """Sums over the scored documents, mean and spread of their figures, and traits of their texts.
 
     Figures are bits per byte if all documents have bytes, else bits per token.
     """

@@ -4,6 +4,7 @@ A word is a text between white space (ASCII). It includes the white space before
 includes the white space after it. A line ends with its newline. A token counts for the unit that holds its first byte
 that is not white space. A token of white space alone counts for the word after it, and for the line in which it begins.
 A region is cut where its source says (`regions`), and otherwise treated as a word. So are words without punctuation.
+In a text that is joined from rows, each row is a unit, and a token counts for the row in which it ends.
 So each token, byte and character of a document counts once, and the sums over its units are the document's sums.
 """
 
@@ -135,7 +136,8 @@ class UnitSplitter:
         is_space = IS_SPACE[raw]
         done = len(raw) if ended else int(ends.max(initial=0))
         edges = self._edges(raw, is_space, done)
-        anchors = np.maximum.accumulate(np.maximum(token_anchors(starts, ends, is_space), self._anchor - source.base))
+        own = np.maximum(ends - 1, starts) if source.by_ends else token_anchors(starts, ends, is_space)
+        anchors = np.maximum.accumulate(np.maximum(own, self._anchor - source.base))
         units = self._split(raw[:done], is_space[:done], edges)
         self._count(units, part, np.searchsorted(edges, anchors, "right"), unscored)
         if part.word_ends is not None:

@@ -31,7 +31,7 @@ from .errors import BundleFormatError
 from .evaluation import EvaluationRules, EvaluationSettings, FreshMemory, Ring, Setting
 from .json_fields import OPTIONAL, read_fields
 from .limits import Limits, parse_json
-from .messages import listed, named, shown
+from .messages import listed, named, quoted, shown
 from .tokenizer_entry import TextToken, Tokenizer
 
 __all__ = [
@@ -451,14 +451,14 @@ class Bundle:
                 missing or unknown field.
         """
         raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-        hint = f"Convert the checkpoint again: xlexport convert CHECKPOINT -o {PurePosixPath(where).parent}"
+        hint = f"Convert the checkpoint again: xlexport convert CHECKPOINT -o {quoted(PurePosixPath(where).parent)}"
         fields = parse_json(raw, MANIFEST_LIMITS.budget(where, BundleFormatError, hint), strict=True)
         version = fields.get("format", fields.get("format_version")) if isinstance(fields, dict) else None
         if type(version) is not int:
             raise BundleFormatError(f"{where}: its format is not an integer, so xlexport did not write it.")
         if version != FORMAT:
             if version == FORMAT - 1:
-                hint = f"Rewrite it: xlexport configure {PurePosixPath(where).parent} -o NEW"
+                hint = f"Rewrite it: xlexport configure {quoted(PurePosixPath(where).parent)} -o NEW"
             raise BundleFormatError(
                 f"{where}: is of format {str(version)[:20]}, this xlruntime reads {FORMAT}.", hint=hint
             )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import builtins
 import codecs
+import itertools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ import numpy.typing as npt
 from .errors import OptionError, TextError, TokenError, TooLongError
 from .evaluation import EvaluationSettings
 from .limits import Limits
+from .messages import quoted
 
 __all__ = [
     "DOCUMENT_LIMITS",
@@ -36,6 +39,7 @@ __all__ = [
     "check_ids",
     "check_length",
     "encode",
+    "encoding_hint",
     "no_boundaries",
     "pieces",
     "text_pieces",
@@ -49,6 +53,7 @@ DOCUMENT_LIMITS = Limits(bytes=16 << 20)
 SPACES = b" \t\n\r\v\f"  # ASCII white space, which is between words
 IS_SPACE = np.isin(np.arange(256), np.frombuffer(SPACES, np.uint8))  # by byte
 PIECE_BYTES = 1 << 14  # small compared to the memories, so that process memory stays flat
+LOOKED_AT = 64  # pieces after a wrong byte, to guess the encoding
 
 Ids = npt.NDArray[np.int64]
 Text = str | bytes
@@ -432,13 +437,18 @@ def text_pieces(file: BinaryIO, name: str, counts: TextCounts) -> Iterator[str]:
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:  # its bytes begin with the rest of earlier pieces, and end here
         at = counts.bytes - len(error.object) + error.start
-        raise _not_utf8(name, at, error) from error
+        raise _not_utf8(name, at, error, b"".join(itertools.islice(pieces(file), LOOKED_AT))) from error
 
 
-def _not_utf8(name: str, at: int, error: UnicodeDecodeError) -> TextError:
+def encoding_hint(raw: bytes, name: str) -> str:
+    """Return what to do with a file that is not UTF-8, given bytes of it: bytes 0x80 to 0x9f are letters of cp1252."""
+    encoding = "cp1252" if re.search("[\udc80-\udc9f]", raw.decode("utf-8", "surrogateescape")) else "latin1"
+    return f"Convert it, for instance: iconv -f {encoding} -t utf-8 {quoted(name)} > text.txt"
+
+
+def _not_utf8(name: str, at: int, error: UnicodeDecodeError, rest: bytes = b"") -> TextError:
     where = f"{name}: not UTF-8 at byte {at} (0x{error.object[error.start]:02x})"
     if error.reason == "unexpected end of data":
         hint = "Copy it again, or cut it before that byte. If it is in another encoding, convert it with iconv."
         return TextError(f"{where}: the text ends within a character.", hint=hint)
-    hint = f"Convert it, for instance: iconv -f latin1 -t utf-8 {name}"
-    return TextError(f"{where}, and the tokenizer needs text.", hint=hint)
+    return TextError(f"{where}, and the tokenizer needs text.", hint=encoding_hint(error.object + rest, name))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import reprlib
+import shlex
 from collections.abc import Iterable
 
-__all__ = ["bounded", "counted", "first_line", "listed", "many_lines", "named", "one_line", "shown"]
+__all__ = ["bounded", "counted", "first_line", "listed", "many_lines", "named", "one_line", "quoted", "shown"]
 
 LISTED = 5  # entries that a list shows
 LONGEST_NAME = 100
@@ -32,6 +34,15 @@ def named(name: object) -> str:
     """Return a name from a file without quotes; characters that a terminal cannot show become escapes."""
     text = str(name)
     return text if text.isprintable() and len(text) <= LONGEST_NAME else ascii(text[:LONGEST_NAME])
+
+
+def quoted(word: object) -> str:
+    """Return a word of a command in a message as a shell needs it, such as the name of a file with spaces."""
+    text = str(word)
+    if text.isprintable():
+        return shlex.quote(text)
+    marks = (chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in os.fsencode(text))
+    return f"$'{''.join(marks)}'"
 
 
 def listed(items: Iterable[str]) -> str:

@@ -5,7 +5,6 @@ Only the settings among the keys of `config.json` are read. Weights in safetenso
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from xlexport.checkpoints.source import Note, SourceCheckpoint
 from xlexport.checkpoints.vocabularies import read_vocabulary
 from xlexport.errors import CheckpointError
 from xlexport.families.transformer_xl.tensors import CODE_BASES, SETTINGS, plain_names, torch_source, with_evaluation
-from xlruntime.messages import shown
+from xlruntime.messages import quoted, shown
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 __all__ = ["NAME", "SPELLINGS", "VOCABULARIES", "is_config", "read", "settings_of"]
@@ -119,6 +118,6 @@ def _tokenizer(folder: Path, notes: list[str]) -> tuple[Vocabulary | Path | None
             if vocabulary.kind == "words":
                 notes.append(MOSES)
             if library is not None:
-                notes.append(f"{name} is the tokenizer. --tokenizer {shlex.quote(str(library))} chooses that file.")
+                notes.append(f"{name} is the tokenizer. --tokenizer {quoted(str(library))} chooses that file.")
             return vocabulary, file
     return library, library
