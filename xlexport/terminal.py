@@ -26,6 +26,7 @@ __all__ = [
     "WARNINGS",
     "Failure",
     "Interrupted",
+    "encode_output",
     "escaped_json",
     "failure",
     "is_quiet",
@@ -175,6 +176,12 @@ def print_text(text: str) -> None:
     """Print a text on standard output unchanged, but on a terminal with control characters escaped."""
     with standard_output():  # without `color`, click would remove some escape sequences
         click.echo(many_lines(text) if sys.stdout.isatty() else text, color=True)
+
+
+def encode_output() -> None:
+    """Make standard output UTF-8, whatever the code page; a terminal keeps its own, and shows escapes for the rest."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="backslashreplace")
 
 
 @contextlib.contextmanager

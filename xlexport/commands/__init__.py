@@ -21,7 +21,7 @@ import click
 from xlexport.children import environment_of_children
 from xlexport.commands.signals import handle_signals
 from xlexport.extras import disable_telemetry
-from xlexport.terminal import INTERRUPTED, WARNINGS, Failure, failure, tell_problem, tell_usage
+from xlexport.terminal import INTERRUPTED, WARNINGS, Failure, encode_output, failure, tell_problem, tell_usage
 from xlruntime import __version__
 
 __all__ = ["LazyGroup", "cli", "main", "run"]
@@ -156,6 +156,7 @@ def _open_standard_streams() -> None:
 def main() -> None:
     """Run the `xlexport` command and exit with its status."""
     _open_standard_streams()
+    encode_output()
     handle_signals()
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # before a command loads PyTorch
     disable_telemetry()

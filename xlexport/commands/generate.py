@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -104,6 +105,7 @@ def generate(
 
     if prompt_file is not None:
         text = read_at_most(prompt_file, REREAD_LIMITS.budget("the prompt", xlruntime.TextError))
+        text = text.removeprefix(codecs.BOM_UTF8)
     else:
         text = str(prompt).encode("utf-8", "surrogateescape")
     sampling = xlruntime.Sampling(temperature, top_k, top_p, seed, min_p, repetition_penalty)

@@ -201,11 +201,9 @@ class _StandardOutput:
         self._escaped = escaped_json if kind == "jsonl" else many_lines
 
     def write(self, raw: bytes) -> None:
-        if self._is_terminal:
-            raw = self._escaped(raw.decode("utf-8")).encode("utf-8")
+        data = self._escaped(raw.decode("utf-8")) if self._is_terminal else raw
         with standard_output():
-            sys.stdout.buffer.write(raw)
-            sys.stdout.buffer.flush()
+            click.echo(data, nl=False, color=True)
 
 
 def _score_on_ray(

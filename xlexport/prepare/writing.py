@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -154,7 +155,9 @@ def _write_split(
     unknown, unk = 0, prepared.tokenizer.unk_id
     for file in files:
         with file.open("rb") as stream:
-            at = 0
+            if stream.peek(len(codecs.BOM_UTF8)).startswith(codecs.BOM_UTF8):
+                stream.read(len(codecs.BOM_UTF8))
+            begin = at = stream.tell()
             for ids in _DOCUMENTS[document](writer, stream, str(file), prepared):
                 writer.add(ids)
                 if writer.split == TRAIN:
@@ -162,7 +165,7 @@ def _write_split(
                 unknown += 0 if unk is None else int(np.count_nonzero(ids == unk))
                 reading.more(stream.tell() - at)
                 at = stream.tell()
-            writer.text_bytes += at
+            writer.text_bytes += at - begin
     return unknown
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import math
 from collections.abc import Callable, Sequence
@@ -115,7 +116,9 @@ def gate_text(
     check_texts(model.bundle.tokenizer, texts, as_ids, isinstance(model, Translator))
     if texts:
         contents = {str(path): path.read_bytes() for path in texts}
-        pieces = [_ids_of(model, content, name, as_ids) for name, content in contents.items()]
+        pieces = [
+            _ids_of(model, content.removeprefix(codecs.BOM_UTF8), name, as_ids) for name, content in contents.items()
+        ]
     else:
         default = require_default_text(model.bundle.tokenizer, model.tokenizer)
         contents, pieces = {default.name: sample_text().encode("utf-8")}, [default.ids]

@@ -44,6 +44,9 @@ class Summary:
             nothing was compared.
         standard_error: of the mean difference, over the items; t: their ratio, with n_items - 1 degrees of freedom.
             None for fewer than two items, t also if all items have the same difference.
+        share: of the compared pairs, those in which A is lower; None: nothing was compared.
+        share_from, share_to: its 95% interval (Wilson, 1927); None if an item has several pairs, which then are not
+            independent.
     """
 
     value: str
@@ -58,6 +61,9 @@ class Summary:
     mean_difference: float | None = None
     standard_error: float | None = None
     t: float | None = None
+    share: float | None = None
+    share_from: float | None = None
+    share_to: float | None = None
 
     def __str__(self) -> str:
         line = counted(self.records, "record")
@@ -69,9 +75,12 @@ class Summary:
         line += f", {self.a} − {self.b} {self.mean_difference:.4f}"
         items = f"{counted(self.n_items, 'item')}, column {self.items}"
         if self.standard_error is None:
-            return f"{line} ({items}: one item has no standard error; --items names another column)"
-        line += f" ± {self.standard_error:.4f} (mean and standard error over {items})"
-        return line if self.t is None else f"{line}, t({self.n_items - 1:,}) = {self.t:.2f}"
+            line += f" ({items}: one item has no standard error; --items names another column)"
+        else:
+            line += f" ± {self.standard_error:.4f} (mean and standard error over {items})"
+        line += "" if self.t is None else f", t({self.n_items - 1:,}) = {self.t:.2f}"
+        line += f"; {self.a} is lower in {self.share:.1%} of {counted(self.compared, 'pair')}"
+        return line if self.share_from is None else f"{line} (95%: {self.share_from:.1%} to {self.share_to:.1%})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields by name."""
@@ -146,6 +155,10 @@ class Comparison:
             sides = [[statistics.fmean(side) for side in zip(*pairs, strict=True)] for pairs in values.values()]
             differences = [a - b for a, b in sides]
             summary.n_items = len(sides)
+            lower = sum(a < b for pairs in values.values() for a, b in pairs)
+            summary.share = lower / summary.compared
+            if len(sides) == summary.compared:
+                summary.share_from, summary.share_to = _wilson(lower, summary.compared)
             summary.mean_a, summary.mean_b = (statistics.fmean(side) for side in zip(*sides, strict=True))
             summary.mean_difference = statistics.fmean(differences)
             if len(sides) > 1:
@@ -262,6 +275,14 @@ class Comparison:
                 f"{row[0]}: {self.value} is {shown(value)}, expected a number or nothing.", hint="Check --value."
             )
         return number
+
+
+def _wilson(successes: int, n: int) -> tuple[float, float]:
+    """Return the 95% interval of a share."""
+    z = 1.959964
+    middle = (successes + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * math.sqrt(successes * (n - successes) / n + z * z / 4)
+    return middle - half, middle + half
 
 
 def _first(table: Table) -> Row:

@@ -63,7 +63,7 @@ class SavedRun:
 
     def __init__(self, output: PartialFile, run: Mapping[str, Any], every: float) -> None:
         self._output = output
-        self._run = run
+        self._run: dict[str, Any] = json.loads(json.dumps(run))  # as a state holds it: tuples are lists
         self._every = every
         self._due = time.monotonic() + every
 

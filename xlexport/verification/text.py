@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def verify_text(tokenizer: TokenizerEntry, vocab_size: int, reader: Tokenizer, t
     """
     check_verify_text(tokenizer, text)
     if text is not None:
-        walked = VerificationText(reader.encode(text.read_bytes()), str(text))
+        walked = VerificationText(reader.encode(text.read_bytes().removeprefix(codecs.BOM_UTF8)), str(text))
     else:
         walked = default_text(tokenizer, reader) or VerificationText(_random_ids(vocab_size), RANDOM)
     check_ids(walked.ids, vocab_size, walked.name)

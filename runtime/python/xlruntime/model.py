@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -174,7 +175,9 @@ class Model(Engine):
             OptionError: as `score`, or the bundle lists fewer top-k tokens.
         """
         several = _several(documents, "score_tokens")
-        return Scorer(self, self.evaluation(**settings), batch_size, detail, bos=bos).tokens(several)
+        scorer = Scorer(self, self.evaluation(**settings), batch_size, detail, bos=bos)
+        tokenizer = None if self.bundle.tokenizer.kind == "none" else self.tokenizer
+        return (replace(part, tokenizer=tokenizer) for part in scorer.tokens(several))
 
     def generate(
         self,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .documents import TextCounts, TokenPiece
+from .documents import TextCounts, Tokenizer, TokenPiece
 from .errors import XlruntimeError
 from .evaluation import EvaluationSettings, SettingValue
 
@@ -101,7 +101,7 @@ class DocumentScore:
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of consecutive tokens of one document.
+    """Scores of consecutive tokens of one document. Iteration yields pairs of a token's text and its bits.
 
     Attributes:
         document: the document's name; number: its place among the documents, from 0.
@@ -120,6 +120,7 @@ class TokenScores:
             with such a token; NaN elsewhere. None unless the scorer was asked for it.
         last_word_end: the same after the document's last token, in its last part; None if the model has no position
             left.
+        tokenizer: gives the texts of tokens; None: iteration yields their ids as text.
     """
 
     document: str
@@ -139,9 +140,19 @@ class TokenScores:
     error: Exception | None = None
     word_ends: npt.NDArray[np.float64] | None = None
     last_word_end: float | None = None
+    tokenizer: Tokenizer | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def bits(self) -> npt.NDArray[np.float64]:
+        """The surprisal of each token (n,), in bits."""
+        return -self.log_probs.astype(np.float64) / LN2
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def __iter__(self) -> Iterator[tuple[str, float]]:
+        decode = self.tokenizer.decode if self.tokenizer is not None else lambda ids: str(ids[0])
+        return ((decode([token]), bits) for token, bits in zip(self.tokens.tolist(), self.bits.tolist(), strict=True))
 
     def __repr__(self) -> str:
         end = "" if self.error is None else f", {type(self.error).__name__}"

@@ -1,5 +1,6 @@
 """The task of turning texts into others: pairs of lines from files as bytes, or prepared pairs of subwords."""
 
+import codecs
 import hashlib
 import math
 from collections.abc import Sequence
@@ -131,7 +132,7 @@ def read_pairs(files: Sequence[Path], config: EncoderDecoderConfig) -> list[tupl
     problems = []
     for file in files:
         try:
-            lines = Path(file).read_bytes().splitlines()
+            lines = Path(file).read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()
         except OSError as error:
             problems.append(f"{file}: {error.strerror}")
             continue

@@ -4,6 +4,7 @@ A batch depends only on its number. So a checkpoint saves only this number, and 
 processes gives the same batches.
 """
 
+import codecs
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -63,7 +64,7 @@ def read_bytes(files: Sequence[Path]) -> Tensor:
     parts, problems = [], []
     for file in files:
         try:
-            part = Path(file).read_bytes()
+            part = Path(file).read_bytes().removeprefix(codecs.BOM_UTF8)
         except OSError as error:
             problems.append(f"{file}: {error.strerror}")
             continue
