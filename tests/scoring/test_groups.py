@@ -122,7 +122,7 @@ def test_groups_resume_and_another_group_is_refused(
 ) -> None:
     path, whole, output = write(tmp_path, "i.csv", rows_of_items(7, 5)), tmp_path / "a.csv", tmp_path / "b.csv"
     options = ("--field", "word", "--group", "item")
-    score(path, *options, "--processes", "1", "-o", whole).succeeded()
+    score(path, *options, "-o", whole).succeeded()
     stop_after(3)
     interrupted(score, path, *options, "-o", output)
     monkeypatch.undo()

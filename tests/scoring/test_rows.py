@@ -86,7 +86,11 @@ CSV = {
     't\na\n"b\nc\n': ["it:2", "it:3: not a row (unexpected end of data). Check that quotes are closed"],
     "n\n1\n": ["it: no column 't', found only 'n'. Check --field. Separate columns by commas"],
     "n,x\n1,2\n": ["it: no column 't', found only 'n', 'x'. Check --field."],
-    "n;t\n1;2\n": ["it: no column 't', found only 'n;t'. Check --field. Separate columns by commas"],
+    "n;t\n1;2\n": ["it:2"],
+    "n\tt,x\n1\t2\n": ["it: no column 't', found only 'n\\tt', 'x'. Check --field."],
+    't,"n;x,y"\n"a;b",2\n': ["it:2"],
+    '"n;m";t\r"1";"a,b"\r2;"c\rd"\r': ["it:2", "it:3"],
+    "t\na\rb\nc\n": ["it:2: not a row (a carriage return in a cell without quotes). Check that quotes", "it:3"],
     "t,t,n,n\n": ["it: several columns named 'n', 't'. Rename all but one of them."],
     ",".join(["t", *map(str, range(1000))]): ["it: 1,001 columns, expected at most 1,000."],
     b"\xff,t\na,b\n": ["it:1: not UTF-8 at byte 1"],
@@ -377,3 +381,35 @@ def test_parquet_that_is_damaged(damage: str, tmp_path: Path) -> None:
     file.path.unlink()
     (problem,) = outcomes(file)
     assert "No such file" in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("i.xlsx", b"PK\x03\x04\x14\0", "a file of another program, not a text. Save it as CSV in UTF-8."),
+        ("i.xls", b"\xd0\xcf\x11\xe0\0", "a file of another program, not a text. Save it as CSV in UTF-8."),
+        ("i.docx", b"PK\x03\x04\x14\0", "a file of another program, not a text. Save it as plain text in UTF-8."),
+        ("i.zip", b"PK\x03\x04\x14\0", "packed by ZIP. Unpack it first: only gzip is unpacked here."),
+        ("i.csv", b"\x28\xb5\x2f\xfd\x24", "packed by Zstandard. Unpack it first: only gzip is unpacked here."),
+        ("i.txt", b"t,n\na,1\n", "Tables end in .csv, .tsv or .parquet, or need --delimiter."),
+    ],
+)
+def test_files_that_are_no_rows_say_what_to_do(
+    name: str, content: bytes, expected: str, score: Score, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert expected in score(path, "--field", "t").err
+
+
+@pytest.mark.parametrize(("option", "mark"), [(",", ","), ("tab", "\t"), (r"\t", "\t"), ("|", "|")])
+def test_delimiter_makes_a_table_of_any_file(option: str, mark: str, score: Score, tmp_path: Path) -> None:
+    content = f'n{mark}t\n1{mark}"two;{mark} words"\n'
+    path = tmp_path / "i.tok"
+    path.write_text(content)
+    for file, stdin in ((path, b""), ("-", content.encode())):
+        options = ("--field", "t", "--delimiter", option, "--per", "word", "--json")
+        records = score(file, *options, stdin=stdin).succeeded().objects
+        assert [(record["n"], record["word"]) for record in records] == [
+            ("1", word) for word in f"two;{mark} words".split()
+        ]

@@ -1,0 +1,131 @@
+"""Texts with a byte-order mark, and output where the code page cannot show what is written."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.invoking import PROSE, Invoke
+from xlexport.quantize.gate import gate_text
+from xlexport.terminal import encode_output, print_text
+from xlexport.verification.text import verify_text
+from xlruntime import load
+from xlruntime.bundle import Tokenizer as TokenizerEntry
+from xlruntime.tokenizers import ByteTokenizer
+from xltraining.data.pairs import read_pairs
+from xltraining.data.streams import read_bytes
+
+MARK = b"\xef\xbb\xbf"
+NAME = "naïve 日本 🙂.txt"
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> list[Path]:
+    """Return a text without a mark and with it, of the same name."""
+    paths = [tmp_path / "plain" / NAME, tmp_path / "marked" / NAME]
+    for path, mark in zip(paths, (b"", MARK), strict=True):
+        path.parent.mkdir()
+        path.write_bytes(mark + 30 * PROSE)
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("score", ("--per", "word", "--json")),
+        ("context", ("--lengths", "4,8", "--no-recl", "--json")),
+        ("evaluate", ("--protocol", "document", "--json")),
+        ("generate", ("-n", "4", "--seed", "1", "--json")),
+    ],
+)
+def test_commands_drop_the_mark(
+    command: str, options: tuple[str, ...], bundle: Path, both: list[Path], invoke: Invoke
+) -> None:
+    given = [("--file", path) if command == "generate" else (path,) for path in both]
+    plain, marked = (invoke(command, bundle, *file, *options, "--threads", "1").succeeded().objects for file in given)
+    for first, second in zip(plain, marked, strict=True):
+        assert all(
+            "second" in name or "seed" in name or value == own(second[name], both) for name, value in first.items()
+        )
+
+
+def own(value: Any, both: list[Path]) -> Any:
+    """Return a value that names the file without a mark."""
+    return json.loads(json.dumps(value, ensure_ascii=False).replace(str(both[1]), str(both[0])))
+
+
+def test_pages_drop_the_mark(bundle: Path, both: list[Path], invoke: Invoke, tmp_path: Path) -> None:
+    invoke("report", bundle, both[1], "-o", tmp_path / "page.html", "--threads", "1").succeeded()
+    assert "\ufeff" not in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_preparation_training_and_verification_drop_the_mark(bundle: Path, both: list[Path], tmp_path: Path) -> None:
+    plain, marked = both
+    assert read_bytes([plain]).equal(read_bytes([marked]))
+    verified = [verify_text(TokenizerEntry("bytes"), 256, ByteTokenizer(), path).ids for path in both]
+    assert np.array_equal(*verified)
+    model = load(bundle, threads=1)
+    assert np.array_equal(*(gate_text(model, [path], False, None).ids for path in both))
+    (tmp_path / "pairs").write_bytes(MARK + b"a\tb\n")
+    config: Any = SimpleNamespace(source_len=9, tgt_len=9)
+    assert read_pairs([tmp_path / "pairs"], config) == [(b"a", b"b")]
+
+
+@pytest.mark.parametrize("unit", ["bytes", "characters"])
+def test_prepared_data_have_no_mark(unit: str, both: list[Path], invoke: Invoke, tmp_path: Path) -> None:
+    for path, name in zip(both, "ab", strict=True):
+        invoke("prepare", path, "--valid", path, "--unit", unit, "-o", tmp_path / name).succeeded()
+    first, second = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in "ab")
+    assert {**first, "sources": None} == {**second, "sources": None}
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "cp932"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("generate", ("-n", "3", "--seed", "1", "--file")),
+        ("evaluate", ("--protocol", "document")),
+        ("score", ()),
+        ("score", ("--json",)),
+        ("inspect", ()),
+    ],
+)
+def test_data_are_utf8_whatever_the_code_page(
+    name: str,
+    options: tuple[str, ...],
+    encoding: str,
+    bundle: Path,
+    both: list[Path],
+    command: Callable[..., list[str]],
+) -> None:
+    given = () if name == "inspect" else (*options, both[0])
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command(name, bundle, *given), capture_output=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.decode("utf-8")
+    assert name in ("inspect", "generate") or NAME in text
+
+
+@pytest.mark.parametrize(("is_terminal", "expected"), [(True, b"caf\xe9 \\u65e5\n"), (False, "café 日\n".encode())])
+def test_a_terminal_shows_escapes(is_terminal: bool, expected: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", (_Terminal if is_terminal else io.TextIOWrapper)(raw, "cp1252"))
+    encode_output()
+    print_text("café 日")
+    sys.stdout.flush()
+    assert raw.getvalue() == expected
+
+
+class _Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
