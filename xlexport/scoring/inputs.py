@@ -303,6 +303,8 @@ class TextSource(io.RawIOBase):
         traits: counts what is read; None: nothing is counted.
     """
 
+    is_text = True  # for the runtime: a byte-order mark at the beginning was dropped, or is wanted
+
     def __init__(self, name: str, opener: Callable[[], BinaryIO], at_hand: bool, keep: bool = False) -> None:
         super().__init__()
         self.name = name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,7 @@ from typing import BinaryIO, cast
 from .documents import SPACES, Document, Source, utf8_bytes
 from .errors import XlruntimeError
 
-__all__ = ["ComingDocuments"]
+__all__ = ["ComingDocuments", "FileAfter"]
 
 PEEKED = 4096  # bytes of a document
 
@@ -72,7 +73,7 @@ class ComingDocuments:
         try:
             if isinstance(source, Path):
                 with source.open("rb") as opened:
-                    return opened.read(PEEKED)
+                    return opened.read(PEEKED).removeprefix(codecs.BOM_UTF8)
             if isinstance(source, str | bytes):
                 return utf8_bytes(source[:PEEKED], document.name)
             if not hasattr(source, "read") or isinstance(source, io.TextIOBase):
@@ -81,16 +82,22 @@ class ComingDocuments:
             raw = file.read(PEEKED)
         except (OSError, XlruntimeError):  # told when the document's turn comes
             return None
-        self._waiting[place] = replace(document, source=cast(BinaryIO, _Rest(raw, file)))
-        return raw
+        is_text = getattr(file, "is_text", False)
+        self._waiting[place] = replace(document, source=cast(BinaryIO, FileAfter(raw, file, is_text)))
+        return raw if is_text else raw.removeprefix(codecs.BOM_UTF8)
 
 
-class _Rest:
-    """A file of which some bytes were read ahead."""
+class FileAfter:
+    """A file of which some bytes were read ahead.
 
-    def __init__(self, raw: bytes, file: BinaryIO) -> None:
-        self._raw, self._file = io.BytesIO(raw), file
+    Attributes:
+        is_text: whether a byte-order mark at its beginning belongs to its text.
+    """
+
+    def __init__(self, raw: bytes, file: BinaryIO, is_text: bool = True) -> None:
+        self._raw, self._file, self.is_text = io.BytesIO(raw), file, is_text
 
     def read(self, size: int = -1) -> bytes:
+        """Return at most `size` bytes, fewer only where the first bytes end or the file does."""
         raw = self._raw.read(size)
-        return raw if raw else self._file.read(size)
+        return raw + self._file.read() if size < 0 else raw or self._file.read(size)

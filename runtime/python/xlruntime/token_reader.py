@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from .coming_documents import FileAfter
 from .documents import (
     SPACES,
     Document,
@@ -118,13 +120,15 @@ class TokenReader:
             yield _of_context(as_ids(context, f"{name}, in its context"))
         if isinstance(source, Path):
             with source.open("rb") as file:
-                yield from self._of_text(file, text, tokenizer)
+                yield from self._of_text(_without_mark(file), text, tokenizer)
         elif isinstance(source, str | bytes):
             yield from self._of_text(io.BytesIO(utf8_bytes(source, name)), text, tokenizer)
         elif isinstance(source, io.TextIOBase):
             raise TextError(f"{name}: a file opened as text; bytes are needed.", hint="Open it with mode 'rb'.")
         elif hasattr(source, "read"):  # a file, though file-like objects need not inherit from anything
-            yield from self._of_text(cast(BinaryIO, source), text, tokenizer)
+            file = cast(BinaryIO, source)
+            as_it_is = getattr(source, "is_text", False)  # its owner has dropped the mark, or wants it
+            yield from self._of_text(file if as_it_is else _without_mark(file), text, tokenizer)
         else:
             if text:
                 yield _of_context(tokenizer.encode(text))
@@ -201,6 +205,14 @@ class EarlierText:
     between: bytes
     last: int | None
     following: Callable[[bool], Iterator[bytes]]
+
+
+def _without_mark(file: BinaryIO) -> BinaryIO:
+    """Return a file without a byte-order mark at its beginning."""
+    first = b""
+    while len(first) < len(codecs.BOM_UTF8) and (raw := file.read(len(codecs.BOM_UTF8) - len(first))):
+        first += raw
+    return cast(BinaryIO, FileAfter(first.removeprefix(codecs.BOM_UTF8), file))
 
 
 class _Watched:
