@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from xlruntime.tokenizers.libraries import META_SPACE, TOKENIZER_LIMITS
+from xlruntime.tokenizers.libraries import BYTE_SPACE, META_SPACE, TOKENIZER_LIMITS
 from xlruntime.tokenizers.sentencepiece_file import read_sentencepiece
 
 __all__ = ["Settled", "pieces_rule", "sentencepiece_rule", "settled_rule"]
@@ -32,7 +32,6 @@ NORMAL_FORMS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt"
 WORD_SPLITTERS = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer"}  # no token of theirs holds a space
 LOCAL_SPLITTERS = {"Split", "Digits", "Punctuation"}
 SPACES_JOINED = {"Regex": " {2,}"}  # the pattern of ALBERT, T5 and others
-BYTE_SPACE = "\u0120"  # as byte-level vocabularies write a space
 
 
 def settled_rule(fields: Mapping[str, Any]) -> Settled | None:
@@ -88,11 +87,11 @@ def pieces_rule(pieces: Iterable[str]) -> Settled | None:
 def _published(splitters: list[dict[str, Any]]) -> Settled | None:
     """Return the name of a published pattern, if the splitters do nothing but apply it to the whole text."""
     *before, last = splitters
-    if last["type"] != "ByteLevel":
+    if last["type"] != "ByteLevel" or last.get("add_prefix_space"):  # each part would get a space before it
         return None
     if last.get("use_regex", True):
         return None if before else "gpt2"
-    if len(before) != 1 or before[0]["type"] != "Split" or last.get("add_prefix_space"):
+    if len(before) != 1 or before[0]["type"] != "Split":
         return None
     pattern, behaviour = before[0].get("pattern"), (before[0].get("behavior"), bool(before[0].get("invert")))
     if not isinstance(pattern, dict) or behaviour not in (("Isolated", False), ("Removed", True)):

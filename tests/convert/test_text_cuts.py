@@ -49,7 +49,7 @@ def test_published_patterns_are_known_by_their_text(rule: str, behaviour: tuple[
     ("splitter", "fields", "rule"),
     [
         (byte_level(use_regex=True), {}, "gpt2"),
-        (byte_level(use_regex=True, add_prefix_space=True), {}, "gpt2"),
+        (byte_level(use_regex=True, add_prefix_space=True), {}, "letters"),
         (sequence(byte_level(use_regex=True)), {}, "gpt2"),
         (sequence({"type": "Digits"}, byte_level(use_regex=True)), {}, "letters"),
         (sequence({"type": "Digits"}, byte_level(add_prefix_space=True)), {}, None),  # a space before each part

@@ -126,9 +126,9 @@ class TokenReader:
         elif isinstance(source, io.TextIOBase):
             raise TextError(f"{name}: a file opened as text; bytes are needed.", hint="Open it with mode 'rb'.")
         elif hasattr(source, "read"):  # a file, though file-like objects need not inherit from anything
-            file = cast(BinaryIO, source)
+            opened = cast(BinaryIO, source)
             as_it_is = getattr(source, "is_text", False)  # its owner has dropped the mark, or wants it
-            yield from self._of_text(file if as_it_is else _without_mark(file), text, tokenizer)
+            yield from self._of_text(opened if as_it_is else _without_mark(opened), text, tokenizer)
         else:
             if text:
                 yield _of_context(tokenizer.encode(text))

@@ -40,6 +40,7 @@ MEASURED_AT_ONCE = 1024  # characters
 MOST_GROWTH = 2  # by the tokenizer, of a document at the length limit
 
 META_SPACE = "\u2581"  # how SentencePiece and its like write a space
+BYTE_SPACE = "\u0120"  # how byte-level vocabularies write it
 # How tokens of each kind write white space at their beginning: a space, \t, \n, \v, \f and \r of ByteLevel.
 MARKS = {"ByteLevel": "\u0120\u0109\u010a\u010b\u010c\u010d", "Metaspace": META_SPACE, "Replace": META_SPACE}
 ANCHOR = "\uf8ff"  # a character for private use, whose tokens merge with no others
@@ -166,7 +167,12 @@ class _LibraryTokenizer(Tokenizer):
         """Return how many bytes of a text its first token covers, which may be a part of a character."""
         start, end = int(piece.starts[0]), int(piece.ends[0])
         before, own = (len(utf8_bytes(part, "the text")) for part in (text[:start], text[start:end]))
-        return before + min(own, self._bytes_of(self._name(int(piece.ids[0]))))
+        name = self._name(int(piece.ids[0]))
+        if (
+            name in (META_SPACE, BYTE_SPACE) and text[start:end] != " "
+        ):  # the space that the library has put before the text
+            return before
+        return before + min(own, self._bytes_of(name))
 
     def _bytes_of(self, name: str) -> int:
         """Return the most bytes that a token of this name stands for."""
