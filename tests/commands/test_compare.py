@@ -15,6 +15,7 @@ import pytest
 
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import golden_bundle
+from xlexport.scoring.comparison import _wilson
 
 BUNDLES = [golden_bundle(name) for name in ("post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros")]
 
@@ -55,7 +56,8 @@ def test_two_bundles_by_word(invoke: Invoke, scored: Callable[..., Path], tmp_pa
     (line,) = shown.err.splitlines()
     assert line.startswith("7 records, 2 of them without a value on one side: bits A ")
     assert f", A − B {mean:.4f} ± {error:.4f} (mean and standard error over 2 items, column document)" in line
-    assert line.endswith(f", t(1) = {mean / error:.2f}")
+    lower = sum(difference < 0 for values in by_item for difference in values)
+    assert line.endswith(f", t(1) = {mean / error:.2f}; A is lower in {lower / 5:.1%} of 5 pairs")
     summary = invoke("compare", a, b, "--json").succeeded().object
     assert (summary["records"], summary["compared"], summary["n_items"]) == (7, 5, 2)
     assert (summary["mean_difference"], summary["standard_error"]) == pytest.approx((mean, error))
@@ -63,6 +65,8 @@ def test_two_bundles_by_word(invoke: Invoke, scored: Callable[..., Path], tmp_pa
     over_words = invoke("compare", a, b, "--json", "--items", "word").succeeded().object
     known = [record["difference"] for record in records if record["difference"] is not None]
     assert (over_words["mean_difference"], over_words["standard_error"]) == pytest.approx(mean_and_error(known))
+    assert over_words["share"] == pytest.approx(lower / 5)  # words are items: so the pairs are independent
+    assert over_words["share_from"] < lower / 5 < over_words["share_to"]
     assert "one item has no standard error" in invoke("compare", a, b, "--where", f"document={texts[0]}").err
     output = tmp_path / "out.tsv"
     invoke("compare", a, b, "-o", output).succeeded()
@@ -222,3 +226,12 @@ def test_tables_that_do_not_match(invoke: Invoke, tmp_path: Path) -> None:
 def test_usage(options: tuple[str, ...], what: str, invoke: Invoke) -> None:
     shown: Any = invoke("compare", "a.csv", "b.csv", *options)
     assert shown.code == 2 and what in " ".join(shown.err.split())
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "interval"),
+    [(81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)), (0, 20, (0.0, 0.1611)), (1, 29, (0.0061, 0.1718))],
+)
+def test_interval_of_a_share_is_that_of_newcombe(successes: int, n: int, interval: tuple[float, float]) -> None:
+    """Compare with published figures: Newcombe (1998), Statistics in Medicine 17, Table I, method 3."""
+    assert _wilson(successes, n) == pytest.approx(interval, abs=1e-4)

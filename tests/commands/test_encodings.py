@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,16 +53,9 @@ def test_commands_drop_the_mark(
     command: str, options: tuple[str, ...], bundle: Path, both: list[Path], invoke: Invoke
 ) -> None:
     given = [("--file", path) if command == "generate" else (path,) for path in both]
-    plain, marked = (invoke(command, bundle, *file, *options, "--threads", "1").succeeded().objects for file in given)
-    for first, second in zip(plain, marked, strict=True):
-        assert all(
-            "second" in name or "seed" in name or value == own(second[name], both) for name, value in first.items()
-        )
-
-
-def own(value: Any, both: list[Path]) -> Any:
-    """Return a value that names the file without a mark."""
-    return json.loads(json.dumps(value, ensure_ascii=False).replace(str(both[1]), str(both[0])))
+    outputs = [invoke(command, bundle, *file, *options, "--threads", "1").succeeded().out for file in given]
+    plain, marked = (re.sub(r'"\w*seconds?": [^,}]+', "", output) for output in outputs)  # speeds differ
+    assert plain.replace("/plain/", "/marked/") == marked
 
 
 def test_pages_drop_the_mark(bundle: Path, both: list[Path], invoke: Invoke, tmp_path: Path) -> None:
@@ -73,9 +67,9 @@ def test_preparation_training_and_verification_drop_the_mark(bundle: Path, both:
     plain, marked = both
     assert read_bytes([plain]).equal(read_bytes([marked]))
     verified = [verify_text(TokenizerEntry("bytes"), 256, ByteTokenizer(), path).ids for path in both]
-    assert np.array_equal(*verified)
+    assert np.array_equal(verified[0], verified[1])
     model = load(bundle, threads=1)
-    assert np.array_equal(*(gate_text(model, [path], False, None).ids for path in both))
+    assert np.array_equal(gate_text(model, [plain]).ids, gate_text(model, [marked]).ids)
     (tmp_path / "pairs").write_bytes(MARK + b"a\tb\n")
     config: Any = SimpleNamespace(source_len=9, tgt_len=9)
     assert read_pairs([tmp_path / "pairs"], config) == [(b"a", b"b")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -127,6 +128,17 @@ def distributions(model: Model, evaluation: EvaluationSettings, ids: Ids) -> Ite
         logits = model.step("generate", memory, ids[None, place : place + 1], ids[None, place + 1 : place + 2])
         values = logits["logits"][0].astype(np.float64)
         yield values - np.logaddexp.reduce(values)
+
+
+def test_tokens_are_pairs_of_text_and_bits(bytes_model: Model) -> None:
+    parts = list(bytes_model.score_tokens([Document("it", "It was.")]))
+    pairs = [pair for part in parts for pair in part]
+    assert "".join(text for text, _ in pairs) == "t was."
+    assert [bits for _, bits in pairs] == pytest.approx([bits for part in parts for bits in part.bits.tolist()])
+    total = parts[-1].summary
+    assert total is not None
+    assert sum(bits for _, bits in pairs) == pytest.approx(total.bits)
+    assert [text for text, _ in replace(parts[0], tokenizer=None)] == [str(token) for token in parts[0].tokens]
 
 
 def joined(parts: list[TokenScores], name: str) -> Any:

@@ -355,7 +355,7 @@ def _item(
         if isinstance(context, str):
             source.traits.add(context.encode("utf-8", "replace"), True)
         if reading.na is None:
-            source.traits.found.na = sum(values.get(name) == NA for name in {reading.field, reading.context_field})
+            source.traits.found.na = (content == NA) + (values.get(str(reading.context_field)) == NA)
     return Document(name, source, reading.document_limits, context, carried)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from xlexport.errors import MissingDependencyError
 from xlexport.scoring.inputs import CHUNK, Input, Reading, TextSource, bounded_lines
@@ -106,7 +106,7 @@ def _wanted(reading: Reading) -> dict[str, str]:
 def _json_rows(source: TextSource, reading: Reading) -> Iterator[Row]:
     """Yield a row for each line that is not blank."""
     number = 0
-    lines = bounded_lines(io.BufferedReader(source, CHUNK), reading.line_limits.bytes)
+    lines = bounded_lines(io.BufferedReader(cast(io.RawIOBase, source), CHUNK), reading.line_limits.bytes)
     while True:
         name = f"{source.name}:{number + 1}"
         try:
@@ -223,7 +223,7 @@ class _Lines:
 
     def __init__(self, source: TextSource, reading: Reading, usual: str) -> None:
         self._source = source
-        self._file = io.BufferedReader(source, CHUNK)
+        self._file: io.BufferedReader = io.BufferedReader(cast(io.RawIOBase, source), CHUNK)
         self._failure: Exception | None = None
         beginning = b""
         try:
