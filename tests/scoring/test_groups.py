@@ -51,7 +51,7 @@ def test_sums_of_rows_are_those_of_their_tokens(name: str, join: str, score: Sco
     for item, same in itertools.groupby(rows, lambda row: str(row["item"])):
         text, ends = text_of(list(same), join)
         own = [record for record in records if record["item"] == item]
-        assert {record["document"] for record in own} == {f"{path}:{item}"}
+        assert {record["document"] for record in own} == {f"{path}:item={item}"}
         sums = [0.0] * len(ends)
         for token in score("-", "--per", "token", "--bos", r"\n", "--json", stdin=text.encode()).succeeded().objects:
             sums[bisect.bisect_left(ends, token["end"])] += token["surprisal_bits"]

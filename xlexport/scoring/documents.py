@@ -267,7 +267,9 @@ def items(
                 )
             else:
                 groups.add(key)
-                yield _joined(itertools.chain([first], same), f"{file}:{key}", file, reading, keep, columns)
+                yield _joined(
+                    itertools.chain([first], same), f"{file}:{reading.group}={key}", file, reading, keep, columns
+                )
         except (TextError, TokenError, OSError) as error:
             yield Document(first.name, _refused(error))
 
