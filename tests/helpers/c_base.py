@@ -22,7 +22,8 @@ FUZZER = "../tests/fuzz_main"
 # The sources that read them, which know no ONNX Runtime.
 PARTS = (
     *("bundle", "errors", "evaluation", "json", "onnx_tensors", "safetensors", "sha256", "unicode"),
-    *("tokenizers/tokenizer", "tokenizers/vocabulary"),
+    *("tokenizers/growing_text", "tokenizers/symbol_set", "tokenizers/symbol_tokenizer", "tokenizers/tokenizer"),
+    *("tokenizers/vocabulary", "tokenizers/vocabulary_tokenizer"),
 )
 
 

@@ -45,7 +45,7 @@ class _ModelInfo(ctypes.Structure):
         *((name, c_char_p) for name in ("architecture", "precision", "tokenizer")),
         *((name, c_char_p) for name in ("fingerprint", "digest", "onnxruntime")),
         *(("vocab_size", c_int64), ("full_document", c_int), ("restart", c_int), ("setting_count", c_size_t)),
-        ("settings", POINTER(_SettingInfo)),
+        *(("settings", POINTER(_SettingInfo)), ("reads_text", c_int)),
     ]
 
 
@@ -82,7 +82,8 @@ class _ScoreOptions(_Sized):
 class _Sampling(_Sized):
     _fields_ = [
         *(("size", c_size_t), ("temperature", c_double), ("top_k", c_int64), ("top_p", c_double)),
-        *(("seed", c_uint64), ("has_seed", c_int)),
+        *(("seed", c_uint64), ("has_seed", c_int), ("min_p", c_double), ("repetition_penalty", c_double)),
+        *(("repetition_window", c_int64), ("ignore_eos", c_int)),
     ]
 
 
@@ -128,7 +129,7 @@ class CRuntime:
         for name in ("xlr_error_text", "xlr_error_hint", "xlr_error_code", "xlr_version"):
             getattr(self.functions, name).restype = c_char_p
         self.functions.xlr_model_get_info.restype = POINTER(_ModelInfo)
-        for name in ("position", "pending", "resets"):
+        for name in ("position", "pending", "resets", "unsettled_cuts"):
             getattr(self.functions, f"xlr_stream_{name}").restype = c_int64
         self.functions.xlr_stream_memory_bytes.restype = c_size_t
 
@@ -220,7 +221,9 @@ class CModel:
         self.runtime.call(name, self.handle, *given, byref(options), _TakeScores(take), None, byref(total))
         return total, parts
 
-    def generate(self, prompt: Ids, max_tokens: int, sampling: Sampling | None = None, **settings: int) -> list[int]:
+    def generate(
+        self, prompt: Ids, max_tokens: int, sampling: Sampling | None = None, ignore_eos: bool = False, **settings: int
+    ) -> list[int]:
         tokens: list[int] = []
         self.runtime.call(
             "xlr_generate",
@@ -228,7 +231,7 @@ class CModel:
             *_ids(prompt),
             byref(_Settings(**settings)),
             c_size_t(max_tokens),
-            byref(_sampling(sampling)),
+            byref(_sampling(sampling, ignore_eos)),
             _taking(tokens),
             None,
         )
@@ -257,13 +260,30 @@ class CStream:
         self.runtime.functions.xlr_stream_close(self.handle)
 
     def feed(self, source: Text | Ids) -> CScores:
-        scores = POINTER(_Scores)()
         if isinstance(source, str | bytes):
             raw = _bytes(source)
-            self.runtime.call("xlr_stream_feed_text", self.handle, raw, c_size_t(len(raw)), byref(scores))
-        else:
-            self.runtime.call("xlr_stream_feed_ids", self.handle, *_ids(source), byref(scores))
-        return _copied(scores.contents)
+            return self._scores("xlr_stream_feed_text", raw, c_size_t(len(raw)))
+        return self._scores("xlr_stream_feed_ids", *_ids(source))
+
+    def flush(self) -> CScores:
+        return self._scores("xlr_stream_flush")
+
+    def preview(self) -> CScores:
+        return self._scores("xlr_stream_preview")
+
+    def score_continuation(self, source: Text | Ids) -> CScores:
+        if isinstance(source, str | bytes):
+            raw = _bytes(source)
+            return self._scores("xlr_stream_score_text", raw, c_size_t(len(raw)))
+        return self._scores("xlr_stream_score_ids", *_ids(source))
+
+    def fork(self) -> CStream:
+        twin = c_void_p()
+        self.runtime.call("xlr_stream_fork", self.handle, byref(twin))
+        return CStream(self.runtime, twin)
+
+    def reset(self) -> None:
+        self.runtime.call("xlr_stream_reset", self.handle)
 
     def generate(self, prompt: Ids, max_tokens: int, sampling: Sampling | None = None) -> list[int]:
         tokens: list[int] = []
@@ -289,6 +309,15 @@ class CStream:
     def resets(self) -> int:
         return int(self.runtime.functions.xlr_stream_resets(self.handle))
 
+    @property
+    def unsettled_cuts(self) -> int:
+        return int(self.runtime.functions.xlr_stream_unsettled_cuts(self.handle))
+
+    def _scores(self, function: str, *arguments: Any) -> CScores:
+        scores = POINTER(_Scores)()
+        self.runtime.call(function, self.handle, *arguments, byref(scores))
+        return _copied(scores.contents)
+
 
 def _bytes(text: Text) -> bytes:
     return text.encode() if isinstance(text, str) else text
@@ -299,7 +328,7 @@ def _ids(ids: Ids) -> tuple[Any, c_size_t]:
     return (c_int64 * max(len(array), 1))(*array.tolist()), c_size_t(len(array))
 
 
-def _sampling(sampling: Sampling | None) -> _Sampling:
+def _sampling(sampling: Sampling | None, ignore_eos: bool = False) -> _Sampling:
     rule = sampling or Sampling()
     return _Sampling(
         temperature=rule.temperature,
@@ -307,6 +336,10 @@ def _sampling(sampling: Sampling | None) -> _Sampling:
         top_p=1.0 if rule.top_p is None else rule.top_p,
         seed=rule.seed or 0,
         has_seed=rule.seed is not None,
+        min_p=rule.min_p,
+        repetition_penalty=rule.repetition_penalty,
+        repetition_window=rule.repetition_window,
+        ignore_eos=ignore_eos,
     )
 
 

@@ -341,7 +341,7 @@ const xlr_model_info& Player::info() const {
 
 // Return why text cannot be given, or "".
 std::string Player::lacking() const {
-  const std::string_view kind = info().tokenizer;
+  const std::string_view kind = info().reads_text != 0 ? "" : info().tokenizer;
   return kind == "tokenizers"      ? "this runtime has no tokenizer.json"
          : kind == "sentencepiece" ? "this runtime has no SentencePiece"
                                    : "";

@@ -135,8 +135,7 @@ typedef struct xlr_setting_info {
 
 typedef struct xlr_model_info {
   const char *architecture, *precision;
-  const char* tokenizer;   /* bytes, vocabulary, tokenizers, sentencepiece or none. This library has the first two; with
-                              the others, give token ids */
+  const char* tokenizer;   /* bytes, vocabulary, tokenizers, sentencepiece or none; see `reads_text` */
   const char* fingerprint; /* identity of the bundle's numbers, to which saved streams belong */
   const char* digest;      /* SHA-256 of bundle.json, by which an application pins the bundle */
   const char* onnxruntime; /* version of the ONNX Runtime that runs */
@@ -145,6 +144,7 @@ typedef struct xlr_model_info {
   int restart;       /* whether a document that is too long for the model begins again */
   size_t setting_count;
   const xlr_setting_info* settings; /* segment_len first */
+  int reads_text; /* whether this library has the tokenizer; if not, give token ids */
 } xlr_model_info;
 
 /* Return what is known about a model. It is valid until the model is closed. NULL for NULL. */
@@ -153,7 +153,8 @@ XLR_API const xlr_model_info* xlr_model_get_info(const xlr_model* model);
 /* Tokenize a whole text of `size` bytes, UTF-8 unless tokens are bytes. Free *ids with xlr_free. */
 XLR_API xlr_status xlr_encode(const xlr_model* model, const char* text, size_t size, int64_t** ids, size_t* count);
 
-/* Return the text of token ids, with a final zero byte that *size does not count. Free *text with xlr_free. */
+/* Return the text of token ids, with a final zero byte that *size does not count. Free *text with xlr_free. Without a
+ * tokenizer that this library has, both fail with XLR_ERROR_TEXT. */
 XLR_API xlr_status xlr_decode(const xlr_model* model, const int64_t* ids, size_t count, char** text, size_t* size);
 
 /* Settings that a caller may choose; 0 is the bundle's own. `xlexport configure` writes a bundle with others. */
@@ -217,7 +218,7 @@ XLR_API xlr_status xlr_score_ids(xlr_model* model, const int64_t* ids, size_t co
 
 /* ---- generation ---- */
 
-/* The rule for drawing tokens: from probabilities at `temperature`, cut by `top_k`, then by `top_p`. */
+/* The rule for drawing tokens: from probabilities at `temperature`, cut by `top_k`, `top_p` and `min_p`. */
 typedef struct xlr_sampling {
   size_t size;
   double temperature; /* divisor of the logits; 0 takes the likeliest token */
@@ -225,15 +226,21 @@ typedef struct xlr_sampling {
   double top_p;       /* draw only from the likeliest tokens that together reach this probability; 1: from all */
   uint64_t seed;      /* of the random draws, which are those of Python with the same seed */
   int has_seed;       /* 0: another seed for each run */
+  double min_p;       /* draw only from tokens at least this many times as likely as the likeliest one; 0: from all */
+  double repetition_penalty; /* divisor of the positive logits of recent tokens, and factor of their negative ones; above
+                                1, tokens repeat less often */
+  int64_t repetition_window; /* tokens that count as recent, of the prompt and of what was drawn after it */
+  int ignore_eos;            /* go on after a token that ends a text */
 } xlr_sampling;
 
-#define XLR_SAMPLING_INIT {sizeof(xlr_sampling), 1.0, 0, 1.0, 0, 0}
+#define XLR_SAMPLING_INIT {sizeof(xlr_sampling), 1.0, 0, 1.0, 0, 0, 0.0, 1.0, 64, 0}
 
 /* Take a token that was drawn. Return 0 to go on; anything else stops after this token. */
 typedef int (*xlr_token_function)(void* user, int64_t token);
 
 /* Continue a prompt by up to `max_tokens` tokens. `settings` and `sampling` may be NULL for the defaults; `take` must
- * be given. */
+ * be given. Generation ends after a token that ends a text, such as <|endoftext|>, unless `ignore_eos` is set: `take`
+ * does not get this token. Ids that the tokenizer lacks are not drawn. */
 XLR_API xlr_status xlr_generate(xlr_model* model, const int64_t* prompt, size_t count, const xlr_settings* settings,
                                 size_t max_tokens, const xlr_sampling* sampling, xlr_token_function take, void* user);
 
@@ -245,23 +252,34 @@ XLR_API xlr_status xlr_stream_open(xlr_model* model, const xlr_settings* setting
 
 XLR_API void xlr_stream_close(xlr_stream* stream);
 
-/* Take the next piece of the document, of any length, and return the new scores: of every token of the piece, except
- * the document's first token. A text may be cut between characters; for a vocabulary of words, cut between words. After
- * an error of the text or of a token the stream is unchanged. `scores` may be NULL. */
+/* Take the next piece of the document, of any length, and return the new scores: of every token that is final now,
+ * except the document's first token. A text may be cut anywhere, and has the tokens of the whole text: the stream holds
+ * its end, such as an unfinished word, until more text shows its tokens. It holds nothing if tokens are bytes. Ids come
+ * after the tokens of the held text, which ends there. After an error of the text or of a token the stream is unchanged.
+ * `scores` may be NULL. */
 XLR_API xlr_status xlr_stream_feed_text(xlr_stream* stream, const char* text, size_t size, const xlr_scores** scores);
 XLR_API xlr_status xlr_stream_feed_ids(xlr_stream* stream, const int64_t* ids, size_t count, const xlr_scores** scores);
 
-/* Return the scores that feeding would return, without changing the stream: to compare continuations. */
+/* Take the tokens of the held text, as if the text ended here, and return their scores. */
+XLR_API xlr_status xlr_stream_flush(xlr_stream* stream, const xlr_scores** scores);
+
+/* Return the scores that flushing would return, without changing the stream. */
+XLR_API xlr_status xlr_stream_preview(xlr_stream* stream, const xlr_scores** scores);
+
+/* Return the scores of a continuation, as if the text ended after it, without changing the stream: to compare
+ * continuations. A token that begins in the held text and ends in the continuation counts; others of the held text are
+ * only read. */
 XLR_API xlr_status xlr_stream_score_text(xlr_stream* stream, const char* text, size_t size, const xlr_scores** scores);
 XLR_API xlr_status xlr_stream_score_ids(xlr_stream* stream, const int64_t* ids, size_t count,
                                         const xlr_scores** scores);
 
-/* Continue the document, after a prompt if `count` is not 0. Drawn tokens become part of the document. `sampling`
- * may be NULL for the defaults; `take` must be given. */
+/* Continue the document, after the tokens of the held text, and after a prompt if `count` is not 0. Drawn tokens become
+ * part of the document, also one that ends a text (see xlr_generate). `sampling` may be NULL for the defaults; `take`
+ * must be given. */
 XLR_API xlr_status xlr_stream_generate(xlr_stream* stream, const int64_t* prompt, size_t count, size_t max_tokens,
                                        const xlr_sampling* sampling, xlr_token_function take, void* user);
 
-/* Open an independent stream at the same place of the same document. This copies the memory. */
+/* Open an independent stream at the same place of the same document. This copies the memory and the held text. */
 XLR_API xlr_status xlr_stream_fork(const xlr_stream* stream, xlr_stream** twin);
 
 /* Forget the document; the next feed begins another. */
@@ -280,6 +298,10 @@ XLR_API int64_t xlr_stream_position(const xlr_stream* stream);
 
 /* Return the id of the token that waits for its successor; -1 before the first token, and for NULL. */
 XLR_API int64_t xlr_stream_pending(const xlr_stream* stream);
+
+/* Return how often a text showed no certain end of a token for 4,096 bytes, so that the stream cut it, and tokens may
+ * differ from those of the whole text; 0 for NULL. */
+XLR_API int64_t xlr_stream_unsettled_cuts(const xlr_stream* stream);
 
 /* Return the bytes of the carried memory; 0 for NULL. */
 XLR_API size_t xlr_stream_memory_bytes(const xlr_stream* stream);

@@ -136,7 +136,11 @@ class Stream {
   Scores feed(std::string_view text) { return scores(xlr_stream_feed_text, text.data(), text.size()); }
   Scores feed(const Ids& ids) { return scores(xlr_stream_feed_ids, ids.data(), ids.size()); }
 
-  // The scores that `feed` would return, without changing the stream.
+  // Take the tokens of the held text, as if it ended here. `preview` returns the scores, and changes nothing.
+  Scores flush() { return scores(xlr_stream_flush); }
+  Scores preview() { return scores(xlr_stream_preview); }
+
+  // The scores of a continuation, as if the text ended after it, without changing the stream.
   Scores score_continuation(std::string_view text) { return scores(xlr_stream_score_text, text.data(), text.size()); }
   Scores score_continuation(const Ids& ids) { return scores(xlr_stream_score_ids, ids.data(), ids.size()); }
 
@@ -159,6 +163,7 @@ class Stream {
   std::int64_t position() const { return xlr_stream_position(stream_.get()); }
   std::int64_t pending() const { return xlr_stream_pending(stream_.get()); }
   std::size_t memory_bytes() const { return xlr_stream_memory_bytes(stream_.get()); }
+  std::int64_t unsettled_cuts() const { return xlr_stream_unsettled_cuts(stream_.get()); }
   std::int64_t resets() const { return xlr_stream_resets(stream_.get()); }
   xlr_stream* get() const { return stream_.get(); }
 
@@ -166,6 +171,12 @@ class Stream {
   struct Close {
     void operator()(xlr_stream* stream) const { xlr_stream_close(stream); }
   };
+
+  Scores scores(xlr_status (*function)(xlr_stream*, const xlr_scores**)) {
+    const xlr_scores* found = nullptr;
+    check(function(stream_.get(), &found));
+    return Scores(*found);
+  }
 
   template <class Item>
   Scores scores(xlr_status (*function)(xlr_stream*, const Item*, std::size_t, const xlr_scores**), const Item* items,

@@ -47,6 +47,8 @@ class Fields {
     return *found;
   }
 
+  bool has(const char* name) const { return object_->find(name) != nullptr; }
+
   template <class T>
   const T& get(const char* name, const char* kind) {
     const T* found = value(name).template as<T>();
@@ -204,11 +206,42 @@ class Reader {
     tokenizer.file = fields.text_or_null("file");
     const bool is_bytes = tokenizer.kind == "bytes";
     tokenizer.first_id = fields.integer("first_id", 0, is_bytes ? kLargestAxis : 0);
+    read_text_rules(fields);
     fields.end();
     if (tokenizer.file.has_value() == (is_bytes || tokenizer.kind == "none")) {
       throw fields.error("only bytes and none have no file");
     }
     if (is_bytes && tokenizer.first_id + 256 > bundle_.vocab_size) throw fields.error("bytes beyond the vocabulary");
+  }
+
+  // What later versions of the format know of a tokenizer; absent fields are null, false or empty.
+  void read_text_rules(Fields& fields) {
+    static constexpr const char* kRules[] = {"gpt2", "llama3", "gpt4o", "words", "letters"};
+    Tokenization& tokenizer = bundle_.tokenizer;
+    const bool has_rule = fields.has("settled") && !fields.value("settled").is_null();
+    if (has_rule) fields.choice("settled", kRules);
+    if (fields.has("bpe")) tokenizer.bpe = fields.text_or_null("bpe");
+    const bool is_library = tokenizer.kind == "tokenizers" || tokenizer.kind == "sentencepiece";
+    if (!is_library && (has_rule || tokenizer.bpe)) {
+      throw fields.error("'settled' or 'bpe', which are for files of libraries");
+    }
+    const bool has_begin = fields.has("begin") && !fields.value("begin").is_null();
+    if (has_begin) read_text_token(fields.object("begin"));
+    if (fields.has("adds_begin") && fields.boolean("adds_begin") && !has_begin) {
+      throw fields.error("'adds_begin' without a begin token");
+    }
+    if (!fields.has("ends")) return;
+    for (const json::Value& each : fields.list("ends")) {
+      tokenizer.ends.push_back(read_text_token(Fields(each, fields.place("ends"))));
+    }
+  }
+
+  std::int64_t read_text_token(Fields fields) {
+    const std::int64_t id = fields.integer("id", 0, bundle_.vocab_size - 1);
+    fields.text("name");
+    fields.text("source");
+    fields.end();
+    return id;
   }
 
   void read_document(Fields fields) {
@@ -473,7 +506,9 @@ class Reader {
   void check_files() const {
     std::set<std::string> used;
     for (const Graph& graph : bundle_.graphs) used.insert(graph.file);
-    if (bundle_.tokenizer.file) used.insert(*bundle_.tokenizer.file);
+    for (const auto& name : {bundle_.tokenizer.file, bundle_.tokenizer.bpe}) {
+      if (name) used.insert(*name);
+    }
     for (const MemoryEntry& entry : bundle_.memory) {
       if (entry.first_value) used.insert(kFirstMemoryFile);
     }

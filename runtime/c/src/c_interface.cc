@@ -115,8 +115,15 @@ std::string_view text_of(const char* text, std::size_t size) {
 
 Sampling sampling_of(const xlr_sampling* options) {
   const xlr_sampling chosen = options_of(options, XLR_SAMPLING_INIT);
-  Sampling sampling{chosen.temperature, chosen.top_k, chosen.top_p, std::nullopt};
+  Sampling sampling;
+  sampling.temperature = chosen.temperature;
+  sampling.top_k = chosen.top_k;
+  sampling.top_p = chosen.top_p;
   if (chosen.has_seed != 0) sampling.seed = chosen.seed;
+  sampling.min_p = chosen.min_p;
+  sampling.repetition_penalty = chosen.repetition_penalty;
+  sampling.repetition_window = chosen.repetition_window;
+  sampling.ignore_eos = chosen.ignore_eos != 0;
   sampling.check();
   return sampling;
 }
@@ -237,7 +244,8 @@ xlr_model::xlr_model(std::shared_ptr<Model> opened) : model(std::move(opened)) {
           bundle.document.full_document ? 1 : 0,
           bundle.document.restart ? 1 : 0,
           settings.size(),
-          settings.data()};
+          settings.data(),
+          model->tokenizer().reads_text() ? 1 : 0};
 }
 
 const char* xlr_error_text(void) { return last_error().text.c_str(); }
@@ -272,7 +280,7 @@ const xlr_model_info* xlr_model_get_info(const xlr_model* model) { return model 
 xlr_status xlr_encode(const xlr_model* model, const char* text, size_t size, int64_t** ids, size_t* count) {
   return guarded([&] {
     require(model != nullptr && ids != nullptr && count != nullptr, "model, ids or count is NULL.");
-    const Ids encoded = model->model->tokenizer().encode(text_of(text, size));
+    const Ids encoded = model->model->tokenizer().encode_whole(text_of(text, size));
     *ids = copy_of(encoded.data(), encoded.size());
     *count = encoded.size();
   });
@@ -343,16 +351,24 @@ xlr_status xlr_stream_open(xlr_model* model, const xlr_settings* settings, int64
 void xlr_stream_close(xlr_stream* stream) { delete stream; }
 
 xlr_status xlr_stream_feed_text(xlr_stream* stream, const char* text, size_t size, const xlr_scores** scores) {
-  return show(stream, scores, [&](Stream& opened) { return opened.feed(opened.ids_of(text_of(text, size))); });
+  return show(stream, scores, [&](Stream& opened) { return opened.feed(text_of(text, size)); });
 }
 
 xlr_status xlr_stream_feed_ids(xlr_stream* stream, const int64_t* ids, size_t count, const xlr_scores** scores) {
   return show(stream, scores, [&](Stream& opened) { return opened.feed(ids_of(ids, count)); });
 }
 
+xlr_status xlr_stream_flush(xlr_stream* stream, const xlr_scores** scores) {
+  return show(stream, scores, [](Stream& opened) { return opened.flush(); });
+}
+
+xlr_status xlr_stream_preview(xlr_stream* stream, const xlr_scores** scores) {
+  return show(stream, scores, [](Stream& opened) { return opened.preview(); });
+}
+
 xlr_status xlr_stream_score_text(xlr_stream* stream, const char* text, size_t size, const xlr_scores** scores) {
   return show(stream, scores,
-              [&](Stream& opened) { return opened.score_continuation(opened.ids_of(text_of(text, size))); });
+              [&](Stream& opened) { return opened.score_continuation(text_of(text, size)); });
 }
 
 xlr_status xlr_stream_score_ids(xlr_stream* stream, const int64_t* ids, size_t count, const xlr_scores** scores) {
@@ -402,5 +418,9 @@ int64_t xlr_stream_pending(const xlr_stream* stream) {
 }
 
 size_t xlr_stream_memory_bytes(const xlr_stream* stream) { return stream == nullptr ? 0 : stream->stream->nbytes(); }
+
+int64_t xlr_stream_unsettled_cuts(const xlr_stream* stream) {
+  return stream == nullptr ? 0 : stream->stream->unsettled_cuts();
+}
 
 int64_t xlr_stream_resets(const xlr_stream* stream) { return stream == nullptr ? 0 : stream->stream->resets(); }

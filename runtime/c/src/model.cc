@@ -85,7 +85,7 @@ Model::Model(const std::filesystem::path& folder, const Onnxruntime& ort, const 
                 folder.string() + ": needs ONNX Runtime " + bundle_.onnxruntime + ", not " + ort.version() + ".",
                 "Install a newer ONNX Runtime.");
   }
-  tokenizer_ = make_tokenizer(bundle_.tokenizer, folder);
+  tokenizer_ = make_tokenizer(bundle_, folder);
   first_values_ = read_first_values(folder, bundle_);
   const std::vector<Choice>& score = choices("score");
   const auto shorter = [](const Choice& a, const Choice& b) { return a.max_segment < b.max_segment; };
@@ -155,6 +155,11 @@ void Model::check_detail(std::int64_t detail) const {
   if (detail >= 0 && detail <= most) return;
   throw Error(XLR_ERROR_OPTION, "detail is " + std::to_string(detail) + ", expected 0 to " + std::to_string(most) +
                                     ", the likeliest tokens that this bundle lists.");
+}
+
+Drawable Model::drawable() const {
+  const std::int64_t size = std::min(tokenizer_->size().value_or(bundle_.vocab_size), bundle_.vocab_size);
+  return {static_cast<std::size_t>(size), bundle_.tokenizer.ends};
 }
 
 const std::vector<Choice>& Model::choices(const std::string& purpose) const {

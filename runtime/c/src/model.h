@@ -12,6 +12,7 @@
 #include "bundle.h"
 #include "memory.h"
 #include "onnxruntime.h"
+#include "sampling.h"
 #include "session.h"
 #include "tokenizers/tokenizer.h"
 
@@ -30,6 +31,7 @@ class Model {
   const Bundle& bundle() const { return bundle_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const Onnxruntime& ort() const { return ort_; }
+  Drawable drawable() const;
 
   // Fresh memory. Throws XLR_ERROR_OPTION: no step fits into the capacity, or the graphs fix other sizes.
   std::unique_ptr<Memory> new_memory(const EvaluationSettings& evaluation, std::int64_t capacity);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "errors.h"
 
@@ -12,7 +13,9 @@ namespace {
 
 using Ids = std::vector<std::int64_t>;
 
-// The tokens that top_k and top_p keep, the likeliest first.
+constexpr double kLargestPenalty = 1e9;  // farther from 1, products of logits are not finite
+
+// The tokens that top_k, top_p and min_p keep, the likeliest first.
 Ids kept_tokens(const Sampling& sampling, const std::vector<double>& probabilities) {
   const std::size_t V = probabilities.size();
   const auto is_likelier = [&](std::int64_t a, std::int64_t b) {
@@ -25,24 +28,26 @@ Ids kept_tokens(const Sampling& sampling, const std::vector<double>& probabiliti
   if (sampling.top_k != 0 && static_cast<std::uint64_t>(sampling.top_k) < V) {
     std::nth_element(tokens.begin(), tokens.begin() + sampling.top_k - 1, tokens.end(), is_likelier);
     tokens.resize(static_cast<std::size_t>(sampling.top_k));
-  } else if (sampling.top_p < 1) {
+  } else {
     // The others together have less probability than 1 - top_p. To sort a vocabulary takes longer than many steps.
-    const double least = (1 - sampling.top_p) / static_cast<double>(V) * total;
+    const double least = std::max(sampling.min_p, (1 - sampling.top_p) / static_cast<double>(V) * total);
     const auto is_needless = [&](std::int64_t token) { return probabilities[static_cast<std::size_t>(token)] < least; };
     tokens.erase(std::remove_if(tokens.begin(), tokens.end(), is_needless), tokens.end());
   }
   std::sort(tokens.begin(), tokens.end(), is_likelier);
-  if (sampling.top_p == 1) return tokens;
-  if (sampling.top_k != 0) {
-    total = 0;
-    for (const std::int64_t token : tokens) total += probabilities[static_cast<std::size_t>(token)];
+  if (sampling.top_p < 1) {
+    if (sampling.top_k != 0) {
+      total = 0;
+      for (const std::int64_t token : tokens) total += probabilities[static_cast<std::size_t>(token)];
+    }
+    double reached = 0;
+    std::size_t n = 0;
+    while (n < tokens.size() && reached < sampling.top_p * total) {
+      reached += probabilities[static_cast<std::size_t>(tokens[n++])];
+    }
+    tokens.resize(n);
   }
-  double reached = 0;
-  std::size_t n = 0;
-  while (n < tokens.size() && reached < sampling.top_p * total) {
-    reached += probabilities[static_cast<std::size_t>(tokens[n++])];
-  }
-  tokens.resize(n);
+  while (probabilities[static_cast<std::size_t>(tokens.back())] < sampling.min_p) tokens.pop_back();  // the first has 1
   return tokens;
 }
 
@@ -60,17 +65,31 @@ void Sampling::check() const {
   if (!(temperature >= 0)) refuse("temperature is " + std::to_string(temperature) + ", expected at least 0");
   if (top_k < 0) refuse("top_k is " + std::to_string(top_k) + ", expected at least 0");
   if (!(top_p > 0 && top_p <= 1)) refuse("top_p is " + std::to_string(top_p) + ", expected above 0 and at most 1");
+  if (!(min_p >= 0 && min_p <= 1)) refuse("min_p is " + std::to_string(min_p) + ", expected 0 to 1");
+  if (!(repetition_penalty >= 1 / kLargestPenalty && repetition_penalty <= kLargestPenalty)) {
+    refuse("repetition_penalty is " + std::to_string(repetition_penalty) + ", expected 1e-9 to 1e9");
+  }
+  if (repetition_window < 1) {
+    refuse("repetition_window is " + std::to_string(repetition_window) + ", expected at least 1");
+  }
 }
 
-std::int64_t Sampling::draw(const std::vector<float>& logits, Random& random) const {
-  const auto largest = std::max_element(logits.begin(), logits.end());
-  if (temperature == 0) return largest - logits.begin();
-  std::vector<double> probabilities(logits.size());
-  std::transform(logits.begin(), logits.end(), probabilities.begin(), [&](float logit) {
-    return std::exp((static_cast<double>(logit) - static_cast<double>(*largest)) / temperature);
-  });
+std::int64_t Sampling::draw(const std::vector<float>& logits, Random& random,
+                            const std::deque<std::int64_t>& recent) const {
+  std::vector<double> probabilities(logits.begin(), logits.end());  // logits to begin with
+  if (repetition_penalty != 1) {
+    for (const std::int64_t token : std::set<std::int64_t>(recent.begin(), recent.end())) {
+      if (static_cast<std::size_t>(token) >= logits.size()) continue;
+      double& logit = probabilities[static_cast<std::size_t>(token)];
+      logit = logit < 0 ? logit * repetition_penalty : logit / repetition_penalty;
+    }
+  }
+  const auto place_of_largest = std::max_element(probabilities.begin(), probabilities.end());
+  if (temperature == 0) return place_of_largest - probabilities.begin();
+  const double largest = *place_of_largest;
+  for (double& number : probabilities) number = std::exp((number - largest) / temperature);
   Ids tokens;
-  if (top_k != 0 || top_p < 1) {
+  if (top_k != 0 || top_p < 1 || min_p > 0) {
     tokens = kept_tokens(*this, probabilities);
     std::vector<double> kept;
     for (const std::int64_t token : tokens) kept.push_back(probabilities[static_cast<std::size_t>(token)]);
@@ -83,15 +102,23 @@ std::int64_t Sampling::draw(const std::vector<float>& logits, Random& random) co
   return tokens.empty() ? place : tokens[static_cast<std::size_t>(place)];
 }
 
-void draw_tokens(const std::function<std::vector<float>()>& next_logits, const std::function<bool(std::int64_t)>& take,
-                 std::size_t most, const Sampling& sampling, const std::string& hint) {
+void draw_tokens(const Drawing& drawing, const Ids& before, std::size_t most, const Sampling& sampling) {
   Random random(sampling.seed ? *sampling.seed : std::uint64_t{std::random_device()()} << 32 | std::random_device()());
+  const auto window = static_cast<std::size_t>(sampling.repetition_window);
+  std::deque<std::int64_t> recent(before.end() - static_cast<std::ptrdiff_t>(std::min(window, before.size())), before.end());
+  const Ids& ends = drawing.drawable.ends;
   for (std::size_t drawn = 0; drawn < most; ++drawn) {
-    const std::vector<float> logits = next_logits();
+    std::vector<float> logits = drawing.next_logits();
     if (!all_finite(logits.data(), logits.size())) {
-      throw Error(XLR_ERROR_RUNTIME, "the model gave logits that are not finite, so generation stops.", hint);
+      throw Error(XLR_ERROR_RUNTIME, "the model gave logits that are not finite, so generation stops.", drawing.hint);
     }
-    if (!take(sampling.draw(logits, random))) return;
+    logits.resize(std::min(logits.size(), drawing.drawable.size));  // the others have no text
+    const std::int64_t token = sampling.draw(logits, random, recent);
+    recent.push_back(token);
+    if (recent.size() > window) recent.pop_front();
+    drawing.add(token);
+    const bool is_end = !sampling.ignore_eos && std::find(ends.begin(), ends.end(), token) != ends.end();
+    if (is_end || !drawing.take(token)) return;
   }
 }
 

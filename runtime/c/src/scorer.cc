@@ -19,7 +19,10 @@ Error file_error(const std::filesystem::path& path, int reason) {
 }  // namespace
 
 TokenSource::TokenSource(const Model& model, const Document& document) : model_(model), document_(document) {
-  if (document.text || document.file) reader_ = model.tokenizer().read(document.name);
+  if (document.text || document.file) {
+    model.tokenizer().require_text(document.name);
+    text_.emplace(model.tokenizer(), document.name, GrowingText::Unsettled::refuse);
+  }
   if (!document.file) return;
   std::error_code unused;
   if (std::filesystem::is_directory(*document.file, unused)) throw file_error(*document.file, EISDIR);
@@ -59,10 +62,16 @@ TokenPiece TokenSource::take(std::int64_t n) {
 
 TokenPiece TokenSource::next() {
   TokenPiece piece;
-  if (reader_ != nullptr) {
-    const std::string_view raw = next_bytes();
+  if (text_) {
+    std::string_view raw = next_bytes();
+    const bool is_first = used_ == 0 && file_ != nullptr;
+    used_ += raw.size();
     ended_ = raw.empty();
-    return ended_ ? reader_->end() : reader_->take(raw);
+    if (is_first && !model_.tokenizer().skips_mark() && raw.substr(0, kByteOrderMark.size()) == kByteOrderMark) {
+      text_->drop_mark();
+      raw.remove_prefix(kByteOrderMark.size());
+    }
+    return ended_ ? text_->rest(true) : text_->take(raw);
   }
   ended_ = true;
   for (std::size_t i = 0; i < document_.count; ++i) {
@@ -73,9 +82,7 @@ TokenPiece TokenSource::next() {
 
 std::string_view TokenSource::next_bytes() {
   if (file_ == nullptr) {
-    const std::string_view raw = document_.text->substr(used_, kPiece);
-    used_ += raw.size();
-    return raw;
+    return document_.text->substr(used_, kPiece);
   }
   const std::size_t n = std::fread(piece_.data(), 1, kPiece, file_.get());
   if (n == 0 && std::ferror(file_.get()) != 0) throw file_error(*document_.file, errno);
@@ -206,11 +213,8 @@ void generate_full_document(Model& model, const EvaluationSettings& evaluation, 
     const Result& result = result_of(results, "logits");
     return std::vector<float>(result.data<float>(), result.data<float>() + result.shape.back());
   };
-  const auto add = [&](std::int64_t token) {
-    read.push_back(token);
-    return take(token);
-  };
-  draw_tokens(next_logits, add, most, sampling, "Give another prompt.");
+  const auto add = [&](std::int64_t token) { read.push_back(token); };
+  draw_tokens({next_logits, add, take, model.drawable(), "Give another prompt."}, prompt, most, sampling);
 }
 
 }  // namespace xlruntime

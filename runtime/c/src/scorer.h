@@ -36,7 +36,7 @@ class TokenSource {
   // Whether at least `n` tokens are left; reads ahead to find out.
   bool has(std::int64_t n);
 
-  TextCounts counts() const { return reader_ == nullptr ? TextCounts() : reader_->counts; }
+  TextCounts counts() const { return text_ ? text_->counts() : TextCounts(); }
   std::int64_t unknown_tokens() const { return unknown_; }
 
  private:
@@ -49,7 +49,7 @@ class TokenSource {
 
   const Model& model_;
   const Document& document_;
-  std::unique_ptr<DocumentReader> reader_;  // null for ids
+  std::optional<GrowingText> text_;  // none for ids
   std::unique_ptr<std::FILE, Close> file_;
   std::string piece_;
   std::size_t used_ = 0;  // bytes of the text that were read

@@ -6,13 +6,15 @@
 #include "atomic_output.h"
 #include "errors.h"
 #include "sha256.h"
+#include "tokenizers/growing_text.h"
 
 namespace xlruntime {
 namespace {
 
-constexpr const char *kKind = "xlexport stream", *kVersion = "3";
+constexpr const char *kKind = "xlexport stream", *kVersion = "4", *kOldVersion = "3";
 const std::string kSetting = "setting.";
 constexpr const char* kCounters[] = {"capacity", "offset", "length", "history", "pending", "position", "digest"};
+constexpr const char* kOfText[] = {"held", "begun", "tokenizer"};  // since version 4
 constexpr const char* kHint = "Save the stream again.";
 constexpr std::int64_t kLargestCount = std::int64_t{1} << 52;  // of tokens: exact in any runtime, also after more of them
 
@@ -26,6 +28,33 @@ std::string digest(const Texts& texts, const std::vector<std::string_view>& data
   }
   for (const std::string_view part : data) sum.update(part);
   return sum.hexadecimal();
+}
+
+std::string hexadecimal(const std::string& bytes) {
+  static const char* const digits = "0123456789abcdef";
+  std::string text;
+  for (const char mark : bytes) {
+    const auto byte = static_cast<unsigned char>(mark);
+    text += {digits[byte >> 4], digits[byte & 15]};
+  }
+  return text;
+}
+
+// The bytes of hexadecimal digits; whatever for others.
+std::string bytes_of(const std::string& digits) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < digits.size(); i += 2) {
+    unsigned value = 0;
+    std::from_chars(digits.data() + i, digits.data() + i + 2, value, 16);
+    bytes += static_cast<char>(static_cast<unsigned char>(value));
+  }
+  return bytes;
+}
+
+// The SHA-256 of the tokenizer's file, or "".
+std::string tokenizer_digest(const Bundle& bundle) {
+  const auto& file = bundle.tokenizer.file;
+  return file ? bundle.files.at(*file).sha256 : "";
 }
 
 std::string flag(bool value) { return value ? "true" : "false"; }
@@ -92,15 +121,18 @@ class Numbers {
 }  // namespace
 
 void State::write(const std::filesystem::path& path, const EvaluationSettings& evaluation, const Memory& memory,
-                  std::optional<std::int64_t> pending, std::int64_t position) {
+                  const Place& place) {
   const Bundle& bundle = evaluation.bundle();
   Texts texts = identity(evaluation);
   texts["capacity"] = std::to_string(memory.capacity());
   texts["offset"] = std::to_string(memory.counters().offset);
   texts["length"] = std::to_string(memory.counters().length);
   texts["history"] = std::to_string(memory.counters().position);
-  texts["pending"] = pending ? std::to_string(*pending) : "";
-  texts["position"] = std::to_string(position);
+  texts["pending"] = place.pending ? std::to_string(*place.pending) : "";
+  texts["position"] = std::to_string(place.position);
+  texts["held"] = hexadecimal(place.held);
+  texts["begun"] = flag(place.begun);
+  texts["tokenizer"] = tokenizer_digest(bundle);
   memory.hide();
   std::vector<TensorView> tensors;
   std::vector<std::string_view> parts;
@@ -125,10 +157,17 @@ State State::read(const std::filesystem::path& path, const Bundle& bundle) {
   const Texts& texts = state.file.metadata;
   const Numbers numbers(texts, where);
   if (numbers.text("kind") != kKind) throw numbers.damaged("kind");
-  if (numbers.text("version") != kVersion) throw mismatch("a state of another version");
+  const bool is_old = numbers.text("version") == kOldVersion;
+  if (!is_old && numbers.text("version") != kVersion) {
+    throw mismatch("a state of version " + shown(numbers.text("version")) + ", but this runtime reads " + kOldVersion +
+                   " and " + kVersion);
+  }
   if (numbers.text("digest") != digest(texts, {state.file.data})) throw numbers.damaged("SHA-256");
   for (const char* name : {"fingerprint", "segment_len", "restart"}) numbers.text(name);
   for (const char* name : kCounters) numbers.text(name);
+  for (const char* name : kOfText) {
+    if (!is_old) numbers.text(name);
+  }
   if (numbers.text("fingerprint") != bundle.fingerprint) throw mismatch("saved from another bundle");
 
   EvaluationSettings& evaluation = state.evaluation;
@@ -144,6 +183,10 @@ State State::read(const std::filesystem::path& path, const Bundle& bundle) {
   }
   Texts stated = texts;
   for (const char* name : kCounters) stated.erase(name);
+  for (const char* name : kOfText) {
+    if (!is_old) stated.erase(name);
+  }
+  stated["version"] = kVersion;
   if (stated != identity(evaluation)) throw mismatch("saved with settings that the bundle does not have");
 
   state.capacity = numbers.number("capacity", kLargestCount);
@@ -155,6 +198,17 @@ State State::read(const std::filesystem::path& path, const Bundle& bundle) {
   if (!numbers.text("pending").empty()) state.pending = numbers.number("pending", bundle.vocab_size - 1);
   if (state.pending.has_value() == (state.position == 0)) throw numbers.damaged("pending");
   if (evaluation.max_segment(state.capacity) < 1) throw numbers.damaged("capacity");
+  state.begun = state.position > 0;
+  if (!is_old) {
+    const std::string &held = numbers.text("held"), &begun = numbers.text("begun");
+    state.held = bytes_of(held);
+    state.begun = begun == flag(true);
+    if (hexadecimal(state.held) != held || state.held.size() > kMostHeld + 4) throw numbers.damaged("held text");
+    if (begun != flag(state.begun)) throw numbers.damaged("begun");
+    if (!held.empty() && numbers.text("tokenizer") != tokenizer_digest(bundle)) {
+      throw mismatch("it holds text that another tokenizer had read");
+    }
+  }
   for (const MemoryEntry& entry : bundle.memory) {
     const auto tensor = state.file.tensors.find(entry.input);
     if (tensor == state.file.tensors.end() || tensor->second.dtype != entry.dtype ||

@@ -8,7 +8,7 @@
 namespace xlruntime {
 
 Stream::Stream(std::shared_ptr<Model> model, const EvaluationSettings& evaluation, std::int64_t capacity)
-    : model_(std::move(model)) {
+    : model_(std::move(model)), text_(model_->tokenizer(), "the text", GrowingText::Unsettled::cut) {
   if (evaluation.document().full_document) {
     throw Error(XLR_ERROR_OPTION,
                 model_->folder().string() + ": this model reads each document in one step, so it cannot stream.",
@@ -26,6 +26,8 @@ Stream::Stream(std::shared_ptr<Model> model, const EvaluationSettings& evaluatio
 Stream::Stream(const Stream& other)
     : model_(other.model_),
       memory_(std::make_unique<Memory>(*other.memory_)),
+      text_(other.text_),
+      begun_(other.begun_),
       pending_(other.pending_),
       position_(other.position_),
       resets_(other.resets_) {}
@@ -37,15 +39,74 @@ std::unique_ptr<Stream> Stream::restore(std::shared_ptr<Model> model, const std:
   stream->memory_->restore(state.counters, state.capacity, state.data);
   stream->pending_ = state.pending;
   stream->position_ = state.position;
+  stream->begun_ = state.begun;
+  if (state.pending) stream->text_.follow(*state.pending);
+  if (!stream->text_.hold(state.held)) {
+    throw Error(XLR_ERROR_STATE_DAMAGED, file.string() + ": its held text is none that the tokenizer reads.",
+                "Save the stream again.");
+  }
   return stream;
 }
 
-Scores Stream::feed(const Ids& ids) {
+Scores Stream::feed(std::string_view text) {
+  GrowingText after = text_;
+  const Ids ids = after.take(text).ids;
   check(ids, 0, "the document");
-  return score(ids, true);
+  Scores scores = score(ids, true);
+  begun_ = begun_ || after.held().size() < text_.held().size() + text.size();  // some of it has its tokens
+  text_ = std::move(after);
+  return scores;
+}
+
+Scores Stream::feed(const Ids& ids) { return feed_rest(ids, false); }
+
+Scores Stream::score_continuation(std::string_view text) {
+  GrowingText after = text_;
+  TokenPiece piece = after.take(text);
+  piece.append(after.rest(false));
+  // Places count from the last token that was taken.
+  const std::int64_t taken = text_.taken_places(), held = taken + text_.held_places();
+  std::int64_t context = 0;
+  for (std::size_t i = 0; i < piece.ids.size(); ++i) context += piece.ends[i] <= held && piece.starts[i] < held ? 1 : 0;
+  return peek(piece.ids, context);
 }
 
 Scores Stream::score_continuation(const Ids& ids) {
+  const Taken taken = after_rest(ids);
+  return peek(taken.ids, static_cast<std::int64_t>(taken.ids.size() - ids.size()));
+}
+
+Stream::Taken Stream::after_rest(const Ids& ids) const {
+  Taken taken{text_, {}};
+  taken.ids = taken.text.rest(false).ids;
+  taken.ids.insert(taken.ids.end(), ids.begin(), ids.end());
+  if (!ids.empty()) taken.text.follow(ids.back());
+  return taken;
+}
+
+Scores Stream::feed_rest(const Ids& ids, bool begun) {
+  Taken taken = after_rest(ids);
+  check(taken.ids, 0, "the document");
+  Scores scores = score(taken.ids, true);
+  if (!ids.empty() || !text_.held().empty()) begun_ = begun;
+  text_ = std::move(taken.text);
+  return scores;
+}
+
+Scores Stream::peek(const Ids& ids, std::int64_t context) {
+  const std::int64_t first = position_ + context;
+  Scores scores = score_and_rewind(ids);
+  const auto all = static_cast<std::int64_t>(scores.index.size());
+  const auto n = scores.index.empty() ? 0 : std::clamp<std::int64_t>(first - scores.index.front(), 0, all);
+  const auto drop = [n](auto& numbers) { numbers.erase(numbers.begin(), numbers.begin() + n); };
+  drop(scores.index);
+  drop(scores.tokens);
+  drop(scores.log_probs);
+  drop(scores.context);
+  return scores;
+}
+
+Scores Stream::score_and_rewind(const Ids& ids) {
   check(ids, 0, "the document");
   if (static_cast<std::int64_t>(ids.size()) > std::min(memory_->max_segment(), memory_->room())) {
     return fork()->score(ids, true);
@@ -74,27 +135,36 @@ void Stream::generate(const Ids& prompt, std::size_t most, const Sampling& sampl
                       const std::function<bool(std::int64_t)>& take_token) {
   const auto more = static_cast<std::int64_t>(std::min(most, static_cast<std::size_t>(kLargestLength)));
   sampling.check();
-  if (!pending_ && prompt.empty()) {
+  const Drawable drawable = model_->drawable();
+  Taken taken = after_rest(prompt);
+  if (!pending_ && taken.ids.empty()) {
     throw Error(XLR_ERROR_TEXT, "nothing to continue: the prompt is empty and the stream has read nothing.",
                 "Give a prompt.");
   }
-  check(prompt, more, "the document and " + std::to_string(more) + " tokens after it");
-  for_each_segment(take(prompt), [&](const Ids& segment) { run("score", segment); });
+  check(taken.ids, more, "the document and " + std::to_string(more) + " tokens after it");
+  Ids before;
+  if (pending_) before.push_back(*pending_);
+  before.insert(before.end(), taken.ids.begin(), taken.ids.end());
+  for_each_segment(take(taken.ids), [&](const Ids& segment) { run("score", segment); });
+  text_ = std::move(taken.text);
+  begun_ = true;
   const auto hold = [&](std::int64_t token) {
     pending_ = token;
-    return take_token(token);
+    text_.follow(token);
   };
-  draw_tokens([&] { return next_logits(); }, hold, most, sampling, "Reset the stream.");
+  draw_tokens({[&] { return next_logits(); }, hold, take_token, drawable, "Reset the stream."}, before, most, sampling);
 }
 
 void Stream::reset() {
   memory_->begin(true);  // a restored stream may have any numbers
   pending_.reset();
   position_ = 0;
+  text_ = GrowingText(model_->tokenizer(), "the text", GrowingText::Unsettled::cut);
+  begun_ = false;
 }
 
 void Stream::save(const std::filesystem::path& file) const {
-  State::write(file, memory_->evaluation(), *memory_, pending_, position_);
+  State::write(file, memory_->evaluation(), *memory_, {pending_, position_, text_.held(), begun_});
 }
 
 void Stream::check(const Ids& ids, std::int64_t more, const std::string& name) const {

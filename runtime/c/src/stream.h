@@ -1,4 +1,6 @@
 // A stream: one document with its own memory, which takes pieces of any size and can be saved.
+//
+// It holds the end of a text, whose tokens depend on what follows.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +14,7 @@
 
 #include "model.h"
 #include "sampling.h"
+#include "tokenizers/growing_text.h"
 
 namespace xlruntime {
 
@@ -35,14 +38,20 @@ class Stream {
   static std::unique_ptr<Stream> restore(std::shared_ptr<Model> model, const std::filesystem::path& file,
                                          std::int64_t capacity);
 
-  // Ids of the next piece of the document. Throws XLR_ERROR_TEXT, XLR_ERROR_TOKEN.
-  Ids ids_of(std::string_view text) const { return model_->tokenizer().encode_piece(text, pending_); }
+  // Take the next bytes of a text, and return the scores of the tokens that are final now. Throws XLR_ERROR_TEXT,
+  // XLR_ERROR_TOKEN and XLR_ERROR_TOO_LONG, after which the stream is unchanged.
+  Scores feed(std::string_view text);
 
-  // Take the next tokens of the document, and return their scores. Throws XLR_ERROR_TOKEN and XLR_ERROR_TOO_LONG, after
-  // which the stream is unchanged.
+  // Take the tokens of the held text, as if it ended here, then the next tokens. Throws the same.
   Scores feed(const Ids& ids);
 
-  // The scores that `feed` would return, without changing the stream.
+  // Take the tokens of the held text, as if it ended here. `preview` returns the scores, and changes nothing.
+  Scores flush() { return feed_rest({}, true); }
+  Scores preview() { return peek(after_rest({}).ids, 0); }
+
+  // The scores of a text or of tokens after what is held, without changing the stream. A token that begins in the held
+  // text and ends in the other one counts.
+  Scores score_continuation(std::string_view text);
   Scores score_continuation(const Ids& ids);
 
   std::unique_ptr<Stream> fork() const { return std::unique_ptr<Stream>(new Stream(*this)); }
@@ -59,10 +68,22 @@ class Stream {
   std::optional<std::int64_t> pending() const { return pending_; }
   std::size_t nbytes() const { return memory_->nbytes(); }
   std::int64_t resets() const { return resets_; }
+  std::int64_t unsettled_cuts() const { return text_.unsettled_cuts(); }
+  const std::string& held() const { return text_.held(); }
 
  private:
+  // Tokens, and the text after they were taken from it.
+  struct Taken {
+    GrowingText text;
+    Ids ids;
+  };
+
   Stream(const Stream& other);
 
+  Taken after_rest(const Ids& ids) const;
+  Scores feed_rest(const Ids& ids, bool begun);
+  Scores peek(const Ids& ids, std::int64_t context);  // without the scores of the first `context` tokens
+  Scores score_and_rewind(const Ids& ids);
   void check(const Ids& ids, std::int64_t more, const std::string& name) const;
   Ids take(const Ids& ids);  // hold the first token of a document; return the targets
   Scores score(const Ids& ids, bool refill);
@@ -75,6 +96,8 @@ class Stream {
 
   std::shared_ptr<Model> model_;
   std::unique_ptr<Memory> memory_;
+  GrowingText text_;
+  bool begun_ = false;  // text or drawn tokens came since the beginning or the last given ids
   std::optional<std::int64_t> pending_;  // the held token, which has no target yet
   std::int64_t position_ = 0;            // tokens of the document, the held one included
   std::int64_t resets_ = 0;              // memories refilled after scores that were not finite

@@ -14,7 +14,8 @@
 #include "../src/json.h"
 #include "../src/onnx_tensors.h"
 #include "../src/safetensors.h"
-#include "../src/tokenizers/vocabulary.h"
+#include "../src/tokenizers/growing_text.h"
+#include "../src/tokenizers/vocabulary_tokenizer.h"
 #include "../src/unicode.h"
 
 namespace {
@@ -63,12 +64,12 @@ void read_tensors(std::string_view content) {
 }
 
 TokenPiece read_text(const Tokenizer& tokenizer, std::string_view text, std::size_t size) {
-  const auto reader = tokenizer.read("it");
+  GrowingText growing(tokenizer, "it", GrowingText::Unsettled::refuse);
   TokenPiece whole;
   for (; !text.empty(); text.remove_prefix(std::min(size, text.size()))) {
-    whole.append(reader->take(text.substr(0, size)));
+    whole.append(growing.take(text.substr(0, size)));
   }
-  whole.append(reader->end());
+  whole.append(growing.rest(true));
   return whole;
 }
 
@@ -76,7 +77,8 @@ TokenPiece read_text(const Tokenizer& tokenizer, std::string_view text, std::siz
 void read_vocabulary(std::string_view content) {
   const std::size_t end = std::min(content.find('\0'), content.size());
   json::Value fields = json::parse(content.substr(0, end), "it", XLR_ERROR_VOCABULARY);
-  const VocabularyTokenizer tokenizer(Vocabulary::from_json(std::move(fields), "it"));
+  const auto made = make_vocabulary_tokenizer(Vocabulary::from_json(std::move(fields), "it"));
+  const Tokenizer& tokenizer = *made;
   const std::string_view text = content.substr(std::min(end + 1, content.size()));
   const TokenPiece whole = read_text(tokenizer, text, content.size() + 1), cut = read_text(tokenizer, text, 1);
   require(whole.ids == cut.ids && whole.starts == cut.starts && whole.ends == cut.ends, "cuts do not matter");

@@ -5,28 +5,29 @@
 
 #include "../errors.h"
 #include "../unicode.h"
-#include "vocabulary.h"
+#include "vocabulary_tokenizer.h"
 
 namespace xlruntime {
 
 namespace {
-
-constexpr std::string_view kSpaces(" \t\n\r\v\f", 6);  // ASCII white space, which is between words
 
 // id = byte + first_id. Any file is valid.
 class ByteTokenizer : public Tokenizer {
  public:
   explicit ByteTokenizer(std::int64_t first_id) : first_id_(first_id) {}
 
-  std::unique_ptr<DocumentReader> read(const std::string&) const override {
-    return std::make_unique<Reader>(first_id_);
-  }
+  bool needs_utf8() const override { return false; }
 
-  std::vector<std::int64_t> encode_piece(std::string_view text, std::optional<std::int64_t>) const override {
-    std::vector<std::int64_t> ids;
-    ids.reserve(text.size());
-    for (const char mark : text) ids.push_back(static_cast<unsigned char>(mark) + first_id_);
-    return ids;
+  TokenPart encode(std::string_view text, TextPlace&, bool) const override {
+    TokenPart part;
+    std::int64_t place = 0;
+    for (const char mark : text) {
+      part.add(static_cast<unsigned char>(mark) + first_id_, place, place + 1);
+      ++place;
+    }
+    part.first_bytes = 1;
+    part.first_chars = text.empty() || (static_cast<unsigned char>(text[0]) & 0xc0) == 0x80 ? 0 : 1;
+    return part;
   }
 
   std::string decode(const std::vector<std::int64_t>& ids) const override {
@@ -38,31 +39,9 @@ class ByteTokenizer : public Tokenizer {
     return replace_wrong_bytes(text);
   }
 
+  std::optional<std::int64_t> size() const override { return first_id_ + 256; }
+
  private:
-  class Reader : public DocumentReader {
-   public:
-    explicit Reader(std::int64_t first_id) : first_id_(first_id) {}
-
-    TokenPiece take(std::string_view raw) override {
-      if (place_ == 0 && !raw.empty()) {
-        counts.first_token_bytes = 1;
-        counts.first_token_chars = (static_cast<unsigned char>(raw[0]) & 0xc0) != 0x80 ? 1 : 0;
-      }
-      counts.add(raw);
-      TokenPiece piece;
-      for (const char mark : raw) {
-        piece.add(static_cast<unsigned char>(mark) + first_id_, place_, place_ + 1);
-        ++place_;
-      }
-      return piece;
-    }
-
-    TokenPiece end() override { return {}; }
-
-   private:
-    std::int64_t first_id_, place_ = 0;
-  };
-
   std::int64_t first_id_;
 };
 
@@ -71,28 +50,30 @@ class NoTokenizer : public Tokenizer {
  public:
   explicit NoTokenizer(std::string kind) : kind_(std::move(kind)) {}
 
-  std::unique_ptr<DocumentReader> read(const std::string& name) const override { throw refusal(name); }
+  bool reads_text() const override { return false; }
 
-  std::vector<std::int64_t> encode_piece(std::string_view, std::optional<std::int64_t>) const override {
-    throw refusal("the text");
+  void require_text(const std::string& name) const override { throw refusal(name, "it takes token ids, not text"); }
+
+  TokenPart encode(std::string_view, TextPlace& place, bool) const override {
+    throw refusal(place.name, "it takes token ids, not text");
   }
 
-  std::string decode(const std::vector<std::int64_t>& ids) const override {
-    std::string text;
-    for (const std::int64_t id : ids) text += (text.empty() ? "" : " ") + std::to_string(id);
-    return text;
+  std::string decode(const std::vector<std::int64_t>&) const override {
+    throw refusal("the ids", "it cannot turn them into text");
   }
 
  private:
-  Error refusal(const std::string& name) const {
+  Error refusal(const std::string& name, const std::string& effect) const {
     if (kind_ == "none") {
-      return Error(XLR_ERROR_TEXT, name + ": this bundle has no tokenizer, so it takes token ids, not text.",
+      return Error(XLR_ERROR_TEXT, name + ": this bundle has no tokenizer, so " + effect + ".",
                    "Give ids, or convert the checkpoint with --tokenizer.");
     }
     return Error(XLR_ERROR_TEXT,
-                 name + ": this bundle's tokenizer needs the library " + kind_ +
-                     ", which the C runtime lacks, so it takes token ids, not text.",
-                 "Give ids that Python's runtime made.");
+                 name + ": this bundle's tokenizer needs the library " + kind_ + ", which the C runtime lacks, so " +
+                     effect + ".",
+                 kind_ == "tokenizers" ? "Convert the checkpoint again: xlexport convert writes a file for C if this "
+                                         "is a byte-level BPE like GPT-2's. Else use Python's runtime."
+                                       : "Use Python's runtime, or give ids that it made.");
   }
 
   std::string kind_;
@@ -106,28 +87,10 @@ void TokenPiece::append(const TokenPiece& other) {
   ends.insert(ends.end(), other.ends.begin(), other.ends.end());
 }
 
-void TextCounts::add(std::string_view raw) {
-  bytes += static_cast<std::int64_t>(raw.size());
-  chars += static_cast<std::int64_t>(count_characters(raw));
-  for (const char mark : raw) {
-    const bool inside = kSpaces.find(mark) == std::string_view::npos;
-    words += inside && !in_word_ ? 1 : 0;
-    in_word_ = inside;
-  }
-}
-
-std::vector<std::int64_t> Tokenizer::encode(std::string_view text) const {
-  const std::unique_ptr<DocumentReader> reader = read("the text");
-  TokenPiece piece = reader->take(text);
-  piece.append(reader->end());
-  return std::move(piece.ids);
-}
-
-std::unique_ptr<Tokenizer> make_tokenizer(const Tokenization& entry, const std::filesystem::path& folder) {
+std::unique_ptr<Tokenizer> make_tokenizer(const Bundle& bundle, const std::filesystem::path& folder) {
+  const Tokenization& entry = bundle.tokenizer;
   if (entry.kind == "bytes") return std::make_unique<ByteTokenizer>(entry.first_id);
-  if (entry.kind == "vocabulary" && entry.file) {
-    return std::make_unique<VocabularyTokenizer>(Vocabulary::read(folder / *entry.file));
-  }
+  if (entry.kind == "vocabulary" && entry.file) return make_vocabulary_tokenizer(Vocabulary::read(folder / *entry.file));
   return std::make_unique<NoTokenizer>(entry.kind);
 }
 

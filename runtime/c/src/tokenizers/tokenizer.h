@@ -1,6 +1,7 @@
-// Text to token ids and back: bytes, vocabularies, and bundles without a tokenizer.
+// Text to token ids and back, a part at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -26,30 +27,20 @@ struct TokenPiece {
   void append(const TokenPiece& other);
 };
 
-// Counts of a document, kept while it is read.
-struct TextCounts {
-  std::int64_t bytes = 0, chars = 0, words = 0;
-  std::int64_t first_token_bytes = 0, first_token_chars = 0;  // covered by the first token, which has no score
-  std::int64_t dropped_bytes = 0, dropped_chars = 0;          // covered by no token
-
-  void add(std::string_view raw);
-
- private:
-  bool in_word_ = false;
+// The place in a text before which its tokens are known.
+struct TextPlace {
+  std::string name;                      // of the text, for messages
+  std::int64_t bytes = 0, chars = 0;     // before it
+  std::int64_t line = 1;
+  bool is_first = true;     // no text before it
+  bool line_begun = false;  // the line's first token was returned
+  bool line_open = false;   // the line has text, and no line end yet
 };
 
-// The tokens of one document, piece by piece at constant memory. The same tokens come out however it is cut.
-class DocumentReader {
- public:
-  virtual ~DocumentReader() = default;
-
-  // Take the next bytes, and return the tokens that they complete. Throws XLR_ERROR_TEXT, XLR_ERROR_TOKEN.
-  virtual TokenPiece take(std::string_view raw) = 0;
-
-  // Return the tokens of the end of the document.
-  virtual TokenPiece end() = 0;
-
-  TextCounts counts;
+// The tokens of a part of a text, with places in the part, and what only the tokenizer knows of them.
+struct TokenPart : TokenPiece {
+  std::int64_t first_bytes = 0, first_chars = 0;      // that the first token stands for
+  std::int64_t dropped_bytes = 0, dropped_chars = 0;  // covered by no token
 };
 
 // Safe to share between threads.
@@ -57,27 +48,48 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // A reader for one document; `name` is for messages. Throws XLR_ERROR_TEXT if the bundle has no tokenizer here.
-  virtual std::unique_ptr<DocumentReader> read(const std::string& name) const = 0;
+  // Whether the bundle has a tokenizer here.
+  virtual bool reads_text() const { return true; }
 
-  // The tokens of the next piece of a stream, which does not end its last line. `previous` is the last token before
-  // it; none: the piece begins a text. Throws XLR_ERROR_TEXT, XLR_ERROR_TOKEN.
-  virtual std::vector<std::int64_t> encode_piece(std::string_view text,
-                                                 std::optional<std::int64_t> previous) const = 0;
+  // Throws XLR_ERROR_TEXT if it has none. `name` is that of the text.
+  virtual void require_text(const std::string& name) const { (void)name; }
 
-  // The text of token ids, which must be of the vocabulary.
+  // Whether texts must be UTF-8. Then `settled` and `encode` get whole characters, and places count characters.
+  virtual bool needs_utf8() const { return true; }
+
+  // Whether it skips a byte-order mark at the beginning of a text by itself.
+  virtual bool skips_mark() const { return false; }
+
+  // How many bytes of `text` have final tokens, whatever follows. It begins where earlier text was settled. The
+  // settled part and the rest have, each for itself, exactly the tokens of both together.
+  virtual std::size_t settled(std::string_view text) const { return text.size(); }
+
+  // The tokens of a part of a text from `place` on; moves line and flags of `place` behind it. `ends`: the document ends
+  // after it, and so does its last line. Throws XLR_ERROR_TOKEN, XLR_ERROR_TEXT.
+  virtual TokenPart encode(std::string_view text, TextPlace& place, bool ends) const = 0;
+
+  // Whether a token that was given or drawn leaves a line that has begun.
+  virtual bool begins_line(std::int64_t token) const {
+    (void)token;
+    return true;
+  }
+
+  // The text of token ids. Throws XLR_ERROR_TOKEN: an id is outside the vocabulary; XLR_ERROR_TEXT: no tokenizer.
   virtual std::string decode(const std::vector<std::int64_t>& ids) const = 0;
 
   // The id of text that the vocabulary lacks.
   virtual std::optional<std::int64_t> unk_id() const { return std::nullopt; }
 
-  // The tokens of a whole text, the same as `read` returns.
-  std::vector<std::int64_t> encode(std::string_view text) const;
+  // Ids from this one on have no text; none: not known.
+  virtual std::optional<std::int64_t> size() const { return std::nullopt; }
+
+  // The tokens of a whole text, the same as a document's.
+  std::vector<std::int64_t> encode_whole(std::string_view text) const;
 };
 
-// The tokenizer of a bundle in `folder`. The kinds `tokenizers` and `sentencepiece` need libraries that this runtime
-// does not have: such a tokenizer takes and gives ids only, as `none` does. Throws XLR_ERROR_VOCABULARY.
-std::unique_ptr<Tokenizer> make_tokenizer(const Tokenization& entry, const std::filesystem::path& folder);
+// The tokenizer of a bundle in `folder`. Kinds that this runtime lacks take ids only, as `none` does. Throws
+// XLR_ERROR_VOCABULARY.
+std::unique_ptr<Tokenizer> make_tokenizer(const Bundle& bundle, const std::filesystem::path& folder);
 
 // Throws XLR_ERROR_TOKEN: an id is outside the vocabulary. `first` is the place of the first of them in `name`.
 void check_ids(const std::int64_t* ids, std::size_t n, std::int64_t vocab_size, const std::string& name,

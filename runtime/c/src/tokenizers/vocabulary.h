@@ -1,7 +1,4 @@
-// A vocabulary (vocabulary.json): the symbol of each token id, and the rules by which text becomes ids, piece by piece.
-//
-// A line ends with a newline, a carriage return or both. A byte-order mark at the beginning of a text is skipped. White
-// space between words belongs to the word or line end after it.
+// A vocabulary (vocabulary.json): the symbol of each token id.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +12,6 @@
 #include <vector>
 
 #include "../json.h"
-#include "tokenizer.h"
 
 namespace xlruntime {
 
@@ -23,6 +19,8 @@ enum class VocabularyKind {
   words,       // text between white space
   characters,  // one character each
   bytes,       // decimal numbers of bytes, "32" for a space
+  trie,        // the hexadecimal digits of some bytes each; "" is an id without text
+  symbols,     // one or more characters each
 };
 
 class Vocabulary {
@@ -40,6 +38,7 @@ class Vocabulary {
   std::optional<std::int64_t> id_of(std::string_view symbol) const;
   std::optional<std::int64_t> id_of_role(const std::optional<std::string>& symbol) const;
   const char* kind_name() const;
+  std::string bytes_of(std::size_t id) const;  // that a symbol of a trie or of symbols stands for, empty if for none
 
   VocabularyKind kind = VocabularyKind::words;
   std::vector<std::string> symbols;
@@ -56,21 +55,7 @@ class Vocabulary {
   std::unordered_map<std::string_view, std::int64_t> index_;
 };
 
-// Converts text to the ids of a vocabulary, piece by piece, with offsets into the original text.
-class VocabularyTokenizer : public Tokenizer {
- public:
-  explicit VocabularyTokenizer(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
-
-  std::unique_ptr<DocumentReader> read(const std::string& name) const override;
-  std::vector<std::int64_t> encode_piece(std::string_view text, std::optional<std::int64_t> previous) const override;
-
-  // Words joined by spaces, with a newline for each line end; or the original bytes or characters.
-  std::string decode(const std::vector<std::int64_t>& ids) const override;
-
-  std::optional<std::int64_t> unk_id() const override { return vocabulary_.id_of_role(vocabulary_.unk); }
-
- private:
-  Vocabulary vocabulary_;
-};
+// Whether a symbol is the decimal number of a byte.
+bool is_byte_symbol(std::string_view symbol);
 
 }  // namespace xlruntime
