@@ -1,7 +1,6 @@
 """Write a byte-level BPE of a tokenizer.json for runtimes without the `tokenizers` library.
 
-The layout is in docs/bundle_format.md. Tables of characters come from the library itself, whose Unicode versions are its
-own.
+The layout is in docs/bundle_format.md. Tables of characters come from the library, whose Unicode versions are its own.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ def _added(added: list[dict[str, Any]], composed: bool) -> bytes:
     for token in added:
         text, normalized = token["content"], token["normalized"]
         _need(text and not any(token[flag] for flag in ("lstrip", "rstrip", "single_word")))
-        _need(text.isascii() or not (composed and normalized))  # another form of the text could be found before it is complete
+        _need(text.isascii() or not (composed and normalized))  # its beginning may be hidden in another form
         _need(text.isascii() or not all(character in alphabet for character in text))  # read as a byte-level name
         flags = (SPECIAL if token["special"] else 0) | (NORMALIZED if normalized else 0)
         records.append(struct.pack("<IB", token["id"], flags) + _text(text.encode("utf-8")))

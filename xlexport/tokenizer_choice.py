@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from xlexport.byte_pair_file import BYTE_PAIR_FILE, byte_pair_file
 from xlexport.checkpoints.files import TOKENIZERS
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary, restyled
@@ -44,16 +45,19 @@ class TokenizerChoice:
         spec: its entry in the manifest.
         content: the bytes of its file, if it has one.
         notes: sentences for people about the choice.
+        bpe: the bytes of the file for runtimes without the `tokenizers` library, if the entry names one.
     """
 
     spec: TokenizerEntry
     content: bytes | None = None
     notes: tuple[str, ...] = ()
+    bpe: bytes | None = None
 
     def write(self, folder: Path) -> None:
-        """Write its file, if it has one, into a bundle."""
-        if self.spec.file is not None and self.content is not None:
-            (folder / self.spec.file).write_bytes(self.content)
+        """Write its files, if it has any, into a bundle."""
+        for name, content in ((self.spec.file, self.content), (self.spec.bpe, self.bpe)):
+            if name is not None and content is not None:
+                (folder / name).write_bytes(content)
 
 
 def choose_tokenizer(
@@ -149,7 +153,10 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
             f"{path}: {size:,} tokens, but the model has {n_token:,}.", hint="Give the model's own tokenizer."
         )
     unused = () if size == n_token else (f"The tokenizer has {size:,} of the model's {n_token:,} tokens.",)
-    return TokenizerChoice(replace(entry, settled=_settled(kind, path)), path.read_bytes(), unused)
+    content = path.read_bytes()
+    bpe = byte_pair_file(content) if kind == "tokenizers" else None
+    entry = replace(entry, settled=_settled(kind, path), bpe=None if bpe is None else BYTE_PAIR_FILE)
+    return TokenizerChoice(entry, content, unused, bpe)
 
 
 def _settled(kind: str, path: Path) -> Settled | None:

@@ -27,13 +27,14 @@ def seal(folder: Path, manifest: bytes) -> None:
     (folder / DIGEST).write_text(f"{digest_file(folder / MANIFEST).sha256}  {MANIFEST}\n", "utf-8")
 
 
-def give_tokenizer(folder: Path, kind: str, name: str) -> None:
-    """Change a bundle to read text with the tokenizer in its file `name`."""
-    digest = digest_file(folder / name)
+def give_tokenizer(folder: Path, kind: str, name: str, bpe: str | None = None) -> None:
+    """Change a bundle to read text with the tokenizer in its file `name`, or in C with that in its file `bpe`."""
+    digests = {each: digest_file(folder / each) for each in (name, bpe) if each is not None}
 
     def change(manifest: dict[str, Any]) -> None:
-        manifest["files"][name] = {"sha256": digest.sha256, "size": digest.size}
-        manifest["tokenizer"] = {"kind": kind, "file": name, "first_id": 0}
+        for each, digest in digests.items():
+            manifest["files"][each] = {"sha256": digest.sha256, "size": digest.size}
+        manifest["tokenizer"] = {"kind": kind, "file": name, "first_id": 0, "bpe": bpe}
 
     edit_manifest(folder, change)
 

@@ -101,6 +101,9 @@ xlr_sampling sampling_of(const Object& given) {
   xlr_sampling sampling = XLR_SAMPLING_INIT;
   sampling.temperature = number(given, "temperature", 1);
   sampling.top_p = number(given, "top_p", 1);
+  sampling.min_p = number(given, "min_p", 0);
+  sampling.repetition_penalty = number(given, "repetition_penalty", 1);
+  sampling.repetition_window = integer(given, "repetition_window", 64);
   sampling.top_k = integer(given, "top_k", -1);
   if (sampling.top_k == 0) throw NotGiven{"top_k of 0"};  // in C that is all tokens
   if (sampling.top_k == -1) sampling.top_k = 0;
