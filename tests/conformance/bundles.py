@@ -12,13 +12,16 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from tests.helpers.tokenizer_kinds import write_tokenizer
 from xlexport import formats
+from xlexport.byte_pair_file import BYTE_PAIR_FILE, byte_pair_file
 from xlexport.convert import ConversionOptions, convert
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.quantize.run import QuantizeOptions, quantize
@@ -30,7 +33,7 @@ from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 from .actions import MANIFEST, Edit, manifest_files
 
-__all__ = ["GOLDEN", "ROOT", "SAMPLES", "WITHIN", "write_bundles"]
+__all__ = ["GOLDEN", "ROOT", "SAMPLES", "TEXT_KINDS", "WITHIN", "write_bundles"]
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -105,6 +108,7 @@ TOKENIZERS: Mapping[str, tuple[str, str, str, Callable[[], Any]]] = {
     "byte_pairs": ("post_lnorm_zeros", "tokenizers", "tokenizer.json", byte_pairs),
     "sentence_pieces": ("post_lnorm_zeros", "sentencepiece", "tokenizer.model", sentence_pieces),
 }
+TEXT_KINDS = ("gpt2", "neox", "roberta", "llama3", "gpt4o", "llama", "sentencepiece_bpe", "symbols", "trie")
 # Copies with a changed manifest: bytes whose ids begin with 2, long documents that begin again, and a last token that
 # is read.
 CHANGED: Mapping[str, tuple[str, Edit]] = {
@@ -128,6 +132,7 @@ def write_bundles(
         if (golden / "bundle").is_dir():
             shutil.copytree(golden / "bundle", folder / golden.name)
     _write_small_bundles(folder, report)
+    _write_text_bundles(folder, report)
     for name in names:
         if samples is not None:
             shutil.copytree(samples / name, folder / name)
@@ -151,6 +156,31 @@ def write_bundles(
         manifest = json.loads((folder / name / MANIFEST).read_text("utf-8"))
         change(manifest)
         _write_manifest(folder / name, manifest)
+
+
+def _write_text_bundles(folder: Path, report: Callable[[str], object]) -> None:
+    """Write a bundle for each kind of tokenizer whose texts grow in its own way: `text_KIND`."""
+    first = folder / f"text_{TEXT_KINDS[0]}"
+    config = TransformerXLConfig(**{**XL, "n_token": 600}, same_length=True, first_memory="empty")
+    report("converting a model for texts")
+    with tempfile.TemporaryDirectory() as work, contextlib.redirect_stdout(io.StringIO()):
+        save_checkpoint(Path(work, "it"), config, random_model(config).state_dict())
+        convert(formats.load(Path(work, "it")), first, ConversionOptions(tokenizer="none", threads=1))
+    plain = json.loads((first / MANIFEST).read_text("utf-8"))
+    for kind in TEXT_KINDS:
+        own = folder / f"text_{kind}"
+        if own != first:
+            shutil.copytree(
+                folder / f"text_{TEXT_KINDS[0]}", own, ignore=shutil.ignore_patterns("tokenizer.*", "*.bin")
+            )
+        entry = write_tokenizer(kind, own)
+        pairs = byte_pair_file((own / str(entry.file)).read_bytes()) if entry.kind == "tokenizers" else None
+        if pairs is not None:
+            (own / BYTE_PAIR_FILE).write_bytes(pairs)
+            entry = replace(entry, bpe=BYTE_PAIR_FILE)
+        digests = {name: asdict(digest_file(own / name)) for name in sorted(entry.files)}
+        tokenizer = {name: value for name, value in asdict(entry).items() if value or name in ("file", "first_id")}
+        _write_manifest(own, {**plain, "tokenizer": tokenizer, "files": {**plain["files"], **digests}})
 
 
 def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:

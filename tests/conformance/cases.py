@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from xlruntime.bundle import Bundle
 from xlruntime.bundle_files import read_bundle
 
 from .actions import Case, Files, opening, refused
-from .bundles import GOLDEN, ROOT, SAMPLES, WITHIN
+from .bundles import GOLDEN, ROOT, SAMPLES, TEXT_KINDS, WITHIN
 from .player import floats
 
 __all__ = ["honest_cases"]
@@ -28,6 +30,11 @@ SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 1.3, "top_p": 0.8, "seed": "12345678901234567890"},
     {"temperature": 0.9, "top_k": 20, "top_p": 0.6, "seed": 0},
 )
+GROWING = (
+    "The old man walked slowly down to the river, and it's  raining.\n\nThen they'll rest;\r\n"
+    "    return 12345 + 3.14\tend\n 日本語の文章。\nСтарик шёл e\u0301 — 🙂👍🏽\u200d <|end|> and <|en of it. They walk"
+)
+MOLECULES = "CC(=O)ClBrCl[C@@H]c1[n2O]  N\nBC。\nClC[C@H"
 TEXTS = {
     "words": "the cat saw a dog .\nthe  zebra\tsat on É\r\n\r\nnaïve cat",
     "lines": "the cat\na b c\n\nthe",
@@ -56,6 +63,8 @@ def honest_cases(kit: Path) -> Iterator[Case]:
             yield _case("generate", name, _generate(bundle, documents))
         if name in TEXTS:
             yield _case("text", name, _text(name))
+        if name.removeprefix("text_") in TEXT_KINDS:
+            yield _case("growing", name, _growing_text(name))
         if (GOLDEN / name / "expected.safetensors").is_file():
             yield _case("eager", name, _eager(name, files))
     changed = files.edited("two_rings", "passed_over", _prefer_unknown_kernels)
@@ -220,6 +229,29 @@ def _text(name: str) -> list[Case]:
             {"do": "feed", "stream": "a", "piece": {"text": text[cut:]}},
         ]
     return actions
+
+
+def _growing_text(name: str) -> Iterator[Case]:
+    """Yield actions in which a text comes in pieces, cut anywhere: all have the tokens of the whole."""
+    text = MOLECULES if name == "text_symbols" else GROWING
+    raw = text.encode()
+    yield from ({"do": way, "document" if way == "score" else "text": {"text": text}} for way in ("encode", "score"))
+    random = np.random.default_rng(len(name))
+    for stream in ("a", "b"):
+        cuts = [0, *sorted(random.choice(len(raw), 12, replace=False).tolist()), len(raw)]
+        yield {"do": "stream", "as": stream}
+        for start, end in pairwise(cuts):
+            piece = base64.b64encode(raw[start:end]).decode()
+            yield {"do": "feed", "stream": stream, "piece": {"base64": piece}}
+        yield {"do": "preview", "stream": stream}
+        yield {"do": "score_continuation", "stream": stream, "piece": {"text": "ing on"}}
+        yield {"do": "save", "stream": stream, "as": f"held_{stream}"}
+        yield {"do": "restore", "state": f"held_{stream}", "as": "again"}
+        yield {"do": "flush", "stream": stream}
+        yield {"do": "feed", "stream": "again", "piece": {"text": "ing on the way"}}
+        yield {"do": "feed", "stream": "again", "piece": {"ids": [1, 2]}}
+        yield {"do": "feed", "stream": "again", "piece": {"text": " It goes on"}}
+        yield {"do": "flush", "stream": "again"}
 
 
 def _eager(name: str, files: Files) -> Iterator[Case]:

@@ -138,6 +138,12 @@ class Player:
     def _score_continuation(self, action: Action) -> dict[str, Any]:
         return scored(self._streams[action["stream"]].score_continuation(self._source(action["piece"])))
 
+    def _flush(self, action: Action) -> dict[str, Any]:
+        return scored(self._streams[action["stream"]].flush())
+
+    def _preview(self, action: Action) -> dict[str, Any]:
+        return scored(self._streams[action["stream"]].preview())
+
     def _fork(self, action: Action) -> dict[str, Any]:
         self._streams[action["as"]] = self._streams[action["stream"]].fork()
         return {"position": self._streams[action["as"]].position}

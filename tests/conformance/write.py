@@ -24,7 +24,7 @@ from .refusals import refusals
 
 __all__ = ["KIT_VERSION", "main", "write_kit"]
 
-KIT_VERSION = 3
+KIT_VERSION = 4
 
 
 def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = SAMPLES) -> list[str]:

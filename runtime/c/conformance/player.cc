@@ -148,7 +148,8 @@ Object Player::play(const Object& action) {
       {"open", &Player::open},         {"encode", &Player::encode}, {"decode", &Player::decode},
       {"score", &Player::score},       {"stream", &Player::stream}, {"feed", &Player::feed},
       {"fork", &Player::fork},         {"reset", &Player::reset},   {"score_continuation", &Player::feed},
-      {"generate", &Player::generate}, {"save", &Player::save},     {"restore", &Player::restore}};
+      {"generate", &Player::generate}, {"save", &Player::save},     {"restore", &Player::restore},
+      {"flush", &Player::flush},       {"preview", &Player::flush}};
   return (this->*kActions.at(field<std::string>(action, "do")))(action);
 }
 
@@ -243,6 +244,15 @@ Object Player::stream(const Object& action) {
   check(xlr_stream_open(model_.get(), &chosen, integer(action, "capacity", 0), &made));
   streams_[field<std::string>(action, "as")].reset(made);
   return {{"capacity", capacity(made)}};
+}
+
+Object Player::flush(const Object& action) {
+  const bool stays = field<std::string>(action, "do") == "preview";
+  const xlr_scores* scores = nullptr;
+  check((stays ? xlr_stream_preview : xlr_stream_flush)(opened(action), &scores));
+  Columns columns;
+  add(columns, *scores);
+  return object_of(std::move(columns));
 }
 
 Object Player::feed(const Object& action) {

@@ -94,6 +94,14 @@ export class Player {
     return columns(COLUMNS, [await this.streams.get(stream).scoreContinuation(await this.source(piece))]);
   }
 
+  async do_flush({ stream }) {
+    return columns(COLUMNS, [await this.streams.get(stream).flush()]);
+  }
+
+  async do_preview({ stream }) {
+    return columns(COLUMNS, [await this.streams.get(stream).preview()]);
+  }
+
   async do_fork({ stream, as }) {
     this.streams.set(as, await this.streams.get(stream).fork());
     return { position: this.streams.get(as).position };
