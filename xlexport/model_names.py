@@ -13,7 +13,6 @@ import importlib.util
 import inspect
 import os
 import re
-import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +31,7 @@ from xlexport.errors import CheckpointError, CheckpointNotFoundError, TrustError
 from xlexport.families.recurrent.source import module_source
 from xlexport.families.transformer_xl import tensorflow
 from xlruntime.bundle import Bundle
-from xlruntime.messages import first_line, listed, named
+from xlruntime.messages import first_line, listed, named, quoted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -235,7 +234,7 @@ def _cached(name: str) -> tuple[dict[str, Path], str]:
 def _download(name: str) -> str:
     """Return the command that puts a model into the hub's cache; xlexport itself never opens a connection to it."""
     repository, _, revision = name.partition("@")
-    return shlex.join(["hf", "download", repository, *(["--revision", revision] if revision else [])])
+    return " ".join(map(quoted, ["hf", "download", repository, *(["--revision", revision] if revision else [])]))
 
 
 def _check_cached(name: str, snapshot: Path) -> None:

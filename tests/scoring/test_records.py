@@ -201,10 +201,11 @@ def test_closing_summary(score: Score, texts: list[Path]) -> None:
     mean = sum(values) / len(values)
     error = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
     together = sum(record["bits"] for record in shown.objects) / sum(r["scored_bytes"] for r in shown.objects)
-    (summary,) = shown.err.splitlines()
+    summary, note = shown.err.splitlines()
+    assert note.startswith("2 line ends of CR and LF: ")
     tokens = sum(record["tokens"] for record in shown.objects)
     expected = (
         f"5 documents, {tokens} tokens: {together:.4f} bits per byte together, {mean:.4f} ± {error:.4f} a document ("
     )
     assert summary.startswith(expected)
-    assert score(texts[0], "--json").succeeded().err == ""
+    assert score(texts[1], "--json").succeeded().err == ""

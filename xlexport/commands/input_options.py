@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from xlexport.scoring.inputs import Reading
     from xlruntime import Document
 
-__all__ = ["Selection", "file_options", "find_document", "find_documents", "reading_options"]
+__all__ = ["Selection", "TableOptions", "file_options", "find_document", "find_documents", "reading_options"]
 
 ALL_LIMITS = Limits(operations=1 << 40, seconds=math.inf)  # of all JSON lines that are held in memory
 DOCUMENT_COST, ID_COST = 2000, 40  # bytes of memory for a document, and for a token id in a list

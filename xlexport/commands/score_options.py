@@ -27,6 +27,7 @@ __all__ = [
     "ENDINGS",
     "HERE",
     "PlaceName",
+    "RowOptions",
     "ScoreOptions",
     "format_of_ending",
     "input_options",

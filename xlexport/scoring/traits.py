@@ -71,7 +71,8 @@ class TraitCounter:
             found.not_utf8, self._before = 1, ""
             return
         text = self._before + new
-        found.no_break += len(NO_BREAK.findall(text))
+        if "\u00a0" in text or "\u202f" in text:  # as the expression is slow
+            found.no_break += len(NO_BREAK.findall(text))
         found.not_nfc |= not unicodedata.is_normalized("NFC", text)
         self._before = "" if ended else text[-OVERLAP:]
 
