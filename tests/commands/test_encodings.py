@@ -123,3 +123,12 @@ def test_a_terminal_shows_escapes(is_terminal: bool, expected: bytes, monkeypatc
 class _Terminal(io.TextIOWrapper):
     def isatty(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize("command", ["report", "evaluate", "context"])
+def test_commands_say_what_texts_have(command: str, bundle: Path, tmp_path: Path, invoke: Invoke) -> None:
+    path = tmp_path / "windows.txt"
+    path.write_bytes(30 * PROSE.replace(b"\n", b"\r\n"))
+    options = {"report": ("-o", tmp_path / "page.html"), "evaluate": (), "context": ("--lengths", "4,8", "--no-recl")}
+    shown = invoke(command, bundle, path, *options[command], "--threads", "1").succeeded()
+    assert "60 line ends of CR and LF" in shown.err

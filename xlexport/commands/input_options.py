@@ -19,9 +19,18 @@ from xltraining.config_fields import options_of, setting
 
 if TYPE_CHECKING:
     from xlexport.scoring.inputs import Reading
+    from xlexport.scoring.traits import TraitCounter
     from xlruntime import Document
 
-__all__ = ["Selection", "TableOptions", "file_options", "find_document", "find_documents", "reading_options"]
+__all__ = [
+    "Selection",
+    "TableOptions",
+    "file_options",
+    "find_document",
+    "find_documents",
+    "reading_options",
+    "tell_traits",
+]
 
 ALL_LIMITS = Limits(operations=1 << 40, seconds=math.inf)  # of all JSON lines that are held in memory
 DOCUMENT_COST, ID_COST = 2000, 40  # bytes of memory for a document, and for a token id in a list
@@ -145,18 +154,18 @@ def find_documents(files: Sequence[Path], selection: Selection) -> list[Document
         collection.append(document)
     if not collection:
         raise nothing_in([entry.name for entry in inputs], "lines that are not blank")
-    _tell_traits(collection)
+    tell_traits([getattr(document.source, "traits", None) for document in collection])
     return collection
 
 
-def _tell_traits(documents: Sequence[Document]) -> None:
-    """Say at the end of the command which traits the documents have."""
+def tell_traits(counters: Sequence[TraitCounter | None]) -> None:
+    """Say at the end of the command which traits its documents have, as these have counted by then."""
     from xlexport.scoring.traits import TextTraits, trait_notes
 
     def show() -> None:
         found = TextTraits()
-        for document in documents:
-            if (counter := getattr(document.source, "traits", None)) is not None:
+        for counter in counters:
+            if counter is not None:
                 found.add_traits(counter.found)
         for note in trait_notes(found):
             tell(note)
@@ -176,5 +185,5 @@ def find_document(file: Path, selection: Selection) -> Document:
 
     reading = selection.reading
     document = only_document(find_inputs([file], selection.include, reading, [], tell), reading, sys.stdin.buffer)
-    _tell_traits([document])
+    tell_traits([getattr(document.source, "traits", None)])
     return document

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.input_options import Selection, reading_options
+from xlexport.commands.input_options import Selection, reading_options, tell_traits
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import DOCUMENT, PATH, Names, all_of, document_options, grouped, runtime_options
 from xlexport.progress_bar import DocumentsBar, progress_bar
@@ -239,9 +239,12 @@ def _documents(inputs: Sequence[Input], reading: Reading, page: PageOptions) -> 
         documents_by_input(inputs, one, sys.stdin.buffer, False, carried if one is readings[0] else None)
         for one in readings
     ]
+    counters: list[Any] = []
+    tell_traits(counters)
     for group in zip(*streams, strict=True):
         first, *others = (document for _, document in group)
         columns = {name: value for name, value in first.columns.items() if name not in hidden}
+        counters.append(getattr(first.source, "traits", None))
         yield dataclasses.replace(first, columns=columns), *others
 
 
