@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import struct
 import subprocess
 from pathlib import Path
 
@@ -10,14 +12,18 @@ import pytest
 
 from tests.helpers.c_base import fuzz_program
 from tests.helpers.paths import GOLDEN
+from tests.native.test_c_byte_pairs import PARTS, tokenizer_json
+from tests.native.test_c_streams import EVERY as EVERY_KIND
+from tests.native.test_c_streams import TEXT
 from tests.native.test_c_tokenizers import RAW, VOCABULARIES
+from xlexport.byte_pair_file import byte_pair_file
 from xlruntime import load
 
 pytestmark = pytest.mark.native
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 LONGEST = 60_000  # bytes of an input to begin with
-MANIFEST, GRAPH, TENSORS, VOCABULARY = (bytes([kind]) for kind in range(4))
+MANIFEST, GRAPH, TENSORS, VOCABULARY, BYTE_PAIRS = (bytes([kind]) for kind in range(5))
 
 
 def first_inputs(folder: Path) -> None:
@@ -34,6 +40,11 @@ def first_inputs(folder: Path) -> None:
     texts = [b"\0" + b"".join(rng.choices(RAW, k=30)) for _ in VOCABULARIES]
     pairs = zip(VOCABULARIES, texts, strict=True)
     inputs += [VOCABULARY + vocabulary.to_json().encode() + text for vocabulary, text in pairs]
+    for fields in (tokenizer_json(), tokenizer_json(normalizer=None)):
+        file = byte_pair_file(json.dumps(fields).encode()) or b""
+        inputs.append(BYTE_PAIRS + struct.pack("<H", len(file)) + file + "".join(PARTS).encode())
+    rules = [{"format": "xlexport vocabulary", **each} for each in EVERY_KIND.values() if each]
+    inputs += [VOCABULARY + json.dumps(each).encode() + b"\0" + TEXT.encode() for each in rules]
     for number, content in enumerate(inputs):
         if len(content) < LONGEST:
             (folder / f"{number:03}").write_bytes(content)

@@ -17,6 +17,12 @@ double bits(const xlr::Scores& scores) {
   return sum;
 }
 
+// The bits of a text that ends: the last tokens show when it does.
+double bits_of(xlr::Stream& stream, const std::string& text) {
+  const double fed = bits(stream.feed(text));
+  return fed + bits(stream.flush());
+}
+
 int run(const std::string& bundle) {
   xlr::Model model(bundle);
   std::printf("%s, %lld tokens in the vocabulary\n", model.info().architecture,
@@ -29,7 +35,8 @@ int run(const std::string& bundle) {
   for (std::size_t i = 0; i < documents.size(); ++i) {
     threads.emplace_back([&, i] {  // a stream belongs to its thread
       try {
-        found[i] = bits(model.stream().feed(documents[i]));
+        xlr::Stream stream = model.stream();
+        found[i] = bits_of(stream, documents[i]);
       } catch (const xlr::Error& error) {
         problems[i] = error.what();
       }
@@ -43,7 +50,7 @@ int run(const std::string& bundle) {
   xlr::Stream stream = model.stream(xlr::settings(64));
   stream.feed("The captain said ");
   xlr::Stream twin = stream.fork();
-  std::printf("yes: %.2f bits, no: %.2f bits\n", bits(stream.feed("yes.")), bits(twin.feed("no.")));
+  std::printf("yes: %.2f bits, no: %.2f bits\n", bits_of(stream, "yes."), bits_of(twin, "no."));
   return 0;
 }
 

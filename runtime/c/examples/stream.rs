@@ -37,6 +37,7 @@ extern "C" {
     fn xlr_stream_open(model: *mut c_void, settings: *const c_void, capacity: i64, stream: *mut *mut c_void) -> c_int;
     fn xlr_stream_close(stream: *mut c_void);
     fn xlr_stream_feed_text(stream: *mut c_void, text: *const c_char, size: usize, scores: *mut *const Scores) -> c_int;
+    fn xlr_stream_flush(stream: *mut c_void, scores: *mut *const Scores) -> c_int;
     fn xlr_stream_generate(stream: *mut c_void, prompt: *const i64, count: usize, max_tokens: usize, sampling: *const Sampling,
                            take: TakeToken, user: *mut c_void) -> c_int;
 }
@@ -81,6 +82,14 @@ impl Drop for Model {
     }
 }
 
+fn log_probs(scores: *const Scores) -> Vec<f32> {
+    let found = unsafe { &*scores };
+    if found.count == 0 {
+        return Vec::new();
+    }
+    unsafe { std::slice::from_raw_parts(found.log_probs, found.count) }.to_vec()
+}
+
 // A stream keeps what it needs of its model, so it has no lifetime. A raw pointer makes it neither Send nor Sync.
 struct Stream(*mut c_void);
 
@@ -88,11 +97,14 @@ impl Stream {
     fn feed(&mut self, text: &str) -> Result<Vec<f32>, String> {
         let mut scores: *const Scores = ptr::null();
         checked(unsafe { xlr_stream_feed_text(self.0, text.as_ptr() as *const c_char, text.len(), &mut scores) })?;
-        let found = unsafe { &*scores };
-        if found.count == 0 {
-            return Ok(Vec::new());
-        }
-        Ok(unsafe { std::slice::from_raw_parts(found.log_probs, found.count) }.to_vec())
+        Ok(log_probs(scores))
+    }
+
+    // End the text: the stream holds what may belong to a longer token.
+    fn flush(&mut self) -> Result<Vec<f32>, String> {
+        let mut scores: *const Scores = ptr::null();
+        checked(unsafe { xlr_stream_flush(self.0, &mut scores) })?;
+        Ok(log_probs(scores))
     }
 
     fn generate(&mut self, max_tokens: usize, seed: u64) -> Result<Vec<i64>, String> {
@@ -124,7 +136,8 @@ impl Drop for Stream {
 fn run(bundle: &str, text: &str) -> Result<(), String> {
     let model = Model::load(bundle)?;
     let mut stream = model.stream()?;
-    let log_probs = stream.feed(text)?;
+    let mut log_probs = stream.feed(text)?;
+    log_probs.extend(stream.flush()?);
     let bits: f64 = log_probs.iter().map(|&log_prob| -f64::from(log_prob) / std::f64::consts::LN_2).sum();
     println!("{} tokens, {:.4} bits", log_probs.len(), bits);
     println!("{}{}", text, model.decode(&stream.generate(40, 1)?)?);

@@ -14,6 +14,7 @@
 #include "../src/json.h"
 #include "../src/onnx_tensors.h"
 #include "../src/safetensors.h"
+#include "../src/tokenizers/byte_pairs.h"
 #include "../src/tokenizers/growing_text.h"
 #include "../src/tokenizers/vocabulary_tokenizer.h"
 #include "../src/unicode.h"
@@ -85,7 +86,25 @@ void read_vocabulary(std::string_view content) {
   require(first_wrong_byte(tokenizer.decode(whole.ids)) == std::string_view::npos, "decoded text is UTF-8");
 }
 
-constexpr void (*kReaders[])(std::string_view) = {read_manifest, read_graph, read_tensors, read_vocabulary};
+// The file of a byte-level BPE after its size in two bytes, and a text behind it. Its tables may be of any characters, so
+// cuts matter.
+void read_byte_pairs(std::string_view content) {
+  if (content.size() < 2) return;
+  const std::size_t size = static_cast<unsigned char>(content[0]) | static_cast<unsigned char>(content[1]) << 8;
+  const auto tokenizer = make_byte_pair_tokenizer(BytePairFile::from_bytes(content.substr(2, size), "it", 1 << 16));
+  const std::string_view text = content.substr(std::min(2 + size, content.size()));
+  for (const std::size_t piece : {content.size(), std::size_t{3}}) {
+    const TokenPiece tokens = read_text(*tokenizer, text, piece);
+    for (std::size_t i = 0; i < tokens.ids.size(); ++i) {
+      const bool is_place = 0 <= tokens.starts[i] && tokens.starts[i] <= tokens.ends[i];
+      require(is_place && tokens.ends[i] <= static_cast<std::int64_t>(count_characters(text)), "places are in the text");
+    }
+    require(first_wrong_byte(tokenizer->decode(tokens.ids)) == std::string_view::npos, "decoded text is UTF-8");
+  }
+}
+
+constexpr void (*kReaders[])(std::string_view) = {read_manifest, read_graph, read_tensors, read_vocabulary,
+                                                  read_byte_pairs};
 
 }  // namespace
 
