@@ -1,10 +1,10 @@
-// Bundle the package for a browser, minified and without ONNX Runtime, and print its size. Fails above 50 kB.
+// Bundle the package for a browser, minified and without ONNX Runtime, and print its size. Fails above 54 kB.
 //
 // A page loads the first file. The others are loaded when a bundle needs them.
 import { build } from "esbuild";
 import { basename } from "node:path";
 
-const MOST = 50_000;
+const MOST = 54_000;
 
 const { outputFiles, metafile } = await build({
   entryPoints: [new URL("../dist/browser.js", import.meta.url).pathname],

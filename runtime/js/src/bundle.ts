@@ -19,6 +19,7 @@ import {
   orNull,
   record,
   text,
+  truth,
   whole,
   type Check,
   type Checked,
@@ -84,15 +85,25 @@ const CHOICE = record({
   kernels: list(text),
   device: orNull(oneOf("accelerator")),
 });
+const TEXT_TOKEN = record({ id: whole(0, LARGEST_AXIS), name: text, source: text });
 const BUNDLE = record({
   format: whole(FORMAT, FORMAT),
   requires: record({ onnxruntime: orNull(VERSION), opset: orNull(whole(1, LARGEST_AXIS)), domains: map(whole(1)) }),
   model: record({ architecture: text, config: object, vocab_size: whole(1, LARGEST_AXIS), precision: text }),
-  tokenizer: record({
-    kind: oneOf("bytes", "vocabulary", "tokenizers", "sentencepiece", "none"),
-    file: orNull(text),
-    first_id: whole(0, LARGEST_AXIS),
-  }),
+  tokenizer: record(
+    {
+      kind: oneOf("bytes", "vocabulary", "tokenizers", "sentencepiece", "none"),
+      file: orNull(text),
+      first_id: whole(0, LARGEST_AXIS),
+    },
+    {
+      settled: orNull(oneOf("gpt2", "llama3", "gpt4o", "words", "letters")),
+      bpe: orNull(text),
+      begin: orNull(TEXT_TOKEN),
+      adds_begin: truth,
+      ends: list(TEXT_TOKEN),
+    },
+  ),
   document: DOCUMENT,
   settings: map(SETTING),
   rings: map(RING),
@@ -230,6 +241,14 @@ function* contradictions(bundle: Bundle): Iterable<string> {
   if ((tokenizer.file === null) !== ["bytes", "none"].includes(tokenizer.kind)) {
     yield `tokenizer ${tokenizer.kind} with file ${shown(tokenizer.file)}`;
   }
+  const { begin = null, adds_begin: addsBegin = false, ends = [], settled = null, bpe = null } = tokenizer;
+  if (!["tokenizers", "sentencepiece"].includes(tokenizer.kind) && (settled ?? bpe) !== null) {
+    yield `tokenizer ${tokenizer.kind} with settled or bpe, which are for files of libraries`;
+  }
+  if (addsBegin && begin === null) yield "adds_begin without a begin token";
+  const outside = [...ends, ...(begin ? [begin] : [])].filter(({ id }) => id >= bundle.model.vocab_size);
+  if (outside.length)
+    yield `tokens that begin or end a text are outside the vocabulary: ${outside.map(({ id }) => id)}`;
   yield* fileProblems(bundle);
 }
 
@@ -293,7 +312,7 @@ function* fileProblems(bundle: Bundle): Iterable<string> {
       yield `${shown(name)} is not the name of a file in a bundle`;
   }
   const used = new Set(Object.values(bundle.graphs).map((graph) => graph.file));
-  if (bundle.tokenizer.file !== null) used.add(bundle.tokenizer.file);
+  for (const name of [bundle.tokenizer.file, bundle.tokenizer.bpe ?? null]) if (name !== null) used.add(name);
   if (bundle.memory.some((entry) => entry.first_value !== null)) used.add(FIRST_MEMORY_FILE);
   const unlisted = [...used].filter((name) => !(name in bundle.files));
   if (unlisted.length) yield `files are used but not listed: ${listed(unlisted)}`;

@@ -73,10 +73,15 @@ export function map<T>(check: Check<T>): Check<Readonly<Record<string, T>>> {
   };
 }
 
-/** Accept objects with exactly these fields. */
-export function record<F extends Record<string, Check<unknown>>>(
+/** Accept objects with exactly these fields; those of `others` may be missing. */
+export function record<
+  F extends Record<string, Check<unknown>>,
+  O extends Record<string, Check<unknown>> = Record<never, never>,
+>(
   checks: F,
-): Check<{ readonly [name in keyof F]: Checked<F[name]> }> {
+  others?: O,
+): Check<{ readonly [name in keyof F]: Checked<F[name]> } & { readonly [name in keyof O]?: Checked<O[name]> }> {
+  const all: Record<string, Check<unknown>> = { ...checks, ...others };
   return (value, place) => {
     object(value, place);
     const inside = (name: string): string => (place ? `${place}.${escaped(name)}` : escaped(name));
@@ -84,7 +89,7 @@ export function record<F extends Record<string, Check<unknown>>>(
     const missing = Object.keys(checks).find((name) => !Object.hasOwn(found, name));
     if (missing !== undefined) throw new FieldError(`${inside(missing)} is missing`);
     for (const [name, part] of Object.entries(found)) {
-      const check = Object.hasOwn(checks, name) ? checks[name] : undefined;
+      const check = Object.hasOwn(all, name) ? all[name] : undefined;
       if (check === undefined) throw new FieldError(`${inside(name)} is unknown`);
       check(part, inside(name));
     }

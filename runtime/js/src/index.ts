@@ -14,7 +14,7 @@ export type { EvaluationSettings, Ring, RingSizes, Setting, Settings, SettingVal
 export { load, Model, type BundlePlace, type LoadOptions, type ScoreOptions } from "./model.js";
 export type { Device } from "./onnxruntime.js";
 export { Sampling, type SamplingOptions } from "./sampling.js";
-export type { Document, Documents, DocumentSource } from "./scorer.js";
+export type { Document, Documents, DocumentSource } from "./documents.js";
 export { bits, type Detail, type DocumentScore, type Scores, type StreamScores, type TokenScores } from "./scores.js";
 export { FilesSource, UrlSource, type Source } from "./source.js";
 export { Stream, type FeedOptions, type GenerateOptions, type Piece } from "./stream.js";

@@ -2,17 +2,18 @@
 
 import { BundleFiles, type Progress } from "./bundle.js";
 import { Engine } from "./engine.js";
-import { ArgumentError, BundleFormatError, OptionError, TextError } from "./errors.js";
-import { refuseOthers, type EvaluationSettings, type Settings } from "./evaluation.js";
-import { counted, escaped, shown } from "./messages.js";
+import { ArgumentError, BundleFormatError, OptionError } from "./errors.js";
+import { refuseOthers, type Settings } from "./evaluation.js";
+import { escaped, shown } from "./messages.js";
 import { Runtime, type Device, type Ort } from "./onnxruntime.js";
 import { Sampling } from "./sampling.js";
-import type { Documents } from "./scorer.js";
+import type { Documents } from "./documents.js";
 import type { DocumentScore, TokenScores } from "./scores.js";
 import { FilesSource, UrlSource, type Source } from "./source.js";
-import { Stream, type GenerateOptions, type Piece } from "./stream.js";
+import type { Ended } from "./generation.js";
+import { Stream, type GenerateOptions, type GenerateTextOptions, type Piece } from "./stream.js";
 import type { Libraries } from "./tokenizers/libraries.js";
-import { ByteTokenizer, encode, NoTokenizer, type Tokenizer } from "./tokenizers/tokenizer.js";
+import { ByteTokenizer, NoTokenizer, type Tokenizer } from "./tokenizers/tokenizer.js";
 
 /** Where a bundle is: an address, a list of files, files by name, or a `Source`. */
 export type BundlePlace = string | URL | Iterable<File> | ReadonlyMap<string, Blob | Uint8Array> | Source;
@@ -127,43 +128,37 @@ export class Model extends Engine {
     yield* scorer.tokens(several(documents, "scoreTokens"));
   }
 
-  /** Continue `prompt`: yield up to `maxTokens` token ids as they are drawn. */
-  async *generate(prompt: Piece, options: GenerateOptions & Settings): AsyncGenerator<number> {
-    const { maxTokens, sampling, ...settings } = options;
+  /** Continue `prompt`: yield up to `maxTokens` token ids as they are drawn; see `Stream.generate`. */
+  async *generate(prompt: Piece, options: GenerateOptions & Settings): AsyncGenerator<number, Ended> {
+    const { maxTokens, sampling, ignoreEos = false, ...settings } = options;
+    const own = { maxTokens, ignoreEos, sampling: sampling instanceof Sampling ? sampling : new Sampling(sampling) };
     const evaluation = this.evaluation(settings);
-    const rule = sampling instanceof Sampling ? sampling : new Sampling(sampling);
     if (evaluation.document.full_document) {
-      yield* this.#generateInFull(prompt, maxTokens, rule, evaluation);
-      return;
+      const { drawIds, drawingInFull } = await import("./generation.js");
+      return yield* drawIds(await drawingInFull(this, prompt, own, evaluation));
     }
     const stream = await Stream.open(this, evaluation);
     try {
-      yield* stream.generate(prompt, { maxTokens, sampling: rule });
+      return yield* stream.generate(prompt, own);
     } finally {
       await stream.close();
     }
   }
 
-  /** Continue a document that the model reads in one step: read it again for each token. */
-  async *#generateInFull(
-    prompt: Piece,
-    maxTokens: number,
-    sampling: Sampling,
-    evaluation: EvaluationSettings,
-  ): AsyncGenerator<number> {
-    if (!(maxTokens >= 0)) throw new OptionError(`max_tokens is ${maxTokens}, at least 0 is needed.`);
-    const read = encode(prompt, this.tokenizer, this.bundle.model.vocab_size, "the prompt");
-    if (!read.length) throw new TextError("nothing to continue: the prompt is empty.", "Give a prompt.");
-    evaluation.checkLength(read.length + maxTokens, `the prompt and ${counted(maxTokens)} tokens after it`);
-    const longest = evaluation.segmentLen;
-    const random = sampling.random();
-    const memory = await this.newMemory(evaluation);
-    for (let drawn = 0; drawn < maxTokens; drawn++) {
-      const part = read.slice(Math.floor((read.length - 1) / longest) * longest);
-      memory.restart();
-      const token = sampling.draw(await this.logits(memory, part), random);
-      read.push(token);
-      yield token;
+  /** Continue `prompt`: yield the text as it becomes certain, up to the first of the texts `stop`. */
+  async *generateText(prompt: Piece, options: GenerateTextOptions & Settings): AsyncGenerator<string, Ended> {
+    const { maxTokens, sampling, ignoreEos = false, stop = [], ...settings } = options;
+    const own = { maxTokens, ignoreEos, sampling: sampling instanceof Sampling ? sampling : new Sampling(sampling) };
+    const evaluation = this.evaluation(settings);
+    if (evaluation.document.full_document) {
+      const { drawText, drawingInFull } = await import("./generation.js");
+      return yield* drawText(await drawingInFull(this, prompt, own, evaluation), this.tokenizer, stop, prompt);
+    }
+    const stream = await Stream.open(this, evaluation);
+    try {
+      return yield* stream.generateText(prompt, { ...own, stop });
+    } finally {
+      await stream.close();
     }
   }
 }
@@ -185,15 +180,15 @@ function sourceOf(place: BundlePlace): Source {
 
 /** Return the tokenizer of a bundle. Those with a file are loaded when a bundle needs them. */
 async function tokenizerOf(files: BundleFiles, libraries: Libraries): Promise<Tokenizer> {
-  const { kind, file, first_id: firstId } = files.bundle.tokenizer;
+  const { kind, file, first_id: firstId, settled = null } = files.bundle.tokenizer;
   if (kind === "bytes") return new ByteTokenizer(firstId);
   if (kind === "none" || file === null) return new NoTokenizer();
   const [raw, place] = [await files.read(file), files.place(file)];
   if (kind === "vocabulary") {
-    const { Vocabulary, VocabularyTokenizer } = await import("./tokenizers/vocabulary.js");
-    return new VocabularyTokenizer(Vocabulary.fromJson(raw, place));
+    const { openVocabulary } = await import("./tokenizers/vocabulary_tokenizer.js");
+    return openVocabulary(raw, place);
   }
   const { huggingFace, sentencePiece } = await import("./tokenizers/libraries.js");
-  if (kind === "tokenizers") return huggingFace(raw, place, libraries.tokenizers);
-  return sentencePiece(raw, place, libraries.sentencepiece);
+  if (kind === "tokenizers") return huggingFace(raw, place, libraries.tokenizers, settled);
+  return sentencePiece(raw, place, libraries.sentencepiece, settled);
 }

@@ -113,6 +113,14 @@ export function detailOf(outputs: Record<string, OrtTensor>, n: number, k: numbe
   };
 }
 
+/** Return the last scores, at most `n`. */
+export function lastOf(scores: StreamScores, n: number): StreamScores {
+  const from = Math.max(0, scores.tokens.length - n);
+  return Object.fromEntries(
+    Object.entries(scores).map(([name, values]) => [name, (values as number[]).slice(from)]),
+  ) as unknown as StreamScores;
+}
+
 /** Return the detail of consecutive parts as one. */
 export function joinDetail(parts: readonly Detail[]): Detail {
   return {

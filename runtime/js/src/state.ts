@@ -3,13 +3,15 @@
 import { byBytes, type Bundle } from "./bundle.js";
 import { OptionError, StateDamagedError, StateMismatchError } from "./errors.js";
 import { EvaluationSettings } from "./evaluation.js";
+import { MOST_HELD, type GrowingText } from "./growing_text.js";
 import { sizesOf, type Memory } from "./memory.js";
 import { firstLine, listed, shown } from "./messages.js";
 import { allFinite, bytes, joined, readSafetensors, safetensorsHeader, type HostTensor } from "./safetensors.js";
 import { sha256 } from "./sha256.js";
 
 const KIND = "xlexport stream";
-const VERSION = "3";
+const VERSION = "4";
+const WITHOUT_TEXT = "3"; // a version that held no text
 const LARGEST_COUNT = 2 ** 52; // tokens: exact in any runtime, also after more of them
 const HINT = "Save the stream again with Stream.save.";
 
@@ -28,19 +30,26 @@ export interface State {
   readonly evaluation: EvaluationSettings;
   readonly counters: Counters;
   readonly tensors: ReadonlyMap<string, HostTensor>;
+  /** Bytes of text that have no tokens yet, and whether text came before them. */
+  readonly held: Uint8Array;
+  readonly begun: boolean;
 }
 
 /** Return the content of a state's file. */
 export async function writeState(
-  fingerprint: string,
+  bundle: Bundle,
   memory: Memory,
   pending: number | null,
   position: number,
+  text: GrowingText,
 ): Promise<Uint8Array<ArrayBuffer>> {
   const { evaluation, capacity } = memory.plan;
   const { offset, length, position: history } = memory;
+  const { fingerprint } = bundle;
   const metadata: Record<string, string> = { kind: KIND, version: VERSION, fingerprint };
-  const values = { ...settingsOf(evaluation), capacity, offset, length, history, pending: pending ?? "", position };
+  const counters = { capacity, offset, length, history, pending: pending ?? "", position };
+  const held = Array.from(text.held, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  const values = { ...settingsOf(evaluation), ...counters, held, begun: text.begun, tokenizer: tokenizerOf(bundle) };
   for (const [name, value] of Object.entries(values)) metadata[name] = String(value);
   const tensors = new Map([...(await memory.arrays())].sort(([a], [b]) => byBytes(a, b)));
   const data = joined([...tensors.values()].map((tensor) => bytes(tensor.data)));
@@ -62,10 +71,34 @@ export async function readState(bundle: Bundle, raw: Uint8Array, name: string): 
   }
   const evaluation = evaluationOf(bundle, metadata, name);
   const counters = countersOf(metadata);
-  const problems = [...counterProblems(counters, evaluation, bundle.model.vocab_size)];
+  const older = { held: "", begun: String(counters.position > 0), tokenizer: "" };
+  const { held = "?", begun = "?", tokenizer } = metadata["version"] === WITHOUT_TEXT ? older : metadata;
+  const problems = [...textProblems(held, begun), ...counterProblems(counters, evaluation, bundle.model.vocab_size)];
   if (!problems.length) problems.push(...tensorProblems(bundle, evaluation, counters.capacity, tensors));
   if (problems.length) throw new StateDamagedError(`${name}: impossible for a stream (${listed(problems)}).`, HINT);
-  return { evaluation, counters, tensors };
+  if (held && tokenizer !== tokenizerOf(bundle)) {
+    throw new StateMismatchError(
+      `${name}: it holds text for another tokenizer.`,
+      "Open the bundle that it was saved from, or save the stream again after Stream.flush.",
+    );
+  }
+  const bytesOfHeld = Uint8Array.from({ length: held.length / 2 }, (_, at) =>
+    parseInt(held.slice(2 * at, 2 * at + 2), 16),
+  );
+  return { evaluation, counters, tensors, held: bytesOfHeld, begun: begun === "true" };
+}
+
+/** Return the SHA-256 of the tokenizer's file; "" if it has none. */
+function tokenizerOf({ tokenizer: { file }, files }: Bundle): string {
+  return file === null ? "" : (files[file]?.sha256 ?? "");
+}
+
+/** Yield what is wrong with the held text. */
+function* textProblems(held: string, begun: string): Iterable<string> {
+  const most = MOST_HELD + 4;
+  if (!/^([0-9a-f]{2})*$/.test(held)) yield `held is ${shown(held)}, expected bytes in hexadecimal`;
+  else if (held.length > 2 * most) yield `held has ${held.length / 2} bytes, expected at most ${most}`;
+  if (begun !== "true" && begun !== "false") yield `begun is ${shown(begun)}, expected true or false`;
 }
 
 /** Return the texts and tensors of a state of this version, whose digest is right. */
@@ -86,7 +119,7 @@ async function readFile(
     throw new StateDamagedError(`${name}: not a stream's state (${firstLine(error)}).`, HINT, error);
   }
   const { metadata } = file;
-  if (metadata["version"] !== VERSION) {
+  if (metadata["version"] !== VERSION && metadata["version"] !== WITHOUT_TEXT) {
     throw new StateMismatchError(`${name}: state version ${shown(metadata["version"])}, expected ${VERSION}.`, HINT);
   }
   const { digest, ...others } = metadata;

@@ -2,13 +2,15 @@
 
 import { OptionError, TextError } from "./errors.js";
 import { refuseOthers, type EvaluationSettings } from "./evaluation.js";
+import type { Drawing, Ended } from "./generation.js";
+import { GrowingText } from "./growing_text.js";
 import type { Memory } from "./memory.js";
 import { counted } from "./messages.js";
 import type { Engine } from "./engine.js";
 import type { OrtTensor } from "./onnxruntime.js";
 import { Sampling, type SamplingOptions } from "./sampling.js";
-import { detailOf, joinDetail, warningNotFinite, type Detail, type StreamScores } from "./scores.js";
-import { encode, type Ids } from "./tokenizers/tokenizer.js";
+import { detailOf, joinDetail, lastOf, warningNotFinite, type Detail, type StreamScores } from "./scores.js";
+import { asIds, checkIds, utf8Bytes, type Ids } from "./tokenizers/tokenizer.js";
 
 /** The next piece of a document: text, bytes or token ids. */
 export type Piece = string | Uint8Array | Ids;
@@ -27,19 +29,37 @@ function likeliest(method: string, { detail = null, ...others }: FeedOptions): n
 export interface GenerateOptions {
   maxTokens: number;
   sampling?: Sampling | SamplingOptions;
+  /** Whether generation goes on after tokens that end a text. */
+  ignoreEos?: boolean;
+}
+
+/** How a text is continued; it ends before the first of the texts `stop`. */
+export interface GenerateTextOptions extends GenerateOptions {
+  stop?: readonly string[];
+}
+
+const NAME = "the stream";
+const NO_BYTES: Uint8Array = new Uint8Array(0);
+
+/** What a call may change. */
+interface Mark {
+  memory: Memory;
+  text: GrowingText;
+  held: number | null;
+  taken: number;
 }
 
 /**
  * One document of any length at constant memory.
  *
- * A feed's last token has no target yet: the stream holds it, and runs it when the next token arrives. Methods wait for
- * each other, so that calls take effect in their order. If one fails, the stream is as it was before it.
+ * A feed's last token has no target yet: the stream holds it, and runs it when the next token arrives. It also holds the
+ * end of a text whose tokens may still change, so pieces may be cut anywhere. Methods wait for each other, so that calls take effect in their order. If one fails, the stream is as it was before it.
  */
 export class Stream {
   #last: Promise<unknown> = Promise.resolve();
   #held: number | null = null;
   #taken = 0;
-
+  #text: GrowingText;
   #memory: Memory;
 
   private constructor(
@@ -48,6 +68,7 @@ export class Stream {
     memory: Memory,
   ) {
     this.#memory = memory;
+    this.#text = new GrowingText(engine.tokenizer, NAME);
   }
 
   /** Use `Model.stream`. */
@@ -72,11 +93,12 @@ export class Stream {
   /** Use `Model.restore`. */
   static async restore(engine: Engine, raw: Uint8Array, capacity?: number, name = "the state"): Promise<Stream> {
     const { readState } = await import("./state.js"); // few streams are saved
-    const { evaluation, counters, tensors } = await readState(engine.bundle, raw, name);
+    const { evaluation, counters, tensors, held, begun } = await readState(engine.bundle, raw, name);
     const stream = await Stream.open(engine, evaluation, capacity ?? counters.capacity);
     stream.#memory.load(tensors, counters);
     stream.#held = counters.pending;
     stream.#taken = counters.position;
+    [stream.#text.held, stream.#text.begun] = [held, begun];
     return stream;
   }
 
@@ -90,6 +112,11 @@ export class Stream {
     return this.#held;
   }
 
+  /** How often a text without a boundary, of more than 4,096 bytes, was cut: the tokens there may be others. */
+  get unsettledCuts(): number {
+    return this.#text.unsettledCuts;
+  }
+
   /** Slots of the largest ring. */
   get capacity(): number {
     return this.#memory.plan.capacity;
@@ -101,31 +128,54 @@ export class Stream {
   }
 
   /**
-   * Take the next piece of the document, of any length, and return the scores of its tokens.
+   * Take the next piece of the document, of any length, and return the scores of the tokens that it settles.
    *
-   * Bytes may be cut anywhere, other text between characters. For a vocabulary of words, cut between words. With a
-   * tokenizer.json or a SentencePiece model, the tokens at a cut may differ from the tokens of the whole text.
+   * Pieces may be cut anywhere: the tokens are those of the whole text. What a later piece could still change is held,
+   * such as the last word; `preview` shows it, and `flush` ends the text. Token ids end it, too.
    *
    * @param options - `detail`: number of likeliest tokens to list for each token, with rank and entropy.
    * @throws OptionError - an unknown name.
    * @throws TokenError - an id is outside the vocabulary.
-   * @throws TextError - the text cannot be tokenized, or the document gets longer than the model can read.
+   * @throws TextError - the text cannot be tokenized, the tokenizer cannot say which tokens a longer text keeps, or the
+   *     document gets longer than the model can read.
    */
   async feed(piece: Piece, options: FeedOptions = {}): Promise<StreamScores> {
     const detail = likeliest("feed", options);
-    return this.#changing(() => this.#score(this.#ids(piece), detail));
+    return this.#changing(() =>
+      this.#score(
+        this.#next(piece, (raw) => this.#text.take(raw, this.#held).ids),
+        detail,
+      ),
+    );
   }
 
-  /** Return the scores that `feed` would return, without changing the stream: to compare continuations. */
+  /** Take the held text as if the text ended here, and return its scores. A last line stays open until its newline. */
+  async flush(options: FeedOptions = {}): Promise<StreamScores> {
+    const detail = likeliest("flush", options);
+    return this.#changing(() => this.#score(this.#end(), detail));
+  }
+
+  /** Return the scores that `flush` would return, without changing the stream. */
+  async preview(options: FeedOptions = {}): Promise<StreamScores> {
+    const detail = likeliest("preview", options);
+    return this.#trying(() => this.#score(this.#end(), detail));
+  }
+
+  /**
+   * Return the scores of a text as if the document ended after it, without changing the stream: to compare continuations.
+   *
+   * A token that begins in the held text and ends in this one counts; tokens before it are only read.
+   */
   async scoreContinuation(piece: Piece, options: FeedOptions = {}): Promise<StreamScores> {
     const detail = likeliest("scoreContinuation", options);
-    return this.#alone(async () => {
-      const before = this.#mark();
-      try {
-        return await this.#score(this.#ids(piece), detail);
-      } finally {
-        this.#goBack(before);
-      }
+    return this.#trying(async () => {
+      let context = this.#text.copy().end(this.#held).ids.length;
+      const ids = this.#next(piece, (raw) => {
+        const found = this.#text.continued(this.#held, raw);
+        ({ context } = found);
+        return found.ids;
+      });
+      return lastOf(await this.#score(ids, detail), ids.length - context);
     });
   }
 
@@ -133,7 +183,7 @@ export class Stream {
   async fork(): Promise<Stream> {
     return this.#alone(async () => {
       const twin = new Stream(this.engine, this.evaluation, this.#memory.copy());
-      [twin.#held, twin.#taken] = [this.#held, this.#taken];
+      [twin.#held, twin.#taken, twin.#text] = [this.#held, this.#taken, this.#text.copy()];
       return twin;
     });
   }
@@ -141,19 +191,39 @@ export class Stream {
   /**
    * Continue the document, after `prompt` if given: yield token ids as they are drawn.
    *
-   * Drawn tokens become part of the document: a later feed or generate goes on after them.
+   * Drawn tokens become part of the document: a later feed or generate goes on after them. Generation ends at a token
+   * that ends a text: it is drawn, but not yielded.
    *
+   * @returns why it ended: `stop`, or `length` after `maxTokens`.
    * @throws OptionError - an unknown name, maxTokens is negative, or the sampling is out of range.
    * @throws TextError - there is nothing to continue, or the document could get longer than the model can read.
    */
-  async *generate(prompt: Piece | null, options: GenerateOptions): AsyncGenerator<number> {
-    const { maxTokens, sampling, ...others } = options;
-    refuseOthers("generate", others, "maxTokens or sampling");
+  async *generate(prompt: Piece | null, options: GenerateOptions): AsyncGenerator<number, Ended> {
+    const drawing = await this.#drawing("generate", prompt, options);
+    const { drawIds } = await import("./generation.js");
+    return yield* drawIds(drawing);
+  }
+
+  /** Continue the document as `generate` does, and yield the text, which ends before the first of the texts `stop`. */
+  async *generateText(prompt: Piece | null, options: GenerateTextOptions): AsyncGenerator<string, Ended> {
+    const { stop = [], ...others } = options;
+    const drawing = await this.#drawing("generateText", prompt, others);
+    const { drawText } = await import("./generation.js");
+    return yield* drawText(drawing, this.engine.tokenizer, stop, prompt);
+  }
+
+  /** Read a prompt, and return what draws tokens after it. */
+  async #drawing(method: string, prompt: Piece | null, options: GenerateOptions): Promise<Drawing> {
+    const { maxTokens, sampling, ignoreEos = false, ...others } = options;
+    refuseOthers(method, others, "maxTokens, sampling or ignoreEos");
     if (!(maxTokens >= 0)) throw new OptionError(`max_tokens is ${maxTokens}, at least 0 is needed.`);
     const rule = sampling instanceof Sampling ? sampling : new Sampling(sampling);
-    await this.#changing(async () => {
-      const ids = this.#ids(prompt ?? []);
-      if (this.#held === null && !ids.length) {
+    const before = await this.#changing(async () => {
+      const ids = this.#next(prompt ?? NO_BYTES, (raw) =>
+        raw.length ? this.#text.end(this.#held, raw).ids : this.#end(),
+      );
+      const all = this.#held === null ? ids : [this.#held, ...ids];
+      if (!all.length) {
         throw new TextError(
           "nothing to continue: the prompt is empty and the stream has read nothing.",
           "Give a prompt.",
@@ -162,17 +232,18 @@ export class Stream {
       this.#checkLength(ids.length + maxTokens, `the document with ${counted(maxTokens)} tokens more`);
       const targets = this.#take(ids, "the prompt");
       for (let at = 0; at < targets.length;) at += await this.#runSegment(targets, at).then(({ n }) => n);
+      this.#text.restart(true);
+      return all;
     });
-    const random = rule.random();
-    for (let drawn = 0; drawn < maxTokens; drawn++) {
-      yield await this.#changing(async () => {
+    const step = (draw: (logits: Float32Array) => number): Promise<number> =>
+      this.#changing(async () => {
         this.#makeRoom();
-        const token = rule.draw(await this.engine.logits(this.#memory, [this.#held as number]), random);
+        const token = draw(await this.engine.logits(this.#memory, [this.#held as number]));
         this.#held = token;
         this.#taken += 1;
         return token;
       });
-    }
+    return { engine: this.engine, before, maxTokens, rule, ignoreEos, step };
   }
 
   /** Forget the document; the next feed starts a new one. */
@@ -180,14 +251,15 @@ export class Stream {
     await this.#alone(async () => {
       this.#memory.restart(true); // a restored stream may have any numbers
       [this.#held, this.#taken] = [null, 0];
+      this.#text = new GrowingText(this.engine.tokenizer, NAME);
     });
   }
 
-  /** Return the state (a safetensors file), from which `Model.restore` goes on, here and in Python. */
+  /** Return the state (a safetensors file, with the held text), from which `Model.restore` goes on, here and in Python. */
   async save(): Promise<Uint8Array<ArrayBuffer>> {
     return this.#alone(async () => {
       const { writeState } = await import("./state.js");
-      return writeState(this.engine.fingerprint, this.#memory, this.#held, this.#taken);
+      return writeState(this.engine.bundle, this.#memory, this.#held, this.#taken, this.#text);
     });
   }
 
@@ -218,18 +290,41 @@ export class Stream {
     });
   }
 
-  #mark(): { memory: Memory; held: number | null; taken: number } {
-    return { memory: this.#memory.copy(), held: this.#held, taken: this.#taken };
+  /** Run `call` alone, and undo what it did. */
+  async #trying<T>(call: () => Promise<T>): Promise<T> {
+    return this.#alone(async () => {
+      const before = this.#mark();
+      try {
+        return await call();
+      } finally {
+        this.#goBack(before);
+      }
+    });
   }
 
-  #goBack(before: { memory: Memory; held: number | null; taken: number }): void {
+  #mark(): Mark {
+    return { memory: this.#memory.copy(), text: this.#text.copy(), held: this.#held, taken: this.#taken };
+  }
+
+  #goBack(before: Mark): void {
     this.#memory.release();
-    ({ memory: this.#memory, held: this.#held, taken: this.#taken } = before);
+    ({ memory: this.#memory, text: this.#text, held: this.#held, taken: this.#taken } = before);
   }
 
-  #ids(piece: Piece): number[] {
-    const { tokenizer, bundle } = this.engine;
-    return encode(piece, tokenizer, bundle.model.vocab_size, "the stream", this.#held, this.#taken);
+  /** Return the ids of the held text, which ends here, within the vocabulary. */
+  #end(): number[] {
+    const { ids } = this.#text.end(this.#held);
+    checkIds(ids, this.engine.bundle.model.vocab_size, NAME, this.#taken);
+    return ids;
+  }
+
+  /** Return the next ids of the document, within the vocabulary; `take` gives those of a text, ids end the held one. */
+  #next(piece: Piece, take: (raw: Uint8Array) => number[]): number[] {
+    const isText = typeof piece === "string" || piece instanceof Uint8Array;
+    const ids = isText ? take(utf8Bytes(piece, NAME)) : [...this.#end(), ...asIds(piece, NAME)];
+    if (!isText) this.#text.restart(false);
+    checkIds(ids, this.engine.bundle.model.vocab_size, NAME, this.#taken);
+    return ids;
   }
 
   #checkLength(more: number, name: string): void {

@@ -124,6 +124,7 @@ test("an open model needs no network", { skip }, async () => {
     const { load } = await import("xlruntime");
     window.model = await load("bundle");
     await (await window.model.stream()).save(); // loads what saves states
+    await window.model.generate("a", { maxTokens: 1 }).next(); // and what draws
   });
   await page.context().setOffline(true);
   const found = await page.evaluate(async (text) => {

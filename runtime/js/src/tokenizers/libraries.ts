@@ -1,16 +1,20 @@
 /** Tokenizers of other libraries, which are imported when a bundle needs them. */
 
 import { TextError, VocabularyError, XlruntimeError } from "../errors.js";
+import { MOST_HELD } from "../growing_text.js";
 import { firstLine } from "../messages.js";
 import { fields } from "../protobuf.js";
-import { checkTokenizer } from "./tokenizer_file.js";
-import { utf8Text, type TextCounts, type Tokenizer, type TokenPiece } from "./tokenizer.js";
+import { Cuts, type CutRule } from "./cuts.js";
+import { charsOf, Tokenizer, type Part, type Place } from "./tokenizer.js";
+import { checkTokenizer, hasPart, withoutPrefix, type Part as Section } from "./tokenizer_file.js";
 
 const HUGGING_FACE = "@huggingface/tokenizers";
 const SENTENCE_PIECE = "@sctg/sentencepiece-js";
-// Numbers of fields in a SentencePiece model, and the type of its unknown piece.
-const [PIECES, PIECE_NAME, PIECE_TYPE, UNKNOWN] = [1, 1, 3, 2];
-const LONGEST_DOCUMENT = 16 * 2 ** 20; // bytes; the libraries hold the whole text many times over
+// Numbers of fields in a SentencePiece model and in its rules of normalizing, and types of pieces.
+const [PIECES, PIECE_NAME, PIECE_TYPE, UNKNOWN, USER_DEFINED] = [1, 1, 3, 2, 4];
+const [NORMALIZER, ADD_PREFIX, REMOVE_SPACES] = [3, 3, 4];
+const NO_PREFIX = [0x1a, 2, 0x18, 0]; // normalizer_spec { add_dummy_prefix: false }, as the end of a model
+const META_SPACE = "\u2581"; // how SentencePiece and its like write a space
 
 /** Modules that a program hands over, instead of having them imported. */
 export interface Libraries {
@@ -24,6 +28,7 @@ interface HuggingFace {
   encode(text: string, options: { add_special_tokens: boolean }): { ids: ArrayLike<number | bigint> };
   decode(ids: number[], options: { skip_special_tokens: boolean; clean_up_tokenization_spaces: boolean }): string;
   token_to_id(token: string): number | undefined;
+  id_to_token(id: number): string | undefined;
 }
 
 interface SentencePiece {
@@ -32,128 +37,250 @@ interface SentencePiece {
   decodeIds(ids: Int32Array): string;
 }
 
-/** A library's tokenizer. Documents must be UTF-8, and are read whole: cuts would change tokens. */
-class LibraryTokenizer implements Tokenizer {
-  constructor(
-    readonly unkId: number | null,
-    private readonly ids: (text: string) => ArrayLike<number | bigint>,
-    private readonly text: (ids: number[]) => string,
-    private readonly find: (name: string) => number | null,
-  ) {}
+/** Ids of a text by a library. */
+type Encoder = (text: string) => ArrayLike<number | bigint>;
 
-  encode(text: string | Uint8Array): number[] {
-    return this.#encoded(utf8Text(text, "the text"), "the text");
+/** What the tokenizers of two libraries differ in. */
+interface Form {
+  unkId: number | null;
+  size: number;
+  cuts: Cuts | null;
+  ordinary: Encoder;
+  /** The form for a text that goes on: without a space in front. */
+  continued: (text: string) => Encoder;
+  /** Whether an added token is followed by a text with a space in front. */
+  prefixesSections: boolean;
+  /** The name of a token in the vocabulary; null if there is none. */
+  nameOf(id: number): string | null;
+  /** Whether a token is written as it is: an added one. */
+  isPlain(id: number): boolean;
+  /** Whether names have one character for each byte. */
+  isByteLevel: boolean;
+  /** Whether a text is given a space in front that it lacks. */
+  addsSpace: boolean;
+  decode(ids: number[]): string;
+  find(name: string): number | null;
+}
+
+/** A library's tokenizer. Texts must be UTF-8; where they can be cut, the manifest says. */
+class LibraryTokenizer extends Tokenizer {
+  override readonly needsText = true;
+  override readonly unkId: number | null;
+  override readonly size: number;
+
+  constructor(private readonly form: Form) {
+    super();
+    ({ unkId: this.unkId, size: this.size } = form);
   }
 
-  encodePiece(text: string | Uint8Array): number[] {
-    return this.encode(text);
+  settled(raw: Uint8Array): number | null {
+    if (this.form.cuts === null) return null;
+    const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(raw);
+    return raw.length - new TextEncoder().encode(text.slice(this.form.cuts.settled(text))).length;
+  }
+
+  override cutAnyway(raw: Uint8Array): number {
+    const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(raw);
+    const rest = new TextEncoder().encode(text.slice(this.form.cuts?.cutAnyway(text) ?? text.length)).length;
+    return raw.length - (rest <= MOST_HELD ? rest : 0);
+  }
+
+  part(raw: Uint8Array, { name, begun }: Place): Part {
+    const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(raw);
+    const ids = ofLibrary(TextError, `${name}: the bundle's tokenizer fails on this text`, () => {
+      const found = begun ? this.#continued(text) : Array.from(this.form.ordinary(text), Number);
+      if (found.some(Number.isNaN)) throw new Error("it has no token for a part of it");
+      return found;
+    });
+    const bytes = ids.length ? Math.min(this.#firstBytes(text, ids[0] as number, begun), raw.length) : 0;
+    const first = [bytes, charsOf(raw.subarray(0, bytes))] as const;
+    return { ids, starts: null, ends: null, first, dropped: [0, 0] };
   }
 
   decode(ids: Iterable<number>): string {
-    return ofLibrary(TextError, "the library cannot turn the token ids into text", () => this.text([...ids]));
+    const known = [...ids].filter((id) => this.form.nameOf(id) !== null);
+    if (!known.length) return "";
+    return ofLibrary(TextError, "the library cannot turn the token ids into text", () => this.form.decode(known));
   }
 
-  idOf(name: string): number | null {
-    return this.find(name);
+  override idOf(name: string): number | null {
+    return this.form.find(name);
   }
 
-  async *read(parts: AsyncIterable<Uint8Array>, name: string, counts: TextCounts): AsyncIterable<TokenPiece> {
-    const held: number[][] = [];
-    let size = 0;
-    for await (const raw of parts) {
-      counts.add(raw);
-      held.push([...raw]);
-      size += raw.length;
-      if (size > LONGEST_DOCUMENT) {
-        throw new TextError(`${name}: more than ${LONGEST_DOCUMENT} bytes, and its tokenizer reads a document whole.`);
-      }
-    }
-    const text = utf8Text(Uint8Array.from(held.flat()), name);
-    const ids = this.#encoded(text, name);
-    const first = this.#firstToken(text, ids);
-    counts.firstTokenChars = [...first].length;
-    counts.firstTokenBytes = new TextEncoder().encode(first).length;
-    yield { ids, starts: null, ends: null };
+  override within(ids: readonly number[], alone: readonly number[]): number {
+    let count = ids.findIndex((id, at) => id !== alone[at]);
+    if (count < 0) return ids.length;
+    // Both texts begin alike, so tokens lie in the shorter one as long as they have no more bytes together.
+    let left = alone.slice(count).reduce((sum, id) => sum + (this.#bytesOf(id) ?? NaN), 0);
+    while (count < ids.length && (left -= this.#bytesOf(ids[count] as number) ?? NaN) >= 0) count += 1;
+    return count;
   }
 
-  #encoded(text: string, name: string): number[] {
-    return ofLibrary(TextError, `${name}: the bundle's tokenizer fails on this text`, () => {
-      const ids = Array.from(this.ids(text), Number);
-      if (ids.some(Number.isNaN)) throw new Error("it has no token for a part of it");
-      return ids;
-    });
+  #continued(text: string): number[] {
+    const end = this.form.prefixesSections ? (this.form.cuts?.endOfAdded(text) ?? -1) : -1;
+    const own = end < 0 ? text : text.slice(0, end);
+    const ids = Array.from(this.form.continued(own)(own), Number);
+    return end < 0 ? ids : ids.concat(Array.from(this.form.ordinary(text.slice(end)), Number));
   }
 
-  /** Return the text of the first token. The libraries give no places of tokens, so it is decoded. */
-  #firstToken(text: string, ids: readonly number[]): string {
-    if (!ids.length) return "";
-    const decoded = this.decode(ids.slice(0, 1));
-    return text.startsWith(decoded) ? decoded : "";
+  /** Return the bytes that a token stands for, its space included; null for unknown text. */
+  #bytesOf(id: number): number | null {
+    const name = this.form.nameOf(id);
+    if (name === null || id === this.unkId) return null;
+    const encoder = new TextEncoder();
+    if (this.form.isPlain(id)) return encoder.encode(name).length;
+    if (this.form.isByteLevel) return [...name].length;
+    return /^<0x[0-9A-F]{2}>$/.test(name) ? 1 : encoder.encode(name.replaceAll(META_SPACE, " ")).length;
+  }
+
+  /** Return how many bytes of a text its first token stands for. */
+  #firstBytes(text: string, id: number, begun: boolean): number {
+    const size = (part: string): number => new TextEncoder().encode(part).length;
+    const { isByteLevel, addsSpace } = this.form;
+    if (isByteLevel) return (this.#bytesOf(id) ?? 0) - Number(addsSpace && !begun && !text.startsWith(" "));
+    if (/^<0x[0-9A-F]{2}>$/.test(this.form.nameOf(id) ?? "")) return 1;
+    const decoded = this.decode([id]);
+    if (decoded && text.startsWith(decoded)) return size(decoded);
+    const space = text.slice(0, text.length - text.trimStart().length); // which some normalizers remove
+    const word = decoded.trimStart();
+    if (text.startsWith(word, space.length)) return word ? size(space + word) : 0;
+    return size([...text.trimStart()].slice(0, id === this.unkId ? 1 : [...word].length).join("")) + size(space);
   }
 }
 
 /** Return the tokenizer of a `tokenizer.json` at `where`. */
-export async function huggingFace(raw: Uint8Array, where: string, given: unknown): Promise<Tokenizer> {
-  const fields = ofLibrary(VocabularyError, `${where}: not valid JSON`, () => {
-    return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(raw)) as {
-      model?: { unk_token?: string | null; unk_id?: number | null };
-    };
+export async function huggingFace(
+  raw: Uint8Array,
+  where: string,
+  given: unknown,
+  rule: CutRule | null = null,
+): Promise<Tokenizer> {
+  const file = ofLibrary(VocabularyError, `${where}: not valid JSON`, () => {
+    return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(raw)) as TokenizerFile;
   });
   ofLibrary(VocabularyError, `${where}: not a tokenizer of the tokenizers library that can be run safely`, () => {
-    checkTokenizer(fields);
+    checkTokenizer(file);
   });
   const { Tokenizer: Library } = await library<{
     Tokenizer: new (tokenizer: unknown, config: unknown) => HuggingFace;
   }>(HUGGING_FACE, where, given);
   const what = `${where}: not a tokenizer of the tokenizers library`;
-  const tokenizer = ofLibrary(VocabularyError, what, () => new Library(fields, {}));
-  const unk = fields.model?.unk_token;
-  return new LibraryTokenizer(
-    (unk ? tokenizer.token_to_id(unk) : fields.model?.unk_id) ?? null,
-    (text) => (text === "" ? [] : tokenizer.encode(text, { add_special_tokens: false }).ids),
-    (ids) => tokenizer.decode(ids, { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
-    (name) => tokenizer.token_to_id(name) ?? null,
-  );
+  const opened = (content: Section): HuggingFace => ofLibrary(VocabularyError, what, () => new Library(content, {}));
+  const tokenizer = opened(file);
+  const unk = file.model?.unk_token;
+  const added = file.added_tokens ?? [];
+  const { vocab = {} } = file.model ?? {};
+  const ids = (Array.isArray(vocab) ? [vocab.length - 1] : Object.values(vocab)).concat(added.map(({ id }) => id));
+  const plain = new Set(added.map(({ id }) => id));
+  const encoder = (one: HuggingFace) => (text: string) =>
+    text === "" ? [] : one.encode(text, { add_special_tokens: false }).ids;
+  const ordinary = encoder(tokenizer);
+  const { file: other, changed, sections } = withoutPrefix(file);
+  let continued: Encoder | null = changed ? null : ordinary;
+  return new LibraryTokenizer({
+    unkId: (unk ? tokenizer.token_to_id(unk) : file.model?.unk_id) ?? null,
+    size: ids.reduce((most, id) => Math.max(most, id), -1) + 1,
+    cuts:
+      rule &&
+      new Cuts(
+        rule,
+        added.map(({ content }) => content),
+      ),
+    ordinary,
+    continued: () => (continued ??= encoder(opened(other))),
+    prefixesSections: sections,
+    nameOf: (id) => tokenizer.id_to_token(id) ?? null,
+    isPlain: (id) => plain.has(id),
+    isByteLevel: hasPart(file["pre_tokenizer"], "ByteLevel"),
+    addsSpace: changed,
+    decode: (known) => tokenizer.decode(known, { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
+    find: (name) => tokenizer.token_to_id(name) ?? null,
+  });
 }
 
+/** What is read of a `tokenizer.json` here. */
+type TokenizerFile = Section & {
+  model?: { unk_token?: string | null; unk_id?: number | null; vocab?: Record<string, number> | unknown[] };
+  added_tokens?: { id: number; content: string }[];
+};
+
 /** Return the tokenizer of a SentencePiece model at `where`. */
-export async function sentencePiece(raw: Uint8Array, where: string, given: unknown): Promise<Tokenizer> {
+export async function sentencePiece(
+  raw: Uint8Array,
+  where: string,
+  given: unknown,
+  rule: CutRule | null = null,
+): Promise<Tokenizer> {
   const { SentencePieceProcessor } = await library<{ SentencePieceProcessor: new () => SentencePiece }>(
     SENTENCE_PIECE,
     where,
     given,
   );
   const what = `${where}: not a SentencePiece model`;
-  const pieces = ofLibrary(VocabularyError, what, () => piecesOf(raw));
-  const processor = new SentencePieceProcessor();
-  let binary = "";
-  for (let start = 0; start < raw.length; start += 4096) {
-    binary += String.fromCharCode(...raw.subarray(start, start + 4096));
-  }
-  try {
-    await processor.loadFromB64StringModel(btoa(binary));
-  } catch (error) {
-    throw new VocabularyError(`${what} (${firstLine(error)}).`, null, error);
-  }
-  return new LibraryTokenizer(
-    pieces.unknown,
-    (text) => processor.encodeIds(text),
-    (ids) => processor.decodeIds(Int32Array.from(ids)),
-    (name) => (pieces.names.includes(name) ? pieces.names.indexOf(name) : null),
-  );
+  const { names, unknown, own, addsPrefix, removesSpaces } = ofLibrary(VocabularyError, what, () => modelOf(raw));
+  const opened = async (model: Uint8Array): Promise<SentencePiece> => {
+    const processor = new SentencePieceProcessor();
+    let binary = "";
+    for (let start = 0; start < model.length; start += 4096) {
+      binary += String.fromCharCode(...model.subarray(start, start + 4096));
+    }
+    try {
+      await processor.loadFromB64StringModel(btoa(binary));
+    } catch (error) {
+      throw new VocabularyError(`${what} (${firstLine(error)}).`, null, error);
+    }
+    return processor;
+  };
+  const processor = await opened(raw);
+  const ordinary = (text: string): number[] => processor.encodeIds(text);
+  const other = addsPrefix ? await opened(Uint8Array.from([...raw, ...NO_PREFIX])) : processor;
+  const places = new Map(names.map((name, id) => [name, id]));
+  return new LibraryTokenizer({
+    unkId: unknown,
+    size: names.length,
+    cuts: rule && new Cuts(rule, own),
+    ordinary,
+    // A model that removes white space in front would lose that of the text, unless it adds its own.
+    continued: (text) =>
+      addsPrefix && removesSpaces && text.startsWith(" ") ? ordinary : (part) => other.encodeIds(part),
+    prefixesSections: false,
+    nameOf: (id) => names[id] ?? null,
+    isPlain: () => false,
+    isByteLevel: false,
+    addsSpace: addsPrefix,
+    decode: (known) => processor.decodeIds(Int32Array.from(known)),
+    find: (name) => places.get(name) ?? null,
+  });
 }
 
-/** Return the names of a SentencePiece model's pieces, and the id of the unknown one. */
-function piecesOf(raw: Uint8Array): { names: string[]; unknown: number | null } {
-  const names: string[] = [];
-  let unknown: number | null = null;
+/** What a SentencePiece model says of its pieces and of white space. */
+interface SentencePieceModel {
+  names: string[];
+  /** Id of the unknown piece. */
+  unknown: number | null;
+  /** Pieces of the user, which are found before anything else. */
+  own: string[];
+  addsPrefix: boolean;
+  removesSpaces: boolean;
+}
+
+function modelOf(raw: Uint8Array): SentencePieceModel {
+  const model: SentencePieceModel = { names: [], unknown: null, own: [], addsPrefix: true, removesSpaces: true };
   for (const [number, piece] of fields(raw)) {
-    if (number !== PIECES || typeof piece === "number") continue;
-    const { [PIECE_NAME]: name, [PIECE_TYPE]: type } = Object.fromEntries(fields(piece));
-    if (type === UNKNOWN) unknown = names.length;
-    names.push(name === undefined ? "" : new TextDecoder().decode(name as Uint8Array));
+    if (typeof piece === "number") continue;
+    const inner = Object.fromEntries(fields(piece));
+    if (number === NORMALIZER) {
+      model.addsPrefix = Boolean(inner[ADD_PREFIX] ?? model.addsPrefix);
+      model.removesSpaces = Boolean(inner[REMOVE_SPACES] ?? model.removesSpaces);
+    }
+    if (number !== PIECES) continue;
+    const { [PIECE_NAME]: name, [PIECE_TYPE]: type } = inner;
+    const text = name === undefined ? "" : new TextDecoder().decode(name as Uint8Array);
+    if (type === UNKNOWN) model.unknown = model.names.length;
+    if (type === USER_DEFINED) model.own.push(text.replaceAll(META_SPACE, " "));
+    model.names.push(text);
   }
-  return { names, unknown };
+  return model;
 }
 
 async function library<T>(name: string, where: string, given: unknown): Promise<T> {

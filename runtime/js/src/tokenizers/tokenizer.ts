@@ -37,105 +37,160 @@ export class TextCounts {
   }
 }
 
-/** A tokenizer: text to ids and back. */
-export interface Tokenizer {
-  /** The id for text that the vocabulary lacks; null if it is missing. */
-  readonly unkId: number | null;
-  /** Return the ids of a whole text. */
-  encode(text: string | Uint8Array): number[];
-  /** Return the ids of the next piece of a text, tokenized on its own; `previous` is the token before it. */
-  encodePiece(text: string | Uint8Array, previous: number | null): number[];
-  /** Return the text of ids. */
-  decode(ids: Iterable<number>): string;
-  /** Return the id of the token that the vocabulary lists under this name; null if there is none. */
-  idOf(name: string): number | null;
-  /** Yield the tokens of a document in order, and add to `counts` on the way. */
-  read(parts: AsyncIterable<Uint8Array>, name: string, counts: TextCounts): AsyncIterable<TokenPiece>;
+/** Where a part of a text is, which decides about its tokens. */
+export interface Place {
+  /** What the text is called in messages. */
+  name: string;
+  /** Whether text or drawn tokens come before the part; a form that puts a space before each text leaves it out then. */
+  begun: boolean;
+  /** Id of the token before the part; null at the beginning. */
+  previous: number | null;
+  /** Number of bytes before the part, for messages. */
+  bytes: number;
+  /** Byte of the text before the part; null at the beginning. */
+  last: number | null;
+  /** Whether the text ends after the part, and with it its last line. */
+  ended: boolean;
+  /** Line in which the part begins, for messages; a tokenizer that counts lines sets that of its end. */
+  line: number;
 }
 
-/** A tokenizer with id = byte + `firstId`. Any file is valid, and is read piece by piece. */
-export class ByteTokenizer implements Tokenizer {
-  readonly unkId = null;
+/** The tokens of a part of a text; places count from its beginning. */
+export interface Part extends TokenPiece {
+  /** Bytes and characters of the part up to the end of its first token, without dropped ones. */
+  first: readonly [bytes: number, chars: number];
+  /** Bytes and characters that no token covers, as the vocabulary has no symbol for them: newlines. */
+  dropped: readonly [bytes: number, chars: number];
+}
 
-  constructor(private readonly firstId = 0) {}
+/** A part without text. */
+export const NOTHING: Part = { ids: [], starts: [], ends: [], first: [0, 0], dropped: [0, 0] };
 
-  encode(text: string | Uint8Array): number[] {
-    return Array.from(utf8Bytes(text, "the text"), (byte) => byte + this.firstId);
+/** A tokenizer: text to ids and back. */
+export abstract class Tokenizer {
+  /** The id for text that the vocabulary lacks; null if it is missing. */
+  readonly unkId: number | null = null;
+  /** Number of ids that have a text; null: all that the model has. */
+  readonly size: number | null = null;
+  /** Whether texts must be UTF-8; places of tokens then count characters, else bytes. */
+  readonly needsText: boolean = false;
+
+  /**
+   * Return how many bytes of a text have final tokens, whatever follows; null if the tokenizer cannot say.
+   *
+   * The settled bytes and the rest, tokenized apart, have the tokens of the whole. The text begins at an earlier cut.
+   */
+  abstract settled(text: Uint8Array): number | null;
+
+  /** Return where to cut a text of which too little is settled. */
+  cutAnyway(text: Uint8Array): number {
+    return text.length;
   }
 
-  encodePiece(text: string | Uint8Array): number[] {
-    return this.encode(text);
-  }
+  /** Return the tokens of a part of a text, up to a cut or to the end. */
+  abstract part(raw: Uint8Array, place: Place): Part;
 
-  decode(ids: Iterable<number>): string {
-    const bytes = [...ids].map((id) => id - this.firstId).filter((byte) => byte >= 0 && byte < 256);
-    return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes));
-  }
+  /** Return the text of ids; an id without text has none. */
+  abstract decode(ids: Iterable<number>): string;
 
-  idOf(): null {
+  /** Return the id of the token that the vocabulary lists under this name; null if there is none. */
+  idOf(_name: string): number | null {
     return null;
   }
 
-  async *read(parts: AsyncIterable<Uint8Array>, _name: string, counts: TextCounts): AsyncIterable<TokenPiece> {
-    let position = 0;
-    for await (const raw of parts) {
-      if (!raw.length) continue;
-      if (position === 0) {
-        counts.firstTokenBytes = 1;
-        counts.firstTokenChars = Number(((raw[0] as number) & 0xc0) !== 0x80);
-      }
-      counts.add(raw);
-      const begin = position;
-      const starts = Array.from(raw, (_, at) => begin + at);
-      yield { ids: this.encode(raw), starts, ends: starts.map((start) => start + 1) };
-      position += raw.length;
-    }
+  /** Return how many of `ids`, the tokens of a longer text, lie in its beginning, which alone has the tokens `alone`. */
+  within(_ids: readonly number[], _alone: readonly number[]): number {
+    return 0;
+  }
+
+  /** Return the ids of a whole text. */
+  encode(text: string | Uint8Array): number[] {
+    return this.part(checkedBytes(this, text, "the text"), { ...BEGINNING, ended: true }).ids;
+  }
+
+  /** Return the ids of the next piece of a text as if it ended there, but not its line; `previous` is the token before. */
+  encodePiece(text: string | Uint8Array, previous: number | null, name = "the text"): number[] {
+    const raw = checkedBytes(this, text, name);
+    return raw.length ? this.part(raw, { ...BEGINNING, name, begun: previous !== null, previous }).ids : [];
+  }
+
+  /** Yield the tokens of a document in order, and add to `counts` on the way. */
+  async *read(parts: AsyncIterable<Uint8Array>, name: string, counts: TextCounts): AsyncIterable<TokenPiece> {
+    const { readText } = await import("../documents.js");
+    yield* readText(this, parts, name, counts);
+  }
+}
+
+const BEGINNING: Place = {
+  name: "the text",
+  begun: false,
+  previous: null,
+  bytes: 0,
+  last: null,
+  ended: false,
+  line: 1,
+};
+
+/** A tokenizer with id = byte + `firstId`. Any file is valid, and is read piece by piece. */
+export class ByteTokenizer extends Tokenizer {
+  override readonly size: number;
+
+  constructor(private readonly firstId = 0) {
+    super();
+    this.size = firstId + 256;
+  }
+
+  settled(text: Uint8Array): number {
+    return text.length;
+  }
+
+  part(raw: Uint8Array): Part {
+    const starts = Array.from(raw, (_, at) => at);
+    const first = [Math.min(1, raw.length), charsOf(raw.subarray(0, 1))] as const;
+    const ids = Array.from(raw, (byte) => byte + this.firstId);
+    return { ids, starts, ends: starts.map((start) => start + 1), first, dropped: [0, 0] };
+  }
+
+  decode(ids: Iterable<number>): string {
+    return decodedBytes([...ids].map((id) => id - this.firstId).filter((byte) => byte >= 0 && byte < 256));
   }
 }
 
 /** A placeholder for bundles without a tokenizer: accepts token ids, refuses text. */
-export class NoTokenizer implements Tokenizer {
-  readonly unkId = null;
-
-  encode(): never {
-    throw refusal("the text");
+export class NoTokenizer extends Tokenizer {
+  settled(): null {
+    return null;
   }
 
-  encodePiece(): never {
-    throw refusal("the text");
+  part(_raw: Uint8Array, { name }: Place): never {
+    throw new TextError(
+      `${name}: this bundle has no tokenizer, so it takes token ids, not text.`,
+      "Give ids, or convert the checkpoint with --tokenizer.",
+    );
   }
 
   decode(ids: Iterable<number>): string {
     return [...ids].join(" ");
   }
 
-  idOf(name: string): number | null {
+  override idOf(name: string): number | null {
     return /^[0-9]{1,9}$/.test(name) ? Number(name) : null;
   }
+}
 
-  async *read(_parts: AsyncIterable<Uint8Array>, name: string): AsyncIterable<TokenPiece> {
-    throw refusal(name);
-  }
+/** Return the text of bytes; those that are not UTF-8 become U+FFFD. */
+export function decodedBytes(bytes: readonly number[]): string {
+  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes));
+}
+
+/** Return how many characters begin in these bytes. */
+export function charsOf(raw: Uint8Array): number {
+  return raw.reduce((chars, byte) => chars + Number((byte & 0xc0) !== 0x80), 0);
 }
 
 /** Return whether a byte is ASCII white space, which is between words. */
 function isSpace(byte: number | undefined): boolean {
   return byte === 32 || (byte !== undefined && byte >= 9 && byte <= 13);
-}
-
-/** Return token ids, within the vocabulary, of the next piece of a document given as text or ids. */
-export function encode(
-  source: string | Uint8Array | Ids,
-  tokenizer: Tokenizer,
-  vocabSize: number,
-  name: string,
-  previous: number | null = null,
-  first = 0,
-): number[] {
-  const text = typeof source === "string" || source instanceof Uint8Array;
-  const ids = text ? tokenizer.encodePiece(source, previous) : asIds(source, name);
-  checkIds(ids, vocabSize, name, first);
-  return ids;
 }
 
 /** Return token ids as numbers, or raise TokenError. */
@@ -172,53 +227,29 @@ export function utf8Bytes(text: string | Uint8Array, name: string): Uint8Array {
   return new TextEncoder().encode(text);
 }
 
-/** Return the characters of a text; raise TextError for bytes that are not UTF-8. */
-export function utf8Text(text: string | Uint8Array, name: string): string {
+/** Return the bytes of a text; raise TextError if the tokenizer needs UTF-8 and they are not. */
+export function checkedBytes(tokenizer: Tokenizer, text: string | Uint8Array, name: string): Uint8Array {
   const raw = utf8Bytes(text, name);
-  const decoder = new Utf8Decoder(name);
-  return decoder.take(raw) + decoder.end();
+  if (tokenizer.needsText) utf8Text(raw, name);
+  return raw;
 }
 
-/** A decoder of UTF-8 that arrives in pieces; bytes may be cut anywhere. */
-export class Utf8Decoder {
-  #held = new Uint8Array(0);
-  #before = 0; // bytes before the held ones
-
-  constructor(private readonly name: string) {}
-
-  /** Return the characters that the next bytes complete. */
-  take(raw: Uint8Array): string {
-    const all = new Uint8Array(this.#held.length + raw.length);
-    all.set(this.#held);
-    all.set(raw, this.#held.length);
-    const end = all.length - unfinished(all);
-    const text = this.#decoded(all.subarray(0, end));
-    this.#before += end;
-    this.#held = all.slice(end);
-    return text;
-  }
-
-  /** Raise TextError if the text ends within a character; else return "". */
-  end(): string {
-    return this.#decoded(this.#held);
-  }
-
-  #decoded(raw: Uint8Array): string {
-    try {
-      return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(raw);
-    } catch {
-      const at = firstInvalid(raw);
-      const byte = (raw[at] as number).toString(16).padStart(2, "0");
-      throw new TextError(
-        `${this.name}: not UTF-8 at byte ${this.#before + at} (0x${byte}), and this bundle's tokenizer needs text.`,
-        `Convert it, for instance: iconv -f latin1 -t utf-8 ${this.name}`,
-      );
-    }
+/** Return the characters of bytes that begin at byte `before` of a text; raise TextError if they are not UTF-8. */
+export function utf8Text(raw: Uint8Array, name: string, before = 0): string {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(raw);
+  } catch {
+    const at = firstInvalid(raw);
+    const byte = (raw[at] as number).toString(16).padStart(2, "0");
+    throw new TextError(
+      `${name}: not UTF-8 at byte ${before + at} (0x${byte}), and this bundle's tokenizer needs text.`,
+      `Convert it, for instance: iconv -f latin1 -t utf-8 ${name}`,
+    );
   }
 }
 
 /** Return how many bytes at the end begin a character that is not complete. */
-function unfinished(raw: Uint8Array): number {
+export function unfinished(raw: Uint8Array): number {
   for (let back = 1; back <= Math.min(3, raw.length); back++) {
     const byte = raw[raw.length - back] as number;
     if ((byte & 0xc0) === 0x80) continue;
@@ -241,11 +272,4 @@ function firstInvalid(raw: Uint8Array): number {
     }
   }
   return low - unfinished(raw.subarray(0, low));
-}
-
-function refusal(name: string): TextError {
-  return new TextError(
-    `${name}: this bundle has no tokenizer, so it takes token ids, not text.`,
-    "Give ids, or convert the checkpoint with --tokenizer.",
-  );
 }

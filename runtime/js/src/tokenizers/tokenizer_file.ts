@@ -19,7 +19,8 @@ const MOST_WAYS = 1e6; // fewer than three such repetitions in a row
 const ELEMENT = /\\(?:[pPxu]\{[^}]*\}|.)|\[\^?\]?|\{\d*,?\d*\}|[*+?][+?]?|\((?:\?(?:i?:|[=!>]|<[=!]))?|./gsu;
 const QUANTIFIER = /^(?:[*+?]|\{.)/;
 
-type Part = Record<string, unknown>;
+/** An object of the file. */
+export type Part = Record<string, unknown>;
 
 /** How many times as long a part makes a text at most; kinds that are not listed make it no longer. */
 const GROWTH: Record<string, (part: Part) => number> = {
@@ -63,6 +64,44 @@ export function checkTokenizer(fields: Part): void {
     checkToken(token[0], Array.isArray(vocabulary) ? 0 : token[1]);
   }
   for (const { content, id } of (fields.added_tokens ?? []) as Part[]) checkToken(content, id);
+}
+
+/** Return whether a section has a part of a kind. */
+export function hasPart(section: unknown, kind: string): boolean {
+  return partsOf(section).some(({ type }) => type === kind);
+}
+
+/**
+ * Return the file for a text that goes on: without the space that some forms put in front of each text.
+ *
+ * `changed` says whether there is such a space, `sections` whether also the text behind an added token gets one.
+ */
+export function withoutPrefix(file: Part): { file: Part; changed: boolean; sections: boolean } {
+  let [changed, sections] = [false, false];
+  const cut = (part: unknown): unknown => {
+    if (Array.isArray(part)) return part.filter((one) => (one as Part | null)?.type !== "Prepend").map(cut);
+    if (typeof part !== "object" || part === null) return part;
+    const { type, add_prefix_space: adds, prepend_scheme: scheme } = part as Part;
+    if (type === "Sequence") {
+      return Object.fromEntries(Object.entries(part).map(([name, inner]) => [name, cut(inner)]));
+    }
+    const always = type === "Metaspace" && (scheme ?? (adds === false ? "never" : "always")) === "always";
+    const first = type === "Metaspace" && scheme === "first";
+    const before = type === "ByteLevel" && adds === true;
+    sections ||= always || before;
+    changed ||= always || first || before;
+    if (before) return { ...part, add_prefix_space: false };
+    return always || first ? { ...part, prepend_scheme: "never", add_prefix_space: false } : part;
+  };
+  const prepends = hasPart(file.normalizer, "Prepend");
+  const isOnly = (file.normalizer as Part | null)?.type === "Prepend";
+  const normalizer = isOnly ? null : cut(file.normalizer);
+  const pre_tokenizer = cut(file.pre_tokenizer);
+  return {
+    file: { ...file, normalizer, pre_tokenizer },
+    changed: changed || prepends,
+    sections: sections || prepends,
+  };
 }
 
 /** Return the parts of a section, also those of sequences in it. */
