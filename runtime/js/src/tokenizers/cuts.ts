@@ -71,18 +71,36 @@ export class Cuts {
     return text.length;
   }
 
+  /** Return the parts of a text between all its cuts, if the rule has words, which are often the same. */
+  parts(text: string): string[] {
+    const parts: string[] = [];
+    let from = 0;
+    const taken = this.rule === "words" ? this.#taken(text) : [];
+    for (let at = this.rule === "words" ? text.indexOf(" ", 1) : 0; at > 0; at = text.indexOf(" ", at + 1)) {
+      if (!this.#isCut(text, at, text.length, taken)) continue;
+      parts.push(text.slice(from, at));
+      from = at;
+    }
+    return [...parts, text.slice(from)];
+  }
+
   /** Return the last cut before a space of the first `end` units. */
   #lastSpace(text: string, end: number): number {
-    const taken = this.#added
-      ? [...text.matchAll(this.#added)].map((one) => [one.index, one.index + one[0].length])
-      : [];
+    const taken = this.#taken(text);
     for (let at = text.lastIndexOf(" ", end - 1); at > 0; at = text.lastIndexOf(" ", at - 1)) {
-      const [before, after] = [text.slice(Math.max(0, at - 2), at), text.slice(at + 1, Math.min(at + 3, end))];
-      const fits =
-        this.rule === "words" ? VISIBLE.test(before) : LETTER_BEFORE.test(before) && LETTER_AFTER.test(after);
-      if (fits && !taken.some(([from, to]) => at > (from as number) && at <= (to as number))) return at;
+      if (this.#isCut(text, at, end, taken)) return at;
     }
     return 0;
+  }
+
+  #taken(text: string): (readonly [from: number, to: number])[] {
+    return Array.from(this.#added ? text.matchAll(this.#added) : [], (one) => [one.index, one.index + one[0].length]);
+  }
+
+  #isCut(text: string, at: number, end: number, taken: readonly (readonly [number, number])[]): boolean {
+    const [before, after] = [text.slice(Math.max(0, at - 2), at), text.slice(at + 1, Math.min(at + 3, end))];
+    const fits = this.rule === "words" ? VISIBLE.test(before) : LETTER_BEFORE.test(before) && LETTER_AFTER.test(after);
+    return fits && !taken.some(([from, to]) => at > from && at <= to);
   }
 
   /** Return the cut before the last pieces of the pattern, and the white space behind them. */

@@ -16,6 +16,9 @@ const [NORMALIZER, ADD_PREFIX, REMOVE_SPACES] = [3, 3, 4];
 const NO_PREFIX = [0x1a, 2, 0x18, 0]; // normalizer_spec { add_dummy_prefix: false }, as the end of a model
 const META_SPACE = "\u2581"; // how SentencePiece and its like write a space
 
+const MOST_WORDS = 2 ** 14; // whose ids are kept
+const LONGEST_WORD = 32;
+
 /** Modules that a program hands over, instead of having them imported. */
 export interface Libraries {
   /** `@huggingface/tokenizers`, for bundles with a `tokenizer.json`. */
@@ -67,6 +70,7 @@ class LibraryTokenizer extends Tokenizer {
   override readonly needsText = true;
   override readonly unkId: number | null;
   override readonly size: number;
+  readonly #known = new Map<string, readonly number[]>(); // ids of words that came often
 
   constructor(private readonly form: Form) {
     super();
@@ -88,7 +92,9 @@ class LibraryTokenizer extends Tokenizer {
   part(raw: Uint8Array, { name, begun }: Place): Part {
     const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(raw);
     const ids = ofLibrary(TextError, `${name}: the bundle's tokenizer fails on this text`, () => {
-      const found = begun ? this.#continued(text) : Array.from(this.form.ordinary(text), Number);
+      const [first = "", ...others] = this.form.cuts?.parts(text) ?? [text];
+      const found = begun ? this.#continued(first) : Array.from(this.form.ordinary(first), Number);
+      for (const part of others) for (const id of this.#idsOfWord(part)) found.push(id);
       if (found.some(Number.isNaN)) throw new Error("it has no token for a part of it");
       return found;
     });
@@ -114,6 +120,14 @@ class LibraryTokenizer extends Tokenizer {
     let left = alone.slice(count).reduce((sum, id) => sum + (this.#bytesOf(id) ?? NaN), 0);
     while (count < ids.length && (left -= this.#bytesOf(ids[count] as number) ?? NaN) >= 0) count += 1;
     return count;
+  }
+
+  /** Return the ids of a word in a text. The libraries are slow, and words come again. */
+  #idsOfWord(word: string): readonly number[] {
+    const ids = this.#known.get(word) ?? this.#continued(word);
+    if (this.#known.size >= MOST_WORDS) this.#known.clear();
+    if (word.length <= LONGEST_WORD) this.#known.set(word, ids);
+    return ids;
   }
 
   #continued(text: string): number[] {
