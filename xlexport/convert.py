@@ -58,6 +58,7 @@ class ConversionOptions:
         tokenizer: a file (vocabulary, `tokenizer.json` or SentencePiece model), `bytes`, or `none` for a bundle that
             takes only token ids.
         vocab_style: rule that splits text into symbols of a vocabulary, one of `vocabularies.STYLES`.
+        bos, eos: names of the tokens that begin and end a text, or `none`; None: as the checkpoint's files say.
         threads: threads of one step; None: ONNX Runtime chooses.
         verify_text: a text to verify on; None: the text of `xlexport.sample`.
         verify_segments: number of segments to verify; None: as many as `verification.segments_to_read` returns.
@@ -74,6 +75,8 @@ class ConversionOptions:
 
     tokenizer: str | None = None
     vocab_style: str | None = None
+    bos: str | None = None
+    eos: str | None = None
     threads: int | None = None
     verify_text: Path | None = None
     verify_segments: int | None = None
@@ -138,7 +141,7 @@ def convert(
         check_options(options.quantization)
     source = _chosen(source, options)
     evaluation = _evaluation(source, options)
-    tokenizer = choose_tokenizer(source, options.tokenizer, options.vocab_style)
+    tokenizer = choose_tokenizer(source, options.tokenizer, options.vocab_style, bos=options.bos, eos=options.eos)
     encoder = architecture(source.architecture).encoder(source.config)
     texts = [] if options.verify_text is None else [options.verify_text]
     if (quantization := options.quantization) is not None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xlexport.byte_pair_file import BYTE_PAIR_FILE, byte_pair_file
-from xlexport.checkpoints.files import TOKENIZERS
+from xlexport.checkpoints.files import CONFIG, TOKENIZERS
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary, restyled
 from xlexport.errors import ExportError
 from xlexport.families.transformer_xl.huggingface import VOCABULARIES
 from xlexport.text_cuts import Settled, sentencepiece_rule, settled_rule
+from xlexport.text_ends import TokenNames, find_ends, sentencepiece_names, text_ends_note, tokenizers_names
 from xlruntime.bundle import Tokenizer as TokenizerEntry
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.libraries import TOKENIZER_LIMITS
@@ -46,12 +48,14 @@ class TokenizerChoice:
         content: the bytes of its file, if it has one.
         notes: sentences for people about the choice.
         bpe: the bytes of the file for runtimes without the `tokenizers` library, if the entry names one.
+        folder: where its file lies, if other files of Hugging Face's form may lie beside it.
     """
 
     spec: TokenizerEntry
     content: bytes | None = None
     notes: tuple[str, ...] = ()
     bpe: bytes | None = None
+    folder: Path | None = None
 
     def write(self, folder: Path) -> None:
         """Write its files, if it has any, into a bundle."""
@@ -61,19 +65,40 @@ class TokenizerChoice:
 
 
 def choose_tokenizer(
-    source: SourceCheckpoint, chosen: str | None = None, vocab_style: str | None = None
+    source: SourceCheckpoint,
+    chosen: str | None = None,
+    vocab_style: str | None = None,
+    *,
+    bos: str | None = None,
+    eos: str | None = None,
 ) -> TokenizerChoice:
-    """Return the tokenizer of a bundle.
+    """Return the tokenizer of a bundle, with the tokens that begin and end a text.
 
     Args:
         chosen: `bytes` (the architecture says which id byte 0 has), `none`, or a file: a vocabulary, a tokenizer.json
             or a SentencePiece model; None: the checkpoint's own.
         vocab_style: how to read a vocabulary, one of `STYLES`; None: recognized by its symbols.
+        bos, eos: the tokens that begin and end a text, by name, or `none`; None: as the checkpoint's files say.
 
     Raises:
-        ExportError: the checkpoint has no tokenizer, it does not fit the model, or the file is missing.
-        CheckpointError, VocabularyError: the file is not a tokenizer.
+        ExportError: the checkpoint has no tokenizer, it does not fit the model, a file is missing, or `bos` or `eos`
+            is no token.
+        CheckpointError, VocabularyError: the file is not a tokenizer, or one beside it is damaged.
     """
+    choice = _without_ends(source, chosen, vocab_style)
+    names = _token_names(choice, source.config["n_token"])
+    folders = [file.parent for file in source.files if file.name == CONFIG]
+    if choice.folder is not None:
+        folders.append(choice.folder)
+    found = find_ends(names, folders, bos, eos)
+    spec = replace(choice.spec, begin=found.begin, adds_begin=found.adds_begin, ends=found.ends)
+    notes = (*choice.notes, *found.notes)
+    if spec.file is not None and (spec.kind != "vocabulary" or spec.begin is not None or spec.ends):
+        notes += (f"Texts {text_ends_note(spec.begin, spec.adds_begin, spec.ends)}.",)
+    return replace(choice, spec=spec, notes=notes)
+
+
+def _without_ends(source: SourceCheckpoint, chosen: str | None, vocab_style: str | None) -> TokenizerChoice:
     n_token = source.config["n_token"]
     own = source.tokenizer
     if chosen is None and isinstance(own, str):
@@ -156,7 +181,8 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
     content = path.read_bytes()
     bpe = byte_pair_file(content) if kind == "tokenizers" else None
     entry = replace(entry, settled=_settled(kind, path), bpe=None if bpe is None else BYTE_PAIR_FILE)
-    return TokenizerChoice(entry, content, unused, bpe)
+    folder = path.parent if path.name in TOKENIZERS else None
+    return TokenizerChoice(entry, content, unused, bpe, folder)
 
 
 def _settled(kind: str, path: Path) -> Settled | None:
@@ -164,6 +190,22 @@ def _settled(kind: str, path: Path) -> Settled | None:
     if kind == "tokenizers":
         return settled_rule(read_tokenizer_json(path, TOKENIZER_LIMITS)[0])
     return sentencepiece_rule(path)
+
+
+def _token_names(choice: TokenizerChoice, n_token: int) -> TokenNames:
+    """Return the tokens of a tokenizer by name, and what it says of their roles."""
+    spec, content = choice.spec, choice.content
+    if spec.kind == "vocabulary" and content is not None:
+        vocabulary = Vocabulary.from_json(content.decode("utf-8"), str(spec.file))
+        if str(vocabulary.kind) == "trie":  # of RWKV, whose id 0 has no text, and stands before and after texts
+            return TokenNames({"<|endoftext|>": 0}, n_token, begins=("<|endoftext|>",), ends=("<|endoftext|>",))
+        ends = [number for number in (vocabulary.id_of(vocabulary.line_end),) if number is not None]
+        return TokenNames(vocabulary.index, n_token, text=ends)
+    if spec.kind == "sentencepiece" and content is not None:
+        return sentencepiece_names(content, n_token)
+    if spec.kind == "tokenizers" and content is not None:
+        return tokenizers_names(json.loads(content.decode("utf-8-sig")), n_token)
+    return TokenNames({}, n_token, text=range(spec.first_id, n_token) if spec.kind == "bytes" else ())
 
 
 def file_kind(path: Path) -> str:

@@ -16,7 +16,7 @@ from xlexport.errors import CheckpointError, ExportError
 from xlexport.tokenizer_choice import choose_tokenizer, tokenizer_library
 from xlexport.verification.text import verify_ids
 from xlruntime import load as load_bundle
-from xlruntime.bundle import FileDigest, Tokenizer
+from xlruntime.bundle import FileDigest, TextToken, Tokenizer
 from xlruntime.bundle_files import read_bundle
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
@@ -163,10 +163,14 @@ def test_sentencepiece_model(tmp_path: Path) -> None:
             minloglevel=2,
         )
     choice = choose_tokenizer(source_of(15, None), str(path))
-    assert choice.spec == Tokenizer("sentencepiece", "tokenizer.model", settled="words")
+    marks = [TextToken(number, name, "vocabulary") for number, name in ((1, "<s>"), (2, "</s>"))]
+    expected = Tokenizer("sentencepiece", "tokenizer.model", settled="words", begin=marks[0], ends=(marks[1],))
+    assert choice.spec == expected
     assert choice.content == path.read_bytes()
-    assert choice.notes == ()
-    assert choose_tokenizer(source_of(16, None), str(path)).notes == ("The tokenizer has 15 of the model's 16 tokens.",)
+    said = ("Texts may begin with <s> (id 1, vocabulary); end with </s> (id 2, vocabulary).",)
+    assert choice.notes == said
+    notes = choose_tokenizer(source_of(16, None), str(path)).notes
+    assert notes == ("The tokenizer has 15 of the model's 16 tokens.", *said)
     with pytest.raises(ExportError, match=r"any name: 15 tokens, but the model has 14\. Give the model's own"):
         choose_tokenizer(source_of(14, None), str(path))
     with pytest.raises(ExportError, match="of the sentencepiece library, but --vocab-style is for vocabularies"):

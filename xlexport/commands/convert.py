@@ -78,6 +78,12 @@ __all__ = ["convert", "length_rows"]
         metavar="STYLE",
         help=f"How to read a vocabulary: {', '.join(VOCAB_STYLES)}.  [default: by the symbols]",
     ),
+    click.option(
+        "--bos", cls=Setting, metavar="TOKEN", help="Token that begins a text, or none.  [default: as files say]"
+    ),
+    click.option(
+        "--eos", cls=Setting, metavar="TOKEN", help="Token that ends a text, or none.  [default: as files say]"
+    ),
 )
 @headed(
     "Verification",

@@ -19,8 +19,9 @@ from xlexport.errors import MissingAnswerError
 from xlexport.families import description_of
 from xlexport.families.options import spellings
 from xlexport.terminal import print_json, print_table
+from xlexport.text_ends import text_ends_note
 from xlruntime import BundleFormatError, Model, Translator
-from xlruntime.bundle import MANIFEST, Bundle
+from xlruntime.bundle import MANIFEST, Bundle, Tokenizer
 from xlruntime.tokenizers import Vocabulary, VocabularyTokenizer, make_tokenizer
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         *_parity_rows(bundle, folder),
         *(quantization_rows(quantized) if (quantized := bundle.provenance.get("quantization")) else []),
         ("tokenizer", _tokenizer(bundle, folder)),
+        *_text_rows(bundle.tokenizer),
         *_config_rows(bundle.config),
         *description_of(bundle.architecture).bundle(bundle, folder),
         *([("fixed shapes", _fixed(bundle))] if bundle.fixed else []),
@@ -164,6 +166,13 @@ def _tokenizer(bundle: Bundle, folder: Path) -> str:
         assert isinstance(tokenizer, VocabularyTokenizer)
         return describe_vocabulary(tokenizer.vocabulary)
     return f"{bundle.tokenizer.kind}, vocabulary {bundle.vocab_size:,}"
+
+
+def _text_rows(tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """Return the row about the tokens that begin and end a text, unless tokens are no marks, as bytes."""
+    if tokenizer.begin is None and not tokenizer.ends and tokenizer.kind not in ("tokenizers", "sentencepiece"):
+        return []
+    return [("texts", text_ends_note(tokenizer.begin, tokenizer.adds_begin, tokenizer.ends))]
 
 
 def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None = None) -> list[tuple[str, str]]:
