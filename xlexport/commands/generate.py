@@ -70,10 +70,12 @@ def _unescaped(context: click.Context, parameter: click.Parameter, texts: tuple[
         callback=_unescaped,
         help=r"Stop before this text, such as '\n\n'. Repeatable.",
     ),
+    click.option("--ignore-eos", is_flag=True, help="Go on after a token that ends a text."),
 )
 @headed(
     "Output",
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object with prompt, text and token ids."),
+    click.option("--special", is_flag=True, help="Show special tokens by their names, and let --stop find them."),
 )
 @headed("Device", runtime_options)
 @headed("Model settings", document_options)
@@ -89,11 +91,13 @@ def generate(
     min_p: float,
     repetition_penalty: float,
     stops: tuple[str, ...],
+    ignore_eos: bool,
     as_json: bool,
+    special: bool,
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
-    """Continue PROMPT with BUNDLE. Needs no PyTorch."""
+    """Continue PROMPT with BUNDLE, until a token ends the text. Needs no PyTorch."""
     if (prompt is None) == (prompt_file is None):
         raise click.UsageError("Give either PROMPT or --file.")
     if "" in stops:
@@ -108,11 +112,12 @@ def generate(
         text = text.removeprefix(codecs.BOM_UTF8)
     else:
         text = str(prompt).encode("utf-8", "surrogateescape")
-    sampling = xlruntime.Sampling(temperature, top_k, top_p, seed, min_p, repetition_penalty)
+    sampling = xlruntime.Sampling(temperature, top_k, top_p, seed, min_p, repetition_penalty, ignore_eos=ignore_eos)
     model = open_bundle(bundle, **runtime)
     tokens = model.generate(text, max_tokens=max_tokens, sampling=sampling, **evaluation)
     beginning, ids, parts = text.decode("utf-8", "replace"), [], []
-    growing = xlruntime.GrowingText(model.tokenizer, model.tokenizer.encode_piece(text, None), stops, beginning)
+    before = model.tokenizer.encode_piece(text, None)
+    growing = xlruntime.GrowingText(model.tokenizer, before, stops, beginning, special)
     for token in tokens:
         ids.append(token)
         parts.append(growing.add(token))
@@ -120,6 +125,7 @@ def generate(
             break
     continuation = "".join([*parts, growing.end()])
     if as_json:
-        print_json({"prompt": beginning, "text": continuation, "ids": ids})
+        reason = "stop" if growing.stopped or len(ids) < max_tokens else "length"
+        print_json({"prompt": beginning, "text": continuation, "ids": ids, "finish_reason": reason})
     else:
         print_text(beginning + continuation)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from xlexport.serve.errors import JSON, ApiError
@@ -71,7 +71,9 @@ class Body(BaseModel):
 class SamplingBody(Body):
     """The rule for drawing tokens."""
 
-    max_tokens: int | None = Field(default=16, ge=0, le=2**31)
+    max_tokens: int | None = Field(
+        default=16, ge=0, le=2**31, validation_alias=AliasChoices("max_tokens", "max_completion_tokens")
+    )
     temperature: float | None = Field(default=1.0, ge=0, le=100, allow_inf_nan=False)
     top_p: float | None = Field(default=1.0, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, le=2**31)
@@ -79,12 +81,20 @@ class SamplingBody(Body):
     min_p: float | None = Field(default=0.0, ge=0, le=1)
     repetition_penalty: float | None = Field(default=1.0, ge=1e-9, le=100)
     stop: str | Annotated[list[str], Field(max_length=64, fail_fast=True)] | None = None
+    stop_token_ids: Annotated[Ids, Field(max_length=64)] | None = None
+    ignore_eos: bool | None = False
+    skip_special_tokens: bool | None = True
     logprobs: int | None = Field(default=None, ge=0, le=10)
 
     @property
     def n_new(self) -> int:
         """The number of tokens to draw for each continuation."""
         return 16 if self.max_tokens is None else self.max_tokens
+
+    @property
+    def special(self) -> bool:
+        """Whether texts have the names of special tokens."""
+        return self.skip_special_tokens is False
 
     @property
     def stops(self) -> list[str]:
@@ -100,6 +110,8 @@ class SamplingBody(Body):
             None if self.seed is None else self.seed + number,
             self.min_p or 0.0,
             1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            ignore_eos=bool(self.ignore_eos),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
         )
 
 

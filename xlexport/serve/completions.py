@@ -113,7 +113,7 @@ class _Answer:
         samplings = [body.sampling(number) for number in range(body.n or 1)]
         on_news = run.on_news if body.stream else None
         for prompt, ids in self._prompts:
-            texts = [GrowingText(model.tokenizer, ids, body.stops, prompt or "") for _ in samplings]
+            texts = [GrowingText(model.tokenizer, ids, body.stops, prompt or "", body.special) for _ in samplings]
             job = Job(
                 ids,
                 top=self._top,

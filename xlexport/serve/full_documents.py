@@ -101,3 +101,6 @@ class FullDocuments:
                 if choice.add(token, watched.logits[0], job.top):
                     break
                 yield
+            else:
+                if choice.drawn < job.max_tokens:
+                    choice.stop()

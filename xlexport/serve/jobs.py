@@ -138,7 +138,7 @@ class Choice:
         self._lock = threading.Lock()
         self._text, self._draws = io.StringIO(), Draws()
         self._waiting = 0
-        self._ended = False
+        self._ended = self._stopped = False
 
     def add(self, token: int, logits: npt.NDArray[np.float32], top: int | None = None) -> bool:
         """Add a token, as `Draws.add` does; return whether a stop was found."""
@@ -153,11 +153,15 @@ class Choice:
             self._on_news(self, waiting)
         return self._growing.stopped
 
+    def stop(self) -> None:
+        """Note that a token was drawn that ends the text, and belongs to none."""
+        self._stopped = True
+
     def end(self) -> None:
         """Complete the text."""
         with self._lock:
             self._text.write(self._growing.end())
-            self.reason = "stop" if self._growing.stopped else "length"
+            self.reason = "stop" if self._stopped or self._growing.stopped else "length"
             self._ended = True
 
     @property

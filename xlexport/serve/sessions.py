@@ -261,7 +261,7 @@ class SessionRoutes:
             self.limits.check_tokens(len(ids), body.n_new)
             share_of(request).take_scores(len(ids) + body.n_new, body.logprobs)
             before = ids if session.place is None else np.append(session.place.pending, ids)
-            text = GrowingText(session.model.tokenizer, before, body.stops)
+            text = GrowingText(session.model.tokenizer, before, body.stops, special=body.special)
             run = stack.enter_context(self._run(request, session))
             job = Job(
                 ids,

@@ -311,11 +311,12 @@ class Stage(ABC, Generic[T]):
 
 @dataclass(eq=False)
 class Drawer(Tenant):
-    """A continuation that is being drawn, with its own random numbers and its newest tokens."""
+    """A continuation that is being drawn, with its own random numbers, its newest tokens, and the ids that end it."""
 
     choice: Choice
     rng: Random
     recent: deque[int]
+    ends: frozenset[int]
 
 
 class Drawing(Stage[Drawer]):
@@ -325,10 +326,11 @@ class Drawing(Stage[Drawer]):
 
     def add(self, job: Job, pending: int, position: int, memory: Memory | None) -> None:
         """Take the continuations of a job that has been read up to a place."""
-        before = job.before
+        before, tokenizer = job.before, self.engine.bundle.tokenizer
         for choice in job.choices:
             rule = choice.sampling
-            self.waiting.add(Drawer(job, pending, position, memory, choice, rule.rng(), rule.recent(before)))
+            more = choice, rule.rng(), rule.recent(before), rule.ends(tokenizer)
+            self.waiting.add(Drawer(job, pending, position, memory, *more))
 
     def shares(self, tenant: Drawer) -> bool:
         """Return whether a continuation shares steps with others: in any case if no seed can repeat it."""
@@ -357,10 +359,13 @@ class Drawing(Stage[Drawer]):
 
     def _draw(self, drawer: Drawer, logits: npt.NDArray[np.float32]) -> bool:
         """Draw the next token; return whether the continuation ends."""
-        drawer.pending = drawer.choice.sampling.draw(logits, drawer.rng, drawer.recent)
+        drawer.pending = drawer.choice.sampling.draw(logits[: self.engine.drawable], drawer.rng, drawer.recent)
         drawer.recent.append(drawer.pending)
         drawer.position += 1
         self.counts.drawn += 1
+        if drawer.pending in drawer.ends:
+            drawer.choice.stop()
+            return True
         try:
             stopped = drawer.choice.add(drawer.pending, logits, drawer.job.top)
         except Exception as error:  # of this continuation only: its text, or a client that does not read it

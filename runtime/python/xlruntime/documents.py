@@ -215,6 +215,10 @@ class Tokenizer(ABC):
     def decode(self, ids: Ids | list[int]) -> str:
         """Return the text of token ids."""
 
+    def decode_all(self, ids: Ids | list[int]) -> str:
+        """Return the text of token ids with the names of special tokens, which `decode` leaves out."""
+        return self.decode(ids)
+
     def id_of(self, name: str) -> int | None:
         """Return the id of the token that the vocabulary lists under this name; None if there is none."""
         return None

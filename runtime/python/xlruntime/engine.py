@@ -133,6 +133,12 @@ class Engine:
         """SHA-256 of `bundle.json`, by which an application can pin a bundle."""
         return self.bundle.digest
 
+    @property
+    def drawable(self) -> int:
+        """The number of tokens that may be drawn, ids from 0: rows above the tokenizer's size have no text."""
+        size = self.bundle.vocab_size
+        return min(self.tokenizer.vocab_size or size, size)
+
     def session(self, purpose: str) -> Session:
         """Return the session of one graph, opened when first needed.
 

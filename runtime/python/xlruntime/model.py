@@ -189,6 +189,8 @@ class Model(Engine):
     ) -> Iterator[int]:
         """Continue `prompt`: yield up to `max_tokens` token ids as they are drawn.
 
+        The continuation ends before the first token of `bundle.tokenizer.ends`, unless `sampling` has `ignore_eos`.
+
         Raises:
             OptionError: a setting is out of range.
             TextError: the prompt is empty, or prompt and continuation are too long.

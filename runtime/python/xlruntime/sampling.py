@@ -15,6 +15,7 @@ from .documents import Ids, check_length, encode
 from .engine import Engine
 from .errors import OptionError, TextError, XlruntimeError
 from .evaluation import EvaluationSettings
+from .tokenizer_entry import Tokenizer as TokenizerEntry
 
 __all__ = ["Random", "Sampling", "draw_tokens", "generate_full_document"]
 
@@ -50,6 +51,8 @@ class Sampling:
             et al. 2019, arXiv:1909.05858, as in Hugging Face's library); above 1, tokens repeat less often. Only the
             Python runtime has it.
         repetition_window: number of tokens that count as recent, of the prompt and of what was drawn after it.
+        ignore_eos: go on after a token that ends a text, which is then drawn like any other.
+        stop_token_ids: ids of further tokens that end a continuation.
 
     Raises:
         OptionError: values are out of range; lists all of them.
@@ -62,6 +65,8 @@ class Sampling:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     repetition_window: int = 64
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         problems = []
@@ -86,17 +91,21 @@ class Sampling:
         """Return the random numbers of one run, for `draw`."""
         return Random(secrets.randbits(64) if self.seed is None else self.seed)
 
+    def ends(self, tokenizer: TokenizerEntry) -> frozenset[int]:
+        """Return the ids at which a continuation ends."""
+        return frozenset(self.stop_token_ids if self.ignore_eos else (*self.stop_token_ids, *tokenizer.end_ids))
+
     def recent(self, before: Sequence[int] | Ids) -> deque[int]:
         """Return the newest of the tokens `before`, to which the caller appends each token that it draws."""
         return deque(map(int, before[-self.repetition_window :]), self.repetition_window)
 
     def draw(self, logits: npt.NDArray[np.float32], rng: Random, recent: Sequence[int] = ()) -> int:
-        """Draw one token id from logits (n_token,), after `recent` tokens."""
+        """Draw one token id from logits (n,) of the tokens that may be drawn, after `recent` tokens."""
         scores: npt.NDArray[np.floating[Any]] = logits
-        if self.repetition_penalty != 1 and recent:
+        if self.repetition_penalty != 1 and (again := [token for token in recent if token < len(logits)]):
             scores, penalty = logits.astype(np.float64), self.repetition_penalty
-            own = scores[list(recent)]
-            scores[list(recent)] = np.where(own < 0, own * penalty, own / penalty)
+            own = scores[again]
+            scores[again] = np.where(own < 0, own * penalty, own / penalty)
         if self.temperature == 0:
             return int(scores.argmax())
         with np.errstate(over="ignore"):  # a tiny temperature leaves minus infinity for all but the likeliest
@@ -155,6 +164,7 @@ def generate_full_document(
 
 
 def draw_tokens(
+    engine: Engine,
     next_logits: Callable[[], npt.NDArray[np.float32]],
     take: Callable[[int], object],
     max_tokens: int,
@@ -162,7 +172,7 @@ def draw_tokens(
     hint: str,
     before: Sequence[int] | Ids,
 ) -> Iterator[int]:
-    """Yield up to `max_tokens` token ids, each drawn after the ones before it.
+    """Yield up to `max_tokens` token ids, each drawn after the ones before it; the one that ends a text is not yielded.
 
     Args:
         next_logits: runs the model and returns the logits (n_token,) of the next token.
@@ -173,14 +183,17 @@ def draw_tokens(
     Raises:
         XlruntimeError: logits are not finite.
     """
-    rng, recent = sampling.rng(), sampling.recent(before)
+    rng, recent, size = sampling.rng(), sampling.recent(before), engine.drawable
+    ends = sampling.ends(engine.bundle.tokenizer)
     for _ in range(max_tokens):
         logits = next_logits()
         if not np.isfinite(logits).all():
             raise XlruntimeError("the model gave logits that are not finite, so generation stops.", hint=hint)
-        token = sampling.draw(logits, rng, recent)
+        token = sampling.draw(logits[:size], rng, recent)
         recent.append(token)
         take(token)
+        if token in ends:
+            return
         yield token
 
 
@@ -197,4 +210,4 @@ def _generate(
         logits: npt.NDArray[np.float32] = engine.step("generate", memory, part, part)["logits"][0]  # any target
         return logits
 
-    yield from draw_tokens(next_logits, read.append, max_tokens, sampling, "Give another prompt.", ids)
+    yield from draw_tokens(engine, next_logits, read.append, max_tokens, sampling, "Give another prompt.", ids)

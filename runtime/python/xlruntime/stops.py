@@ -21,15 +21,21 @@ class GrowingText:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, before: Sequence[int] | Ids, stops: Sequence[str] = (), prompt: str = ""
+        self,
+        tokenizer: Tokenizer,
+        before: Sequence[int] | Ids,
+        stops: Sequence[str] = (),
+        prompt: str = "",
+        special: bool = False,
     ) -> None:
         """Start after the tokens `before`.
 
         Args:
+            special: whether the text has the names of special tokens, so that stops may be such names.
             prompt: the text of these tokens, if it is known: tokens do not show which white space it ended with.
         """
         self.stopped = False
-        self._tokenizer = tokenizer
+        self._decode = tokenizer.decode_all if special else tokenizer.decode
         self._stops = [stop for stop in stops if stop]
         self._hold = max(map(len, self._stops), default=1) - 1  # characters that may belong to a stop
         self._tokens = list(map(int, before[-BEFORE:]))
@@ -79,4 +85,4 @@ class GrowingText:
         return text
 
     def _decoded(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(list(tokens)) if tokens else ""
+        return self._decode(list(tokens)) if tokens else ""

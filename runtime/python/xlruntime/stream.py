@@ -220,10 +220,10 @@ class Stream:
         max_tokens: int,
         sampling: Sampling | None = None,
     ) -> Iterator[int]:
-        """Continue the document, after `prompt` if given: yield token ids as they are drawn.
+        """Continue the document, after `prompt` if given: yield token ids as they are drawn, until one ends the text.
 
         The prompt is run when the first token is requested. Drawn tokens become part of the document: a later feed or
-        generate goes on after them.
+        generate goes on after them. So does the one that ends the text, which is not yielded.
 
         Raises:
             OptionError: max_tokens is negative.
@@ -342,8 +342,8 @@ class Stream:
         before = ids if self.pending is None else np.append(self.pending, ids)
         for segment in self._segments(self._take(ids, "the prompt")):
             self._run("score", segment)
-        self.held = replace(self.held, raw=b"", begun=True)
-        yield from draw_tokens(self._next_logits, self._hold, max_tokens, sampling, "Reset the stream.", before)
+        self.held, hint = replace(self.held, raw=b"", begun=True), "Reset the stream."
+        yield from draw_tokens(self.engine, self._next_logits, self._hold, max_tokens, sampling, hint, before)
 
     def _next_logits(self) -> npt.NDArray[np.float32]:
         """Run the held token; return the logits of the next one."""

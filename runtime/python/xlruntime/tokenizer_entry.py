@@ -53,6 +53,16 @@ class Tokenizer:
             raise ValueError("adds_begin without a begin token")
 
     @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The ids of the tokens that end a text."""
+        return tuple(token.id for token in self.ends)
+
+    @property
+    def prefix(self) -> TextToken | None:
+        """The token to put before a text that needs one: the one that begins texts, else the first that ends them."""
+        return self.begin if self.begin is not None else next(iter(self.ends), None)
+
+    @property
     def files(self) -> set[str]:
         """The names of its files."""
         return {name for name in (self.file, self.bpe) if name is not None}

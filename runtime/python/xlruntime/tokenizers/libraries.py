@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 from abc import abstractmethod
@@ -84,6 +85,10 @@ class _LibraryTokenizer(Tokenizer):
         """Return the text of ids."""
 
     @abstractmethod
+    def _whole_text(self, ids: list[int]) -> str:
+        """Return the text of ids with the names of special tokens."""
+
+    @abstractmethod
     def _normalized(self, text: str) -> str:
         """Return the text that the library cuts into tokens."""
 
@@ -140,13 +145,26 @@ class _LibraryTokenizer(Tokenizer):
         return np.array(self._encode(utf8_text(text, "the text"), "the text", self._ids), np.int64)
 
     def decode(self, ids: Ids | list[int]) -> str:
-        """Return the text of token ids.
+        """Return the text of token ids. Those that the tokenizer lacks have none.
 
         Raises:
             TextError: the library fails on them.
         """
         with _errors_of_library(TextError, "the library cannot turn the token ids into text"):
-            return self._text([int(token) for token in ids])
+            return self._text(self._known(ids))
+
+    def decode_all(self, ids: Ids | list[int]) -> str:
+        """Return the text of token ids with the names of special tokens.
+
+        Raises:
+            TextError: as `decode`.
+        """
+        with _errors_of_library(TextError, "the library cannot turn the token ids into text"):
+            return self._whole_text(self._known(ids))
+
+    def _known(self, ids: Ids | list[int]) -> list[int]:
+        """Return the ids that the tokenizer has: a model's table may have more rows."""
+        return [int(token) for token in ids if 0 <= token < (self.vocab_size or 0)]
 
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
@@ -217,7 +235,8 @@ class TokenizersTokenizer(_LibraryTokenizer):
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
-            self.vocab_size = int(self._tokenizer.get_vocab_size())
+            numbers = self._tokenizer.get_vocab(with_added_tokens=True).values()
+            self.vocab_size = 1 + max(map(int, numbers), default=-1)  # some files leave numbers out
             self.unk_id = self._unk_id(fields["model"])
             added = self._tokenizer.get_added_tokens_decoder().values()
         self.rule, self.added = rule, tuple(sorted(token.content for token in added))
@@ -272,6 +291,9 @@ class TokenizersTokenizer(_LibraryTokenizer):
 
     def _text(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids))
+
+    def _whole_text(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def id_of(self, name: str) -> int | None:
         """Return the id of the token of this name; None if there is none."""
@@ -333,6 +355,11 @@ class SentencePieceTokenizer(_LibraryTokenizer):
 
     def _name(self, token: int) -> str:
         return str(self._processor.id_to_piece(token))
+
+    def _whole_text(self, ids: list[int]) -> str:
+        model = self._processor
+        runs = itertools.groupby(ids, model.is_control)
+        return "".join("".join(map(model.id_to_piece, run)) if marks else self._text(list(run)) for marks, run in runs)
 
     def id_of(self, name: str) -> int | None:
         """Return the id of the piece of this name; None if there is none."""
