@@ -6,15 +6,17 @@ import csv
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import xlruntime
+from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import golden_bundle
 from tests.scoring.conftest import TEXT, Score
 from xlexport.scoring.run_options import bos_token
-from xlruntime import OptionError
+from xlruntime import Document, OptionError
 from xlruntime.scorer import Scorer
 from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -103,6 +105,50 @@ def test_model_of_whole_documents(tmp_path: Path) -> None:
     list(Scorer(model, model.evaluation(), bos=7).documents([np.zeros(longest, np.int64)]))
     with pytest.raises(xlruntime.TextError, match=f"more than {longest + 1:,} tokens with the one before it"):
         list(Scorer(model, model.evaluation(), bos=7).documents([np.zeros(longest + 1, np.int64)]))
+
+
+def test_begin_token_comes_where_the_tokenizers_rule_puts_it(
+    bundle: Path, score: Score, texts: list[Path], tmp_path: Path
+) -> None:
+    begin = {"id": 10, "name": "<s>", "source": "tokenizer_config.json"}
+    adding = with_tokenizer(bundle, tmp_path / "adding", begin=begin, adds_begin=True)
+    plain = with_tokenizer(bundle, tmp_path / "plain", begin=begin)
+    said = "Each text is read after <s>, as its tokenizer's own rule says (tokenizer_config.json); --bos none leaves"
+    bits: dict[str, list[float]] = {}
+    for name, options in {"rule": (adding,), "none": (adding, "--bos", "none"), "other": (plain,)}.items():
+        shown = score(*texts, "--json", *options[1:], bundle=options[0]).succeeded()
+        bits[name] = [record["bits"] for record in shown.objects if "bits" in record]
+        assert shown.err.count(said) == (name == "rule")
+    assert bits["none"] == bits["other"]
+    assert bits["rule"] == [
+        record["bits"] for record in score(*texts, "--json", "--bos", r"\n", bundle=plain).succeeded().objects
+    ]
+    note = score(*texts, "--per", "word", bundle=plain).succeeded().err
+    assert "reads no token before it. --bos '<s>' gives it one." in note
+
+
+def test_begin_token_comes_before_texts_and_not_before_ids(bundle: Path, tmp_path: Path) -> None:
+    begin = {"id": 10, "name": "<s>", "source": "a test"}
+    model = xlruntime.load(with_tokenizer(bundle, tmp_path / "adding", begin=begin, adds_begin=True), threads=1)
+    text, ids = "some text", list(b"some text")
+    (tmp_path / "file").write_text(text)
+
+    def scored(document: Any, bos: int | bool | None = None) -> tuple[int, float]:
+        (found,) = model.score([document], bos=bos)
+        return found.scored_tokens, found.nats
+
+    with_begin, without = scored(text, 10), scored(text, False)
+    assert (with_begin[0], without[0]) == (9, 8)
+    assert scored(text) == scored(text.encode()) == scored(tmp_path / "file") == with_begin
+    assert scored(ids) == without
+    assert scored(ids, 10) == with_begin
+    after = scored(Document("a", text, context="so "), 10)
+    assert scored(Document("a", text, context="so ")) == after
+    assert scored(Document("a", text, context=list(b"so "))) != after
+    (words,) = model.surprisal([text])
+    assert not np.isnan(words.bits).any()
+    with pytest.raises(OptionError, match="bos is True, expected 0 to 255, or False for no token"):
+        scored(text, True)
 
 
 def test_lines_show_their_texts(score: Score) -> None:

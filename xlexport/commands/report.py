@@ -147,9 +147,9 @@ page_options = all_of(
     ),
     click.option(
         "--bos",
-        metavar="TOKEN|TEXT",
+        metavar="TOKEN|TEXT|none",
         help="Token to read before each document, so that the first token has a score, too: a name such as '<eos>', or "
-        r"a text of one token such as '\n'.",
+        r"a text of one token such as '\n'.  [default: the bundle's, if its tokenizer puts it before each text]",
     ),
     grouped("page", PageOptions),
 )
@@ -248,10 +248,10 @@ def _documents(inputs: Sequence[Input], reading: Reading, page: PageOptions) -> 
         yield dataclasses.replace(first, columns=columns), *others
 
 
-def _bos(page: PageOptions, model: Model) -> int | None:
-    from xlexport.scoring.run_options import bos_token
+def _bos(page: PageOptions, model: Model) -> int | bool | None:
+    from xlexport.scoring.run_options import chosen_bos
 
-    return None if page.bos is None else bos_token(page.bos, model.tokenizer)
+    return chosen_bos(page.bos, model.tokenizer)
 
 
 def _check_outputs(page: PageOptions, output: Path, inputs: Sequence[Input]) -> None:

@@ -383,9 +383,9 @@ record_options = all_of(
     ),
     click.option(
         "--bos",
-        metavar="TOKEN|TEXT",
+        metavar="TOKEN|TEXT|none",
         help="Token to read before each document, so that the first token has a score, too: a name such as '<eos>', or "
-        r"a text of one token such as '\n'.",
+        r"a text of one token such as '\n'.  [default: the bundle's, if its tokenizer puts it before each text]",
     ),
 )
 

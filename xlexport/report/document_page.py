@@ -61,7 +61,7 @@ def write_report(
     output: Path,
     *,
     top: int = 5,
-    bos: int | None = None,
+    bos: int | bool | None = None,
     title: str | None = None,
     force: bool = False,
     progress: Progress = no_progress,

@@ -44,7 +44,7 @@ class Side:
     name: str
     model: Model
     settings: EvaluationSettings
-    bos: int | None = None
+    bos: int | bool | None = None
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ def score_words(
     settings: EvaluationSettings,
     documents: Sequence[Held],
     side: int = 0,
-    bos: int | None = None,
+    bos: int | bool | None = None,
     watch: Callable[[TokenScores], None] = lambda part: None,
 ) -> list[WordScores | Exception]:
     """Score documents one after another; a document that fails gives its error.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import shlex
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
@@ -22,7 +23,7 @@ from xlexport.scoring.run_options import UNITS
 from xlexport.scoring.totals import Totals, caveats, losses
 from xlexport.scoring.traits import trait_notes
 from xlruntime import DocumentScore, Model, StateError, TokenScores
-from xlruntime.messages import counted
+from xlruntime.messages import counted, named
 from xlruntime.tokenizers import ByteTokenizer
 
 __all__ = ["Output", "Reporter", "score_documents"]
@@ -152,7 +153,7 @@ class _Counting:
     """
 
     def __init__(self, model: Model, job: Job, output: Output, reporter: Reporter, saved: Saved | None) -> None:
-        self._job, self._tokenizer = job, model.tokenizer
+        self._job, self._tokenizer, self._rule = job, model.tokenizer, model.bundle.tokenizer
         self._output, self._reporter = output, reporter
         self._started, self._tokens = time.monotonic(), 0
         self._in_rows = job.options.reading.field is not None  # of which a file may have many, so they get no lines
@@ -193,6 +194,12 @@ class _Counting:
         if not self._has_caveats:  # not earlier: if nothing can be scored, only the error matters
             for caveat in caveats(self._job.settings, self._tokenizer):
                 self._reporter.tell(caveat)
+            begin, options = self._rule.begin, self._job.options
+            if begin is not None and self._rule.adds_begin and options.bos is None and not options.reading.ids:
+                self._reporter.tell(
+                    f"Each text is read after {named(begin.name)}, as its tokenizer's own rule says ({begin.source}); "
+                    "--bos none leaves it out."
+                )
             self._has_caveats = True
         if self._in_rows:
             return
@@ -217,6 +224,8 @@ class _Counting:
             self._reporter.tell(note)
         if totals.without_first and per in UNITS:
             token = r"'\n'" if isinstance(self._tokenizer, ByteTokenizer) else "TOKEN"
+            if (prefix := self._rule.prefix) is not None:
+                token = shlex.quote(named(prefix.name))
             self._reporter.tell(
                 f"The first {per} of {counted(totals.without_first, 'document')} has no score "
                 f"(complete is false), because the model reads no token before it. --bos {token} gives it one."

@@ -14,7 +14,7 @@ from xlruntime.messages import named, quoted
 from xlruntime.scorer import BatchSize, Scorer
 from xlruntime.tokenizers.white_space import starts_word
 
-__all__ = ["ESCAPES", "UNITS", "Level", "RunOptions", "bos_token", "make_scorer"]
+__all__ = ["ESCAPES", "UNITS", "Level", "RunOptions", "bos_token", "chosen_bos", "make_scorer"]
 
 Level = Literal["document", "line", "word", "region", "token"]
 UNITS: tuple[Level, ...] = (
@@ -23,6 +23,7 @@ UNITS: tuple[Level, ...] = (
     "region",
 )  # levels whose records are sums over the tokens of a part of the text
 ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r"}  # which are hard to type in a shell
+NO_BOS = "none"
 USUAL = ("<|endoftext|>", "<eos>", "</s>", "<s>", "<bos>", "[CLS]", "[BOS]")
 
 
@@ -36,7 +37,8 @@ class RunOptions:
         separator: with `continuous`, the text between documents; its tokens belong to none of them.
         batch_size: most documents at a time; `auto`: batches of similar lengths.
         detail: number of likeliest tokens in a token's record, with rank and entropy; None: no detail at all.
-        bos: name or text of a token that the model reads before each document; None: none.
+        bos: name or text of a token that the model reads before each document, or `none`; None: as the tokenizer's own
+            rule says.
         corrected: whether words and regions have surprisal with the correction for boundaries, too.
         by_chunks: whether documents are divided into chunks, which any number of processes may share.
         strict: whether the first document that fails ends the run.
@@ -69,9 +71,18 @@ def make_scorer(model: Model, settings: EvaluationSettings, options: RunOptions)
         continuous=options.continuous,
         separator=options.separator,
         keep_going=not options.strict,
-        bos=None if options.bos is None else bos_token(options.bos, model.tokenizer),
+        bos=chosen_bos(options.bos, model.tokenizer),
         starts_word=starts_word(model.tokenizer, model.bundle.vocab_size) if options.corrected else None,
     )
+
+
+def chosen_bos(text: str | None, tokenizer: Tokenizer) -> int | bool | None:
+    """Return the `bos` of a scorer for the value of an option: `none` is no token, and no value the tokenizer's rule.
+
+    Raises:
+        OptionError: as `bos_token`.
+    """
+    return None if text is None else False if text == NO_BOS else bos_token(text, tokenizer)
 
 
 def bos_token(text: str, tokenizer: Tokenizer) -> int:

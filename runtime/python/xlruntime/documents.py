@@ -83,6 +83,12 @@ class Document:
     context: Context | None = None
     columns: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
+    @property
+    def begins_with_text(self) -> bool:
+        """Whether its first tokens come from a text, or else are given as ids, which have all their tokens."""
+        first = self.source if self.context is None or not len(self.context) else self.context
+        return isinstance(first, str | bytes | Path) or hasattr(first, "read")
+
 
 @dataclass(frozen=True)
 class TokenPiece:

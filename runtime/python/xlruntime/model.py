@@ -87,7 +87,7 @@ class Model(Engine):
         documents: Iterable[Document | Source],
         *,
         batch_size: BatchSize = 1,
-        bos: int | None = None,
+        bos: int | bool | None = None,
         **settings: SettingValue | None,
     ) -> Iterator[DocumentScore]:
         """Score whole documents, each with its own memory; yield results in input order.
@@ -97,6 +97,8 @@ class Model(Engine):
             batch_size: most documents that run at the same time; "auto" forms batches of similar lengths. A document
                 that the model reads in one step is always alone in its batch.
             bos: id of a token that the model reads before each document, so that its first token has a score, too.
+                None: `bundle.tokenizer.begin` before each text, if the tokenizer's own rule puts it there, as
+                `xlexport score` does (`adds_begin`); False: no token. Ids that you give are read as they are.
             settings: see `evaluation`.
 
         Raises:
@@ -111,7 +113,7 @@ class Model(Engine):
         texts: Iterable[str | Document],
         *,
         batch_size: BatchSize = 1,
-        bos: int | None = None,
+        bos: int | bool | None = None,
         **settings: SettingValue | None,
     ) -> Iterator[WordScores]:
         """Score whole texts as `score` does, and yield the surprisal of each text's words in input order.
@@ -161,7 +163,7 @@ class Model(Engine):
         *,
         batch_size: BatchSize = 1,
         detail: int | None = None,
-        bos: int | None = None,
+        bos: int | bool | None = None,
         **settings: SettingValue | None,
     ) -> Iterator[TokenScores]:
         """Score documents as `score` does, but yield the scores of tokens as soon as they are known.

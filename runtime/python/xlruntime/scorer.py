@@ -152,7 +152,8 @@ class Scorer:
             tokens are read, but belong to no document.
         keep_going: end an unreadable document with a part that has an `error`, instead of raising the error.
         bos: id of a token that the model reads before each document, so that the first token has a score, too. It does
-            not belong to the document. If `continuous`, only the first document has it.
+            not belong to the document. If `continuous`, only the first document has it. None: the bundle's begin token
+            before each text, if its tokenizer's own rule puts it there (`adds_begin`); False: no token.
         starts_word: (n_token,) whether a token begins with white space. If given, parts have `word_ends`. That needs
             each prediction's full distribution, so each token runs twice, the second time in steps of a word.
 
@@ -176,7 +177,7 @@ class Scorer:
         continuous: bool = False,
         separator: str = "",
         keep_going: bool = False,
-        bos: int | None = None,
+        bos: int | bool | None = None,
         starts_word: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         if batch_size != AUTO and batch_size < 1:
@@ -185,8 +186,8 @@ class Scorer:
             check_detail(engine, detail)
         if continuous:
             _check_continuous(engine, evaluation, batch_size, separator)
-        if bos is not None and not 0 <= bos < engine.bundle.vocab_size:
-            raise OptionError(f"bos is {bos}, expected 0 to {engine.bundle.vocab_size - 1}.")
+        if bos is True or (bos is not None and bos is not False and not 0 <= bos < engine.bundle.vocab_size):
+            raise OptionError(f"bos is {bos}, expected 0 to {engine.bundle.vocab_size - 1}, or False for no token.")
         if starts_word is not None and batch_size != 1:
             raise OptionError(f"the ends of words are for one document at a time, but batch size is {batch_size}.")
         self.engine = engine
@@ -198,7 +199,9 @@ class Scorer:
         self.continuous = continuous
         self.separator = separator
         self.keep_going = keep_going
-        self.bos = bos
+        rule = engine.bundle.tokenizer
+        self.bos = None if bos is False else bos
+        self._own_bos = rule.begin.id if bos is None and rule.adds_begin and rule.begin is not None else None
         self._word_ends = None if starts_word is None else WordEnds(engine, evaluation, starts_word)
         self.memory: Memory | None = None
         self._buffers: Memory | None = None  # of a batch, for later ones of at most as many rows
@@ -368,8 +371,9 @@ class Scorer:
     def reader(self, document: Document) -> TokenReader:
         """Return the reader of the next document, which first returns the separator or `bos` if one is due."""
         tokenizer, before = self.engine.tokenizer, None
-        if self.bos is not None and self.last is None:
-            before = np.array([self.bos], np.int64)
+        first = self._own_bos if self.bos is None and document.begins_with_text else self.bos
+        if first is not None and self.last is None:
+            before = np.array([first], np.int64)
         between = self.separator if self.last is not None and not self.spaced else ""
         earlier = None
         if self._coming is not None:
@@ -400,7 +404,7 @@ class Scorer:
         """Raise TextError for a document with more tokens than can be scored, unless it may restart."""
         longest = self.evaluation.longest_document
         assert longest is not None
-        with_bos = "" if self.bos is None else " with the one before it"
+        with_bos = "" if self.bos is None and self._own_bos is None else " with the one before it"
         check_length(longest + 1, self.evaluation, name, f"more than {longest:,} tokens{with_bos}")
 
     def _make_room(self, memory: Memory) -> Iterator[TokenScores]:

@@ -333,7 +333,7 @@ class SentencePieceTokenizer(_LibraryTokenizer):
         raw, self.growth = read_sentencepiece(path, limits)
         with _errors_of_library(VocabularyError, f"{path}: not a SentencePiece model"):
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=raw or b" ")
-            self.vocab_size = self._size = int(self._processor.vocab_size())
+            self.vocab_size = int(self._processor.vocab_size())
             self.unk_id = int(self._processor.unk_id())
         self.rule = rule
 
@@ -351,7 +351,7 @@ class SentencePieceTokenizer(_LibraryTokenizer):
         return str(self._processor.normalize(text))
 
     def _text(self, ids: list[int]) -> str:
-        return str(self._processor.decode([token for token in ids if 0 <= token < self._size]))
+        return str(self._processor.decode(ids))
 
     def _name(self, token: int) -> str:
         return str(self._processor.id_to_piece(token))
