@@ -74,7 +74,7 @@ def test_stream_that_nobody_reads_holds_no_object_for_a_token() -> None:
         assert sys.getallocatedblocks() - before < UNREAD // 10
         delta = await next_of(news)
         assert len(delta.text) == len(delta.draws) == choice.drawn == UNREAD
-        log = draw_log(delta.draws, LIKELIEST)
+        log = draw_log(delta.draws, LIKELIEST, delta.logged)
         for number in (0, 1, UNREAD - 1):
             token, expected = 97 + number % 26, log_softmax(LOGITS[number % 64])
             assert log.tokens[number] == token

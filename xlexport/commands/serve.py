@@ -63,7 +63,8 @@ def _keys(context: click.Context, parameter: click.Parameter, given: tuple[str, 
     ),
     click.option(
         "--prefix",
-        help=r"Token that /tokenizer_info tells clients to put before a document.  [default: a newline, or <eos> …]",
+        help="Token that /tokenizer_info tells clients to put before a document.  [default: the one that begins texts, "
+        "else one that ends them, else a newline]",
     ),
     click.option(
         "--grace",

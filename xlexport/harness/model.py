@@ -42,7 +42,8 @@ class XlexportLM(TemplateLM):  # the harness has no types
         bundle: the folder of the bundle.
         batch_size: documents in a step; `auto`: as many of similar lengths as make steps fast, and 8 continuations.
         bos: the token before a document and before a continuation without context, as `xlexport score --bos` takes it;
-            None: a newline or the vocabulary's own token; `none`: no token, so a document's first token has no score.
+            None: the token that begins texts, else one that ends them, else a newline; `none`: no token, so a
+            document's first token has no score.
         max_gen_toks: tokens that a continuation may have if the task does not say.
         device: as in `xlruntime.load`. The harness gives `cuda:0` if nobody chooses, so that means the CPU if this
             machine's ONNX Runtime is not made for CUDA.
@@ -78,7 +79,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
         self._max_gen_toks = max_gen_toks
         self._bos: int | None = None
         if bos is None and self._served.prefix is not None:
-            self._bos = int(self._served.encode(self._served.prefix)[0])
+            self._bos = self._served.prefix.id
         elif bos is not None and bos != "none":
             self._bos = bos_token(ESCAPES.get(str(bos), str(bos)), self._served.tokenizer)
 
@@ -89,8 +90,8 @@ class XlexportLM(TemplateLM):  # the harness has no types
 
     @property
     def eot_token_id(self) -> int | None:
-        """None: no token ends a document."""
-        return None
+        """The first of the tokens that end a text; None: there is none."""
+        return next(iter(self._scheduler.engine.bundle.tokenizer.end_ids), None)
 
     @property
     def prefix_token_id(self) -> int:
@@ -112,18 +113,39 @@ class XlexportLM(TemplateLM):  # the harness has no types
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each document, read from its beginning to its end with carried memory."""
         documents = (self._served.encode(request.args[0], whole=True) for request in requests)
-        sums = []
-        for request, score in zip(requests, self._scorer(bos=self._bos).documents(documents), strict=True):
+        scorer, sums = self._scorer(bos=False if self._bos is None else self._bos), []
+        for request, score in zip(requests, scorer.documents(documents), strict=True):
             sums.append(-score.nats)
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, sums[-1])
         return sums
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Return log-likelihoods of continuations, and whether each is what the model would draw at temperature 0.
+
+        Raises:
+            OptionError: a continuation has no tokens, so nothing could be compared.
+        """
+        for number, request in enumerate(requests):
+            context, continuation = request.args
+            if not continuation or (not context and not self.tok_encode(continuation)):
+                raise _nothing_to_score(number, context, continuation)
+        found: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        return found
 
     def _loglikelihood_tokens(
         self, requests: Iterable[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **more: Any
     ) -> list[tuple[float, bool]]:
         """Return log-likelihoods of continuations, and whether each is what the model would draw at temperature 0."""
-        pairs = list(requests)
-        documents = [Document("a request", tokens, context=context) for _, context, tokens in pairs]
+        pairs, documents = list(requests), []
+        for number, (texts, context, continuation) in enumerate(pairs):
+            before, tokens = context, continuation
+            if not context and continuation:  # white space alone, which the harness has moved to the continuation
+                has_prefix = continuation[0] == self.prefix_token_id
+                before = continuation[:1] if has_prefix else [self.prefix_token_id]
+                tokens = continuation[has_prefix:]
+            if not tokens:
+                raise _nothing_to_score(number, *texts)
+            documents.append(Document("a request", tokens, context=before))
         answers = [(0.0, True)] * len(pairs)
         for part in self._scorer(detail=1).tokens(documents):
             total, greedy = answers[part.number]
@@ -144,7 +166,9 @@ class XlexportLM(TemplateLM):  # the harness has no types
         return texts
 
     def _continue(self, context: str, options: dict[str, Any]) -> Job:
-        ids = self._served.encode(context) if context else np.array([self.prefix_token_id], np.int64)
+        ids = self._served.encode(context)
+        if not len(ids):
+            ids = np.array([self.prefix_token_id], np.int64)
         until = options.get("until") or []
         tokens = next((options[name] for name in UNUSED[2:] if options.get(name) is not None), self._max_gen_toks)
         stops = [until] if isinstance(until, str) else until
@@ -155,6 +179,13 @@ class XlexportLM(TemplateLM):  # the harness has no types
 
     def _scorer(self, **options: Any) -> Scorer:
         return Scorer(self._scheduler.engine, self._scheduler.evaluation, self._rows, **options)
+
+
+def _nothing_to_score(number: int, context: str, continuation: str) -> OptionError:
+    return OptionError(
+        f"request {number}: the continuation {shown(continuation)} after {shown(context)} has no tokens.",
+        hint="Leave the pair out, or give the continuation a text.",
+    )
 
 
 def _sampling(options: dict[str, Any]) -> Sampling:

@@ -129,14 +129,22 @@ class _ModelRoutes:
         model = self.models.find(request.query_params.get("model", self.models.all[0].name))
         if model.prefix is None:
             raise ApiError(404, f"{model.name} has no token that may come before a document.", "no_prefix")
-        # Clients end continuations at eos_token. No token ends a document here.
-        tokens = {"model": model.name, "eos_token": None, "bos_token": model.prefix}
+        ends = model.scheduler.engine.bundle.tokenizer.ends  # the harness also takes eos_token as a stop
+        tokens = {
+            "model": model.name,
+            "bos_token": model.prefix.name,
+            "bos_token_id": model.prefix.id,
+            "eos_token": ends[0].name if ends else None,
+            "eos_token_ids": [token.id for token in ends],
+        }
         return JSONResponse({**tokens, "vocab_size": model.scheduler.engine.bundle.vocab_size})
 
     async def tokenize(self, request: Request) -> Response:
         body = await read_json(TokenizeBody, request, self.limits)
         model = self.models.find(body.model or self.models.all[0].name)
-        (ids,) = await encode_texts(request, self.limits, model, [body.prompt])
+        # The harness asks for the id of a special token by its name, which may be no text of the vocabulary.
+        known = model.named_tokens().get(body.prompt)
+        (ids,) = await encode_texts(request, self.limits, model, [body.prompt if known is None else [known]])
         share_of(request).take_scores(len(ids), None)
         longest = model.scheduler.evaluation.longest_document
         return json_answer({"count": len(ids), "max_model_len": longest, "tokens": ids}, len(ids))

@@ -23,11 +23,36 @@ from xlexport.serve.logprobs import Log, draw_log, read_log
 from xlexport.serve.metrics import Metrics
 from xlexport.serve.models import Models, ServedModel
 from xlexport.serve.runs import EventStream, Run, json_answer
+from xlexport.serve.token_places import ends_in_text, text_of_run
 from xlruntime import GrowingText
+from xlruntime.documents import Tokenizer, check_ids
 
 __all__ = ["Completions"]
 
-_Prompt = tuple[str | None, npt.NDArray[np.int64]]  # its text if it was given as text, and its tokens
+
+@dataclass(frozen=True)
+class _Prompt:
+    """A prompt.
+
+    Attributes:
+        ids: (n,) its tokens; text: its text, or theirs if it was given as tokens; given: whether it was given as text.
+        ends: (n,) where each token ends in the text, if they are to be shown.
+    """
+
+    ids: npt.NDArray[np.int64]
+    text: str
+    ends: npt.NDArray[np.int64] | None = None
+    given: bool = False
+
+    @classmethod
+    def of(cls, source: str | list[int], ids: npt.NDArray[np.int64], tokenizer: Tokenizer, shown: bool) -> _Prompt:
+        """Return a prompt; `shown`: whether its tokens are to be shown."""
+        if not isinstance(source, str):
+            return cls(ids, *text_of_run(tokenizer, ids)) if shown else cls(ids, tokenizer.decode(ids))
+        ends = ends_in_text(tokenizer, source, ids) if shown else None
+        if shown and ends is None:
+            ends = np.minimum(text_of_run(tokenizer, ids)[1], len(source))
+        return cls(ids, source, ends, given=True)
 
 
 @dataclass(frozen=True)
@@ -46,7 +71,7 @@ class Completions:
         _check_defaults(body)
         n = body.n or 1
         prompts = await self._prompts(request, body, model)
-        n_prompt = sum(len(ids) for _, ids in prompts)
+        n_prompt = sum(len(prompt.ids) for prompt in prompts)
         self.limits.check_tokens(n_prompt, body.n_new, n, len(prompts))
         share_of(request).take_scores(n_prompt + body.n_new * n * len(prompts), body.logprobs)
         share_of(request).take(CHOICE_BYTES * (n * len(prompts) - 1))
@@ -69,8 +94,16 @@ class Completions:
             message = f"prompt: {len(entries):,} prompts, at most {self.limits.prompts:,} are possible."
             raise ApiError(400, message, "invalid_value", "prompt")
         ids = await encode_texts(request, self.limits, model, entries, whole=bool(body.echo) and not body.n_new)
-        texts = [entry if isinstance(entry, str) else None for entry in entries]
-        return list(zip(texts, ids, strict=True))
+        shown, size = bool(body.echo) and body.logprobs is not None, model.scheduler.engine.bundle.vocab_size
+        texts = sum(len(entry) for entry in entries if isinstance(entry, str)) if shown else 0
+
+        def prompts() -> list[_Prompt]:
+            for own in ids:
+                check_ids(own, size, "the prompt")
+            return [_Prompt.of(entry, own, model.tokenizer, shown) for entry, own in zip(entries, ids, strict=True)]
+
+        with share_of(request).lent(texts * model.encoding_bytes):
+            return await asyncio.to_thread(prompts)
 
     async def _events(self, answer: _Answer, run: Run, began: float) -> AsyncIterator[dict[str, Any]]:
         """Yield the objects of a stream."""
@@ -98,8 +131,8 @@ class _Answer:
         }
         self._model, self._prompts = model, prompts
         self._top = model.top(body.logprobs)
-        self._n_prompt = sum(len(ids) for _, ids in prompts)
-        self._choices: list[tuple[str | None, Job, Choice]] = []  # each with the text of its prompt
+        self._n_prompt = sum(len(prompt.ids) for prompt in prompts)
+        self._choices: list[tuple[_Prompt, Job, Choice]] = []
         self._n_logged = 0  # tokens in the logs of all choices
         self._begun: set[int] = set()  # choices whose prompt has been shown
 
@@ -112,8 +145,9 @@ class _Answer:
         body, model = self.body, self._model
         samplings = [body.sampling(number) for number in range(body.n or 1)]
         on_news = run.on_news if body.stream else None
-        for prompt, ids in self._prompts:
-            texts = [GrowingText(model.tokenizer, ids, body.stops, prompt or "", body.special) for _ in samplings]
+        for prompt in self._prompts:
+            ids, before = prompt.ids, prompt.text if prompt.given else ""
+            texts = [GrowingText(model.tokenizer, ids, body.stops, before, body.special) for _ in samplings]
             job = Job(
                 ids,
                 top=self._top,
@@ -143,12 +177,15 @@ class _Answer:
     def _choice(self, index: int, delta: Delta) -> dict[str, Any]:
         """Return what an answer shows of news of a choice; the first news have the prompt before them, if asked for."""
         prompt, job, choice = self._choices[index]
-        text, log = delta.text, None if self._top is None else draw_log(delta.draws, self._top)
+        text, log = delta.text, None
+        if self._top is not None:
+            log = draw_log(delta.draws, self._top, delta.logged, delta.start, len(prompt.text))
         if self.body.echo and index not in self._begun:
             self._begun.add(index)
-            text = (self._model.tokenizer.decode(job.ids) if prompt is None else prompt) + text
+            text = prompt.text + text
             if log is not None and self._top is not None:
-                log = Log.joined([read_log(int(job.ids[0]), job.ids[1:], job.parts, self._top), log])
+                first, ids = int(job.ids[0]), job.ids[1:]
+                log = Log.joined([read_log(first, ids, job.parts, self._top, prompt.text, prompt.ends), log])
         self._n_logged += 0 if log is None else len(log.tokens)
         return {
             "index": index,

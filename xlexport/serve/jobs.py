@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import io
 import math
@@ -66,6 +67,7 @@ class Draws:
     Attributes:
         tokens: their ids; log_probs: natural logarithms of their probabilities at temperature 1, NaN if not asked for.
         top_ids, top_log_probs: the likeliest tokens of all draws, one draw after the other.
+        ends: where each ends in the text of the continuation, in characters.
     """
 
     def __init__(self) -> None:
@@ -74,6 +76,7 @@ class Draws:
         self.log_probs = array("d")
         self.top_ids = array("q")
         self.top_log_probs = array("d")
+        self.ends = array("q")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -84,10 +87,21 @@ class Draws:
         self.log_probs.extend(other.log_probs)
         self.top_ids.extend(other.top_ids)
         self.top_log_probs.extend(other.top_log_probs)
+        self.ends.extend(other.ends)
 
-    def add(self, token: int, logits: npt.NDArray[np.float32], top: int | None) -> None:
+    def split(self, n: int) -> tuple[Draws, Draws]:
+        """Return the first `n` tokens, and the others."""
+        parts, k = (Draws(), Draws()), len(self.top_ids) // max(len(self), 1)
+        for part, rows in zip(parts, (slice(n), slice(n, None)), strict=True):
+            tops = slice(rows.start and rows.start * k, rows.stop and rows.stop * k) if n else rows
+            part.tokens, part.log_probs, part.ends = self.tokens[rows], self.log_probs[rows], self.ends[rows]
+            part.top_ids, part.top_log_probs = self.top_ids[tops], self.top_log_probs[tops]
+        return parts
+
+    def add(self, token: int, logits: npt.NDArray[np.float32], top: int | None, end: int = 0) -> None:
         """Add a token drawn from logits (n_token,), with the `top` likeliest ones; None: without probabilities."""
         self.tokens.append(token)
+        self.ends.append(end)
         if top is None:
             self.log_probs.append(math.nan)
             return
@@ -103,11 +117,16 @@ class Draws:
 
 
 class Delta(NamedTuple):
-    """An update of a continuation: certain text, the tokens since the last update, and whether it ended."""
+    """An update of a continuation: certain text, tokens whose text is certain now, and whether it ended.
+
+    `logged` is the text of these tokens, which begins at character `start` of the continuation.
+    """
 
     text: str
     draws: Draws
     last: bool
+    logged: str = ""
+    start: int = 0
 
 
 class Choice:
@@ -137,6 +156,7 @@ class Choice:
         self._on_news = on_news
         self._lock = threading.Lock()
         self._text, self._draws = io.StringIO(), Draws()
+        self._start, self._rest = 0, ""  # where tokens end that were taken, and the text behind it that was taken
         self._waiting = 0
         self._ended = self._stopped = False
 
@@ -145,7 +165,7 @@ class Choice:
         text = self._growing.add(token)
         with self._lock:
             self.drawn += 1
-            self._draws.add(token, logits, top)
+            self._draws.add(token, logits, top, self._growing.length)
             self._text.write(text)
             self._waiting += self._text.tell() > 0
             waiting = self._waiting
@@ -171,11 +191,22 @@ class Choice:
             return self._ended or self._text.tell() > 0
 
     def take(self) -> Delta:
-        """Return what was added since the last call."""
+        """Return what was added since the last call; tokens wait until their text is certain."""
         with self._lock:
-            delta = Delta(self._text.getvalue(), self._draws, self._ended)
-            self._text, self._draws, self._waiting = io.StringIO(), Draws(), 0
-        return delta
+            text, draws, start = self._text.getvalue(), self._draws, self._start
+            known = self._rest + text
+            until = start + len(known)
+            if self._ended:  # tokens of a stop have no text, and the last one has what is left
+                certain, later = draws, Draws()
+                certain.ends = array("q", [min(end, until) for end in draws.ends])
+                if certain.ends:
+                    certain.ends[-1] = until
+            else:
+                certain, later = draws.split(bisect.bisect_right(draws.ends, until))
+            end = certain.ends[-1] if certain.ends else start
+            self._start, self._rest = end, known[end - start :]
+            self._text, self._draws, self._waiting = io.StringIO(), later, 0
+            return Delta(text, certain, self._ended, known[: end - start], start)
 
 
 @dataclass(eq=False)

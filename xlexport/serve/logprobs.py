@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import secrets
@@ -45,7 +44,10 @@ class TokenTexts:
 
     def _text(self, token: int) -> str:
         try:
-            text = self._tokenizer.decode([token])
+            text = before = self._tokenizer.decode([token])
+            if self._tokenizer.vocab_size is not None:  # many drop the space of a first token
+                text = self._tokenizer.decode([token, token]).removeprefix(before)
+            text = text or self._tokenizer.decode_all([token])
         except TextError:  # the library cannot show a token on its own
             text = ""
         if isinstance(self._tokenizer, ByteTokenizer) and text == REPLACEMENT:
@@ -70,17 +72,24 @@ class Log:
         tokens: (n,) ids.
         log_probs: (n,) natural logarithms of probabilities, NaN for a token without a score.
         top_ids, top_log_probs: (n, k) the likeliest tokens; k is 0 if they were not asked for.
+        ends: (n,) where each ends, in characters of the whole request.
+        text: their text, which begins at character `start` of the request.
     """
 
     tokens: npt.NDArray[np.int64]
     log_probs: npt.NDArray[np.float64]
     top_ids: npt.NDArray[np.int64]
     top_log_probs: npt.NDArray[np.float64]
+    ends: npt.NDArray[np.int64]
+    text: str
+    start: int = 0
 
     @classmethod
     def joined(cls, logs: Sequence[Log]) -> Log:
         """Return at least one log, one after the other."""
-        return cls(*map(np.concatenate, zip(*(log._arrays for log in logs), strict=True)))
+        tokens, log_probs, top_ids, top = map(np.concatenate, zip(*(log._arrays for log in logs), strict=True))
+        ends, text = np.concatenate([log.ends for log in logs]), "".join(log.text for log in logs)
+        return cls(tokens, log_probs, top_ids, top, ends, text, logs[0].start)
 
     @property
     def _arrays(self) -> tuple[npt.NDArray[Any], ...]:
@@ -88,56 +97,68 @@ class Log:
 
     def pieces(self, texts: TokenTexts) -> Iterator[str]:
         """Yield the JSON object piece by piece."""
-        sizes = [0]  # of the text before a piece, and of its tokens
+        begins = np.concatenate([[self.start], self.ends[:-1]])[: len(self.ends)]
 
-        def offsets(part: slice) -> list[int]:
-            sizes[1:] = [_size(texts[token]) for token in self.tokens[part].tolist()]
-            *begins, sizes[0] = itertools.accumulate(sizes)
-            return begins
+        def own(part: slice) -> list[str]:
+            places = zip((begins[part] - self.start).tolist(), (self.ends[part] - self.start).tolist(), strict=True)
+            return [self.text[begin:end] for begin, end in places]
 
         def top(part: slice) -> list[Any]:
-            return [_top(texts, *row) for row in zip(*(array[part].tolist() for array in self._arrays), strict=True)]
+            rows = zip(own(part), *(array[part].tolist() for array in self._arrays), strict=True)
+            return [_top(texts, *row) for row in rows]
 
         n = len(self.tokens)
         fields = {
-            "tokens": _list_pieces(n, lambda part: [texts[token] for token in self.tokens[part].tolist()]),
+            "tokens": _list_pieces(n, own),
             "token_logprobs": self.log_probs,
             "top_logprobs": _list_pieces(n, top),
-            "text_offset": _list_pieces(n, offsets),
+            "text_offset": begins,
         }
         return json_pieces(fields)
 
 
-def read_log(first: int | None, ids: npt.NDArray[np.int64], parts: Sequence[Part], top: int) -> Log:
+def read_log(
+    first: int | None,
+    ids: npt.NDArray[np.int64],
+    parts: Sequence[Part],
+    top: int,
+    text: str = "",
+    ends: npt.NDArray[np.int64] | None = None,
+) -> Log:
     """Return the log of tokens that were read.
 
     Args:
         first: the document's first token, which has no score; None: all have one.
         ids: (n,) the tokens that have scores.
+        text: the text of all of them; ends: where each of them ends in it. Without these, tokens have no text.
     """
     log_probs = np.concatenate([np.zeros(0), *(part.log_probs.astype(np.float64) for part in parts)])
     top_ids = [part.top_ids for part in parts if part.top_ids is not None]
     top_log_probs = [part.top_log_probs for part in parts if part.top_log_probs is not None]
-    log = Log(
-        ids,
-        log_probs,
-        np.concatenate(top_ids) if top_ids else np.zeros((len(ids), top), np.int64),
-        np.concatenate(top_log_probs) if top_log_probs else np.zeros((len(ids), top)),
-    )
-    if first is None:
-        return log
-    unscored = Log(np.array([first]), np.array([np.nan]), np.zeros((1, top), np.int64), np.zeros((1, top)))
-    return Log.joined([unscored, log])
+    tops = np.concatenate(top_ids) if top_ids else np.zeros((len(ids), top), np.int64)
+    probs = np.concatenate(top_log_probs) if top_log_probs else np.zeros((len(ids), top))
+    if first is not None:
+        ids, log_probs = np.append(first, ids), np.append(np.nan, log_probs)
+        tops, probs = (np.concatenate([np.zeros((1, top), array.dtype), array]) for array in (tops, probs))
+    return Log(ids, log_probs, tops, probs, np.zeros(len(ids), np.int64) if ends is None else ends, text)
 
 
-def draw_log(draws: Draws, top: int) -> Log:
-    """Return the log of drawn tokens."""
+def draw_log(draws: Draws, top: int, text: str, start: int = 0, before: int = 0) -> Log:
+    """Return the log of drawn tokens.
+
+    Args:
+        text: their text; start: the character of the continuation at which it begins.
+        before: characters of the request before the continuation.
+    """
     n = len(draws)
     return Log(
         np.array(draws.tokens, np.int64),
         np.array(draws.log_probs, np.float64),
         np.array(draws.top_ids, np.int64).reshape(n, top),
         np.array(draws.top_log_probs, np.float64).reshape(n, top),
+        np.array(draws.ends, np.int64) + before,
+        text,
+        start + before,
     )
 
 
@@ -167,21 +188,23 @@ def _list_pieces(n: int, entries: Callable[[slice], list[Any]]) -> Iterator[str]
     yield "]"
 
 
-def _size(text: str) -> int:
-    """Return the characters for which a token counts in offsets: none if it is only a part of one."""
-    return 0 if text.startswith(("bytes:", "token_id:")) and len(text) > 6 else len(text)
-
-
 def _top(
-    texts: TokenTexts, token: int, own: float, ids: Sequence[int], log_probs: Sequence[float]
+    texts: TokenTexts, text: str, token: int, own: float, ids: Sequence[int], log_probs: Sequence[float]
 ) -> dict[str, float] | None:
-    """Return the likeliest tokens at a place, and the token itself; both lists have the very same number for it."""
+    """Return the likeliest tokens at a place, and the token itself; both lists have the very same number for it.
+
+    Args:
+        text: the text of the token itself, under which clients look for it.
+    """
     if not math.isfinite(own):
         return None
     if not ids:
         return {}
     by_id = {**dict(zip(ids, log_probs, strict=True)), token: own}
-    return dict(zip(texts.keys(list(by_id)), by_id.values(), strict=True))
+    keys = texts.keys(list(by_id))
+    if text and text not in keys:
+        keys[list(by_id).index(token)] = text
+    return dict(zip(keys, by_id.values(), strict=True))
 
 
 def _numbers(values: npt.NDArray[Any], part: slice) -> list[float | None]:

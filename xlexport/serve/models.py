@@ -15,6 +15,7 @@ from xlexport.serve.errors import ApiError, hide
 from xlexport.serve.logprobs import TokenTexts
 from xlexport.serve.scheduler import Scheduler
 from xlruntime import OptionError, XlruntimeError
+from xlruntime.bundle import TextToken
 from xlruntime.documents import Tokenizer, as_ids, encode
 from xlruntime.messages import listed, named
 from xlruntime.tokenizers import ByteTokenizer, VocabularyTokenizer
@@ -24,7 +25,6 @@ __all__ = ["Models", "ServedModel"]
 # Memory for a byte of text while it becomes tokens, measured; the libraries' own depends on the text.
 ENCODING_BYTES: dict[type, int] = {ByteTokenizer: 10, VocabularyTokenizer: 130}
 LIBRARY_BYTES = 300
-PREFIXES = ("\n", "<|endoftext|>", "<eos>", "</s>", "<s>")  # tokens that may come before a document
 
 
 @dataclass(frozen=True)
@@ -34,26 +34,30 @@ class ServedModel:
     Attributes:
         name: the name by which requests choose it.
         scheduler: runs its jobs; texts: the texts of its tokens.
-        prefix: the text of a token that may come before a document; None: no text is such a token.
+        prefix: the token to put before a text without context: the one that begins texts, else one that ends them, else
+            a newline; None: there is none.
         created: when it was opened, in seconds since 1970.
     """
 
     name: str
     scheduler: Scheduler
     texts: TokenTexts
-    prefix: str | None
+    prefix: TextToken | None
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
     def of(cls, name: str, scheduler: Scheduler, prefix: str | None = None) -> ServedModel:
         """Return a bundle ready to be served.
 
+        Args:
+            prefix: name or text of the token to put before a text; None: the bundle's own.
+
         Raises:
             OptionError: `prefix` is not one token.
         """
-        tokenizer = scheduler.engine.tokenizer
-        candidates = PREFIXES if prefix is None else (prefix,)
-        token = next((text for text in candidates if _is_token(tokenizer, text)), None)
+        tokenizer, token = scheduler.engine.tokenizer, scheduler.engine.bundle.tokenizer.prefix
+        if prefix is not None or token is None:
+            token = _token(tokenizer, "\n" if prefix is None else prefix)
         if prefix is not None and token is None:
             raise OptionError(f"prefix {named(prefix)}: not one token of {named(name)}.", hint="Give another one.")
         hide(scheduler.engine.folder, name)
@@ -63,6 +67,11 @@ class ServedModel:
     def tokenizer(self) -> Tokenizer:
         """Text to token ids and back."""
         return self.scheduler.engine.tokenizer
+
+    def named_tokens(self) -> dict[str, int]:
+        """Return the ids of the tokens that begin and end texts, by the names that clients get."""
+        rule = self.scheduler.engine.bundle.tokenizer
+        return {token.name: token.id for token in (*rule.ends, rule.begin, self.prefix) if token is not None}
 
     @property
     def encoding_bytes(self) -> int:
@@ -146,9 +155,13 @@ class Models:
             model.scheduler.close()
 
 
-def _is_token(tokenizer: Tokenizer, text: str) -> bool:
-    try:
-        ids = tokenizer.encode_piece(text, None).tolist()
-    except XlruntimeError:
-        return False
-    return len(ids) == 1 and ids[0] != tokenizer.unk_id
+def _token(tokenizer: Tokenizer, text: str) -> TextToken | None:
+    """Return the token of a name, or of a text that is one token."""
+    number = tokenizer.id_of(text)
+    if number is None:
+        try:
+            ids = tokenizer.encode_piece(text, None).tolist()
+        except XlruntimeError:
+            return None
+        number = ids[0] if len(ids) == 1 and ids[0] != tokenizer.unk_id else None
+    return None if number is None else TextToken(number, text, "its text")

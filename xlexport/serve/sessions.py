@@ -38,6 +38,7 @@ from xlexport.serve.limits import ServeLimits
 from xlexport.serve.logprobs import draw_log, json_pieces, read_log
 from xlexport.serve.models import Models, ServedModel
 from xlexport.serve.runs import EventStream, Pieces, Run, json_answer
+from xlexport.serve.token_places import text_of_run
 from xlruntime import GrowingText, StateDamagedError, StateError, Stream
 from xlruntime.scores import LN2
 
@@ -335,7 +336,7 @@ async def _events(session: Session, run: Run, job: Job) -> AsyncIterator[dict[st
 
 def _continuation(session: Session, job: Job, text: str, draws: Draws) -> dict[str, Any]:
     """Return what an answer shows of a continuation that has ended."""
-    log = None if job.top is None else draw_log(draws, job.top).pieces(session.model.texts)
+    log = None if job.top is None else draw_log(draws, job.top, text).pieces(session.model.texts)
     return {
         "object": "session.continuation",
         "text": text,
@@ -351,7 +352,10 @@ def _scores(
 ) -> dict[str, Any]:
     """Return the scores of a piece; the first token of a document has none."""
     first = int(ids[0]) if before is None and len(ids) else None
-    log = read_log(first, ids if first is None else ids[1:], parts, model.top(logprobs) or 0)
+    text, ends = "", None
+    if logprobs is not None:
+        text, ends = text_of_run(model.tokenizer, ids, [] if before is None else [before.pending])
+    log = read_log(first, ids if first is None else ids[1:], parts, model.top(logprobs) or 0, text, ends)
     log_probs = log.log_probs[0 if first is None else 1 :]
     context = np.concatenate([np.zeros(0 if first is None else 1, np.int64), *(part.context for part in parts)])
     scores: dict[str, Any] = {

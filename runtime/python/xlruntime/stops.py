@@ -18,6 +18,7 @@ class GrowingText:
 
     Attributes:
         stopped: whether a stop was found; later tokens have no effect.
+        length: characters of the text so far, with those that are held back as they may belong to a stop.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class GrowingText:
             prompt: the text of these tokens, if it is known: tokens do not show which white space it ended with.
         """
         self.stopped = False
+        self.length = 0
         self._decode = tokenizer.decode_all if special else tokenizer.decode
         self._stops = [stop for stop in stops if stop]
         self._hold = max(map(len, self._stops), default=1) - 1  # characters that may belong to a stop
@@ -70,6 +72,7 @@ class GrowingText:
         if fresh and self._skip_space:
             fresh, self._skip_space = fresh.removeprefix(" "), False
         self._text += fresh
+        self.length += len(fresh)
         del self._tokens[: max(len(self._tokens) - BEFORE, 0)]
         self._shown = len(self._tokens)
 
