@@ -239,19 +239,13 @@ def _growing_text(name: str) -> Iterator[Case]:
     random = np.random.default_rng(len(name))
     for stream in ("a", "b"):
         cuts = [0, *sorted(random.choice(len(raw), 12, replace=False).tolist()), len(raw)]
+        pieces = [{"base64": base64.b64encode(raw[start:end]).decode()} for start, end in pairwise(cuts)]
         yield {"do": "stream", "as": stream}
-        for start, end in pairwise(cuts):
-            piece = base64.b64encode(raw[start:end]).decode()
-            yield {"do": "feed", "stream": stream, "piece": {"base64": piece}}
-        yield {"do": "preview", "stream": stream}
-        yield {"do": "score_continuation", "stream": stream, "piece": {"text": "ing on"}}
-        yield {"do": "save", "stream": stream, "as": f"held_{stream}"}
-        yield {"do": "restore", "state": f"held_{stream}", "as": "again"}
-        yield {"do": "flush", "stream": stream}
-        yield {"do": "feed", "stream": "again", "piece": {"text": "ing on the way"}}
-        yield {"do": "feed", "stream": "again", "piece": {"ids": [1, 2]}}
-        yield {"do": "feed", "stream": "again", "piece": {"text": " It goes on"}}
-        yield {"do": "flush", "stream": "again"}
+        yield {"do": "grow", "stream": stream, "pieces": pieces}
+        yield {"do": "feed", "stream": stream, "piece": {"text": " Some"}}
+        yield {"do": "score_continuation", "stream": stream, "piece": {"text": "thing else"}}
+        more: list[Case] = [{"text": "what later"}, {"ids": [1, 2]}, {"text": " It goes on"}]
+        yield {"do": "grow", "stream": stream, "pieces": more}
 
 
 def _eager(name: str, files: Files) -> Iterator[Case]:

@@ -138,11 +138,14 @@ class Player:
     def _score_continuation(self, action: Action) -> dict[str, Any]:
         return scored(self._streams[action["stream"]].score_continuation(self._source(action["piece"])))
 
-    def _flush(self, action: Action) -> dict[str, Any]:
-        return scored(self._streams[action["stream"]].flush())
-
-    def _preview(self, action: Action) -> dict[str, Any]:
-        return scored(self._streams[action["stream"]].preview())
+    def _grow(self, action: Action) -> dict[str, Any]:
+        """Feed pieces, pass the stream through a saved state, and flush it: how much is held differs by runtime."""
+        stream = self._streams[action["stream"]]
+        parts = [scored(stream.feed(self._source(piece))) for piece in action["pieces"]]
+        stream.save(file := self._work / "held.state")
+        stream = self._streams[action["stream"]] = self._bundle.restore(file)
+        parts.append(scored(stream.flush()))
+        return {name: [value for part in parts for value in part[name]] for name in parts[0]}
 
     def _fork(self, action: Action) -> dict[str, Any]:
         self._streams[action["as"]] = self._streams[action["stream"]].fork()

@@ -149,7 +149,7 @@ Object Player::play(const Object& action) {
       {"score", &Player::score},       {"stream", &Player::stream}, {"feed", &Player::feed},
       {"fork", &Player::fork},         {"reset", &Player::reset},   {"score_continuation", &Player::feed},
       {"generate", &Player::generate}, {"save", &Player::save},     {"restore", &Player::restore},
-      {"flush", &Player::flush},       {"preview", &Player::flush}};
+      {"grow", &Player::grow}};
   return (this->*kActions.at(field<std::string>(action, "do")))(action);
 }
 
@@ -246,11 +246,22 @@ Object Player::stream(const Object& action) {
   return {{"capacity", capacity(made)}};
 }
 
-Object Player::flush(const Object& action) {
-  const bool stays = field<std::string>(action, "do") == "preview";
+// Feed pieces, pass the stream through a saved state, and flush it: how much is held differs by runtime.
+Object Player::grow(const Object& action) {
   const xlr_scores* scores = nullptr;
-  check((stays ? xlr_stream_preview : xlr_stream_flush)(opened(action), &scores));
   Columns columns;
+  for (const Value& each : field<Array>(action, "pieces")) {
+    const Source piece = source(Object{{"piece", each}}, "piece");
+    check(piece.is_ids ? xlr_stream_feed_ids(opened(action), piece.ids.data(), piece.ids.size(), &scores)
+                       : xlr_stream_feed_text(opened(action), piece.text.data(), piece.text.size(), &scores));
+    add(columns, *scores);
+  }
+  const std::string file = (work_.path / "held.state").string();
+  check(xlr_stream_save(opened(action), file.c_str()));
+  xlr_stream* restored = nullptr;
+  check(xlr_stream_restore(model_.get(), file.c_str(), 0, &restored));
+  streams_[field<std::string>(action, "stream")].reset(restored);
+  check(xlr_stream_flush(restored, &scores));
   add(columns, *scores);
   return object_of(std::move(columns));
 }

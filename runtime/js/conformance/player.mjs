@@ -94,12 +94,13 @@ export class Player {
     return columns(COLUMNS, [await this.streams.get(stream).scoreContinuation(await this.source(piece))]);
   }
 
-  async do_flush({ stream }) {
-    return columns(COLUMNS, [await this.streams.get(stream).flush()]);
-  }
-
-  async do_preview({ stream }) {
-    return columns(COLUMNS, [await this.streams.get(stream).preview()]);
+  /** Feed pieces, pass the stream through a saved state, and flush it: how much is held differs by runtime. */
+  async do_grow({ stream, pieces }) {
+    const parts = [];
+    for (const piece of pieces) parts.push(await this.streams.get(stream).feed(await this.source(piece)));
+    this.streams.set(stream, await this.model.restore(await this.streams.get(stream).save()));
+    parts.push(await this.streams.get(stream).flush());
+    return columns(COLUMNS, parts);
   }
 
   async do_fork({ stream, as }) {

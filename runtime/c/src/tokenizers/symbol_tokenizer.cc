@@ -26,13 +26,15 @@ class SymbolTokenizer : public VocabularyTokenizer {
     symbols_.finish();  // equal bytes are equal symbols
   }
 
+  bool needs_utf8() const override { return !is_trie_; }
+
   std::size_t settled(std::string_view text) const override {
     std::size_t settled = 0;
     for (std::size_t place = 0; place <= text.size();) {
-      if (!continues(text, place)) settled = place;
+      if (is_trie_ || !continues(text, place)) settled = place;
       if (place == text.size()) break;
       const SymbolSet::Match match = symbols_.find(text, place);
-      const bool waits = match.length == 0 && text[place] == '\r' && place + 1 == text.size();
+      const bool waits = !is_trie_ && match.length == 0 && text[place] == '\r' && place + 1 == text.size();
       if (match.open || waits) break;
       place += length(match, text, place);
     }
@@ -41,15 +43,15 @@ class SymbolTokenizer : public VocabularyTokenizer {
 
   TokenPart encode(std::string_view text, TextPlace& at, bool ends) const override {
     TokenPart part;
-    std::int64_t chars = 0;  // that begin before the place
+    std::int64_t chars = 0;  // that begin before the place; bytes of a trie
     at.line_open = at.line_open || !text.empty();
     for (std::size_t place = 0; place < text.size();) {
       const SymbolSet::Match match = symbols_.find(text, place);
       const std::size_t size = length(match, text, place);
       const std::string_view unit = text.substr(place, size);
-      const std::int64_t start = chars - (continues(text, place) ? 1 : 0);  // within a character it is the whole one
-      chars += characters(unit);
-      const bool is_newline = match.length == 0 && newline_length(text, place, true) > 0;
+      const std::int64_t start = chars;
+      chars += is_trie_ ? static_cast<std::int64_t>(size) : characters(unit);
+      const bool is_newline = !is_trie_ && match.length == 0 && newline_length(text, place, true) > 0;
       const auto number = match.length > 0 ? std::optional(match.id) : is_newline ? newline_ : unk_;
       if (!number && !is_newline) throw unknown(unit, at);
       if (number && part.ids.empty()) {
@@ -79,8 +81,9 @@ class SymbolTokenizer : public VocabularyTokenizer {
   // The bytes of the token at a place.
   std::size_t length(const SymbolSet::Match& match, std::string_view text, std::size_t place) const {
     if (match.length > 0) return match.length;
+    if (is_trie_) return 1;
     const std::size_t newline = newline_length(text, place, true);
-    return newline > 0 ? newline : is_trie_ ? 1 : character_length(text, place);
+    return newline > 0 ? newline : character_length(text, place);
   }
 
   bool is_trie_;

@@ -138,7 +138,7 @@ Vocabulary Vocabulary::from_json(json::Value value, const std::string& where) {
 }
 
 std::string Vocabulary::bytes_of(std::size_t id) const {
-  if (kind == VocabularyKind::symbols) return is_bracketed(symbols[id]) ? "" : symbols[id];
+  if (kind == VocabularyKind::symbols) return symbols[id] == unk || symbols[id] == line_end ? "" : symbols[id];
   return *bytes_of_hex(symbols[id]);
 }
 

@@ -5,7 +5,7 @@ A bundle has it as `vocabulary.json`. `symbols[i]` is token i:
     words       text between white space
     characters  one character each
     bytes       decimal numbers of bytes, "32" for a space
-    symbols     texts of one or more characters; the longest at each place is the next token
+    symbols     texts of one or more characters; the longest at each place is the next token, but none with a role
     trie        the same for bytes, written in hexadecimal digits; "" is an id without text
 """
 

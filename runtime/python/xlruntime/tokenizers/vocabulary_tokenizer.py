@@ -58,7 +58,8 @@ class VocabularyTokenizer(Tokenizer):
         self.merges_newlines = vocabulary.kind == "words" and vocabulary.line_end is None
         self.offsets_in_bytes = vocabulary.kind == "bytes"
         self._skip_unknown = skip_unknown
-        self._match = LongestMatch(vocabulary.index) if vocabulary.kind == "symbols" else None
+        texts = vocabulary.index.keys() - {vocabulary.unk, vocabulary.line_end}
+        self._match = LongestMatch(texts) if vocabulary.kind == "symbols" else None
 
     def encode(self, text: str | bytes) -> Ids:
         """Return ids (n,) of a whole text."""
