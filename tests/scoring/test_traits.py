@@ -102,9 +102,10 @@ def test_mark_at_the_beginning_of_a_file_is_no_text(score: Score, tmp_path: Path
 def test_encoding_of_a_file_is_named_by_its_bytes(score: Score, tmp_path: Path) -> None:
     assert "iconv -f latin1 -t utf-8 a.txt > text.txt" in encoding_hint(b"caf\xe9", "a.txt")
     assert "iconv -f cp1252 -t utf-8 'my book.txt' >" in encoding_hint(b"\x93caf\xe9\x94", "my book.txt")
-    path = tmp_path / "my items.csv"
-    path.write_bytes(b"t\ncaf\xe9\n\x93old\x94\n")
-    assert f"iconv -f cp1252 -t utf-8 '{path}' > text.txt" in score(path, "--field", "t").err
+    for name, raw in (("my items.csv", b"t\ncaf\xe9\n\x93old\x94\n"), ("my items.jsonl", b'{"t": "\x93old\x94"}\n')):
+        path = tmp_path / name
+        path.write_bytes(raw)
+        assert f"iconv -f cp1252 -t utf-8 '{path}' > text.txt" in score(path, "--field", "t").err
     assert [quoted(name) for name in ("a.txt", "<|endoftext|>", "it's", "a\nb'", "\udce9")] == [
         *("a.txt", "'<|endoftext|>'", "'it'\"'\"'s'", r"$'a\x0ab\x27'", r"$'\xe9'")
     ]

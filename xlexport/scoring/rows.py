@@ -139,10 +139,10 @@ def _object(line: bytes, name: str, reading: Reading) -> dict[str, Any]:
         cause = error.__cause__
         if not isinstance(cause, ValueError | RecursionError):
             raise
-        raise TextError(
-            f"{name}: not JSON ({_json_problem(cause)}).",
-            hint="With --field, each line is a JSON object. Tables end in .csv, .tsv or .parquet, or need --delimiter.",
-        ) from cause
+        hint = "With --field, each line is a JSON object. Tables end in .csv, .tsv or .parquet, or need --delimiter."
+        if isinstance(cause, UnicodeDecodeError):
+            hint = encoding_hint(line, name.rpartition(":")[0])
+        raise TextError(f"{name}: not JSON ({_json_problem(cause)}).", hint=hint) from cause
     if not isinstance(value, dict):
         raise TextError(f"{name}: {json_kind(value)}, expected a JSON object with field {reading.field!r}.")
     return value
