@@ -235,7 +235,8 @@ def _growing_text(name: str) -> Iterator[Case]:
     """Yield actions in which a text comes in pieces, cut anywhere: all have the tokens of the whole."""
     text = MOLECULES if name == "text_symbols" else GROWING
     raw = text.encode()
-    yield from ({"do": way, "document" if way == "score" else "text": {"text": text}} for way in ("encode", "score"))
+    yield {"do": "encode", "text": {"text": text}}
+    yield {"do": "score", "document": {"text": text.replace("e\u0301", "e")}}  # marks have no place in some libraries
     random = np.random.default_rng(len(name))
     for stream in ("a", "b"):
         cuts = [0, *sorted(random.choice(len(raw), 12, replace=False).tolist()), len(raw)]
