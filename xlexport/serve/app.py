@@ -88,6 +88,7 @@ def make_app(
         Route(f"{one}/fork", sessions.fork, methods=["POST"]),
         Route(f"{one}/feed", sessions.feed, methods=["POST"]),
         Route(f"{one}/score", sessions.score, methods=["POST"]),
+        Route(f"{one}/preview", sessions.preview, methods=["POST"]),
         Route(f"{one}/generate", sessions.generate, methods=["POST"]),
         Route(f"{one}/state", sessions.save),
     ]
@@ -144,7 +145,8 @@ class _ModelRoutes:
         model = self.models.find(body.model or self.models.all[0].name)
         # The harness asks for the id of a special token by its name, which may be no text of the vocabulary.
         known = model.named_tokens().get(body.prompt)
-        (ids,) = await encode_texts(request, self.limits, model, [body.prompt if known is None else [known]])
+        source = body.prompt if known is None else [known]
+        (ids,) = await encode_texts(request, self.limits, model, [source], model.ids)
         share_of(request).take_scores(len(ids), None)
         longest = model.scheduler.evaluation.longest_document
         return json_answer({"count": len(ids), "max_model_len": longest, "tokens": ids}, len(ids))

@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Annotated, Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
@@ -146,9 +144,16 @@ class CreateBody(Body):
 
 
 class FeedBody(Body):
-    """The next piece of a session's document."""
+    """The next piece of a session's document; `end`: the document ends with it, so no text is held back."""
 
     input: Prompt
+    end: bool = False
+    logprobs: int | None = Field(default=None, ge=0, le=10)
+
+
+class PreviewBody(Body):
+    """What an answer shows of the text that a session holds."""
+
     logprobs: int | None = Field(default=None, ge=0, le=10)
 
 
@@ -313,10 +318,9 @@ async def encode_texts(
     limits: ServeLimits,
     model: ServedModel,
     sources: Sequence[str | list[int]],
-    whole: bool = False,
-    previous: int | None = None,
-) -> list[npt.NDArray[np.int64]]:
-    """Return the token ids of texts, or of lists of them, as `ServedModel.ids` does; memory is counted meanwhile.
+    convert: Callable[[str | list[int]], T],
+) -> list[T]:
+    """Return what `convert` makes of texts or lists of token ids; memory is counted meanwhile.
 
     Raises:
         ApiError: it takes too much memory, or the texts have too many bytes for a bundle whose tokens are bytes.
@@ -326,7 +330,7 @@ async def encode_texts(
     if isinstance(model.tokenizer, ByteTokenizer):
         limits.check_tokens(nbytes, 0)
     with share_of(request).lent(nbytes * model.encoding_bytes):
-        return await _aside(sum(map(len, sources)), lambda: [model.ids(source, whole, previous) for source in sources])
+        return await _aside(sum(map(len, sources)), lambda: [convert(source) for source in sources])
 
 
 def share_of(request: Request) -> Share:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,9 @@ class Completions:
         if len(entries) > self.limits.prompts:
             message = f"prompt: {len(entries):,} prompts, at most {self.limits.prompts:,} are possible."
             raise ApiError(400, message, "invalid_value", "prompt")
-        ids = await encode_texts(request, self.limits, model, entries, whole=bool(body.echo) and not body.n_new)
+        ids = await encode_texts(
+            request, self.limits, model, entries, partial(model.ids, whole=bool(body.echo) and not body.n_new)
+        )
         shown, size = bool(body.echo) and body.logprobs is not None, model.scheduler.engine.bundle.vocab_size
         texts = sum(len(entry) for entry in entries if isinstance(entry, str)) if shown else 0
 

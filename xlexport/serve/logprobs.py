@@ -91,6 +91,14 @@ class Log:
         ends, text = np.concatenate([log.ends for log in logs]), "".join(log.text for log in logs)
         return cls(tokens, log_probs, top_ids, top, ends, text, logs[0].start)
 
+    def after(self, n: int) -> Log:
+        """Return the log without its first `n` tokens."""
+        if not n:
+            return self
+        start = int(self.ends[n - 1])
+        tokens, log_probs, top_ids, top = (array[n:] for array in self._arrays)
+        return Log(tokens, log_probs, top_ids, top, self.ends[n:], self.text[start - self.start :], start)
+
     @property
     def _arrays(self) -> tuple[npt.NDArray[Any], ...]:
         return self.tokens, self.log_probs, self.top_ids, self.top_log_probs

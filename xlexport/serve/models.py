@@ -16,7 +16,7 @@ from xlexport.serve.logprobs import TokenTexts
 from xlexport.serve.scheduler import Scheduler
 from xlruntime import OptionError, XlruntimeError
 from xlruntime.bundle import TextToken
-from xlruntime.documents import Tokenizer, as_ids, encode
+from xlruntime.documents import Tokenizer, as_ids, check_ids, encode
 from xlruntime.messages import listed, named
 from xlruntime.tokenizers import ByteTokenizer, VocabularyTokenizer
 
@@ -78,20 +78,27 @@ class ServedModel:
         """Bytes of memory that `encode` takes for each byte of a text."""
         return ENCODING_BYTES.get(type(self.tokenizer), LIBRARY_BYTES)
 
-    def encode(self, text: str, whole: bool = False, previous: int | None = None) -> npt.NDArray[np.int64]:
+    def encode(self, text: str, whole: bool = False) -> npt.NDArray[np.int64]:
         """Return the token ids (n,) of a text.
 
         Args:
             whole: whether the text is a whole document, whose last line ends with it, as in `xlexport score`.
-            previous: the last token before the text; None: it begins a document.
         """
         if whole:
             return self.tokenizer.encode(text)
-        return encode(text, self.tokenizer, self.scheduler.engine.bundle.vocab_size, "the prompt", previous)
+        return encode(text, self.tokenizer, self.scheduler.engine.bundle.vocab_size, "the prompt")
 
-    def ids(self, source: str | list[int], whole: bool = False, previous: int | None = None) -> npt.NDArray[np.int64]:
+    def check(self, ids: npt.NDArray[np.int64]) -> None:
+        """Refuse token ids (n,) that the model lacks.
+
+        Raises:
+            TokenError: one of them is outside the vocabulary.
+        """
+        check_ids(ids, self.scheduler.engine.bundle.vocab_size, "the prompt")
+
+    def ids(self, source: str | list[int], whole: bool = False) -> npt.NDArray[np.int64]:
         """Return the token ids (n,) of a prompt, given as text or ids."""
-        return self.encode(source, whole, previous) if isinstance(source, str) else as_ids(source, "the prompt")
+        return self.encode(source, whole) if isinstance(source, str) else as_ids(source, "the prompt")
 
     def top(self, logprobs: int | None) -> int | None:
         """Return how many of the `logprobs` likeliest tokens there are."""

@@ -9,10 +9,10 @@ import mmap
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from xlexport.serve.bodies import (
     CreateBody,
     FeedBody,
     Gone,
+    PreviewBody,
     ScoreBody,
     encode_texts,
     parsed_bytes,
@@ -40,12 +41,16 @@ from xlexport.serve.models import Models, ServedModel
 from xlexport.serve.runs import EventStream, Pieces, Run, json_answer
 from xlexport.serve.token_places import text_of_run
 from xlruntime import GrowingText, StateDamagedError, StateError, Stream
+from xlruntime.documents import Tokenizer
+from xlruntime.held_text import HeldText
 from xlruntime.scores import LN2
 
 __all__ = ["Session", "SessionRoutes", "SessionStore"]
 
 STATE = "application/octet-stream"
 HEADERS = 1 << 20  # bytes of a saved state in addition to its tensors
+T = TypeVar("T")
+Continued = tuple[npt.NDArray[np.int64], int]  # token ids, and how many come before a continuation
 VALUES = 20  # of each kind, in a state's header, for each memory of the bundle
 PIECE = 1 << 16  # bytes of a state that are sent at a time
 
@@ -57,7 +62,7 @@ class Session:
     Attributes:
         id: its name, which nobody can guess; model: its bundle.
         owner: digest of the key that began it; None without keys.
-        place: where it is; None: nothing was read.
+        place: where it is; None: nothing was read. held: its last text, which has no tokens yet.
         created: in seconds since 1970; ttl: seconds after which an idle session is deleted; used: when it was used.
         busy: whether a request is changing it.
     """
@@ -69,7 +74,13 @@ class Session:
     created: int
     used: float
     place: Place | None = None
+    held: HeldText = field(default_factory=HeldText)
     busy: bool = False
+
+    @property
+    def pending(self) -> int | None:
+        """The last token; None before the first."""
+        return None if self.place is None else self.place.pending
 
     def describe(self) -> dict[str, Any]:
         """Return what an answer shows of it."""
@@ -79,6 +90,7 @@ class Session:
             "model": self.model.name,
             "created": self.created,
             "tokens": 0 if self.place is None else self.place.position,
+            "held": len(self.held.raw),
             "bytes": self.model.session_bytes,
             "ttl_seconds": self.ttl,
         }
@@ -210,6 +222,7 @@ class SessionRoutes:
         """Begin another session at the same place of the same document."""
         session = self.store.get(*_named(request))
         twin = self.store.create(session.model, session.ttl, session.place, session.owner)
+        twin.held = session.held
         return JSONResponse(twin.describe(), 201)
 
     async def feed(self, request: Request) -> Response:
@@ -217,7 +230,11 @@ class SessionRoutes:
         body = await read_json(FeedBody, request, self.limits)
         with self.store.changing(*_named(request)) as session:
             before = session.place
-            (ids,) = await self._tokens(request, session, [body.input])
+            ((ids, held),) = await self._tokens(request, session, [body.input], session.held.fed)
+            if body.end:
+                rest, held = held.fed([], session.model.tokenizer, int(ids[-1]) if len(ids) else session.pending)
+                ids = np.concatenate([ids, rest])
+            session.model.check(ids)
             parts: Sequence[Part] = ()
             if len(ids):
                 self.limits.check_tokens(len(ids), 0)
@@ -226,6 +243,7 @@ class SessionRoutes:
                     job = run.add(Job(ids, before, top=session.model.top(body.logprobs), keep=True))
                     await unless_gone(request, run.wait())
                 (session.place,), parts = job.result(), job.parts
+            session.held = held
             scores = _scores(session.model, before, ids, parts, body.logprobs)
             return json_answer({**scores, **_of(session)}, len(ids))
 
@@ -233,23 +251,39 @@ class SessionRoutes:
         """Score one continuation or several, without changing the session."""
         body = await read_json(ScoreBody, request, self.limits)
         session = self.store.get(*_named(request))
-        model, place = session.model, session.place
         several = isinstance(body.input, list) and bool(body.input) and not isinstance(body.input[0], int)
         inputs: Sequence[Any] = body.input if several else [body.input]
         if len(inputs) > self.limits.prompts:
             message = f"input: {len(inputs):,} continuations, at most {self.limits.prompts:,} are possible."
             raise ApiError(400, message, "invalid_value", "input")
-        pieces = await self._tokens(request, session, inputs)
-        n_tokens = sum(map(len, pieces))
+        pieces = await self._tokens(request, session, inputs, session.held.continued)
+        return await self._compare(request, session, pieces, body.logprobs, several)
+
+    async def preview(self, request: Request) -> Response:
+        """Score the text that is held, as if the document ended here, without changing the session."""
+        body = await read_json(PreviewBody, request, self.limits)
+        session = self.store.get(*_named(request))
+        ((ids, _),) = await self._tokens(request, session, [[]], session.held.fed)
+        return await self._compare(request, session, [(ids, 0)], body.logprobs, False)
+
+    async def _compare(
+        self, request: Request, session: Session, pieces: Sequence[Continued], logprobs: int | None, several: bool
+    ) -> Response:
+        """Answer with the scores of continuations, each without the tokens that are wholly of the held text."""
+        model, place = session.model, session.place
+        for ids, _ in pieces:
+            model.check(ids)
+        n_tokens = sum(len(ids) for ids, _ in pieces)
         self.limits.check_tokens(n_tokens, 0)
-        share_of(request).take_scores(n_tokens, body.logprobs)
-        jobs = [Job(ids, place, top=model.top(body.logprobs)) for ids in pieces]
+        share_of(request).take_scores(n_tokens, logprobs)
+        jobs = [Job(ids, place, top=model.top(logprobs)) for ids, _ in pieces]
         with self._run(request, session) as run:
             for job in jobs:
                 if len(job.ids):
                     run.add(job)
             await unless_gone(request, run.wait())
-        scores = [_scores(model, place, job.ids, job.parts, body.logprobs) for job in jobs]
+        parts = zip(jobs, pieces, strict=True)
+        scores = [_scores(model, place, job.ids, job.parts, logprobs, skipped) for job, (_, skipped) in parts]
         answer = {**_of(session), "object": "list", "data": scores} if several else {**scores[0], **_of(session)}
         return json_answer(answer, n_tokens)
 
@@ -258,7 +292,8 @@ class SessionRoutes:
         body = await read_json(ContinueBody, request, self.limits)
         with contextlib.ExitStack() as stack:
             session = stack.enter_context(self.store.changing(*_named(request)))
-            (ids,) = await self._tokens(request, session, [body.prompt or []])
+            ((ids, _),) = await self._tokens(request, session, [body.prompt or []], session.held.continued)
+            session.model.check(ids)
             self.limits.check_tokens(len(ids), body.n_new)
             share_of(request).take_scores(len(ids) + body.n_new, body.logprobs)
             before = ids if session.place is None else np.append(session.place.pending, ids)
@@ -277,7 +312,7 @@ class SessionRoutes:
             if body.stream:
                 return EventStream(_events(session, run, job), stack.pop_all().close)
             await unless_gone(request, run.wait())
-            (session.place,) = job.result()
+            (session.place,), session.held = job.result(), HeldText(begun=True)
             (choice,) = job.choices
             delta = choice.take()
             return json_answer(_continuation(session, job, delta.text, delta.draws), len(delta.draws))
@@ -288,7 +323,7 @@ class SessionRoutes:
         model, size, share = session.model, session.model.session_bytes + HEADERS, share_of(request)
         share.take(size)
         with share.lent(size):
-            raw = await asyncio.to_thread(_save, model, session.place)
+            raw = await asyncio.to_thread(_save, model, session.place, session.held)
         until = time.monotonic() + self.limits.transfer_seconds
 
         def pieces() -> Iterator[bytes]:
@@ -306,15 +341,23 @@ class SessionRoutes:
             self.store.create(model)  # raises, with the reason
         raw = await read_body(request, self.limits, STATE, model.session_bytes + HEADERS)
         with share_of(request).lent(_header_bytes(model, raw, self.limits) + 2 * model.session_bytes):
-            place = await asyncio.to_thread(_restore, model, raw)
-        return JSONResponse(self.store.create(model, None, place, request.state.owner).describe(), 201)
+            place, held = await asyncio.to_thread(_restore, model, raw)
+        session = self.store.create(model, None, place, request.state.owner)
+        session.held = held
+        return JSONResponse(session.describe(), 201)
 
     async def _tokens(
-        self, request: Request, session: Session, sources: Sequence[str | list[int]]
-    ) -> list[npt.NDArray[np.int64]]:
-        """Return the token ids (n,) of pieces that may come next."""
-        previous = None if session.place is None else session.place.pending
-        return await encode_texts(request, self.limits, session.model, sources, previous=previous)
+        self,
+        request: Request,
+        session: Session,
+        sources: Sequence[str | list[int]],
+        method: Callable[[str | list[int], Tokenizer, int | None], T],
+    ) -> list[T]:
+        """Return what a method of the held text gives for each piece that may come next."""
+        tokenizer, previous = session.model.tokenizer, session.pending
+        return await encode_texts(
+            request, self.limits, session.model, sources, lambda source: method(source, tokenizer, previous)
+        )
 
     def _run(self, request: Request, session: Session) -> contextlib.closing[Run]:
         return contextlib.closing(Run(session.model.scheduler, self.limits.request_seconds, request.state.client))
@@ -329,7 +372,7 @@ async def _events(session: Session, run: Run, job: Job) -> AsyncIterator[dict[st
         if delta.text:
             yield {"object": "session.delta", "text": delta.text}
     await run.wait()
-    (session.place,) = job.result()
+    (session.place,), session.held = job.result(), HeldText(begun=True)
     last = _continuation(session, job, "".join(texts), draws)
     yield await asyncio.to_thread(lambda: "".join(json_pieces(last)))
 
@@ -348,22 +391,27 @@ def _continuation(session: Session, job: Job, text: str, draws: Draws) -> dict[s
 
 
 def _scores(
-    model: ServedModel, before: Place | None, ids: npt.NDArray[np.int64], parts: Sequence[Part], logprobs: int | None
+    model: ServedModel,
+    before: Place | None,
+    ids: npt.NDArray[np.int64],
+    parts: Sequence[Part],
+    logprobs: int | None,
+    skipped: int = 0,
 ) -> dict[str, Any]:
-    """Return the scores of a piece; the first token of a document has none."""
+    """Return the scores of a piece after its first `skipped` tokens; the first token of a document has none."""
     first = int(ids[0]) if before is None and len(ids) else None
     text, ends = "", None
     if logprobs is not None:
         text, ends = text_of_run(model.tokenizer, ids, [] if before is None else [before.pending])
-    log = read_log(first, ids if first is None else ids[1:], parts, model.top(logprobs) or 0, text, ends)
-    log_probs = log.log_probs[0 if first is None else 1 :]
+    log = read_log(first, ids if first is None else ids[1:], parts, model.top(logprobs) or 0, text, ends).after(skipped)
+    log_probs = log.log_probs[0 if first is None or skipped else 1 :]
     context = np.concatenate([np.zeros(0 if first is None else 1, np.int64), *(part.context for part in parts)])
     scores: dict[str, Any] = {
         "object": "session.scores",
-        "index": 0 if before is None else before.position,
+        "index": skipped if before is None else before.position + skipped,
         "token_ids": log.tokens,
         "token_logprobs": log.log_probs,
-        "context": context,
+        "context": context[skipped:],
         "scored_tokens": len(log_probs),
         "bits": float(0.0 - log_probs.sum() / LN2),
     }
@@ -387,11 +435,12 @@ def _wait(sessions: Sequence[Session]) -> int:
     return max(1, round(min((session.used + session.ttl - now for session in sessions), default=1)))
 
 
-def _save(model: ServedModel, place: Place | None) -> memoryview:
+def _save(model: ServedModel, place: Place | None, held: HeldText) -> memoryview:
     """Return the state of a place in the format of streams, in memory that goes back to the system when it is freed."""
     stream = Stream(model.scheduler.engine, model.scheduler.evaluation)
     if place is not None:
         stream.memory, stream.pending, stream.position = place.memory, place.pending, place.position
+    stream.held = held
     with tempfile.TemporaryDirectory(prefix="xlexport_serve_") as folder:
         file = Path(folder) / "session.xls"
         stream.save(file)
@@ -415,8 +464,8 @@ def _header_bytes(model: ServedModel, raw: bytearray, limits: ServeLimits) -> in
     raise ApiError(400, message, StateDamagedError.code)
 
 
-def _restore(model: ServedModel, raw: bytes | bytearray) -> Place | None:
-    """Return the place of a saved state.
+def _restore(model: ServedModel, raw: bytes | bytearray) -> tuple[Place | None, HeldText]:
+    """Return the place of a saved state, and the text that it holds.
 
     Raises:
         ApiError: it is damaged, of another bundle, or was saved under other settings.
@@ -433,4 +482,5 @@ def _restore(model: ServedModel, raw: bytes | bytearray) -> Place | None:
     if stream.evaluation != scheduler.evaluation:
         settings, expected = stream.evaluation.to_dict(), scheduler.evaluation.to_dict()
         raise ApiError(400, f"the state was saved with {settings}, expected {expected}.", "state_mismatch")
-    return None if stream.pending is None else Place(stream.memory, stream.pending, stream.position)
+    place = None if stream.pending is None else Place(stream.memory, stream.pending, stream.position)
+    return place, stream.held

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .documents import Tokenizer, as_ids, check_ids, check_length
+from .documents import Tokenizer, check_ids, check_length
 from .engine import Engine
 from .errors import OptionError, TextError
 from .evaluation import EvaluationSettings
@@ -141,11 +141,7 @@ class Stream:
             TextError: the text cannot be tokenized, the tokenizer cannot say which tokens a growing text keeps, or the
                 document gets longer than the model can read. After either error, the stream is unchanged.
         """
-        if isinstance(source, str | bytes):
-            tokens, held = self.held.grown(source, self.engine.tokenizer, self.pending)
-            ids = tokens.ids
-        else:
-            ids, held = self._after_held(source)
+        ids, held = self.held.fed(source, self.engine.tokenizer, self.pending)
         scores = self._score(self._checked(ids), refill=True)
         self.held = held
         return scores
@@ -160,7 +156,7 @@ class Stream:
 
     def preview(self) -> Scores:
         """Return the scores that `flush` would return, without changing the stream."""
-        return self._continued(self._after_held([])[0], 0)
+        return self._continued(self.held.fed([], self.engine.tokenizer, self.pending)[0])
 
     def score_continuation(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> Scores:
         """Return the scores of a continuation that ends the document, without changing the stream: to compare some.
@@ -172,14 +168,9 @@ class Stream:
         Raises:
             TokenError, TextError: as `feed`.
         """
-        if not isinstance(source, str | bytes):
-            return self._continued(self._after_held(source)[0], len(self._after_held([])[0]))
-        tokenizer = self.engine.tokenizer
-        tokens, _ = self.held.ended(tokenizer, self.pending, source)
-        size = self.held.size(tokenizer)
-        return self._continued(tokens.ids, int(np.count_nonzero((tokens.starts < size) & (tokens.ends <= size))))
+        return self._continued(*self.held.continued(source, self.engine.tokenizer, self.pending))
 
-    def _continued(self, ids: npt.NDArray[np.int64], skipped: int) -> Scores:
+    def _continued(self, ids: npt.NDArray[np.int64], skipped: int = 0) -> Scores:
         """Return the scores of ids (n,) after the first `skipped`, and leave the stream as it was."""
         self._checked(ids)
         skipped -= self.pending is None and skipped > 0  # a document's first token has no score
@@ -195,14 +186,6 @@ class Stream:
             if finite:
                 return scores[skipped:]
         return self.fork()._score(ids, refill=True)[skipped:]
-
-    def _after_held(self, source: npt.NDArray[np.int64] | list[int]) -> tuple[npt.NDArray[np.int64], HeldText]:
-        """Return the tokens of the held text, as if it ended here, with ids after them, and what is held then."""
-        ids = as_ids(source, "the stream")
-        tokens, held = self.held.ended(self.engine.tokenizer, self.pending) if self.held.raw else (None, self.held)
-        if tokens is not None:
-            ids = np.concatenate([tokens.ids, ids])
-        return ids, replace(held, begun=False) if len(source) else held
 
     def fork(self) -> Stream:
         """Return an independent stream at the same place of the same document; bit-equal if fed the same.
@@ -231,10 +214,7 @@ class Stream:
         """
         if max_tokens < 0:
             raise OptionError(f"max_tokens is {max_tokens}, at least 0 is needed.")
-        if isinstance(prompt, str | bytes):
-            ids = self.held.ended(self.engine.tokenizer, self.pending, prompt)[0].ids
-        else:
-            ids = self._after_held([] if prompt is None else prompt)[0]
+        ids, _ = self.held.continued([] if prompt is None else prompt, self.engine.tokenizer, self.pending)
         self._checked(ids)
         if self.pending is None and not len(ids):
             raise TextError(
