@@ -11,6 +11,7 @@ import { checkTokenizer, hasPart, withoutPrefix, type Part as Section } from "./
 const HUGGING_FACE = "@huggingface/tokenizers";
 const SENTENCE_PIECE = "@sctg/sentencepiece-js";
 // Numbers of fields in a SentencePiece model and in its rules of normalizing, and types of pieces.
+const [TRAINER, MODEL_TYPE, BPE] = [2, 3, 2];
 const [PIECES, PIECE_NAME, PIECE_TYPE, UNKNOWN, USER_DEFINED] = [1, 1, 3, 2, 4];
 const [NORMALIZER, ADD_PREFIX, REMOVE_SPACES] = [3, 3, 4];
 const NO_PREFIX = [0x1a, 2, 0x18, 0]; // normalizer_spec { add_dummy_prefix: false }, as the end of a model
@@ -51,6 +52,8 @@ interface Form {
   ordinary: Encoder;
   /** The form for a text that goes on: without a space in front. */
   continued: (text: string) => Encoder;
+  /** Whether words can be tokenized one by one; sums of scores of a longer text are rounded otherwise. */
+  splitsWords: boolean;
   /** Whether an added token is followed by a text with a space in front. */
   prefixesSections: boolean;
   /** The name of a token in the vocabulary; null if there is none. */
@@ -92,7 +95,8 @@ class LibraryTokenizer extends Tokenizer {
   part(raw: Uint8Array, { name, begun }: Place): Part {
     const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(raw);
     const ids = ofLibrary(TextError, `${name}: the bundle's tokenizer fails on this text`, () => {
-      const [first = "", ...others] = this.form.cuts?.parts(text) ?? [text];
+      const { cuts, splitsWords } = this.form;
+      const [first = "", ...others] = cuts !== null && splitsWords ? cuts.parts(text) : [text];
       const found = begun ? this.#continued(first) : Array.from(this.form.ordinary(first), Number);
       for (const part of others) for (const id of this.#idsOfWord(part)) found.push(id);
       if (found.some(Number.isNaN)) throw new Error("it has no token for a part of it");
@@ -202,6 +206,7 @@ export async function huggingFace(
       ),
     ordinary,
     continued: () => (continued ??= encoder(opened(other))),
+    splitsWords: file.model?.type !== "Unigram",
     prefixesSections: sections,
     nameOf: (id) => tokenizer.id_to_token(id) ?? null,
     isPlain: (id) => plain.has(id),
@@ -214,7 +219,12 @@ export async function huggingFace(
 
 /** What is read of a `tokenizer.json` here. */
 type TokenizerFile = Section & {
-  model?: { unk_token?: string | null; unk_id?: number | null; vocab?: Record<string, number> | unknown[] };
+  model?: {
+    type?: string;
+    unk_token?: string | null;
+    unk_id?: number | null;
+    vocab?: Record<string, number> | unknown[];
+  };
   added_tokens?: { id: number; content: string }[];
 };
 
@@ -231,7 +241,9 @@ export async function sentencePiece(
     given,
   );
   const what = `${where}: not a SentencePiece model`;
-  const { names, unknown, own, addsPrefix, removesSpaces } = ofLibrary(VocabularyError, what, () => modelOf(raw));
+  const { names, unknown, own, addsPrefix, removesSpaces, isBpe } = ofLibrary(VocabularyError, what, () =>
+    modelOf(raw),
+  );
   const opened = async (model: Uint8Array): Promise<SentencePiece> => {
     const processor = new SentencePieceProcessor();
     let binary = "";
@@ -257,6 +269,7 @@ export async function sentencePiece(
     // A model that removes white space in front would lose that of the text, unless it adds its own.
     continued: (text) =>
       addsPrefix && removesSpaces && text.startsWith(" ") ? ordinary : (part) => other.encodeIds(part),
+    splitsWords: isBpe,
     prefixesSections: false,
     nameOf: (id) => names[id] ?? null,
     isPlain: () => false,
@@ -276,10 +289,18 @@ interface SentencePieceModel {
   own: string[];
   addsPrefix: boolean;
   removesSpaces: boolean;
+  isBpe: boolean;
 }
 
 function modelOf(raw: Uint8Array): SentencePieceModel {
-  const model: SentencePieceModel = { names: [], unknown: null, own: [], addsPrefix: true, removesSpaces: true };
+  const model: SentencePieceModel = {
+    names: [],
+    unknown: null,
+    own: [],
+    addsPrefix: true,
+    removesSpaces: true,
+    isBpe: false,
+  };
   for (const [number, piece] of fields(raw)) {
     if (typeof piece === "number") continue;
     const inner = Object.fromEntries(fields(piece));
@@ -287,6 +308,7 @@ function modelOf(raw: Uint8Array): SentencePieceModel {
       model.addsPrefix = Boolean(inner[ADD_PREFIX] ?? model.addsPrefix);
       model.removesSpaces = Boolean(inner[REMOVE_SPACES] ?? model.removesSpaces);
     }
+    if (number === TRAINER) model.isBpe = inner[MODEL_TYPE] === BPE;
     if (number !== PIECES) continue;
     const { [PIECE_NAME]: name, [PIECE_TYPE]: type } = inner;
     const text = name === undefined ? "" : new TextDecoder().decode(name as Uint8Array);
