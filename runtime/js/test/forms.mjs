@@ -35,6 +35,10 @@ const [byteLevel, bytesDecoder] = [
 const added = (...texts) => texts.map((content, at) => ({ id: 900 + at, content, special: !/^ +$/.test(content) }));
 const runs = Array.from({ length: 7 }, (_, at) => " ".repeat(at + 2)); // as GPT-NeoX has them
 
+/** Return a model of byte pairs over few letters, with few ids. */
+export const smallPairs = () =>
+  pairs("abcdefghijklmnopqrstuvwxyzCIS.Ġ", ["Ġago", "Ġthe", "Ġnever", "Ċ", "me"].map(String));
+
 /** Return the content of a tokenizer.json of byte pairs over bytes. */
 export function bytePairs(changed = {}) {
   const model = pairs(LETTERS, WORDS.map(level));
@@ -104,7 +108,7 @@ export function pieceModel(normalizer = []) {
   return Uint8Array.from([...special, ...letters, ...words, field(3, normalizer)].flat());
 }
 
-const json = (fields) => utf8(JSON.stringify(fields));
+export const json = (fields) => utf8(JSON.stringify(fields));
 const library = (fields, rule) => huggingFace(json(fields), "tokenizer.json", undefined, rule);
 export const vocabulary = (fields) =>
   openVocabulary(json({ format: "xlexport vocabulary", ...fields }), "vocabulary.json");
