@@ -188,4 +188,4 @@ def test_javascript_of_the_page(package: Path) -> None:
     blocks = re.findall(r"```js\n(.*?)```", page, re.DOTALL)
     (package / "page.mjs").write_text("".join(blocks), "utf-8")
     printed = re.findall(r"^ +// (\w+: .*\n)", page, re.MULTILINE)
-    assert len(blocks) == 4 and run("node", "page.mjs", folder=package) == "".join(printed)
+    assert len(blocks) == 5 and run("node", "page.mjs", folder=package) == "".join(printed)

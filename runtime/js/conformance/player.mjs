@@ -113,10 +113,11 @@ export class Player {
     return { position: this.streams.get(stream).position };
   }
 
-  async do_generate({ stream, prompt = null, max_tokens, sampling, settings = {} }) {
-    const { temperature = 1, top_k: topK = null, top_p: topP = null, seed = null } = sampling;
-    const rule = { temperature, topK, topP, seed: typeof seed === "string" ? BigInt(seed) : seed };
-    const options = { maxTokens: max_tokens, sampling: rule };
+  async do_generate({ stream, prompt = null, max_tokens, sampling, ignore_eos: ignoreEos = false, settings = {} }) {
+    const { seed = null, ...others } = sampling;
+    const rule = { seed: typeof seed === "string" ? BigInt(seed) : seed };
+    for (const [name, value] of Object.entries(others)) rule[camelCase(name)] = value;
+    const options = { maxTokens: max_tokens, sampling: rule, ignoreEos };
     const given = prompt === null ? null : await this.source(prompt);
     const ids = [];
     const drawn = stream

@@ -138,6 +138,7 @@ async function restart(number, file) {
   const top = "detail" in model.bundle.graphs ? about.top : null;
   const state = file === null ? null : await bytesOf(file);
   const stream = isWhole() ? null : state === null ? await model.stream() : await model.restore(state);
+  await stream?.flush(); // the document gives ids, which end a text that the state holds
   await openDocument?.close();
   openDocument = stream === null ? new FullDocument(model, top) : new StreamDocument(stream, top);
   base = { number, position: stream?.position ?? 0 };
