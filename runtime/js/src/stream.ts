@@ -219,9 +219,7 @@ export class Stream {
     if (!(maxTokens >= 0)) throw new OptionError(`max_tokens is ${maxTokens}, at least 0 is needed.`);
     const rule = sampling instanceof Sampling ? sampling : new Sampling(sampling);
     const before = await this.#changing(async () => {
-      const ids = this.#next(prompt ?? NO_BYTES, (raw) =>
-        raw.length ? this.#text.end(this.#held, raw).ids : this.#end(),
-      );
+      const ids = this.#next(prompt ?? NO_BYTES, (raw) => this.#text.end(this.#held, raw).ids);
       const all = this.#held === null ? ids : [this.#held, ...ids];
       if (!all.length) {
         throw new TextError(

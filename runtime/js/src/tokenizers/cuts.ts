@@ -20,25 +20,36 @@ const VISIBLE = /[^\s\p{Cc}\p{Cf}\p{M}]$/u;
 const LETTER_BEFORE = /\p{L}$/u;
 const LETTER_AFTER = /^\p{L}/u;
 const IS_SPACE = /\s/;
+const MOST_ADDED = 2 ** 18; // units of all added tokens, which one expression has
 
 /** The rule of one tokenizer, and its added tokens, which are found before anything else. */
 export class Cuts {
   readonly #pattern: RegExp | null;
   readonly #added: RegExp | null;
   readonly #longest: number;
+  readonly #byFirst = new Map<string, string[]>(); // added tokens by their first unit
 
-  constructor(
+  private constructor(
     private readonly rule: CutRule,
-    private readonly added: readonly string[],
+    added: readonly string[],
   ) {
     this.#pattern = rule in PATTERNS ? new RegExp(PATTERNS[rule] as string, "gu") : null;
     const longestFirst = added.filter((text) => text !== "").sort((a, b) => b.length - a.length);
+    for (const text of longestFirst) {
+      const first = text[0] as string;
+      if (!this.#byFirst.get(first)?.push(text)) this.#byFirst.set(first, [text]);
+    }
     const literal = (text: string): string => text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&");
     const beginnings = [...new Set(longestFirst.map((text) => literal([...text][0] as string)))].join("|");
-    this.#added = longestFirst.length
-      ? new RegExp(`(?=${beginnings})(?:${longestFirst.map(literal).join("|")})`, "gu")
-      : null;
+    const all = longestFirst.map(literal).join("|");
+    this.#added = all ? new RegExp(`(?=${beginnings})(?:${all})`, "gu") : null;
     this.#longest = longestFirst[0]?.length ?? 0;
+  }
+
+  /** Return the cuts of a tokenizer; null if there is no rule, or more added tokens than any published one has. */
+  static of(rule: CutRule | null, added: readonly string[]): Cuts | null {
+    const units = added.reduce((sum, { length }) => sum + length, 0);
+    return rule === null || units > MOST_ADDED ? null : new Cuts(rule, added);
   }
 
   /** Return the length of the part of a text that has final tokens. */
@@ -66,7 +77,8 @@ export class Cuts {
   #beginningOfAdded(text: string): number {
     for (let start = Math.max(0, text.length - this.#longest + 1); start < text.length; start++) {
       const rest = text.slice(start);
-      if (this.added.some((token) => token.length > rest.length && token.startsWith(rest))) return start;
+      const added = this.#byFirst.get(rest[0] as string) ?? [];
+      if (added.some((token) => token.length > rest.length && token.startsWith(rest))) return start;
     }
     return text.length;
   }

@@ -17,6 +17,7 @@ const [NORMALIZER, ADD_PREFIX, REMOVE_SPACES] = [3, 3, 4];
 const NO_PREFIX = [0x1a, 2, 0x18, 0]; // normalizer_spec { add_dummy_prefix: false }, as the end of a model
 const META_SPACE = "\u2581"; // how SentencePiece and its like write a space
 
+const UNKNOWN_WORD = /^\s*(?:[^\s\p{P}$+<=>^`|~\p{Script=Han}]+|.)/su;
 const MOST_WORDS = 2 ** 14; // whose ids are kept
 const LONGEST_WORD = 32;
 
@@ -62,8 +63,9 @@ interface Form {
   isPlain(id: number): boolean;
   /** Whether names have one character for each byte. */
   isByteLevel: boolean;
-  /** Whether a text is given a space in front that it lacks. */
+  /** Whether a text is given a space in front that it lacks, and whether its own spaces there are dropped. */
   addsSpace: boolean;
+  stripsSpace: boolean;
   decode(ids: number[]): string;
   find(name: string): number | null;
 }
@@ -154,15 +156,17 @@ class LibraryTokenizer extends Tokenizer {
   /** Return how many bytes of a text its first token stands for. */
   #firstBytes(text: string, id: number, begun: boolean): number {
     const size = (part: string): number => new TextEncoder().encode(part).length;
-    const { isByteLevel, addsSpace } = this.form;
+    const { isByteLevel, isPlain, addsSpace, stripsSpace } = this.form;
+    if (id === this.unkId) return size(UNKNOWN_WORD.exec(text)?.[0] ?? "");
+    if (isPlain(id) || /^<0x[0-9A-F]{2}>$/.test(this.form.nameOf(id) ?? "")) return this.#bytesOf(id) ?? 0;
     if (isByteLevel) return (this.#bytesOf(id) ?? 0) - Number(addsSpace && !begun && !text.startsWith(" "));
-    if (/^<0x[0-9A-F]{2}>$/.test(this.form.nameOf(id) ?? "")) return 1;
     const decoded = this.decode([id]);
     if (decoded && text.startsWith(decoded)) return size(decoded);
-    const space = text.slice(0, text.length - text.trimStart().length); // which some normalizers remove
+    const space = /^[\s\u2581]*/.exec(text)?.[0] ?? ""; // which some normalizers remove
     const word = decoded.trimStart();
-    if (text.startsWith(word, space.length)) return word ? size(space + word) : 0;
-    return size([...text.trimStart()].slice(0, id === this.unkId ? 1 : [...word].length).join("")) + size(space);
+    if (!word) return stripsSpace ? size(space) : 0;
+    if (text.startsWith(word, space.length)) return size(space + word);
+    return size(space + [...text.slice(space.length)].slice(0, [...word].length).join("")); // in other letters
   }
 }
 
@@ -198,12 +202,10 @@ export async function huggingFace(
   return new LibraryTokenizer({
     unkId: (unk ? tokenizer.token_to_id(unk) : file.model?.unk_id) ?? null,
     size: ids.reduce((most, id) => Math.max(most, id), -1) + 1,
-    cuts:
-      rule &&
-      new Cuts(
-        rule,
-        added.map(({ content }) => content),
-      ),
+    cuts: Cuts.of(
+      rule,
+      added.map(({ content }) => content),
+    ),
     ordinary,
     continued: () => (continued ??= encoder(opened(other))),
     splitsWords: file.model?.type !== "Unigram",
@@ -212,6 +214,7 @@ export async function huggingFace(
     isPlain: (id) => plain.has(id),
     isByteLevel: hasPart(file["pre_tokenizer"], "ByteLevel"),
     addsSpace: changed,
+    stripsSpace: false,
     decode: (known) => tokenizer.decode(known, { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
     find: (name) => tokenizer.token_to_id(name) ?? null,
   });
@@ -264,7 +267,7 @@ export async function sentencePiece(
   return new LibraryTokenizer({
     unkId: unknown,
     size: names.length,
-    cuts: rule && new Cuts(rule, own),
+    cuts: Cuts.of(rule, own),
     ordinary,
     // A model that removes white space in front would lose that of the text, unless it adds its own.
     continued: (text) =>
@@ -275,6 +278,7 @@ export async function sentencePiece(
     isPlain: () => false,
     isByteLevel: false,
     addsSpace: addsPrefix,
+    stripsSpace: removesSpaces,
     decode: (known) => processor.decodeIds(Int32Array.from(known)),
     find: (name) => places.get(name) ?? null,
   });
