@@ -44,6 +44,8 @@ class XlexportLM(TemplateLM):  # the harness has no types
         bos: the token before a document and before a continuation without context, as `xlexport score --bos` takes it;
             None: the token that begins texts, else one that ends them, else a newline; `none`: no token, so a
             document's first token has no score.
+        add_bos_token: whether texts, with their contexts, come after the token that begins texts; None: as the tokenizer's
+            own rule says, which is what the harness's own Hugging Face models do.
         max_gen_toks: tokens that a continuation may have if the task does not say.
         device: as in `xlruntime.load`. The harness gives `cuda:0` if nobody chooses, so that means the CPU if this
             machine's ONNX Runtime is not made for CUDA.
@@ -61,6 +63,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
         batch_size: int | str = "auto",
         bos: str | int | None = None,
         max_gen_toks: int = NEW_TOKENS,
+        add_bos_token: bool | None = None,
         device: str | None = None,
         threads: int | None = None,
         ops: str = "auto",
@@ -77,6 +80,9 @@ class XlexportLM(TemplateLM):  # the harness has no types
         self._scheduler = Scheduler(model, AUTO_ROWS if self._rows == "auto" else self._rows, **settings)
         self._served = ServedModel.of(str(bundle), self._scheduler)
         self._max_gen_toks = max_gen_toks
+        rule = model.bundle.tokenizer
+        self._begin = rule.begin if rule.adds_begin or add_bos_token else None
+        self._adds_begin = self._begin is not None and add_bos_token is not False
         self._bos: int | None = None
         if bos is None and self._served.prefix is not None:
             self._bos = self._served.prefix.id
@@ -107,12 +113,20 @@ class XlexportLM(TemplateLM):  # the harness has no types
         return self._bos
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **more: Any) -> list[int]:
-        """Return the token ids of a text that may go on."""
-        return self._served.encode(string).tolist()
+        """Return the token ids of a text that may go on, after the token that begins texts where the rule puts it."""
+        return self._begun(string, self._served.encode(string).tolist(), add_special_tokens)
+
+    def _begun(self, text: str, ids: list[int], adds: bool | None = None) -> list[int]:
+        """Return the tokens of a text with the one that begins texts, unless the text spells that itself."""
+        if self._begin is None or adds is False or (adds is None and not self._adds_begin):
+            return ids
+        return ids if adds is None and text.startswith(self._begin.name) else [self._begin.id, *ids]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each document, read from its beginning to its end with carried memory."""
-        documents = (self._served.encode(request.args[0], whole=True) for request in requests)
+        texts = (request.args[0] for request in requests)
+        # The harness's own models read the begin token after the prefix, so their sums have its score, too.
+        documents = (self._begun(text, self._served.encode(text, whole=True).tolist()) for text in texts)
         scorer, sums = self._scorer(bos=False if self._bos is None else self._bos), []
         for request, score in zip(requests, scorer.documents(documents), strict=True):
             sums.append(-score.nats)
@@ -166,13 +180,11 @@ class XlexportLM(TemplateLM):  # the harness has no types
         return texts
 
     def _continue(self, context: str, options: dict[str, Any]) -> Job:
-        ids = self._served.encode(context)
-        if not len(ids):
-            ids = np.array([self.prefix_token_id], np.int64)
+        ids = np.array(self.tok_encode(context) or [self.prefix_token_id], np.int64)
         until = options.get("until") or []
         tokens = next((options[name] for name in UNUSED[2:] if options.get(name) is not None), self._max_gen_toks)
         stops = [until] if isinstance(until, str) else until
-        text = GrowingText(self._served.tokenizer, ids, stops, context)
+        text = GrowingText(self._served.tokenizer, [], stops)  # the harness decodes a continuation alone
         choice = Choice(_sampling(options), text)
         self._scheduler.submit(job := Job(ids, scores=False, max_tokens=int(tokens), choices=[choice]))
         return job
