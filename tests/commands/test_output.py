@@ -17,6 +17,7 @@ import torch
 
 import xlruntime
 from tests.helpers.invoking import Invoke
+from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import GOLDEN
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import quiet_option, tell, tell_problem
@@ -192,7 +193,7 @@ def test_convert_writes_beside_the_checkpoint_and_replaces_by_force(
 def test_generate_with_a_seed_is_repeatable(bundle: Path, invoke: Invoke) -> None:
     command = ("generate", bundle, "It was", "-n", "12", "--json")
     first = invoke(*command, "--seed", "5").succeeded()
-    assert list(first.object) == ["prompt", "text", "ids"]
+    assert list(first.object) == ["prompt", "text", "ids", "finish_reason"]
     assert first.object["prompt"] == "It was"
     assert len(first.object["ids"]) == 12
     assert first.err == ""
@@ -225,6 +226,20 @@ def test_generate_ends_before_a_stop(bundle: Path, invoke: Invoke) -> None:
         assert found["text"] == text.partition(stop)[0] and len(found["ids"]) < 40
     lines = invoke(*command, "--stop", r"\n", "--repetition-penalty", "1.3", "--min-p", "0.1").succeeded().object
     assert "\n" not in lines["text"] and lines["text"] != text
+
+
+def test_generate_ends_at_an_end_token(bundle: Path, tmp_path: Path, invoke: Invoke) -> None:
+    command = ("-n", "12", "--temperature", "0", "--json")
+    free = invoke("generate", bundle, "It was", *command).succeeded().object
+    assert free["finish_reason"] == "length"
+    end = free["ids"][5]
+    ends = [{"id": end, "name": "</s>", "source": "a test"}]
+    ending = with_tokenizer(bundle, tmp_path / "ending", ends=ends)
+    found = invoke("generate", ending, "It was", *command).succeeded().object
+    assert (found["ids"], found["finish_reason"]) == (free["ids"][: free["ids"].index(end)], "stop")
+    assert invoke("generate", ending, "It was", *command, "--ignore-eos", "--special").succeeded().object == free
+    shown = invoke("inspect", ending).succeeded().out
+    assert f"begin with no token of their own; end with </s> (id {end}, a test)" in shown
 
 
 # inspect

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import EMPTY, golden_bundle
 from tests.serve.conftest import Start, start
 from xlruntime import Model, Sampling, load
@@ -95,6 +96,46 @@ def test_generation_against_generate(lm: Any, model: Model) -> None:
     stop = found[0][2]
     (cut,) = lm.generate_until(requests("generate_until", ("It was", options | {"until": stop})))
     assert cut == found[0][: found[0].index(stop)]
+
+
+@pytest.mark.full
+def test_context_of_white_space_comes_after_the_prefix(lm: Any, model: Model) -> None:
+    found = lm.loglikelihood(requests("loglikelihood", (" ", "river"), ("", " river"), ("\n", "x")))
+    expected = [model.stream().feed(text).log_probs.sum() for text in ("\n river", "\n river", "\nx")]
+    assert [total for total, _ in found] == pytest.approx(
+        expected, rel=1e-5
+    )  # the prefix stands for the last's newline
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pair", [("It was", ""), ("", "")])
+def test_continuation_without_tokens_is_named(lm: Any, pair: tuple[str, str]) -> None:
+    from xlruntime import OptionError
+
+    with pytest.raises(OptionError, match=f"request 1: the continuation '' after '{pair[0]}' has no tokens"):
+        lm.loglikelihood(requests("loglikelihood", ("a", "b"), pair))
+
+
+@pytest.mark.full
+def test_tokens_that_begin_and_end_texts(lm: Any, model: Model, tmp_path: Path) -> None:
+    def token(number: int, name: str) -> dict[str, Any]:
+        return {"id": number, "name": name, "source": "a test"}
+
+    free = list(model.generate("\tIt was", max_tokens=9, sampling=Sampling(0)))
+    fields = {"begin": token(9, "<s>"), "adds_begin": True, "ends": [token(free[3], "</s>")]}
+    bundle = with_tokenizer(model.folder, tmp_path / "bundle", **fields)
+    own, plain = (type(lm)(str(bundle), batch_size=1, threads=1, add_bos_token=adds) for adds in (None, False))
+    assert (own.prefix_token_id, own.eot_token_id) == (9, free[3])
+    assert own.tok_encode("a") == [9, 97]
+    assert own.tok_encode("<s>a") == list(b"<s>a")
+    assert own.tok_encode("a", add_special_tokens=False) == plain.tok_encode("a") == [97]
+    rolling = requests("loglikelihood_rolling", ("It was",))
+    for one, text in ((own, "\t\tIt was"), (plain, "\tIt was")):
+        assert one.loglikelihood_rolling(rolling) == pytest.approx(
+            [model.stream().feed(text).log_probs.sum()], rel=1e-5
+        )
+    (text,) = own.generate_until(requests("generate_until", ("It was", {"until": [], "max_gen_toks": 9})))
+    assert text == bytes(free[: free.index(free[3])]).decode("utf-8", "replace")
 
 
 @pytest.mark.native  # the harness takes a minute to describe the machine

@@ -44,8 +44,8 @@ class XlexportLM(TemplateLM):  # the harness has no types
         bos: the token before a document and before a continuation without context, as `xlexport score --bos` takes it;
             None: the token that begins texts, else one that ends them, else a newline; `none`: no token, so a
             document's first token has no score.
-        add_bos_token: whether texts, with their contexts, come after the token that begins texts; None: as the tokenizer's
-            own rule says, which is what the harness's own Hugging Face models do.
+        add_bos_token: whether texts come after the token that begins texts; None: as the tokenizer's own rule says,
+            which is what the harness's own Hugging Face models do.
         max_gen_toks: tokens that a continuation may have if the task does not say.
         device: as in `xlruntime.load`. The harness gives `cuda:0` if nobody chooses, so that means the CPU if this
             machine's ONNX Runtime is not made for CUDA.
