@@ -84,7 +84,7 @@ def test_same_settings_in_all_commands(invoke: Invoke) -> None:
     }
     assert names["generate"] == names["verify"] == names["serve"] == model | runtime
     assert names["configure"] == model
-    assert names["convert"] == model | {"licence", "data", "intended_use"}
+    assert names["convert"] == model | {"bos", "eos", "licence", "data", "intended_use"}
     for name, settings in names.items():
         if settings:
             shown = invoke(name, "--help-settings").succeeded().out

@@ -122,7 +122,7 @@ def test_tokens_that_begin_and_end_texts(lm: Any, model: Model, tmp_path: Path) 
         return {"id": number, "name": name, "source": "a test"}
 
     free = list(model.generate("\tIt was", max_tokens=9, sampling=Sampling(0)))
-    fields = {"begin": token(9, "<s>"), "adds_begin": True, "ends": [token(free[3], "</s>")]}
+    fields: dict[str, Any] = {"begin": token(9, "<s>"), "adds_begin": True, "ends": [token(free[3], "</s>")]}
     bundle = with_tokenizer(model.folder, tmp_path / "bundle", **fields)
     own, plain = (type(lm)(str(bundle), batch_size=1, threads=1, add_bos_token=adds) for adds in (None, False))
     assert (own.prefix_token_id, own.eot_token_id) == (9, free[3])
