@@ -142,9 +142,8 @@ void Stream::generate(const Ids& prompt, std::size_t most, const Sampling& sampl
                 "Give a prompt.");
   }
   check(taken.ids, more, "the document and " + std::to_string(more) + " tokens after it");
-  Ids before;
-  if (pending_) before.push_back(*pending_);
-  before.insert(before.end(), taken.ids.begin(), taken.ids.end());
+  Ids before = taken.ids;
+  if (pending_) before.insert(before.begin(), *pending_);
   for_each_segment(take(taken.ids), [&](const Ids& segment) { run("score", segment); });
   text_ = std::move(taken.text);
   begun_ = true;

@@ -61,6 +61,8 @@ void streams(xlr_model* model, const std::string& folder, unsigned seed) {
   const xlr_scores* scores = nullptr;
   const auto more = ids_of(20, seed + 1);
   expect(xlr_stream_score_ids(stream, more.data(), more.size(), &scores) == XLR_OK, "continuation");
+  expect(xlr_stream_preview(stream, &scores) == XLR_OK && scores->count == 0, "preview");
+  expect(xlr_stream_flush(stream, nullptr) == XLR_OK && xlr_stream_unsettled_cuts(stream) == 0, "flush");
   expect(xlr_stream_fork(stream, &twin) == XLR_OK, "fork");
   expect(xlr_stream_save(stream, file.c_str()) == XLR_OK, "save");
   expect(xlr_stream_restore(model, file.c_str(), 0, &restored) == XLR_OK, "restore");
@@ -72,6 +74,8 @@ void streams(xlr_model* model, const std::string& folder, unsigned seed) {
   xlr_sampling sampling = XLR_SAMPLING_INIT;
   sampling.top_k = 5;
   sampling.top_p = 0.9;
+  sampling.min_p = 0.01;
+  sampling.repetition_penalty = 1.2;
   expect(xlr_stream_generate(stream, nullptr, 0, 10, &sampling, add_token, &drawn) == XLR_OK, "generate");
   expect(drawn.size() == 10 && xlr_stream_position(stream) == 90, "10 tokens were not drawn");
   expect(xlr_stream_reset(stream) == XLR_OK && xlr_stream_pending(stream) == -1, "reset");
@@ -127,6 +131,10 @@ void errors(xlr_model* model, const std::string& folder) {
   expect(xlr_stream_generate(stream, wrong, 1, 1, nullptr, nullptr, nullptr) == XLR_ERROR_ARGUMENT, "no function");
   sampling.top_p = 2;
   expect(xlr_stream_generate(stream, wrong, 1, 1, &sampling, add_token, nullptr) == XLR_ERROR_OPTION, "a wrong rule");
+  sampling.top_p = 1;
+  sampling.repetition_window = 0;
+  expect(xlr_stream_generate(stream, wrong, 1, 1, &sampling, add_token, nullptr) == XLR_ERROR_OPTION, "no window");
+  expect(xlr_stream_flush(nullptr, nullptr) == XLR_ERROR_ARGUMENT, "no stream");
   sampling.size = 0;
   expect(xlr_stream_generate(stream, wrong, 1, 1, &sampling, add_token, nullptr) == XLR_ERROR_ARGUMENT, "no size");
   expect(std::strcmp(xlr_error_code(XLR_ERROR_TOO_LONG), "too_long") == 0, "the word of a code");
