@@ -19,7 +19,7 @@ from xlexport.errors import MissingAnswerError
 from xlexport.families.reformer import huggingface
 from xlexport.formats import load
 from xlexport.tokenizer_choice import choose_tokenizer
-from xlruntime.bundle import Tokenizer
+from xlruntime.bundle import TextToken, Tokenizer
 from xltraining.reformer.lsh import draw_rotations
 
 ENWIK8 = {  # google/reformer-enwik8's config.json
@@ -264,9 +264,11 @@ def test_sentencepiece_model_in_the_folder(tmp_path: Path) -> None:
     assert source.tokenizer == folder / "spiece.model"
     assert folder / "spiece.model" in source.files
     choice = choose_tokenizer(source)
-    assert choice.spec == Tokenizer("sentencepiece", "tokenizer.model")
+    assert (choice.spec.kind, choice.spec.file) == ("sentencepiece", "tokenizer.model")
+    assert choice.spec.ends == (TextToken(2, "</s>", "generation_config.json"),)
     assert choice.content == (folder / "spiece.model").read_bytes()
-    assert choose_tokenizer(source, "none").spec == Tokenizer("none")
+    ids_only = Tokenizer("none", ends=(TextToken(2, "2", "generation_config.json"),))
+    assert choose_tokenizer(source, "none").spec == ids_only
 
 
 @pytest.mark.parametrize(("n_token", "first_id"), [(256, 0), (258, 2)])
