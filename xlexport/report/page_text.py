@@ -60,9 +60,7 @@ def token_labels(ids: Sequence[int], tokenizer: Tokenizer) -> dict[int, str]:
     """Return the text of each token, with bytes as in a `PageText`."""
     if tokenizer.offsets_in_bytes:
         return {token: _bytes_of(tokenizer, token).decode("utf-8", "surrogateescape") for token in ids}
-    if isinstance(tokenizer, VocabularyTokenizer):
-        return {token: tokenizer.decode(np.array([token])) for token in ids}
-    return {token: _continued(tokenizer, np.int64(token), np.int64(token)) for token in ids}
+    return {token: tokenizer.text_of(token) for token in ids}
 
 
 def _continued(tokenizer: Tokenizer, before: np.int64, token: np.int64) -> str:

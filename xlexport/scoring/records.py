@@ -19,9 +19,10 @@ from xlexport.scoring.run_options import UNITS, Level, RunOptions
 from xlexport.scoring.totals import nothing_to_score
 from xlexport.scoring.traits import TextTraits
 from xlexport.scoring.units import Unit, UnitSplitter
-from xlruntime import Document, DocumentScore, TokenScores
+from xlruntime import Document, DocumentScore, GrowingText, TokenScores
 from xlruntime.documents import Tokenizer
 from xlruntime.scores import LN2
+from xlruntime.stops import token_texts
 
 __all__ = ["COLUMNS", "Column", "Records", "Scored", "document_fields", "kinds_of_columns", "own_columns"]
 
@@ -50,16 +51,23 @@ class Column:
 
 
 class _Tokens:
-    """The tokens of a part, with the texts of the tokens that were seen before."""
+    """The tokens of a part, with their parts of the text, and the texts of tokens on their own."""
 
-    def __init__(self, part: TokenScores, tokenizer: Tokenizer, texts: dict[int, str]) -> None:
+    def __init__(self, part: TokenScores, tokenizer: Tokenizer, growing: GrowingText, texts: dict[int, str]) -> None:
         self.part = part
-        self._tokenizer, self._texts = tokenizer, texts
+        self._tokenizer, self._growing, self._texts = tokenizer, growing, texts
+
+    def own_texts(self) -> list[str]:
+        """Return the part of the text for which each token stands."""
+        texts = token_texts(self._tokenizer, self.part.tokens.tolist(), self._growing)
+        if texts and self.part.summary is not None:
+            texts[-1] += self._growing.end()
+        return texts
 
     def text(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each token."""
+        """Return the text of each token on its own."""
         for number in set(ids) - self._texts.keys():
-            self._texts[number] = self._tokenizer.decode(np.array([number]))
+            self._texts[number] = self._tokenizer.text_of(number)
         return [self._texts[number] for number in ids]
 
 
@@ -105,7 +113,7 @@ COLUMNS = (  # after the name of the document and the columns of the input
     Column("text", "text", ("line",), _text),
     Column("word", "text", ("word",), _text),
     Column("region", "text", ("region",), _text),
-    Column("token", "text", ("token",), lambda tokens: tokens.text(tokens.part.tokens.tolist())),
+    Column("token", "text", ("token",), lambda tokens: tokens.own_texts()),
     _of_tokens("id", "int", "tokens"),
     Column("start", "int", UNITS),
     _of_tokens("start", "int", "starts"),
@@ -219,7 +227,8 @@ class Records:
         self._tokenizer, self._options, self._with_speed = tokenizer, options, with_speed
         self._columns = _columns(options.per, _enabled(options))
         self._encode = encoder(options.kind)
-        self._texts: dict[int, str] = {}  # of tokens
+        self._texts: dict[int, str] = {}  # of tokens on their own
+        self._growing: dict[int, GrowingText] = {}  # of documents
         self._inputs: dict[int, tuple[Input, Document]] = {}  # of unfinished documents
         self._splitters: dict[int, UnitSplitter] = {}  # of unfinished documents
         self._saved: dict[str, Any] = {}  # states of splitters whose documents have not been opened again
@@ -304,7 +313,13 @@ class Records:
         """Return the columns of the tokens in a part."""
         if not len(part):
             return {}
-        tokens = _Tokens(part, self._tokenizer, self._texts)
+        growing = self._growing.get(part.number)
+        if growing is None:
+            before = part.tokens[:1] if part.first is None else part.first.ids
+            growing = self._growing[part.number] = GrowingText(self._tokenizer, before)
+        if part.summary is not None:
+            del self._growing[part.number]
+        tokens = _Tokens(part, self._tokenizer, growing, self._texts)
         columns = {column.name: column.of(tokens) for column in self._columns}
         return {**columns, **self._likeliest(tokens)} if self._options.detail else columns
 

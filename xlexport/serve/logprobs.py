@@ -44,10 +44,7 @@ class TokenTexts:
 
     def _text(self, token: int) -> str:
         try:
-            text = before = self._tokenizer.decode([token])
-            if self._tokenizer.vocab_size is not None:  # many drop the space of a first token
-                text = self._tokenizer.decode([token, token]).removeprefix(before)
-            text = text or self._tokenizer.decode_all([token])
+            text = self._tokenizer.text_of(token) or self._tokenizer.decode_all([token])
         except TextError:  # the library cannot show a token on its own
             text = ""
         if isinstance(self._tokenizer, ByteTokenizer) and text == REPLACEMENT:

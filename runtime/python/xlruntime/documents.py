@@ -225,6 +225,11 @@ class Tokenizer(ABC):
         """Return the text of token ids with the names of special tokens, which `decode` leaves out."""
         return self.decode(ids)
 
+    def text_of(self, token: int) -> str:
+        """Return the text that a token adds behind others: many tokenizers drop the space of a first token."""
+        first, both = self.decode([token]), self.decode([token, token])
+        return both.removeprefix(first) if both.startswith(first) else first
+
     def id_of(self, name: str) -> int | None:
         """Return the id of the token that the vocabulary lists under this name; None if there is none."""
         return None

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from .documents import TextCounts, Tokenizer, TokenPiece
 from .errors import XlruntimeError
 from .evaluation import EvaluationSettings, SettingValue
+from .stops import token_texts
 
 __all__ = [
     "LN2",
@@ -151,8 +152,9 @@ class TokenScores:
         return len(self.tokens)
 
     def __iter__(self) -> Iterator[tuple[str, float]]:
-        decode = self.tokenizer.decode if self.tokenizer is not None else lambda ids: str(ids[0])
-        return ((decode([token]), bits) for token, bits in zip(self.tokens.tolist(), self.bits.tolist(), strict=True))
+        tokens = self.tokens.tolist()
+        texts = [str(token) for token in tokens] if self.tokenizer is None else token_texts(self.tokenizer, tokens)
+        return iter(zip(texts, self.bits.tolist(), strict=True))
 
     def __repr__(self) -> str:
         end = "" if self.error is None else f", {type(self.error).__name__}"

@@ -5,12 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .documents import Ids, Tokenizer
+from .tokenizers import VocabularyTokenizer
 
-__all__ = ["GrowingText"]
+__all__ = ["GrowingText", "token_texts"]
 
 BEFORE = 8  # tokens before new ones that decide how these look: white space between words
 PIECES = 64  # tokens after which a character that is not complete never will be
 REPLACEMENT = "\ufffd"
+
+
+def token_texts(tokenizer: Tokenizer, ids: Sequence[int] | Ids, growing: GrowingText | None = None) -> list[str]:
+    """Return the part of the text for which each of some tokens stands; a character belongs to its last token.
+
+    Words of a vocabulary have no white space. A token that no text follows may end within a character.
+
+    Args:
+        growing: the text of the tokens before; None: these are unknown, and the text ends with the last token.
+    """
+    if isinstance(tokenizer, VocabularyTokenizer) and tokenizer.vocabulary.kind == "words":
+        return [tokenizer.text_of(int(token)) for token in ids]
+    text = GrowingText(tokenizer, ids[:1]) if growing is None else growing
+    texts = [text.add(int(token)) for token in ids]
+    if growing is None and texts:
+        texts[-1] += text.end()
+    return texts
 
 
 class GrowingText:

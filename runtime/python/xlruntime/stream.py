@@ -20,6 +20,7 @@ from .held_text import HeldText
 from .sampling import Sampling, draw_tokens
 from .scores import LN2, data_frame
 from .state import State
+from .stops import token_texts
 
 __all__ = ["NonFiniteScoreWarning", "Scores", "Stream", "restore_stream", "warn_not_finite"]
 
@@ -77,7 +78,7 @@ class Scores:
         return data_frame(
             {
                 "index": self.index,
-                "token": [self.tokenizer.decode([token]) for token in self.tokens.tolist()],
+                "token": token_texts(self.tokenizer, self.tokens.tolist()),
                 "id": self.tokens,
                 "log_prob": self.log_probs,
                 "surprisal_bits": self.bits,

@@ -103,6 +103,10 @@ class NoTokenizer(Tokenizer):
         """Return the ids themselves, separated by spaces."""
         return " ".join(str(int(token)) for token in ids)
 
+    def text_of(self, token: int) -> str:
+        """Return the id itself."""
+        return self.decode([token])
+
     def id_of(self, name: str) -> int | None:
         """Return the id that `name` writes as a decimal number; None if it is not a number."""
         return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else None

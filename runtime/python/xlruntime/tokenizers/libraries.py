@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +16,7 @@ import numpy as np
 
 from ..documents import (
     DOCUMENT_LIMITS,
+    SPACES,
     Ids,
     Text,
     TextCounts,
@@ -42,14 +43,12 @@ MOST_GROWTH = 2  # by the tokenizer, of a document at the length limit
 
 META_SPACE = "\u2581"  # how SentencePiece and its like write a space
 BYTE_SPACE = "\u0120"  # how byte-level vocabularies write it
-# How tokens of each kind write white space at their beginning: a space, \t, \n, \v, \f and \r of ByteLevel.
-MARKS = {"ByteLevel": "\u0120\u0109\u010a\u010b\u010c\u010d", "Metaspace": META_SPACE, "Replace": META_SPACE}
 ANCHOR = "\uf8ff"  # a character for private use, whose tokens merge with no others
 ENOUGH = 256  # characters of which pieces are known: more than the last two have
 # Parts of a tokenizer.json that put a space before each text.
 PREFIXING = ('"type": "Prepend"', '"type": "Metaspace"', '"add_prefix_space": true')
 BYTE = re.compile("<0x[0-9A-F]{2}>")
-SPACE_BYTES = {f"<0x{byte:02X}>" for byte in b" \t\n\v\f\r"}  # tokens of single bytes
+WHITE_SPACE = tuple(SPACES.decode())
 
 
 class _LibraryTokenizer(Tokenizer):
@@ -87,6 +86,10 @@ class _LibraryTokenizer(Tokenizer):
     @abstractmethod
     def _whole_text(self, ids: list[int]) -> str:
         """Return the text of ids with the names of special tokens."""
+
+    @abstractmethod
+    def _ends(self) -> Iterable[int]:
+        """Return the ids of tokens that end a text."""
 
     @abstractmethod
     def _normalized(self, text: str) -> str:
@@ -139,6 +142,18 @@ class _LibraryTokenizer(Tokenizer):
             return bool(np.array_equal(self.encode("a\nb"), self.encode("a b")))
         except TextError:  # the vocabulary lacks them, and has no unknown token
             return False
+
+    def word_starts(self) -> list[int]:
+        """Return the ids of tokens whose text begins with white space, and of those that end a text.
+
+        Raises:
+            OptionError: no token begins with white space.
+        """
+        known = (number for number in range(self.vocab_size or 0) if number != self.unk_id)
+        starts = {number for number in known if self.text_of(number)[:1] in WHITE_SPACE}
+        if not starts:
+            raise no_boundaries("no token of this tokenizer begins with white space")
+        return sorted(starts.union(self._ends()))
 
     def encode(self, text: str | bytes) -> Ids:
         """Return token ids (n,) of a text, without special tokens."""
@@ -244,20 +259,9 @@ class TokenizersTokenizer(_LibraryTokenizer):
         first = json.dumps([fields.get("normalizer"), fields.get("pre_tokenizer")])
         self.prefixes = any(form in first for form in PREFIXING)
 
-    def word_starts(self) -> list[int]:
-        """Return the ids of tokens that begin with white space, and of special tokens except the unknown one.
-
-        Raises:
-            OptionError: the tokens do not show white space.
-        """
-        marks = {mark for kind, symbols in MARKS.items() if kind in self._kinds for mark in symbols}
-        if not marks:
-            raise no_boundaries("the tokens of this tokenizer.json do not show white space")
-        vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
-        starts = {number for name, number in vocabulary.items() if name[:1] in marks or name in SPACE_BYTES}
+    def _ends(self) -> Iterable[int]:
         added = self._tokenizer.get_added_tokens_decoder().items()
-        ends = {number for number, token in added if token.special and number != self.unk_id}
-        return sorted(starts | ends) if starts else []
+        return (number for number, token in added if token.special and number != self.unk_id)
 
     def settled(self, text: Text) -> int:
         """Return how many characters of a text keep their tokens, whatever follows.
@@ -337,15 +341,8 @@ class SentencePieceTokenizer(_LibraryTokenizer):
             self.unk_id = int(self._processor.unk_id())
         self.rule = rule
 
-    def word_starts(self) -> list[int]:
-        """Return the ids of pieces that begin with white space, and of control pieces such as the end of a text."""
-        model = self._processor
-        names = [(number, model.id_to_piece(number)) for number in range(model.vocab_size())]
-        return [
-            number
-            for number, name in names
-            if name[:1] == META_SPACE or name in SPACE_BYTES or model.is_control(number)
-        ]
+    def _ends(self) -> Iterable[int]:
+        return filter(self._processor.is_control, range(self._processor.vocab_size()))
 
     def _normalized(self, text: str) -> str:
         return str(self._processor.normalize(text))

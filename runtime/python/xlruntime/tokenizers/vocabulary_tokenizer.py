@@ -102,6 +102,10 @@ class VocabularyTokenizer(Tokenizer):
         raw = b"".join(bytes([int(part)]) if part.isdigit() else part.encode("utf-8") for part in parts)
         return raw.decode("utf-8", errors="replace")
 
+    def text_of(self, token: int) -> str:
+        """Return the text of a symbol; of a word, without the space before it."""
+        return self.decode([token])
+
     def id_of(self, name: str) -> int | None:
         """Return the id of a symbol; None if the vocabulary lacks it."""
         return self.vocabulary.id_of(name)
