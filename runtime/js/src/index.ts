@@ -17,6 +17,7 @@ export { Sampling, type SamplingOptions } from "./sampling.js";
 export type { Document, Documents, DocumentSource } from "./documents.js";
 export { bits, type Detail, type DocumentScore, type Scores, type StreamScores, type TokenScores } from "./scores.js";
 export { FilesSource, UrlSource, type Source } from "./source.js";
-export { Stream, type FeedOptions, type GenerateOptions, type Piece } from "./stream.js";
+export type { Ended } from "./generation.js";
+export { Stream, type FeedOptions, type GenerateOptions, type GenerateTextOptions, type Piece } from "./stream.js";
 export type { Libraries } from "./tokenizers/libraries.js";
 export { TextCounts, type Ids, type Tokenizer, type TokenPiece } from "./tokenizers/tokenizer.js";

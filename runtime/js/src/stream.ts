@@ -192,7 +192,7 @@ export class Stream {
    * Continue the document, after `prompt` if given: yield token ids as they are drawn.
    *
    * Drawn tokens become part of the document: a later feed or generate goes on after them. Generation ends at a token
-   * that ends a text: it is drawn, but not yielded.
+   * that ends a text: it becomes part of the document, too, but is not yielded.
    *
    * @returns why it ended: `stop`, or `length` after `maxTokens`.
    * @throws OptionError - an unknown name, maxTokens is negative, or the sampling is out of range.

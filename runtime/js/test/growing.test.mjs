@@ -9,7 +9,7 @@ import { FORMS, TEXTS } from "./forms.mjs";
 const utf8 = (text) => new TextEncoder().encode(text);
 const BEGINNING = { name: "it", begun: false, previous: null, bytes: 0, last: null, ended: false, line: 1 };
 
-/** Return the ids of bytes that arrive in pieces, and the part that a document and one place after another get. */
+/** Return the ids of bytes that arrive in pieces, cut at these places. */
 function grown(tokenizer, raw, places) {
   const text = new GrowingText(tokenizer, "it");
   const ids = [];

@@ -217,10 +217,10 @@ export function checkIds(ids: readonly number[], vocabSize: number, name: string
 /** Return the UTF-8 bytes of a text; raise TextError for half of a surrogate pair. */
 export function utf8Bytes(text: string | Uint8Array, name: string): Uint8Array {
   if (typeof text !== "string") return text;
-  const at = [...text].findIndex((one) => /^[\ud800-\udfff]$/.test(one));
+  const at = text.search(/\p{Surrogate}/u); // of a pair it is no half
   if (at >= 0) {
     throw new TextError(
-      `${name}: character ${at} is half of a surrogate pair, which UTF-8 cannot hold.`,
+      `${name}: character ${[...text.slice(0, at)].length} is half of a surrogate pair, which UTF-8 cannot hold.`,
       "Give bytes, or replace it.",
     );
   }
