@@ -113,8 +113,8 @@ export class Player {
     return { position: this.streams.get(stream).position };
   }
 
-  async do_generate({ stream, prompt = null, max_tokens, sampling, ignore_eos: ignoreEos = false, settings = {} }) {
-    const { seed = null, ...others } = sampling;
+  async do_generate({ stream, prompt = null, max_tokens, sampling, settings = {} }) {
+    const { seed = null, ignore_eos: ignoreEos = false, ...others } = sampling;
     const rule = { seed: typeof seed === "string" ? BigInt(seed) : seed };
     for (const [name, value] of Object.entries(others)) rule[camelCase(name)] = value;
     const options = { maxTokens: max_tokens, sampling: rule, ignoreEos };

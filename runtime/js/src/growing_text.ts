@@ -63,7 +63,7 @@ export class GrowingText {
     end ??= 0;
     if (all.length - end > (this.whole ? MOST_HELD_OF_DOCUMENTS : MOST_HELD)) {
       if (this.whole) this.#refuse();
-      end = this.tokenizer.cutAnyway(all.subarray(0, all.length - unfinished(all)));
+      end = all.length - unfinished(all);
       this.unsettledCuts += 1;
     }
     return this.#cut(all, end, previous, false);

@@ -320,7 +320,7 @@ export class Stream {
   #next(piece: Piece, take: (raw: Uint8Array) => number[]): number[] {
     const isText = typeof piece === "string" || piece instanceof Uint8Array;
     const ids = isText ? take(utf8Bytes(piece, NAME)) : [...this.#end(), ...asIds(piece, NAME)];
-    if (!isText) this.#text.restart(false);
+    if (!isText && piece.length) this.#text.restart(false);
     checkIds(ids, this.engine.bundle.model.vocab_size, NAME, this.#taken);
     return ids;
   }

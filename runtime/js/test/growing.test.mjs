@@ -93,9 +93,6 @@ test("a run without a boundary is cut at 4,096 bytes in a stream, and counted; a
     for await (const piece of FORMS[form].read(parts(), "it", new TextCounts())) ids.push(...piece.ids);
     assert.deepEqual(ids, FORMS[form].encode(raw));
   }
-  const lines = new GrowingText(FORMS.llama, "it"); // without a space after a word: the last word waits
-  lines.take(utf8("the\n".repeat(2000) + "old"), null);
-  assert.deepEqual([lines.unsettledCuts, new TextDecoder().decode(lines.held)], [1, "\nold"]);
 });
 
 test("the first token has the bytes that it stands for", () => {

@@ -16,10 +16,9 @@ const PATTERNS: Record<string, string> = {
     `|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|${SPACES}`,
 };
 const KEPT = 2; // pieces at the end that a longer text may change
-const VISIBLE = /[^\s\p{Cc}\p{Cf}\p{M}]$/u;
+const VISIBLE = /[\p{L}\p{N}\p{P}\p{S}]$/u;
 const LETTER_BEFORE = /\p{L}$/u;
 const LETTER_AFTER = /^\p{L}/u;
-const IS_SPACE = /\s/;
 const MOST_ADDED = 2 ** 18; // units of all added tokens, which one expression has
 
 /** The rule of one tokenizer, and its added tokens, which are found before anything else. */
@@ -57,14 +56,6 @@ export class Cuts {
     const end = this.#beginningOfAdded(text);
     if (this.#pattern === null) return this.#lastSpace(text, end);
     return Math.min(this.#lastPieces(text), end < text.length ? this.#lastPieces(text.slice(0, end)) : Infinity);
-  }
-
-  /** Return where to cut a text without a boundary: before the white space of its last word, if the rule has words. */
-  cutAnyway(text: string): number {
-    let at = this.rule === "words" ? text.length : 0;
-    while (at > 0 && !IS_SPACE.test(text[at - 1] as string)) at -= 1;
-    while (at > 0 && IS_SPACE.test(text[at - 1] as string)) at -= 1;
-    return at || text.length;
   }
 
   /** Return the end of the first added token in a text; -1 if it has none. */
@@ -148,10 +139,10 @@ export class Cuts {
 /**
  * Return whether the pieces or normal forms on one side of a place depend on the other side.
  *
- * Patterns split a run of white space before its last character if a word follows. Normal forms join a character with
- * the marks behind it.
+ * White space can be one piece at the end of a text, and two before a word. Normal forms join a character with the marks
+ * behind it.
  */
 function isJoined(text: string, at: number): boolean {
   const [before, after] = [text.slice(Math.max(0, at - 2), at), text.slice(at, at + 2)];
-  return /^\p{M}/u.test(after) || (/[\s\p{M}]$/u.test(before) && !/^\s/.test(after));
+  return /^\p{M}/u.test(after) || /\s$/.test(before) || (/\p{M}$/u.test(before) && !/^\s/.test(after));
 }

@@ -1,7 +1,6 @@
 /** Tokenizers of other libraries, which are imported when a bundle needs them. */
 
 import { TextError, VocabularyError, XlruntimeError } from "../errors.js";
-import { MOST_HELD } from "../growing_text.js";
 import { firstLine } from "../messages.js";
 import { fields } from "../protobuf.js";
 import { Cuts, type CutRule } from "./cuts.js";
@@ -88,12 +87,6 @@ class LibraryTokenizer extends Tokenizer {
     return raw.length - new TextEncoder().encode(text.slice(this.form.cuts.settled(text))).length;
   }
 
-  override cutAnyway(raw: Uint8Array): number {
-    const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(raw);
-    const rest = new TextEncoder().encode(text.slice(this.form.cuts?.cutAnyway(text) ?? text.length)).length;
-    return raw.length - (rest <= MOST_HELD ? rest : 0);
-  }
-
   part(raw: Uint8Array, { name, begun }: Place): Part {
     const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(raw);
     const ids = ofLibrary(TextError, `${name}: the bundle's tokenizer fails on this text`, () => {
@@ -164,7 +157,7 @@ class LibraryTokenizer extends Tokenizer {
     if (decoded && text.startsWith(decoded)) return size(decoded);
     const space = /^[\s\u2581]*/.exec(text)?.[0] ?? ""; // which some normalizers remove
     const word = decoded.trimStart();
-    if (!word) return stripsSpace ? size(space) : 0;
+    if (!word) return stripsSpace ? size(space) : Number(text.startsWith(" "));
     if (text.startsWith(word, space.length)) return size(space + word);
     return size(space + [...text.slice(space.length)].slice(0, [...word].length).join("")); // in other letters
   }

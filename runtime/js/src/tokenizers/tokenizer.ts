@@ -82,11 +82,6 @@ export abstract class Tokenizer {
    */
   abstract settled(text: Uint8Array): number | null;
 
-  /** Return where to cut a text of which too little is settled. */
-  cutAnyway(text: Uint8Array): number {
-    return text.length;
-  }
-
   /** Return the tokens of a part of a text, up to a cut or to the end. */
   abstract part(raw: Uint8Array, place: Place): Part;
 
