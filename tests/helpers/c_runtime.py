@@ -46,6 +46,7 @@ class _ModelInfo(ctypes.Structure):
         *((name, c_char_p) for name in ("fingerprint", "digest", "onnxruntime")),
         *(("vocab_size", c_int64), ("full_document", c_int), ("restart", c_int), ("setting_count", c_size_t)),
         *(("settings", POINTER(_SettingInfo)), ("reads_text", c_int)),
+        *(("adds_begin", c_int), ("begin", c_int64)),
     ]
 
 

@@ -76,7 +76,13 @@ def tokenizer_json(**changed: Any) -> dict[str, Any]:
         {"id": len(vocabulary) + place, "content": text, "special": special, "normalized": normalized, **ADDED}
         for place, (text, special, normalized) in enumerate(added)
     ]
-    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "fuse_unk": False}
+    model: dict[str, Any] = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "fuse_unk": False,
+    }
     model |= {"end_of_word_suffix": None, "byte_fallback": False, "vocab": vocabulary, "merges": MERGES}
     return {
         **{"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens},

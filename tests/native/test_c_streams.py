@@ -264,8 +264,9 @@ def test_generation_ends_with_the_text(c_runtime: CRuntime, tmp_path: Path) -> N
     end = drawn[11]
     folder = shutil.copytree(golden_bundle(EMPTY), tmp_path / "bundle")
     token = {"id": end, "name": "end", "source": "a test"}
-    edit_manifest(folder, lambda manifest: manifest["tokenizer"].update(ends=[token]))
+    edit_manifest(folder, lambda manifest: manifest["tokenizer"].update(ends=[token], begin=token, adds_begin=True))
     model = c_runtime.load(folder, kernels=False)
+    assert (model.info.begin, model.info.adds_begin, plain.info.begin, plain.info.adds_begin) == (end, 1, -1, 0)
     before = drawn[: drawn.index(end)]
     assert model.generate([1, 2], 30, rule) == before
     assert model.generate([1, 2], 30, rule, ignore_eos=True) == drawn

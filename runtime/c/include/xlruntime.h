@@ -145,6 +145,8 @@ typedef struct xlr_model_info {
   size_t setting_count;
   const xlr_setting_info* settings; /* segment_len first */
   int reads_text; /* whether this library has the tokenizer; if not, give token ids */
+  int adds_begin; /* whether the model was trained with `begin` before each text; give it as `bos` of a document */
+  int64_t begin;  /* id of the token that begins a text; -1: none */
 } xlr_model_info;
 
 /* Return what is known about a model. It is valid until the model is closed. NULL for NULL. */

@@ -151,10 +151,9 @@ class Reader {
       throw fields.error("'settled' or 'bpe', which are for files of libraries");
     }
     const bool has_begin = fields.has("begin") && !fields.value("begin").is_null();
-    if (has_begin) read_text_token(fields.object("begin"));
-    if (fields.has("adds_begin") && fields.boolean("adds_begin") && !has_begin) {
-      throw fields.error("'adds_begin' without a begin token");
-    }
+    if (has_begin) tokenizer.begin = read_text_token(fields.object("begin"));
+    tokenizer.adds_begin = fields.has("adds_begin") && fields.boolean("adds_begin");
+    if (tokenizer.adds_begin && !has_begin) throw fields.error("'adds_begin' without a begin token");
     if (!fields.has("ends")) return;
     for (const json::Value& each : fields.list("ends")) {
       tokenizer.ends.push_back(read_text_token(Fields(each, fields.place("ends"))));

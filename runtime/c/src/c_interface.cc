@@ -245,7 +245,9 @@ xlr_model::xlr_model(std::shared_ptr<Model> opened) : model(std::move(opened)) {
           bundle.document.restart ? 1 : 0,
           settings.size(),
           settings.data(),
-          model->tokenizer().reads_text() ? 1 : 0};
+          model->tokenizer().reads_text() ? 1 : 0,
+          bundle.tokenizer.adds_begin ? 1 : 0,
+          bundle.tokenizer.begin.value_or(-1)};
 }
 
 const char* xlr_error_text(void) { return last_error().text.c_str(); }

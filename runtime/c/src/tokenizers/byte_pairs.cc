@@ -20,18 +20,15 @@ struct Piece {
   bool is_apart = true;     // it begins where normalization changed nothing
 };
 
-// The characters before places that go forward, or a little back.
+// The characters before places that never go back, so that all of them together take one pass.
 class CharacterCount {
  public:
   explicit CharacterCount(std::string_view text) : text_(text) {}
 
   // Those that begin before a place.
   std::int64_t before(std::size_t place) {
-    if (place >= place_) {
-      count_ += static_cast<std::int64_t>(count_characters(text_.substr(place_, place - place_)));
-    } else {
-      count_ -= static_cast<std::int64_t>(count_characters(text_.substr(place, place_ - place)));
-    }
+    if (place <= place_) return count_;
+    count_ += static_cast<std::int64_t>(count_characters(text_.substr(place_, place - place_)));
     place_ = place;
     return count_;
   }
@@ -82,14 +79,13 @@ class BytePairTokenizer : public Tokenizer {
 
   TokenPart encode(std::string_view text, TextPlace&, bool) const override {
     TokenPart part;
-    CharacterCount chars(text);
+    CharacterCount starts(text), ends(text);
     const auto add = [&](std::int64_t id, std::string_view bytes, std::size_t start, std::size_t end) {
       if (part.ids.empty()) {
         part.first_bytes = static_cast<std::int64_t>(bytes.size());
         part.first_chars = static_cast<std::int64_t>(count_characters(bytes));
       }
-      const std::int64_t first = chars.at(start);
-      part.add(id, first, chars.before(end));
+      part.add(id, starts.at(start), ends.before(end));
     };
     each_piece(text, [&](const Piece& piece, const ComposedText* composed, std::size_t origin) {
       if (piece.added >= 0) return add(piece.added, piece.bytes, piece.start, piece.end);

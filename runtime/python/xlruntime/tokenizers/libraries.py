@@ -259,6 +259,12 @@ class TokenizersTokenizer(_LibraryTokenizer):
         first = json.dumps([fields.get("normalizer"), fields.get("pre_tokenizer")])
         self.prefixes = any(form in first for form in PREFIXING)
 
+    def text_of(self, token: int) -> str:
+        """Return the text that a token adds behind others; without a decoder, its name with spaces for their marks."""
+        if self._tokenizer.decoder is not None:
+            return super().text_of(token)
+        return self._name(token).replace(META_SPACE, " ").replace(BYTE_SPACE, " ")
+
     def _ends(self) -> Iterable[int]:
         added = self._tokenizer.get_added_tokens_decoder().items()
         return (number for number, token in added if token.special and number != self.unk_id)
