@@ -105,7 +105,8 @@ std::int64_t Sampling::draw(const std::vector<float>& logits, Random& random,
 void draw_tokens(const Drawing& drawing, const Ids& before, std::size_t most, const Sampling& sampling) {
   Random random(sampling.seed ? *sampling.seed : std::uint64_t{std::random_device()()} << 32 | std::random_device()());
   const auto window = static_cast<std::size_t>(sampling.repetition_window);
-  std::deque<std::int64_t> recent(before.end() - static_cast<std::ptrdiff_t>(std::min(window, before.size())), before.end());
+  const auto newest = static_cast<std::ptrdiff_t>(std::min(window, before.size()));
+  std::deque<std::int64_t> recent(before.end() - newest, before.end());
   const Ids& ends = drawing.drawable.ends;
   for (std::size_t drawn = 0; drawn < most; ++drawn) {
     std::vector<float> logits = drawing.next_logits();

@@ -111,7 +111,9 @@ void read_added(Bytes& bytes, BytePairFile& file) {
     const std::uint32_t id = bytes.number(), flags = bytes.number(1);
     std::string text = bytes.text();
     const bool is_token = id < file.tokens.size() && !text.empty() && first_wrong_byte(text) == std::string_view::npos;
-    if (!is_token || flags > (kSpecial | kNormalized)) throw bytes.broken("the added token " + std::to_string(i) + " is none");
+    if (!is_token || flags > (kSpecial | kNormalized)) {
+      throw bytes.broken("the added token " + std::to_string(i) + " is none");
+    }
     ((flags & kNormalized) != 0 ? file.after : file.before).add(text, id);
     if (!file.added.emplace(id, BytePairFile::Added{std::move(text), (flags & kSpecial) != 0}).second) {
       throw bytes.broken("two added tokens have the id " + std::to_string(id));
@@ -141,7 +143,9 @@ ComposedForm read_composed(Bytes& bytes) {
   for (std::uint32_t i = 0; i < size; ++i) {
     ComposedForm::Decomposition each{bytes.number(), {}};
     const std::uint32_t parts = bytes.number(1);
-    if (parts == 0 || parts > kMostParts) throw bytes.broken("a decomposition into " + std::to_string(parts) + " parts");
+    if (parts == 0 || parts > kMostParts) {
+      throw bytes.broken("a decomposition into " + std::to_string(parts) + " parts");
+    }
     for (std::uint32_t part = 0; part < parts; ++part) each.parts.push_back(bytes.number());
     form.decompositions.push_back(std::move(each));
   }

@@ -89,8 +89,8 @@ bool ComposedForm::begins(char32_t code) const {
   std::u32string codes;
   decompose(code, codes);
   const char32_t first = codes.front();
-  return combining(first) == 0 && !is_within(first, kVowel, kVowels) && !is_within(first, kTrailing + 1, kTrailings - 1) &&
-         !std::binary_search(seconds_.begin(), seconds_.end(), first);
+  const bool is_hangul = is_within(first, kVowel, kVowels) || is_within(first, kTrailing + 1, kTrailings - 1);
+  return combining(first) == 0 && !is_hangul && !std::binary_search(seconds_.begin(), seconds_.end(), first);
 }
 
 std::uint8_t ComposedForm::combining(char32_t code) const {

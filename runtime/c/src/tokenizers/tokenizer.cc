@@ -91,7 +91,9 @@ void TokenPiece::append(const TokenPiece& other) {
 std::unique_ptr<Tokenizer> make_tokenizer(const Bundle& bundle, const std::filesystem::path& folder) {
   const Tokenization& entry = bundle.tokenizer;
   if (entry.kind == "bytes") return std::make_unique<ByteTokenizer>(entry.first_id);
-  if (entry.kind == "vocabulary" && entry.file) return make_vocabulary_tokenizer(Vocabulary::read(folder / *entry.file));
+  if (entry.kind == "vocabulary" && entry.file) {
+    return make_vocabulary_tokenizer(Vocabulary::read(folder / *entry.file));
+  }
   if (entry.bpe) return make_byte_pair_tokenizer(BytePairFile::read(folder / *entry.bpe, bundle.vocab_size));
   return std::make_unique<NoTokenizer>(entry.kind);
 }

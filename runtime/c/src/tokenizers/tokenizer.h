@@ -64,8 +64,8 @@ class Tokenizer {
   // settled part and the rest have, each for itself, exactly the tokens of both together.
   virtual std::size_t settled(std::string_view text) const { return text.size(); }
 
-  // The tokens of a part of a text from `place` on; moves line and flags of `place` behind it. `ends`: the document ends
-  // after it, and so does its last line. Throws XLR_ERROR_TOKEN, XLR_ERROR_TEXT.
+  // The tokens of a part of a text from `place` on; moves line and flags of `place` behind it. `ends`: the document
+  // ends after it, and so does its last line. Throws XLR_ERROR_TOKEN, XLR_ERROR_TEXT.
   virtual TokenPart encode(std::string_view text, TextPlace& place, bool ends) const = 0;
 
   // Whether a token that was given or drawn leaves a line that has begun.

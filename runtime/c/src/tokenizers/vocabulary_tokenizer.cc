@@ -229,8 +229,9 @@ std::string VocabularyTokenizer::decode(const std::vector<std::int64_t>& ids) co
 std::string VocabularyTokenizer::joined(const std::vector<std::int64_t>& ids) const {
   std::string text;
   for (const std::int64_t id : ids) {
-    const std::string& symbol = vocabulary_.symbols[static_cast<std::size_t>(id)];
-    text += symbol == vocabulary_.line_end ? "\n" : symbol == vocabulary_.space ? " " : text_of(static_cast<std::size_t>(id));
+    const auto place = static_cast<std::size_t>(id);
+    const std::string& symbol = vocabulary_.symbols[place];
+    text += symbol == vocabulary_.line_end ? "\n" : symbol == vocabulary_.space ? " " : text_of(place);
   }
   return text;
 }
