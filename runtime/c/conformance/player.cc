@@ -267,13 +267,10 @@ Object Player::grow(const Object& action) {
 }
 
 Object Player::feed(const Object& action) {
-  const std::string& what = field<std::string>(action, "do");
-  const bool stays = what == "score_continuation", has_piece = what != "flush" && what != "preview";
-  const Source piece = has_piece ? source(action, "piece") : Source{};
+  const bool stays = field<std::string>(action, "do") == "score_continuation";
+  const Source piece = source(action, "piece");
   const xlr_scores* scores = nullptr;
-  if (!has_piece) {
-    check((what == "flush" ? xlr_stream_flush : xlr_stream_preview)(opened(action), &scores));
-  } else if (piece.is_ids) {
+  if (piece.is_ids) {
     const auto run = stays ? xlr_stream_score_ids : xlr_stream_feed_ids;
     check(run(opened(action), piece.ids.data(), piece.ids.size(), &scores));
   } else {

@@ -48,6 +48,11 @@ ENOUGH = 256  # characters of which pieces are known: more than the last two hav
 # Parts of a tokenizer.json that put a space before each text.
 PREFIXING = ('"type": "Prepend"', '"type": "Metaspace"', '"add_prefix_space": true')
 BYTE = re.compile("<0x[0-9A-F]{2}>")
+# How names of tokens write white space: a space, and \t, \n, \v, \f and \r of byte-level vocabularies.
+MARKS = {
+    ord(META_SPACE): " ",
+    **dict(zip(map(ord, "\u0120\u0109\u010a\u010b\u010c\u010d"), " \t\n\v\f\r", strict=True)),
+}
 WHITE_SPACE = tuple(SPACES.decode())
 
 
@@ -263,7 +268,8 @@ class TokenizersTokenizer(_LibraryTokenizer):
         """Return the text that a token adds behind others; without a decoder, its name with spaces for their marks."""
         if self._tokenizer.decoder is not None:
             return super().text_of(token)
-        return self._name(token).replace(META_SPACE, " ").replace(BYTE_SPACE, " ")
+        name = self._name(token)
+        return chr(int(name[3:5], 16)) if BYTE.fullmatch(name) else name.translate(MARKS)
 
     def _ends(self) -> Iterable[int]:
         added = self._tokenizer.get_added_tokens_decoder().items()
