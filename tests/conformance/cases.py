@@ -247,6 +247,12 @@ def _growing_text(name: str) -> Iterator[Case]:
         yield {"do": "score_continuation", "stream": stream, "piece": {"text": "thing else"}}
         more: list[Case] = [{"text": "what later"}, {"ids": [1, 2]}, {"text": " It goes on"}]
         yield {"do": "grow", "stream": stream, "pieces": more}
+    yield {"do": "stream", "as": "c"}
+    for piece in (text[: len(text) // 2], text[len(text) // 2 : -3]):
+        yield {"do": "feed", "stream": "c", "piece": {"text": piece}, "expect": {}}
+    yield {"do": "leave", "stream": "c", "as": "own", "keep": f"held_{name}"}
+    yield {"do": "restore", "state": f"held_{name}", "as": "d"}
+    yield {"do": "grow", "stream": "d", "pieces": [{"text": text[-3:]}]}
 
 
 def _eager(name: str, files: Files) -> Iterator[Case]:

@@ -178,6 +178,11 @@ class Player:
         same = file.read_bytes() == self.state(action.get("same_as", action["as"])).read_bytes()
         return {"metadata": metadata, "tensors": tensors, "same": same}
 
+    def _leave(self, action: Action) -> dict[str, Any]:
+        """Save a stream for other runtimes; how much text it holds is not compared."""
+        self._streams[action["stream"]].save(self._work / f"{action['as']}.state")
+        return {}
+
     def _restore(self, action: Action) -> dict[str, Any]:
         stream = self._bundle.restore(self.state(action["state"]), capacity=action.get("capacity"))
         self._streams[action["as"]] = stream

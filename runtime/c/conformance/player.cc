@@ -149,7 +149,7 @@ Object Player::play(const Object& action) {
       {"score", &Player::score},       {"stream", &Player::stream}, {"feed", &Player::feed},
       {"fork", &Player::fork},         {"reset", &Player::reset},   {"score_continuation", &Player::feed},
       {"generate", &Player::generate}, {"save", &Player::save},     {"restore", &Player::restore},
-      {"grow", &Player::grow}};
+      {"grow", &Player::grow},         {"leave", &Player::leave}};
   return (this->*kActions.at(field<std::string>(action, "do")))(action);
 }
 
@@ -307,6 +307,13 @@ Object Player::generate(const Object& action) {
             : xlr_generate(model_.get(), prompt.data(), prompt.size(), &chosen, static_cast<std::size_t>(most),
                            &sampling, take_token, &ids));
   return {{"ids", ids}};
+}
+
+// Save a stream for other runtimes; how much text it holds is not compared.
+Object Player::leave(const Object& action) {
+  const fs::path file = work_.path / fs::u8path(field<std::string>(action, "as") + ".safetensors");
+  check(xlr_stream_save(opened(action), file.string().c_str()));
+  return {};
 }
 
 Object Player::save(const Object& action) {

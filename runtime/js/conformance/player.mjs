@@ -127,6 +127,12 @@ export class Player {
     return { ids };
   }
 
+  /** Save a stream for other runtimes; how much text it holds is not compared. */
+  async do_leave({ stream, as }) {
+    this.states.set(as, await this.streams.get(stream).save());
+    return {};
+  }
+
   async do_save({ stream, as, same_as = as }) {
     const raw = await this.streams.get(stream).save();
     this.states.set(as, raw);
