@@ -27,6 +27,7 @@ __all__ = [
     "DetokenizeBody",
     "FeedBody",
     "Gone",
+    "PreviewBody",
     "SamplingBody",
     "ScoreBody",
     "StreamOptions",

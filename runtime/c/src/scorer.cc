@@ -21,7 +21,7 @@ Error file_error(const std::filesystem::path& path, int reason) {
 TokenSource::TokenSource(const Model& model, const Document& document) : model_(model), document_(document) {
   if (document.text || document.file) {
     model.tokenizer().require_text(document.name);
-    text_.emplace(model.tokenizer(), document.name, GrowingText::Unsettled::refuse);
+    text_.emplace(model.tokenizer(), document.name, HeldText::Unsettled::refuse);
   }
   if (!document.file) return;
   std::error_code unused;

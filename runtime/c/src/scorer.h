@@ -49,7 +49,7 @@ class TokenSource {
 
   const Model& model_;
   const Document& document_;
-  std::optional<GrowingText> text_;  // none for ids
+  std::optional<HeldText> text_;  // none for ids
   std::unique_ptr<std::FILE, Close> file_;
   std::string piece_;
   std::size_t used_ = 0;  // bytes of the text that were read

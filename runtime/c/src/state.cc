@@ -6,7 +6,7 @@
 #include "atomic_output.h"
 #include "errors.h"
 #include "sha256.h"
-#include "tokenizers/growing_text.h"
+#include "tokenizers/held_text.h"
 
 namespace xlruntime {
 namespace {

@@ -8,7 +8,7 @@
 namespace xlruntime {
 
 Stream::Stream(std::shared_ptr<Model> model, const EvaluationSettings& evaluation, std::int64_t capacity)
-    : model_(std::move(model)), text_(model_->tokenizer(), "the text", GrowingText::Unsettled::cut) {
+    : model_(std::move(model)), text_(model_->tokenizer(), "the text", HeldText::Unsettled::cut) {
   if (evaluation.document().full_document) {
     throw Error(XLR_ERROR_OPTION,
                 model_->folder().string() + ": this model reads each document in one step, so it cannot stream.",
@@ -49,7 +49,7 @@ std::unique_ptr<Stream> Stream::restore(std::shared_ptr<Model> model, const std:
 }
 
 Scores Stream::feed(std::string_view text) {
-  GrowingText after = text_;
+  HeldText after = text_;
   const Ids ids = after.take(text).ids;
   check(ids, 0, "the document");
   Scores scores = score(ids, true);
@@ -61,7 +61,7 @@ Scores Stream::feed(std::string_view text) {
 Scores Stream::feed(const Ids& ids) { return feed_rest(ids, false); }
 
 Scores Stream::score_continuation(std::string_view text) {
-  GrowingText after = text_;
+  HeldText after = text_;
   TokenPiece piece = after.take(text);
   piece.append(after.rest(false));
   // Places count from the last token that was taken.
@@ -158,7 +158,7 @@ void Stream::reset() {
   memory_->begin(true);  // a restored stream may have any numbers
   pending_.reset();
   position_ = 0;
-  text_ = GrowingText(model_->tokenizer(), "the text", GrowingText::Unsettled::cut);
+  text_ = HeldText(model_->tokenizer(), "the text", HeldText::Unsettled::cut);
   begun_ = false;
 }
 

@@ -14,7 +14,7 @@
 
 #include "model.h"
 #include "sampling.h"
-#include "tokenizers/growing_text.h"
+#include "tokenizers/held_text.h"
 
 namespace xlruntime {
 
@@ -74,7 +74,7 @@ class Stream {
  private:
   // Tokens, and the text after they were taken from it.
   struct Taken {
-    GrowingText text;
+    HeldText text;
     Ids ids;
   };
 
@@ -96,7 +96,7 @@ class Stream {
 
   std::shared_ptr<Model> model_;
   std::unique_ptr<Memory> memory_;
-  GrowingText text_;
+  HeldText text_;
   bool begun_ = false;  // text or drawn tokens came since the beginning or the last given ids
   std::optional<std::int64_t> pending_;  // the held token, which has no target yet
   std::int64_t position_ = 0;            // tokens of the document, the held one included

@@ -15,7 +15,7 @@
 #include "../src/onnx_tensors.h"
 #include "../src/safetensors.h"
 #include "../src/tokenizers/byte_pairs.h"
-#include "../src/tokenizers/growing_text.h"
+#include "../src/tokenizers/held_text.h"
 #include "../src/tokenizers/vocabulary_tokenizer.h"
 #include "../src/unicode.h"
 
@@ -65,7 +65,7 @@ void read_tensors(std::string_view content) {
 }
 
 TokenPiece read_text(const Tokenizer& tokenizer, std::string_view text, std::size_t size) {
-  GrowingText growing(tokenizer, "it", GrowingText::Unsettled::refuse);
+  HeldText growing(tokenizer, "it", HeldText::Unsettled::refuse);
   TokenPiece whole;
   for (; !text.empty(); text.remove_prefix(std::min(size, text.size()))) {
     whole.append(growing.take(text.substr(0, size)));

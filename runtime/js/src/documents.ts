@@ -1,7 +1,7 @@
 /** The one reader of documents: their text grows by pieces, and becomes tokens as far as it is settled. */
 
 import { ArgumentError } from "./errors.js";
-import { GrowingText } from "./growing_text.js";
+import { HeldText } from "./held_text.js";
 import { shown } from "./messages.js";
 import { joined } from "./safetensors.js";
 import {
@@ -120,7 +120,7 @@ export async function* readText(
   name: string,
   counts: TextCounts,
 ): AsyncIterable<TokenPiece> {
-  const text = new GrowingText(tokenizer, name, true);
+  const text = new HeldText(tokenizer, name, true);
   const waiting: Uint8Array[] = [];
   let size = 0; // of the waiting bytes
   let previous: number | null = null;

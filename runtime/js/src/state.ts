@@ -3,7 +3,7 @@
 import { byBytes, type Bundle } from "./bundle.js";
 import { OptionError, StateDamagedError, StateMismatchError } from "./errors.js";
 import { EvaluationSettings } from "./evaluation.js";
-import { MOST_HELD, type GrowingText } from "./growing_text.js";
+import { MOST_HELD, type HeldText } from "./held_text.js";
 import { sizesOf, type Memory } from "./memory.js";
 import { firstLine, listed, shown } from "./messages.js";
 import { allFinite, bytes, joined, readSafetensors, safetensorsHeader, type HostTensor } from "./safetensors.js";
@@ -41,7 +41,7 @@ export async function writeState(
   memory: Memory,
   pending: number | null,
   position: number,
-  text: GrowingText,
+  text: HeldText,
 ): Promise<Uint8Array<ArrayBuffer>> {
   const { evaluation, capacity } = memory.plan;
   const { offset, length, position: history } = memory;

@@ -3,7 +3,7 @@
 import { OptionError, TextError } from "./errors.js";
 import { refuseOthers, type EvaluationSettings } from "./evaluation.js";
 import type { Drawing, Ended } from "./generation.js";
-import { GrowingText } from "./growing_text.js";
+import { HeldText } from "./held_text.js";
 import type { Memory } from "./memory.js";
 import { counted } from "./messages.js";
 import type { Engine } from "./engine.js";
@@ -44,7 +44,7 @@ const NO_BYTES: Uint8Array = new Uint8Array(0);
 /** What a call may change. */
 interface Mark {
   memory: Memory;
-  text: GrowingText;
+  text: HeldText;
   held: number | null;
   taken: number;
 }
@@ -59,7 +59,7 @@ export class Stream {
   #last: Promise<unknown> = Promise.resolve();
   #held: number | null = null;
   #taken = 0;
-  #text: GrowingText;
+  #text: HeldText;
   #memory: Memory;
 
   private constructor(
@@ -68,7 +68,7 @@ export class Stream {
     memory: Memory,
   ) {
     this.#memory = memory;
-    this.#text = new GrowingText(engine.tokenizer, NAME);
+    this.#text = new HeldText(engine.tokenizer, NAME);
   }
 
   /** Use `Model.stream`. */
@@ -249,7 +249,7 @@ export class Stream {
     await this.#alone(async () => {
       this.#memory.restart(true); // a restored stream may have any numbers
       [this.#held, this.#taken] = [null, 0];
-      this.#text = new GrowingText(this.engine.tokenizer, NAME);
+      this.#text = new HeldText(this.engine.tokenizer, NAME);
     });
   }
 

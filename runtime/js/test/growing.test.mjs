@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { GrowingText } from "../dist/growing_text.js";
+import { HeldText } from "../dist/held_text.js";
 import { TextCounts } from "../dist/tokenizers/tokenizer.js";
 import { FORMS, TEXTS } from "./forms.mjs";
 
@@ -11,7 +11,7 @@ const BEGINNING = { name: "it", begun: false, previous: null, bytes: 0, last: nu
 
 /** Return the ids of bytes that arrive in pieces, cut at these places. */
 function grown(tokenizer, raw, places) {
-  const text = new GrowingText(tokenizer, "it");
+  const text = new HeldText(tokenizer, "it");
   const ids = [];
   let from = 0;
   for (const to of [...places, raw.length]) {
@@ -61,7 +61,7 @@ for (const [name, tokenizer] of Object.entries(FORMS)) {
 
 test("tokens of a continuation are those that end in it", () => {
   const own = (form, held, more) => {
-    const text = new GrowingText(FORMS[form], "it");
+    const text = new HeldText(FORMS[form], "it");
     text.held = utf8(held);
     const { ids, context } = text.continued(null, utf8(more));
     return FORMS[form].decode(ids.slice(context));
@@ -80,7 +80,7 @@ test("tokens of a continuation are those that end in it", () => {
 
 test("a run without a boundary is cut at 4,096 bytes in a stream, and counted; a document is not cut", async () => {
   for (const [form, run] of Object.entries({ gpt2: "x", llama: "x", letters: "1 2 ", words: "x", neox: " " })) {
-    const text = new GrowingText(FORMS[form], "it");
+    const text = new HeldText(FORMS[form], "it");
     text.take(utf8(run.repeat(Math.floor(4096 / run.length))), null);
     assert.deepEqual([text.unsettledCuts, text.begun], [0, false]);
     text.take(utf8(run), null);

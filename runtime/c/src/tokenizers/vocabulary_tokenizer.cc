@@ -6,7 +6,7 @@
 
 #include "../errors.h"
 #include "../unicode.h"
-#include "growing_text.h"
+#include "held_text.h"
 
 namespace xlruntime {
 

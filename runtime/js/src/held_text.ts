@@ -18,7 +18,7 @@ export const MOST_HELD = 4096;
 const MOST_HELD_OF_DOCUMENTS = 16 * 2 ** 20;
 
 /** A text that arrives in pieces. Its tokens are those of the whole, wherever the pieces are cut. */
-export class GrowingText {
+export class HeldText {
   /** Bytes that have no tokens yet. */
   held: Uint8Array = new Uint8Array(0);
   /** Whether text or drawn tokens came before the held bytes, since the beginning or the last given ids. */
@@ -39,8 +39,8 @@ export class GrowingText {
   ) {}
 
   /** Return a text at the same place. */
-  copy(): GrowingText {
-    const twin = new GrowingText(this.tokenizer, this.name, this.whole);
+  copy(): HeldText {
+    const twin = new HeldText(this.tokenizer, this.name, this.whole);
     ({ held: twin.held, begun: twin.begun, unsettledCuts: twin.unsettledCuts } = this);
     ({ bytes: twin.bytes, chars: twin.chars } = this);
     [twin.#last, twin.#line] = [this.#last, this.#line];

@@ -26,7 +26,7 @@ struct TextCounts {
 };
 
 // Its tokens are those of the whole text, however it is cut. Copies are independent; the tokenizer must outlive them.
-class GrowingText {
+class HeldText {
  public:
   // What happens to a text that shows no end of a token for too long.
   enum class Unsettled {
@@ -35,7 +35,7 @@ class GrowingText {
   };
 
   // Throws XLR_ERROR_TEXT if the bundle has no tokenizer here. `name` is for messages.
-  GrowingText(const Tokenizer& tokenizer, std::string name, Unsettled unsettled);
+  HeldText(const Tokenizer& tokenizer, std::string name, Unsettled unsettled);
 
   // Take the next bytes, and return the tokens that are final now. Throws XLR_ERROR_TEXT, XLR_ERROR_TOKEN, after which
   // only a copy from before is of use.

@@ -1,4 +1,4 @@
-#include "growing_text.h"
+#include "held_text.h"
 
 #include <utility>
 
@@ -33,12 +33,12 @@ void TextCounts::add(std::string_view raw) {
   }
 }
 
-GrowingText::GrowingText(const Tokenizer& tokenizer, std::string name, Unsettled unsettled)
+HeldText::HeldText(const Tokenizer& tokenizer, std::string name, Unsettled unsettled)
     : tokenizer_(&tokenizer), unsettled_(unsettled) {
   place_.name = std::move(name);
 }
 
-TokenPiece GrowingText::take(std::string_view raw) {
+TokenPiece HeldText::take(std::string_view raw) {
   tokenizer_->require_text(place_.name);
   const std::size_t before = held_.size() - tail_;
   counts_.add(raw);
@@ -64,7 +64,7 @@ TokenPiece GrowingText::take(std::string_view raw) {
   return piece;
 }
 
-TokenPiece GrowingText::rest(bool ends) {
+TokenPiece HeldText::rest(bool ends) {
   const std::size_t whole = held_.size() - tail_;
   if (tail_ > 0) throw not_utf8(place_.name, place_.bytes + static_cast<std::int64_t>(whole), held_[whole]);
   if (!ends && held_.empty()) return {};
@@ -72,7 +72,7 @@ TokenPiece GrowingText::rest(bool ends) {
   return tokens_of(whole, ends);
 }
 
-void GrowingText::drop_mark() {
+void HeldText::drop_mark() {
   counts_.add(kByteOrderMark);
   counts_.dropped_bytes += static_cast<std::int64_t>(kByteOrderMark.size());
   counts_.dropped_chars += 1;
@@ -80,18 +80,18 @@ void GrowingText::drop_mark() {
   place_.chars += 1;
 }
 
-bool GrowingText::hold(std::string_view held) {
+bool HeldText::hold(std::string_view held) {
   held_ = held;
   tail_ = tokenizer_->needs_utf8() ? unfinished_tail(held_) : 0;
   return first_wrong_byte(held.substr(0, held.size() - tail_)) == std::string_view::npos;
 }
 
-std::int64_t GrowingText::held_places() const {
+std::int64_t HeldText::held_places() const {
   const std::string_view whole = std::string_view(held_).substr(0, held_.size() - tail_);
   return static_cast<std::int64_t>(tokenizer_->needs_utf8() ? count_characters(whole) : whole.size());
 }
 
-void GrowingText::check_utf8(std::size_t from) {
+void HeldText::check_utf8(std::size_t from) {
   const std::string_view fresh = std::string_view(held_).substr(from);
   tail_ = unfinished_tail(fresh);
   const std::size_t wrong = first_wrong_byte(fresh.substr(0, fresh.size() - tail_));
@@ -99,7 +99,7 @@ void GrowingText::check_utf8(std::size_t from) {
   throw not_utf8(place_.name, place_.bytes + static_cast<std::int64_t>(from + wrong), fresh[wrong]);
 }
 
-TokenPiece GrowingText::tokens_of(std::size_t size, bool ends) {
+TokenPiece HeldText::tokens_of(std::size_t size, bool ends) {
   if (size == 0 && !ends) return {};
   const std::string_view text = std::string_view(held_).substr(0, size);
   TokenPart part = tokenizer_->encode(text, place_, ends);
@@ -121,7 +121,7 @@ TokenPiece GrowingText::tokens_of(std::size_t size, bool ends) {
 }
 
 std::vector<std::int64_t> Tokenizer::encode_whole(std::string_view text) const {
-  GrowingText growing(*this, "the text", GrowingText::Unsettled::refuse);
+  HeldText growing(*this, "the text", HeldText::Unsettled::refuse);
   TokenPiece piece = growing.take(text);
   piece.append(growing.rest(true));
   return std::move(piece.ids);
