@@ -180,7 +180,7 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
     unused = () if size == n_token else (f"The tokenizer has {size:,} of the model's {n_token:,} tokens.",)
     content = path.read_bytes()
     bpe = byte_pair_file(content) if kind == "tokenizers" else None
-    entry = replace(entry, settled=_settled(kind, path), bpe=None if bpe is None else BYTE_PAIR_FILE)
+    entry = replace(entry, size=size, settled=_settled(kind, path), bpe=None if bpe is None else BYTE_PAIR_FILE)
     folder = path.parent if path.name in TOKENIZERS else None
     return TokenizerChoice(entry, content, unused, bpe, folder)
 
@@ -221,12 +221,14 @@ def file_kind(path: Path) -> str:
 
 
 def _from_vocabulary(vocabulary: Vocabulary, where: str, n_token: int) -> TokenizerChoice:
+    size = None
     if vocabulary.kind == "trie":  # its table may be padded, like those of libraries
+        size = max(number for number, symbol in enumerate(vocabulary.symbols) if symbol) + 1
         vocabulary = replace(vocabulary, symbols=vocabulary.symbols + ("",) * (n_token - len(vocabulary)))
     if len(vocabulary) != n_token:
         raise ExportError(
             f"{where}: {len(vocabulary):,} symbols, but the model has {n_token:,} tokens.",
             hint="Give the model's own vocabulary with --tokenizer.",
         )
-    entry = TokenizerEntry("vocabulary", FILES["vocabulary"])
+    entry = TokenizerEntry("vocabulary", FILES["vocabulary"], size=size)
     return TokenizerChoice(entry, vocabulary.to_json().encode("utf-8"), (describe_vocabulary(vocabulary),))

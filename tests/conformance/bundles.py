@@ -25,7 +25,9 @@ from xlexport.byte_pair_file import BYTE_PAIR_FILE, byte_pair_file
 from xlexport.convert import ConversionOptions, convert
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.quantize.run import QuantizeOptions, quantize
+from xlruntime.bundle import Tokenizer
 from xlruntime.bundle_files import digest_file
+from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer, ReformerConfig
@@ -149,7 +151,8 @@ def write_bundles(
         digest = digest_file(folder / name / file)
         manifest = json.loads((folder / name / MANIFEST).read_text("utf-8"))
         manifest["files"][file] = {"sha256": digest.sha256, "size": digest.size}
-        manifest["tokenizer"].update(kind=kind, file=file)
+        size = make_tokenizer(Tokenizer(kind, file), folder / name).vocab_size  # type: ignore[arg-type]
+        manifest["tokenizer"].update(kind=kind, file=file, size=size)
         _write_manifest(folder / name, manifest)
     for name, (golden_name, change) in CHANGED.items():
         shutil.copytree(GOLDEN / golden_name / "bundle", folder / name)

@@ -175,14 +175,15 @@ def write_tokenizer(kind: str, folder: Path) -> Entry:
         return Entry("bytes")
     if kind in VOCABULARIES:
         (folder / "vocabulary.json").write_text(VOCABULARIES[kind]().to_json(), "utf-8")
-        return Entry("vocabulary", "vocabulary.json")
+        return Entry("vocabulary", "vocabulary.json", size=len(VOCABULARIES[kind]()))
     made = LIBRARIES[kind]()
     name: Literal["tokenizers", "sentencepiece"] = "sentencepiece" if isinstance(made, bytes) else "tokenizers"
     file = folder / ("tokenizer.json" if name == "tokenizers" else "tokenizer.model")
     file.write_bytes(made if isinstance(made, bytes) else made.to_str().encode())
     fields = None if isinstance(made, bytes) else read_tokenizer_json(file, TOKENIZER_LIMITS)[0]
     rule = sentencepiece_rule(file) if fields is None else settled_rule(fields)
-    return Entry(name, file.name, settled=rule)
+    size = make_tokenizer(Entry(name, file.name), folder).vocab_size
+    return Entry(name, file.name, size=size, settled=rule)
 
 
 def opened(kind: str, folder: Path) -> Tokenizer:

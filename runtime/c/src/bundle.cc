@@ -145,6 +145,7 @@ class Reader {
     Tokenization& tokenizer = bundle_.tokenizer;
     const bool has_rule = fields.has("settled") && !fields.value("settled").is_null();
     if (has_rule) fields.choice("settled", kRules);
+    if (fields.has("size")) tokenizer.size = fields.integer_or_null("size", 1, kLargestAxis);
     if (fields.has("bpe")) tokenizer.bpe = fields.text_or_null("bpe");
     const bool is_library = tokenizer.kind == "tokenizers" || tokenizer.kind == "sentencepiece";
     if (!is_library && (has_rule || tokenizer.bpe)) {

@@ -104,6 +104,7 @@ struct Tokenization {
   std::string kind;  // bytes, vocabulary, tokenizers, sentencepiece or none
   std::optional<std::string> file;
   std::int64_t first_id = 0;  // id of byte 0
+  std::optional<std::int64_t> size;   // ids that have a text or a role
   std::optional<std::string> bpe;     // file of a byte-level BPE, if this is one
   std::optional<std::int64_t> begin;  // id of the token that begins a text
   bool adds_begin = false;            // whether the tokenizer's own rule puts it before each text

@@ -158,7 +158,8 @@ void Model::check_detail(std::int64_t detail) const {
 }
 
 Drawable Model::drawable() const {
-  const std::int64_t size = std::min(tokenizer_->size().value_or(bundle_.vocab_size), bundle_.vocab_size);
+  const std::int64_t own = bundle_.tokenizer.size.value_or(tokenizer_->size().value_or(bundle_.vocab_size));
+  const std::int64_t size = std::min(own, bundle_.vocab_size);
   return {static_cast<std::size_t>(size), bundle_.tokenizer.ends};
 }
 

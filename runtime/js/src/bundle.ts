@@ -97,6 +97,7 @@ const BUNDLE = record({
       first_id: whole(0, LARGEST_AXIS),
     },
     {
+      size: orNull(whole(1, LARGEST_AXIS)),
       settled: orNull(oneOf("gpt2", "llama3", "gpt4o", "words", "letters")),
       bpe: orNull(text),
       begin: orNull(TEXT_TOKEN),

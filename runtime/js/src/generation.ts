@@ -38,10 +38,11 @@ export async function* drawIds({
   step,
 }: Drawing): AsyncGenerator<number, Ended> {
   const ends = new Set(ignoreEos ? [] : (bundle.tokenizer.ends ?? []).map(({ id }) => id));
+  const size = bundle.tokenizer.size ?? tokenizer.size ?? undefined;
   const random = new Random(rule);
   const recent = before.slice(-rule.repetitionWindow);
   for (let drawn = 0; drawn < maxTokens; drawn++) {
-    const token = await step((logits) => draw(rule, logits.subarray(0, tokenizer.size ?? undefined), random, recent));
+    const token = await step((logits) => draw(rule, logits.subarray(0, size), random, recent));
     if (ends.has(token)) return "stop";
     recent.push(token);
     if (recent.length > rule.repetitionWindow) recent.shift();

@@ -137,7 +137,7 @@ class Engine:
     def drawable(self) -> int:
         """The number of tokens that may be drawn, ids from 0: rows above the tokenizer's size have no text."""
         size = self.bundle.vocab_size
-        return min(self.tokenizer.vocab_size or size, size)
+        return min(self.bundle.tokenizer.size or self.tokenizer.vocab_size or size, size)
 
     def session(self, purpose: str) -> Session:
         """Return the session of one graph, opened when first needed.

@@ -31,6 +31,8 @@ class Tokenizer:
     kind: Literal["bytes", "vocabulary", "tokenizers", "sentencepiece", "none"]
     file: str | None = None
     first_id: int = 0  # id of byte 0; smaller ids have no text
+    size: int | None = field(default=None, metadata=OPTIONAL)
+    """Number of ids that have a text or a role; the model's table may have more rows, which are never drawn."""
     settled: Literal["gpt2", "llama3", "gpt4o", "words", "letters"] | None = field(default=None, metadata=OPTIONAL)
     """Where a library's text can be cut: after pieces of this published pattern, or before words; None: nowhere."""
     bpe: str | None = field(default=None, metadata=OPTIONAL)
@@ -49,6 +51,8 @@ class Tokenizer:
             raise ValueError(f"tokenizer {self.kind!r} with file {named(self.file)}: only bytes and none have no file")
         if self.kind not in ("tokenizers", "sentencepiece") and (self.settled, self.bpe) != (None, None):
             raise ValueError(f"tokenizer {self.kind!r} with settled or bpe, which are for files of libraries")
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"the size of the tokenizer is {self.size}, expected at least 1")
         if self.adds_begin and self.begin is None:
             raise ValueError("adds_begin without a begin token")
 
