@@ -192,7 +192,8 @@ def test_tokenizer_file_becomes_part_of_the_bundle(
     convert(bytes_bundle.source, tmp_path / "bundle", ConversionOptions(tokenizer=str(path), verify_segments=3))
     path.unlink()
     assert (tmp_path / "bundle" / "tokenizer.json").is_file()
-    assert load_bundle(tmp_path / "bundle", threads=1).stream().feed("the word7 is").tokens.tolist() == [11, 3]
+    stream = load_bundle(tmp_path / "bundle", threads=1).stream()
+    assert [*stream.feed("the word7 is").tokens.tolist(), *stream.flush().tokens.tolist()] == [11, 3]
 
 
 def test_text_to_verify_on(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_rwkv7(package: Any, ids: Tensor, tmp_path: Path) -> None:
     source = load(tmp_path / "model.pth")
     assert (source.format, source.tokenizer) == ("rwkv", "none")
     assert {**source.config, **vars(RWKV7_SIZES)} == source.config
-    assert [note[:20] for note in source.notes] == ["Weights are bfloat16", "No tokenizer.json li"]
+    assert [note[:20] for note in source.notes] == ["Weights are bfloat16", "No tokenizer.json or"]
     library = package.RWKV(str(tmp_path / "model"), "cpu fp32")
     documents = [library.forward(document.tolist(), None, full_output=True) for document in ids]
     names = ("shift_att", "wkv", "shift_ffn")
