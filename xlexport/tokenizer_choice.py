@@ -23,7 +23,7 @@ from xlruntime.tokenizers.tokenizer_file import read_tokenizer_json
 from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary
 from xltraining.data.tokenizer_file import TokenizerFile
 
-__all__ = ["TokenizerChoice", "choose_tokenizer", "file_kind", "tokenizer_library"]
+__all__ = ["TokenizerChoice", "choose_tokenizer", "file_kind", "settled_of", "tokenizer_library"]
 
 FILES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
 NEARBY = (
@@ -180,13 +180,13 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
     unused = () if size == n_token else (f"The tokenizer has {size:,} of the model's {n_token:,} tokens.",)
     content = path.read_bytes()
     bpe = byte_pair_file(content) if kind == "tokenizers" else None
-    entry = replace(entry, size=size, settled=_settled(kind, path), bpe=None if bpe is None else BYTE_PAIR_FILE)
+    entry = replace(entry, size=size, settled=settled_of(path, kind), bpe=None if bpe is None else BYTE_PAIR_FILE)
     folder = path.parent if path.name in TOKENIZERS else None
     return TokenizerChoice(entry, content, unused, bpe, folder)
 
 
-def _settled(kind: str, path: Path) -> Settled | None:
-    """Return where texts of a library's file can be cut."""
+def settled_of(path: Path, kind: str) -> Settled | None:
+    """Return where texts of a library's file can be cut; None: nowhere."""
     if kind == "tokenizers":
         return settled_rule(read_tokenizer_json(path, TOKENIZER_LIMITS)[0])
     return sentencepiece_rule(path)

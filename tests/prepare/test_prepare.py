@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers.invoking import Invoke
+from tests.helpers.tokenizer_kinds import SENTENCES, write_tokenizer
 from xlexport import formats
 from xlexport.choices import SUBWORDS
 from xlexport.prepare import units
@@ -128,6 +129,17 @@ def test_tokens_are_those_that_scoring_reads(document: str, text: Path, tmp_path
     assert (summary.tokens["train"], summary.bytes["train"]) == (len(expected), 2 * len(TEXT[1:].encode()))  # no mark
     assert summary.unknown["train"] == expected.count(1)
     assert data.tokenizer_file() == made.content
+
+
+@pytest.mark.parametrize("kind", ["neox", "llama", "sentencepiece_bpe"])
+def test_file_of_a_library_has_the_tokens_of_the_whole_text(kind: str, tmp_path: Path) -> None:
+    """Prepare a text in which words and runs of spaces lie across the parts that are read."""
+    made = given(tmp_path / str(write_tokenizer(kind, tmp_path).file))
+    text = "".join(random.Random(0).choices([*SENTENCES, "a  b", " walked", "\n\n\n"], k=900))
+    (tmp_path / "text.txt").write_bytes(text.encode())
+    prepare_data({"train": [tmp_path / "text.txt"]}, tmp_path / "data", lambda folder: made, document="file")
+    split = read_prepared(tmp_path / "data").splits["train"]
+    assert split.read(0, len(split)).tolist() == made.tokenizer.encode(text).tolist()
 
 
 @pytest.mark.parametrize("unit", ["bpe", "sentencepiece"])

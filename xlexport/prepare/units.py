@@ -17,7 +17,7 @@ from xlexport.choices import SUBWORDS
 from xlexport.errors import XlexportError
 from xlexport.extras import require
 from xlexport.prepare.counting import SymbolCounts
-from xlexport.tokenizer_choice import file_kind
+from xlexport.tokenizer_choice import file_kind, settled_of
 from xlruntime import TextError
 from xlruntime.bundle import Tokenizer as TokenizerEntry
 from xlruntime.documents import TextCounts, Tokenizer, text_pieces
@@ -46,6 +46,7 @@ class PreparedTokenizer:
         tokenizer: converts text to ids.
         n_token: how many ids there are.
         content: its file; None for bytes.
+        reads_whole: whether it cannot say where a text can be cut.
     """
 
     unit: str
@@ -53,11 +54,7 @@ class PreparedTokenizer:
     tokenizer: Tokenizer
     n_token: int
     content: bytes | None = None
-
-    @property
-    def is_library(self) -> bool:
-        """Whether the tokenizer reads a text whole."""
-        return self.kind in ("tokenizers", "sentencepiece")
+    reads_whole: bool = False
 
     @property
     def file(self) -> str | None:
@@ -160,11 +157,12 @@ def trained(
 
 
 def _of_library(path: Path, kind: str) -> PreparedTokenizer:
-    entry = TokenizerEntry("tokenizers" if kind == "tokenizers" else "sentencepiece", path.name)
+    settled = settled_of(path, kind)
+    entry = TokenizerEntry("tokenizers" if kind == "tokenizers" else "sentencepiece", path.name, settled=settled)
     tokenizer = make_tokenizer(entry, path.parent)
     size = tokenizer.vocab_size
     assert size is not None
-    return PreparedTokenizer("token", kind, tokenizer, size, path.read_bytes())
+    return PreparedTokenizer("token", kind, tokenizer, size, path.read_bytes(), settled is None)
 
 
 def _sample(files: Sequence[Path]) -> Iterator[str]:

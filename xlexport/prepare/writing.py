@@ -172,7 +172,7 @@ def _write_split(
 def _whole(writer: ShardWriter, file: BinaryIO, name: str, prepared: PreparedTokenizer) -> Iterator[Ids]:
     """Yield the tokens of a file that is one document."""
     writer.begin_document()
-    if prepared.is_library:
+    if prepared.reads_whole:  # cut at the ends of lines all the same
         while raw := file.read(PIECE_BYTES) + file.readline():
             yield prepared.tokenizer.encode(raw)
         return
