@@ -25,7 +25,7 @@ from xlexport.byte_pair_file import BYTE_PAIR_FILE, byte_pair_file
 from xlexport.convert import ConversionOptions, convert
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.quantize.run import QuantizeOptions, quantize
-from xlruntime.bundle import Tokenizer
+from xlruntime.bundle import TextToken, Tokenizer
 from xlruntime.bundle_files import digest_file
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -111,6 +111,7 @@ TOKENIZERS: Mapping[str, tuple[str, str, str, Callable[[], Any]]] = {
     "sentence_pieces": ("post_lnorm_zeros", "sentencepiece", "tokenizer.model", sentence_pieces),
 }
 TEXT_KINDS = ("gpt2", "neox", "roberta", "llama3", "gpt4o", "llama", "sentencepiece_bpe", "symbols", "trie")
+BEGINNING = {"llama": 1, "trie": 0}  # the token that its own rule puts before each text
 # Copies with a changed manifest: bytes whose ids begin with 2, long documents that begin again, and a last token that
 # is read.
 CHANGED: Mapping[str, tuple[str, Edit]] = {
@@ -181,6 +182,9 @@ def _write_text_bundles(folder: Path, report: Callable[[str], object]) -> None:
         if pairs is not None:
             (own / BYTE_PAIR_FILE).write_bytes(pairs)
             entry = replace(entry, bpe=BYTE_PAIR_FILE)
+        if kind in BEGINNING:
+            begin = TextToken(BEGINNING[kind], "<s>", "the kit")
+            entry = replace(entry, begin=begin, adds_begin=True)
         digests = {name: asdict(digest_file(own / name)) for name in sorted(entry.files)}
         tokenizer = {name: value for name, value in asdict(entry).items() if value or name in ("file", "first_id")}
         _write_manifest(own, {**plain, "tokenizer": tokenizer, "files": {**plain["files"], **digests}})

@@ -145,7 +145,7 @@ typedef struct xlr_model_info {
   size_t setting_count;
   const xlr_setting_info* settings; /* segment_len first */
   int reads_text; /* whether this library has the tokenizer; if not, give token ids */
-  int adds_begin; /* whether the model was trained with `begin` before each text; give it as `bos` of a document */
+  int adds_begin; /* whether `begin` stands before each text by the tokenizer's own rule */
   int64_t begin;  /* id of the token that begins a text; -1: none */
 } xlr_model_info;
 
@@ -201,7 +201,8 @@ typedef struct xlr_document_score {
 typedef struct xlr_score_options {
   size_t size;
   const xlr_settings* settings; /* NULL: the bundle's */
-  int64_t bos; /* id of a token to read before the document, so that its first token has a score; -1: none */
+  int64_t bos; /* id of a token to read before the document, so that its first token has a score;
+                  -1: the begin token of the tokenizer before a text, if its own rule puts it there; -2: none */
   int detail;  /* likeliest tokens to list, with rank and entropy: 0 to what the bundle lists; -1: no detail */
 } xlr_score_options;
 

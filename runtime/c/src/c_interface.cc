@@ -180,6 +180,8 @@ xlr_document_score public_total(const DocumentTotal& total) {
   return score;
 }
 
+constexpr std::int64_t kNoBos = -2;
+
 void score(xlr_model* model, const Document& document, const xlr_score_options* options, xlr_scores_function take,
            void* user, xlr_document_score* total) {
   require(model != nullptr, "model is NULL.");
@@ -188,7 +190,9 @@ void score(xlr_model* model, const Document& document, const xlr_score_options* 
   const xlr_score_options chosen = options_of(options, XLR_SCORE_OPTIONS_INIT);
   const EvaluationSettings evaluation = evaluation_of(*model->model, chosen.settings);
   ScoreOptions wanted;
-  if (chosen.bos != -1) wanted.bos = chosen.bos;
+  const Tokenization& rule = model->model->bundle().tokenizer;
+  if (chosen.bos >= 0 || chosen.bos < kNoBos) wanted.bos = chosen.bos;
+  if (chosen.bos == -1 && rule.adds_begin && (document.text || document.file)) wanted.bos = rule.begin;
   if (chosen.detail != -1) wanted.detail = chosen.detail;
   const auto show_step = [&](const DocumentScores& scores) {
     if (take == nullptr) return true;

@@ -101,10 +101,14 @@ export class TokenReader {
   }
 }
 
+/** Return whether a document is given as text, not as token ids. */
+export function isText(source: DocumentSource): source is Exclude<DocumentSource, Ids> | Uint8Array {
+  return typeof source === "string" || source instanceof Uint8Array || isStream(source);
+}
+
 async function* piecesOf(document: Document, tokenizer: Tokenizer, counts: TextCounts): AsyncIterable<TokenPiece> {
   const { name, source } = document;
-  const isText = typeof source === "string" || source instanceof Uint8Array;
-  if (isText || isStream(source)) {
+  if (isText(source)) {
     yield* tokenizer.read(bytesOf(source, name), name, counts);
     return;
   }

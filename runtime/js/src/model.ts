@@ -42,7 +42,7 @@ export interface LoadOptions {
 }
 
 /** Settings of one call, and what is special about its documents. */
-export type ScoreOptions = Settings & { bos?: number | null };
+export type ScoreOptions = Settings & { bos?: number | false | null };
 
 let openFolder: (path: string) => Source = (path) => new UrlSource(path);
 
@@ -117,7 +117,7 @@ export class Model extends Engine {
    * Score documents as `score` does, but yield every token's score as soon as it is known.
    *
    * @param options - `detail`: number of likeliest tokens to list, with rank and entropy; `bos`: id of a token that the
-   *     model reads before each document; and settings.
+   *     model reads before each document; null: as the tokenizer's own rule says; false: none; and settings.
    */
   async *scoreTokens(
     documents: Documents,

@@ -5,7 +5,7 @@ import type { EvaluationSettings } from "./evaluation.js";
 import type { Memory } from "./memory.js";
 import { counted, shown } from "./messages.js";
 import type { Engine } from "./engine.js";
-import { asDocument, TokenReader, type Document, type Documents, type DocumentSource } from "./documents.js";
+import { asDocument, isText, TokenReader, type Document, type Documents, type DocumentSource } from "./documents.js";
 import { detailOf, noDetail, Sum, totalScore, warningNotFinite, type TokenScores } from "./scores.js";
 
 /** A scorer of documents; each has its own memory. */
@@ -15,15 +15,16 @@ export class Scorer {
 
   /**
    * @param detail - number of likeliest tokens to list, with rank and entropy; null: no such detail.
-   * @param bos - id of a token that the model reads before each document, so that its first token has a score, too.
+   * @param bos - id of a token that the model reads before each document, so that its first token has a score, too;
+   *     null: the begin token before a text, if the tokenizer's own rule puts it there; false: none.
    */
   constructor(
     private readonly engine: Engine,
     private readonly evaluation: EvaluationSettings,
     private readonly detail: number | null,
-    private readonly bos: number | null,
+    private readonly bos: number | false | null,
   ) {
-    if (bos !== null && !(Number.isInteger(bos) && bos >= 0 && bos < engine.bundle.model.vocab_size)) {
+    if (typeof bos === "number" && !(Number.isInteger(bos) && bos >= 0 && bos < engine.bundle.model.vocab_size)) {
       throw new OptionError(`bos is ${bos}, expected 0 to ${engine.bundle.model.vocab_size - 1}.`);
     }
     this.#purpose = detail === null ? "score" : "detail";
@@ -39,7 +40,10 @@ export class Scorer {
       const reader = new TokenReader(document, this.engine.tokenizer, this.engine.bundle.model.vocab_size);
       const memory = await this.engine.newMemory(this.evaluation);
       try {
-        yield* this.#document(document.name, number, reader, memory);
+        const { adds_begin: addsBegin, begin } = this.engine.bundle.tokenizer;
+        const own = addsBegin && isText(document.source) ? (begin?.id ?? null) : null;
+        const bos = this.bos === false ? null : (this.bos ?? own);
+        yield* this.#document(document.name, number, bos, reader, memory);
       } finally {
         memory.release();
         await reader.close();
@@ -48,13 +52,19 @@ export class Scorer {
     }
   }
 
-  async *#document(name: string, number: number, reader: TokenReader, memory: Memory): AsyncGenerator<TokenScores> {
+  async *#document(
+    name: string,
+    number: number,
+    bos: number | null,
+    reader: TokenReader,
+    memory: Memory,
+  ): AsyncGenerator<TokenScores> {
     const { bidirectional } = this.evaluation.document;
     const longest = this.evaluation.longestDocument;
-    let held = this.bos;
+    let held = bos;
     const before = held === null ? 0 : 1;
     if (longest !== null && !this.evaluation.restart && (await reader.has(longest + 1 - before))) {
-      this.#refuseLonger(name);
+      this.#refuseLonger(name, bos !== null);
     }
     let position = 0; // index of the next target
     let first: number | null = null;
@@ -88,12 +98,12 @@ export class Scorer {
     }
     for (let ended = false; !ended;) {
       if (memory.room === 0) {
-        this.#refuseLonger(name);
+        this.#refuseLonger(name, bos !== null);
         memory.restart();
       }
       const most = Math.min(this.#longestStep, memory.room);
       const piece = await reader.take(most);
-      if (bidirectional && piece.ids.length === most) this.#refuseLonger(name);
+      if (bidirectional && piece.ids.length === most) this.#refuseLonger(name, bos !== null);
       const targets = piece.ids.slice();
       const tokens = [held, ...piece.ids.slice(0, -1)];
       held = piece.ids.at(-1) as number;
@@ -121,9 +131,9 @@ export class Scorer {
   }
 
   /** Raise TooLongError for a document with more tokens than can be scored, unless it may restart. */
-  #refuseLonger(name: string): void {
+  #refuseLonger(name: string, hasBos: boolean): void {
     const longest = this.evaluation.longestDocument ?? 0;
-    const withBos = this.bos === null ? "" : " with the one before it";
+    const withBos = hasBos ? " with the one before it" : "";
     this.evaluation.checkLength(longest + 1, name, `more than ${counted(longest)} tokens${withBos}`);
   }
 }
