@@ -18,6 +18,7 @@ __all__ = ["Comparison", "Conditions", "Summary", "Table"]
 
 PLACES = (("document",), ("index", "line"), ("word", "region", "text", "token"))  # one column of each, if both have it
 VALUES = ("bits", "surprisal_bits")
+ROUNDING = 1e-4  # bits: a smaller difference may come from another order of additions
 
 Table = Callable[[], Iterator[Row]]  # reads the rows from the first
 Record = tuple[str, Mapping[str, Any]]  # the file and the line of a row, and its values
@@ -44,7 +45,7 @@ class Summary:
             nothing was compared.
         standard_error: of the mean difference, over the items; t: their ratio, with n_items - 1 degrees of freedom.
             None for fewer than two items, t also if all items have the same difference.
-        share: of the compared pairs, those in which A is lower; None: nothing was compared.
+        share: of the compared pairs, those in which A is lower by more than rounding; None: nothing was compared.
         share_from, share_to: its 95% interval (Wilson, 1927); None if an item has several pairs, which then are not
             independent.
     """
@@ -155,7 +156,7 @@ class Comparison:
             sides = [[statistics.fmean(side) for side in zip(*pairs, strict=True)] for pairs in values.values()]
             differences = [a - b for a, b in sides]
             summary.n_items = len(sides)
-            lower = sum(a < b for pairs in values.values() for a, b in pairs)
+            lower = sum(b - a > ROUNDING for pairs in values.values() for a, b in pairs)
             summary.share = lower / summary.compared
             if len(sides) == summary.compared:
                 summary.share_from, summary.share_to = _wilson(lower, summary.compared)
