@@ -164,7 +164,8 @@ def test_sentencepiece_model(tmp_path: Path) -> None:
         )
     choice = choose_tokenizer(source_of(15, None), str(path))
     marks = [TextToken(number, name, "vocabulary") for number, name in ((1, "<s>"), (2, "</s>"))]
-    expected = Tokenizer("sentencepiece", "tokenizer.model", settled="words", begin=marks[0], ends=(marks[1],))
+    rules: dict[str, Any] = {"settled": "words", "begin": marks[0], "ends": (marks[1],)}
+    expected = Tokenizer("sentencepiece", "tokenizer.model", size=15, **rules)
     assert choice.spec == expected
     assert choice.content == path.read_bytes()
     said = ("Texts may begin with <s> (id 1, vocabulary); end with </s> (id 2, vocabulary).",)
