@@ -16,7 +16,7 @@ import numpy as np
 
 from tests.reliability.target import BrokenPromiseError, InputFile, Target
 from xlexport.scoring.documents import documents
-from xlexport.scoring.inputs import Input, Reading
+from xlexport.scoring.inputs import CHUNK, Input, Reading
 from xlruntime import TextError, TokenError
 from xlruntime.documents import TextCounts, TokenPiece, text_pieces
 from xlruntime.token_reader import TokenReader
@@ -52,7 +52,7 @@ class Table(Target):
 
     def read(self, raw: bytes) -> object:
         path, tokenizer = self._file.write(raw), ByteTokenizer()
-        reading = Reading(field="text", binary=True)
+        reading = Reading(field="text", binary=True, delimiter=",")
         result: Documents = []
         for document in documents([Input(str(path), path)], reading, io.BytesIO(), keep=False):
             ids: list[int] = []
@@ -75,6 +75,8 @@ class Table(Target):
 
 def plain_rows(raw: bytes) -> Documents:
     """Return the text of each row in the plainest way."""
+    if b"\r" in raw[:CHUNK] and b"\n" not in raw[:CHUNK]:  # lines end with CR
+        raw = raw.replace(b"\r", b"\n")
     lines = re.findall(rb"[^\n]*\n|[^\n]+", raw)
     decoded = map(lambda number: lines[number].decode("utf-8" if number else "utf-8-sig"), range(len(lines)))
     reader = csv.reader(decoded, strict=True)

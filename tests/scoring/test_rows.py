@@ -123,6 +123,12 @@ def test_rows_of_tables_that_fail(text: str | bytes, tmp_path: Path) -> None:
     check(write(tmp_path, "i.csv", text), CSV[text])
 
 
+def test_header_that_csv_cannot_read_is_told_as_a_row(tmp_path: Path) -> None:
+    entry = write(tmp_path, "i.csv", "n,\rtext,\r1\nof it\n")
+    with pytest.raises(TextError, match=r"not a row \(a carriage return"):
+        next(iter(documents([entry], Reading(field="text"), io.BytesIO(), keep=False))).source.read()
+
+
 @pytest.mark.parametrize("line", JSON, ids=lambda line: repr(line)[:30])
 def test_json_lines_that_fail(line: str, tmp_path: Path) -> None:
     file = write(tmp_path, "i.jsonl", f'{{"t": "fine"}}\n{line}\n{{"t": "fine, too"}}\n')

@@ -304,7 +304,10 @@ def _delimiter_of(header: str, usual: str, wanted: Collection[str]) -> str:
     """Return the mark that cuts a header into the columns that options name, or else into the most columns."""
 
     def fit(delimiter: str) -> tuple[bool, bool, int]:
-        names = next(csv.reader([header], delimiter=delimiter), [])
+        try:
+            names = next(csv.reader([header], delimiter=delimiter), [])
+        except csv.Error:  # told when the row is read
+            names = []
         return set(wanted) <= set(names), delimiter == usual and len(names) > 1, len(names)
 
     return max((usual, *DELIMITERS), key=fit)
