@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from tests.helpers.tokenizer_kinds import KINDS, opened
-from xlruntime.coming_documents import ComingDocuments
-from xlruntime.documents import PIECE_BYTES, Document, TextCounts, Tokenizer
+from xlruntime.coming_documents import PEEKED, ComingDocuments
+from xlruntime.documents import PIECE_BYTES, Document, TextCounts, TextPart, Tokenizer
+from xlruntime.errors import TokenError
 from xlruntime.held_text import MOST_HELD, HeldText
 from xlruntime.token_reader import EarlierText, TokenReader
+from xlruntime.tokenizers import TrieTokenizer, Vocabulary
 
 TEXTS = (
     "Hello world, it's  a   test.\n\nNew line\r\n  they'll rest \t\tx \u00a0 nbsp 123456 3.14 end",
@@ -33,7 +35,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 def whole(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a text that does not end the last line."""
-    return tokenizer.tokens(tokenizer.in_units(text, "the text")).ids.tolist()
+    return tokenizer.tokens(TextPart(tokenizer.in_units(text, "the text"))).ids.tolist()
 
 
 def in_pieces(tokenizer: Tokenizer, raw: bytes, cuts: Sequence[int]) -> list[int]:
@@ -70,7 +72,7 @@ def test_texts_of_tokens_are_their_parts_of_the_text(tokenizer: Tokenizer) -> No
     """Check that places rise, and that no text that is visible lies between them."""
     for text in TEXTS:
         units = tokenizer.in_units(text, "the text")
-        piece, end = tokenizer.tokens(units), 0
+        piece, end = tokenizer.tokens(TextPart(units)), 0
         for start, stop in zip(piece.starts.tolist(), piece.ends.tolist(), strict=True):
             between = units[end:start]
             lost = between if isinstance(between, str) else between.decode()
@@ -152,3 +154,17 @@ def test_first_token_covers_the_bytes_that_it_stands_for(
     counts, tokenizer = TextCounts(), opened(kind, tmp_path)
     list(tokenizer.read(io.BytesIO(text.encode()), "it", counts))
     assert (counts.first_token_bytes, counts.first_token_chars) == expected
+
+
+def test_text_to_come_ends_where_it_was_not_read() -> None:
+    coming = ComingDocuments(["a", "b", "x" * 5000, "y"], 0, "-", lambda entry, number: Document(str(number), entry))  # type: ignore[arg-type]
+    next(coming)
+    assert list(coming.text(False)) == [b"-b", b"-" + b"x" * PEEKED]
+    assert [document.source for document in coming] == ["b", "x" * 5000, "y"]
+
+
+def test_unknown_byte_is_named_by_its_place_in_the_document() -> None:
+    tokenizer = TrieTokenizer(Vocabulary("trie", ("61", "6162")))
+    raw = b"ab" * PIECE_BYTES + b"z"
+    with pytest.raises(TokenError, match=rf"^it: no symbol .* 0x7a, as the text does at byte {len(raw) - 1:,}\."):
+        list(tokenizer.read(io.BytesIO(raw), "it", TextCounts()))

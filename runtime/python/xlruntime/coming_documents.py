@@ -13,7 +13,7 @@ from typing import BinaryIO, cast
 from .documents import SPACES, Document, Source, utf8_bytes
 from .errors import XlruntimeError
 
-__all__ = ["ComingDocuments", "FileAfter"]
+__all__ = ["PEEKED", "ComingDocuments", "FileAfter"]
 
 PEEKED = 4096  # bytes of a document
 
@@ -51,12 +51,14 @@ class ComingDocuments:
         """
         place = 0
         while place < len(self._waiting) or self._wait():
-            raw = self._beginning(place)
-            if raw is None:
+            beginning = self._beginning(place)
+            if beginning is None:
                 return
-            raw = raw if in_space else self._separator + raw
+            raw = beginning if in_space else self._separator + beginning
             in_space = raw[-1:] != b"" and raw[-1] in SPACES
             yield raw
+            if len(beginning) >= PEEKED:  # what follows these bytes was not read
+                return
             place += 1
 
     def _wait(self) -> bool:

@@ -33,6 +33,7 @@ __all__ = [
     "Source",
     "Text",
     "TextCounts",
+    "TextPart",
     "TokenPiece",
     "Tokenizer",
     "as_ids",
@@ -144,6 +145,26 @@ class TextCounts:
         self._in_word = bool(inside[-1])
 
 
+@dataclass(frozen=True)
+class TextPart:
+    """A part of a text, for a tokenizer.
+
+    Attributes:
+        text: bytes if the tokenizer's `offsets_in_bytes`, else characters.
+        previous: the last token before the part; None at the beginning of a document.
+        begun: whether the part goes on after earlier text.
+        place: where it begins in a document; negative in the text before the document.
+        name: of the text, for messages; limits: of what a library makes of it.
+    """
+
+    text: Text
+    previous: int | None = None
+    begun: bool = False
+    place: int = 0
+    name: str = "the text"
+    limits: Limits = DOCUMENT_LIMITS
+
+
 class Tokenizer(ABC):
     """A tokenizer: text to ids and back.
 
@@ -181,21 +202,8 @@ class Tokenizer(ABC):
         """
 
     @abstractmethod
-    def tokens(
-        self,
-        text: Text,
-        previous: int | None = None,
-        begun: bool = False,
-        name: str = "the text",
-        limits: Limits = DOCUMENT_LIMITS,
-    ) -> TokenPiece:
+    def tokens(self, part: TextPart) -> TokenPiece:
         """Return the tokens of a part of a text, with their places in it. The part does not end the text.
-
-        Args:
-            text: bytes if `offsets_in_bytes`, else characters.
-            previous: the last token before the part; None at the beginning of a document.
-            begun: whether the part goes on after earlier text.
-            name: of the text, for messages; limits: of what a library makes of it.
 
         Raises:
             TextError, TokenError: as `read`.
@@ -207,7 +215,7 @@ class Tokenizer(ABC):
         Raises:
             TextError, TokenError: as `read`.
         """
-        return self.tokens(self.in_units(text, "the text"), previous, previous is not None).ids
+        return self.tokens(TextPart(self.in_units(text, "the text"), previous, previous is not None)).ids
 
     def in_units(self, text: Text, name: str) -> Text:
         """Return a text in the unit of this tokenizer's places: bytes if `offsets_in_bytes`, else characters.
@@ -251,10 +259,10 @@ class Tokenizer(ABC):
             TextError, TokenError: the document cannot be tokenized, or text beyond `limits` must be held at a time.
         """
         place, previous = 0, None
-        for part, _ in self.parts(file, name, counts, limits):
-            yield (piece := self.placed(part, previous, place, counts, name, limits, begun=place > 0))
+        for text, _ in self.parts(file, name, counts, limits):
+            yield (piece := self.placed(TextPart(text, previous, place > 0, place, name, limits), counts))
             previous = int(piece.ids[-1]) if len(piece) else previous
-            place += len(part)
+            place += len(text)
 
     def parts(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits, held: Text = ""
@@ -277,23 +285,14 @@ class Tokenizer(ABC):
             enough = 2 * len(whole)  # so that a run without a boundary is not searched again for each part
         yield whole, True
 
-    def placed(
-        self,
-        text: Text,
-        previous: int | None,
-        place: int,
-        counts: TextCounts,
-        name: str,
-        limits: Limits,
-        *,
-        begun: bool = False,
-    ) -> TokenPiece:
-        """Return the tokens of the part of a document that begins at `place`; count what the first one covers."""
-        piece = self.tokens(text, previous, begun, name, limits)
-        if previous is None and len(piece):
-            covered = utf8_bytes(text, "the text")[: self.bytes_of_first(text, piece)]
-            counts.first_token_bytes = place + len(covered)  # what is before has no token: white space
-            counts.first_token_chars = place + sum(byte & 0xC0 != 0x80 for byte in covered)
+    def placed(self, part: TextPart, counts: TextCounts) -> TokenPiece:
+        """Return the tokens of a part with their places in the document; count what the document's first one covers."""
+        piece, place = self.tokens(part), part.place
+        if part.previous is None and len(piece):
+            covered = utf8_bytes(part.text, part.name)[: self.bytes_of_first(part.text, piece)]
+            # What is before has no token: white space. Before place 0 it is not the document's.
+            counts.first_token_bytes = max(place + len(covered), 0)
+            counts.first_token_chars = max(place + sum(byte & 0xC0 != 0x80 for byte in covered), 0)
         return TokenPiece(piece.ids, piece.starts + place, piece.ends + place)
 
     def bytes_of_first(self, text: Text, piece: TokenPiece) -> int:

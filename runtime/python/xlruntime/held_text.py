@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from .documents import Ids, Text, Tokenizer, TokenPiece, as_ids, utf8_bytes, utf8_text, whole_characters
+from .documents import Ids, Text, TextPart, Tokenizer, TokenPiece, as_ids, utf8_bytes, utf8_text, whole_characters
 
 __all__ = ["MOST_HELD", "HeldText"]
 
@@ -75,14 +75,14 @@ class HeldText:
         if len(rest) > MOST_HELD:
             settled, cuts = len(whole), cuts + 1
             rest = raw[len(_bytes(whole)) :]
-        tokens = tokenizer.tokens(whole[:settled], previous, self.begun)
+        tokens = tokenizer.tokens(TextPart(whole[:settled], previous, self.begun))
         return tokens, HeldText(rest, self.begun or settled > 0, cuts)
 
     def ended(self, tokenizer: Tokenizer, previous: int | None, more: str | bytes = b"") -> tuple[TokenPiece, HeldText]:
         """Return the tokens of the held text and of `more`, as if the text ended there, and what is held then."""
         raw = self.raw + utf8_bytes(more, "the text")
         whole = raw if tokenizer.offsets_in_bytes else utf8_text(raw, "the text")
-        tokens = tokenizer.tokens(whole, previous, self.begun)
+        tokens = tokenizer.tokens(TextPart(whole, previous, self.begun))
         return tokens, replace(self, raw=b"", begun=self.begun or bool(raw))
 
 

@@ -17,6 +17,7 @@ from .documents import (
     Document,
     Ids,
     TextCounts,
+    TextPart,
     Tokenizer,
     TokenPiece,
     as_ids,
@@ -181,7 +182,7 @@ class TokenReader:
                     if tokenizer.settled(whole) >= len(part):
                         break
                     whole += tokenizer.in_units(whole_characters(later), name)
-            piece = tokenizer.placed(whole, previous, place, self.counts, name, limits, begun=begun)
+            piece = tokenizer.placed(TextPart(whole, previous, begun, place, name, limits), self.counts)
             starts, ends = np.where(piece.ends > 0, np.maximum(piece.starts, 0), piece.starts), piece.ends
             unread = ends > len(read) - len(held) if read else True  # a text may begin with a token without text
             own = unread & (ends <= place + len(part))

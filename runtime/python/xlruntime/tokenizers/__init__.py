@@ -9,7 +9,18 @@ from typing import BinaryIO
 import numpy as np
 
 from .. import bundle
-from ..documents import DOCUMENT_LIMITS, SPACES, Ids, Text, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
+from ..documents import (
+    DOCUMENT_LIMITS,
+    SPACES,
+    Ids,
+    Text,
+    TextCounts,
+    TextPart,
+    Tokenizer,
+    TokenPiece,
+    pieces,
+    utf8_bytes,
+)
 from ..errors import TextError, VocabularyError
 from ..limits import Limits, read_json
 from .libraries import TOKENIZER_LIMITS, SentencePieceTokenizer, TokenizersTokenizer
@@ -42,16 +53,9 @@ class ByteTokenizer(Tokenizer):
         """Return the length of the text: each byte is a token."""
         return len(text)
 
-    def tokens(
-        self,
-        text: Text,
-        previous: int | None = None,
-        begun: bool = False,
-        name: str = "the text",
-        limits: Limits = DOCUMENT_LIMITS,
-    ) -> TokenPiece:
+    def tokens(self, part: TextPart) -> TokenPiece:
         """Return the tokens of a part of a text."""
-        ids = self._ids(utf8_bytes(text, "the text"))
+        ids = self._ids(utf8_bytes(part.text, part.name))
         places = np.arange(len(ids), dtype=np.int64)
         return TokenPiece(ids, places, places + 1)
 
@@ -88,16 +92,9 @@ class NoTokenizer(Tokenizer):
         """Raise TextError."""
         raise self._refusal("the text")
 
-    def tokens(
-        self,
-        text: Text,
-        previous: int | None = None,
-        begun: bool = False,
-        name: str = "the text",
-        limits: Limits = DOCUMENT_LIMITS,
-    ) -> TokenPiece:
+    def tokens(self, part: TextPart) -> TokenPiece:
         """Raise TextError."""
-        raise self._refusal("the text")
+        raise self._refusal(part.name)
 
     def decode(self, ids: Ids | list[int]) -> str:
         """Return the ids themselves, separated by spaces."""

@@ -8,6 +8,7 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +21,7 @@ from ..documents import (
     Ids,
     Text,
     TextCounts,
+    TextPart,
     Tokenizer,
     TokenPiece,
     no_boundaries,
@@ -116,23 +118,16 @@ class _LibraryTokenizer(Tokenizer):
             return before_last_word(text, self.added)
         return between_words(text, self.added)
 
-    def tokens(
-        self,
-        text: Text,
-        previous: int | None = None,
-        begun: bool = False,
-        name: str = "the text",
-        limits: Limits = DOCUMENT_LIMITS,
-    ) -> TokenPiece:
+    def tokens(self, part: TextPart) -> TokenPiece:
         """Return the tokens of a part of a text, with their places in it, in characters.
 
         A part that goes on gets no space before it: it is tokenized behind an anchor, whose tokens are taken off.
         """
-        part, anchor = utf8_text(text, name), ANCHOR if begun and self.prefixes else ""
-        ids, places = self._encode(anchor + part, name, self._tokens, limits)
+        text, anchor = utf8_text(part.text, part.name), ANCHOR if part.begun and self.prefixes else ""
+        ids, places = self._encode(anchor + text, part.name, self._tokens, part.limits)
         size = len(self._anchor_ids) if anchor else 0
         if ids[:size] != self._anchor_ids[:size]:  # the vocabulary does not know the anchor
-            return self.tokens(part, name=name, limits=limits)
+            return self.tokens(replace(part, begun=False))
         offsets = np.array(places[size:], np.int64).reshape(-1, 2) - len(anchor)
         return TokenPiece(np.array(ids[size:], np.int64), offsets[:, 0], offsets[:, 1])
 
@@ -199,7 +194,7 @@ class _LibraryTokenizer(Tokenizer):
             return
         raw = read_at_most(file, limits.budget(name, TextError))
         counts.add(raw)
-        yield self.placed(utf8_text(raw, name), None, 0, counts, name, limits)
+        yield self.placed(TextPart(utf8_text(raw, name), name=name, limits=limits), counts)
 
     def bytes_of_first(self, text: Text, piece: TokenPiece) -> int:
         """Return how many bytes of a text its first token covers, which may be a part of a character."""

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..documents import DOCUMENT_LIMITS, SPACES, Ids, Text, Tokenizer, TokenPiece, utf8_bytes
+from ..documents import SPACES, Ids, Text, TextPart, Tokenizer, TokenPiece, utf8_bytes
 from ..errors import TokenError
-from ..limits import Limits
 from .vocabulary import Vocabulary
 
 __all__ = ["LongestMatch", "TrieTokenizer"]
@@ -70,22 +69,15 @@ class TrieTokenizer(Tokenizer):
 
     def encode(self, text: str | bytes) -> Ids:
         """Return token ids (n,) of a text."""
-        return self.tokens(text).ids
+        return self.tokens(TextPart(text)).ids
 
     def settled(self, text: Text) -> int:
         """Return how many bytes of a text keep their tokens, whatever follows."""
         return self._match.settled(utf8_bytes(text, "the text"))
 
-    def tokens(
-        self,
-        text: Text,
-        previous: int | None = None,
-        begun: bool = False,
-        name: str = "the text",
-        limits: Limits = DOCUMENT_LIMITS,
-    ) -> TokenPiece:
+    def tokens(self, part: TextPart) -> TokenPiece:
         """Return the tokens of a part of a text, with their places in bytes."""
-        raw, places, place = utf8_bytes(text, name), [0], 0
+        raw, places, place = utf8_bytes(part.text, part.name), [0], 0
         while place < len(raw):
             place += self._match.at(raw, place) or 1
             places.append(place)
@@ -93,7 +85,8 @@ class TrieTokenizer(Tokenizer):
         if None in ids:
             at = places[ids.index(None)]
             raise TokenError(
-                f"{name}: no symbol of the vocabulary begins with byte 0x{raw[at]:02x}, as the text does at byte {at}.",
+                f"{part.name}: no symbol of the vocabulary begins with byte 0x{raw[at]:02x}, as the text does at byte "
+                f"{part.place + at:,}.",
                 hint="Prepare the text as the training text was, or replace it.",
             )
         return TokenPiece(np.array(ids, np.int64), np.array(places[:-1], np.int64), np.array(places[1:], np.int64))

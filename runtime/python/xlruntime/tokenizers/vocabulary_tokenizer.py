@@ -19,6 +19,7 @@ from ..documents import (
     Ids,
     Text,
     TextCounts,
+    TextPart,
     Tokenizer,
     TokenPiece,
     no_boundaries,
@@ -72,19 +73,12 @@ class VocabularyTokenizer(Tokenizer):
             return len(text)
         return self._encoder(None).settled(utf8_text(text, "the text"))
 
-    def tokens(
-        self,
-        text: Text,
-        previous: int | None = None,
-        begun: bool = False,
-        name: str = "the text",
-        limits: Limits = DOCUMENT_LIMITS,
-    ) -> TokenPiece:
+    def tokens(self, part: TextPart) -> TokenPiece:
         """Return the tokens of a part of a text after the token `previous`; None: the part begins a text."""
         if self.vocabulary.kind == "bytes":
             bytewise = _ByteEncoder(self.vocabulary, self._skip_unknown, "the text", TextCounts())
-            return bytewise.take(utf8_bytes(text, "the text"))
-        return self._encoder(previous).all_of(utf8_text(text, "the text"))
+            return bytewise.take(utf8_bytes(part.text, part.name))
+        return self._encoder(part.previous).all_of(utf8_text(part.text, part.name))
 
     def _encoder(self, previous: int | None) -> _TextEncoder:
         return _TextEncoder(self.vocabulary, self._skip_unknown, "the text", TextCounts(), previous, self._match)
