@@ -15,6 +15,7 @@ from xlruntime.coming_documents import PEEKED, ComingDocuments
 from xlruntime.documents import PIECE_BYTES, Document, TextCounts, TextPart, Tokenizer
 from xlruntime.errors import TokenError
 from xlruntime.held_text import MOST_HELD, HeldText
+from xlruntime.stops import GrowingText
 from xlruntime.token_reader import EarlierText, TokenReader
 from xlruntime.tokenizers import TrieTokenizer, Vocabulary
 
@@ -168,3 +169,16 @@ def test_unknown_byte_is_named_by_its_place_in_the_document() -> None:
     raw = b"ab" * PIECE_BYTES + b"z"
     with pytest.raises(TokenError, match=rf"^it: no symbol .* 0x7a, as the text does at byte {len(raw) - 1:,}\."):
         list(tokenizer.read(io.BytesIO(raw), "it", TextCounts()))
+
+
+def test_text_of_tokens_goes_on_within_a_character(tokenizer: Tokenizer) -> None:
+    ids = whole(tokenizer, "a Café 🙂👍🏽 日本, end")
+    growing = GrowingText(tokenizer, ids[:1])
+    expected = [growing.add(token) for token in ids[1:]]
+    for cut in range(1, len(ids)):
+        first = GrowingText(tokenizer, ids[:1])
+        found = [first.add(token) for token in ids[1:cut]]
+        before, incomplete = first.tokens()
+        second = GrowingText(tokenizer, before)
+        assert [second.add(token) for token in incomplete] == [""] * len(incomplete)
+        assert found + [second.add(token) for token in ids[cut:]] == expected

@@ -311,14 +311,14 @@ class Records:
 
     def _of_tokens(self, part: TokenScores) -> dict[str, Any]:
         """Return the columns of the tokens in a part."""
-        if not len(part):
+        growing = self._growing.pop(part.number, None)
+        if not len(part):  # the end of a document, or of a failed one
             return {}
-        growing = self._growing.get(part.number)
         if growing is None:
             before = part.tokens[:1] if part.first is None else part.first.ids
-            growing = self._growing[part.number] = GrowingText(self._tokenizer, before)
-        if part.summary is not None:
-            del self._growing[part.number]
+            growing = GrowingText(self._tokenizer, before)
+        if part.summary is None and part.error is None:
+            self._growing[part.number] = growing
         tokens = _Tokens(part, self._tokenizer, growing, self._texts)
         columns = {column.name: column.of(tokens) for column in self._columns}
         return {**columns, **self._likeliest(tokens)} if self._options.detail else columns
@@ -344,9 +344,15 @@ class Records:
     def state(self) -> dict[str, Any]:
         """Return what is not complete yet, for JSON."""
         splitters = {str(number): splitter.state() for number, splitter in self._splitters.items()}
-        return {"splitters": splitters, "following": self._following, "finished": sorted(self._finished.items())}
+        growing = {str(number): text.tokens() for number, text in self._growing.items()}
+        finished = sorted(self._finished.items())
+        return {"splitters": splitters, "growing": growing, "following": self._following, "finished": finished}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state. Only after that, `begun` may yield the documents that are not done."""
         self._saved = dict(state["splitters"])
+        for number, (before, incomplete) in state["growing"].items():
+            growing = self._growing[int(number)] = GrowingText(self._tokenizer, before)
+            for token in incomplete:
+                growing.add(token)
         self._following, self._finished = state["following"], dict(state["finished"])

@@ -72,6 +72,13 @@ class GrowingText:
         self._take(final=False)
         return self._released(len(self._text) - self._hold)
 
+    def tokens(self) -> tuple[list[int], list[int]]:
+        """Return the tokens on which later text depends: those before its end, and those of an incomplete character.
+
+        A new object that starts after the former and is given the latter goes on as this one, if there are no stops.
+        """
+        return self._tokens[: self._shown], self._tokens[self._shown :]
+
     def end(self) -> str:
         """Return the rest of the text."""
         if self.stopped:
