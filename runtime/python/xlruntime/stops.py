@@ -9,7 +9,7 @@ from .tokenizers import VocabularyTokenizer
 
 __all__ = ["GrowingText", "token_texts"]
 
-BEFORE = 8  # tokens before new ones that decide how these look: white space between words
+BEFORE = 8  # tokens before new ones that decide how these look: white space between words; up to twice as many are kept
 PIECES = 64  # tokens after which a character that is not complete never will be
 REPLACEMENT = "\ufffd"
 
@@ -58,9 +58,10 @@ class GrowingText:
         self._decode = tokenizer.decode_all if special else tokenizer.decode
         self._stops = [stop for stop in stops if stop]
         self._hold = max(map(len, self._stops), default=1) - 1  # characters that may belong to a stop
-        self._tokens = list(map(int, before[-BEFORE:]))
+        self._tokens = list(map(int, before[-2 * BEFORE :]))
         self._shown = len(self._tokens)  # tokens whose text is in `_text`
-        self._skip_space = prompt[-1:].isspace() and not self._decoded(self._tokens)[-1:].isspace()
+        self._before = self._decoded(self._tokens)  # their text
+        self._skip_space = prompt[-1:].isspace() and not self._before[-1:].isspace()
         self._text = ""  # text that was not returned yet
         self._searched = 0  # characters of `_text` before which no stop ends
 
@@ -88,8 +89,7 @@ class GrowingText:
 
     def _take(self, final: bool) -> None:
         """Move the text of new tokens to `_text`, if its last character is complete."""
-        before = self._decoded(self._tokens[: self._shown])
-        whole = self._decoded(self._tokens)
+        whole, before = self._decoded(self._tokens), self._before
         waits = whole.endswith(REPLACEMENT) and len(self._tokens) - self._shown < PIECES
         if waits and not final:
             return
@@ -98,7 +98,10 @@ class GrowingText:
             fresh, self._skip_space = fresh.removeprefix(" "), False
         self._text += fresh
         self.length += len(fresh)
-        del self._tokens[: max(len(self._tokens) - BEFORE, 0)]
+        self._before = whole
+        if len(self._tokens) > 2 * BEFORE:
+            del self._tokens[:-BEFORE]
+            self._before = self._decoded(self._tokens)
         self._shown = len(self._tokens)
 
     def _released(self, certain: int) -> str:
