@@ -15,7 +15,7 @@ from xlruntime.coming_documents import PEEKED, ComingDocuments
 from xlruntime.documents import PIECE_BYTES, Document, TextCounts, TextPart, Tokenizer
 from xlruntime.errors import TokenError
 from xlruntime.held_text import MOST_HELD, HeldText
-from xlruntime.stops import GrowingText
+from xlruntime.stops import GrowingText, token_texts
 from xlruntime.token_reader import EarlierText, TokenReader
 from xlruntime.tokenizers import TrieTokenizer, Vocabulary
 
@@ -27,6 +27,10 @@ TEXTS = (
     "CC(=O)ClBrCl[C@@H]c1[nH]2\nthe old man。\n",
     "a",
 )
+
+
+# Kinds whose tokens show the whole text; the others join white space, lack symbols, or lower-case.
+LOSSLESS = ("bytes", "gpt2", "neox", "llama3", "gpt4o", "other_pattern", "llama", "metaspace", "byte_symbols", "trie")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -69,7 +73,7 @@ def test_documents_are_read_in_parts_with_the_tokens_of_the_whole(tokenizer: Tok
     np.testing.assert_array_equal(np.concatenate([part.ids for part in parts]), tokenizer.encode(text))
 
 
-def test_texts_of_tokens_are_their_parts_of_the_text(tokenizer: Tokenizer) -> None:
+def test_places_of_tokens_cover_the_text(tokenizer: Tokenizer) -> None:
     """Check that places rise, and that no text that is visible lies between them."""
     for text in TEXTS:
         units = tokenizer.in_units(text, "the text")
@@ -79,6 +83,23 @@ def test_texts_of_tokens_are_their_parts_of_the_text(tokenizer: Tokenizer) -> No
             lost = between if isinstance(between, str) else between.decode()
             assert start <= stop and not set(lost) - set(" \n\r\t\u00a0\u0301\u200d")
             end = max(end, stop)
+
+
+@pytest.mark.parametrize("kind", LOSSLESS)
+def test_texts_of_tokens_joined_are_the_text(kind: str, tmp_path: Path) -> None:
+    """Check also that places cut the text into them; a character of several tokens belongs to the last."""
+    tokenizer = opened(kind, tmp_path)
+    for text in (TEXTS[0], TEXTS[3].lstrip(), "a Café 🙂👍🏽 日本, end"):
+        piece = tokenizer.tokens(TextPart(units := tokenizer.in_units(text, "the text")))
+        growing = GrowingText(tokenizer, piece.ids[:1])
+        texts = [tokenizer.decode(piece.ids[:1]), *token_texts(tokenizer, piece.ids[1:].tolist(), growing)]
+        assert "".join([*texts, growing.end()]) == text
+        if tokenizer.offsets_in_bytes:
+            assert piece.starts[1:].tolist() == piece.ends[:-1].tolist()
+            continue
+        for own, start, end in zip(texts, piece.starts.tolist(), piece.ends.tolist(), strict=True):
+            shown = text[start:end]
+            assert own.strip() in shown and len(shown) - len(own) <= 1  # a place has all of a character
 
 
 def joined(parts: Sequence[str], separator: str) -> str:
@@ -180,5 +201,6 @@ def test_text_of_tokens_goes_on_within_a_character(tokenizer: Tokenizer) -> None
         found = [first.add(token) for token in ids[1:cut]]
         before, incomplete = first.tokens()
         second = GrowingText(tokenizer, before)
-        assert [second.add(token) for token in incomplete] == [""] * len(incomplete)
+        for token in incomplete:
+            second.add(token)
         assert found + [second.add(token) for token in ids[cut:]] == expected

@@ -88,17 +88,24 @@ class GrowingText:
         return self._released(len(self._text))
 
     def _take(self, final: bool) -> None:
-        """Move the text of new tokens to `_text`, if its last character is complete."""
+        """Move the text of new tokens to `_text`, without a last character that is not complete."""
         whole, before = self._decoded(self._tokens), self._before
-        waits = whole.endswith(REPLACEMENT) and len(self._tokens) - self._shown < PIECES
-        if waits and not final:
+        waits = not final and len(self._tokens) - self._shown < PIECES
+        certain = whole.rstrip(REPLACEMENT) if waits else whole
+        is_complete = len(certain) == len(whole)
+        if certain.startswith(before):
+            fresh = certain[len(before) :]
+        elif is_complete:
+            fresh = self._decoded(self._tokens[self._shown :])
+        else:
             return
-        fresh = whole[len(before) :] if whole.startswith(before) else self._decoded(self._tokens[self._shown :])
         if fresh and self._skip_space:
             fresh, self._skip_space = fresh.removeprefix(" "), False
         self._text += fresh
         self.length += len(fresh)
-        self._before = whole
+        self._before = certain
+        if not is_complete:
+            return
         if len(self._tokens) > 2 * BEFORE:
             del self._tokens[:-BEFORE]
             self._before = self._decoded(self._tokens)
