@@ -90,7 +90,7 @@ def test_texts_of_tokens_joined_are_the_text(kind: str, tmp_path: Path) -> None:
     """Check also that places cut the text into them; a character of several tokens belongs to the last."""
     tokenizer = opened(kind, tmp_path)
     for text in (TEXTS[0], TEXTS[3].lstrip(), "a Café 🙂👍🏽 日本, end"):
-        piece = tokenizer.tokens(TextPart(units := tokenizer.in_units(text, "the text")))
+        piece = tokenizer.tokens(TextPart(tokenizer.in_units(text, "the text")))
         growing = GrowingText(tokenizer, piece.ids[:1])
         texts = [tokenizer.decode(piece.ids[:1]), *token_texts(tokenizer, piece.ids[1:].tolist(), growing)]
         assert "".join([*texts, growing.end()]) == text
