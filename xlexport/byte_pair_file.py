@@ -21,6 +21,7 @@ SPECIAL, NORMALIZED = 1, 2  # flags of an added token
 NONE = 0xFFFFFFFF
 NEVER_UTF8 = (0xC0, 0xC1, *range(0xF5, 0x100))  # bytes that no text has
 LONGEST_TOKEN = 1000  # bytes
+MOST_TOKENS = 1 << 22
 CLASSES = (r"\p{L}", r"\p{N}", r"\s")
 # Characters of all other planes are not assigned, or for private use.
 CHARACTERS = [*range(1, 0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xE1000)]
@@ -40,7 +41,7 @@ def byte_pair_file(content: bytes) -> bytes | None:
     """
     try:
         return b"".join(_parts(json.loads(content)))
-    except (_NotThisKindError, KeyError, TypeError, AttributeError):  # files may have any fields
+    except (_NotThisKindError, KeyError, TypeError, AttributeError, struct.error):  # files may have any fields
         return None
 
 
@@ -103,6 +104,7 @@ def _tokens(vocabulary: dict[str, int], added: list[dict[str, Any]]) -> bytes:
         _need(known or name in others)
         tokens[number] = bytes(alphabet[character] for character in name) if known else b""
     _need({bytes([byte]) for byte in range(256) if byte not in NEVER_UTF8} <= set(tokens.values()))
+    _need(min(tokens) >= 0 and max(tokens) < MOST_TOKENS)
     listed = [tokens.get(number, b"") for number in range(max(tokens) + 1)]
     return struct.pack("<I", len(listed)) + b"".join(map(_text, listed))
 

@@ -19,7 +19,7 @@ from xlruntime.tokenizers.libraries import TOKENIZER_LIMITS
 from xlruntime.tokenizers.tokenizer_file import read_tokenizer_json
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["KINDS", "LIBRARIES", "SENTENCES", "SPLITS", "opened", "write_tokenizer"]
+__all__ = ["KINDS", "LIBRARIES", "SENTENCES", "SPLITS", "byte_level", "opened", "write_tokenizer"]
 
 SENTENCES = [
     "The old man walked slowly down to the river, and it's raining.\n\nThen they'll rest; don't they?\r\n",
