@@ -14,6 +14,10 @@ from xlruntime.limits import parse_json
 __all__ = ["upgrade"]
 
 OLD = 4
+UNGROUPED = (
+    "This Mamba-2 has groups. Bundles of format 4 normalise all of them together, and the trained model each by itself: "
+    "scores may be wrong by nats. Convert the checkpoint again."
+)
 
 
 def upgrade(raw: bytes) -> bytes:
@@ -32,6 +36,9 @@ def upgrade(raw: bytes) -> bytes:
         digests = {name: file["sha256"] for name, file in fields["files"].items() if name != tokenizer}
         lines = (f"{digests[name]}  {name}\n" for name in sorted(digests, key=str.encode))
         steps = _steps(fields["graphs"])
+        config = fields["model"]["config"]
+        if config.get("model") == "mamba2" and config["n_group"] > 1:
+            fields["provenance"]["notes"].append(UNGROUPED)
     except (AttributeError, KeyError, TypeError) as error:
         raise BundleFormatError(
             "bundle.json: says format 4, but lacks its fields.", hint="Convert the checkpoint again."

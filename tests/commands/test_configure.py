@@ -14,6 +14,7 @@ import pytest
 from tests.helpers.invoking import Invoke
 from tests.helpers.manifests import seal
 from tests.helpers.paths import GOLDEN
+from xlexport.format4 import UNGROUPED
 from xlruntime import load
 from xlruntime.bundle_files import read_bundle
 from xlruntime.errors import BundleFormatError
@@ -78,6 +79,17 @@ def test_bundle_of_format_4_is_rewritten_and_computes_the_same(
     state.save(tmp_path / "state")
     restored = model.restore(tmp_path / "state")
     assert np.array_equal(restored.feed(ids[150:]).log_probs, state.feed(ids[150:]).log_probs)
+
+
+def test_mamba2_with_groups_of_format_4_asks_for_another_conversion(
+    old_bundle: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    fields = json.loads((BAND / "format4.json").read_text("utf-8"))
+    fields["model"]["config"] |= {"model": "mamba2", "n_group": 2}
+    seal(old_bundle, json.dumps(fields).encode())
+    shown = invoke("configure", old_bundle, "-o", tmp_path / "new").succeeded()
+    assert UNGROUPED in shown.err
+    assert UNGROUPED in invoke("inspect", tmp_path / "new").succeeded().out
 
 
 def test_damaged_bundle_of_format_4_is_refused(old_bundle: Path, invoke: Invoke, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ HEADER_SIZE = 8  # bytes that say how long the header is
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 TOKENIZERS = ("spiece.model", "tokenizer.json", "tokenizer.model")  # files of libraries
+SPECIAL_FLOATS = ("Infinity", "-Infinity", "NaN")
 INDEX = ".index.json"  # lists the parts if the weights are in several files
 HUB_SNAPSHOTS, HUB_BLOBS = "snapshots", "blobs"
 
@@ -73,7 +74,7 @@ def _wrong_target(path: Path, roots: list[Path]) -> str:
 
 
 def read_json(path: Path, limits: Limits = JSON_LIMITS) -> dict[str, Any]:
-    """Read a file with one JSON object.
+    """Read a file with one JSON object. Its floats may be spelled as transformers 5 does: `{"__float__": "Infinity"}`.
 
     Raises:
         CheckpointError: it is something else, or takes more than a limit.
@@ -84,7 +85,21 @@ def read_json(path: Path, limits: Limits = JSON_LIMITS) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: expected a JSON object, found {type(content).__name__}.", hint="Write it again."
         )
-    return content
+    try:
+        return {key: _with_floats(value) for key, value in content.items()}
+    except RecursionError as error:
+        raise CheckpointError(f"{path}: nested too deeply.", hint="Write it again.") from error
+
+
+def _with_floats(value: Any) -> Any:
+    """Return a value of JSON with the floats that JSON cannot write."""
+    if isinstance(value, list):
+        return [_with_floats(inner) for inner in value]
+    if isinstance(value, dict):
+        text = value.get("__float__")
+        is_float = len(value) == 1 and isinstance(text, str) and text in SPECIAL_FLOATS
+        return float(text) if is_float else {key: _with_floats(inner) for key, inner in value.items()}
+    return float(value) if isinstance(value, str) and value in SPECIAL_FLOATS else value
 
 
 def read_tensors(file: Path, limits: Limits | None = None) -> dict[Any, Any]:

@@ -66,4 +66,7 @@ def configure(bundle: Path, output: Path, force: bool, **evaluation: Any) -> Non
             text = text.replace(defaults(before.settings), defaults(after.settings))
             readme.write_text(text, "utf-8", "surrogateescape")
         write_manifest(folder, after)
+    if not before.meaning:  # of format 4: the rewrite may have added a note
+        for note in after.provenance["notes"]:
+            tell(note)
     tell(f"wrote {output}")

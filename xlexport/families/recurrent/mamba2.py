@@ -1,4 +1,4 @@
-"""Mamba-2 (Dao and Gu 2024, arXiv:2405.21060), as `transformers` computes it."""
+"""Mamba-2 (Dao and Gu 2024, arXiv:2405.21060), as its authors' code trains it."""
 
 from __future__ import annotations
 
@@ -54,6 +54,19 @@ def _is_range(value: Any) -> bool:
     return isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value)) and value[0] <= value[1]
 
 
+class _GroupNorm(nn.RMSNorm):
+    """Normalize the inputs of the output projection (B, S, D) within each group, as the authors' `RMSNormGated` does."""
+
+    def __init__(self, sizes: Mamba2Sizes) -> None:
+        super().__init__(sizes.d_inner, eps=sizes.norm_epsilon)
+        self.groups = sizes.n_group
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, S, D = x.shape
+        width = D // self.groups
+        return F.rms_norm(x.view(B, S, self.groups, width), (width,), eps=self.eps).view(B, S, D) * self.weight
+
+
 class _Mamba2Mixer(nn.Module):
     """The layer of section 7 (figure 6, on the right: all projections at once), with section 6's chunks.
 
@@ -70,7 +83,7 @@ class _Mamba2Mixer(nn.Module):
         self.in_proj = nn.Linear(sizes.d_model, sum(self.in_parts), bias=sizes.bias)
         self.conv1d = nn.Conv1d(C, C, K, groups=C, bias=sizes.conv_bias)
         self.dt_bias, self.A_log, self.D = (nn.Parameter(torch.zeros(H)) for _ in range(3))
-        self.norm = nn.RMSNorm(D, eps=sizes.norm_epsilon)
+        self.norm = _GroupNorm(sizes)
         self.out_proj = nn.Linear(D, sizes.d_model, bias=sizes.bias)
 
     def forward(self, x: Tensor, conv: Tensor, ssm: Tensor, chunks: Chunks | None) -> tuple[Tensor, Tensor, Tensor]:
