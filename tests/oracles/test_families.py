@@ -23,8 +23,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import xlruntime
+from tests.checkpoints.config_file import change_config
 from tests.checkpoints.refusals import refusal
-from tests.families.transformer_xl.files import change_config
 from tests.oracles import mamba_ssm
 from tests.oracles.comparison import LOG_PROB_TOLERANCE, MEMORY_TOLERANCE
 from xlexport.checkpoints.files import read_weights
@@ -40,7 +40,7 @@ V, TOKENS, BY_STEP = 61, 210, 0
 CUTS = (BY_STEP, 1, 7, 64, 200)  # tokens of a segment
 SIZES: dict[str, Any] = {"vocab_size": V, "hidden_size": 20, "num_hidden_layers": 3}
 MAMBA = SIZES | {"state_size": 5}
-MAMBA2 = MAMBA | {"num_heads": 6, "head_dim": 5, "expand": 1.5, "n_groups": 2, "chunk_size": 32}
+MAMBA2 = MAMBA | {"num_heads": 8, "head_dim": 5, "n_groups": 2, "chunk_size": 32}
 OTHERS = {"use_bias": True, "use_conv_bias": False, "layer_norm_epsilon": 1e-2}
 CASES: dict[str, dict[str, Any]] = {  # by the family, and what differs in the case
     "mamba": MAMBA,
@@ -52,7 +52,7 @@ CASES: dict[str, dict[str, Any]] = {  # by the family, and what differs in the c
     "mamba2, options": MAMBA2
     | OTHERS
     | {"tie_word_embeddings": True, "conv_kernel": 3, "n_groups": 1, "time_step_limit": (0.01, 0.5)},
-    "mamba2, 8 groups": MAMBA2 | {"num_heads": 8, "n_groups": 8, "expand": 2},
+    "mamba2, 8 groups": MAMBA2 | {"n_groups": 8},
     # transformers halves the hidden states twice.
     "rwkv": SIZES | {"num_hidden_layers": 5, "rescale_every": 2, "layer_norm_epsilon": 1e-4},
     "rwkv, options": SIZES
@@ -114,9 +114,12 @@ def outputs(model: Any, ids: Tensor) -> tuple[Tensor, State]:
     if kind == "rwkv":
         names = ("shift_ffn", "shift_att", "numerator", "denominator", "exponent") if has_state else ()
         return whole.logits, {name: value.mT for name, value in zip(names, whole.state or (), strict=True)}
-    convs, ssms = (
-        torch.stack(list(states), dim=1) for states in (whole.cache_params.conv_states, whole.cache_params.ssm_states)
-    )
+    cache = whole.cache_params
+    if hasattr(cache, "layers"):  # transformers 5
+        states = zip(*((layer.conv_states[0], layer.recurrent_states[0]) for layer in cache.layers), strict=True)
+    else:
+        states = cache.conv_states, cache.ssm_states
+    convs, ssms = (torch.stack(list(of_layers), dim=1) for of_layers in states)
     return whole.logits, {"conv": convs[..., 1 - model.config.conv_kernel :].mT, "ssm": ssms.mT}
 
 
@@ -290,8 +293,8 @@ WRONG_FOLDERS: list[tuple[str, dict[str, Any], str]] = [  # changes of a config.
         "mixer.A_log is (40, 5) in the file, (40, 6) by the configuration … lm_head.weight is missing … "
         "backbone.layers.2.mixer.A_log is unexpected",
     ),
-    ("mamba2", {"num_heads": 5}, "num_heads × head_dim is 25, expected expand × hidden_size 30"),
-    ("mamba2", {"n_groups": 4}, "num_heads is 6, expected a multiple of n_groups 4"),
+    ("mamba2", {"num_heads": 5}, "num_heads × head_dim is 25, expected expand × hidden_size 40"),
+    ("mamba2", {"n_groups": 3}, "num_heads is 8, expected a multiple of n_groups 3"),
     ("mamba2", {"time_step_limit": [1, 0]}, "time_step_limit is [1, 0], expected two numbers, the smaller one first"),
     ("mamba2", {"time_step_limit": [0, 10**400]}, "expected two numbers"),
     ("rwkv", {"rescale_every": 0.5}, "rescale_every is 0.5, expected a whole number from -1 to"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from tests.oracles.reformer_configurations import HUGGING_FACE, REFORMER_PYTORCH, ReformerCase
@@ -50,6 +51,8 @@ def difference(oracle: ReformerOracle, model: Reformer, tokens: Tensor) -> float
 def test_logits_against_the_code_base(
     kind: Callable[[ReformerCase], ReformerOracle], case: ReformerCase, tmp_path: Path
 ) -> None:
+    if str(case) == "three axes, tanh, epsilon" and transformers.__version__ >= "5":
+        pytest.skip("transformers 5 computes positions of two axes only")
     oracle = kind(case)
     model = load(oracle.save(tmp_path / "checkpoint"), config=oracle.config).build_model()
     for length in case.lengths:

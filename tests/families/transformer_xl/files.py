@@ -12,7 +12,6 @@ import contextlib
 import functools
 import importlib.util
 import itertools
-import json
 import re
 import sys
 from collections import OrderedDict
@@ -25,6 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from tests.checkpoints.config_file import change_config
 from tests.checkpoints.refusals import refusal
 from tests.oracles.comparison import LOG_PROB_TOLERANCE, MEMORY_TOLERANCE, eager_difference
 from tests.oracles.huggingface import Oracle
@@ -43,7 +43,6 @@ __all__ = [
     "authors_code",
     "authors_module",
     "authors_tensors",
-    "change_config",
     "keep",
     "make_oracle",
     "nvidia_tensors",
@@ -296,13 +295,6 @@ def write_huggingface(
     change_config(folder, tgt_len=oracle.config.tgt_len)
     change_config(folder, **settings)
     return folder
-
-
-def change_config(folder: Path, **changes: Any) -> None:
-    """Replace keys of `config.json`; None leaves one out."""
-    file = folder / "config.json"
-    content = {**json.loads(file.read_text()), **changes}
-    file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
 
 
 def write_state_dict(

@@ -12,8 +12,9 @@ import pytest
 import torch
 from transformers.models.deprecated.transfo_xl.modeling_transfo_xl import TransfoXLLMHeadModel, TransfoXLModel
 
+from tests.checkpoints.config_file import change_config
 from tests.checkpoints.refusals import refusal
-from tests.families.transformer_xl.files import VARIANTS, WAYS, assert_computes, change_config, write_huggingface
+from tests.families.transformer_xl.files import VARIANTS, WAYS, assert_computes, write_huggingface
 from tests.helpers.pages import python_of
 from tests.oracles.comparison import LOG_PROB_TOLERANCE
 from xlexport.errors import CheckpointNotFoundError

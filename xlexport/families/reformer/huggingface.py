@@ -1,7 +1,8 @@
 """A Hugging Face folder of `ReformerModelWithLMHead`: `config.json`, weights, and perhaps the tokenizer.
 
 `save_pretrained` leaves out keys with default values, so missing keys of `config.json` get transformers' defaults.
-The model computes what transformers 4 computes, and the names are from there: version 5 does not add `lm_head.bias`.
+The names are of transformers 4, whose `lm_head.bias` is `lm_head.decoder.bias`. Version 5 saves both, adds the second,
+and never uses the first.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ NAMES = {
     "norm.weight": ("reformer.encoder.layer_norm.weight",),
     "norm.bias": ("reformer.encoder.layer_norm.bias",),
     "head.weight": ("lm_head.decoder.weight",),
-    "head.bias": ("lm_head.bias", "lm_head.decoder.bias"),
+    "head.bias": ("lm_head.decoder.bias", "lm_head.bias"),
 }
 POSITIONS = "reformer.embeddings.position_embeddings"
 HEAD = "lm_head."
@@ -100,6 +101,8 @@ def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | Non
     values, notes = settings_of(path, content, config)
     files, tensors = read_weights(path)
     tensors = {name: tensor for name, tensor in tensors.items() if "mask_value" not in name}  # buffers of old files
+    if "lm_head.decoder.bias" in tensors:
+        tensors.pop("lm_head.bias", None)
     if not any(name.startswith(HEAD) for name in tensors):
         raise CheckpointError(
             f"{path}: a Reformer without an output layer (no {HEAD}…), so it gives no probabilities.",
