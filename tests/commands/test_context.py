@@ -16,7 +16,7 @@ import pytest
 import xlruntime
 from tests.helpers import paths
 from tests.helpers.invoking import PROSE, Invoke
-from tests.helpers.manifests import with_tokenizer
+from tests.helpers.manifests import with_vocabulary
 from tests.helpers.paths import golden_bundle
 from xlexport.analysis import plots
 from xlexport.analysis.recl import find_recl
@@ -217,9 +217,7 @@ def test_bundles_and_texts_that_are_refused(invoke: Invoke, tmp_path: Path) -> N
 def with_words(folder: Path) -> Path:
     """Return a bundle of words instead of bytes."""
     words = Vocabulary("words", ("<unk>", "<eos>", "a", "b", *(f"w{n}" for n in range(25))), "<unk>", None, "<eos>")
-    file = folder.with_name("vocabulary.json")
-    file.write_text(words.to_json(), "utf-8")
-    return with_tokenizer(FREE, folder, file, kind="vocabulary")
+    return with_vocabulary(FREE, folder, words)
 
 
 @pytest.mark.parametrize(

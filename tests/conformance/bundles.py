@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.helpers.tokenizer_kinds import write_tokenizer
+from tests.helpers import tokenizer_kinds
 from xlexport import formats
 from xlexport.byte_pair_file import BYTE_PAIR_FILE, byte_pair_file
 from xlexport.convert import ConversionOptions, convert
@@ -90,15 +90,8 @@ def byte_pairs() -> dict[str, Any]:
 
 def sentence_pieces() -> bytes:
     """Return a SentencePiece model of 40 pieces."""
-    from sentencepiece import SentencePieceTrainer
-
-    made = io.BytesIO()
     text = ["the cat and the dog sat on the mat", "then the other cat ran under the house", "it was a red house"] * 20
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(text), model_writer=made, vocab_size=40, model_type="unigram", minloglevel=2,
-        hard_vocab_limit=False, num_threads=1,
-    )  # fmt: skip
-    return made.getvalue()
+    return tokenizer_kinds.sentence_pieces(40, text)
 
 
 # Name of the copy: the golden bundle, the kind of tokenizer, the name of its file, and its content.
@@ -177,7 +170,7 @@ def _write_text_bundles(folder: Path, report: Callable[[str], object]) -> None:
             shutil.copytree(
                 folder / f"text_{TEXT_KINDS[0]}", own, ignore=shutil.ignore_patterns("tokenizer.*", "*.bin")
             )
-        entry = write_tokenizer(kind, own)
+        entry = tokenizer_kinds.write_tokenizer(kind, own)
         pairs = byte_pair_file((own / str(entry.file)).read_bytes()) if entry.kind == "tokenizers" else None
         if pairs is not None:
             (own / BYTE_PAIR_FILE).write_bytes(pairs)

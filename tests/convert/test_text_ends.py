@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.tokenizer_kinds import sentence_pieces
 from xlexport.errors import CheckpointError, ExportError
 from xlexport.text_ends import Ends, TokenNames, find_ends, sentencepiece_names, text_ends_note, tokenizers_names
 from xlruntime.tokenizer_entry import TextToken
@@ -77,15 +78,9 @@ def test_template_and_vocabulary_stand_in_where_no_file_speaks(tmp_path: Path) -
     assert twice.notes[0].startswith("The tokenizer puts <s>, <s> before each text")
 
 
-def test_control_pieces_of_sentencepiece(tmp_path: Path) -> None:
-    import sentencepiece
-
-    lines = tmp_path / "lines.txt"
-    lines.write_text("a b c d e f g\n" * 20, "utf-8")
-    for ids, expected in (("", ("<s>", "</s>")), (" --bos_id=-1 --eos_id=-1", (None, None))):
-        flags = f"--input={lines} --model_prefix={tmp_path / 'm'} --vocab_size=14 --hard_vocab_limit=false{ids}"
-        sentencepiece.SentencePieceTrainer.train(flags)
-        ends = find_ends(sentencepiece_names((tmp_path / "m.model").read_bytes(), 20), [])
+def test_control_pieces_of_sentencepiece() -> None:
+    for ids, expected in (({}, ("<s>", "</s>")), ({"bos_id": -1, "eos_id": -1}, (None, None))):
+        ends = find_ends(sentencepiece_names(sentence_pieces(14, ["a b c d e f g"] * 20, **ids), 20), [])
         last = next(iter(ends.ends), None)
         assert (ends.begin and ends.begin.name, last and last.name) == expected
 

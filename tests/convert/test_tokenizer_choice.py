@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.helpers.tokenizer_kinds import sentence_pieces
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
@@ -153,15 +154,9 @@ def test_kind_of_tokenizer_follows_from_the_content_of_the_file(write: Write, tm
 
 
 def test_sentencepiece_model(tmp_path: Path) -> None:
-    sentencepiece = pytest.importorskip("sentencepiece")
+    pytest.importorskip("sentencepiece")
     path = tmp_path / "any name"
-    with path.open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["the cat sat on the mat"] * 5),
-            model_writer=file,
-            vocab_size=15,
-            minloglevel=2,
-        )
+    path.write_bytes(sentence_pieces(15, ["the cat sat on the mat"] * 5))
     choice = choose_tokenizer(source_of(15, None), str(path))
     marks = [TextToken(number, name, "vocabulary") for number, name in ((1, "<s>"), (2, "</s>"))]
     rules: dict[str, Any] = {"settled": "words", "begin": marks[0], "ends": (marks[1],)}

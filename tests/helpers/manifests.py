@@ -10,8 +10,9 @@ from typing import Any
 
 from xlruntime.bundle import DIGEST, MANIFEST
 from xlruntime.bundle_files import digest_file
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["edit_manifest", "give_tokenizer", "seal", "with_tokenizer", "without_fused_graphs"]
+__all__ = ["edit_manifest", "give_tokenizer", "seal", "with_tokenizer", "with_vocabulary", "without_fused_graphs"]
 
 
 def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -27,14 +28,14 @@ def seal(folder: Path, manifest: bytes) -> None:
     (folder / DIGEST).write_text(f"{digest_file(folder / MANIFEST).sha256}  {MANIFEST}\n", "utf-8")
 
 
-def give_tokenizer(folder: Path, kind: str, name: str, bpe: str | None = None) -> None:
+def give_tokenizer(folder: Path, kind: str, name: str, bpe: str | None = None, **others: object) -> None:
     """Change a bundle to read text with the tokenizer in its file `name`, or in C with that in its file `bpe`."""
     digests = {each: digest_file(folder / each) for each in (name, bpe) if each is not None}
 
     def change(manifest: dict[str, Any]) -> None:
         for each, digest in digests.items():
             manifest["files"][each] = {"sha256": digest.sha256, "size": digest.size}
-        manifest["tokenizer"] = {"kind": kind, "file": name, "first_id": 0, "bpe": bpe}
+        manifest["tokenizer"] = {"kind": kind, "file": name, "first_id": 0, "bpe": bpe, **others}
 
     edit_manifest(folder, change)
 
@@ -46,7 +47,15 @@ def with_tokenizer(bundle: Path, folder: Path, file: Path | None = None, **token
         edit_manifest(folder, lambda manifest: manifest["tokenizer"].update(tokenizer))
     else:
         shutil.copyfile(file, folder / file.name)
-        give_tokenizer(folder, str(tokenizer["kind"]), file.name)
+        give_tokenizer(folder, str(tokenizer.pop("kind")), file.name, **tokenizer)  # type: ignore[arg-type]
+    return folder
+
+
+def with_vocabulary(bundle: Path, folder: Path, vocabulary: Vocabulary) -> Path:
+    """Copy a bundle to `folder`, where it reads text with this vocabulary."""
+    shutil.copytree(bundle, folder)
+    (folder / "vocabulary.json").write_text(vocabulary.to_json(), "utf-8")
+    give_tokenizer(folder, "vocabulary", "vocabulary.json")
     return folder
 
 

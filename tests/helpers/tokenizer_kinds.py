@@ -6,7 +6,7 @@ import functools
 import io
 import json
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from xlruntime.tokenizers.libraries import TOKENIZER_LIMITS
 from xlruntime.tokenizers.tokenizer_file import read_tokenizer_json
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["KINDS", "LIBRARIES", "SENTENCES", "SPLITS", "byte_level", "opened", "write_tokenizer"]
+__all__ = ["KINDS", "LIBRARIES", "SENTENCES", "SPLITS", "byte_level", "opened", "sentence_pieces", "write_tokenizer"]
 
 SENTENCES = [
     "The old man walked slowly down to the river, and it's raining.\n\nThen they'll rest; don't they?\r\n",
@@ -40,17 +40,8 @@ SYMBOLS = ("C", "Cl", "Br", "B", "c", "N", "n", "O", "o", "[C@@H]", "[C@H]", "("
 
 def byte_level(split: str | None = None, prefix: bool = False, spaces: bool = False, special: str = "<|end|>") -> Any:
     """Return a trained byte-level BPE; with `spaces` in GPT-NeoX's form: NFC, runs of spaces, trimmed places."""
-    from tokenizers import (
-        AddedToken,
-        Regex,
-        Tokenizer,
-        decoders,
-        models,
-        normalizers,
-        pre_tokenizers,
-        processors,
-        trainers,
-    )
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers.trainers import BpeTrainer
 
     made = Tokenizer(models.BPE())
     level = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=split is None)
@@ -59,9 +50,7 @@ def byte_level(split: str | None = None, prefix: bool = False, spaces: bool = Fa
         made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated"), level])
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=alphabet, special_tokens=[special], show_progress=False
-    )
+    trainer = BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=[special], show_progress=False)
     made.train_from_iterator(SENTENCES, trainer)
     if spaces:
         made.normalizer = normalizers.NFC()
@@ -107,37 +96,22 @@ def word_pieces() -> Any:
     return made
 
 
-def sentence_pieces(model_type: str, **options: Any) -> bytes:
+def sentence_pieces(size: int = 400, sentences: Iterable[str] = SENTENCES, **options: Any) -> bytes:
+    """Return a SentencePiece model of at most `size` pieces."""
     from sentencepiece import SentencePieceTrainer
 
     made = io.BytesIO()
     SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES), model_writer=made, vocab_size=400, model_type=model_type, minloglevel=2,
-        hard_vocab_limit=False, num_threads=1, **options,
+        sentence_iterator=iter(sentences), model_writer=made, vocab_size=size, minloglevel=2, hard_vocab_limit=False,
+        num_threads=1, **options,
     )  # fmt: skip
     return made.getvalue()
 
 
 def world() -> Vocabulary:
     """Return a vocabulary in the form of RWKV World: all bytes, and longer tokens; id 0 has no text."""
-    longer = [
-        "the",
-        " the",
-        "old",
-        " man",
-        "\n\n",
-        "  ",
-        "    ",
-        "。\n",
-        "。",
-        "\r\n",
-        " w",
-        "alk",
-        "日本",
-        "'t",
-        "n't",
-        "é",
-    ]
+    longer = ["the", " the", "old", " man", "\n\n", "  ", "    ", "。\n", "。", "\r\n", " w", "alk"]
+    longer += ["日本", "'t", "n't", "é"]
     symbols = [*(bytes([byte]) for byte in range(256)), *(text.encode() for text in longer), "🙂".encode()[:3]]
     lines = [f"{number} {symbol!r} {len(symbol)}\n" for number, symbol in enumerate(symbols, 1)]
     return read_rwkv_vocabulary("".join(lines), Path("world.txt"))
@@ -154,13 +128,18 @@ LIBRARIES: Mapping[str, Callable[[], Any]] = {
     "metaspace": functools.partial(llama_form, metaspace=True),
     "word_pieces": word_pieces,
     "sentencepiece_bpe": functools.partial(
-        sentence_pieces, "bpe", byte_fallback=True, remove_extra_whitespaces=False, normalization_rule_name="identity"
+        sentence_pieces,
+        model_type="bpe",
+        byte_fallback=True,
+        remove_extra_whitespaces=False,
+        normalization_rule_name="identity",
     ),
-    "sentencepiece_unigram": functools.partial(sentence_pieces, "unigram"),
+    "sentencepiece_unigram": sentence_pieces,
 }
 _LETTERS = (*string.printable, *"éèСтарикшёле日本語の文章。、—“”🙂👍🏽\u0301\u00a0ï")
 VOCABULARIES: Mapping[str, Callable[[], Vocabulary]] = {
     "words": lambda: Vocabulary("words", ("<eos>", "<unk>", "the", "old", "man"), unk="<unk>", line_end="<eos>"),
+    "lines": lambda: Vocabulary("words", ("<S>", "<unk>", "the", "old", "man"), "<unk>", "<S>", "<S>"),
     "characters": lambda: Vocabulary("characters", (*dict.fromkeys(_LETTERS), "<unk>"), unk="<unk>"),
     "byte_symbols": lambda: Vocabulary("bytes", tuple(map(str, range(256)))),
     "symbols": lambda: Vocabulary("symbols", (*SYMBOLS, "\n", "<unk>"), unk="<unk>"),

@@ -10,8 +10,8 @@ from typing import Literal
 import pytest
 
 from tests.helpers.ids import random_ids
-from tests.helpers.manifests import edit_manifest, give_tokenizer
-from tests.helpers.paths import GOLDEN
+from tests.helpers.manifests import edit_manifest, with_vocabulary
+from tests.helpers.paths import EMPTY, GOLDEN, golden_bundle
 from xlexport.errors import QuantizationError
 from xlexport.quantize.run import QuantizeOptions, quantize
 from xlexport.verification.text import verify_text
@@ -61,10 +61,7 @@ def test_parity_report_is_copied_if_it_is_there(source: Path, tmp_path: Path) ->
 
 def reading(symbols: tuple[str, ...], kind: Literal["words", "bytes"], folder: Path) -> Path:
     """Return a bundle of 256 tokens that reads text with this vocabulary."""
-    shutil.copytree(GOLDEN / "post_lnorm_same_length_empty" / "bundle", folder)
-    (folder / "vocabulary.json").write_text(Vocabulary(kind, symbols).to_json(), "utf-8")
-    give_tokenizer(folder, "vocabulary", "vocabulary.json")
-    return folder
+    return with_vocabulary(golden_bundle(EMPTY), folder, Vocabulary(kind, symbols))
 
 
 def test_default_text_is_that_of_the_verification(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import struct
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from unittest import mock
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from tests.helpers.paths import EMPTY, GOLDEN, golden_bundle
+from tests.helpers.tokenizer_kinds import sentence_pieces
 from tests.reliability.target import BrokenPromiseError, InputFile, Target
 from xlexport.commands.inspect import bundle_rows
 from xlruntime import XlruntimeError, load, state
@@ -23,7 +23,7 @@ from xlruntime.state import KIND, VERSION
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["GraphFile", "Manifest", "SentencePiece", "StreamFields", "TokenizerJson", "VocabularyJson", "sentencepiece"]
+__all__ = ["GraphFile", "Manifest", "SentencePiece", "StreamFields", "TokenizerJson", "VocabularyJson"]
 
 TEXT = "It was the best of times,\n naïve 日本 \U0001f642 it was\tthe worst of times.\r\n"
 WORDS = sorted(set(TEXT.split()))
@@ -215,19 +215,7 @@ class SentencePiece(_TokenizerFile):
 
     def seeds(self) -> Iterable[bytes]:
         for kind, size, normalizer in (("unigram", 29, "nmt_nfkc"), ("bpe", 35, "identity"), ("char", 26, "identity")):
-            yield sentencepiece(size, model_type=kind, normalization_rule_name=normalizer)
-
-
-def sentencepiece(size: int, text: str = TEXT, **options: Any) -> bytes:
-    """Return a model of at most `size` pieces."""
-    from sentencepiece import SentencePieceTrainer
-
-    file = io.BytesIO()
-    SentencePieceTrainer.train(
-        sentence_iterator=iter([text] * 5), model_writer=file, vocab_size=size, hard_vocab_limit=False, minloglevel=2,
-        **options,
-    )  # fmt: skip
-    return file.getvalue()
+            yield sentence_pieces(size, [TEXT] * 5, model_type=kind, normalization_rule_name=normalizer)
 
 
 class StreamFields(Target):

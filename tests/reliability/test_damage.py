@@ -27,9 +27,10 @@ from tests.families.reformer import test_reformer_pytorch
 from tests.families.transformer_xl.files import VARIANTS, WAYS, make_oracle
 from tests.helpers.manifests import seal, with_tokenizer
 from tests.helpers.paths import EMPTY, ROOT, ZEROS, golden_bundle
+from tests.helpers.tokenizer_kinds import sentence_pieces
 from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer
-from tests.reliability.bundle_targets import TokenizerJson, sentencepiece
+from tests.reliability.bundle_targets import TokenizerJson
 from tests.reliability.damage import STEADY, THOROUGH, VALUES, damaged, damaged_array, damaged_json
 from tests.reliability.target import check_message
 from tests.runtime.conftest import open_golden
@@ -93,7 +94,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return golden bundles, and some with each kind of tokenizer that has a file."""
     folder, words = tmp_path_factory.mktemp("bundles"), sorted(set(TEXT.split()))
     vocabulary = Vocabulary("words", ("<unk>", "<eos>", *words), unk="<unk>", line_end="<eos>")
-    files = {"vocabulary.json": vocabulary.to_json().encode(), "tokenizer.model": sentencepiece(29, TEXT)}
+    files = {"vocabulary.json": vocabulary.to_json().encode(), "tokenizer.model": sentence_pieces(29, [TEXT] * 5)}
     files["tokenizer.json"] = next(iter(TokenizerJson(folder).seeds()))
     kinds = {"vocabulary.json": "vocabulary", "tokenizer.json": "tokenizers", "tokenizer.model": "sentencepiece"}
     bundles = {name: golden_bundle(name) for name in (EMPTY, ZEROS)}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers.manifests import with_tokenizer
+from tests.helpers.manifests import with_tokenizer, with_vocabulary
 from tests.helpers.paths import BAND, CHUNK, EMPTY, ZEROS, golden_bundle
 from tests.runtime.test_scorer_state import stopped_at_each_step
 from xlruntime import Document, Model, OptionError, TokenScores, load
@@ -108,14 +108,6 @@ WORDS = Vocabulary("words", ("<unk>", "a", "b", "<eos>"), unk="<unk>", line_end=
 LETTERS = Vocabulary("characters", ("a", "b", "_"), space="_")
 
 
-def with_vocabulary(vocabulary: Vocabulary, folder: Path) -> Model:
-    """Return a model that reads text with a vocabulary."""
-    file = folder / "vocabulary.json"
-    file.write_text(vocabulary.to_json())
-    bundle = with_tokenizer(golden_bundle("pre_lnorm_empty"), folder / "it.bundle", file, kind="vocabulary")
-    return load(bundle, threads=1)
-
-
 @pytest.mark.parametrize("context", ["b a ", "b\na\n", "b ", "a b\n\n", "\n", " ", "", [1, 2]], ids=repr)
 @pytest.mark.parametrize(
     "tokenizer",
@@ -191,16 +183,16 @@ def test_separator_is_read_and_not_scored(texts: tuple[str, ...], whole: str, by
         assert part.tokens.tolist() == together.tokens[own].tolist()
 
 
-def test_separator_after_a_line_end_of_the_vocabulary(tmp_path: Path) -> None:
+def test_separator_after_a_line_end_of_the_vocabulary(no_text_model: Model, tmp_path: Path) -> None:
     """Put nothing after a token that ends the line, though the text has no newline."""
-    model = with_vocabulary(WORDS, tmp_path)
+    model = load(with_vocabulary(no_text_model.folder, tmp_path / "bundle", WORDS), threads=1)
     scorer = Scorer(model, model.evaluation(), continuous=True, separator="\n")
     list(scorer.tokens([Document("a", "a b")]))
     assert (scorer.last, scorer.spaced) == (3, True)
 
 
-def test_separator_that_the_vocabulary_lacks(tmp_path: Path) -> None:
-    model = with_vocabulary(LETTERS, tmp_path)
+def test_separator_that_the_vocabulary_lacks(no_text_model: Model, tmp_path: Path) -> None:
+    model = load(with_vocabulary(no_text_model.folder, tmp_path / "bundle", LETTERS), threads=1)
     with pytest.raises(OptionError, match=r"separator: .*'\|' in line 1 not in the vocabulary"):
         Scorer(model, model.evaluation(), continuous=True, separator="|")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.tokenizer_kinds import sentence_pieces
 from tests.runtime.conftest import BundleWith
 from tests.runtime.tokenizer_files import (
     NO_MAP,
@@ -29,7 +30,7 @@ from xlruntime.limits import Limits
 from xlruntime.tokenizers.libraries import SentencePieceTokenizer, TokenizersTokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
-sentencepiece = pytest.importorskip("sentencepiece")
+pytest.importorskip("sentencepiece")
 
 TRIE = struct.pack("<I", 1024)
 TEXT_ONCE = {"Sequence": {"id": "A", "type_id": 0}}
@@ -154,13 +155,8 @@ def test_honest_sections_are_accepted(made: Callable[..., TokenizersTokenizer]) 
 
 def test_map_of_sentencepiece_is_accepted(tmp_path: Path) -> None:
     """Accept SentencePiece's map for NFKC, which converters put into a tokenizer.json."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the cat sat on the mat"] * 5), model_writer=model, vocab_size=29,
-        hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
     path = tmp_path / "tokenizer.model"
-    path.write_bytes(model.getvalue())
+    path.write_bytes(sentence_pieces(29, ["the cat sat on the mat"] * 5))
     assert SentencePieceTokenizer(path).growth == 33  # U+FDFA becomes 18 characters
 
 

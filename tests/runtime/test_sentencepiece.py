@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers.tokenizer_kinds import sentence_pieces
 from tests.runtime.conftest import BundleWith
 from xlruntime import Model, VocabularyError, load
 from xlruntime.documents import TextCounts
@@ -24,14 +25,7 @@ needs_wt103 = pytest.mark.skipif(not WT103.is_file(), reason=f"{WT103} is missin
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a tiny model of at most 29 pieces."""
     path = tmp_path_factory.mktemp("sentencepiece") / "tokenizer.model"
-    with path.open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["the cat sat on the mat"] * 5),
-            model_writer=file,
-            vocab_size=29,
-            hard_vocab_limit=False,
-            minloglevel=2,
-        )
+    path.write_bytes(sentence_pieces(29, ["the cat sat on the mat"] * 5))
     return path
 
 

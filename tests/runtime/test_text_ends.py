@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.helpers.manifests import give_tokenizer, with_tokenizer
+from tests.helpers.manifests import with_tokenizer
+from tests.helpers.tokenizer_kinds import sentence_pieces
 from xlruntime import GrowingText, Model, Sampling, load
 from xlruntime.bundle import TextToken, Tokenizer
 from xlruntime.tokenizers import make_tokenizer
@@ -47,16 +47,10 @@ def test_end_token_belongs_to_the_document_of_a_stream(bytes_model: Model, tmp_p
 
 
 def test_rows_above_the_size_of_the_tokenizer_are_never_drawn(no_text_model: Model, tmp_path: Path) -> None:
-    sentencepiece = pytest.importorskip("sentencepiece")
-    lines, prefix = tmp_path / "lines.txt", tmp_path / "small"
-    lines.write_text("The old man went home.\n" * 20, "utf-8")
-    sentencepiece.SentencePieceTrainer.train(
-        f"--input={lines} --model_prefix={prefix} --vocab_size=24 --hard_vocab_limit=false"
-    )
-    shutil.copytree(no_text_model.folder, tmp_path / "bundle")
-    shutil.copy(tmp_path / "small.model", tmp_path / "bundle" / "tokenizer.model")
-    give_tokenizer(tmp_path / "bundle", "sentencepiece", "tokenizer.model")
-    model = load(tmp_path / "bundle")
+    pytest.importorskip("sentencepiece")
+    file = tmp_path / "tokenizer.model"
+    file.write_bytes(sentence_pieces(24, ["The old man went home."] * 20))
+    model = load(with_tokenizer(no_text_model.folder, tmp_path / "bundle", file, kind="sentencepiece"))
     size = model.tokenizer.vocab_size
     assert size is not None and size < model.bundle.vocab_size
     assert model.drawable == size

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime.conftest import BundleWith
+from tests.helpers.manifests import with_vocabulary
 from xlruntime import Document, GrowingText, Model, TokenError, VocabularyError, load
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
@@ -108,19 +108,13 @@ def vocabulary_of_29(*symbols: str) -> tuple[str, ...]:
 
 
 WIKI = Vocabulary("words", vocabulary_of_29("<eos>", "the", "sea", "<unk>"), unk="<unk>", line_end="<eos>")
-LM1B = Vocabulary("words", vocabulary_of_29("<S>", "the", "sea", "<UNK>"), "<UNK>", "<S>", "<S>")
 TEXT8 = Vocabulary("characters", (*"_abcdefghijklmnopqrstuvwxyz", "<x>", "<y>"), space="_", lower_case=True)
 BYTES = Vocabulary("bytes", tuple(str(byte) for byte in range(100, 129)))
 
 
 @pytest.fixture
-def open_with(bundle_with: BundleWith, tmp_path: Path) -> Callable[[Vocabulary], Model]:
-    def opened(vocabulary: Vocabulary) -> Model:
-        path = tmp_path / "vocabulary.json"
-        path.write_text(vocabulary.to_json(), "utf-8")
-        return load(bundle_with("vocabulary", path), threads=1)
-
-    return opened
+def open_with(no_text_model: Model, tmp_path: Path) -> Callable[[Vocabulary], Model]:
+    return lambda vocabulary: load(with_vocabulary(no_text_model.folder, tmp_path / "bundle", vocabulary), threads=1)
 
 
 OpenWith = Callable[[Vocabulary], Model]
@@ -166,19 +160,6 @@ def test_bytes_of_a_document(open_with: OpenWith) -> None:
     assert scores.summary.bits_per_byte == pytest.approx(scores.summary.bits / 2)
     with pytest.raises(TokenError, match=r"mine: 97 \(0x61\) at byte 2 not in the vocabulary of 29 bytes"):
         list(model.score([Document("mine", "d\na")]))
-
-
-@pytest.mark.parametrize("vocabulary", [WIKI, LM1B], ids=["wikitext", "lm1b"])
-def test_feeds_between_words_score_as_their_tokens(vocabulary: Vocabulary, open_with: OpenWith) -> None:
-    model = open_with(vocabulary)
-    whole = model.tokenizer.encode("the sea\nsea the\n").tolist()
-    text, ids = model.stream(), model.stream()
-    for piece in ("the ", "sea\n", b"", "sea", b" the", "\n"):
-        scores = text.feed(piece)
-        expected = ids.feed(whole[ids.position : text.position])
-        assert scores.tokens.tolist() == expected.tokens.tolist()
-        np.testing.assert_array_equal(scores.log_probs, expected.log_probs)
-    assert text.position == len(whole)
 
 
 def test_prompt_stays_open(open_with: OpenWith) -> None:

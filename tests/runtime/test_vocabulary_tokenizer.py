@@ -264,20 +264,6 @@ def test_decoding_gives_the_text_back() -> None:
     assert VocabularyTokenizer(ENWIK8).decode(VocabularyTokenizer(ENWIK8).encode("é")[:1]) == "\ufffd"
 
 
-def test_pieces_cut_between_words_give_the_tokens_of_the_whole() -> None:
-    chance = random.Random(5)
-    for made in random_documents(6, 200):
-        document = made.replace("\r", "").replace("\ufeff", "") + "\n"  # no cuts in \r\n, no second mark
-        spaces = [at + 1 for at, letter in enumerate(document) if letter.isspace()]
-        cuts = sorted(chance.choices(spaces, k=3))
-        for vocabulary in (WIKI, LM1B, PTB, PLAIN):
-            tokenizer = VocabularyTokenizer(vocabulary)
-            fed: list[int] = []
-            for start, stop in zip((0, *cuts), (*cuts, len(document)), strict=True):
-                fed += tokenizer.encode_piece(document[start:stop], fed[-1] if fed else None).tolist()
-            assert fed == tokenizer.encode(document).tolist(), (document, cuts)
-
-
 def test_piece_does_not_end_the_text() -> None:
     for vocabulary, expected in ((WIKI, ["the", "sea"]), (LM1B, ["<S>", "the", "sea"]), (PLAIN, ["the", "sea"])):
         ids = VocabularyTokenizer(vocabulary).encode_piece("the sea", None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.invoking import Finished, Invoke, invoke
-from tests.helpers.manifests import with_tokenizer
+from tests.helpers.manifests import with_tokenizer, with_vocabulary
 from tests.helpers.paths import GOLDEN, golden_bundle
 from xlexport.scoring.resume import SavedRun
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -58,10 +58,11 @@ def words_bundle(tmp_path: Path) -> Callable[[Any], Path]:
     """Return `words_bundle(tokenizer)`, which makes a bundle of 29 tokens from a vocabulary or a BPE or WordPiece."""
 
     def made(tokenizer: Any) -> Path:
-        kind = "vocabulary" if isinstance(tokenizer, Vocabulary) else "tokenizers"
-        file = tmp_path / {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json"}[kind]
-        file.write_text(tokenizer.to_json() if kind == "vocabulary" else tokenizer.to_str(), "utf-8")
-        return with_tokenizer(golden_bundle("pre_lnorm_empty"), tmp_path / f"{kind}.bundle", file, kind=kind)
+        bundle = golden_bundle("pre_lnorm_empty")
+        if isinstance(tokenizer, Vocabulary):
+            return with_vocabulary(bundle, tmp_path / "vocabulary.bundle", tokenizer)
+        (tmp_path / "tokenizer.json").write_text(tokenizer.to_str(), "utf-8")
+        return with_tokenizer(bundle, tmp_path / "library.bundle", tmp_path / "tokenizer.json", kind="tokenizers")
 
     return made
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conformance.bundles import byte_pairs
-from tests.helpers.manifests import edit_manifest
+from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import golden_bundle
 from tests.serve import conftest
 from tests.serve.conftest import Start, start
 from xlruntime import load
-from xlruntime.bundle_files import digest_file
 
 __all__ = ["start"]
 
@@ -27,16 +24,9 @@ TEXT = "the cat and the otter, then rain.  the end"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a bundle of byte pairs."""
-    folder = Path(shutil.copytree(golden_bundle(NAME), tmp_path / NAME))
-    (folder / "tokenizer.json").write_text(json.dumps(byte_pairs()), "utf-8")
-    digest = asdict(digest_file(folder / "tokenizer.json"))
-
-    def change(manifest: dict[str, Any]) -> None:
-        manifest["files"]["tokenizer.json"] = digest
-        manifest["tokenizer"].update(kind="tokenizers", file="tokenizer.json", settled="gpt2")
-
-    edit_manifest(folder, change)
-    return folder
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(byte_pairs()), "utf-8")
+    return with_tokenizer(golden_bundle(NAME), tmp_path / NAME, file, kind="tokenizers", settled="gpt2")
 
 
 @pytest.fixture

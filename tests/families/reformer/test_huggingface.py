@@ -13,6 +13,7 @@ from transformers import ReformerConfig, ReformerModel, ReformerModelWithLMHead
 
 from tests.checkpoints.config_file import change_config
 from tests.checkpoints.refusals import refusal
+from tests.helpers.tokenizer_kinds import sentence_pieces
 from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer, assert_computes
 from xlexport.errors import MissingAnswerError
@@ -254,16 +255,10 @@ def test_rotations(seed: int | None, tmp_path: Path) -> None:
 # Tokenizers.
 
 
-def sentencepiece(file: Path) -> None:
-    trainer = pytest.importorskip("sentencepiece").SentencePieceTrainer
-    with file.open("wb") as model:
-        sentences = iter(["the cat sat on the mat"] * 5)
-        trainer.train(sentence_iterator=sentences, model_writer=model, vocab_size=15, minloglevel=2)
-
-
 def test_sentencepiece_model_in_the_folder(tmp_path: Path) -> None:
     folder = make(vocab_size=15).save(tmp_path / "reformer")
-    sentencepiece(folder / "spiece.model")
+    pytest.importorskip("sentencepiece")
+    (folder / "spiece.model").write_bytes(sentence_pieces(15, ["the cat sat on the mat"] * 5))
     source = load(folder)
     assert source.tokenizer == folder / "spiece.model"
     assert folder / "spiece.model" in source.files
