@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import fields
@@ -80,11 +79,11 @@ def test_bench_as_json(against: bool, bundle: Path, checkpoint: Path, invoke: In
 
 def test_bench_for_people(invoke: Invoke) -> None:
     shown = invoke("bench", XL, *QUICK).succeeded()
-    rows = dict(line.split("  ", 1) for line in shown.out.splitlines())
+    rows = shown.table
     names = ["step", "on", "kernels", "tokens/s", "ms a step", "processor", "arithmetic", "bytes", "floor", "load"]
     assert list(rows) == [*names, "peak memory"]
-    assert rows["step"].strip() == "score, segment 8, memory 12, batch 1"
-    assert rows["on"].strip() == "cpu, 1 thread, float32"
+    assert rows["step"] == "score, segment 8, memory 12, batch 1"
+    assert rows["on"] == "cpu, 1 thread, float32"
     assert "0.0e+00" not in shown.out  # a kernel counts time in ticks, and may count none
 
 
@@ -115,7 +114,7 @@ def test_disturbed_times_without_ratios(
     ratios = ("speedup", "speedup_best_round", "fraction_of_floor", "fraction_of_sgemm")
     assert [found[name] for name in ratios] == [None] * 4
     assert min(found[name] for name in ("tokens_per_second", "eager_tokens_per_second", "gflops", "floor_ms")) > 0
-    rows = dict(re.split(r"  +", line, maxsplit=1) for line in invoke(*command).succeeded().out.splitlines())
+    rows = invoke(*command).succeeded().table
     assert rows["not compared"] == "rounds disagree"
     assert rows["eager"].endswith(" tokens/s") and "%" not in rows["floor"]
     header, *lines = invoke(*command, "--mem-len", "5,9").succeeded().out.splitlines()

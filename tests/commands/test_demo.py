@@ -63,7 +63,7 @@ def test_demo_ends_with_its_table_and_what_it_wrote(tiny_demo: str, invoke: Invo
     folder = tmp_path / "xlexport-demo"
     assert sorted(path.name for path in folder.iterdir()) == FILES
     assert (folder / "demo.html").read_text("utf-8").startswith("<!doctype html>")
-    rows = dict(re.split(r"  +", line, maxsplit=1) for line in shown.out.splitlines())
+    rows = shown.table
     assert list(rows) == [
         *("converted", "verified", "largest difference", "scored", "bits per byte", "tokens/s", "eager tokens/s")
     ]
@@ -100,7 +100,7 @@ def test_demo_of_a_vocabulary_shows_its_tokens(
     shown = invoke("demo", "--sample", "bpe").succeeded()
     tokens = len(pieces.encode(tiny_demo).ids)
     assert tokens < len(tiny_demo) / 2
-    rows = dict(re.split(r"  +", line, maxsplit=1) for line in shown.out.splitlines())
+    rows = shown.table
     assert list(rows)[3:6] == ["scored", "tokens", "bits per byte"]
     assert rows["tokens"] == f"{tokens:,}, each of {len(tiny_demo) / tokens:.2f} bytes on average"
     assert rows["scored"].startswith(f"{len(tiny_demo):,} of {len(tiny_demo):,} bytes")

@@ -21,11 +21,7 @@ from xlruntime.bundle_files import read_bundle
 
 
 def test_inspect_shows_what_is_in_a_bundle(bundle: Path, invoke: Invoke) -> None:
-    def table(*options: str) -> dict[str, str]:
-        lines = invoke("inspect", bundle, *options).succeeded().out.splitlines()
-        return dict(re.split(r"  +", line, maxsplit=1) for line in lines)
-
-    rows = table()
+    rows = invoke("inspect", bundle).succeeded().table
     assert rows["architecture"] == "transformer_xl"
     assert rows["segment, memory, clamp"] == "8, 20, -1"
     assert rows["tokenizer"] == "bytes, vocabulary 256"
@@ -33,7 +29,7 @@ def test_inspect_shows_what_is_in_a_bundle(bundle: Path, invoke: Invoke) -> None
     assert rows["memory of a stream"] == "0.0 MB in 4 tensors"
     assert rows["graphs"] == "score, generate, detail, positions (onnx)"
     assert not {"graph score", "weights.data", "fingerprint"} & rows.keys()
-    rows = table("--verbose")
+    rows = invoke("inspect", bundle, "--verbose").succeeded().table
     assert rows["graph score"] == "log_prob (batch, segment) float32"
     assert rows["weights.data"].startswith(f"{(bundle / 'weights.data').stat().st_size:,} bytes, SHA-256 ")
     manifest = read_bundle(bundle)
@@ -46,12 +42,8 @@ def test_inspect_shows_size_and_verification(bundle: Path, invoke: Invoke, tmp_p
     folder = tmp_path / "bundle"
     shutil.copytree(bundle, folder)
 
-    def rows() -> dict[str, str]:
-        lines = invoke("inspect", folder).succeeded().out.splitlines()
-        return dict(re.split(r"  +", line, maxsplit=1) for line in lines)
-
     weights = manifest.files["weights.data"].size
-    shown = rows()
+    shown = invoke("inspect", folder).succeeded().table
     assert shown["parameters"] == f"{manifest.provenance['parameters']:,}"
     assert shown["size"].endswith(f"MB in {len(manifest.files)} files, {weights / 1e6:,.1f} MB of it weights")
     assert shown["graphs checked"].startswith("detail.onnx, generate.onnx, positions.onnx, score.onnx: ")
@@ -61,13 +53,13 @@ def test_inspect_shows_size_and_verification(bundle: Path, invoke: Invoke, tmp_p
     assert shown["its author says"].startswith(difference)
     assert "note" not in shown
     edit_manifest(folder, lambda fields: fields["provenance"].pop("parameters"))
-    assert rows()["parameters"] == "not recorded"
+    assert invoke("inspect", folder).table["parameters"] == "not recorded"
     edit_manifest(folder, lambda fields: fields["settings"]["mem_len"].update(value=30))
     assert f" verified, with other settings, {on}" in invoke("inspect", folder).out
     (folder / "parity.json").write_text('{"passed": true}', "utf-8")
     assert "parity.json are not what xlexport writes" in invoke("inspect", folder).err
     (folder / "parity.json").unlink()
-    assert rows()["its author says"] == "nothing of a verification: parity.json is not there"
+    assert invoke("inspect", folder).table["its author says"] == "nothing of a verification: parity.json is not there"
 
 
 def test_convert_and_inspect_name_the_text_of_the_verification(

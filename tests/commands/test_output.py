@@ -27,28 +27,9 @@ from xlruntime.bundle_files import read_bundle
 from xltraining.checkpoint import load_checkpoint
 
 SCORE_FIELDS = [
-    "document",
-    "tokens",
-    "scored_tokens",
-    "unknown_tokens",
-    "words",
-    "chars",
-    "bytes",
-    "dropped_chars",
-    "dropped_bytes",
-    "scored_chars",
-    "scored_bytes",
-    "nats",
-    "bits",
-    "bits_per_byte",
-    "bits_per_char",
-    "bits_per_token",
-    "perplexity",
-    "segment_len",
-    "mem_len",
-    "clamp_len",
-    "same_length",
-    "tokens_per_second",
+    *("document", "tokens", "scored_tokens", "unknown_tokens", "words", "chars", "bytes", "dropped_chars"),
+    *("dropped_bytes", "scored_chars", "scored_bytes", "nats", "bits", "bits_per_byte", "bits_per_char"),
+    *("bits_per_token", "perplexity", "segment_len", "mem_len", "clamp_len", "same_length", "tokens_per_second"),
 ]
 TOKEN_FIELDS = ["document", "index", "token", "id", "start", "end", "log_prob", "surprisal_bits", "context"]
 PROSE = "It was the best of times, it was the worst of times,\nit was the âge of wisdom.\n"
@@ -103,13 +84,6 @@ def test_score_of_each_token(bundle: Path, prose: Path, invoke: Invoke) -> None:
     note, summary = shown.err.splitlines()
     assert note.startswith("Without same_length")
     assert summary.startswith(f"{prose}: 80 tokens")
-
-
-def test_standard_input(bundle: Path, prose: Path, invoke: Invoke) -> None:
-    found = invoke("score", bundle, "-", "--json", stdin=PROSE.encode()).succeeded().object
-    wanted = invoke("score", bundle, prose, "--json").succeeded().object
-    assert found["document"] == "standard input"
-    assert found["nats"] == wanted["nats"]
 
 
 # verify
@@ -273,14 +247,6 @@ def test_notes_of_score(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
     assert invoke(*line, "-q", "-o", tmp_path / "words.csv").succeeded().err == ""
     loud, quiet = invoke(*line[:-2], "--json"), invoke(*line[:-2], "--json", "-q")
     assert '"bits_per_byte"' in loud.err and quiet.err == ""
-
-
-def test_errors_are_shown(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
-    shown = invoke("score", NO_WINDOW, prose, tmp_path / "absent.txt", "-q")
-    assert shown.code == 1 and len(shown.out.splitlines()) == 1
-    (line,) = shown.err.splitlines()
-    assert line.startswith("Error: ") and "absent.txt" in line
-    assert invoke("score", tmp_path, prose, "-q").error
 
 
 def test_notes_and_progress_of_other_commands(prose: Path, invoke: Invoke, tmp_path: Path) -> None:

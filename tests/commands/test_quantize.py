@@ -28,10 +28,10 @@ def int8(bundle: Path, call: Invoke, tmp_path_factory: pytest.TempPathFactory) -
 
 def test_report_for_people(int8: tuple[Path, Finished]) -> None:
     folder, done = int8
-    rows = dict(line.split("  ", 1) for line in done.out.splitlines())
-    assert rows["quantized"].strip() == "9 of 9 weight matrices to int8"
-    assert rows["measured on"].strip().startswith("2,048 tokens of the topics of Python ")
-    assert rows["bits per token"].strip().endswith("(≤ 0.5)")
+    rows = done.table
+    assert rows["quantized"] == "9 of 9 weight matrices to int8"
+    assert rows["measured on"].startswith("2,048 tokens of the topics of Python ")
+    assert rows["bits per token"].endswith("(≤ 0.5)")
     assert re.match(r" *[\d,]+ tokens/s, float32 [\d,]+ \((\d+\.\d\d times as fast|not compared: .*)\)$", rows["speed"])
     assert done.err.splitlines()[-1] == f"wrote {folder}"
 

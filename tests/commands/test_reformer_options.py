@@ -68,19 +68,8 @@ def test_continuation_restarts(invoke: Invoke, band: Path) -> None:
     assert "the document with 12 tokens more: 202 tokens, but at most 201 are possible" in error
     ids = {}
     for rounds in ("1", "3"):
-        line = (
-            "generate",
-            band,
-            prompt,
-            "-n",
-            "40",
-            "--restart",
-            f"--set=n_hashes={rounds}",
-            "--temperature",
-            "0",
-            "--json",
-        )
-        ids[rounds] = invoke(*line).succeeded().object["ids"]
+        options = ("-n", "40", "--restart", f"--set=n_hashes={rounds}", "--temperature", "0", "--json")
+        ids[rounds] = invoke("generate", band, prompt, *options).succeeded().object["ids"]
     assert len(ids["1"]) == len(ids["3"]) == 40
     assert ids["1"] != ids["3"]
 

@@ -75,13 +75,8 @@ def test_settings_are_listed_by_heading_and_not_in_help() -> None:
 def test_same_settings_in_all_commands(invoke: Invoke) -> None:
     model, runtime = {"clamp_len", "same_length", "n_hashes"}, {"ops", "strict_device", "cuda_graphs", "step_timeout"}
     names = {name: {setting.setting for setting in settings_of(command)} for name, command in all_commands().items()}
-    assert names["score"] == model | runtime | {
-        "save_every",
-        "binary",
-        "max_document_bytes",
-        "separator",
-        "punctuation",
-    }
+    reading = {"save_every", "binary", "max_document_bytes", "separator", "punctuation"}
+    assert names["score"] == model | runtime | reading
     assert names["generate"] == names["verify"] == names["serve"] == model | runtime
     assert names["configure"] == model
     assert names["convert"] == model | {"bos", "eos", "licence", "data", "intended_use"}

@@ -237,17 +237,8 @@ def process(
         digest = vars(digest_file(endless_bundle / "score.onnx"))
         edit_manifest(endless_bundle, lambda manifest: manifest["files"].update({"score.onnx": digest}))
     (tmp_path / "text").write_bytes(b"a\xff")
-    line = [
-        sys.executable,
-        "-c",
-        DRIVER,
-        request.param,
-        "score",
-        str(endless_bundle),
-        str(tmp_path / "text"),
-        "--threads",
-        "1",
-    ]
+    arguments = (request.param, "score", str(endless_bundle), str(tmp_path / "text"), "--threads", "1")
+    line = [sys.executable, "-c", DRIVER, *arguments]
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited: these tests may run in the background
     try:
         started = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)

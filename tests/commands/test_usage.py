@@ -263,13 +263,8 @@ def test_shell_offers_commands_and_options(shell: str, invoke: Invoke, shell_fol
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = invoke("completion", shell).out
-    assert offered(shell, ["xlexport", "co"], shell_folder, script) == [
-        "compare",
-        "completion",
-        "configure",
-        "context",
-        "convert",
-    ]
+    begun = [name for name in COMMANDS if name.startswith("co")]
+    assert offered(shell, ["xlexport", "co"], shell_folder, script) == begun and len(begun) == 5
     assert offered(shell, ["xlexport", ""], shell_folder, script) == sorted(COMMANDS)
     assert offered(shell, ["xlexport", "score", "--fo"], shell_folder, script) == ["--force", "--format"]
     assert offered(shell, ["xlexport", "score", "--per", ""], shell_folder, script) == [

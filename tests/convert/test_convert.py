@@ -10,7 +10,7 @@ import os
 import re
 import runpy
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from xlexport.families.transformer_xl.step import TransformerXLStep
 from xlexport.formats import load
 from xlexport.verification.text import verify_ids
 from xlexport.verification.tolerances import LONG_TEXT
-from xlruntime import OptionError, TextError, load_translator
+from xlruntime import OptionError, load_translator
 from xlruntime import load as load_bundle
 from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
 from xlruntime.evaluation import Ring
@@ -160,35 +160,13 @@ def idle(source: SourceCheckpoint) -> SourceCheckpoint:
     return dataclasses.replace(source, build_model=lambda: pytest.fail("no work may begin"))
 
 
-def test_bundle_without_tokenizer(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
-    convert(bytes_bundle.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", verify_segments=3))
-    model = load_bundle(tmp_path / "bundle", threads=1)
-    assert len(model.stream().feed([1, 2, 3])) == 2
-    with pytest.raises(TextError, match="takes token ids, not text"):
-        model.stream().feed("text")
-
-
-@pytest.fixture
-def write_tokenizer(tmp_path: Path) -> Callable[[int], Path]:
-    """Write a tokenizer.json with `size` words."""
-    tokenizers = pytest.importorskip("tokenizers")
-
-    def write(size: int) -> Path:
-        words = ["[UNK]", "the", "of", "is", *(f"word{number}" for number in range(size - 4))]
-        model = tokenizers.models.WordLevel({word: id for id, word in enumerate(words)}, unk_token="[UNK]")
-        tokenizer = tokenizers.Tokenizer(model)
-        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-        path = tmp_path / "words.json"
-        tokenizer.save(str(path))
-        return path
-
-    return write
-
-
-def test_tokenizer_file_becomes_part_of_the_bundle(
-    reuse_export: None, bytes_bundle: Converted, write_tokenizer: Callable[[int], Path], tmp_path: Path
-) -> None:
-    path = write_tokenizer(250)
+def test_tokenizer_file_becomes_part_of_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
+    tokenizers, path = pytest.importorskip("tokenizers"), tmp_path / "words.json"
+    words = ["[UNK]", "the", "of", "is", *(f"word{number}" for number in range(246))]
+    model = tokenizers.models.WordLevel({word: id for id, word in enumerate(words)}, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(path))
     convert(bytes_bundle.source, tmp_path / "bundle", ConversionOptions(tokenizer=str(path), verify_segments=3))
     path.unlink()
     assert (tmp_path / "bundle" / "tokenizer.json").is_file()

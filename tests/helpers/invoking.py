@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -79,6 +80,11 @@ class Finished:
         assert line.startswith("Error: "), line
         assert line.isprintable(), line
         return line
+
+    @property
+    def table(self) -> dict[str, str]:
+        """The rows of the table on standard output: names, and what stands beside them."""
+        return dict(re.split(r"  +", line, maxsplit=1) for line in self.out.splitlines())
 
     def succeeded(self) -> Finished:
         assert self.code == 0, self.err

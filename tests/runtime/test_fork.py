@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -76,23 +77,15 @@ def test_continuations_score_as_if_fed_and_change_nothing(fed: int, streaming: M
     same(stream.feed(ids[fed:]), alone.feed(ids[fed:]))
 
 
-def test_short_continuation_does_not_copy_a_ring(
-    bytes_model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_continuation_does_not_copy_a_ring(bytes_model: Model, random_ids: RandomIds) -> None:
     stream = bytes_model.stream()
     stream.feed(random_ids(50))
-    longest, forks, take = stream.memory.max_segment, 0, Memory.take
-
-    def counted(*given: Any) -> Memory:
-        nonlocal forks
-        forks += 1
-        return take(*given)
-
-    monkeypatch.setattr(Memory, "take", counted)
-    stream.score_continuation(random_ids(longest))
-    assert forks == 0
-    stream.score_continuation(random_ids(longest + 1))
-    assert forks == 1
+    longest = stream.memory.max_segment
+    with mock.patch.object(Memory, "take", autospec=True, side_effect=Memory.take) as take:
+        stream.score_continuation(random_ids(longest))
+        assert take.call_count == 0
+        stream.score_continuation(random_ids(longest + 1))
+        assert take.call_count == 1
 
 
 def test_continuation_that_cannot_be_scored_changes_nothing(band_model: Model, random_ids: RandomIds) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,52 +26,29 @@ Change = Callable[[Manifest], Any]
 MANIFEST = json.loads((GOLDEN / "pre_lnorm_same_length_zeros/bundle/bundle.json").read_text("utf-8"))
 
 
-def memory(**changes: Any) -> Change:
-    return lambda manifest: manifest["memory"][0].update(changes)
+def at(*places: str | int, **changes: Any) -> Change:
+    """Return a change of the object at these places of a manifest."""
+
+    def change(manifest: Any) -> None:
+        for place in places:
+            manifest = manifest[place]
+        manifest.update(changes)
+
+    return change
 
 
-def document(**changes: Any) -> Change:
-    return lambda manifest: manifest["document"].update(changes)
-
-
-def ring(**changes: Any) -> Change:
-    return lambda manifest: manifest["rings"]["capacity"].update(changes)
-
-
-def model(**changes: Any) -> Change:
-    return lambda manifest: manifest["model"].update(changes)
-
-
-def tokenizer(**changes: Any) -> Change:
-    return lambda manifest: manifest["tokenizer"].update(changes)
-
-
-def setting(name: str, **changes: Any) -> Change:
-    return lambda manifest: manifest["settings"][name].update(changes)
-
-
-def graph(name: str, **changes: Any) -> Change:
-    return lambda manifest: manifest["graphs"][name].update(changes)
-
-
-def steps(**changes: Any) -> Change:
-    return lambda manifest: manifest["steps"]["score"][0].update(changes)
-
-
-def feed(**changes: Any) -> Change:
-    return lambda manifest: manifest["graphs"]["score"]["inputs"].update(changes)
+memory, document = partial(at, "memory", 0), partial(at, "document")
+model, tokenizer = partial(at, "model"), partial(at, "tokenizer")
+ring, feed, files = partial(at, "rings", "capacity"), partial(at, "graphs", "score", "inputs"), partial(at, "files")
+setting, graph, steps = partial(at, "settings"), partial(at, "graphs"), partial(at, "steps", "score", 0)
 
 
 def output(purpose: str, name: str, **changes: Any) -> Change:
-    return lambda manifest: manifest["graphs"][purpose]["outputs"][name].update(changes)
+    return at("graphs", purpose, "outputs", name, **changes)
 
 
 def dropped(purpose: str, name: str) -> Change:
     return lambda manifest: manifest["graphs"][purpose]["outputs"].pop(name)
-
-
-def files(**changes: Any) -> Change:
-    return lambda manifest: manifest["files"].update(changes)
 
 
 def encoder(**changes: Any) -> Change:

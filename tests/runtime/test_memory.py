@@ -103,9 +103,6 @@ def test_both_buffers_count(band_model: Model) -> None:
     assert memory.nbytes == 3 * (rings + ids + 2 * rows)
 
 
-# A step with bound memory writes it in place; an unbound step is a pure function.
-
-
 # Bound to one buffer as input and output, rings are written in place; `test_cuda.py` asks the same of CUDA.
 
 

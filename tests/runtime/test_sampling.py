@@ -247,11 +247,6 @@ def test_text_ends_before_the_first_stop(text: bytes, stops: tuple[str, ...], ex
     assert all(expected.startswith("".join(pieces[:n])) for n in range(len(pieces)))
 
 
-def test_tokens_after_a_stop_have_no_effect() -> None:
-    growing = GrowingText(ByteTokenizer(), [], ["b"])
-    assert [growing.add(token) for token in b"abcab"] == ["a", "", "", "", ""]
-
-
 class SearchedOnce(str):
     """A text that may not be searched from its beginning."""
 

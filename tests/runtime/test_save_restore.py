@@ -186,11 +186,3 @@ def test_save_never_replaces_what_is_not_a_file(bytes_model: Model, tmp_path: Pa
     link.symlink_to(tmp_path / "state")
     bytes_model.stream().save(link)
     assert link.is_file() and not link.is_symlink()
-
-
-def test_save_replaces_an_older_state(saved: Path, bytes_model: Model) -> None:
-    stream = bytes_model.restore(saved)
-    stream.feed(b"more")
-    stream.save(str(saved))
-    assert bytes_model.restore(str(saved)).position == 54
-    assert only_file_in(saved.parent) == saved

@@ -39,30 +39,6 @@ def test_last_token_is_held_until_its_target_comes(bytes_model: Model) -> None:
     assert (stream.pending, stream.position, stream.memory.offset) == (ord("c"), 3, 2)  # c is not run yet
 
 
-def test_empty_feeds_change_nothing(bytes_model: Model, random_ids: RandomIds) -> None:
-    ids = random_ids(30)
-    stream = bytes_model.stream()
-    pieces: list[Any] = [ids[:0], [], b"", "", ids[:1], b"", ids[1:], []]
-    parts = [stream.feed(piece) for piece in pieces]
-    assert [len(part) for part in parts] == [0] * 6 + [29, 0]
-    np.testing.assert_array_equal(parts[6].log_probs, bytes_model.stream().feed(ids).log_probs)
-    for part in parts:
-        kinds = [part.index.dtype, part.tokens.dtype, part.log_probs.dtype, part.context.dtype]
-        assert kinds == [np.int64, np.int64, np.float32, np.int64]
-
-
-def test_reset_stream_equals_a_new_one(model: Model, random_ids: RandomIds, close: Close) -> None:
-    ids = random_ids(150, seed=1)
-    stream = model.stream()
-    stream.feed(random_ids(95))
-    stream.reset()
-    assert (stream.pending, stream.position) == (None, 0)
-    again, expected = stream.feed(ids), model.stream().feed(ids)
-    close(again.log_probs, expected.log_probs)
-    for what in ("index", "context"):
-        np.testing.assert_array_equal(getattr(again, what), getattr(expected, what))
-
-
 def test_context_counts_the_tokens_that_were_seen(model: Model, no_text_model: Model, random_ids: RandomIds) -> None:
     """Count only tokens of the document, not the rows of a first memory of zeros."""
     grows = np.arange(1, 60)

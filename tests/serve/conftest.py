@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +22,12 @@ def start() -> Iterator[Start]:
     for name in ("httpx", "prometheus_client", "pydantic", "starlette", "uvicorn"):
         pytest.importorskip(name, reason=f"the extra serve, or {name} of the extra dev, is not installed")
     with contextlib.ExitStack() as stack:
-        yield lambda *names, **options: stack.enter_context(_served(names or (EMPTY,), **options))
+        yield lambda *bundles, **options: stack.enter_context(_served(bundles or (EMPTY,), **options))
 
 
 @contextlib.contextmanager
 def _served(
-    names: Sequence[str], *, keys: Sequence[str] = (), hosts: Sequence[str] = (), most: int = 4, **limits: Any
+    bundles: Sequence[str | Path], *, keys: Sequence[str] = (), hosts: Sequence[str] = (), most: int = 4, **limits: Any
 ) -> Iterator[Any]:
     import httpx
 
@@ -36,7 +37,8 @@ def _served(
     from xlexport.serve.scheduler import Scheduler
     from xlexport.serve.server import Server, listening_socket
 
-    served = [ServedModel.of(name, Scheduler(load(golden_bundle(name), threads=1), most)) for name in names]
+    folders = {Path(bundle).name: golden_bundle(bundle) if isinstance(bundle, str) else bundle for bundle in bundles}
+    served = [ServedModel.of(name, Scheduler(load(path, threads=1), most)) for name, path in folders.items()]
     listening, started = listening_socket("127.0.0.1", 0), threading.Event()
     bounds = ServeLimits(**limits)
     server = Server(make_app(Models(served), bounds, keys, hosts), bounds, 5, started.set, lambda: None)

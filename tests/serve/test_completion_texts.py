@@ -11,7 +11,6 @@ import pytest
 
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import EMPTY, golden_bundle
-from tests.serve import conftest
 from tests.serve.conftest import Start, error_of, start
 from xlexport.serve.jobs import Choice
 from xlexport.serve.token_places import ends_in_text, text_of_run
@@ -25,15 +24,9 @@ END = {"id": 2, "name": "</s>", "source": "a test"}
 
 
 @pytest.fixture
-def start_with(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def start_with(start: Start, tmp_path: Path) -> Callable[..., Any]:
     """Return a function that starts a server of a bundle with these fields of its tokenizer."""
-
-    def started(**tokenizer: Any) -> Any:
-        bundle = with_tokenizer(golden_bundle(EMPTY), tmp_path / EMPTY, **tokenizer)
-        monkeypatch.setattr(conftest, "golden_bundle", lambda name: bundle)
-        return start()
-
-    return started
+    return lambda **tokenizer: start(with_tokenizer(golden_bundle(EMPTY), tmp_path / EMPTY, **tokenizer))
 
 
 def events_of(client: Any, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -98,12 +91,8 @@ def test_completions_end_at_end_tokens(start_with: Callable[..., Any]) -> None:
 def test_tokenizer_info_has_begin_and_end_tokens(start_with: Callable[..., Any]) -> None:
     client = start_with(begin={**END, "id": 1, "name": "<s>"}, ends=[END, {**END, "id": 3, "name": "<e>"}])
     info = client.get("/tokenizer_info").json()
-    assert (info["bos_token"], info["bos_token_id"], info["eos_token"], info["eos_token_ids"]) == (
-        "<s>",
-        1,
-        "</s>",
-        [2, 3],
-    )
+    begin, end = (info["bos_token"], info["bos_token_id"]), (info["eos_token"], info["eos_token_ids"])
+    assert (begin, end) == (("<s>", 1), ("</s>", [2, 3]))
     assert client.post("/tokenize", json={"prompt": "<s>"}).json()["tokens"] == [1]
     assert client.post("/tokenize", json={"prompt": "<s> "}).json()["tokens"] == list(b"<s> ")
 

@@ -11,7 +11,6 @@ import pytest
 from tests.conformance.bundles import byte_pairs
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import golden_bundle
-from tests.serve import conftest
 from tests.serve.conftest import Start, start
 from xlruntime import load
 
@@ -30,9 +29,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def client(start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(conftest, "golden_bundle", lambda name: folder)
-    return start(NAME)
+def client(start: Start, folder: Path) -> Any:
+    return start(folder)
 
 
 def begun(client: Any) -> str:
