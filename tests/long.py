@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-__all__ = ["TESTS"]
-
 TESTS = {
     "gpu": "tests/gpu/test_gpu.py::test_the_whole_rehearsal",
     "wheels": "tests/test_supply_chain.py::test_wheels_and_sdist_are_the_same_bytes_wherever_they_are_built",

@@ -13,8 +13,6 @@ import torch
 from tests.helpers.fixtures import one_thread
 from xlexport.checkpoints import safe_pickle
 
-__all__ = ["one_thread", "pickled", "saved"]
-
 
 @pytest.fixture
 def pickled(tmp_path: Path) -> Callable[..., Any]:

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GADGETS", "bombs", "call", "damaged", "disguised", "forms", "plain", "reaching", "text", "value"]
-
 FAR = 1 << 62
 
 

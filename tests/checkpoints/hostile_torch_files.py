@@ -16,19 +16,6 @@ import torch
 
 from tests.checkpoints.hostile_pickles import call, plain, text, value
 
-__all__ = [
-    "archive",
-    "archives",
-    "cut",
-    "disguised_in_files",
-    "legacy",
-    "legacy_files",
-    "saved",
-    "tensor",
-    "torch_bombs",
-    "wholes",
-]
-
 FLOATS = struct.pack("<6f", *range(6))
 FAR = 1 << 62
 MAGIC = 0x1950A86A20F9469CFC6C

@@ -10,8 +10,6 @@ import pytest
 from xlexport.errors import CheckpointError
 from xlexport.formats import load
 
-__all__ = ["refusal"]
-
 
 def refusal(path: Path, error: type[CheckpointError] = CheckpointError, **given: Any) -> str:
     """Return the message with which `path` is refused: assert that it is one printable line beginning with the path."""

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["chunk", "entry", "fixed", "footer", "header", "number", "sealed", "table", "varint", "write_bundle"]
-
 CODES = {"float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int64": 9, "bool": 10, "float16": 19}
 MAGIC = bytes.fromhex("57fb808b247547db")
 Records = Iterable[tuple[bytes, bytes]]

@@ -16,19 +16,3 @@ from tests.helpers.invoking import (
     refuse,
     reuse_export,
 )
-
-__all__ = [
-    "bundle",
-    "call",
-    "checkpoint",
-    "command",
-    "environment",
-    "invoke",
-    "make_checkpoint",
-    "one_thread",
-    "own_bundle",
-    "prose",
-    "refuse",
-    "reuse_export",
-    "reuse_graphs",
-]

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DIGEST", "MANIFEST", "Case", "Edit", "Files", "manifest_files", "opening", "refused"]
-
 MANIFEST, DIGEST = "bundle.json", "bundle.json.sha256"
 
 Case = dict[str, Any]  # also an action

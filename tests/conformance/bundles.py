@@ -35,8 +35,6 @@ from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 from .actions import MANIFEST, Edit, manifest_files
 
-__all__ = ["GOLDEN", "ROOT", "SAMPLES", "TEXT_KINDS", "WITHIN", "write_bundles"]
-
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 SAMPLES = ("transformer_xl_bytes", "reformer_bytes")

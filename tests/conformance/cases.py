@@ -19,8 +19,6 @@ from .actions import Case, Files, opening, refused
 from .bundles import GOLDEN, ROOT, SAMPLES, TEXT_KINDS, WITHIN
 from .player import floats
 
-__all__ = ["honest_cases"]
-
 CHOSEN = ("segment_len", "mem_len")  # all other settings are chosen in a bundle
 
 SAMPLINGS: tuple[dict[str, Any], ...] = (

@@ -13,8 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .actions import manifest_files
 
-__all__ = ["PLACES", "bundle_of", "graphs_that_open", "hostile_graphs", "write_escapes"]
-
 node = helper.make_node
 TOKENS = ["batch", "segment"]
 TOP = [*TOKENS, 10]

@@ -29,8 +29,6 @@ from xlexport.model_names import load_source
 from .actions import Case, opening
 from .player import floats
 
-__all__ = ["FAMILIES", "SEGMENT", "SMALL", "carried_case", "model_names", "write_models"]
-
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "samples" / "models"
 SMALL = ("gru", "rwkv4")  # of every kit: an operator, and a scan whose first state is not zero

@@ -15,8 +15,6 @@ from safetensors import safe_open
 
 from xlruntime import Document, Model, Sampling, Scores, Stream, XlruntimeError, load
 
-__all__ = ["Player", "floats", "metadata_of", "scored"]
-
 SUMMARY = ("tokens", "scored_tokens", "unknown_tokens", "words", "chars", "bytes", "dropped_chars", "dropped_bytes")
 RATIOS = ("nats", "bits", "bits_per_byte", "bits_per_char", "bits_per_token", "perplexity")
 

@@ -23,8 +23,6 @@ from xlruntime.state import KIND, VERSION, read_state, write_state
 from .actions import DIGEST, MANIFEST, Case, Edit, Files, opening, refused
 from .graphs import bundle_of, graphs_that_open, hostile_graphs, write_escapes
 
-__all__ = ["BASE", "CONTRADICTIONS", "OBJECTS", "refusals"]
-
 BASE, RICH, FULL_DOCUMENT = "two_rings", "pre_lnorm_same_length_zeros", "reformer_chunk"
 FIRST_MEMORY, VOCABULARY = "first_memory.safetensors", "vocabulary.json"
 SCALAR = {"dtype": "float32", "shape": []}

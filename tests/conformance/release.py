@@ -29,8 +29,6 @@ from .platforms.rows import ARM, HOST, NODES, WINDOWS
 from .platforms.runners import Attempt, Broken, Missing, Program, Runner, play
 from .platforms.workshop import ROOT, WEB, Workshop, alone
 
-__all__ = ["Release", "main", "rows"]
-
 TEXTS = ("*.md", "*.cdx.json", "SHA256SUMS*", "xlexport-conformance-*.tar.gz")
 RUNTIME, EXPORTER = "xlruntime[cpu,text]", "xlexport[cpu,convert,text]"
 LISTS = ("demo", "installer", "native")  # of requirements/: what environments install, with hashes

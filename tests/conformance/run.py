@@ -24,8 +24,6 @@ from xlruntime.providers import import_onnxruntime
 
 from .player import Player
 
-__all__ = ["Comparison", "main", "run_case"]
-
 WITHIN = 1e-4  # nats: other processors and versions of ONNX Runtime round otherwise
 # Numbers in nats that a runtime computes; all others must be equal.
 COMPUTED = {"log_probs", "entropy", "top_log_probs", "totals"}

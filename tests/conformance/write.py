@@ -22,8 +22,6 @@ from .models import SEGMENT, SMALL, carried_case, model_names, write_models
 from .player import Player
 from .refusals import refusals
 
-__all__ = ["KIT_VERSION", "main", "write_kit"]
-
 KIT_VERSION = 4
 
 

@@ -5,15 +5,3 @@ from __future__ import annotations
 from tests.helpers.bundles import band, bytes_bundle, chunk, ids_bundle, paper, reuse_export
 from tests.helpers.fixtures import one_thread, reuse_graphs
 from tests.helpers.invoking import invoke
-
-__all__ = [
-    "band",
-    "bytes_bundle",
-    "chunk",
-    "ids_bundle",
-    "invoke",
-    "one_thread",
-    "paper",
-    "reuse_export",
-    "reuse_graphs",
-]

@@ -3,5 +3,3 @@
 from __future__ import annotations
 
 from tests.helpers.fixtures import one_thread, quiet_transformers
-
-__all__ = ["one_thread", "quiet_transformers"]

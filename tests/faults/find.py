@@ -14,8 +14,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-__all__ = ["find", "main"]
-
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"xlexport": ".", "xlruntime": "runtime/python", "xltraining": "training"}
 SHOW_SOURCES = "import " + ", ".join(PACKAGES) + "; print(" + ", ".join(f"{name}.__file__" for name in PACKAGES) + ")"

@@ -10,8 +10,6 @@ import pytest
 from tests.helpers.fixtures import one_thread, quiet_transformers
 from xlexport.commands import run
 
-__all__ = ["Inspect", "Shown", "inspect", "one_thread", "quiet_transformers"]
-
 
 @dataclass(frozen=True)
 class Shown:

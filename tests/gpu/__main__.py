@@ -39,8 +39,6 @@ from xlexport.errors import XlexportError
 from xlruntime import OptionError
 from xlruntime.devices import parse_device
 
-__all__ = ["PARTS", "TOTAL_SECONDS", "chosen_parts", "main", "succeeded", "try_parts"]
-
 TOTAL_SECONDS = 595  # for all parts; the last part gets the remaining time
 PARTS = {
     part.name: part

@@ -16,18 +16,6 @@ from benchmarks.sides import ROOT, code_digest, run_once
 from tests.gpu.parts import PartError, Record, Settings
 from xlexport.sample import sample_checkpoint
 
-__all__ = [
-    "FLOAT16",
-    "REFORMERS",
-    "TEXT_MODEL",
-    "Shape",
-    "bundle_of",
-    "checkpoint_of",
-    "make_bundles",
-    "make_reformers",
-    "shapes_of",
-]
-
 TEXT_MODEL = "text"  # the trained sample, because the cost of float16 is measured on real text
 # Bundles in float16: the bundle of which each is made, and the precision of its memory. `quantize` refuses the Reformer
 # with memory, whose hashes differ between its graphs in float16.

@@ -32,18 +32,6 @@ from xlruntime.cuda_graphs import CapturedSession
 from xlruntime.errors import XlruntimeError
 from xlruntime.providers import import_onnxruntime
 
-__all__ = [
-    "USABLE",
-    "captured_against_plain",
-    "describe_machine",
-    "float16_against_float32",
-    "judge",
-    "many_segments_in_place",
-    "megabytes",
-    "run_skipped_tests",
-    "strictly_placed",
-]
-
 BUNDLE = golden_bundle(EMPTY)
 REFORMER = golden_bundle(BAND)
 USABLE = "usable"  # a figure: whether ONNX Runtime runs a bundle on the device

@@ -13,8 +13,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
-__all__ = ["NEEDS_CUDA", "Outcome", "Part", "PartError", "Record", "Settings", "Status", "run_apart", "run_here"]
-
 NEEDS_CUDA = "needs CUDA"
 GRACE = 5.0  # seconds between asking a process to end and killing it
 _SPAWN = multiprocessing.get_context("spawn")

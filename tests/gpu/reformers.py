@@ -20,8 +20,6 @@ from xlexport.quantize.gate import compare, log_probs
 from xlexport.sample import sample_text
 from xlruntime import load
 
-__all__ = ["MOST_BITS", "score_reformers"]
-
 GOLDEN_TOKENS = 100
 TOKENS, TINY_TOKENS = 4096, 200
 MOST_BITS = 1e-3  # per token: rounding may move a key on the edge of two buckets, which changes a few scores

@@ -25,8 +25,6 @@ from benchmarks.transformer_xl import scoring_module
 from tests.gpu.bundles import Shape, bundle_of, checkpoint_of, shapes_of
 from tests.gpu.parts import PartError, Record, Settings
 
-__all__ = ["BATCHES", "BUNDLE", "CAPTURED", "COMPILED", "EAGER", "SIDES", "measure_speed", "side_name"]
-
 BATCHES, TINY_BATCHES = (1, 8, 32), (1,)
 FIXED_BATCH = 1  # of the bundles with fixed shapes
 BUNDLE, CAPTURED, EAGER, COMPILED = "bundle", "bundle, CUDA graphs", "PyTorch eager", "torch.compile"

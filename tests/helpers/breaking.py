@@ -10,8 +10,6 @@ import numpy.typing as npt
 from xlruntime import Model
 from xlruntime.memory import Memory
 
-__all__ = ["Arrays", "after_step"]
-
 Arrays = dict[str, npt.NDArray[Any]]
 
 

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Browser", "missing_browser", "open_browser"]
-
 FLAGS = (
     "--headless",
     "--no-sandbox",

@@ -25,19 +25,6 @@ from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.transformer_xl import TransformerXL
 
-__all__ = [
-    "Converted",
-    "ConvertedReformer",
-    "band",
-    "bytes_bundle",
-    "chunk",
-    "convert_tiny",
-    "fixed_bundle",
-    "ids_bundle",
-    "paper",
-    "reuse_export",
-]
-
 OTHER_CHOICES = {"pre_lnorm": True, "first_memory": "zeros", "clamp_len": 15, "same_length": True, "tie_weight": False}
 
 

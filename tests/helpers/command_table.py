@@ -6,8 +6,6 @@ import click
 
 from xlexport.commands import cli
 
-__all__ = ["all_commands"]
-
 
 def all_commands() -> dict[str, click.Command]:
     """Return every command of `xlexport` by its name."""

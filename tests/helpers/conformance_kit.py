@@ -9,8 +9,6 @@ import pytest
 from tests.conformance.write import write_kit
 from tests.helpers.shared import shared_folder
 
-__all__ = ["kit"]
-
 
 @pytest.fixture(scope="session")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -15,8 +15,6 @@ from onnx import TensorProto, defs, inliner, shape_inference
 
 from xlexport.ops import inline_functions, use_batched_bodies
 
-__all__ = ["KERNELS", "OPSET", "UNTIL_THEN", "lacking", "missing_kernels", "type_names", "without_loops"]
-
 OPSET = 20
 UNTIL_THEN = {"ConstantOfShape": 9, "Equal": 13, "Pad": 18, "ReduceMax": 18, "ReduceMin": 18, "Size": 13}
 

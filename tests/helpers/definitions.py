@@ -13,8 +13,6 @@ from torch import Tensor
 
 from xltraining.transformer_xl import TransformerXLConfig
 
-__all__ = ["Ours", "log_probs_by_definition"]
-
 Array = npt.NDArray[np.float64]
 
 

@@ -27,8 +27,6 @@ from filelock import FileLock
 
 from tests.helpers.paths import ROOT
 
-__all__ = ["CACHE", "Cache", "cached_exports"]
-
 EXPORTERS = {
     "export_onnx": "xlexport.export.onnx",
     "export_torchscript": "xlexport.export.torchscript",

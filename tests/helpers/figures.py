@@ -4,7 +4,5 @@ from __future__ import annotations
 
 import pytest
 
-__all__ = ["FIGURES", "Figure"]
-
 Figure = tuple[str, int, float, float]  # name of the comparison, batch size, largest differences in nats and in memory
 FIGURES = pytest.StashKey[list[Figure]]()

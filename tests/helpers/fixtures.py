@@ -16,8 +16,6 @@ from xlexport.families import Step
 from xlexport.families.step import StepGraphs
 from xlruntime.bundle_files import read_bundle
 
-__all__ = ["one_thread", "quiet_transformers", "reuse_graphs"]
-
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:

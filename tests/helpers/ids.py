@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["random_ids"]
-
 
 def random_ids(*shape: int, seed: int = 0, vocab_size: int = 256) -> npt.NDArray[np.int64]:
     """Return token ids of this shape."""

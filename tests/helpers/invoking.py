@@ -26,24 +26,6 @@ from xlexport.commands import run
 from xltraining.checkpoint import save_checkpoint
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
-__all__ = [
-    "PROSE",
-    "Finished",
-    "Invoke",
-    "bundle",
-    "call",
-    "checkpoint",
-    "command",
-    "environment",
-    "invoke",
-    "make_checkpoint",
-    "own_bundle",
-    "prose",
-    "refuse",
-    "reuse_export",
-    "write_checkpoint",
-]
-
 TINY = TransformerXLConfig(n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=32, tgt_len=8, mem_len=20, dropout=0.0)
 PROSE = b"It was the best of times, it was the worst of times,\nit was the age of wisdom.\n"
 

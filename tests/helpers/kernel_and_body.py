@@ -11,8 +11,6 @@ from tests.helpers.lone_node import lone_session
 from xlexport.ops import DOMAIN
 from xlruntime.placement import placed_nodes
 
-__all__ = ["Given", "kernel_and_body", "run_node"]
-
 Given = list[npt.NDArray[Any]]
 
 

@@ -17,8 +17,6 @@ from xlexport.export.onnx import IR_VERSION, OPSET
 from xlexport.ops import DOMAIN, add_functions
 from xlruntime.placement import RECORD_PLACEMENT
 
-__all__ = ["lone_model", "lone_node", "lone_session", "session_of"]
-
 Array = npt.NDArray[Any]
 KINDS = {
     np.dtype("float32"): onnx.TensorProto.FLOAT,

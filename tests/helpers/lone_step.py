@@ -17,8 +17,6 @@ from xlexport.families import StepTensor
 from xlexport.families.step_module import StepModule
 from xlruntime.bundle import MemoryEntry
 
-__all__ = ["LoneStep", "export_lone"]
-
 
 class LoneStep(StepModule):
     """A step without memory, whose graph `score` computes `compute(*inputs, *buffers)`."""

@@ -13,8 +13,6 @@ from xlexport.bundles import digests, fingerprint, write_manifest
 from xlruntime.bundle import Bundle, Choice, Feed, Graph, Tensor, Tokenizer
 from xlruntime.evaluation import EvaluationRules
 
-__all__ = ["DETAIL", "SCORE", "constant", "endless", "endless_scan", "external", "graph", "made_bundle", "model"]
-
 TOKENS = ("batch", "segment")
 SCORE = {"log_prob": Tensor("float32", TOKENS)}
 DETAIL = {

@@ -12,8 +12,6 @@ from xlruntime.bundle import DIGEST, MANIFEST
 from xlruntime.bundle_files import digest_file
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["edit_manifest", "give_tokenizer", "seal", "with_tokenizer", "with_vocabulary", "without_fused_graphs"]
-
 
 def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Apply `change` to the manifest of a bundle, and write its digest."""

@@ -13,8 +13,6 @@ from tests.helpers.c_library import NATIVE, build_c_runtime
 from tests.helpers.manifests import edit_manifest
 from xlruntime.bundle_files import digest_file
 
-__all__ = ["OPERATORS", "library_with_another", "with_another_body"]
-
 OPERATORS = ("LSHSort", "LSHGather")
 HEAD = '<domain: "ai.xlexport", opset_import: ["": 20, "ai.xlexport": 1]>'
 BODIES = {  # which call their own one under the name Own

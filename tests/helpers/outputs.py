@@ -7,8 +7,6 @@ from pathlib import Path
 from xlexport.bundles import publishing
 from xlruntime.bundle import MANIFEST
 
-__all__ = ["is_whole", "neighbours", "publish", "write_bundle"]
-
 
 def write_bundle(folder: Path, word: str) -> None:
     """Write a folder that passes for a bundle, and whose files hold `word`."""

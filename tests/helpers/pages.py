@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tests.helpers.paths import ROOT
 
-__all__ = ["PAGES", "Block", "Command", "blocks_of", "put_program", "python_of", "run_in_shell"]
-
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["BAND", "CHUNK", "EMPTY", "GOLDEN", "ROOT", "SHARED_DATA", "WHOLE", "ZEROS", "golden_bundle"]
-
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 SHARED_DATA = ROOT.parent / "shared" / "data"  # long public-domain texts that are kept next to the checkout

@@ -18,8 +18,6 @@ import pytest
 from xlruntime import cuda_graphs, providers, session
 from xlruntime.providers import import_onnxruntime
 
-__all__ = ["CPU", "CUDA", "OnDevice", "PretendedRuntime", "SessionOnDevice", "pretend"]
-
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 RUNS_BEFORE_CAPTURE = 2
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
-__all__ = ["ring_rules"]
-
 
 def ring_rules(
     segment_len: int = 8, mem_len: int = 12, *, same_length: bool = True, window_extra: int = 0, **rules: Any

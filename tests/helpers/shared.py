@@ -12,8 +12,6 @@ from typing import TypeVar
 import pytest
 from filelock import FileLock
 
-__all__ = ["shared_folder"]
-
 T = TypeVar("T")
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["thinned"]
-
 
 def thinned(values: Iterable[Any], default: Collection[Any]) -> list[Any]:
     """Return the values as parameters; only `pytest -m full` runs values outside `default`."""

@@ -17,19 +17,6 @@ from xltraining.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
-__all__ = [
-    "BAND",
-    "CHUNK",
-    "ENCODER_DECODER",
-    "PAPER",
-    "RingDriver",
-    "cut",
-    "make_model",
-    "tiny_encoder_decoder",
-    "tiny_model",
-    "tiny_reformer",
-]
-
 TINY = TransformerXLConfig(
     n_token=20, n_layer=2, n_head=2, d_model=12, d_head=5, d_inner=16, tgt_len=8, mem_len=20, dropout=0.0
 )

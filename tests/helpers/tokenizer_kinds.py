@@ -19,8 +19,6 @@ from xlruntime.tokenizers.libraries import TOKENIZER_LIMITS
 from xlruntime.tokenizers.tokenizer_file import read_tokenizer_json
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["KINDS", "LIBRARIES", "SENTENCES", "SPLITS", "byte_level", "opened", "sentence_pieces", "write_tokenizer"]
-
 SENTENCES = [
     "The old man walked slowly down to the river, and it's raining.\n\nThen they'll rest; don't they?\r\n",
     "  def sum(a, b):\n        return a + b  # 12345 and 3.14\n\tend\n",

@@ -8,8 +8,6 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-__all__ = ["random_model", "randomize"]
-
 Model = TypeVar("Model", bound=nn.Module)
 
 

@@ -16,8 +16,6 @@ from xltraining.transformer_xl import TransformerXL
 if TYPE_CHECKING:
     from tests.oracles.huggingface import Oracle, OracleSegment  # which transformers 5 lacks
 
-__all__ = ["LOG_PROB_TOLERANCE", "MEMORY_TOLERANCE", "Difference", "Figures", "eager_difference"]
-
 # float32 on both sides, with sums in another order: observed differences are about a tenth of this.
 LOG_PROB_TOLERANCE = 1e-4  # nats, of any token of the vocabulary at any position
 MEMORY_TOLERANCE = 1e-3  # of any number in any memory

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from xltraining.transformer_xl import TransformerXLConfig
 
-__all__ = ["OPTIONS", "REPRESENTATIVES", "TABLE", "Configuration", "Values"]
-
 Values = dict[str, Any]
 Feature = tuple[tuple[str, Any], ...]
 

@@ -8,8 +8,6 @@ from tests.helpers.figures import FIGURES
 from tests.helpers.fixtures import one_thread, quiet_transformers
 from tests.oracles.comparison import Figures
 
-__all__ = ["one_thread", "quiet_transformers"]
-
 
 @pytest.fixture(scope="session")
 def figures(request: pytest.FixtureRequest) -> Figures:

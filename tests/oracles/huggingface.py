@@ -20,8 +20,6 @@ from transformers.models.deprecated.transfo_xl.modeling_transfo_xl import Transf
 
 from xltraining.transformer_xl import TransformerXLConfig
 
-__all__ = ["Oracle", "OracleSegment"]
-
 SAME = (  # settings with our names
     *("d_model", "n_head", "d_head", "d_inner", "div_val", "pre_lnorm", "n_layer", "mem_len", "clamp_len"),
     *("same_length", "untie_r", "layer_norm_epsilon", "dropout", "dropatt"),

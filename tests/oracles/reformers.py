@@ -23,8 +23,6 @@ from transformers import ReformerConfig, ReformerModelWithLMHead
 from tests.oracles.reformer_configurations import ReformerCase
 from xltraining.reformer import Reformer
 
-__all__ = ["Buckets", "HuggingFaceReformer", "PyTorchReformer", "ReformerOracle", "assert_computes"]
-
 Buckets = list[Tensor | None]  # of each layer (B, H, R, T) int64; None without hashing
 
 SEED = 11  # of hash rotations

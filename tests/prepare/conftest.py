@@ -3,5 +3,3 @@
 from __future__ import annotations
 
 from tests.helpers.invoking import invoke, prose
-
-__all__ = ["invoke", "prose"]

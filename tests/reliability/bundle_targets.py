@@ -23,8 +23,6 @@ from xlruntime.state import KIND, VERSION
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["GraphFile", "Manifest", "SentencePiece", "StreamFields", "TokenizerJson", "VocabularyJson"]
-
 TEXT = "It was the best of times,\n naïve 日本 \U0001f642 it was\tthe worst of times.\r\n"
 WORDS = sorted(set(TEXT.split()))
 DATA = "weights.data"

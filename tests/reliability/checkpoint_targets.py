@@ -26,8 +26,6 @@ from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabula
 from xlexport.errors import CheckpointError
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["Pickle", "TensorFlowTable", "TorchArchive", "TorchLegacy", "TorchPickle", "VocabularyFile"]
-
 NAMES = (
     *(b"collections\nOrderedDict\n", b"torch._utils\n_rebuild_tensor_v2\n", b"torch\nFloatStorage\n", b"os\nsystem\n"),
     *(b"storage", b"cpu", b"\x8c\x05torch", b"\x93", b"R", b"Q", b"\x95"),

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-__all__ = ["STEADY", "THOROUGH", "VALUES", "damaged", "damaged_array", "damaged_json"]
-
 EXAMPLES = os.environ.get("XLEXPORT_TEST_EXAMPLES")
 # The same 50 cases every time, even on a slow machine, or as many others as the variable says.
 STEADY = settings(

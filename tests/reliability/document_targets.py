@@ -24,8 +24,6 @@ from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["Table", "Utf8", "Words"]
-
 TEXTS = ("", "plain text\nof two lines", "naïve 日本 \U0001f642\r\n\r\n e\u0301 \u2028 end", "\ufefflone \x00 nul")
 STEP = 1 << 12  # tokens requested at once
 MARK = b"\xef\xbb\xbf"

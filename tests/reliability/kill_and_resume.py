@@ -30,8 +30,6 @@ from pydoc_data.topics import topics
 
 import psutil
 
-__all__ = ["WAYS", "Outcome", "Runs", "write_documents", "write_short_documents"]
-
 PATIENCE = 120.0  # seconds in which a run that was killed must end, with all of its processes
 
 WAYS: dict[str, tuple[str, ...]] = {

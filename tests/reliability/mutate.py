@@ -35,8 +35,6 @@ from tests.reliability.target import LONGEST_MESSAGE
 from xlruntime import NonFiniteScoreWarning, XlruntimeError, errors, load
 from xlruntime.state import KIND, VERSION, read_state, write_state
 
-__all__ = ["mutate", "past_shape"]
-
 # Rows of these take 150 bytes or more, so that a wild number of them is more than any machine has.
 BUNDLES = (EMPTY, ZEROS, "shaw_distances") * 5 + (BAND,)  # the last one opens slowly
 SECONDS, MEMORY = 60, 3 << 20  # for an answer; kB of a process

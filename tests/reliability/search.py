@@ -27,8 +27,6 @@ from pathlib import Path
 
 from tests.reliability.target import InputFile, Target, judge
 
-__all__ = ["main"]
-
 NEEDED = (
     "atheris is not installed: pip install atheris. It has wheels for CPython 3.11 to 3.13 on Linux, x86-64. "
     "On other systems, read the kept inputs with: pytest -m full tests/reliability/test_readers.py"

@@ -26,8 +26,6 @@ import psutil
 from tests.helpers.paths import EMPTY, golden_bundle
 from xlruntime import Model, Stream, load
 
-__all__ = ["Soak", "soak"]
-
 BUNDLE = golden_bundle(EMPTY)
 SEGMENT = 256  # largest number of tokens in a step; with same_length it affects only speed
 PIECE = 100_000  # tokens that are drawn at once

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-__all__ = ["BrokenPromiseError", "InputFile", "Target", "check_message", "judge"]
-
 LONGEST_MESSAGE = 2000
 MOST_SECONDS = 2.0  # processor time for one input, because wall time means nothing on a busy machine
 MOST_MEGABYTES = 256  # that one input may take in addition to all inputs before it

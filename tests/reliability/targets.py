@@ -12,8 +12,6 @@ from pathlib import Path
 from tests.reliability import bundle_targets, checkpoint_targets, document_targets
 from tests.reliability.target import Target
 
-__all__ = ["TARGETS", "corpus"]
-
 CORPUS = Path(__file__).with_name("corpus.zip")
 TARGETS: Mapping[str, type[Target]] = {
     "pickle": checkpoint_targets.Pickle,

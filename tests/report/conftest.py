@@ -15,8 +15,6 @@ from tests.report.report_pages import GOLDEN, HOSTILE
 from xlexport.report.document_page import write_report
 from xlruntime import Document, Model, TokenScores, load
 
-__all__ = ["bundle", "checkpoint", "invoke", "one_thread", "prose", "reuse_export", "reuse_graphs"]
-
 WIDTH, HEIGHT = 1280, 860
 ENTER, ESCAPE, LEFT, RIGHT, END, HOME = "\ue007", "\ue00c", "\ue012", "\ue014", "\ue010", "\ue011"
 PROSE = b"It was the best of times, it was the worst of times,\nit was the age of wisdom.\n\n"

@@ -19,22 +19,6 @@ import numpy.typing as npt
 from tests.helpers.paths import EMPTY, golden_bundle
 from xlexport.page.assemble import LEVELS
 
-__all__ = [
-    "COLOURS",
-    "FAMILY",
-    "GOLDEN",
-    "HOSTILE",
-    "ListPage",
-    "Page",
-    "check_safety",
-    "contrast",
-    "lightness",
-    "linear",
-    "read_list",
-    "read_page",
-    "scale",
-]
-
 GOLDEN = golden_bundle(EMPTY)  # reads bytes
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # three people, drawn as one
 HOSTILE = (

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from xlruntime import Model
 
-__all__ = ["Chain", "walk_both_ways"]
-
 
 class Chain:
     """A walk that carries memory itself: each step is the unbound graph, a pure function of arrays."""

@@ -6,18 +6,6 @@ import base64
 import struct
 from typing import Any
 
-__all__ = [
-    "NO_MAP",
-    "charsmap",
-    "field",
-    "precompiled",
-    "regex",
-    "replace",
-    "sentencepiece_file",
-    "sequence",
-    "tokenizer_fields",
-]
-
 WORDS = ("<unk>", "a", "b", "c")
 LEAF = 1 << 8
 NO_MAP = struct.pack("<I", 1024) + bytes(1024) + b"x\0"  # a trie of one block without a key

@@ -67,6 +67,3 @@ def error_of(response: Any, status: int) -> dict[str, Any]:
 def metric(client: Any, name: str) -> float:
     found = [line for line in client.get("/metrics").text.splitlines() if line.startswith(name)]
     return sum(float(line.rpartition(" ")[2]) for line in found)
-
-
-__all__ = ["CHUNK", "EMPTY", "error_of", "metric", "start"]

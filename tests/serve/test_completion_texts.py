@@ -11,13 +11,11 @@ import pytest
 
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import EMPTY, golden_bundle
-from tests.serve.conftest import Start, error_of, start
+from tests.serve.conftest import Start, error_of
 from xlexport.serve.jobs import Choice
 from xlexport.serve.token_places import ends_in_text, text_of_run
 from xlruntime import GrowingText, Sampling, load
 from xlruntime.tokenizers import ByteTokenizer, Vocabulary, VocabularyTokenizer
-
-__all__ = ["start"]
 
 PROMPT = "The man — “slowly” — naïve 🙂"
 END = {"id": 2, "name": "</s>", "source": "a test"}

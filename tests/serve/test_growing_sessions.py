@@ -11,10 +11,8 @@ import pytest
 from tests.conformance.bundles import byte_pairs
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import golden_bundle
-from tests.serve.conftest import Start, start
+from tests.serve.conftest import Start
 from xlruntime import load
-
-__all__ = ["start"]
 
 NAME = "post_lnorm_same_length_empty"  # whose scores do not depend on the pieces
 TEXT = "the cat and the otter, then rain.  the end"

@@ -15,8 +15,6 @@ from xltraining.language_model import LanguageModel
 from xltraining.loop.train import TrainingConfig, TrainingResult, train
 from xltraining.reformer import ReformerConfig
 
-__all__ = ["REFORMER", "TEXT", "equal", "quiet", "read_log", "resumed_like_whole", "run", "saved_bytes", "stop_at"]
-
 TEXT = b"one potato, two potatoes, three potatoes, four; " * 40
 REFORMER = ReformerConfig(
     d_model=16,

@@ -4,5 +4,3 @@ from __future__ import annotations
 
 from tests.helpers.conformance_kit import kit
 from tests.helpers.native import kernel_library
-
-__all__ = ["kernel_library", "kit"]

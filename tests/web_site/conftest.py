@@ -10,8 +10,6 @@ import pytest
 from tests.helpers.invoking import invoke
 from xlexport.web.javascript import NEEDED
 
-__all__ = ["invoke", "npm"]
-
 
 @pytest.fixture
 def npm(tmp_path: Path) -> Path:

@@ -18,20 +18,6 @@ import pytest
 
 from tests.helpers.paths import ROOT
 
-__all__ = [
-    "BROWSERS",
-    "HERE",
-    "WEB",
-    "WORKER",
-    "Quiet",
-    "build",
-    "needs_chromium",
-    "needs_node",
-    "node",
-    "prepared",
-    "served",
-]
-
 HERE = Path(__file__).parent
 WEB = ROOT / "runtime/js"
 WORKER = ROOT / "xlexport/web/worker"

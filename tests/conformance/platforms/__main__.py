@@ -19,8 +19,6 @@ from . import rows
 from .runners import Attempt, Broken, Missing, Outcome, Runner, play
 from .workshop import Workshop
 
-__all__ = ["DOWNLOADS", "HEAD", "PLATFORMS", "main", "try_all"]
-
 Rows = Callable[[Workshop], "list[Runner] | list[Attempt]"]
 # Name: what it is, and what makes its rows.
 PLATFORMS: dict[str, tuple[str, Rows]] = {

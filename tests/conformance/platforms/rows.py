@@ -23,19 +23,6 @@ from xlruntime.providers import import_onnxruntime
 from .runners import Attempt, Missing, Outcome, Program, Runner, play, run_program
 from .workshop import ROOT, Workshop, pinned
 
-__all__ = [
-    "aarch64",
-    "crossings",
-    "host",
-    "macos",
-    "node_versions",
-    "numpy_versions",
-    "onnxruntime_versions",
-    "python_versions",
-    "windows",
-    "x86",
-]
-
 HOST = f"{platform.machine()} host"
 PACKAGES = ("onnxruntime", "numpy", "safetensors", "tokenizers", "sentencepiece")
 CONFORMANCE = "xlconformance"

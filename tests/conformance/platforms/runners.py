@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-__all__ = ["Attempt", "Broken", "Missing", "Outcome", "Program", "Runner", "play", "run_program"]
-
 LAST_LINE = re.compile(r"^(\d+) of (\d+) cases passed; largest difference (\S+), with low precision (\S+)$")
 SHOWN = 12  # lines of a run that fell short
 LONGEST = 3600  # seconds that one run may take

@@ -21,8 +21,6 @@ from typing import ParamSpec, TypeVar
 
 from .runners import Broken, Missing
 
-__all__ = ["NATIVE", "ROOT", "WEB", "Workshop", "alone", "pinned"]
-
 ROOT = Path(__file__).resolve().parents[3]
 NATIVE, WEB = ROOT / "runtime" / "c", ROOT / "runtime" / "js"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"

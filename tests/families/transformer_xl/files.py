@@ -34,24 +34,6 @@ from xlexport.formats import load
 from xltraining.checkpoint import Checkpoint, build_model
 from xltraining.transformer_xl import TransformerXLConfig
 
-__all__ = [
-    "ABSENT",
-    "VARIANTS",
-    "WAYS",
-    "Way",
-    "assert_computes",
-    "authors_code",
-    "authors_module",
-    "authors_tensors",
-    "keep",
-    "make_oracle",
-    "nvidia_tensors",
-    "rounded",
-    "write_huggingface",
-    "write_kimiyoung",
-    "write_nvidia",
-]
-
 Settings = Mapping[str, Any]
 Edit = Callable[[Any], Any]  # changes a module, or tensors by name, in place or by returning others
 NONE: Settings = {}
