@@ -21,7 +21,6 @@ from tests.helpers.manifests import edit_manifest
 from xlexport import atomic_output
 from xlexport.terminal import Failure, failure
 from xlruntime.bundle import FORMAT
-from xlruntime.bundle_files import digest_file
 
 PROSE = b"It was the best of times, it was the worst of times.\n"
 
@@ -75,14 +74,6 @@ def test_checkpoint_that_is_none(
     assert not (tmp_path / "it ran").exists()
 
 
-def test_truncated_checkpoint(checkpoint: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    whole = checkpoint.read_bytes()
-    for length in (len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:length])
-        assert "cut off or damaged" in refuse("convert", path)
-
-
 # The output path of a bundle.
 
 
@@ -116,14 +107,6 @@ def change_manifest(folder: Path, **changes: Any) -> None:
 def scribble(folder: Path) -> None:
     (folder / "bundle.json").write_text("{")
     (folder / "bundle.json.sha256").unlink()
-
-
-def change_a_graph(folder: Path) -> None:
-    """Write a model that has a version and no graph, with a digest to match: only ONNX Runtime can notice."""
-    (folder / "score.onnx").write_bytes(b"\x08\x08")
-    digest = digest_file(folder / "score.onnx")
-    files = json.loads((folder / "bundle.json").read_text())["files"]
-    change_manifest(folder, files={**files, "score.onnx": {"sha256": digest.sha256, "size": digest.size}})
 
 
 COPY, CONVERT = "Copy it again, or convert the checkpoint again.", "Convert the checkpoint again: xl"
@@ -177,13 +160,6 @@ def test_bundle_that_is_spoiled(
     assert str(own_bundle) in error
     assert what in error
     assert hint in error
-
-
-def test_graph_that_onnxruntime_cannot_load(own_bundle: Path, prose: Path, refuse: Callable[..., str]) -> None:
-    change_a_graph(own_bundle)
-    error = refuse("score", own_bundle, prose)
-    assert "score.onnx: ONNX Runtime" in error
-    assert "convert the checkpoint again" in error
 
 
 @pytest.mark.parametrize("use", sorted(USES.keys() - {"inspect"}))  # `inspect` also reads checkpoints
@@ -298,11 +274,7 @@ def test_a_file_that_is_called_as_the_option_changes_nothing(bundle: Path, invok
     [
         ("<&-", 0, ""),
         ("<&- 2>&-", 0, ""),
-        (
-            ">&-",
-            1,
-            "Error: standard output: Bad file descriptor. A standard stream is closed: open it, or give a file.\n",
-        ),
+        (">&-", 1, f"Error: standard output: {CLOSED}"),
     ],
 )
 def test_closed_standard_streams(

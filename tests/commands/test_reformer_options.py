@@ -87,12 +87,6 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_buckets_that_are_missing_are_asked_for(invoke: Invoke, folder: Path) -> None:
-    asked = f"Error: {folder}: config.json has no num_buckets"
-    assert invoke("convert", folder).error.startswith(asked)
-    assert not invoke("convert", folder, "--config", "max_length=100").error.startswith(asked)
-
-
 @pytest.mark.parametrize(("given", "shown"), [("7", "7"), ("8,7", "(8, 7)"), ("0", "0")])
 def test_numbers_of_buckets_that_cannot_be_are_shown_as_given(
     invoke: Invoke, folder: Path, given: str, shown: str

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from tests.families.transformer_xl.files import VARIANTS, WAYS, make_oracle, write_nvidia
+from tests.helpers.invoking import Invoke
 from tests.helpers.paths import ROOT
 from tests.oracles.huggingface import Oracle
 from tests.oracles.reformer_configurations import ReformerCase
@@ -23,9 +23,6 @@ from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
 from xlruntime.bundle_files import read_bundle
 from xltraining.checkpoint import save_checkpoint
-
-if TYPE_CHECKING:
-    from tests.formats.conftest import Inspect
 
 
 def ours(oracle: Oracle, folder: Path) -> Path:
@@ -42,7 +39,7 @@ kimiyoung, huggingface = SAVERS["kimiyoung"], SAVERS["huggingface"]
 
 
 @pytest.mark.parametrize("format", SAVERS)
-def test_table_and_object_of_every_format(format: str, inspect: Inspect, tmp_path: Path) -> None:
+def test_table_and_object_of_every_format(format: str, inspect: Invoke, tmp_path: Path) -> None:
     oracle = make_oracle(**VARIANTS["div_val"])
     path = SAVERS[format](oracle, tmp_path)
     source, rows = formats.load(path), inspect(path).rows
@@ -75,7 +72,7 @@ def test_table_and_object_of_every_format(format: str, inspect: Inspect, tmp_pat
     }
 
 
-def test_vocabulary_is_described(inspect: Inspect, tmp_path: Path) -> None:
+def test_vocabulary_is_described(inspect: Invoke, tmp_path: Path) -> None:
     path = huggingface(make_oracle(), tmp_path)
     rows = dict(inspect(path).rows)
     assert rows["vocabulary"] == "not in the checkpoint: give that of its 40 tokens with --tokenizer"
@@ -93,7 +90,7 @@ def test_vocabulary_is_described(inspect: Inspect, tmp_path: Path) -> None:
 
 
 def test_settings_that_the_user_must_give_are_reported(
-    inspect: Inspect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inspect: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = kimiyoung(make_oracle(), tmp_path)
     needing = replace(formats.load(path), needs=("segment_len", "same_length"))
@@ -106,7 +103,7 @@ def test_settings_that_the_user_must_give_are_reported(
     assert (found["evaluation"]["segment_len"], found["needs"]) == (None, ["segment_len", "same_length"])
 
 
-def test_configuration_file_is_read(inspect: Inspect, tmp_path: Path) -> None:
+def test_configuration_file_is_read(inspect: Invoke, tmp_path: Path) -> None:
     way, config = WAYS["state_dict"], tmp_path / "settings.json"
     path = way.write(make_oracle(), tmp_path)
     assert "mem_len is not given" in inspect(path).err
@@ -123,7 +120,7 @@ def test_configuration_file_is_read(inspect: Inspect, tmp_path: Path) -> None:
         (None, "No such file"),
     ],
 )
-def test_invalid_configuration_file(content: str | None, said: str, inspect: Inspect, tmp_path: Path) -> None:
+def test_invalid_configuration_file(content: str | None, said: str, inspect: Invoke, tmp_path: Path) -> None:
     config = tmp_path / "settings.json"
     if content is not None:
         config.write_text(content)
@@ -132,7 +129,7 @@ def test_invalid_configuration_file(content: str | None, said: str, inspect: Ins
     assert shown.err.startswith(f"Error: {config}: {said}")
 
 
-def test_format_is_forced(inspect: Inspect, tmp_path: Path) -> None:
+def test_format_is_forced(inspect: Invoke, tmp_path: Path) -> None:
     shown = inspect(kimiyoung(make_oracle(), tmp_path), "--format", "nvidia")
     assert shown.code == 1 and "no model_config and model_state in it" in shown.err
     shown = inspect(tmp_path, "--format", "keras")
@@ -145,7 +142,7 @@ def test_formats_that_can_be_chosen_are_read_and_documented() -> None:
     assert all(f"\n| `{name}` | " in documented for name in FORMATS)
 
 
-def test_vocabulary_is_recognized(inspect: Inspect, tmp_path: Path) -> None:
+def test_vocabulary_is_recognized(inspect: Invoke, tmp_path: Path) -> None:
     module = type("Corpus", (), {"__module__": __name__})
     globals()["Corpus"] = module
     try:
@@ -184,7 +181,7 @@ def unsaid(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("given", "buckets"), [("num_buckets=6", "6"), ("num_buckets=4,6", "4×6"), ("max_length=100", "8")]
 )
-def test_buckets_that_are_given(given: str, buckets: str, inspect: Inspect, unsaid: Path) -> None:
+def test_buckets_that_are_given(given: str, buckets: str, inspect: Invoke, unsaid: Path) -> None:
     rows = dict(inspect(unsaid, "--config", given).rows)
     assert rows["checkpoint"] == "huggingface, reformer"
     assert rows["LSH"] == f"rule chunk, 1 rounds of {buckets} buckets"

@@ -64,6 +64,15 @@ class Finished:
         return line
 
     @property
+    def rows(self) -> list[tuple[str, str]]:
+        """The rows of the table that a command printed which succeeded."""
+        assert self.code == 0, self.err
+        width = max(line.index("  ") for line in self.out.splitlines())
+        rows = [(line[:width].rstrip(), line[width:].strip()) for line in self.out.splitlines()]
+        assert all(value for _, value in rows)
+        return rows
+
+    @property
     def table(self) -> dict[str, str]:
         """The rows of the table on standard output: names, and what stands beside them."""
         return dict(re.split(r"  +", line, maxsplit=1) for line in self.out.splitlines())

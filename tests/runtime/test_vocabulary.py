@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.manifests import with_vocabulary
-from xlruntime import Document, GrowingText, Model, TokenError, VocabularyError, load
+from xlruntime import GrowingText, Model, VocabularyError, load
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
@@ -109,7 +109,6 @@ def vocabulary_of_29(*symbols: str) -> tuple[str, ...]:
 
 WIKI = Vocabulary("words", vocabulary_of_29("<eos>", "the", "sea", "<unk>"), unk="<unk>", line_end="<eos>")
 TEXT8 = Vocabulary("characters", (*"_abcdefghijklmnopqrstuvwxyz", "<x>", "<y>"), space="_", lower_case=True)
-BYTES = Vocabulary("bytes", tuple(str(byte) for byte in range(100, 129)))
 
 
 @pytest.fixture
@@ -140,26 +139,6 @@ def test_words_of_a_document(open_with: OpenWith) -> None:
 def test_unknown_words_are_counted_in_ids_too(open_with: OpenWith) -> None:
     (score,) = open_with(WIKI).score([np.array([3, 1, 3])])
     assert (score.unknown_tokens, score.bytes) == (2, 0)
-
-
-def test_newlines_without_symbol_are_counted_but_not_in_ratios(open_with: OpenWith) -> None:
-    model = open_with(TEXT8)
-    (score,) = model.score(["\nTo be\r\nor not\n"])
-    assert (score.tokens, score.unknown_tokens) == (11, 0)
-    assert (score.bytes, score.dropped_bytes, score.dropped_chars) == (15, 4, 4)
-    assert score.bits_per_byte == score.bits_per_char == score.bits_per_token == pytest.approx(score.bits / 10)
-
-
-def test_bytes_of_a_document(open_with: OpenWith) -> None:
-    model = open_with(BYTES)
-    (scores,) = model.score_tokens([b"\nd\ned\n\n"])
-    assert scores.tokens.tolist() == [1, 0]
-    assert (scores.starts.tolist(), scores.ends.tolist()) == ([3, 4], [4, 5])
-    assert scores.summary is not None
-    assert (scores.summary.bytes, scores.summary.dropped_bytes) == (7, 4)
-    assert scores.summary.bits_per_byte == pytest.approx(scores.summary.bits / 2)
-    with pytest.raises(TokenError, match=r"mine: 97 \(0x61\) at byte 2 not in the vocabulary of 29 bytes"):
-        list(model.score([Document("mine", "d\na")]))
 
 
 def test_prompt_stays_open(open_with: OpenWith) -> None:

@@ -14,8 +14,6 @@ from tests.helpers.paths import GOLDEN, golden_bundle
 from xlexport.scoring.resume import SavedRun
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["invoke"]
-
 TEXT = (
     "It was the best of times,\n it was the worst of times;\r\n\n\tit was the âge of wisdom –\n"
     "it was the epoch of  belief, 時代 of incredulity\n \n"
