@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import subprocess
@@ -73,14 +72,6 @@ def test_preparation_training_and_verification_drop_the_mark(bundle: Path, both:
     (tmp_path / "pairs").write_bytes(MARK + b"a\tb\n")
     config: Any = SimpleNamespace(source_len=9, tgt_len=9)
     assert read_pairs([tmp_path / "pairs"], config) == [(b"a", b"b")]
-
-
-@pytest.mark.parametrize("unit", ["bytes", "characters"])
-def test_prepared_data_have_no_mark(unit: str, both: list[Path], invoke: Invoke, tmp_path: Path) -> None:
-    for path, name in zip(both, "ab", strict=True):
-        invoke("prepare", path, "--valid", path, "--unit", unit, "-o", tmp_path / name).succeeded()
-    first, second = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in "ab")
-    assert {**first, "sources": None} == {**second, "sources": None}
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "cp932"])

@@ -30,17 +30,13 @@ def test_each_file_is_read_and_named_as_the_source(tmp_path: Path) -> None:
     ends = found(tmp_path, config={"bos_token_id": 1, "eos_token_id": 2})
     assert ends == Ends(TextToken(1, "<s>", "config.json"), False, (TextToken(2, "</s>", "config.json"),))
     ends = found(tmp_path, generation_config={"eos_token_id": [2, 3]})
-    assert [(token.id, token.source) for token in ends.ends] == [
-        (2, "generation_config.json"),
-        (3, ends.ends[0].source),
-    ]
+    assert [(token.id, token.source) for token in ends.ends] == [(n, "generation_config.json") for n in (2, 3)]
     named = {"bos_token": {"content": "a"}, "eos_token": "<|im_end|>"}
     ends = found(tmp_path, special_tokens_map=named)
     assert ends.begin == TextToken(4, "a", "special_tokens_map.json")
     assert [token.id for token in ends.ends] == [3, 2]
-    assert found(tmp_path, tokenizer_config={"eos_token": "</s>"}).ends[0] == TextToken(
-        2, "</s>", "tokenizer_config.json"
-    )
+    (end,) = found(tmp_path, tokenizer_config={"eos_token": "</s>"}).ends[:1]
+    assert end == TextToken(2, "</s>", "tokenizer_config.json")
 
 
 @pytest.mark.parametrize(

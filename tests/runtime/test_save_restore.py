@@ -175,14 +175,3 @@ def test_save_that_fails_leaves_the_old_state(saved: Path, bytes_model: Model, m
                 stream.save(saved)
         assert only_file_in(saved.parent) == saved
         assert saved.read_bytes() == content
-
-
-def test_save_never_replaces_what_is_not_a_file(bytes_model: Model, tmp_path: Path) -> None:
-    pipe, link = tmp_path / "pipe", tmp_path / "link"
-    os.mkfifo(pipe)
-    with pytest.raises(FileExistsError, match=r"exists and is not a file, so it is never replaced: '.*pipe'"):
-        bytes_model.stream().save(pipe)
-    assert pipe.is_fifo() and only_file_in(tmp_path) == pipe
-    link.symlink_to(tmp_path / "state")
-    bytes_model.stream().save(link)
-    assert link.is_file() and not link.is_symlink()

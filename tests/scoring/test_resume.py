@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import pytest
 from tests.helpers.invoking import Finished
 from tests.reliability.kill_and_resume import Outcome, Runs
 from tests.scoring.conftest import Killed, Score, interrupted
+from xlexport.errors import OutputExistsError
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.resume import SavedRun
 from xlexport.terminal import INTERRUPTED
@@ -274,21 +277,16 @@ def test_nothing_scored_leaves_no_file(score: Score, tmp_path: Path) -> None:
     assert line == f"Error: {folder}: no such folder to write out.csv into. Create it first."
 
 
-@pytest.mark.parametrize("method", ["open", "write", "sync"])
+@pytest.mark.parametrize("function", ["builtins.open", "xlexport.scoring.resume.write_state", "os.fsync"])
 def test_errors_name_the_file_that_was_given(
-    method: str, score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    function: str, score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Name the output, not the temporary files in which it grows."""
 
     def fail(*arguments: Any, **_: Any) -> None:
         raise OSError(errno.EACCES, "Permission denied", f"{tmp_path}/.hidden.tmp")
 
-    if method == "open":
-        monkeypatch.setattr("builtins.open", fail)
-    elif method == "write":
-        monkeypatch.setattr("xlexport.scoring.resume.write_state", fail)
-    else:
-        monkeypatch.setattr("os.fsync", fail)
+    monkeypatch.setattr(function, fail)
     line = score(*texts, "-o", tmp_path / "out.csv", "--set", "save_every=0").error
     assert line == f"Error: {tmp_path}/out.csv: Permission denied. Check its permissions."
 
@@ -352,3 +350,63 @@ def test_state_does_not_grow_with_the_documents(
     score(path, "--field", "text", "-o", tmp_path / "out.csv", "--per", "word", "--set", "save_every=0").succeeded()
     assert len(sizes) > 100
     assert max(sizes[10:]) <= max(sizes[:10]) + 200  # digits; 50 documents would be thousands
+
+
+# FILE.partial is never written through a link, and outputs of other runs are never lost.
+
+
+def a_link(partial: Path) -> None:
+    partial.symlink_to(partial.with_name("victim"))
+
+
+def a_second_name(partial: Path) -> None:
+    partial.hardlink_to(partial.with_name("victim"))
+
+
+def a_pipe(partial: Path) -> None:
+    os.mkfifo(partial)
+
+
+@pytest.mark.parametrize("option", ["--resume", "--force", None])
+@pytest.mark.parametrize("make", [a_link, a_second_name, a_pipe])
+def test_only_a_file_of_a_run_is_written_to(
+    make: Callable[[Path], None], option: str | None, score: Score, texts: list[Path], tmp_path: Path
+) -> None:
+    """Refuse other files, because anybody who may write into the folder may have put them there."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    make(tmp_path / "out.csv.partial")
+    line = score(*texts, "-o", tmp_path / "out.csv", *([option] if option else [])).error
+    assert re.search(r"out.csv.partial: (a link|not a file), so no run has left it\. Remove it, or give another", line)
+    assert victim.read_text() == "mine"
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_link_that_appears_before_the_run_opens_its_file(exists: bool, tmp_path: Path) -> None:
+    output, victim = PartialFile(tmp_path / "out.csv"), tmp_path / "victim"
+    if exists:
+        victim.write_text("mine")
+    output.check(force=True, resume=False)
+    output.partial.symlink_to(victim)
+    with pytest.raises(OutputExistsError, match="a link, so no run has left it"):
+        output.open()
+    assert not exists or victim.read_text() == "mine"
+    assert victim.exists() == exists
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_output_that_another_run_has_completed_meanwhile(force: bool, tmp_path: Path) -> None:
+    output = PartialFile(tmp_path / "out.csv")
+    output.check(force, resume=False)
+    output.open()
+    output.write(b"mine")
+    output.path.write_text("theirs")
+    if force:
+        output.publish()
+        assert output.path.read_text() == "mine"
+        return
+    with pytest.raises(OutputExistsError, match="a file is there already"):
+        output.publish()
+    output.close()
+    assert (output.path.read_text(), output.partial.read_text()) == ("theirs", "mine")
