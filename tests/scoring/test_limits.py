@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.scoring.conftest import Score
+from tests.scoring.test_inputs import names
 from xlexport.commands import input_options
 from xlexport.commands.input_options import Selection
 from xlexport.scoring.documents import documents, rereadable
@@ -147,15 +148,12 @@ def test_links_in_a_folder_are_not_followed(score: Score, tmp_path: Path, monkey
     Path("shelf").symlink_to("books")
     inside = ["a.txt", "in/b.txt"]
 
-    def names(*arguments: str) -> list[str]:
-        return [record["document"] for record in score(*arguments, "--json").succeeded().objects]
-
-    assert names("books") == [f"books/{name}" for name in inside]
+    assert names(score, "books") == [f"books/{name}" for name in inside]
     assert score("books", "--json").err.splitlines()[0] == "books: 2 files, without 2 links"
-    assert names("books/**/*.txt") == [f"books/{name}" for name in inside]
+    assert names(score, "books/**/*.txt") == [f"books/{name}" for name in inside]
     assert score("books/**/*.txt", "--json").err.splitlines()[0] == "books/**/*.txt: without 2 links"
-    assert names("books/link.txt", "shelf") == ["books/link.txt", *(f"shelf/{name}" for name in inside)]
-    assert names("shelf/*.txt") == ["shelf/a.txt"]
+    assert names(score, "books/link.txt", "shelf") == ["books/link.txt", *(f"shelf/{name}" for name in inside)]
+    assert names(score, "shelf/*.txt") == ["shelf/a.txt"]
 
 
 @pytest.mark.full

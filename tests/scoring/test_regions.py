@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.scoring.conftest import Score
+from tests.scoring.test_items import write
 from xlexport.scoring.regions import marked_regions, regions_of_field
 from xlruntime import TextError
 
@@ -104,24 +104,11 @@ def test_punctuation_is_apart(text: str, options: tuple[str, ...], score: Score)
     assert "--set punctuation is for words" in score("-", "--set", "punctuation=apart", "--per", "line", stdin=raw).err
 
 
-def lines_of(folder: Path, *records: dict[str, Any]) -> Path:
-    path = folder / "items.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
-    return path
-
-
 def test_regions_of_another_field(score: Score, tmp_path: Path) -> None:
     text = "Größe âge end"
-    path = lines_of(
-        tmp_path,
-        {"text": text, "regions": "Größe | âge| end"},
-        {"text": text, "regions": [0, 6, 10]},
-        {"text": text, "regions": "6, 10"},
-        {"text": text, "regions": "[6 9]"},
-        {"text": text, "regions": 6},
-        {"text": text, "regions": ""},
-        {"text": text},
-    )
+    regions = ("Größe | âge| end", [0, 6, 10], "6, 10", "[6 9]", 6, "")
+    records: list[dict[str, Any]] = [*({"text": text, "regions": given} for given in regions), {"text": text}]
+    path = write(tmp_path, "items.jsonl", records)
     shown = score(path, "--field", "text", "--per", "region", "--region-field", "regions").succeeded().objects
     found: dict[str, list[str]] = {}
     for record in shown:
@@ -131,7 +118,7 @@ def test_regions_of_another_field(score: Score, tmp_path: Path) -> None:
 
 
 def test_marks_in_a_field_of_json_lines(score: Score, tmp_path: Path) -> None:
-    path = lines_of(tmp_path, {"text": "one| two"}, {"text": "a||b"}, {"text": "three"})
+    path = write(tmp_path, "items.jsonl", [{"text": text} for text in ("one| two", "a||b", "three")])
     shown = score(path, "--field", "text", "--per", "region")
     assert [record["region"] for record in shown.objects] == ["one", "two", "three"]
     assert f"{path}:2: region 2 is empty. Remove a mark." in shown.err

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -246,21 +247,13 @@ def test_segments_that_are_walked_in_parts(
     """Walk as with a large vocabulary. Without same_length, a wrong reach within a segment would show."""
     converted: Converted = request.getfixturevalue(name)
     model = converted.open()
-    lengths: list[int] = []
-    step = model.step
-
-    def counted(purpose: str, memory: Memory, tokens: Any, targets: Any) -> Arrays:
-        if purpose == "detail":
-            lengths.append(tokens.shape[1])
-        return step(purpose, memory, tokens, targets)
-
     monkeypatch.setattr("xlexport.verification.comparison.LARGEST_TABLE", positions * model.bundle.vocab_size)
-    monkeypatch.setattr(model, "step", counted)
     evaluation = model.evaluation(same_length=same_length)
-    report = verify(model, lambda: converted.model, IDS, segments=12, evaluation=evaluation)
+    with mock.patch.object(model, "step", side_effect=model.step) as step:
+        report = verify(model, lambda: converted.model, IDS, segments=12, evaluation=evaluation)
     report.require_passed()
     assert report.max_distribution_diff <= 1e-5
-    assert max(lengths) == positions
+    assert max(call.args[2].shape[1] for call in step.mock_calls if call.args[0] == "detail") == positions
 
 
 Spoil = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
