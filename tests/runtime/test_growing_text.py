@@ -125,7 +125,7 @@ def test_documents_in_a_row_have_the_tokens_of_one_text(separator: str, tokenize
                 reader = TokenReader(document, tokenizer, 1 << 20, None, EarlierText(held, between, last, coming.text))
                 while len(piece := reader.take(7)):
                     ids += piece.ids.tolist()
-                held, last, spaced = reader.held, ids[-1] if ids else None, reader.ended_in_space
+                held, last, spaced = reader.held, ids[-1] if ids else None, reader.counts.ends_in_space
             assert ids == whole(tokenizer, joined(parts, separator)), parts
 
 

@@ -42,7 +42,6 @@ __all__ = [
     "encode",
     "encoding_hint",
     "no_boundaries",
-    "pieces",
     "text_pieces",
     "utf8_bytes",
     "utf8_text",
@@ -143,6 +142,11 @@ class TextCounts:
         self.chars += int(np.count_nonzero((values & 0xC0) != 0x80))
         self.words += int(np.count_nonzero(inside & ~before))
         self._in_word = bool(inside[-1])
+
+    @property
+    def ends_in_space(self) -> bool:
+        """Whether the last byte is white space."""
+        return self.bytes > 0 and not self._in_word
 
 
 @dataclass(frozen=True)
@@ -251,16 +255,21 @@ class Tokenizer(ABC):
         raise no_boundaries("this bundle has no tokenizer")
 
     def read(
-        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
+        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS, before: bytes = b""
     ) -> Iterator[TokenPiece]:
         """Yield the tokens of a document in order, in settled parts, and add to `counts` on the way.
+
+        Args:
+            before: text before the document, which is tokenized with it: it has places below 0, and is not counted.
 
         Raises:
             TextError, TokenError: the document cannot be tokenized, or text beyond `limits` must be held at a time.
         """
-        place, previous = 0, None
-        for text, _ in self.parts(file, name, counts, limits):
-            yield (piece := self.placed(TextPart(text, previous, place > 0, place, name, limits), counts))
+        held = self.in_units(before, f"{name}, in its context")
+        place, previous = -len(held), None
+        for text, _ in self.parts(file, name, counts, limits, held):
+            part = TextPart(text, previous, place > -len(held), place, name, limits)
+            yield (piece := self.placed(part, counts))
             previous = int(piece.ids[-1]) if len(piece) else previous
             place += len(text)
 
@@ -281,7 +290,12 @@ class Tokenizer(ABC):
             if settled := self.settled(whole):
                 yield whole[:settled], False
                 whole = whole[settled:]
-            limits.budget(name, TextError).charge(len(whole))
+            if len(whole) > limits.bytes:
+                unit = "bytes" if self.offsets_in_bytes else "characters"
+                raise TextError(
+                    f"{name}: a word of more than {limits.bytes:,} {unit}.",
+                    hint="Check that it is a text of words, or allow longer ones: --set max_document_bytes=N.",
+                )
             enough = 2 * len(whole)  # so that a run without a boundary is not searched again for each part
         yield whole, True
 

@@ -387,7 +387,7 @@ class Scorer:
         """Record how a document ended, for the next one."""
         if self.continuous:
             self.last, self.held = document.held, document.reader.held
-            self.spaced = document.reader.ended_in_space or _is_space(self.engine, document.held)
+            self.spaced = document.reader.counts.ends_in_space or _is_space(self.engine, document.held)
 
     def _failed(self, document: ActiveDocument, error: Exception) -> TokenScores:
         """Return the last part of an unreadable document."""

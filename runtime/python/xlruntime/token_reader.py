@@ -13,7 +13,6 @@ import numpy as np
 
 from .coming_documents import FileAfter
 from .documents import (
-    SPACES,
     Document,
     Ids,
     TextCounts,
@@ -23,7 +22,6 @@ from .documents import (
     as_ids,
     check_ids,
     utf8_bytes,
-    utf8_text,
     whole_characters,
 )
 from .errors import TextError
@@ -41,7 +39,6 @@ class TokenReader:
 
     Attributes:
         counts: counts of the document without its context.
-        ended_in_space: whether the last byte that was read of the document's text is white space.
         held: at the document's end, its last text, whose tokens depend on the text behind it.
     """
 
@@ -55,7 +52,6 @@ class TokenReader:
     ) -> None:
         self.document = document
         self.counts = TextCounts()
-        self.ended_in_space = False
         self.held = HeldText()
         self._earlier = earlier
         self._vocab_size = vocab_size
@@ -103,7 +99,8 @@ class TokenReader:
             self._read += len(own)
             if self._unk_id is not None:
                 self.counts.unknown_tokens += int(np.count_nonzero(own == self._unk_id))
-            self._buffer = _join(self._buffer, piece)
+            starts = np.where(piece.ends > 0, np.maximum(piece.starts, 0), piece.starts)  # a first one may begin before
+            self._buffer = _join(self._buffer, TokenPiece(piece.ids, starts, piece.ends))
 
     @property
     def at_end(self) -> bool:
@@ -137,29 +134,12 @@ class TokenReader:
 
     def _of_text(self, file: BinaryIO, context: str | bytes, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
         """Yield the tokens of a context and of a file, tokenized as one text; count only the file's text."""
-        name, limits = self.document.name, self.document.limits
+        name = self.document.name
         raw = utf8_bytes(context, f"{name}, in its context")
-        if self._earlier is not None:
+        if self._earlier is None:
+            yield from tokenizer.read(file, name, self.counts, self.document.limits, raw)
+        else:
             yield from self._of_going_text(file, raw, tokenizer, self._earlier)
-            return
-        if not raw:
-            plain = _Watched(file)
-            for piece in tokenizer.read(cast(BinaryIO, plain), name, self.counts, limits):
-                self.ended_in_space = plain.ended_in_space
-                yield piece
-            return
-        size = len(raw) if tokenizer.offsets_in_bytes else len(utf8_text(raw, f"{name}, in its context"))
-        joined = _Joined(raw, file, self.counts)
-        in_context = True
-        for piece in tokenizer.read(cast(BinaryIO, joined), name, joined.together, limits):
-            self.ended_in_space = joined.ended_in_space
-            joined.count()
-            moved = TokenPiece(piece.ids, piece.starts - size, piece.ends - size)
-            first = moved.context if in_context else 0
-            in_context = first == len(moved)
-            np.maximum(moved.starts[first:], 0, out=moved.starts[first:])
-            yield moved
-        joined.count()
 
     def _of_going_text(
         self, file: BinaryIO, context: bytes, tokenizer: Tokenizer, earlier: EarlierText
@@ -168,25 +148,24 @@ class TokenReader:
 
         Tokens of the context or of a separator come before it; those of an earlier document were read with that one.
         """
-        name, limits, plain = self.document.name, self.document.limits, _Watched(file)
+        name, limits = self.document.name, self.document.limits
         before = earlier.held.raw
         read, held = (tokenizer.in_units(raw, name) for raw in (before, before + earlier.between + context))
         place, previous = -len(held), earlier.last
-        for part, is_rest in tokenizer.parts(cast(BinaryIO, plain), name, self.counts, limits, held):
+        for part, is_rest in tokenizer.parts(file, name, self.counts, limits, held):
             whole: Any = part
             begun = earlier.held.begun or place > -len(held)
             if is_rest:
-                self.ended_in_space = plain.ended_in_space
                 self.held = HeldText(utf8_bytes(part, name), begun)
-                for later in earlier.following(plain.ended_in_space):
+                for later in earlier.following(self.counts.ends_in_space):
                     if tokenizer.settled(whole) >= len(part):
                         break
                     whole += tokenizer.in_units(whole_characters(later), name)
             piece = tokenizer.placed(TextPart(whole, previous, begun, place, name, limits), self.counts)
-            starts, ends = np.where(piece.ends > 0, np.maximum(piece.starts, 0), piece.starts), piece.ends
-            unread = ends > len(read) - len(held) if read else True  # a text may begin with a token without text
-            own = unread & (ends <= place + len(part))
-            yield TokenPiece(piece.ids[own], starts[own], ends[own])
+            # A text may begin with a token without text.
+            unread = piece.ends > len(read) - len(held) if read else True
+            own = unread & (piece.ends <= place + len(part))
+            yield TokenPiece(piece.ids[own], piece.starts[own], piece.ends[own])
             previous = int(piece.ids[-1]) if len(piece) else previous
             place += len(part)
 
@@ -214,57 +193,6 @@ def _without_mark(file: BinaryIO) -> BinaryIO:
     while len(first) < len(codecs.BOM_UTF8) and (raw := file.read(len(codecs.BOM_UTF8) - len(first))):
         first += raw
     return cast(BinaryIO, FileAfter(first.removeprefix(codecs.BOM_UTF8), file))
-
-
-class _Watched:
-    """A file, and whether the last byte that was read is white space."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.ended_in_space = False
-
-    def read(self, size: int = -1) -> bytes:
-        raw = self.file.read(size)
-        if raw:
-            self.ended_in_space = raw[-1] in SPACES
-        return raw
-
-
-class _Joined(_Watched):
-    """A context and the file after it, as one file.
-
-    Attributes:
-        together: the counts of both, which the tokenizer keeps.
-    """
-
-    def __init__(self, context: bytes, file: BinaryIO, counts: TextCounts) -> None:
-        super().__init__(file)
-        self.together = TextCounts()
-        self._context, self._counts = context, counts
-        self._left = io.BytesIO(context)
-        self._dropped: tuple[int, int] | None = None  # bytes and characters of the context
-
-    def read(self, size: int = -1) -> bytes:
-        """Return bytes of the context or of the file, never of both: so it shows which bytes were dropped."""
-        if raw := self._left.read(size):
-            return raw
-        if self._dropped is None:
-            self._dropped = self.together.dropped_bytes, self.together.dropped_chars
-        raw = super().read(size)
-        self._counts.add(raw)
-        return raw
-
-    def count(self) -> None:
-        """Set the counts of the file's text that only the tokenizer knows."""
-        own, both = self._counts, self.together
-        if self._dropped is not None:
-            own.dropped_bytes, own.dropped_chars = (
-                both.dropped_bytes - self._dropped[0],
-                both.dropped_chars - self._dropped[1],
-            )
-        size = len(self._context) if both.first_token_bytes > len(self._context) else 0  # no token before the file's
-        own.first_token_bytes = both.first_token_bytes - size
-        own.first_token_chars = both.first_token_chars - (len(self._context.decode("utf-8", "replace")) if size else 0)
 
 
 def _no_tokens() -> TokenPiece:

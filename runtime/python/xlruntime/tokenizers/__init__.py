@@ -18,7 +18,6 @@ from ..documents import (
     TextPart,
     Tokenizer,
     TokenPiece,
-    pieces,
     utf8_bytes,
 )
 from ..errors import TextError, VocabularyError
@@ -63,20 +62,6 @@ class ByteTokenizer(Tokenizer):
         """Return the ids of white space."""
         return [self.first_id + space for space in SPACES]
 
-    def read(
-        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
-    ) -> Iterator[TokenPiece]:
-        """Yield pieces of at most PIECE_BYTES tokens."""
-        position = 0
-        for raw in pieces(file):
-            if position == 0:
-                counts.first_token_bytes = 1
-                counts.first_token_chars = int(raw[0] & 0xC0 != 0x80)
-            counts.add(raw)
-            starts = np.arange(position, position + len(raw), dtype=np.int64)
-            yield TokenPiece(self._ids(raw), starts, starts + 1)
-            position += len(raw)
-
     def _ids(self, raw: bytes) -> Ids:
         return np.frombuffer(raw, np.uint8).astype(np.int64) + self.first_id
 
@@ -109,7 +94,7 @@ class NoTokenizer(Tokenizer):
         return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else None
 
     def read(
-        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
+        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS, before: bytes = b""
     ) -> Iterator[TokenPiece]:
         """Raise TextError."""
         raise self._refusal(name)

@@ -181,20 +181,16 @@ class _LibraryTokenizer(Tokenizer):
         """Return the ids that the tokenizer has: a model's table may have more rows."""
         return [int(token) for token in ids if 0 <= token < (self.vocab_size or 0)]
 
-    def read(
-        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
-    ) -> Iterator[TokenPiece]:
-        """Yield the document in settled parts, or as one part if it cannot be cut.
-
-        Raises:
-            TextError: the text that must be held exceeds `limits`, or the library fails on it.
-        """
+    def parts(
+        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits, held: Text = ""
+    ) -> Iterator[tuple[Text, bool]]:
+        """Yield the settled parts of a text, or the whole if it cannot be cut."""
         if self.rule is not None:
-            yield from super().read(file, name, counts, limits)
+            yield from super().parts(file, name, counts, limits, held)
             return
         raw = read_at_most(file, limits.budget(name, TextError))
         counts.add(raw)
-        yield self.placed(TextPart(utf8_text(raw, name), name=name, limits=limits), counts)
+        yield utf8_text(held, name) + utf8_text(raw, name), True
 
     def bytes_of_first(self, text: Text, piece: TokenPiece) -> int:
         """Return how many bytes of a text its first token covers, which may be a part of a character."""

@@ -23,12 +23,10 @@ from ..documents import (
     Tokenizer,
     TokenPiece,
     no_boundaries,
-    pieces,
-    text_pieces,
     utf8_bytes,
     utf8_text,
 )
-from ..errors import TextError, TokenError
+from ..errors import TokenError
 from ..limits import Limits
 from ..messages import listed, shown
 from .longest_match import LongestMatch
@@ -64,24 +62,31 @@ class VocabularyTokenizer(Tokenizer):
 
     def encode(self, text: str | bytes) -> Ids:
         """Return ids (n,) of a whole text."""
-        file = io.BytesIO(utf8_bytes(text, "the text"))
-        return _all_ids(self.read(file, "the text", TextCounts()))
+        pieces = self.read(io.BytesIO(utf8_bytes(text, "the text")), "the text", TextCounts())
+        return np.concatenate([np.zeros(0, np.int64), *(piece.ids for piece in pieces)])
 
     def settled(self, text: Text) -> int:
         """Return how much of a text keeps its tokens: up to the last white space for words, else nearly all."""
-        if self.vocabulary.kind == "bytes":
+        if self.offsets_in_bytes:
             return len(text)
-        return self._encoder(None).settled(utf8_text(text, "the text"))
+        text = utf8_text(text, "the text")
+        end = len(text) - text.endswith("\r")  # a newline may follow
+        if self._match is not None:
+            return self._match.settled(text[:end])
+        if self.vocabulary.kind == "words":
+            return next((after for after in range(end, 0, -1) if text[after - 1].isspace()), 0)
+        return end
 
     def tokens(self, part: TextPart) -> TokenPiece:
         """Return the tokens of a part of a text after the token `previous`; None: the part begins a text."""
-        if self.vocabulary.kind == "bytes":
-            bytewise = _ByteEncoder(self.vocabulary, self._skip_unknown, "the text", TextCounts())
-            return bytewise.take(utf8_bytes(part.text, part.name))
-        return self._encoder(part.previous).all_of(utf8_text(part.text, part.name))
+        return self._encoder(part.name, TextCounts(), previous=part.previous).take(self.in_units(part.text, part.name))
 
-    def _encoder(self, previous: int | None) -> _TextEncoder:
-        return _TextEncoder(self.vocabulary, self._skip_unknown, "the text", TextCounts(), previous, self._match)
+    def _encoder(
+        self, name: str, counts: TextCounts, place: int = 0, previous: int | None = None
+    ) -> _TextEncoder | _ByteEncoder:
+        if self.offsets_in_bytes:
+            return _ByteEncoder(self.vocabulary, self._skip_unknown, name, counts, place)
+        return _TextEncoder(self.vocabulary, self._skip_unknown, name, counts, place, previous, self._match)
 
     def decode(self, ids: Ids | list[int]) -> str:
         """Return words joined by spaces, with a newline for each line end; or the original bytes or characters."""
@@ -118,7 +123,7 @@ class VocabularyTokenizer(Tokenizer):
         ]
 
     def read(
-        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
+        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS, before: bytes = b""
     ) -> Iterator[TokenPiece]:
         """Yield pieces of a document, and add to `counts`. Only a single word, held until its end, must fit `limits`.
 
@@ -126,27 +131,15 @@ class VocabularyTokenizer(Tokenizer):
             TextError: the vocabulary is of words or characters, and the document is not UTF-8 or a word is too long.
             TokenError: the vocabulary lacks symbols and has no `unk`; the message has the symbols and their places.
         """
-        if self.vocabulary.kind == "bytes":
-            bytewise = _ByteEncoder(self.vocabulary, self._skip_unknown, name, counts)
-            for raw in pieces(file):
-                counts.add(raw)
-                yield bytewise.take(raw)
-            yield bytewise.end()
-        else:
-            encoder = _TextEncoder(self.vocabulary, self._skip_unknown, name, counts, match=self._match)
-            for text in text_pieces(file, name, counts):
-                yield encoder.take(text)
-                if encoder.held > limits.bytes:
-                    raise TextError(
-                        f"{name}: a word of more than {limits.bytes:,} characters.",
-                        hint="Check that it is a text of words, or allow longer ones: --set max_document_bytes=N.",
-                    )
-            yield encoder.flush()
-            yield encoder.end()
+        held = self.in_units(before, f"{name}, in its context")
+        encoder = self._encoder(name, counts, -len(held))
+        for text, _ in self.parts(file, name, counts, limits, held):
+            yield encoder.take(text)
+        yield encoder.end()
 
 
 class _TextEncoder:
-    """Encode a document of words or characters."""
+    """Encode a document of words or characters, from a place on: below 0 is text before the document."""
 
     def __init__(
         self,
@@ -154,8 +147,9 @@ class _TextEncoder:
         skip_unknown: bool,
         name: str,
         counts: TextCounts,
-        previous: int | None = None,
-        match: LongestMatch | None = None,
+        place: int,
+        previous: int | None,
+        match: LongestMatch | None,
     ) -> None:
         self._vocabulary, self._skip_unknown, self._name, self._counts = vocabulary, skip_unknown, name, counts
         self._words = vocabulary.kind == "words"
@@ -166,64 +160,33 @@ class _TextEncoder:
         self._newline = self._line_end if newline is None else newline
         carriage_returns = "\r" in vocabulary.index and not self._words
         self._pattern = WORDS if self._words else SINGLE_CHARACTERS if carriage_returns else CHARACTERS
-        self._held: list[str] = []  # text whose tokens depend on what follows
-        self.held = 0  # characters of it
-        self._chars = self._bytes = 0  # before the held text; bytes only until the first token
+        self._place = place
+        self._chars = self._bytes = 0  # of the document up to its first token
         self._line = 1
         self._begun = previous is not None and previous != self._line_end  # the line's line_start, if any, was returned
         self._open = False  # the line has text, and no newline yet
         self._first = previous is None  # no text yet
         self._empty = previous is None  # no token yet
 
-    def take(self, text: str) -> TokenPiece:
-        """Take the next characters, and return the tokens that they complete."""
-        if self._match is not None:  # symbols may begin in the held text
-            text, self.held = "".join([*self._held, text]), 0
-            self._held.clear()
-        end = self.settled(text)
-        self._held.append(text[:end])
-        piece = self.flush() if end else _piece([], [], [], 0)
-        self._held.append(text[end:])
-        self.held += len(text) - end
-        return piece
-
-    def settled(self, text: str) -> int:
-        """Return how many of the next characters complete tokens."""
-        end = len(text) - text.endswith("\r")  # a newline may follow
-        if self._match is not None:
-            return self._match.settled(text[:end])
-        if self._words:
-            return next((after for after in range(end, 0, -1) if text[after - 1].isspace()), 0)
-        return end
-
-    def all_of(self, text: str) -> TokenPiece:
-        """Return the tokens of the next characters, which the text behind them does not change."""
-        self._held.append(text)
-        return self.flush()
-
-    def flush(self) -> TokenPiece:
-        """Return the tokens of the held text."""
-        text = "".join(self._held)
-        self._held.clear()
-        self.held = 0
+    def take(self, text: Text) -> TokenPiece:
+        """Return the tokens of the next part of the text, which what follows does not change."""
+        text = utf8_text(text, self._name)
         ids, starts, ends = self._tokens(text)
-        piece = _piece(ids, starts, ends, self._chars)
-        if self._empty:
-            if ids:  # text before the first word has no token of its own
-                covered = text[0 if self._words else starts[0] : ends[0]]
-                self._counts.first_token_bytes = len(covered.encode("utf-8")) + (self._bytes if self._words else 0)
-                self._counts.first_token_chars = len(covered) + (self._chars if self._words else 0)
+        piece = _piece(ids, starts, ends, self._place)
+        if self._empty and (ids or self._words):  # text before the first word has no token of its own
+            covered = text[max(0 if self._words else starts[0], -self._place) : ends[0] if ids else None]
+            self._chars, self._bytes = self._chars + len(covered), self._bytes + len(covered.encode("utf-8"))
+            if ids:
+                self._counts.first_token_chars, self._counts.first_token_bytes = self._chars, self._bytes
                 self._empty = False
-            else:
-                self._bytes += len(text.encode("utf-8"))
-        self._chars += len(text)
+        self._place += len(text)
         return piece
 
     def end(self) -> TokenPiece:
         """Return the tokens that end a last line without newline."""
         marks = [None if self._begun else self._line_start, self._line_end] if self._open else []
         ids = [number for number in marks if number is not None]
-        return _piece(ids, [0] * len(ids), [0] * len(ids), self._chars)
+        return _piece(ids, [0] * len(ids), [0] * len(ids), self._place)
 
     def _tokens(self, text: str) -> tuple[list[int], list[int], list[int]]:
         ids: list[int] = []
@@ -234,7 +197,7 @@ class _TextEncoder:
         self._open |= begin < len(text)
         for unit, start, end in self._units(text, begin):
             is_newline = unit in NEWLINES and unit not in index
-            numbers = self._newline_ids(unit) if is_newline else self._ids(unit, missing)
+            numbers = self._newline_ids(unit, start) if is_newline else self._ids(unit, missing)
             if not self._begun and self._line_start is not None:
                 ids.append(self._line_start)
                 starts.append(start)
@@ -268,19 +231,21 @@ class _TextEncoder:
         if not first or not text.startswith(BYTE_ORDER_MARK) or BYTE_ORDER_MARK in self._vocabulary.index:
             return 0
         if not self._words:
-            self._drop(BYTE_ORDER_MARK)
+            self._drop(BYTE_ORDER_MARK, 0)
         return 1
 
-    def _newline_ids(self, newline: str) -> list[int]:
+    def _newline_ids(self, newline: str, start: int) -> list[int]:
         if self._newline is not None:
             return [self._newline]
         if not self._words:
-            self._drop(newline)
+            self._drop(newline, start)
         return []
 
-    def _drop(self, text: str) -> None:
-        self._counts.dropped_chars += len(text)
-        self._counts.dropped_bytes += len(text.encode("utf-8"))
+    def _drop(self, text: str, start: int) -> None:
+        """Count text without a token, unless it is before the document."""
+        if self._place + start >= 0:
+            self._counts.dropped_chars += len(text)
+            self._counts.dropped_bytes += len(text.encode("utf-8"))
 
     def _ids(self, unit: str, missing: dict[str, int]) -> list[int]:
         """Return ids of a word or character; add symbols without id to `missing`, with their line."""
@@ -311,7 +276,7 @@ class _TextEncoder:
 class _ByteEncoder:
     """Encode a document of bytes."""
 
-    def __init__(self, vocabulary: Vocabulary, skip_unknown: bool, name: str, counts: TextCounts) -> None:
+    def __init__(self, vocabulary: Vocabulary, skip_unknown: bool, name: str, counts: TextCounts, place: int) -> None:
         self._vocabulary, self._name, self._counts = vocabulary, name, counts
         unk = DROPPED if skip_unknown else vocabulary.id_of(vocabulary.unk)
         table = [vocabulary.index.get(str(byte), UNKNOWN if unk is None else unk) for byte in range(256)]
@@ -320,37 +285,39 @@ class _ByteEncoder:
             self._line_end = vocabulary.id_of(vocabulary.line_end)
             table[NEWLINE_BYTE] = DROPPED if self._line_end is None else self._line_end
         self._table = np.array(table, np.int64)
-        self._bytes = 0
+        self._place = place
         self._open = False
         self._empty = True
 
-    def take(self, raw: bytes) -> TokenPiece:
-        """Take the next bytes, and return their tokens."""
+    def take(self, text: Text) -> TokenPiece:
+        """Return the tokens of the next bytes."""
+        raw = utf8_bytes(text, self._name)
         values = np.frombuffer(raw, np.uint8)
         numbers = self._table[values]
         if (unknown := np.flatnonzero(numbers == UNKNOWN)).size:
             self._refuse(raw, unknown.tolist())
         (places,) = np.nonzero(numbers != DROPPED)
-        self._counts.dropped_bytes += len(raw) - len(places)
-        self._counts.dropped_chars += len(raw) - len(places)  # newlines, so characters too
+        dropped = int(np.count_nonzero(numbers[max(-self._place, 0) :] == DROPPED))
+        self._counts.dropped_bytes += dropped
+        self._counts.dropped_chars += dropped  # newlines, so characters too
         if self._empty and len(places):
-            self._counts.first_token_bytes = 1
-            self._counts.first_token_chars = int(values[places[0]] & 0xC0 != 0x80)
+            self._counts.first_token_bytes = int(places[0] + self._place >= 0)
+            self._counts.first_token_chars = int(places[0] + self._place >= 0 and values[places[0]] & 0xC0 != 0x80)
             self._empty = False
-        starts = places + self._bytes
-        self._bytes += len(raw)
+        starts = places + self._place
+        self._place += len(raw)
         self._open = raw[-1:] != b"\n" if raw else self._open
         return TokenPiece(numbers[places], starts, starts + 1)
 
     def end(self) -> TokenPiece:
         """Return the tokens that end a last line without newline."""
         ids = [self._line_end] if self._open and self._line_end is not None else []
-        return _piece(ids, [0] * len(ids), [0] * len(ids), self._bytes)
+        return _piece(ids, [0] * len(ids), [0] * len(ids), self._place)
 
     def _refuse(self, raw: bytes, unknown: list[int]) -> None:
         places: dict[int, int] = {}
         for at in unknown:
-            places.setdefault(raw[at], self._bytes + at)
+            places.setdefault(raw[at], self._place + at)
         unknown_bytes = listed(f"{byte} (0x{byte:02x}) at byte {at:,}" for byte, at in places.items())
         raise TokenError(
             f"{self._name}: {unknown_bytes} not in the vocabulary of {len(self._vocabulary)} bytes, which has no token "
@@ -377,7 +344,3 @@ def _joined(vocabulary: Vocabulary, symbols: list[str]) -> str:
 
 def _piece(ids: list[int], starts: list[int], ends: list[int], before: int) -> TokenPiece:
     return TokenPiece(np.array(ids, np.int64), np.array(starts, np.int64) + before, np.array(ends, np.int64) + before)
-
-
-def _all_ids(parts: Iterator[TokenPiece]) -> Ids:
-    return np.concatenate([np.zeros(0, np.int64), *(piece.ids for piece in parts)])
