@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -49,9 +50,10 @@ class ComingDocuments:
         Args:
             in_space: whether the text before it ends in white space, so that no separator is due.
         """
-        place = 0
-        while place < len(self._waiting) or self._wait():
-            beginning = self._beginning(place)
+        for place in itertools.count():
+            if place == len(self._waiting):
+                self._waiting.extend(itertools.islice(self._documents, 1))
+            beginning = self._beginning(place) if place < len(self._waiting) else None
             if beginning is None:
                 return
             raw = beginning if in_space else self._separator + beginning
@@ -59,14 +61,6 @@ class ComingDocuments:
             yield raw
             if len(beginning) >= PEEKED:  # what follows these bytes was not read
                 return
-            place += 1
-
-    def _wait(self) -> bool:
-        """Take one more document from the source, and return whether there was one."""
-        document = next(self._documents, None)
-        if document is not None:
-            self._waiting.append(document)
-        return document is not None
 
     def _beginning(self, place: int) -> bytes | None:
         """Return the first bytes of a waiting document; None if it is not text, or cannot be read."""

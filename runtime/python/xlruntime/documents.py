@@ -108,6 +108,9 @@ class TokenPiece:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __getitem__(self, part: slice | npt.NDArray[np.bool_]) -> TokenPiece:
+        return TokenPiece(self.ids[part], self.starts[part], self.ends[part])
+
     @property
     def context(self) -> int:
         """Number of tokens at the beginning that belong to the document's context."""
@@ -186,13 +189,13 @@ class Tokenizer(ABC):
     offsets_in_bytes: bool = False
     joins: bool = False
 
-    @abstractmethod
     def encode(self, text: str | bytes) -> Ids:
         """Return token ids (n,) of a whole text, the same as `read` yields.
 
         Raises:
             TextError, TokenError: as `read`.
         """
+        return self.encode_piece(text, None)
 
     @abstractmethod
     def settled(self, text: Text) -> int:

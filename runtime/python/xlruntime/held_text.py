@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from .documents import Ids, Text, TextPart, Tokenizer, TokenPiece, as_ids, utf8_bytes, utf8_text, whole_characters
+from .documents import Ids, TextPart, Tokenizer, TokenPiece, as_ids, utf8_bytes, utf8_text, whole_characters
 
 __all__ = ["MOST_HELD", "HeldText"]
 
@@ -71,10 +71,10 @@ class HeldText:
         raw = self.raw + utf8_bytes(piece, "the text")
         whole = raw if tokenizer.offsets_in_bytes else utf8_text(whole_characters(raw), "the text")
         settled, cuts = tokenizer.settled(whole), self.unsettled_cuts
-        rest = raw[len(_bytes(whole[:settled])) :]
+        rest = raw[len(utf8_bytes(whole[:settled], "the text")) :]
         if len(rest) > MOST_HELD:
             settled, cuts = len(whole), cuts + 1
-            rest = raw[len(_bytes(whole)) :]
+            rest = raw[len(utf8_bytes(whole, "the text")) :]
         tokens = tokenizer.tokens(TextPart(whole[:settled], previous, self.begun))
         return tokens, HeldText(rest, self.begun or settled > 0, cuts)
 
@@ -84,7 +84,3 @@ class HeldText:
         whole = raw if tokenizer.offsets_in_bytes else utf8_text(raw, "the text")
         tokens = tokenizer.tokens(TextPart(whole, previous, self.begun))
         return tokens, replace(self, raw=b"", begun=self.begun or bool(raw))
-
-
-def _bytes(text: Text) -> bytes:
-    return text if isinstance(text, bytes) else text.encode("utf-8")

@@ -65,19 +65,16 @@ def scorer_state(scorer: Scorer) -> tuple[dict[str, Any], dict[str, npt.NDArray[
     """Return fields for JSON, and tensors. Call it only between two steps of `Scorer.steps`."""
     memory = scorer.memory
     rows = tuple(row and Progress(**{name: getattr(row, name) for name in PROGRESS}) for row in scorer.rows)
+    held = scorer.held
+    saved = SavedScorer(scorer.taken, scorer.last, scorer.spaced, held.raw.hex(), held.begun, rows, None)
     if memory is None:
-        return asdict(SavedScorer(scorer.taken, scorer.last, scorer.spaced, *_held(scorer), rows, None)), {}
+        return asdict(saved), {}
     position = memory.position.tolist()  # of idle rows, too: their room bounds the next step
     for idle in (row for row, document in enumerate(rows) if document is None and not scorer.continuous):
         memory.restart(idle, refill=True)
     memory.position[:] = position
     counters = _Counters(memory.capacity, memory.offset, tuple(memory.memory_length.tolist()), tuple(position))
-    saved = SavedScorer(scorer.taken, scorer.last, scorer.spaced, *_held(scorer), rows, counters)
-    return asdict(saved), memory.arrays()
-
-
-def _held(scorer: Scorer) -> tuple[str, bool]:
-    return scorer.held.raw.hex(), scorer.held.begun
+    return asdict(replace(saved, memory=counters)), memory.arrays()
 
 
 def read_scorer(scorer: Scorer, fields: object, arrays: Mapping[str, npt.NDArray[Any]]) -> SavedScorer:

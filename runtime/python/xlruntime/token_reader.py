@@ -57,7 +57,7 @@ class TokenReader:
         self._vocab_size = vocab_size
         self._unk_id = tokenizer.unk_id
         self._read = 0
-        self._buffer = _no_tokens()
+        self._buffer = TokenPiece(*np.zeros((3, 0), np.int64))
         self._pieces = self._open(tokenizer, before)
 
     def take(self, n: int) -> TokenPiece:
@@ -67,7 +67,7 @@ class TokenReader:
             TokenError, TextError, OSError: as the document is read.
         """
         self._fill(n)
-        taken, self._buffer = _split(self._buffer, n)
+        taken, self._buffer = self._buffer[:n], self._buffer[n:]
         return taken
 
     @property
@@ -100,7 +100,8 @@ class TokenReader:
             if self._unk_id is not None:
                 self.counts.unknown_tokens += int(np.count_nonzero(own == self._unk_id))
             starts = np.where(piece.ends > 0, np.maximum(piece.starts, 0), piece.starts)  # a first one may begin before
-            self._buffer = _join(self._buffer, TokenPiece(piece.ids, starts, piece.ends))
+            parts = zip(vars(self._buffer).values(), (piece.ids, starts, piece.ends), strict=True)
+            self._buffer = TokenPiece(*map(np.concatenate, parts))
 
     @property
     def at_end(self) -> bool:
@@ -164,8 +165,7 @@ class TokenReader:
             piece = tokenizer.placed(TextPart(whole, previous, begun, place, name, limits), self.counts)
             # A text may begin with a token without text.
             unread = piece.ends > len(read) - len(held) if read else True
-            own = unread & (piece.ends <= place + len(part))
-            yield TokenPiece(piece.ids[own], piece.starts[own], piece.ends[own])
+            yield piece[unread & (piece.ends <= place + len(part))]
             previous = int(piece.ids[-1]) if len(piece) else previous
             place += len(part)
 
@@ -195,10 +195,6 @@ def _without_mark(file: BinaryIO) -> BinaryIO:
     return cast(BinaryIO, FileAfter(first.removeprefix(codecs.BOM_UTF8), file))
 
 
-def _no_tokens() -> TokenPiece:
-    return TokenPiece(*(np.zeros(0, np.int64) for _ in range(3)))
-
-
 def _of_context(ids: Ids) -> TokenPiece:
     return TokenPiece(ids, np.full(len(ids), -1, np.int64), np.zeros(len(ids), np.int64))
 
@@ -211,18 +207,3 @@ def _of_ids(source: Any, name: str) -> Iterator[TokenPiece]:
         places = np.arange(before, before + len(ids), dtype=np.int64)
         before += len(ids)
         yield TokenPiece(ids, places, places + 1)
-
-
-def _join(left: TokenPiece, right: TokenPiece) -> TokenPiece:
-    if not len(left):
-        return right
-    return TokenPiece(
-        np.concatenate([left.ids, right.ids]),
-        np.concatenate([left.starts, right.starts]),
-        np.concatenate([left.ends, right.ends]),
-    )
-
-
-def _split(piece: TokenPiece, n: int) -> tuple[TokenPiece, TokenPiece]:
-    head = TokenPiece(piece.ids[:n], piece.starts[:n], piece.ends[:n])
-    return head, TokenPiece(piece.ids[n:], piece.starts[n:], piece.ends[n:])

@@ -41,7 +41,7 @@ class ByteTokenizer(Tokenizer):
 
     def encode(self, text: str | bytes) -> Ids:
         """Return ids (n,) of the bytes of `text`; a str is encoded as UTF-8."""
-        return self._ids(utf8_bytes(text, "the text"))
+        return np.frombuffer(utf8_bytes(text, "the text"), np.uint8).astype(np.int64) + self.first_id
 
     def decode(self, ids: Ids | list[int]) -> str:
         """Return the text of the bytes; invalid UTF-8 becomes U+FFFD. Ids without a byte are left out."""
@@ -54,16 +54,13 @@ class ByteTokenizer(Tokenizer):
 
     def tokens(self, part: TextPart) -> TokenPiece:
         """Return the tokens of a part of a text."""
-        ids = self._ids(utf8_bytes(part.text, part.name))
+        ids = self.encode(part.text)
         places = np.arange(len(ids), dtype=np.int64)
         return TokenPiece(ids, places, places + 1)
 
     def word_starts(self) -> list[int]:
         """Return the ids of white space."""
         return [self.first_id + space for space in SPACES]
-
-    def _ids(self, raw: bytes) -> Ids:
-        return np.frombuffer(raw, np.uint8).astype(np.int64) + self.first_id
 
 
 class NoTokenizer(Tokenizer):

@@ -6,8 +6,9 @@ import contextlib
 import itertools
 import json
 import re
+import unicodedata
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..documents import (
-    DOCUMENT_LIMITS,
     SPACES,
     Ids,
     Text,
@@ -31,14 +31,13 @@ from ..documents import (
 from ..errors import TextError, VocabularyError, XlruntimeError
 from ..limits import Limits, read_at_most
 from ..messages import first_line
-from .cuts import before_added_token, before_last_word, between_words
+from .longest_match import LongestMatch
 from .sentencepiece_file import read_sentencepiece
 from .tokenizer_file import LONGEST_TOKEN, read_tokenizer_json
 
 __all__ = ["TOKENIZER_LIMITS", "SentencePieceTokenizer", "TokenizersTokenizer"]
 
 TOKENIZER_LIMITS = Limits()  # of a file; the largest published files need half
-
 
 MEASURED_AT_ONCE = 1024  # characters
 MOST_GROWTH = 2  # by the tokenizer, of a document at the length limit
@@ -56,6 +55,7 @@ MARKS = {
     **dict(zip(map(ord, "\u0120\u0109\u010a\u010b\u010c\u010d"), " \t\n\v\f\r", strict=True)),
 }
 WHITE_SPACE = tuple(SPACES.decode())
+VISIBLE = "LNPS"  # categories of Unicode: letters, numbers, punctuation, symbols
 
 
 class _LibraryTokenizer(Tokenizer):
@@ -64,7 +64,7 @@ class _LibraryTokenizer(Tokenizer):
     Attributes:
         growth: most bytes that the library makes of one byte of text, before it cuts the text into tokens.
         rule: the manifest's `settled`: where a text can be cut.
-        added: texts of the added tokens, sorted.
+        added: texts of the added tokens.
         prefixes: whether the library puts a space before each text.
     """
 
@@ -75,24 +75,16 @@ class _LibraryTokenizer(Tokenizer):
     prefixes: bool
 
     @abstractmethod
-    def _ids(self, text: str) -> list[int]:
-        """Return ids; other threads run meanwhile."""
-
-    @abstractmethod
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return ids, and the begin and end of each in `text`, in characters."""
+        """Return ids, and the begin and end of each in `text`, in characters; other threads run meanwhile."""
 
     @abstractmethod
     def _name(self, token: int) -> str:
         """Return the name of a token of this vocabulary."""
 
     @abstractmethod
-    def _text(self, ids: list[int]) -> str:
-        """Return the text of ids."""
-
-    @abstractmethod
-    def _whole_text(self, ids: list[int]) -> str:
-        """Return the text of ids with the names of special tokens."""
+    def _text(self, ids: list[int], special: bool) -> str:
+        """Return the text of ids, with the names of special tokens or without."""
 
     @abstractmethod
     def _ends(self) -> Iterable[int]:
@@ -114,9 +106,22 @@ class _LibraryTokenizer(Tokenizer):
                 "this tokenizer cannot say which tokens a text keeps when it grows.",
                 hint="Give whole documents, or token ids.",
             )
-        if self.rule == "words":
-            return before_last_word(text, self.added)
-        return between_words(text, self.added)
+        return self._last_cut(text, self.rule == "words")
+
+    def _last_cut(self, text: str, behind_word: bool) -> int:
+        """Return the place of the last space between two letters, but not behind an added token; or else 0.
+
+        Args:
+            behind_word: whether a visible character before the space is enough.
+        """
+        at = text.rfind(" ", 0, None if behind_word else -1)
+        while at > 0:
+            before, after = text[at - 1], text[at + 1 : at + 2]
+            fits = unicodedata.category(before)[0] in VISIBLE if behind_word else (before + after).isalpha()
+            if fits and not text.endswith(self.added, 0, at):
+                return at
+            at = text.rfind(" ", 0, at)
+        return 0
 
     def tokens(self, part: TextPart) -> TokenPiece:
         """Return the tokens of a part of a text, with their places in it, in characters.
@@ -124,16 +129,19 @@ class _LibraryTokenizer(Tokenizer):
         A part that goes on gets no space before it: it is tokenized behind an anchor, whose tokens are taken off.
         """
         text, anchor = utf8_text(part.text, part.name), ANCHOR if part.begun and self.prefixes else ""
-        ids, places = self._encode(anchor + text, part.name, self._tokens, part.limits)
-        size = len(self._anchor_ids) if anchor else 0
-        if ids[:size] != self._anchor_ids[:size]:  # the vocabulary does not know the anchor
+        with _errors_of_library(TextError, f"{part.name}: the bundle's tokenizer fails on this text"):
+            self._check_growth(text, part.name, part.limits)
+            ids, places = self._tokens(anchor + text)
+        anchor_ids = self._anchor_ids if anchor else []
+        size = len(anchor_ids)
+        if ids[:size] != anchor_ids:  # the vocabulary does not know the anchor
             return self.tokens(replace(part, begun=False))
         offsets = np.array(places[size:], np.int64).reshape(-1, 2) - len(anchor)
         return TokenPiece(np.array(ids[size:], np.int64), offsets[:, 0], offsets[:, 1])
 
     @cached_property
     def _anchor_ids(self) -> list[int]:
-        return self._ids(ANCHOR)
+        return self._tokens(ANCHOR)[0]
 
     @cached_property
     def merges_newlines(self) -> bool:  # type: ignore[override]  # it takes two calls of the library
@@ -155,31 +163,18 @@ class _LibraryTokenizer(Tokenizer):
             raise no_boundaries("no token of this tokenizer begins with white space")
         return sorted(starts.union(self._ends()))
 
-    def encode(self, text: str | bytes) -> Ids:
-        """Return token ids (n,) of a text, without special tokens."""
-        return np.array(self._encode(utf8_text(text, "the text"), "the text", self._ids), np.int64)
-
-    def decode(self, ids: Ids | list[int]) -> str:
-        """Return the text of token ids. Those that the tokenizer lacks have none.
+    def decode(self, ids: Ids | list[int], special: bool = False) -> str:
+        """Return the text of token ids. Those that the tokenizer lacks have none: a model's table may have more rows.
 
         Raises:
             TextError: the library fails on them.
         """
         with _errors_of_library(TextError, "the library cannot turn the token ids into text"):
-            return self._text(self._known(ids))
+            return self._text([int(token) for token in ids if 0 <= token < (self.vocab_size or 0)], special)
 
     def decode_all(self, ids: Ids | list[int]) -> str:
-        """Return the text of token ids with the names of special tokens.
-
-        Raises:
-            TextError: as `decode`.
-        """
-        with _errors_of_library(TextError, "the library cannot turn the token ids into text"):
-            return self._whole_text(self._known(ids))
-
-    def _known(self, ids: Ids | list[int]) -> list[int]:
-        """Return the ids that the tokenizer has: a model's table may have more rows."""
-        return [int(token) for token in ids if 0 <= token < (self.vocab_size or 0)]
+        """Return the text of token ids with the names of special tokens; see `decode`."""
+        return self.decode(ids, special=True)
 
     def parts(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits, held: Text = ""
@@ -197,20 +192,13 @@ class _LibraryTokenizer(Tokenizer):
         start, end = int(piece.starts[0]), int(piece.ends[0])
         before, own = (len(utf8_bytes(part, "the text")) for part in (text[:start], text[start:end]))
         name = self._name(int(piece.ids[0]))
-        if (
-            name in (META_SPACE, BYTE_SPACE) and text[start:end] != " "
-        ):  # the space that the library has put before the text
+        if name in (META_SPACE, BYTE_SPACE) and text[start:end] != " ":  # that the library has put before the text
             return before
         return before + min(own, self._bytes_of(name))
 
     def _bytes_of(self, name: str) -> int:
         """Return the most bytes that a token of this name stands for."""
         return 1 if BYTE.fullmatch(name) else LONGEST_TOKEN
-
-    def _encode(self, text: str, name: str, function: Callable[[str], Any], limits: Limits = DOCUMENT_LIMITS) -> Any:
-        with _errors_of_library(TextError, f"{name}: the bundle's tokenizer fails on this text"):
-            self._check_growth(text, name, limits)
-            return function(text)
 
     def _check_growth(self, text: str, name: str, limits: Limits) -> None:
         """Refuse a text that the library would expand to more than MOST_GROWTH times the limit.
@@ -250,7 +238,8 @@ class TokenizersTokenizer(_LibraryTokenizer):
             self.vocab_size = 1 + max(map(int, numbers), default=-1)  # some files leave numbers out
             self.unk_id = self._unk_id(fields["model"])
             added = self._tokenizer.get_added_tokens_decoder().values()
-        self.rule, self.added = rule, tuple(sorted(token.content for token in added))
+        self.rule, self.added = rule, tuple(token.content for token in added)
+        self._added = LongestMatch(filter(None, self.added))
         self._kinds = _kinds({name: fields.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")})
         first = json.dumps([fields.get("normalizer"), fields.get("pre_tokenizer")])
         self.prefixes = any(form in first for form in PREFIXING)
@@ -274,8 +263,9 @@ class TokenizersTokenizer(_LibraryTokenizer):
         text = utf8_text(text, "the text")
         if self.rule in (None, "words", "letters"):
             return super().settled(text)
-        end = before_added_token(text, self.added)
-        start = between_words(text[: max(end - ENOUGH, 0)], self.added)
+        near_end = range(max(len(text) - self._added.longest, 0), len(text))
+        end = next((at for at in near_end if self._added.may_grow(text, at)), len(text))
+        start = self._last_cut(text[: max(end - ENOUGH, 0)], behind_word=False)
         visible = len(text[start:end].rstrip())
         encoding = self._tokenizer.encode(text[start:end], add_special_tokens=False)
         places: dict[Any, int] = {}
@@ -296,23 +286,17 @@ class TokenizersTokenizer(_LibraryTokenizer):
         normalizer = self._tokenizer.normalizer
         return text if normalizer is None else str(normalizer.normalize_str(text))
 
-    def _text(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids))
-
-    def _whole_text(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+    def _text(self, ids: list[int], special: bool) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=not special))
 
     def id_of(self, name: str) -> int | None:
         """Return the id of the token of this name; None if there is none."""
         number = self._tokenizer.token_to_id(name)
         return None if number is None else int(number)
 
-    def _ids(self, text: str) -> list[int]:
-        # Only calls for lists let other threads run.
-        return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
-
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        # Only calls for lists let other threads run.
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
     def _unk_id(self, model: dict[str, Any]) -> int | None:
@@ -350,24 +334,20 @@ class SentencePieceTokenizer(_LibraryTokenizer):
     def _normalized(self, text: str) -> str:
         return str(self._processor.normalize(text))
 
-    def _text(self, ids: list[int]) -> str:
-        return str(self._processor.decode(ids))
-
     def _name(self, token: int) -> str:
         return str(self._processor.id_to_piece(token))
 
-    def _whole_text(self, ids: list[int]) -> str:
+    def _text(self, ids: list[int], special: bool) -> str:
         model = self._processor
-        runs = itertools.groupby(ids, model.is_control)
-        return "".join("".join(map(model.id_to_piece, run)) if marks else self._text(list(run)) for marks, run in runs)
+        if not special:
+            return str(model.decode(ids))
+        runs = [(marks, list(run)) for marks, run in itertools.groupby(ids, model.is_control)]
+        return "".join("".join(map(model.id_to_piece, run)) if marks else str(model.decode(run)) for marks, run in runs)
 
     def id_of(self, name: str) -> int | None:
         """Return the id of the piece of this name; None if there is none."""
         number = int(self._processor.piece_to_id(name))  # of the unknown token, if the model lacks the piece
         return number if self._processor.id_to_piece(number) == name else None
-
-    def _ids(self, text: str) -> list[int]:
-        return self._processor.encode(text, out_type=int)
 
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._processor.encode(text, return_type="offset_mapping", return_bytes=False)

@@ -20,12 +20,16 @@ __all__ = ["LongestMatch", "TrieTokenizer"]
 
 
 class LongestMatch:
-    """A set of symbols, all of them characters or all bytes, and none empty."""
+    """A set of symbols, all of them characters or all bytes, and none empty.
+
+    Attributes:
+        longest: length of the longest symbol.
+    """
 
     def __init__(self, symbols: Iterable[Text]) -> None:
         self._symbols: list[Any] = sorted(symbols)
         self._known: frozenset[Text] = frozenset(self._symbols)
-        self._longest = max(map(len, self._symbols), default=0)
+        self.longest = max(map(len, self._symbols), default=0)
         lengths: dict[Text, set[int]] = {}  # of the symbols with these first two characters
         for symbol in self._symbols:
             lengths.setdefault(symbol[:2], set()).add(len(symbol))
@@ -40,7 +44,7 @@ class LongestMatch:
 
     def may_grow(self, text: Text, place: int) -> bool:
         """Return whether later text may complete a symbol that is longer than all of the text from a place on."""
-        if len(text) - place >= self._longest:
+        if len(text) - place >= self.longest:
             return False
         following = bisect_right(self._symbols, text[place:])
         return following < len(self._symbols) and self._symbols[following].startswith(text[place:])
@@ -66,10 +70,6 @@ class TrieTokenizer(Tokenizer):
         self._texts = [bytes.fromhex(symbol) for symbol in vocabulary.symbols]
         self._ids = {text: number for number, text in enumerate(self._texts) if text}
         self._match = LongestMatch(self._ids)
-
-    def encode(self, text: str | bytes) -> Ids:
-        """Return token ids (n,) of a text."""
-        return self.tokens(TextPart(text)).ids
 
     def settled(self, text: Text) -> int:
         """Return how many bytes of a text keep their tokens, whatever follows."""
