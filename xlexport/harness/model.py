@@ -114,7 +114,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **more: Any) -> list[int]:
         """Return the token ids of a text that may go on, after the token that begins texts where the rule puts it."""
-        return self._begun(string, self._served.encode(string).tolist(), add_special_tokens)
+        return self._begun(string, self._served.ids(string).tolist(), add_special_tokens)
 
     def _begun(self, text: str, ids: list[int], adds: bool | None = None) -> list[int]:
         """Return the tokens of a text with the one that begins texts, unless the text spells that itself."""
@@ -126,7 +126,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
         """Return the log-likelihood of each document, read from its beginning to its end with carried memory."""
         texts = (request.args[0] for request in requests)
         # The harness's own models read the begin token after the prefix, so their sums have its score, too.
-        documents = (self._begun(text, self._served.encode(text, whole=True).tolist()) for text in texts)
+        documents = (self._begun(text, self._served.ids(text, whole=True).tolist()) for text in texts)
         scorer, sums = self._scorer(bos=False if self._bos is None else self._bos), []
         for request, score in zip(requests, scorer.documents(documents), strict=True):
             sums.append(-score.nats)

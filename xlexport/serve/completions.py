@@ -26,7 +26,7 @@ from xlexport.serve.models import Models, ServedModel
 from xlexport.serve.runs import EventStream, Run, json_answer
 from xlexport.serve.token_places import ends_in_text, text_of_run
 from xlruntime import GrowingText
-from xlruntime.documents import Tokenizer, check_ids
+from xlruntime.documents import Tokenizer
 
 __all__ = ["Completions"]
 
@@ -97,12 +97,12 @@ class Completions:
         ids = await encode_texts(
             request, self.limits, model, entries, partial(model.ids, whole=bool(body.echo) and not body.n_new)
         )
-        shown, size = bool(body.echo) and body.logprobs is not None, model.scheduler.engine.bundle.vocab_size
+        shown = bool(body.echo) and body.logprobs is not None
         texts = sum(len(entry) for entry in entries if isinstance(entry, str)) if shown else 0
 
         def prompts() -> list[_Prompt]:
             for own in ids:
-                check_ids(own, size, "the prompt")
+                model.check(own)
             return [_Prompt.of(entry, own, model.tokenizer, shown) for entry, own in zip(entries, ids, strict=True)]
 
         with share_of(request).lent(texts * model.encoding_bytes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Iterable
@@ -11,12 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.scoring.run_options import bos_token
 from xlexport.serve.errors import ApiError, hide
 from xlexport.serve.logprobs import TokenTexts
 from xlexport.serve.scheduler import Scheduler
-from xlruntime import OptionError, XlruntimeError
+from xlruntime import OptionError
 from xlruntime.bundle import TextToken
-from xlruntime.documents import Tokenizer, as_ids, check_ids, encode
+from xlruntime.documents import Tokenizer, as_ids, check_ids
 from xlruntime.messages import listed, named
 from xlruntime.tokenizers import ByteTokenizer, VocabularyTokenizer
 
@@ -75,18 +77,8 @@ class ServedModel:
 
     @property
     def encoding_bytes(self) -> int:
-        """Bytes of memory that `encode` takes for each byte of a text."""
+        """Bytes of memory that `ids` takes for each byte of a text."""
         return ENCODING_BYTES.get(type(self.tokenizer), LIBRARY_BYTES)
-
-    def encode(self, text: str, whole: bool = False) -> npt.NDArray[np.int64]:
-        """Return the token ids (n,) of a text.
-
-        Args:
-            whole: whether the text is a whole document, whose last line ends with it, as in `xlexport score`.
-        """
-        if whole:
-            return self.tokenizer.encode(text)
-        return encode(text, self.tokenizer, self.scheduler.engine.bundle.vocab_size, "the prompt")
 
     def check(self, ids: npt.NDArray[np.int64]) -> None:
         """Refuse token ids (n,) that the model lacks.
@@ -97,8 +89,14 @@ class ServedModel:
         check_ids(ids, self.scheduler.engine.bundle.vocab_size, "the prompt")
 
     def ids(self, source: str | list[int], whole: bool = False) -> npt.NDArray[np.int64]:
-        """Return the token ids (n,) of a prompt, given as text or ids."""
-        return self.encode(source, whole) if isinstance(source, str) else as_ids(source, "the prompt")
+        """Return the token ids (n,) of a prompt, given as text or ids.
+
+        Args:
+            whole: whether a text is a whole document, whose last line ends with it, as in `xlexport score`.
+        """
+        if not isinstance(source, str):
+            return as_ids(source, "the prompt")
+        return self.tokenizer.encode(source) if whole else self.tokenizer.encode_piece(source, None)
 
     def top(self, logprobs: int | None) -> int | None:
         """Return how many of the `logprobs` likeliest tokens there are."""
@@ -163,12 +161,7 @@ class Models:
 
 
 def _token(tokenizer: Tokenizer, text: str) -> TextToken | None:
-    """Return the token of a name, or of a text that is one token."""
-    number = tokenizer.id_of(text)
-    if number is None:
-        try:
-            ids = tokenizer.encode_piece(text, None).tolist()
-        except XlruntimeError:
-            return None
-        number = ids[0] if len(ids) == 1 and ids[0] != tokenizer.unk_id else None
-    return None if number is None else TextToken(number, text, "its text")
+    """Return the token of a name, or of a text that is one token; None if it is none."""
+    with contextlib.suppress(OptionError):
+        return TextToken(bos_token(text, tokenizer), text, "its text")
+    return None

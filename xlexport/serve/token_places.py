@@ -24,8 +24,6 @@ def ends_in_text(tokenizer: Tokenizer, text: str, ids: Sequence[int] | Ends) -> 
     A character of several tokens belongs to one of them. What is behind the last token's place belongs to that token.
     """
     raw, wanted = text.encode("utf-8", "surrogatepass"), np.asarray(ids, np.int64)
-    if isinstance(tokenizer, ByteTokenizer):
-        return _ends_of_bytes(raw)[1] if len(raw) == len(wanted) else None
     try:
         pieces = list(tokenizer.read(io.BytesIO(raw), "the prompt", TextCounts()))
     except XlruntimeError:
