@@ -6,6 +6,7 @@ and the rules that split and rewrite the text look at nothing beyond it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +32,8 @@ PUBLISHED: Mapping[str, Settled] = {
 NORMAL_FORMS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BertNormalizer", "Precompiled"}
 WORD_SPLITTERS = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer"}  # no token of theirs holds a space
 LOCAL_SPLITTERS = {"Split", "Digits", "Punctuation"}
-SPACES_JOINED = {"Regex": " {2,}"}  # the pattern of ALBERT, T5 and others
+LETTER = rf"[A-Za-z]|[^\x00-\x7f{BYTE_SPACE}]"  # or a part of a character, as byte-level vocabularies write bytes
+BETWEEN_LETTERS = re.compile(rf"(?:{LETTER}){BYTE_SPACE}(?:{LETTER}|\Z)")
 
 
 def settled_rule(fields: Mapping[str, Any]) -> Settled | None:
@@ -52,7 +54,7 @@ def settled_rule(fields: Mapping[str, Any]) -> Settled | None:
         grasping = any(token.get(name) for token in added for name in ("lstrip", "rstrip", "single_word"))
         published = _published(splitters) if plain and not grasping else None
         return published or _letters(fields, normalizers, splitters, added)
-    if not _keeps_words(normalizers, added):
+    if not all(map(_keeps_words, normalizers)):
         return None
     split = bool(set(kinds) & WORD_SPLITTERS) and set(kinds) <= WORD_SPLITTERS | {"Digits", "Punctuation"}
     pieces = [] if split else list(_vocabulary(fields))
@@ -112,45 +114,23 @@ def _letters(
     if not local or prefixed or rewrites or not _joins_only(fields, BYTE_SPACE):
         return None
     pieces = (*_vocabulary(fields), *(text.replace(" ", BYTE_SPACE) for text in _contents(added)))
-    return None if any(map(_holds_cut, pieces)) else _after_added(added, "letters")
+    return None if any(map(BETWEEN_LETTERS.search, pieces)) else _after_added(added, "letters")
 
 
-def _holds_cut(piece: str) -> bool:
-    """Return whether a piece of a byte-level vocabulary reaches over a space between two letters."""
-    left = piece.find(BYTE_SPACE, 1)
-    while left > 0:
-        before, after = piece[left - 1], piece[left + 1 : left + 2]
-        if _may_be_letter(before) and (not after or _may_be_letter(after)):
+def _keeps_words(normalizer: dict[str, Any]) -> bool:
+    """Return whether a normalizer works on each side of a space behind a word alone."""
+    match normalizer:
+        case {"type": "Prepend"} | {"type": "Strip", "strip_left": False}:  # the cut is before spaces at the end
             return True
-        left = piece.find(BYTE_SPACE, left + 1)
+        case {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " " | "\u2581"}:  # ALBERT, T5 and others
+            return True
+        case {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+            return not any(character.isspace() or character == META_SPACE for character in old + new)
+        case {"type": kind}:
+            return kind in NORMAL_FORMS
     return False
-
-
-def _may_be_letter(byte: str) -> bool:
-    """Return whether a byte, as byte-level vocabularies write it, is a letter or a part of a character."""
-    return byte.isalpha() if byte.isascii() else byte != BYTE_SPACE
-
-
-def _keeps_words(normalizers: list[dict[str, Any]], added: list[dict[str, Any]]) -> bool:
-    """Return whether normalizers work on each side of a space behind a word alone."""
-    for part in normalizers:
-        match part:
-            case {"type": "Strip", "strip_left": False}:  # only spaces at the end, and a cut is before them
-                pass
-            case {"type": "Prepend"}:
-                pass
-            case {"type": "Replace", "pattern": pattern, "content": " " | "\u2581"} if pattern == SPACES_JOINED:
-                pass
-            case {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}:
-                pass
-            case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
-                if any(character.isspace() or character == META_SPACE for character in old + new):
-                    return False
-            case {"type": kind} if kind in NORMAL_FORMS:
-                pass
-            case _:
-                return False
-    return True
 
 
 def _reads_marks(normalizers: list[dict[str, Any]], splitters: list[dict[str, Any]]) -> bool:

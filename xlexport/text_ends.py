@@ -16,6 +16,10 @@ __all__ = ["Ends", "TokenNames", "find_ends", "sentencepiece_names", "text_ends_
 
 GENERATION, TOKENIZER, SPECIAL = "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"
 TEMPLATE, VOCABULARY = "template of tokenizer.json", "vocabulary"
+SOURCES = {  # of the tokens of a role; the first one counts most
+    "bos": (TOKENIZER, SPECIAL, TEMPLATE, CONFIG, GENERATION, VOCABULARY),
+    "eos": (TOKENIZER, SPECIAL, GENERATION, CONFIG, TEMPLATE, VOCABULARY),
+}
 MOST_ENDS = 32
 # Classes of transformers that put the begin token before each text unless their file says otherwise.
 ADDS_BEGIN = {f"{name}Tokenizer{fast}" for name in ("Llama", "CodeLlama", "Gemma") for fast in ("", "Fast")}
@@ -88,12 +92,7 @@ def find_ends(names: TokenNames, folders: Sequence[Path], bos: str | None = None
         CheckpointError: a file is damaged, or leads out of its folder.
     """
     files, notes = _files(folders), list[str]()
-    ends = _stated(names, files, (TOKENIZER, SPECIAL, GENERATION, CONFIG), "eos", notes)
-    if not ends:
-        ends = _own(names, [(names.after[:1], TEMPLATE), (names.ends, VOCABULARY)])
-    begins = _stated(names, files, (TOKENIZER, SPECIAL), "bos", notes)
-    begins += _own(names, [(names.before, TEMPLATE)])
-    begins += _stated(names, files, (CONFIG, GENERATION), "bos", notes) + _own(names, [(names.begins, VOCABULARY)])
+    ends, begins = (_tokens(role, names, files, notes) for role in ("eos", "bos"))
     begin, tokenizer = next(iter(begins), None), files.get(TOKENIZER, {})
     adds = tokenizer.get("add_bos_token")
     if not isinstance(adds, bool):
@@ -183,16 +182,21 @@ def _files(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _stated(
-    names: TokenNames, files: Mapping[str, Mapping[str, Any]], order: Iterable[str], role: str, notes: list[str]
-) -> list[TextToken]:
-    """Return the tokens of a role, `bos` or `eos`, that files name, each once; note those that cannot be meant."""
+def _tokens(role: str, names: TokenNames, files: Mapping[str, Mapping[str, Any]], notes: list[str]) -> list[TextToken]:
+    """Return the tokens of a role by the order of their sources, each once; note those that cannot be meant."""
+    own = {TEMPLATE: names.before, VOCABULARY: names.begins}
+    if role == "eos":
+        own = {TEMPLATE: names.after[:1], VOCABULARY: names.ends}
     sources: dict[int, str] = {}
-    for file in order:
-        for number in _numbers(names, file, files.get(file, {}), role, notes):
+    for source in SOURCES[role]:
+        if source not in own:
+            numbers = list(_numbers(names, source, files.get(source, {}), role, notes))
+        else:  # the tokenizer itself; what it says of ends counts if nothing else does
+            numbers = [names.ids[name] for name in own[source] if name in names.ids and not (role == "eos" and sources)]
+        for number in numbers:
             if number not in names.text:
-                sources.setdefault(number, file)
-    return [TextToken(number, names.name_of(number), file) for number, file in sources.items()]
+                sources.setdefault(number, source)
+    return [TextToken(number, names.name_of(number), source) for number, source in sources.items()]
 
 
 def _numbers(names: TokenNames, file: str, content: Mapping[str, Any], role: str, notes: list[str]) -> Iterator[int]:
@@ -211,12 +215,3 @@ def _numbers(names: TokenNames, file: str, content: Mapping[str, Any], role: str
             yield number
         elif one is not None and (names.ids or not by_name):
             notes.append(f"{file}: {key} is {shown(one)}, which is none of the tokens, so it is left out.")
-
-
-def _own(names: TokenNames, own: Iterable[tuple[Iterable[str], str]]) -> list[TextToken]:
-    """Return the tokens that the tokenizer itself names, of the first place that names any."""
-    for found, source in own:
-        tokens = [TextToken(names.ids[name], name, source) for name in found if name in names.ids]
-        if tokens:
-            return tokens
-    return []

@@ -79,16 +79,9 @@ class PartActor(_Actor):
             totals = Totals()
             self._write(part, totals)
             sums.append(totals)
-        names = (
-            "documents",
-            "failed",
-            "tokens",
-            "scored_tokens",
-            "scored_bytes",
-            "bits",
-            *TextTraits.__dataclass_fields__,
-        )
-        return {name: np.array([getattr(totals, name) for totals in sums]) for name in names}
+        names = ("documents", "failed", "tokens", "scored_tokens", "scored_bytes", "bits")
+        columns = (*names, *TextTraits.__dataclass_fields__)
+        return {name: np.array([getattr(totals, name) for totals in sums]) for name in columns}
 
     def _write(self, part: Part, totals: Totals) -> None:
         work = self._work
