@@ -157,7 +157,6 @@ def serve(
     """
     require("serve")
     from xlexport.bundles import open_bundle
-    from xlexport.scoring.run_options import ESCAPES
     from xlexport.serve.app import make_app
     from xlexport.serve.limits import ServeLimits
     from xlexport.serve.models import Models, ServedModel
@@ -176,13 +175,12 @@ def serve(
         "session_seconds": session_ttl,
     }
     limits = dataclasses.replace(ServeLimits(), **{name: value for name, value in choices.items() if value is not None})
-    text = None if prefix is None else ESCAPES.get(prefix, prefix)
     with listening_socket(host, port) as listening:
         models = Models(
             ServedModel.of(
                 _name_of(bundle),
                 Scheduler(open_bundle(bundle, **runtime), batch_size, shared_steps=shared_steps, **evaluation),
-                text,
+                prefix,
             )
             for bundle in bundles
         )

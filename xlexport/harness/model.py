@@ -16,7 +16,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
 from xlexport.bundles import open_bundle
-from xlexport.scoring.run_options import ESCAPES, bos_token
+from xlexport.scoring.run_options import bos_token
 from xlexport.serve.jobs import Choice, Job
 from xlexport.serve.models import ServedModel
 from xlexport.serve.scheduler import Scheduler
@@ -87,7 +87,7 @@ class XlexportLM(TemplateLM):  # the harness has no types
         if bos is None and self._served.prefix is not None:
             self._bos = self._served.prefix.id
         elif bos is not None and bos != "none":
-            self._bos = bos_token(ESCAPES.get(str(bos), str(bos)), self._served.tokenizer)
+            self._bos = bos_token(str(bos), self._served.tokenizer)
 
     @property
     def tokenizer_name(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -249,8 +250,8 @@ def items(
         TextError: the columns of the first row have names that records use.
     """
     groups: set[str] = set()
-    for key, together in itertools.groupby(rows, _key_of(reading)):
-        same = iter(together)
+    for key, together in itertools.groupby(_keyed(rows, reading.group), operator.itemgetter(0)):
+        same = (row for _, row in together)
         first = next(same)
         if isinstance(first.values, Exception):
             yield Document(first.name, _refused(first.values))
@@ -267,31 +268,24 @@ def items(
                 )
             else:
                 groups.add(key)
-                yield _joined(
-                    itertools.chain([first], same), f"{file}:{reading.group}={key}", file, reading, keep, columns
-                )
+                yield _joined(first, same, f"{file}:{reading.group}={key}", file, reading, keep, columns)
         except (TextError, TokenError, OSError) as error:
             yield Document(first.name, _refused(error))
 
 
-def _key_of(reading: Reading) -> Callable[[Row], Any]:
-    """Return a function from a row to what rows of one document have in common; a broken row belongs to the last."""
-    numbers = itertools.count()
-    last: Any = None
-
-    def key(row: Row) -> Any:
-        nonlocal last
-        if reading.group is None:
-            return next(numbers)
-        if not isinstance(row.values, Exception):
-            last = str(_plain(row.values.get(reading.group)))
-        return last
-
-    return key
+def _keyed(rows: Iterator[Row], group: str | None) -> Iterator[tuple[Any, Row]]:
+    """Yield rows, each after what the rows of its document have in common; a broken row belongs to the last."""
+    key: Any = None
+    for number, row in enumerate(rows):
+        if group is None:
+            key = number
+        elif not isinstance(row.values, Exception):
+            key = str(_plain(row.values.get(group)))
+        yield key, row
 
 
 def _joined(
-    rows: Iterator[Row], name: str, file: str, reading: Reading, keep: bool, columns: CarriedColumns | None
+    first: Row, rest: Iterator[Row], name: str, file: str, reading: Reading, keep: bool, columns: CarriedColumns | None
 ) -> Document:
     """Return the document of rows that are parts of its text, whose columns have a value for each of them.
 
@@ -299,9 +293,8 @@ def _joined(
         TextError: a row has no text, or they are too long together. Exception: a row cannot be read.
     """
     budget = reading.line_limits.budget(name, TextError)
-    read: list[Row] = []
     texts, carried, missing = [], [], 0
-    for row in rows:
+    for row in itertools.chain([first], rest):
         if isinstance(row.values, Exception):
             raise row.values
         values = _present(row.values, reading)
@@ -310,11 +303,10 @@ def _joined(
             raise TextError(f"{row.name}: no text in field {reading.field!r}.", hint="Leave the row out.")
         budget.charge(row.size)
         carried.append({} if columns is None else columns.of(values, row.name, file))
-        read = read or [row]
         missing += texts[-1] == NA and reading.na is None
-    text, edges = joined_rows(texts, reading.join, read[0].name)
-    first = replace(read[0], size=reading.line_limits.bytes - budget.bytes)
-    document = _item(first, {**cast(Any, first.values), str(reading.field): text}, file, reading, keep, None, name)
+    text, edges = joined_rows(texts, reading.join, first.name)
+    whole = replace(first, size=reading.line_limits.bytes - budget.bytes)
+    document = _item(whole, {**cast(Any, first.values), str(reading.field): text}, file, reading, keep, None, name)
     source: Any = document.source
     source.edges, source.by_ends = np.array(edges, np.int64), True
     source.traits.found.na += missing

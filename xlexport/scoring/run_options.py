@@ -14,7 +14,7 @@ from xlruntime.messages import named, quoted
 from xlruntime.scorer import BatchSize, Scorer
 from xlruntime.tokenizers.white_space import starts_word
 
-__all__ = ["ESCAPES", "UNITS", "Level", "RunOptions", "bos_token", "chosen_bos", "make_scorer"]
+__all__ = ["UNITS", "Level", "RunOptions", "bos_token", "chosen_bos", "make_scorer"]
 
 Level = Literal["document", "line", "word", "region", "token"]
 UNITS: tuple[Level, ...] = (

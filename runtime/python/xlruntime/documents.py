@@ -384,23 +384,15 @@ def check_length(tokens: int, evaluation: EvaluationSettings, name: str, length:
 
 
 def encode(
-    source: str | bytes | npt.NDArray[np.int64] | list[int],
-    tokenizer: Tokenizer,
-    vocab_size: int,
-    name: str,
-    previous: int | None = None,
-    first: int = 0,
+    source: str | bytes | npt.NDArray[np.int64] | list[int], tokenizer: Tokenizer, vocab_size: int, name: str
 ) -> Ids:
-    """Return token ids (n,), within the vocabulary, of the next piece of a document given as text or ids.
-
-    Args:
-        previous: the last token before it, None at the beginning; first: index of its first token in the document.
+    """Return token ids (n,), within the vocabulary, of a text that may go on, or of given ids.
 
     Raises:
-        TokenError, TextError: the piece is not usable.
+        TokenError, TextError: it is not usable.
     """
-    ids = tokenizer.encode_piece(source, previous) if isinstance(source, str | bytes) else as_ids(source, name)
-    check_ids(ids, vocab_size, name, first)
+    ids = tokenizer.encode_piece(source, None) if isinstance(source, str | bytes) else as_ids(source, name)
+    check_ids(ids, vocab_size, name)
     return ids
 
 
