@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -51,11 +51,10 @@ class Column:
 
 
 class _Tokens:
-    """The tokens of a part, with their parts of the text, and the texts of tokens on their own."""
+    """The tokens of a part, with their parts of the text."""
 
-    def __init__(self, part: TokenScores, tokenizer: Tokenizer, growing: GrowingText, texts: dict[int, str]) -> None:
-        self.part = part
-        self._tokenizer, self._growing, self._texts = tokenizer, growing, texts
+    def __init__(self, part: TokenScores, tokenizer: Tokenizer, growing: GrowingText) -> None:
+        self.part, self._tokenizer, self._growing = part, tokenizer, growing
 
     def own_texts(self) -> list[str]:
         """Return the part of the text for which each token stands."""
@@ -63,12 +62,6 @@ class _Tokens:
         if texts and self.part.summary is not None:
             texts[-1] += self._growing.end()
         return texts
-
-    def text(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each token on its own."""
-        for number in set(ids) - self._texts.keys():
-            self._texts[number] = self._tokenizer.text_of(number)
-        return [self._texts[number] for number in ids]
 
 
 def _text(unit: Unit) -> str:
@@ -227,7 +220,7 @@ class Records:
         self._tokenizer, self._options, self._with_speed = tokenizer, options, with_speed
         self._columns = _columns(options.per, _enabled(options))
         self._encode = encoder(options.kind)
-        self._texts: dict[int, str] = {}  # of tokens on their own
+        self._text_of = cache(tokenizer.text_of)
         self._growing: dict[int, GrowingText] = {}  # of documents
         self._inputs: dict[int, tuple[Input, Document]] = {}  # of unfinished documents
         self._splitters: dict[int, UnitSplitter] = {}  # of unfinished documents
@@ -319,17 +312,16 @@ class Records:
             growing = GrowingText(self._tokenizer, before)
         if part.summary is None and part.error is None:
             self._growing[part.number] = growing
-        tokens = _Tokens(part, self._tokenizer, growing, self._texts)
+        tokens = _Tokens(part, self._tokenizer, growing)
         columns = {column.name: column.of(tokens) for column in self._columns}
-        return {**columns, **self._likeliest(tokens)} if self._options.detail else columns
+        return {**columns, **self._likeliest(part)} if self._options.detail else columns
 
-    def _likeliest(self, tokens: _Tokens) -> dict[str, Any]:
-        part = tokens.part
+    def _likeliest(self, part: TokenScores) -> dict[str, Any]:
         assert part.top_ids is not None and part.top_log_probs is not None
         values = part.top_log_probs.astype(object)
         values[~np.isfinite(part.top_log_probs)] = None
         ids, log_probs = part.top_ids.tolist(), values.tolist()
-        texts = [tokens.text(row) for row in ids]
+        texts = [[self._text_of(token) for token in row] for row in ids]
         if self._options.kind != "jsonl":
             columns = {}
             for k in range(part.top_ids.shape[1]):

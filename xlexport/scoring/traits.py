@@ -76,11 +76,6 @@ class TraitCounter:
         found.not_nfc |= not unicodedata.is_normalized("NFC", text)
         self._before = "" if ended else text[-OVERLAP:]
 
-    def end(self) -> None:
-        """End one text, such as a context; another one follows."""
-        self.add(b"", True)
-        self._decoder.reset()
-
 
 def trait_notes(traits: TextTraits, tokenizer: Tokenizer | None = None) -> list[str]:
     """Return a sentence about each trait that there is, without those that the tokenizer of a vocabulary removes."""

@@ -7,7 +7,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,16 +31,11 @@ class TokenTexts:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Start with an empty cache."""
         self._tokenizer = tokenizer
-        self._known: dict[int, str] = {}
+        self._cached = lru_cache(LARGEST_CACHE)(self._text)
 
     def __getitem__(self, token: int) -> str:
         r"""Return the text of a token; bytes that are not a character as `bytes:\xe4`."""
-        text = self._known.get(token)
-        if text is None:
-            if len(self._known) >= LARGEST_CACHE:
-                self._known.clear()
-            text = self._known[token] = self._text(token)
-        return text
+        return self._cached(token)
 
     def _text(self, token: int) -> str:
         try:

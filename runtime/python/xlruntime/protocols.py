@@ -156,7 +156,7 @@ def read_corpus(engine: Engine, document: Document) -> Corpus:
     vocabulary = getattr(engine.tokenizer, "vocabulary", None)
     unit, marks = "byte" if engine.bundle.tokenizer.kind == "bytes" else "token", None
     if isinstance(vocabulary, Vocabulary):
-        unit = UNITS[vocabulary.kind]
+        unit = UNITS.get(vocabulary.kind, unit)
         start, end = vocabulary.id_of(vocabulary.line_start), vocabulary.id_of(vocabulary.line_end)
         marks = None if start is None or end is None else (start, end)
     return Corpus(

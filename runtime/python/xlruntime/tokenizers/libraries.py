@@ -48,6 +48,7 @@ ANCHOR = "\uf8ff"  # a character for private use, whose tokens merge with no oth
 ENOUGH = 256  # characters of which pieces are known: more than the last two have
 # Parts of a tokenizer.json that put a space before each text.
 PREFIXING = ('"type": "Prepend"', '"type": "Metaspace"', '"add_prefix_space": true')
+BYTE_LEVEL = '"type": "ByteLevel"'
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 # How names of tokens write white space: a space, and \t, \n, \v, \f and \r of byte-level vocabularies.
 MARKS = {
@@ -236,13 +237,14 @@ class TokenizersTokenizer(_LibraryTokenizer):
             self._tokenizer.no_padding()
             numbers = self._tokenizer.get_vocab(with_added_tokens=True).values()
             self.vocab_size = 1 + max(map(int, numbers), default=-1)  # some files leave numbers out
-            self.unk_id = self._unk_id(fields["model"])
+            unknown = fields["model"].get("unk_token")  # a model has either its text or its id
+            self.unk_id = fields["model"].get("unk_id") if unknown is None else self.id_of(unknown)
             added = self._tokenizer.get_added_tokens_decoder().values()
         self.rule, self.added = rule, tuple(token.content for token in added)
         self._added = LongestMatch(filter(None, self.added))
-        self._kinds = _kinds({name: fields.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")})
-        first = json.dumps([fields.get("normalizer"), fields.get("pre_tokenizer")])
+        first, last = json.dumps([fields.get("normalizer"), fields.get("pre_tokenizer")]), fields.get("decoder")
         self.prefixes = any(form in first for form in PREFIXING)
+        self._byte_level = BYTE_LEVEL in first + json.dumps(last)
 
     def text_of(self, token: int) -> str:
         """Return the text that a token adds behind others; without a decoder, its name with spaces for their marks."""
@@ -279,8 +281,7 @@ class TokenizersTokenizer(_LibraryTokenizer):
         return str(self._tokenizer.id_to_token(token))
 
     def _bytes_of(self, name: str) -> int:
-        is_byte_level = "ByteLevel" in self._kinds and name not in self.added
-        return len(name) if is_byte_level else super()._bytes_of(name)
+        return len(name) if self._byte_level and name not in self.added else super()._bytes_of(name)
 
     def _normalized(self, text: str) -> str:
         normalizer = self._tokenizer.normalizer
@@ -298,12 +299,6 @@ class TokenizersTokenizer(_LibraryTokenizer):
         # Only calls for lists let other threads run.
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
         return encoding.ids, encoding.offsets
-
-    def _unk_id(self, model: dict[str, Any]) -> int | None:
-        """Return the id of the unknown token; a model has either its id or its text."""
-        token = model.get("unk_token")
-        number = model.get("unk_id") if token is None else self._tokenizer.token_to_id(token)
-        return None if number is None else int(number)
 
 
 class SentencePieceTokenizer(_LibraryTokenizer):
@@ -352,16 +347,6 @@ class SentencePieceTokenizer(_LibraryTokenizer):
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._processor.encode(text, return_type="offset_mapping", return_bytes=False)
         return encoding["ids"], encoding["offsets"]
-
-
-def _kinds(part: Any) -> set[str]:
-    """Return the types of all parts of a section of tokenizer.json."""
-    if isinstance(part, list):
-        return set().union(*map(_kinds, part))
-    if not isinstance(part, dict):
-        return set()
-    own = {part["type"]} if isinstance(part.get("type"), str) else set()
-    return own.union(*map(_kinds, part.values()))
 
 
 @contextlib.contextmanager
