@@ -118,7 +118,7 @@ def test_documents_in_a_row_have_the_tokens_of_one_text(separator: str, tokenize
         for _ in range(8):
             cuts = sorted(rng.sample(range(1, len(text)), 5))
             parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-            coming = ComingDocuments(parts, 0, separator, lambda entry, number: Document(str(number), entry))  # type: ignore[arg-type]
+            coming = ComingDocuments((Document(str(number), part) for number, part in enumerate(parts)), separator)
             held, last, spaced, ids = HeldText(), None, False, list[int]()
             for number, document in enumerate(coming):
                 between = separator.encode() if number and not spaced else b""
@@ -179,7 +179,7 @@ def test_first_token_covers_the_bytes_that_it_stands_for(
 
 
 def test_text_to_come_ends_where_it_was_not_read() -> None:
-    coming = ComingDocuments(["a", "b", "x" * 5000, "y"], 0, "-", lambda entry, number: Document(str(number), entry))  # type: ignore[arg-type]
+    coming = ComingDocuments([Document("it", text) for text in ("a", "b", "x" * 5000, "y")], "-")
     next(coming)
     assert list(coming.text(False)) == [b"-b", b"-" + b"x" * PEEKED]
     assert [document.source for document in coming] == ["b", "x" * 5000, "y"]

@@ -6,12 +6,12 @@ import codecs
 import io
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from .documents import SPACES, Document, Source, utf8_bytes
+from .documents import SPACES, Document, utf8_bytes
 from .errors import XlruntimeError
 
 __all__ = ["PEEKED", "ComingDocuments", "FileAfter"]
@@ -20,21 +20,10 @@ PEEKED = 4096  # bytes of a document
 
 
 class ComingDocuments:
-    """An iterator of documents that shows the beginnings of those to come.
+    """An iterator of documents that shows the beginnings of those to come, with a separator between two of them."""
 
-    Args:
-        documents: sources or documents; separator: the text between two of them.
-        named: makes a document of a source and its number.
-    """
-
-    def __init__(
-        self,
-        documents: Iterable[Document | Source],
-        first: int,
-        separator: str,
-        named: Callable[[Document | Source, int], Document],
-    ) -> None:
-        self._documents = (named(entry, number) for number, entry in enumerate(documents, first))
+    def __init__(self, documents: Iterable[Document], separator: str) -> None:
+        self._documents = iter(documents)
         self._separator = separator.encode("utf-8")
         self._waiting: deque[Document] = deque()
 

@@ -260,7 +260,8 @@ class Scorer:
     def coming(self, documents: Iterable[Document | Source]) -> ComingDocuments:
         """Return the documents to come, of which readers see the beginnings."""
         if not isinstance(documents, ComingDocuments):
-            documents = ComingDocuments(documents, self.taken, self.separator, _document)
+            named = (_document(entry, number) for number, entry in enumerate(documents, self.taken))
+            documents = ComingDocuments(named, self.separator)
         self._coming = documents
         return documents
 
@@ -377,8 +378,7 @@ class Scorer:
         between = self.separator if self.last is not None and not self.spaced else ""
         earlier = None
         if self._coming is not None:
-            following = self._coming.text
-            earlier = EarlierText(self.held, between.encode("utf-8"), self.last, following)
+            earlier = EarlierText(self.held, between.encode("utf-8"), self.last, self._coming.text)
         elif between:
             before = tokenizer.encode_piece(between, self.last)
         return TokenReader(document, tokenizer, self.engine.bundle.vocab_size, before, earlier)
