@@ -59,7 +59,7 @@ def test_rows_above_the_size_of_the_tokenizer_are_never_drawn(no_text_model: Mod
     assert len(drawn) == 60
     assert max(drawn) < size
     assert model.tokenizer.decode([size, model.bundle.vocab_size - 1]) == ""
-    assert model.tokenizer.decode_all([1, size, 2]) == "<s></s>"
+    assert model.tokenizer.decode([1, size, 2], special=True) == "<s></s>"
 
 
 def test_special_tokens_are_shown_when_asked_for(tmp_path: Path) -> None:

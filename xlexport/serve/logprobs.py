@@ -39,7 +39,7 @@ class TokenTexts:
 
     def _text(self, token: int) -> str:
         try:
-            text = self._tokenizer.text_of(token) or self._tokenizer.decode_all([token])
+            text = self._tokenizer.text_of(token) or self._tokenizer.decode([token], special=True)
         except TextError:  # the library cannot show a token on its own
             text = ""
         if isinstance(self._tokenizer, ByteTokenizer) and text == REPLACEMENT:

@@ -47,12 +47,9 @@ def text_of_run(tokenizer: Tokenizer, ids: Sequence[int] | Ends, before: Sequenc
         is_byte = (values >= 0) & (values < 256)
         text, ends = _ends_of_bytes(values[is_byte].astype(np.uint8).tobytes())
         return text, np.concatenate([[0], ends])[np.cumsum(is_byte)]
-    growing, parts, found = GrowingText(tokenizer, list(before)), list[str](), list[int]()
-    for token in map(int, ids):
-        parts.append(growing.add(token))
-        found.append(growing.length)
-    text = "".join([*parts, growing.end()])
-    return text, np.array([*found[:-1], len(text)] if found else [], np.int64)
+    growing = GrowingText(tokenizer, before)
+    parts = [growing.add(int(token)) for token in ids]
+    return _joined(parts, growing.end())
 
 
 def _ends_of_bytes(raw: bytes) -> tuple[str, Ends]:
@@ -60,12 +57,16 @@ def _ends_of_bytes(raw: bytes) -> tuple[str, Ends]:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
-        decoder, parts = codecs.getincrementaldecoder("utf-8")("replace"), list[str]()
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         parts = [decoder.decode(raw[place : place + 1]) for place in range(len(raw))]
-        rest = decoder.decode(b"", final=True)
-        ends = np.cumsum([len(part) for part in parts])
-        ends[-1] += len(rest)
-        return "".join([*parts, rest]), ends.astype(np.int64)
+        return _joined(parts, decoder.decode(b"", final=True))
     values = np.frombuffer(raw, np.uint8)
     begins = (values & 0xC0) != 0x80
     return text, np.cumsum(np.append(begins[1:], True)[: len(values)]).astype(np.int64)
+
+
+def _joined(parts: list[str], rest: str) -> tuple[str, Ends]:
+    """Return a text and where each of its parts ends; the last one has the rest."""
+    if parts:
+        parts[-1] += rest
+    return "".join(parts), np.cumsum([len(part) for part in parts], dtype=np.int64)

@@ -233,12 +233,8 @@ class Tokenizer(ABC):
         return utf8_bytes(text, name) if self.offsets_in_bytes else utf8_text(text, name)
 
     @abstractmethod
-    def decode(self, ids: Ids | list[int]) -> str:
-        """Return the text of token ids."""
-
-    def decode_all(self, ids: Ids | list[int]) -> str:
-        """Return the text of token ids with the names of special tokens, which `decode` leaves out."""
-        return self.decode(ids)
+    def decode(self, ids: Ids | list[int], special: bool = False) -> str:
+        """Return the text of token ids, with `special` also the names of special tokens that stand for no text."""
 
     def text_of(self, token: int) -> str:
         """Return the text that a token adds behind others: many tokenizers drop the space of a first token."""

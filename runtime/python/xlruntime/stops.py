@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from .documents import Ids, Tokenizer
 from .tokenizers import VocabularyTokenizer
@@ -55,7 +56,7 @@ class GrowingText:
         """
         self.stopped = False
         self.length = 0
-        self._decode = tokenizer.decode_all if special else tokenizer.decode
+        self._decode = partial(tokenizer.decode, special=special)
         self._stops = [stop for stop in stops if stop]
         self._hold = max(map(len, self._stops), default=1) - 1  # characters that may belong to a stop
         self._tokens = list(map(int, before[-2 * BEFORE :]))

@@ -43,7 +43,7 @@ class ByteTokenizer(Tokenizer):
         """Return ids (n,) of the bytes of `text`; a str is encoded as UTF-8."""
         return np.frombuffer(utf8_bytes(text, "the text"), np.uint8).astype(np.int64) + self.first_id
 
-    def decode(self, ids: Ids | list[int]) -> str:
+    def decode(self, ids: Ids | list[int], special: bool = False) -> str:
         """Return the text of the bytes; invalid UTF-8 becomes U+FFFD. Ids without a byte are left out."""
         values = np.asarray(ids, np.int64) - self.first_id
         return values[(values >= 0) & (values < 256)].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
@@ -78,7 +78,7 @@ class NoTokenizer(Tokenizer):
         """Raise TextError."""
         raise self._refusal(part.name)
 
-    def decode(self, ids: Ids | list[int]) -> str:
+    def decode(self, ids: Ids | list[int], special: bool = False) -> str:
         """Return the ids themselves, separated by spaces."""
         return " ".join(str(int(token)) for token in ids)
 

@@ -167,15 +167,14 @@ class _LibraryTokenizer(Tokenizer):
     def decode(self, ids: Ids | list[int], special: bool = False) -> str:
         """Return the text of token ids. Those that the tokenizer lacks have none: a model's table may have more rows.
 
+        Args:
+            special: whether the text has the names of special tokens.
+
         Raises:
             TextError: the library fails on them.
         """
         with _errors_of_library(TextError, "the library cannot turn the token ids into text"):
             return self._text([int(token) for token in ids if 0 <= token < (self.vocab_size or 0)], special)
-
-    def decode_all(self, ids: Ids | list[int]) -> str:
-        """Return the text of token ids with the names of special tokens; see `decode`."""
-        return self.decode(ids, special=True)
 
     def parts(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits, held: Text = ""

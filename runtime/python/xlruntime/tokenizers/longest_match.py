@@ -95,7 +95,7 @@ class TrieTokenizer(Tokenizer):
         """Return the bytes of a token; none if it has no text."""
         return self._texts[token] if 0 <= token < len(self._texts) else b""
 
-    def decode(self, ids: Ids | list[int]) -> str:
+    def decode(self, ids: Ids | list[int], special: bool = False) -> str:
         """Return the text of the tokens; invalid UTF-8 becomes U+FFFD."""
         return b"".join(self.bytes_of(int(token)) for token in ids).decode("utf-8", "replace")
 

@@ -56,9 +56,9 @@ class VocabularyTokenizer(Tokenizer):
         self.unk_id = vocabulary.id_of(vocabulary.unk)
         self.merges_newlines = vocabulary.kind == "words" and vocabulary.line_end is None
         self.offsets_in_bytes = vocabulary.kind == "bytes"
-        self._skip_unknown = skip_unknown
+        self.skip_unknown = skip_unknown
         texts = vocabulary.index.keys() - {vocabulary.unk, vocabulary.line_end}
-        self._match = LongestMatch(texts) if vocabulary.kind == "symbols" else None
+        self.match = LongestMatch(texts) if vocabulary.kind == "symbols" else None
 
     def encode(self, text: str | bytes) -> Ids:
         """Return ids (n,) of a whole text."""
@@ -71,8 +71,8 @@ class VocabularyTokenizer(Tokenizer):
             return len(text)
         text = utf8_text(text, "the text")
         end = len(text) - text.endswith("\r")  # a newline may follow
-        if self._match is not None:
-            return self._match.settled(text[:end])
+        if self.match is not None:
+            return self.match.settled(text[:end])
         if self.vocabulary.kind == "words":
             return next((after for after in range(end, 0, -1) if text[after - 1].isspace()), 0)
         return end
@@ -85,10 +85,10 @@ class VocabularyTokenizer(Tokenizer):
         self, name: str, counts: TextCounts, place: int = 0, previous: int | None = None
     ) -> _TextEncoder | _ByteEncoder:
         if self.offsets_in_bytes:
-            return _ByteEncoder(self.vocabulary, self._skip_unknown, name, counts, place)
-        return _TextEncoder(self.vocabulary, self._skip_unknown, name, counts, place, previous, self._match)
+            return _ByteEncoder(self, name, counts, place)
+        return _TextEncoder(self, name, counts, place, previous)
 
-    def decode(self, ids: Ids | list[int]) -> str:
+    def decode(self, ids: Ids | list[int], special: bool = False) -> str:
         """Return words joined by spaces, with a newline for each line end; or the original bytes or characters."""
         vocabulary = self.vocabulary
         symbols = [vocabulary.symbols[int(number)] for number in ids]
@@ -142,20 +142,13 @@ class _TextEncoder:
     """Encode a document of words or characters, from a place on: below 0 is text before the document."""
 
     def __init__(
-        self,
-        vocabulary: Vocabulary,
-        skip_unknown: bool,
-        name: str,
-        counts: TextCounts,
-        place: int,
-        previous: int | None,
-        match: LongestMatch | None,
+        self, tokenizer: VocabularyTokenizer, name: str, counts: TextCounts, place: int, previous: int | None
     ) -> None:
-        self._vocabulary, self._skip_unknown, self._name, self._counts = vocabulary, skip_unknown, name, counts
+        self._vocabulary, self._name, self._counts = (vocabulary := tokenizer.vocabulary), name, counts
+        self._unk, self._skip_unknown, self._match = tokenizer.unk_id, tokenizer.skip_unknown, tokenizer.match
         self._words = vocabulary.kind == "words"
-        self._match = match
+        self._line_start = vocabulary.id_of(vocabulary.line_start)
         newline = None if self._words else vocabulary.id_of("\n")
-        self._unk, self._line_start = vocabulary.id_of(vocabulary.unk), vocabulary.id_of(vocabulary.line_start)
         self._line_end = vocabulary.id_of(vocabulary.line_end) if newline is None else None
         self._newline = self._line_end if newline is None else newline
         carriage_returns = "\r" in vocabulary.index and not self._words
@@ -204,9 +197,7 @@ class _TextEncoder:
                 ends.append(start)
             self._begun = not is_newline
             ids += numbers
-            starts += [start, *[end] * (len(numbers) - 1)][
-                : len(numbers)
-            ]  # lower-casing may turn one character into two
+            starts += [start, *[end] * len(numbers)][: len(numbers)]  # lower-casing may turn one character into two
             ends += [end] * len(numbers)
             if is_newline:
                 self._line += 1
@@ -276,9 +267,9 @@ class _TextEncoder:
 class _ByteEncoder:
     """Encode a document of bytes."""
 
-    def __init__(self, vocabulary: Vocabulary, skip_unknown: bool, name: str, counts: TextCounts, place: int) -> None:
-        self._vocabulary, self._name, self._counts = vocabulary, name, counts
-        unk = DROPPED if skip_unknown else vocabulary.id_of(vocabulary.unk)
+    def __init__(self, tokenizer: VocabularyTokenizer, name: str, counts: TextCounts, place: int) -> None:
+        self._vocabulary, self._name, self._counts = (vocabulary := tokenizer.vocabulary), name, counts
+        unk = DROPPED if tokenizer.skip_unknown else tokenizer.unk_id
         table = [vocabulary.index.get(str(byte), UNKNOWN if unk is None else unk) for byte in range(256)]
         self._line_end = None
         if str(NEWLINE_BYTE) not in vocabulary.index:
