@@ -282,7 +282,7 @@ class Tokenizer(ABC):
         """
         whole: Any = held or (b"" if self.offsets_in_bytes else "")
         enough = 1
-        for part in _counted_pieces(file, counts) if self.offsets_in_bytes else text_pieces(file, name, counts):
+        for part in _pieces(file, counts) if self.offsets_in_bytes else text_pieces(file, name, counts):
             whole += part
             if len(whole) < enough:
                 continue
@@ -423,12 +423,6 @@ def utf8_text(text: str | bytes, name: str) -> str:
         raise _not_utf8(name, error.start, error) from error
 
 
-def _counted_pieces(file: BinaryIO, counts: TextCounts) -> Iterator[bytes]:
-    for raw in pieces(file):
-        counts.add(raw)
-        yield raw
-
-
 def whole_characters(raw: bytes) -> bytes:
     """Return UTF-8 bytes without a last character that is not complete."""
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
@@ -436,9 +430,10 @@ def whole_characters(raw: bytes) -> bytes:
     return raw[: len(raw) - len(decoder.getstate()[0])]
 
 
-def pieces(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes of a file, PIECE_BYTES at a time."""
+def _pieces(file: BinaryIO, counts: TextCounts) -> Iterator[bytes]:
+    """Yield the bytes of a file, PIECE_BYTES at a time, and add to `counts` on the way."""
     while raw := file.read(PIECE_BYTES):
+        counts.add(raw)
         yield raw
 
 
@@ -450,13 +445,12 @@ def text_pieces(file: BinaryIO, name: str, counts: TextCounts) -> Iterator[str]:
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        for raw in pieces(file):
-            counts.add(raw)
+        for raw in _pieces(file, counts):
             yield decoder.decode(raw)
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:  # its bytes begin with the rest of earlier pieces, and end here
         at = counts.bytes - len(error.object) + error.start
-        raise _not_utf8(name, at, error, b"".join(itertools.islice(pieces(file), LOOKED_AT))) from error
+        raise _not_utf8(name, at, error, b"".join(itertools.islice(_pieces(file, TextCounts()), LOOKED_AT))) from error
 
 
 def encoding_hint(raw: bytes, name: str) -> str:
