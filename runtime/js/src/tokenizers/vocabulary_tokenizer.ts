@@ -1,8 +1,8 @@
-/** The tokenizers of vocabularies: of words, characters or bytes, of bytes in a trie, or of longer symbols. */
+/** The tokenizers of vocabularies: of words or characters, and of symbols that a trie finds: bytes, or longer ones. */
 
 import { TokenError } from "../errors.js";
 import { counted, listed, shown } from "../messages.js";
-import { charsOf, decodedBytes, Tokenizer, unfinished, type Part, type Place } from "./tokenizer.js";
+import { charsOf, decodedBytes, Tokenizer, type Part, type Place } from "./tokenizer.js";
 import { ofHex, Trie } from "./trie.js";
 import { Vocabulary } from "./vocabulary.js";
 
@@ -18,9 +18,8 @@ const [DROPPED, UNKNOWN] = [-1, -2];
 /** Return the tokenizer of a `vocabulary.json` at `where`. */
 export function openVocabulary(raw: Uint8Array, where: string): Tokenizer {
   const vocabulary = Vocabulary.fromJson(raw, where);
-  if (vocabulary.kind === "bytes") return new BytesTokenizer(vocabulary);
-  const { kind } = vocabulary;
-  return kind === "trie" || kind === "symbols" ? new TrieTokenizer(vocabulary) : new TextTokenizer(vocabulary);
+  const isText = vocabulary.kind === "words" || vocabulary.kind === "characters";
+  return isText ? new TextTokenizer(vocabulary) : new TrieTokenizer(vocabulary);
 }
 
 /** Ids, places and counts of a part while it is read. */
@@ -183,74 +182,32 @@ class TextTokenizer extends VocabularyTokenizer {
   }
 }
 
-/** A tokenizer of bytes. */
-class BytesTokenizer extends VocabularyTokenizer {
-  readonly #table: number[];
-
-  constructor(vocabulary: Vocabulary) {
-    super(vocabulary, String(NEWLINE));
-    const unk = this.unkId ?? UNKNOWN;
-    this.#table = Array.from({ length: 256 }, (_, byte) => vocabulary.index.get(String(byte)) ?? unk);
-    if (!vocabulary.index.has(String(NEWLINE))) this.#table[NEWLINE] = this.lineEnd ?? DROPPED;
-  }
-
-  settled(raw: Uint8Array): number {
-    return raw.length;
-  }
-
-  part(raw: Uint8Array, place: Place): Part {
-    const found = new Found();
-    raw.forEach((byte, at) => {
-      const id = this.#table[byte] as number;
-      if (id === UNKNOWN) {
-        const name = byteName(byte);
-        if (!found.missing.has(name)) found.missing.set(name, place.bytes + at);
-      } else if (id === DROPPED) {
-        found.dropped[0] += 1; // newlines, so characters too
-        found.dropped[1] += 1;
-      } else {
-        if (!found.ids.length) found.first = [1, charsOf(Uint8Array.of(byte))];
-        found.add(id, at, at + 1);
-      }
-    });
-    this.refuse(found.missing, place.name, "at byte");
-    return this.end(found, raw, place, raw.length);
-  }
-
-  decode(ids: Iterable<number>): string {
-    const { symbols, line_end } = this.vocabulary;
-    const found = [...ids].map((id) => symbols[id] ?? "").map((symbol) => (symbol === line_end ? "\n" : symbol));
-    const encoder = new TextEncoder();
-    return decodedBytes(found.flatMap((part) => (/^\d+$/.test(part) ? [Number(part)] : [...encoder.encode(part)])));
-  }
-
-  protected override isReturnNewline(): boolean {
-    return false;
-  }
-}
-
-/** A tokenizer of symbols of any length: the longest one that fits comes next, from left to right, over bytes. */
+/** A tokenizer of bytes or longer symbols: the longest one that fits comes next, from left to right, over bytes. */
 class TrieTokenizer extends VocabularyTokenizer {
   override readonly needsText: boolean;
   readonly #trie: Trie;
-  readonly #symbols: readonly Uint8Array[];
+  readonly #symbols: readonly ArrayLike<number>[];
 
   constructor(vocabulary: Vocabulary) {
-    super(vocabulary, vocabulary.kind === "trie" ? "0a" : "\n");
-    this.needsText = vocabulary.kind === "symbols";
+    const { kind, symbols, unk, line_end } = vocabulary;
+    super(vocabulary, { bytes: "10", trie: "0a" }[kind as string] ?? "\n");
+    this.needsText = kind === "symbols";
+    const isByte = (symbol: string): boolean => /^\d+$/.test(symbol);
     const encoder = new TextEncoder();
-    this.#symbols = vocabulary.symbols.map((symbol) => (this.needsText ? encoder.encode(symbol) : ofHex(symbol)));
-    const roles = new Set([vocabulary.unk, vocabulary.line_end]); // which no text has
-    this.#trie = new Trie(this.#symbols.map((bytes, id) => (roles.has(vocabulary.symbols[id] ?? "") ? [] : bytes)));
+    this.#symbols = symbols.map((symbol) => {
+      if (kind === "trie") return ofHex(symbol);
+      return kind === "bytes" && isByte(symbol) ? [Number(symbol)] : encoder.encode(symbol);
+    });
+    const isInText = (symbol: string): boolean =>
+      kind === "bytes" ? isByte(symbol) : symbol !== unk && symbol !== line_end;
+    this.#trie = new Trie(this.#symbols.map((bytes, id) => (isInText(symbols[id] as string) ? bytes : [])));
   }
 
   settled(raw: Uint8Array): number {
-    let cut = 0;
     for (const { start, id, end } of this.#walk(raw)) {
-      if (((raw[start] as number) & 0xc0) !== 0x80) cut = start; // not inside a character
-      if (end === null || (id === null && raw[start] === RETURN && end === raw.length)) return cut;
+      if (end === null || (this.#isReturn(id, raw[start]) && end === raw.length)) return start;
     }
-    return unfinished(raw) ? cut : raw.length;
+    return raw.length;
   }
 
   part(raw: Uint8Array, place: Place): Part {
@@ -263,7 +220,7 @@ class TrieTokenizer extends VocabularyTokenizer {
       const size = isByte ? end - start : charsOf(raw.subarray(start, end));
       const at = isByte ? start : chars;
       chars += size;
-      const newline = id === null && (raw[start] === NEWLINE || raw[start] === RETURN);
+      const newline = (id === null && raw[start] === NEWLINE) || this.#isReturn(id, raw[start]);
       const token = id ?? (newline ? (this.newline ?? DROPPED) : (this.unkId ?? UNKNOWN));
       if (token === DROPPED) {
         found.dropped[0] += end - start;
@@ -284,11 +241,16 @@ class TrieTokenizer extends VocabularyTokenizer {
 
   decode(ids: Iterable<number>): string {
     const newline = this.vocabulary.idOf(this.vocabulary.line_end);
-    return decodedBytes([...ids].flatMap((id) => (id === newline ? [NEWLINE] : [...(this.#symbols[id] ?? [])])));
+    return decodedBytes([...ids].flatMap((id) => (id === newline ? [NEWLINE] : Array.from(this.#symbols[id] ?? []))));
   }
 
   protected override isReturnNewline(): boolean {
-    return this.#trie.longest(Uint8Array.of(RETURN), 0).id === null;
+    return this.#isReturn(this.#trie.longest(Uint8Array.of(RETURN), 0).id, RETURN);
+  }
+
+  /** Return whether a byte that has no symbol ends a line by itself or before a newline: not among single bytes. */
+  #isReturn(id: number | null, byte: number | undefined): boolean {
+    return id === null && byte === RETURN && this.vocabulary.kind !== "bytes";
   }
 
   /**
@@ -310,10 +272,9 @@ class TrieTokenizer extends VocabularyTokenizer {
   }
 
   #sizeOfUnknown(raw: Uint8Array, start: number): number {
-    if (raw[start] === RETURN) return raw[start + 1] === NEWLINE ? 2 : 1;
-    if (!this.needsText) return 1;
+    if (this.#isReturn(null, raw[start])) return raw[start + 1] === NEWLINE ? 2 : 1;
     let size = 1;
-    while (start + size < raw.length && ((raw[start + size] as number) & 0xc0) === 0x80) size += 1;
+    while (this.needsText && start + size < raw.length && ((raw[start + size] as number) & 0xc0) === 0x80) size += 1;
     return size;
   }
 }
