@@ -2,11 +2,11 @@
 
 import { draw, Random } from "./drawing.js";
 import type { Engine } from "./engine.js";
-import { OptionError, TextError } from "./errors.js";
+import { TextError } from "./errors.js";
 import type { EvaluationSettings } from "./evaluation.js";
 import { counted } from "./messages.js";
-import type { Sampling } from "./sampling.js";
-import type { Piece } from "./stream.js";
+import { ruleOf, type Sampling } from "./sampling.js";
+import type { GenerateOptions, Piece } from "./stream.js";
 import { asIds, checkIds, type Tokenizer } from "./tokenizers/tokenizer.js";
 
 const BEFORE = 8; // tokens before new ones that decide how these look: white space between words
@@ -54,11 +54,10 @@ export async function* drawIds({
 /** Yield the text of drawn tokens as far as it is certain, up to the first stop. */
 export async function* drawText(
   drawing: Drawing,
-  tokenizer: Tokenizer,
   stop: readonly string[],
   prompt: Piece | null,
 ): AsyncGenerator<string, Ended> {
-  const text = new DrawnText(tokenizer, drawing.before, stop, typeof prompt === "string" ? prompt : "");
+  const text = new DrawnText(drawing.engine.tokenizer, drawing.before, stop, typeof prompt === "string" ? prompt : "");
   const ids = drawIds(drawing);
   for (;;) {
     const { done, value } = await ids.next();
@@ -73,10 +72,10 @@ export async function* drawText(
 export async function drawingInFull(
   engine: Engine,
   prompt: Piece,
-  { maxTokens, sampling: rule, ignoreEos }: { maxTokens: number; sampling: Sampling; ignoreEos: boolean },
+  { maxTokens, sampling, ignoreEos = false }: GenerateOptions,
   evaluation: EvaluationSettings,
 ): Promise<Drawing> {
-  if (!(maxTokens >= 0)) throw new OptionError(`max_tokens is ${maxTokens}, at least 0 is needed.`);
+  const rule = ruleOf(maxTokens, sampling);
   const name = "the prompt";
   const isText = typeof prompt === "string" || prompt instanceof Uint8Array;
   const read = isText ? engine.tokenizer.encodePiece(prompt, null, name) : asIds(prompt, name);

@@ -6,11 +6,10 @@ import { ArgumentError, BundleFormatError, OptionError } from "./errors.js";
 import { refuseOthers, type Settings } from "./evaluation.js";
 import { escaped, shown } from "./messages.js";
 import { Runtime, type Device, type Ort } from "./onnxruntime.js";
-import { Sampling } from "./sampling.js";
 import type { Documents } from "./documents.js";
 import type { DocumentScore, TokenScores } from "./scores.js";
 import { FilesSource, UrlSource, type Source } from "./source.js";
-import type { Ended } from "./generation.js";
+import type { Drawing, Ended } from "./generation.js";
 import { Stream, type GenerateOptions, type GenerateTextOptions, type Piece } from "./stream.js";
 import type { Libraries } from "./tokenizers/libraries.js";
 import { ByteTokenizer, NoTokenizer, type Tokenizer } from "./tokenizers/tokenizer.js";
@@ -130,33 +129,32 @@ export class Model extends Engine {
 
   /** Continue `prompt`: yield up to `maxTokens` token ids as they are drawn; see `Stream.generate`. */
   async *generate(prompt: Piece, options: GenerateOptions & Settings): AsyncGenerator<number, Ended> {
-    const { maxTokens, sampling, ignoreEos = false, ...settings } = options;
-    const own = { maxTokens, ignoreEos, sampling: sampling instanceof Sampling ? sampling : new Sampling(sampling) };
-    const evaluation = this.evaluation(settings);
-    if (evaluation.document.full_document) {
-      const { drawIds, drawingInFull } = await import("./generation.js");
-      return yield* drawIds(await drawingInFull(this, prompt, own, evaluation));
-    }
-    const stream = await Stream.open(this, evaluation);
-    try {
-      return yield* stream.generate(prompt, own);
-    } finally {
-      await stream.close();
-    }
+    const { drawIds } = await import("./generation.js");
+    return yield* this.#continued(prompt, options, drawIds);
   }
 
   /** Continue `prompt`: yield the text as it becomes certain, up to the first of the texts `stop`. */
   async *generateText(prompt: Piece, options: GenerateTextOptions & Settings): AsyncGenerator<string, Ended> {
-    const { maxTokens, sampling, ignoreEos = false, stop = [], ...settings } = options;
-    const own = { maxTokens, ignoreEos, sampling: sampling instanceof Sampling ? sampling : new Sampling(sampling) };
+    const { stop = [], ...others } = options;
+    const { drawText } = await import("./generation.js");
+    return yield* this.#continued(prompt, others, (drawing) => drawText(drawing, stop, prompt));
+  }
+
+  /** Yield what `draw` makes of a continuation of `prompt`. */
+  async *#continued<T>(
+    prompt: Piece,
+    { maxTokens, sampling = {}, ignoreEos = false, ...settings }: GenerateOptions & Settings,
+    draw: (drawing: Drawing) => AsyncGenerator<T, Ended>,
+  ): AsyncGenerator<T, Ended> {
+    const own = { maxTokens, sampling, ignoreEos };
     const evaluation = this.evaluation(settings);
     if (evaluation.document.full_document) {
-      const { drawText, drawingInFull } = await import("./generation.js");
-      return yield* drawText(await drawingInFull(this, prompt, own, evaluation), this.tokenizer, stop, prompt);
+      const { drawingInFull } = await import("./generation.js");
+      return yield* draw(await drawingInFull(this, prompt, own, evaluation));
     }
     const stream = await Stream.open(this, evaluation);
     try {
-      return yield* stream.generateText(prompt, { ...own, stop });
+      return yield* draw(await stream.drawing(prompt, own));
     } finally {
       await stream.close();
     }

@@ -25,6 +25,12 @@ export interface SamplingOptions {
   seed?: number | bigint | null;
 }
 
+/** Return the rule by which so many tokens are drawn; raise OptionError if one of them is out of range. */
+export function ruleOf(maxTokens: number, sampling: Sampling | SamplingOptions | undefined): Sampling {
+  if (!(maxTokens >= 0)) throw new OptionError(`max_tokens is ${maxTokens}, at least 0 is needed.`);
+  return sampling instanceof Sampling ? sampling : new Sampling(sampling);
+}
+
 /** The rule for drawing tokens: from probabilities at `temperature`, cut by `topK`, then by `topP`, then by `minP`. */
 export class Sampling {
   readonly temperature: number;

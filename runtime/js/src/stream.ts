@@ -8,7 +8,7 @@ import type { Memory } from "./memory.js";
 import { counted } from "./messages.js";
 import type { Engine } from "./engine.js";
 import type { OrtTensor } from "./onnxruntime.js";
-import { Sampling, type SamplingOptions } from "./sampling.js";
+import { ruleOf, type Sampling, type SamplingOptions } from "./sampling.js";
 import { detailOf, joinDetail, lastOf, warningNotFinite, type Detail, type StreamScores } from "./scores.js";
 import { asIds, checkIds, utf8Bytes, type Ids } from "./tokenizers/tokenizer.js";
 
@@ -41,19 +41,12 @@ export interface GenerateTextOptions extends GenerateOptions {
 const NAME = "the stream";
 const NO_BYTES: Uint8Array = new Uint8Array(0);
 
-/** What a call may change. */
-interface Mark {
-  memory: Memory;
-  text: HeldText;
-  held: number | null;
-  taken: number;
-}
-
 /**
  * One document of any length at constant memory.
  *
  * A feed's last token has no target yet: the stream holds it, and runs it when the next token arrives. It also holds the
- * end of a text whose tokens may still change, so pieces may be cut anywhere. Methods wait for each other, so that calls take effect in their order. If one fails, the stream is as it was before it.
+ * end of a text whose tokens may still change, so pieces may be cut anywhere. Methods wait for each other, so that calls
+ * take effect in their order. If one fails, the stream is as it was before it.
  */
 export class Stream {
   #last: Promise<unknown> = Promise.resolve();
@@ -158,7 +151,7 @@ export class Stream {
   /** Return the scores that `flush` would return, without changing the stream. */
   async preview(options: FeedOptions = {}): Promise<StreamScores> {
     const detail = likeliest("preview", options);
-    return this.#trying(() => this.#score(this.#end(), detail));
+    return this.#trying((twin) => twin.#score(twin.#end(), detail));
   }
 
   /**
@@ -168,24 +161,20 @@ export class Stream {
    */
   async scoreContinuation(piece: Piece, options: FeedOptions = {}): Promise<StreamScores> {
     const detail = likeliest("scoreContinuation", options);
-    return this.#trying(async () => {
-      let context = this.#text.copy().end(this.#held).ids.length;
-      const ids = this.#next(piece, (raw) => {
-        const found = this.#text.continued(this.#held, raw);
+    return this.#trying(async (twin) => {
+      let context = twin.#text.copy().end(twin.#held).ids.length;
+      const ids = twin.#next(piece, (raw) => {
+        const found = twin.#text.continued(twin.#held, raw);
         ({ context } = found);
         return found.ids;
       });
-      return lastOf(await this.#score(ids, detail), ids.length - context);
+      return lastOf(await twin.#score(ids, detail), ids.length - context);
     });
   }
 
   /** Return an independent stream at the same place of the same document. The memory is shared, and never copied. */
   async fork(): Promise<Stream> {
-    return this.#alone(async () => {
-      const twin = new Stream(this.engine, this.evaluation, this.#memory.copy());
-      [twin.#held, twin.#taken, twin.#text] = [this.#held, this.#taken, this.#text.copy()];
-      return twin;
-    });
+    return this.#alone(async () => this.#copy());
   }
 
   /**
@@ -199,25 +188,22 @@ export class Stream {
    * @throws TextError - there is nothing to continue, or the document could get longer than the model can read.
    */
   async *generate(prompt: Piece | null, options: GenerateOptions): AsyncGenerator<number, Ended> {
-    const drawing = await this.#drawing("generate", prompt, options);
     const { drawIds } = await import("./generation.js");
-    return yield* drawIds(drawing);
+    return yield* drawIds(await this.drawing(prompt, options));
   }
 
   /** Continue the document as `generate` does, and yield the text, which ends before the first of the texts `stop`. */
   async *generateText(prompt: Piece | null, options: GenerateTextOptions): AsyncGenerator<string, Ended> {
     const { stop = [], ...others } = options;
-    const drawing = await this.#drawing("generateText", prompt, others);
     const { drawText } = await import("./generation.js");
-    return yield* drawText(drawing, this.engine.tokenizer, stop, prompt);
+    return yield* drawText(await this.drawing(prompt, others), stop, prompt);
   }
 
-  /** Read a prompt, and return what draws tokens after it. */
-  async #drawing(method: string, prompt: Piece | null, options: GenerateOptions): Promise<Drawing> {
+  /** Use `generate` or `generateText`: reads a prompt, and returns what draws tokens after it. */
+  async drawing(prompt: Piece | null, options: GenerateOptions): Promise<Drawing> {
     const { maxTokens, sampling, ignoreEos = false, ...others } = options;
-    refuseOthers(method, others, "maxTokens, sampling or ignoreEos");
-    if (!(maxTokens >= 0)) throw new OptionError(`max_tokens is ${maxTokens}, at least 0 is needed.`);
-    const rule = sampling instanceof Sampling ? sampling : new Sampling(sampling);
+    refuseOthers("generate", others, "maxTokens, sampling or ignoreEos");
+    const rule = ruleOf(maxTokens, sampling);
     const before = await this.#changing(async () => {
       const ids = this.#next(prompt ?? NO_BYTES, (raw) => this.#text.end(this.#held, raw).ids);
       const all = this.#held === null ? ids : [this.#held, ...ids];
@@ -276,37 +262,35 @@ export class Stream {
   /** Run `call` alone, and undo what it did if it fails. */
   async #changing<T>(call: () => Promise<T>): Promise<T> {
     return this.#alone(async () => {
-      const before = this.#mark();
-      try {
-        const result = await call();
-        before.memory.release();
-        return result;
-      } catch (error) {
-        this.#goBack(before);
-        throw error;
-      }
-    });
-  }
-
-  /** Run `call` alone, and undo what it did. */
-  async #trying<T>(call: () => Promise<T>): Promise<T> {
-    return this.#alone(async () => {
-      const before = this.#mark();
+      const before = this.#copy();
       try {
         return await call();
+      } catch (error) {
+        [this.#memory, before.#memory] = [before.#memory, this.#memory];
+        [this.#held, this.#taken, this.#text] = [before.#held, before.#taken, before.#text];
+        throw error;
       } finally {
-        this.#goBack(before);
+        before.#memory.release();
       }
     });
   }
 
-  #mark(): Mark {
-    return { memory: this.#memory.copy(), text: this.#text.copy(), held: this.#held, taken: this.#taken };
+  /** Run `call` on a stream at the same place. */
+  async #trying<T>(call: (twin: Stream) => Promise<T>): Promise<T> {
+    return this.#alone(async () => {
+      const twin = this.#copy();
+      try {
+        return await call(twin);
+      } finally {
+        twin.#memory.release();
+      }
+    });
   }
 
-  #goBack(before: Mark): void {
-    this.#memory.release();
-    ({ memory: this.#memory, text: this.#text, held: this.#held, taken: this.#taken } = before);
+  #copy(): Stream {
+    const twin = new Stream(this.engine, this.evaluation, this.#memory.copy());
+    [twin.#held, twin.#taken, twin.#text] = [this.#held, this.#taken, this.#text.copy()];
+    return twin;
   }
 
   /** Return the ids of the held text, which ends here, within the vocabulary. */
@@ -369,7 +353,7 @@ export class Stream {
     return { ...scores, ...(k === null ? {} : joinDetail(details)) };
   }
 
-  /** Run the next segment of targets, from `at` on. */
+  /** Run the held token and the next segment of targets, from `at` on, but its last one, which is held then. */
   async #runSegment(
     targets: readonly number[],
     at: number,
@@ -379,15 +363,10 @@ export class Stream {
     const longest = Math.min(this.#memory.maxSegment, this.engine.longestStep(purpose, this.evaluation.segmentLen));
     const segment = targets.slice(at, at + Math.min(longest, this.#memory.room));
     const seen = this.#memory.context(segment.length);
-    return { outputs: await this.#run(purpose, segment), n: segment.length, seen };
-  }
-
-  /** Run the held token and all of `targets` but the last, which is held in its place. */
-  async #run(purpose: string, targets: readonly number[]): Promise<Record<string, OrtTensor>> {
-    const tokens = [this.#held as number, ...targets.slice(0, -1)];
-    const outputs = await this.engine.step(purpose, this.#memory, tokens, targets);
-    this.#held = targets.at(-1) as number;
-    this.#taken += targets.length;
-    return outputs;
+    const tokens = [this.#held as number, ...segment.slice(0, -1)];
+    const outputs = await this.engine.step(purpose, this.#memory, tokens, segment);
+    this.#held = segment.at(-1) as number;
+    this.#taken += segment.length;
+    return { outputs, n: segment.length, seen };
   }
 }
