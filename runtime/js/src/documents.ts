@@ -128,7 +128,6 @@ export async function* readText(
   const waiting: Uint8Array[] = [];
   let size = 0; // of the waiting bytes
   let previous: number | null = null;
-  let [coveredBytes, coveredChars] = [0, 0]; // by the first token, up to here
 
   /** Return the waiting bytes, without a mark at the beginning of the document. */
   const next = (): Uint8Array => {
@@ -143,14 +142,12 @@ export async function* readText(
   const counted = (raw: Uint8Array, take: (raw: Uint8Array) => Part): TokenPiece => {
     const { bytes, chars } = text; // before the part
     const part = take(raw);
+    if (previous === null && part.ids.length) {
+      counts.firstTokenBytes = bytes - counts.droppedBytes + part.first[0];
+      counts.firstTokenChars = chars - counts.droppedChars + part.first[1];
+    }
     counts.droppedBytes += part.dropped[0];
     counts.droppedChars += part.dropped[1];
-    if (previous === null) {
-      const isFirst = part.ids.length > 0;
-      coveredBytes += isFirst ? part.first[0] : text.bytes - bytes - part.dropped[0];
-      coveredChars += isFirst ? part.first[1] : text.chars - chars - part.dropped[1];
-      if (isFirst) [counts.firstTokenBytes, counts.firstTokenChars] = [coveredBytes, coveredChars];
-    }
     previous = part.ids.at(-1) ?? previous;
     const place = tokenizer.needsText ? chars : bytes;
     const moved = (places: number[] | null): number[] | null => places && places.map((at) => at + place);

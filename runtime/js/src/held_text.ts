@@ -28,8 +28,8 @@ export class HeldText {
   /** Bytes and characters before the held ones. */
   bytes = 0;
   chars = 0;
-  #last: number | null = null; // byte before the held ones
-  #line = 1;
+  private last: number | null = null; // byte before the held ones
+  private line = 1;
 
   /** @param whole - whether the text is a document, which is never cut where its tokens could change. */
   constructor(
@@ -40,11 +40,7 @@ export class HeldText {
 
   /** Return a text at the same place. */
   copy(): HeldText {
-    const twin = new HeldText(this.tokenizer, this.name, this.whole);
-    ({ held: twin.held, begun: twin.begun, unsettledCuts: twin.unsettledCuts } = this);
-    ({ bytes: twin.bytes, chars: twin.chars } = this);
-    [twin.#last, twin.#line] = [this.#last, this.#line];
-    return twin;
+    return Object.assign(new HeldText(this.tokenizer, this.name, this.whole), this);
   }
 
   /** Take the next bytes, and return the tokens that are settled now; `previous` is the token before the held bytes. */
@@ -62,7 +58,13 @@ export class HeldText {
     }
     end ??= 0;
     if (all.length - end > (this.whole ? MOST_HELD_OF_DOCUMENTS : MOST_HELD)) {
-      if (this.whole) this.#refuse();
+      if (this.whole) {
+        throw new TextError(
+          `${this.name}: more than ${counted(MOST_HELD_OF_DOCUMENTS)} bytes without a place where the tokens before it ` +
+            "are certain, or with a tokenizer that reads a document whole.",
+          "Score it in parts, or convert the checkpoint again, which finds such places.",
+        );
+      }
       end = all.length - unfinished(all);
       this.unsettledCuts += 1;
     }
@@ -93,7 +95,7 @@ export class HeldText {
   restart(begun: boolean): void {
     this.held = new Uint8Array(0);
     this.begun = begun;
-    [this.bytes, this.chars, this.#last, this.#line] = [0, 0, null, 1];
+    [this.bytes, this.chars, this.last, this.line] = [0, 0, null, 1];
   }
 
   #cut(all: Uint8Array, end: number, previous: number | null, ended: boolean): Part {
@@ -104,21 +106,13 @@ export class HeldText {
     this.begun = true;
     this.bytes += end;
     this.chars += charsOf(all.subarray(0, end));
-    this.#last = all[end - 1] as number;
-    this.#line = place.line;
+    this.last = all[end - 1] as number;
+    this.line = place.line;
     return part;
   }
 
   #place(previous: number | null, ended = false): Place {
-    const { name, begun, bytes } = this;
-    return { name, begun, previous, bytes, last: this.#last, ended, line: this.#line };
-  }
-
-  #refuse(): never {
-    throw new TextError(
-      `${this.name}: more than ${counted(MOST_HELD_OF_DOCUMENTS)} bytes without a place where the tokens before it ` +
-        "are certain, or with a tokenizer that reads a document whole.",
-      "Score it in parts, or convert the checkpoint again, which finds such places.",
-    );
+    const { name, begun, bytes, last, line } = this;
+    return { name, begun, previous, bytes, last, ended, line };
   }
 }

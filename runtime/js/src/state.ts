@@ -8,6 +8,7 @@ import { sizesOf, type Memory } from "./memory.js";
 import { firstLine, listed, shown } from "./messages.js";
 import { allFinite, bytes, joined, readSafetensors, safetensorsHeader, type HostTensor } from "./safetensors.js";
 import { sha256 } from "./sha256.js";
+import { ofHex } from "./tokenizers/trie.js";
 
 const KIND = "xlexport stream";
 const VERSION = "4";
@@ -82,10 +83,7 @@ export async function readState(bundle: Bundle, raw: Uint8Array, name: string): 
       "Open the bundle that it was saved from, or save the stream again after Stream.flush.",
     );
   }
-  const bytesOfHeld = Uint8Array.from({ length: held.length / 2 }, (_, at) =>
-    parseInt(held.slice(2 * at, 2 * at + 2), 16),
-  );
-  return { evaluation, counters, tensors, held: bytesOfHeld, begun: begun === "true" };
+  return { evaluation, counters, tensors, held: ofHex(held), begun: begun === "true" };
 }
 
 /** Return the SHA-256 of the tokenizer's file; "" if it has none. */
