@@ -25,24 +25,18 @@ const MOST_ADDED = 2 ** 18; // units of all added tokens, which one expression h
 export class Cuts {
   readonly #pattern: RegExp | null;
   readonly #added: RegExp | null;
-  readonly #longest: number;
-  readonly #byFirst = new Map<string, string[]>(); // added tokens by their first unit
+  readonly #longestFirst: readonly string[]; // of the added tokens
 
   private constructor(
     private readonly rule: CutRule,
     added: readonly string[],
   ) {
     this.#pattern = rule in PATTERNS ? new RegExp(PATTERNS[rule] as string, "gu") : null;
-    const longestFirst = added.filter((text) => text !== "").sort((a, b) => b.length - a.length);
-    for (const text of longestFirst) {
-      const first = text[0] as string;
-      if (!this.#byFirst.get(first)?.push(text)) this.#byFirst.set(first, [text]);
-    }
+    this.#longestFirst = added.filter((text) => text !== "").sort((a, b) => b.length - a.length);
     const literal = (text: string): string => text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&");
-    const beginnings = [...new Set(longestFirst.map((text) => literal([...text][0] as string)))].join("|");
-    const all = longestFirst.map(literal).join("|");
+    const beginnings = [...new Set(this.#longestFirst.map((text) => literal([...text][0] as string)))].join("|");
+    const all = this.#longestFirst.map(literal).join("|");
     this.#added = all ? new RegExp(`(?=${beginnings})(?:${all})`, "gu") : null;
-    this.#longest = longestFirst[0]?.length ?? 0;
   }
 
   /** Return the cuts of a tokenizer; null if there is no rule, or more added tokens than any published one has. */
@@ -66,10 +60,13 @@ export class Cuts {
 
   /** Return where the text could begin an added token that it does not end; its length if nowhere. */
   #beginningOfAdded(text: string): number {
-    for (let start = Math.max(0, text.length - this.#longest + 1); start < text.length; start++) {
+    const longest = this.#longestFirst[0]?.length ?? 0;
+    for (let start = Math.max(0, text.length - longest + 1); start < text.length; start++) {
       const rest = text.slice(start);
-      const added = this.#byFirst.get(rest[0] as string) ?? [];
-      if (added.some((token) => token.length > rest.length && token.startsWith(rest))) return start;
+      for (const token of this.#longestFirst) {
+        if (token.length <= rest.length) break;
+        if (token.startsWith(rest)) return start;
+      }
     }
     return text.length;
   }

@@ -277,43 +277,27 @@ export async function sentencePiece(
   });
 }
 
-/** What a SentencePiece model says of its pieces and of white space. */
-interface SentencePieceModel {
-  names: string[];
-  /** Id of the unknown piece. */
-  unknown: number | null;
-  /** Pieces of the user, which are found before anything else. */
-  own: string[];
-  addsPrefix: boolean;
-  removesSpaces: boolean;
-  isBpe: boolean;
-}
-
-function modelOf(raw: Uint8Array): SentencePieceModel {
-  const model: SentencePieceModel = {
-    names: [],
-    unknown: null,
-    own: [],
-    addsPrefix: true,
-    removesSpaces: true,
-    isBpe: false,
-  };
+/** Read what a SentencePiece model says of its pieces and of white space; `own` are pieces of the user. */
+function modelOf(raw: Uint8Array) {
+  const [names, own]: [string[], string[]] = [[], []];
+  let unknown: number | null = null; // its id
+  let [addsPrefix, removesSpaces, isBpe] = [true, true, false];
   for (const [number, piece] of fields(raw)) {
     if (typeof piece === "number") continue;
     const inner = Object.fromEntries(fields(piece));
     if (number === NORMALIZER) {
-      model.addsPrefix = Boolean(inner[ADD_PREFIX] ?? model.addsPrefix);
-      model.removesSpaces = Boolean(inner[REMOVE_SPACES] ?? model.removesSpaces);
+      addsPrefix = Boolean(inner[ADD_PREFIX] ?? addsPrefix);
+      removesSpaces = Boolean(inner[REMOVE_SPACES] ?? removesSpaces);
     }
-    if (number === TRAINER) model.isBpe = inner[MODEL_TYPE] === BPE;
+    if (number === TRAINER) isBpe = inner[MODEL_TYPE] === BPE;
     if (number !== PIECES) continue;
     const { [PIECE_NAME]: name, [PIECE_TYPE]: type } = inner;
     const text = name === undefined ? "" : new TextDecoder().decode(name as Uint8Array);
-    if (type === UNKNOWN) model.unknown = model.names.length;
-    if (type === USER_DEFINED) model.own.push(text.replaceAll(META_SPACE, " "));
-    model.names.push(text);
+    if (type === UNKNOWN) unknown = names.length;
+    if (type === USER_DEFINED) own.push(text.replaceAll(META_SPACE, " "));
+    names.push(text);
   }
-  return model;
+  return { names, unknown, own, addsPrefix, removesSpaces, isBpe };
 }
 
 async function library<T>(name: string, where: string, given: unknown): Promise<T> {
