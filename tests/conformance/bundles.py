@@ -101,7 +101,6 @@ TOKENIZERS: Mapping[str, tuple[str, str, str, Callable[[], Any]]] = {
     "byte_pairs": ("post_lnorm_zeros", "tokenizers", "tokenizer.json", byte_pairs),
     "sentence_pieces": ("post_lnorm_zeros", "sentencepiece", "tokenizer.model", sentence_pieces),
 }
-TEXT_KINDS = ("gpt2", "neox", "roberta", "llama3", "gpt4o", "llama", "sentencepiece_bpe", "symbols", "trie")
 BEGINNING = {"llama": 1, "trie": 0}  # the token that its own rule puts before each text
 # Copies with a changed manifest: bytes whose ids begin with 2, long documents that begin again, and a last token that
 # is read.
@@ -154,20 +153,18 @@ def write_bundles(
 
 
 def _write_text_bundles(folder: Path, report: Callable[[str], object]) -> None:
-    """Write a bundle for each kind of tokenizer whose texts grow in its own way: `text_KIND`."""
-    first = folder / f"text_{TEXT_KINDS[0]}"
+    """Write a bundle for each kind of tokenizer, all with one model: `text_KIND`."""
+    first = folder / f"text_{tokenizer_kinds.KINDS[0]}"
     config = TransformerXLConfig(**{**XL, "n_token": 600}, same_length=True, first_memory="empty")
     report("converting a model for texts")
     with tempfile.TemporaryDirectory() as work, contextlib.redirect_stdout(io.StringIO()):
         save_checkpoint(Path(work, "it"), config, random_model(config).state_dict())
         convert(formats.load(Path(work, "it")), first, ConversionOptions(tokenizer="none", threads=1))
     plain = json.loads((first / MANIFEST).read_text("utf-8"))
-    for kind in TEXT_KINDS:
+    for kind in tokenizer_kinds.KINDS:
         own = folder / f"text_{kind}"
         if own != first:
-            shutil.copytree(
-                folder / f"text_{TEXT_KINDS[0]}", own, ignore=shutil.ignore_patterns("tokenizer.*", "*.bin")
-            )
+            shutil.copytree(first, own)
         entry = tokenizer_kinds.write_tokenizer(kind, own)
         pairs = byte_pair_file((own / str(entry.file)).read_bytes()) if entry.kind == "tokenizers" else None
         if pairs is not None:

@@ -220,21 +220,23 @@ test("sampling out of range lists all problems", () => {
 
 test("a draw is the one of the rules", () => {
   const logits = Float32Array.from([0.1, 0.5, 0.2, 0.2].map(Math.log));
-  const drawn = (u, options) => draw(new Sampling(options), logits, { next: () => u });
-  assert.deepEqual(
-    [0, 0.11, 0.59, 0.61, 0.81, 0.9999].map((u) => drawn(u, {})),
-    [0, 1, 1, 2, 3, 3],
-  );
-  assert.deepEqual(
-    [0, 0.7, 0.72, 0.99].map((u) => drawn(u, { topK: 2 })), // 0.5 and the first of the equal ones
-    [1, 1, 2, 2],
-  );
-  assert.deepEqual(
-    [0, 0.55, 0.56, 0.77, 0.78].map((u) => drawn(u, { topP: 0.85 })),
-    [1, 1, 2, 2, 3],
-  );
-  assert.deepEqual([drawn(0.99, { topK: 3, topP: 0.5 }), drawn(0.9, { temperature: 0 })], [1, 1]);
-  assert.deepEqual([drawn(0.94, { topK: 4 }), drawn(0.05, { topK: 4 })], [0, 1]);
+  const positive = logits.map((logit) => logit + 3);
+  for (const [options, numbers, tokens, scores = logits, recent = []] of [
+    [{}, [0, 0.11, 0.59, 0.61, 0.81, 0.9999], [0, 1, 1, 2, 3, 3]],
+    [{ topK: 2 }, [0, 0.7, 0.72, 0.99], [1, 1, 2, 2]], // 0.5 and the first of the equal ones
+    [{ topK: 4 }, [0.05, 0.94], [1, 0]],
+    [{ topP: 0.85 }, [0, 0.55, 0.56, 0.77, 0.78], [1, 1, 2, 2, 3]],
+    [{ topK: 3, topP: 0.5 }, [0.99], [1]],
+    [{ minP: 0.3 }, [0.9999], [3]],
+    [{ minP: 1 }, [0.9999], [1]],
+    [{ temperature: 0 }, [0.9], [1]],
+    [{ temperature: 0, repetitionPenalty: 1.5 }, [0], [1], positive, [1, 1, 99]], // each token once
+    [{ temperature: 0, repetitionPenalty: 2 }, [0], [2], positive, [1]],
+    [{ temperature: 0, repetitionPenalty: 0.1 }, [0], [0], logits, [0]],
+  ]) {
+    const drawn = numbers.map((number) => draw(new Sampling(options), scores, { next: () => number }, recent));
+    assert.deepEqual(drawn, tokens);
+  }
 });
 
 test("every class of errors has its own name, and a code of the format", () => {
