@@ -48,7 +48,7 @@ export class Cuts {
   /** Return the length of the part of a text that has final tokens. */
   settled(text: string): number {
     const end = this.#beginningOfAdded(text);
-    if (this.#pattern === null) return this.#lastSpace(text, end);
+    if (this.#pattern === null) return this.#spaces(text, end).at(-1) ?? 0;
     return Math.min(this.#lastPieces(text), end < text.length ? this.#lastPieces(text.slice(0, end)) : Infinity);
   }
 
@@ -73,34 +73,23 @@ export class Cuts {
 
   /** Return the parts of a text between all its cuts, if the rule has words, which are often the same. */
   parts(text: string): string[] {
-    const parts: string[] = [];
-    let from = 0;
-    const taken = this.rule === "words" ? this.#taken(text) : [];
-    for (let at = this.rule === "words" ? text.indexOf(" ", 1) : 0; at > 0; at = text.indexOf(" ", at + 1)) {
-      if (!this.#isCut(text, at, text.length, taken)) continue;
-      parts.push(text.slice(from, at));
-      from = at;
+    const cuts = this.rule === "words" ? this.#spaces(text, text.length) : [];
+    return [0, ...cuts].map((from, at) => text.slice(from, cuts[at]));
+  }
+
+  /** Return the cuts, each before a space, in the first `end` units. */
+  #spaces(text: string, end: number): number[] {
+    const taken = Array.from(this.#added ? text.matchAll(this.#added) : [], (one) => {
+      return { from: one.index, to: one.index + one[0].length };
+    });
+    const cuts: number[] = [];
+    for (let at = text.indexOf(" ", 1); at > 0 && at < end; at = text.indexOf(" ", at + 1)) {
+      const [before, after] = [text.slice(Math.max(0, at - 2), at), text.slice(at + 1, Math.min(at + 3, end))];
+      const isWords = this.rule === "words";
+      const fits = isWords ? VISIBLE.test(before) : LETTER_BEFORE.test(before) && LETTER_AFTER.test(after);
+      if (fits && !taken.some(({ from, to }) => at > from && at <= to)) cuts.push(at);
     }
-    return [...parts, text.slice(from)];
-  }
-
-  /** Return the last cut before a space of the first `end` units. */
-  #lastSpace(text: string, end: number): number {
-    const taken = this.#taken(text);
-    for (let at = text.lastIndexOf(" ", end - 1); at > 0; at = text.lastIndexOf(" ", at - 1)) {
-      if (this.#isCut(text, at, end, taken)) return at;
-    }
-    return 0;
-  }
-
-  #taken(text: string): (readonly [from: number, to: number])[] {
-    return Array.from(this.#added ? text.matchAll(this.#added) : [], (one) => [one.index, one.index + one[0].length]);
-  }
-
-  #isCut(text: string, at: number, end: number, taken: readonly (readonly [number, number])[]): boolean {
-    const [before, after] = [text.slice(Math.max(0, at - 2), at), text.slice(at + 1, Math.min(at + 3, end))];
-    const fits = this.rule === "words" ? VISIBLE.test(before) : LETTER_BEFORE.test(before) && LETTER_AFTER.test(after);
-    return fits && !taken.some(([from, to]) => at > from && at <= to);
+    return cuts;
   }
 
   /** Return the cut before the last pieces of the pattern, and the white space behind them. */
