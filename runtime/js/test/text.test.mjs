@@ -55,22 +55,20 @@ async function run(generator) {
   }
 }
 
-test("sums of a text in pieces are those of the whole, wherever it is cut", async () => {
+test("what a flush would return is shown at every place of a text", async () => {
   const model = await openPairs();
   const [whole] = await all(model.score([TEXT]));
-  for (const size of [1, 3, 7, 16, 100]) {
-    const stream = await model.stream();
-    let sum = 0;
-    for (let at = 0; at < TEXT.length; at += size) {
-      sum += nats(await stream.feed(TEXT.slice(at, at + size)));
-      const [shown, fork] = [await stream.preview({ detail: 1 }), await stream.fork()];
-      assert.deepEqual(await fork.flush({ detail: 1 }), shown);
-      assert.deepEqual(await stream.preview({ detail: 1 }), shown);
-    }
-    near(sum + nats(await stream.flush()), whole.nats);
-    assert.deepEqual((await stream.flush()).tokens, []);
-    assert.equal(stream.position, whole.tokens);
+  const stream = await model.stream();
+  let sum = 0;
+  for (const letter of TEXT) {
+    sum += nats(await stream.feed(letter));
+    const [shown, fork] = [await stream.preview({ detail: 1 }), await stream.fork()];
+    assert.deepEqual(await fork.flush({ detail: 1 }), shown);
+    assert.deepEqual(await stream.preview({ detail: 1 }), shown);
   }
+  near(sum + nats(await stream.flush()), whole.nats);
+  assert.deepEqual((await stream.flush()).tokens, []);
+  assert.equal(stream.position, whole.tokens);
 });
 
 test("a continuation counts the tokens that end in it", async () => {
@@ -110,12 +108,10 @@ test("a state has the held text, for this tokenizer only", async () => {
   const stream = await model.stream();
   await stream.feed(TEXT.slice(0, 20));
   const state = await stream.save();
-  const restored = await model.restore(state);
-  assert.deepEqual(await restored.save(), state);
-  assert.deepEqual(await restored.feed(TEXT.slice(20)), await stream.feed(TEXT.slice(20)));
-  assert.deepEqual(await restored.flush(), await stream.flush());
+  assert.deepEqual(await (await model.restore(state)).save(), state);
   const other = await openPairs({}, json({ ...PAIRS, version: "2.0" }));
   await refuses(() => other.restore(state), "state_mismatch", /holds text for another tokenizer\. .*Stream\.flush/);
+  await stream.flush();
   await other.restore(await stream.save());
   await stream.feed("ago");
   await stream.reset();
