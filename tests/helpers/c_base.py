@@ -23,7 +23,7 @@ FUZZER = "../tests/fuzz_main"
 PARTS = (
     *("bundle", "errors", "evaluation", "json", "onnx_tensors", "safetensors", "sha256", "unicode"),
     *("tokenizers/byte_pair_file", "tokenizers/byte_pairs", "tokenizers/character_classes", "tokenizers/composed_form"),
-    *("tokenizers/held_text", "tokenizers/symbol_set", "tokenizers/symbol_tokenizer", "tokenizers/tokenizer"),
+    *("tokenizers/held_text", "tokenizers/symbol_set", "tokenizers/tokenizer"),
     *("tokenizers/vocabulary", "tokenizers/vocabulary_tokenizer"),
 )
 

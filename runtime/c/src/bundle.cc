@@ -63,7 +63,8 @@ class Reader {
     const json::Value* found = top_.all().find("format");
     const auto* format = found == nullptr ? nullptr : found->as<std::int64_t>();
     if (format == nullptr || *format != kFormat) {
-      throw wrong(top_.where(), "not of bundle format " + std::to_string(kFormat) + ", which this runtime reads",
+      throw Error(XLR_ERROR_BUNDLE_FORMAT,
+                  top_.where() + ": not of bundle format " + std::to_string(kFormat) + ", which this runtime reads.",
                   format != nullptr && *format == kFormat - 1 ? kRewrite : kConvertAgain);
     }
     top_.value("format");
@@ -143,18 +144,17 @@ class Reader {
   void read_text_rules(Fields& fields) {
     static constexpr const char* kRules[] = {"gpt2", "llama3", "gpt4o", "words", "letters"};
     Tokenization& tokenizer = bundle_.tokenizer;
-    const bool has_rule = fields.has("settled") && !fields.value("settled").is_null();
+    const bool has_rule = fields.has("settled");
     if (has_rule) fields.choice("settled", kRules);
-    if (fields.has("size")) tokenizer.size = fields.integer_or_null("size", 1, kLargestAxis);
-    if (fields.has("bpe")) tokenizer.bpe = fields.text_or_null("bpe");
+    if (fields.has("size")) tokenizer.size = fields.integer("size", 1, kLargestAxis);
+    if (fields.has("bpe")) tokenizer.bpe = fields.text("bpe");
     const bool is_library = tokenizer.kind == "tokenizers" || tokenizer.kind == "sentencepiece";
     if (!is_library && (has_rule || tokenizer.bpe)) {
       throw fields.error("'settled' or 'bpe', which are for files of libraries");
     }
-    const bool has_begin = fields.has("begin") && !fields.value("begin").is_null();
-    if (has_begin) tokenizer.begin = read_text_token(fields.object("begin"));
+    if (fields.has("begin")) tokenizer.begin = read_text_token(fields.object("begin"));
     tokenizer.adds_begin = fields.has("adds_begin") && fields.boolean("adds_begin");
-    if (tokenizer.adds_begin && !has_begin) throw fields.error("'adds_begin' without a begin token");
+    if (tokenizer.adds_begin && !tokenizer.begin) throw fields.error("'adds_begin' without a begin token");
     if (!fields.has("ends")) return;
     for (const json::Value& each : fields.list("ends")) {
       tokenizer.ends.push_back(read_text_token(Fields(each, fields.place("ends"))));
@@ -449,7 +449,7 @@ class Reader {
     try {
       EvaluationSettings{bundle_};
     } catch (const Error& error) {
-      throw wrong(top_.where(), error.message.substr(0, error.message.size() - 1));
+      throw top_.error(error.message.substr(0, error.message.size() - 1));
     }
   }
 
@@ -489,7 +489,9 @@ Bundle Bundle::read(const fs::path& folder, const char* digest) {
     throw Error(XLR_ERROR_BUNDLE_NOT_FOUND, folder.string() + ": no bundle, as it has no bundle.json.",
                 "Make one with xlexport convert CHECKPOINT.");
   }
-  if (fs::file_size(path, failed) > kLargestManifest) throw wrong(where, "larger than any bundle.json");
+  if (fs::file_size(path, failed) > kLargestManifest) {
+    throw Error(XLR_ERROR_BUNDLE_FORMAT, where + ": larger than any bundle.json.", kConvertAgain);
+  }
   const std::string text = read_file(path), found = sha256(text), line = found + "  " + kManifest + "\n";
   const fs::path digest_path = folder / kDigest;
   const bool has_digest = fs::is_regular_file(digest_path, failed);  // earlier formats have none

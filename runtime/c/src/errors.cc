@@ -28,10 +28,9 @@ std::string bounded(std::string_view text, std::size_t longest) {
     place += std::max<std::size_t>(length, 1);
   }
   if (line.size() <= longest) return line;
-  const auto inside = [&line](std::size_t place) { return (static_cast<unsigned char>(line[place]) & 0xc0) == 0x80; };
   std::size_t front = longest * 2 / 3 - 5, back = line.size() - longest / 3;
-  while (inside(front)) --front;  // whole characters
-  while (inside(back)) ++back;
+  while (continues(line, front)) --front;  // whole characters
+  while (continues(line, back)) ++back;
   return line.substr(0, front) + " ... " + line.substr(back);
 }
 
@@ -51,7 +50,7 @@ const char* code_word(xlr_status code) {
 std::string shown(std::string_view text) {
   if (text.size() <= kLongestText) return "'" + std::string(text) + "'";
   std::size_t end = kLongestText;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // whole characters
+  while (end > 0 && continues(text, end)) --end;  // whole characters
   return "'" + std::string(text.substr(0, end)) + "...'";
 }
 

@@ -1,4 +1,4 @@
-// The fields of an object of bundle.json, of which each must be read.
+// The fields of an object of bundle.json or vocabulary.json, of which each must be read.
 #pragma once
 
 #include <algorithm>
@@ -17,19 +17,17 @@ namespace xlruntime {
 
 inline constexpr const char* kConvertAgain = "Convert the checkpoint again with xlexport convert.";
 
-inline Error wrong(const std::string& where, const std::string& problem, const char* hint = kConvertAgain) {
-  return Error(XLR_ERROR_BUNDLE_FORMAT, where + ": " + problem + ".", hint);
-}
-
 class Fields {
  public:
-  Fields(const json::Value& value, std::string where) : where_(std::move(where)), object_(value.as<json::Object>()) {
+  // `code` is that of errors.
+  Fields(const json::Value& value, std::string where, xlr_status code = XLR_ERROR_BUNDLE_FORMAT)
+      : where_(std::move(where)), object_(value.as<json::Object>()), code_(code) {
     if (object_ == nullptr) throw error("expected an object");
   }
 
   const std::string& where() const { return where_; }
   std::string place(std::string_view name) const { return where_ + " " + shown(name); }
-  Error error(const std::string& problem) const { return wrong(where_, problem); }
+  Error error(const std::string& problem) const { return Error(code_, where_ + ": " + problem + ".", kConvertAgain); }
   const json::Object& all() const { return *object_; }
 
   const json::Value& value(const char* name) {
@@ -39,7 +37,8 @@ class Fields {
     return *found;
   }
 
-  bool has(const char* name) const { return object_->find(name) != nullptr; }
+  // Whether a field that may be absent has a value.
+  bool has(const char* name) { return object_->find(name) != nullptr && !value(name).is_null(); }
 
   template <class T>
   const T& get(const char* name, const char* kind) {
@@ -88,6 +87,7 @@ class Fields {
  private:
   std::string where_;
   const json::Object* object_;
+  xlr_status code_;
   std::set<std::string> read_;
 };
 

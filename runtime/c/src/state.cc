@@ -7,14 +7,15 @@
 #include "errors.h"
 #include "sha256.h"
 #include "tokenizers/held_text.h"
+#include "unicode.h"
 
 namespace xlruntime {
 namespace {
 
 constexpr const char *kKind = "xlexport stream", *kVersion = "4", *kOldVersion = "3";
 const std::string kSetting = "setting.";
-constexpr const char* kCounters[] = {"capacity", "offset", "length", "history", "pending", "position", "digest"};
-constexpr const char* kOfText[] = {"held", "begun", "tokenizer"};  // since version 4
+constexpr const char* kCounters[] = {"capacity", "offset", "length", "history", "pending", "position", "digest",
+                                     "held",     "begun",  "tokenizer"};
 constexpr const char* kHint = "Save the stream again.";
 constexpr std::int64_t kLargestCount = std::int64_t{1} << 52;  // of tokens: exact in any runtime, also after more of them
 
@@ -28,27 +29,6 @@ std::string digest(const Texts& texts, const std::vector<std::string_view>& data
   }
   for (const std::string_view part : data) sum.update(part);
   return sum.hexadecimal();
-}
-
-std::string hexadecimal(const std::string& bytes) {
-  static const char* const digits = "0123456789abcdef";
-  std::string text;
-  for (const char mark : bytes) {
-    const auto byte = static_cast<unsigned char>(mark);
-    text += {digits[byte >> 4], digits[byte & 15]};
-  }
-  return text;
-}
-
-// The bytes of hexadecimal digits; whatever for others.
-std::string bytes_of(const std::string& digits) {
-  std::string bytes;
-  for (std::size_t i = 0; i + 1 < digits.size(); i += 2) {
-    unsigned value = 0;
-    std::from_chars(digits.data() + i, digits.data() + i + 2, value, 16);
-    bytes += static_cast<char>(static_cast<unsigned char>(value));
-  }
-  return bytes;
 }
 
 // The SHA-256 of the tokenizer's file, or "".
@@ -154,20 +134,22 @@ State State::read(const std::filesystem::path& path, const Bundle& bundle) {
   };
   State state(bundle);
   state.file = Safetensors::read(path, XLR_ERROR_STATE_DAMAGED);
-  const Texts& texts = state.file.metadata;
+  Texts& texts = state.file.metadata;
   const Numbers numbers(texts, where);
   if (numbers.text("kind") != kKind) throw numbers.damaged("kind");
-  const bool is_old = numbers.text("version") == kOldVersion;
+  const bool is_old = numbers.text("version") == kOldVersion;  // which held no text
   if (!is_old && numbers.text("version") != kVersion) {
     throw mismatch("a state of version " + shown(numbers.text("version")) + ", but this runtime reads " + kOldVersion +
                    " and " + kVersion);
   }
   if (numbers.text("digest") != digest(texts, {state.file.data})) throw numbers.damaged("SHA-256");
+  if (is_old) {
+    for (const char* name : {"held", "tokenizer"}) texts[name].clear();
+    texts["begun"] = flag(numbers.text("position") != "0");
+    texts["version"] = kVersion;
+  }
   for (const char* name : {"fingerprint", "segment_len", "restart"}) numbers.text(name);
   for (const char* name : kCounters) numbers.text(name);
-  for (const char* name : kOfText) {
-    if (!is_old) numbers.text(name);
-  }
   if (numbers.text("fingerprint") != bundle.fingerprint) throw mismatch("saved from another bundle");
 
   EvaluationSettings& evaluation = state.evaluation;
@@ -183,10 +165,6 @@ State State::read(const std::filesystem::path& path, const Bundle& bundle) {
   }
   Texts stated = texts;
   for (const char* name : kCounters) stated.erase(name);
-  for (const char* name : kOfText) {
-    if (!is_old) stated.erase(name);
-  }
-  stated["version"] = kVersion;
   if (stated != identity(evaluation)) throw mismatch("saved with settings that the bundle does not have");
 
   state.capacity = numbers.number("capacity", kLargestCount);
@@ -198,16 +176,13 @@ State State::read(const std::filesystem::path& path, const Bundle& bundle) {
   if (!numbers.text("pending").empty()) state.pending = numbers.number("pending", bundle.vocab_size - 1);
   if (state.pending.has_value() == (state.position == 0)) throw numbers.damaged("pending");
   if (evaluation.max_segment(state.capacity) < 1) throw numbers.damaged("capacity");
-  state.begun = state.position > 0;
-  if (!is_old) {
-    const std::string &held = numbers.text("held"), &begun = numbers.text("begun");
-    state.held = bytes_of(held);
-    state.begun = begun == flag(true);
-    if (hexadecimal(state.held) != held || state.held.size() > kMostHeld + 4) throw numbers.damaged("held text");
-    if (begun != flag(state.begun)) throw numbers.damaged("begun");
-    if (!held.empty() && numbers.text("tokenizer") != tokenizer_digest(bundle)) {
-      throw mismatch("it holds text that another tokenizer had read");
-    }
+  const auto held = bytes_of_hexadecimal(numbers.text("held"));
+  if (!held || held->size() > kMostHeld + 4) throw numbers.damaged("held text");
+  state.held = *held;
+  state.begun = numbers.text("begun") == flag(true);
+  if (numbers.text("begun") != flag(state.begun)) throw numbers.damaged("begun");
+  if (!state.held.empty() && numbers.text("tokenizer") != tokenizer_digest(bundle)) {
+    throw mismatch("it holds text that another tokenizer had read");
   }
   for (const MemoryEntry& entry : bundle.memory) {
     const auto tensor = state.file.tensors.find(entry.input);

@@ -17,6 +17,7 @@ struct LowerRun {
 
 #include "unicode_tables.inc"
 
+constexpr std::string_view kDigits = "0123456789abcdef";
 constexpr char32_t kSigma = 0x3a3, kSmallSigma = 0x3c3, kFinalSigma = 0x3c2;
 
 template <class T, std::size_t n>
@@ -25,10 +26,6 @@ const T* find_range(const T (&table)[n], char32_t code) {
   const T* after = std::upper_bound(std::begin(table), std::end(table), place,
                                     [](std::int32_t wanted, const T& range) { return wanted < range.first; });
   return after != std::begin(table) && place <= (after - 1)->last ? after - 1 : nullptr;
-}
-
-bool continues(std::string_view text, std::size_t place) {
-  return place < text.size() && (static_cast<unsigned char>(text[place]) & 0xc0) == 0x80;
 }
 
 // The length of the well-formed character, or of the longest beginning of one, at the front of `text`.
@@ -60,6 +57,16 @@ std::size_t utf8_length(std::string_view text) {
   if (text.empty()) return 0;
   const Front found = front(text);
   return found.whole ? found.length : 0;
+}
+
+bool continues(std::string_view text, std::size_t place) {
+  return place < text.size() && (static_cast<unsigned char>(text[place]) & 0xc0) == 0x80;
+}
+
+std::size_t character_before(std::string_view text, std::size_t place) {
+  do --place;
+  while (place > 0 && continues(text, place));
+  return place;
 }
 
 std::size_t character_length(std::string_view text, std::size_t place) {
@@ -134,6 +141,26 @@ std::string replace_wrong_bytes(std::string_view text) {
     text.remove_prefix(found.length);
   }
   return result;
+}
+
+std::string hexadecimal(std::string_view bytes) {
+  std::string digits;
+  for (const char mark : bytes) {
+    const auto byte = static_cast<unsigned char>(mark);
+    digits += {kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return digits;
+}
+
+std::optional<std::string> bytes_of_hexadecimal(std::string_view digits) {
+  if (digits.size() % 2 != 0) return std::nullopt;
+  std::string bytes;
+  for (std::size_t i = 0; i < digits.size(); i += 2) {
+    const std::size_t high = kDigits.find(digits[i]), low = kDigits.find(digits[i + 1]);
+    if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+    bytes += static_cast<char>(static_cast<unsigned char>(high << 4 | low));
+  }
+  return bytes;
 }
 
 bool is_space(char32_t code) { return find_range(kSpaces, code) != nullptr; }

@@ -1,10 +1,11 @@
-// UTF-8, and what the tokenizer of words knows about characters.
+// UTF-8, what the tokenizer of words knows about characters, and hexadecimal digits.
 //
 // Texts are UTF-8, unless stated otherwise.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,12 @@ namespace xlruntime {
 // The length in bytes of the well-formed character at the front of `text`; 0 if there is none. Surrogates are not
 // well-formed.
 std::size_t utf8_length(std::string_view text);
+
+// Whether the byte at `place` is one of a character that begins before it.
+bool continues(std::string_view text, std::size_t place);
+
+// Where the character before `place` begins, which is not 0.
+std::size_t character_before(std::string_view text, std::size_t place);
 
 // The length in bytes of the character at `place`; at least 1.
 std::size_t character_length(std::string_view text, std::size_t place);
@@ -40,5 +47,9 @@ std::string replace_wrong_bytes(std::string_view text);
 bool is_space(char32_t code);  // str.isspace
 bool is_control(char32_t code);  // commands, marks of order and line ends: categories Cc, Cf, Zl and Zp
 std::string lower(std::string_view text);  // str.lower, with the rule of the final sigma
+
+// The digits of bytes, in lower case; and the bytes of such digits, or none if they are others.
+std::string hexadecimal(std::string_view bytes);
+std::optional<std::string> bytes_of_hexadecimal(std::string_view digits);
 
 }  // namespace xlruntime

@@ -77,8 +77,8 @@ TokenPiece read_text(const Tokenizer& tokenizer, std::string_view text, std::siz
 // A vocabulary up to a byte 0, and a text behind it.
 void read_vocabulary(std::string_view content) {
   const std::size_t end = std::min(content.find('\0'), content.size());
-  json::Value fields = json::parse(content.substr(0, end), "it", XLR_ERROR_VOCABULARY);
-  const auto made = make_vocabulary_tokenizer(Vocabulary::from_json(std::move(fields), "it"));
+  const json::Value fields = json::parse(content.substr(0, end), "it", XLR_ERROR_VOCABULARY);
+  const auto made = make_vocabulary_tokenizer(Vocabulary::from_json(fields, "it"));
   const Tokenizer& tokenizer = *made;
   const std::string_view text = content.substr(std::min(end + 1, content.size()));
   const TokenPiece whole = read_text(tokenizer, text, content.size() + 1), cut = read_text(tokenizer, text, 1);

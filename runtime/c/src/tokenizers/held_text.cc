@@ -12,12 +12,11 @@ constexpr std::string_view kSpaces(" \t\n\r\v\f", 6);  // ASCII white space, whi
 constexpr std::int64_t kLongestRun = std::int64_t{16} << 20;  // characters without the end of a token
 
 Error not_utf8(const std::string& name, std::int64_t at, char byte) {
-  static const char* const digits = "0123456789abcdef";
-  const auto value = static_cast<unsigned char>(byte);
+  const bool is_control = static_cast<unsigned char>(byte) < 0xa0;  // of Latin-1
   return Error(XLR_ERROR_TEXT,
-               name + ": not UTF-8 at byte " + std::to_string(at) + " (0x" + digits[value >> 4] + digits[value & 15] +
-                   "), and this bundle's tokenizer needs text.",
-               "Convert it, for instance: iconv -f " + std::string(value < 0xa0 ? "cp1252" : "latin1") +
+               name + ": not UTF-8 at byte " + std::to_string(at) + " (0x" +
+                   hexadecimal({&byte, 1}) + "), and this bundle's tokenizer needs text.",
+               "Convert it, for instance: iconv -f " + std::string(is_control ? "cp1252" : "latin1") +
                    " -t utf-8 " + name);
 }
 

@@ -23,26 +23,25 @@ std::string SymbolSet::finish() {
 SymbolSet::Match SymbolSet::find(std::string_view text, std::size_t place) const {
   Match match;
   if (place >= text.size()) return match;
-  std::size_t begin = first_[byte_at(text, place)], end = first_[byte_at(text, place) + 1];
+  const unsigned lead = byte_at(text, place);
+  auto begin = items_.begin() + first_[lead], end = items_.begin() + first_[lead + 1];
   // All of begin to end have the bytes before `depth`; the shortest comes first.
-  for (std::size_t depth = 1; begin < end; ++depth) {
-    if (items_[begin].first.size() == depth) {
-      match.id = items_[begin].second;
+  for (std::size_t depth = 1; begin != end; ++depth) {
+    if (begin->first.size() == depth) {
+      match.id = begin->second;
       match.length = depth;
       ++begin;
     }
     if (place + depth == text.size()) {
-      match.open = begin < end;
+      match.open = begin != end;
       break;
     }
+    const auto first_from = [&](unsigned least) {
+      return std::partition_point(begin, end, [&](const auto& item) { return byte_at(item.first, depth) < least; });
+    };
     const unsigned wanted = byte_at(text, place + depth);
-    const auto first = items_.begin();
-    begin = static_cast<std::size_t>(
-        std::partition_point(first + static_cast<std::ptrdiff_t>(begin), first + static_cast<std::ptrdiff_t>(end),
-                             [&](const auto& item) { return byte_at(item.first, depth) < wanted; }) - first);
-    end = static_cast<std::size_t>(
-        std::partition_point(first + static_cast<std::ptrdiff_t>(begin), first + static_cast<std::ptrdiff_t>(end),
-                             [&](const auto& item) { return byte_at(item.first, depth) == wanted; }) - first);
+    end = first_from(wanted + 1);
+    begin = first_from(wanted);
   }
   return match;
 }

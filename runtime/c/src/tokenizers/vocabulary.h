@@ -27,7 +27,7 @@ class Vocabulary {
  public:
   // Throws XLR_ERROR_VOCABULARY: the file is not a vocabulary, or its parts do not fit together.
   static Vocabulary read(const std::filesystem::path& path);
-  static Vocabulary from_json(json::Value value, const std::string& where);
+  static Vocabulary from_json(const json::Value& value, const std::string& where);
 
   Vocabulary(const Vocabulary&) = delete;
   Vocabulary& operator=(const Vocabulary&) = delete;
@@ -38,7 +38,8 @@ class Vocabulary {
   std::optional<std::int64_t> id_of(std::string_view symbol) const;
   std::optional<std::int64_t> id_of_role(const std::optional<std::string>& symbol) const;
   const char* kind_name() const;
-  std::string bytes_of(std::size_t id) const;  // that a symbol of a trie or of symbols stands for, empty if for none
+  std::string text_of(std::size_t id) const;  // what a symbol stands for, which need not be UTF-8
+  bool is_text(std::size_t id) const;         // whether a place of a text may have it, but not of words
 
   VocabularyKind kind = VocabularyKind::words;
   std::vector<std::string> symbols;
@@ -54,8 +55,5 @@ class Vocabulary {
   // The keys are views of `symbols`, which stay where they are if the object is moved.
   std::unordered_map<std::string_view, std::int64_t> index_;
 };
-
-// Whether a symbol is the decimal number of a byte.
-bool is_byte_symbol(std::string_view symbol);
 
 }  // namespace xlruntime
