@@ -22,9 +22,8 @@ FUZZER = "../tests/fuzz_main"
 # The sources that read them, which know no ONNX Runtime.
 PARTS = (
     *("bundle", "errors", "evaluation", "json", "onnx_tensors", "safetensors", "sha256", "unicode"),
-    *("tokenizers/byte_pair_file", "tokenizers/byte_pairs", "tokenizers/character_classes", "tokenizers/composed_form"),
-    *("tokenizers/held_text", "tokenizers/symbol_set", "tokenizers/tokenizer"),
-    *("tokenizers/vocabulary", "tokenizers/vocabulary_tokenizer"),
+    *(f"tokenizers/{name}" for name in ("byte_pair_file", "byte_pairs", "character_tables", "held_text", "symbol_set")),
+    *(f"tokenizers/{name}" for name in ("tokenizer", "vocabulary", "vocabulary_tokenizer")),
 )
 
 

@@ -1,11 +1,10 @@
-#include "byte_pair_file.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "../errors.h"
 #include "../safetensors.h"
 #include "../unicode.h"
+#include "byte_pairs.h"
 
 namespace xlruntime {
 namespace {
@@ -126,40 +125,34 @@ void read_added(Bytes& bytes, BytePairFile& file) {
 }
 
 void read_classes(Bytes& bytes, BytePairFile& file) {
-  bool are_ranges = true;
-  for (const CharacterClass kind : {CharacterClass::letter, CharacterClass::number, CharacterClass::space}) {
-    const std::uint32_t size = bytes.count(kMostTables);
-    for (std::uint32_t i = 0; i < size; ++i) {
+  for (const std::uint8_t kind : {kLetter, kNumber, kSpace}) {
+    for (std::uint32_t left = bytes.count(kMostTables); left > 0; --left) {
       const std::uint32_t first = bytes.number(), last = bytes.number();
-      are_ranges = file.classes.add(first, last, kind) && are_ranges;
+      file.classes.add({first, last, kind});
     }
   }
-  if (!are_ranges || !file.classes.finish()) throw bytes.broken("its classes of characters are no separate ranges");
+  if (!file.classes.finish()) throw bytes.broken("its classes of characters are no separate ranges");
 }
 
 ComposedForm read_composed(Bytes& bytes) {
   ComposedForm form;
-  std::uint32_t size = bytes.count(kMostTables);
-  for (std::uint32_t i = 0; i < size; ++i) {
-    ComposedForm::Decomposition each{bytes.number(), {}};
-    const std::uint32_t parts = bytes.number(1);
-    if (parts == 0 || parts > kMostParts) {
-      throw bytes.broken("a decomposition into " + std::to_string(parts) + " parts");
-    }
-    for (std::uint32_t part = 0; part < parts; ++part) each.parts.push_back(bytes.number());
-    form.decompositions.push_back(std::move(each));
+  bool is_form = true;
+  for (std::uint32_t left = bytes.count(kMostTables); left > 0; --left) {
+    const std::uint32_t code = bytes.number(), size = bytes.number(1);
+    if (size == 0 || size > kMostParts) throw bytes.broken("a decomposition into " + std::to_string(size) + " parts");
+    std::u32string parts;
+    for (std::uint32_t part = 0; part < size; ++part) parts += bytes.number();
+    is_form = form.add(code, parts) && is_form;
   }
-  size = bytes.count(kMostTables);
-  for (std::uint32_t i = 0; i < size; ++i) {
+  for (std::uint32_t left = bytes.count(kMostTables); left > 0; --left) {
     const std::uint32_t first = bytes.number(), second = bytes.number();
-    form.compositions.push_back({first, second, bytes.number()});
+    is_form = form.add(first, second, bytes.number()) && is_form;
   }
-  size = bytes.count(kMostTables);
-  for (std::uint32_t i = 0; i < size; ++i) {
+  for (std::uint32_t left = bytes.count(kMostTables); left > 0; --left) {
     const std::uint32_t first = bytes.number(), last = bytes.number();
-    form.classes.push_back({first, last, static_cast<std::uint8_t>(bytes.number(1))});
+    form.combining.add({first, last, static_cast<std::uint8_t>(bytes.number(1))});
   }
-  if (!form.finish()) throw bytes.broken("its tables of the form NFC are not sorted, or not of characters");
+  if (!is_form || !form.combining.finish()) throw bytes.broken("its tables of the form NFC are not those of Unicode");
   return form;
 }
 

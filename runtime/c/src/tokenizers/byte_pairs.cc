@@ -12,12 +12,26 @@ namespace xlruntime {
 
 namespace {
 
-// A part of a text that is tokenized for itself: an added token, or a piece of the pattern.
+// A part of a text between added tokens, after normalization.
+struct Section {
+  std::string_view bytes;
+  std::size_t begin;                       // in the text
+  const ComposedText* composed = nullptr;  // null: it is as it was
+
+  // Where in the text is what begins, or ends, at a place of it.
+  std::size_t start(std::size_t place) const { return begin + (composed == nullptr ? place : composed->begins[place]); }
+  std::size_t stop(std::size_t place) const { return begin + (composed == nullptr ? place : composed->ends[place]); }
+};
+
+// A part of a section that is tokenized for itself: an added token, or a piece of the pattern.
 struct Piece {
-  std::string_view bytes;   // after normalization
-  std::size_t start, end;   // in the text
+  const Section& section;
+  std::size_t begin, end;   // in the section
   std::int64_t added = -1;  // id of an added token
-  bool is_apart = true;     // it begins where normalization changed nothing
+
+  std::string_view bytes() const { return section.bytes.substr(begin, end - begin); }
+  std::size_t start() const { return section.start(begin); }
+  std::size_t stop() const { return section.stop(end); }
 };
 
 // The characters before places that never go back, so that all of them together take one pass.
@@ -34,10 +48,7 @@ class CharacterCount {
   }
 
   // The character that has the byte at a place.
-  std::int64_t at(std::size_t place) {
-    const bool continues = place < text_.size() && (static_cast<unsigned char>(text_[place]) & 0xc0) == 0x80;
-    return before(place) - (continues ? 1 : 0);
-  }
+  std::int64_t at(std::size_t place) { return before(place) - (continues(text_, place) ? 1 : 0); }
 
  private:
   std::string_view text_;
@@ -87,16 +98,13 @@ class BytePairTokenizer : public Tokenizer {
       }
       part.add(id, starts.at(start), ends.before(end));
     };
-    each_piece(text, [&](const Piece& piece, const ComposedText* composed, std::size_t origin) {
-      if (piece.added >= 0) return add(piece.added, piece.bytes, piece.start, piece.end);
-      std::size_t place = piece.start;
-      if (composed != nullptr) place = static_cast<std::size_t>(piece.bytes.data() - composed->text.data());
-      for (const auto& [id, size] : merged(piece.bytes)) {
-        const std::size_t end = place + size;
-        const std::size_t start = composed == nullptr ? place : origin + composed->origin_of_begin(place);
-        const std::size_t stop = composed == nullptr ? end : origin + composed->origin_of_end(end);
-        add(id, file_.tokens[static_cast<std::size_t>(id)], start, stop);
-        place = end;
+    each_piece(text, [&](const Piece& piece) {
+      if (piece.added >= 0) return add(piece.added, piece.bytes(), piece.start(), piece.stop());
+      std::size_t place = piece.begin;
+      for (const auto& [id, size] : merged(piece.bytes())) {
+        const std::size_t start = piece.section.start(place);
+        place += size;
+        add(id, file_.tokens[static_cast<std::size_t>(id)], start, piece.section.stop(place));
       }
     });
     return part;
@@ -124,46 +132,42 @@ class BytePairTokenizer : public Tokenizer {
     std::size_t size;
   };
 
-  // Call `each` with the pieces of a text in order, the composed text that a piece lies in, and where that began.
+  // Call `each` with the pieces of a text in order.
   template <class Each>
   void each_piece(std::string_view text, const Each& each) const {
-    const auto pieces_of = [&](std::string_view part, const ComposedText* composed, std::size_t origin) {
+    const auto pieces_of = [&](const Section& section) {
       const auto piece = [&](std::size_t begin, std::size_t end, std::int64_t added) {
-        const std::size_t start = composed == nullptr ? begin : composed->origin_of_begin(begin);
-        const std::size_t stop = composed == nullptr ? end : composed->origin_of_end(end);
-        const bool is_apart = composed == nullptr || composed->is_boundary(begin);
-        each(Piece{part.substr(begin, end - begin), origin + start, origin + stop, added, is_apart}, composed, origin);
+        each(Piece{section, begin, end, added});
       };
       const auto plain = [&](std::size_t begin, std::size_t end) {
-        const std::string_view bounded = part.substr(0, end);
+        const std::string_view bounded = section.bytes.substr(0, end);
         while (begin < end) {
           const std::size_t next = piece_end(bounded, begin, file_.classes);
           piece(begin, next, -1);
           begin = next;
         }
       };
-      split(part, file_.after, plain, piece);
+      split(section.bytes, file_.after, plain, piece);
     };
-    const auto section = [&](std::size_t begin, std::size_t end) {
+    const auto between = [&](std::size_t begin, std::size_t end) {
       const std::string_view part = text.substr(begin, end - begin);
       const auto is_high = [](char mark) { return static_cast<unsigned char>(mark) >= 0xcc; };  // of U+0300 on
-      if (!file_.composed || std::none_of(part.begin(), part.end(), is_high)) return pieces_of(part, nullptr, begin);
+      if (!file_.composed || std::none_of(part.begin(), part.end(), is_high)) return pieces_of({part, begin});
       const ComposedText composed = file_.composed->of(part);
-      const bool is_same = composed.text == part;
-      pieces_of(is_same ? part : std::string_view(composed.text), is_same ? nullptr : &composed, begin);
+      pieces_of({composed.text, begin, &composed});
     };
-    split(text, file_.before, section, [&](std::size_t begin, std::size_t end, std::int64_t id) {
-      each(Piece{text.substr(begin, end - begin), begin, end, id}, nullptr, begin);
+    split(text, file_.before, between, [&](std::size_t begin, std::size_t end, std::int64_t id) {
+      each(Piece{{text, 0}, begin, end, id});
     });
   }
 
   // The bytes before the last two pieces and the white space after them.
   std::size_t settled_pieces(std::string_view text) const {
-    std::vector<std::pair<std::size_t, bool>> starts;  // of pieces, and whether they begin apart
+    std::vector<std::pair<std::size_t, bool>> starts;  // of pieces, and whether normalization changed nothing there
     std::size_t kept = 0;             // pieces up to the last one that does not end the text with white space
-    each_piece(text, [&](const Piece& piece, const ComposedText*, std::size_t) {
-      starts.emplace_back(piece.start, piece.is_apart);
-      if (!is_space_at(text, piece.start, piece.end)) kept = starts.size();
+    each_piece(text, [&](const Piece& piece) {
+      starts.emplace_back(piece.start(), piece.start() == piece.section.stop(piece.begin));
+      if (!is_space_at(text, piece.start(), piece.stop())) kept = starts.size();
     });
     if (kept < 3) return 0;
     std::size_t k = kept - 2;
@@ -173,17 +177,13 @@ class BytePairTokenizer : public Tokenizer {
   }
 
   bool is_space_at(std::string_view text, std::size_t begin, std::size_t end) const {
-    while (begin < end && file_.classes.of(code_point(text, begin)) == CharacterClass::space) {
-      begin += character_length(text, begin);
-    }
+    while (begin < end && file_.classes.of(code_point(text, begin)) == kSpace) begin += character_length(text, begin);
     return begin >= end;
   }
 
   // Whether the text can be cut at the start of a piece, which is not that of the text.
   bool is_cut(std::string_view text, std::size_t start) const {
-    std::size_t before = start - 1;
-    while (before > 0 && (static_cast<unsigned char>(text[before]) & 0xc0) == 0x80) --before;
-    return file_.classes.of(code_point(text, before)) != CharacterClass::space &&
+    return file_.classes.of(code_point(text, character_before(text, start))) != kSpace &&
            (!file_.composed || file_.composed->begins(code_point(text, start)));
   }
 
