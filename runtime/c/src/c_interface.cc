@@ -113,20 +113,7 @@ std::string_view text_of(const char* text, std::size_t size) {
   return text == nullptr ? std::string_view("") : std::string_view(text, size);
 }
 
-Sampling sampling_of(const xlr_sampling* options) {
-  const xlr_sampling chosen = options_of(options, XLR_SAMPLING_INIT);
-  Sampling sampling;
-  sampling.temperature = chosen.temperature;
-  sampling.top_k = chosen.top_k;
-  sampling.top_p = chosen.top_p;
-  if (chosen.has_seed != 0) sampling.seed = chosen.seed;
-  sampling.min_p = chosen.min_p;
-  sampling.repetition_penalty = chosen.repetition_penalty;
-  sampling.repetition_window = chosen.repetition_window;
-  sampling.ignore_eos = chosen.ignore_eos != 0;
-  sampling.check();
-  return sampling;
-}
+Sampling sampling_of(const xlr_sampling* options) { return Sampling(options_of(options, XLR_SAMPLING_INIT)); }
 
 std::function<bool(std::int64_t)> token_function(xlr_token_function take, void* user) {
   require(take != nullptr, "the function that takes tokens is NULL.");

@@ -15,6 +15,11 @@ using Ids = std::vector<std::int64_t>;
 
 constexpr double kLargestPenalty = 1e9;  // farther from 1, products of logits are not finite
 
+std::uint64_t any_seed() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
 // The tokens that top_k, top_p and min_p keep, the likeliest first.
 Ids kept_tokens(const Sampling& sampling, const std::vector<double>& probabilities) {
   const std::size_t V = probabilities.size();
@@ -60,7 +65,7 @@ std::uint64_t Random::next() {
   return z ^ z >> 31;
 }
 
-void Sampling::check() const {
+Sampling::Sampling(const xlr_sampling& options) : xlr_sampling(options) {
   const auto refuse = [](const std::string& problem) { throw Error(XLR_ERROR_OPTION, "sampling: " + problem + "."); };
   if (!(temperature >= 0)) refuse("temperature is " + std::to_string(temperature) + ", expected at least 0");
   if (top_k < 0) refuse("top_k is " + std::to_string(top_k) + ", expected at least 0");
@@ -103,7 +108,7 @@ std::int64_t Sampling::draw(const std::vector<float>& logits, Random& random,
 }
 
 void draw_tokens(const Drawing& drawing, const Ids& before, std::size_t most, const Sampling& sampling) {
-  Random random(sampling.seed ? *sampling.seed : std::uint64_t{std::random_device()()} << 32 | std::random_device()());
+  Random random(sampling.has_seed != 0 ? sampling.seed : any_seed());
   const auto window = static_cast<std::size_t>(sampling.repetition_window);
   const auto newest = static_cast<std::ptrdiff_t>(std::min(window, before.size()));
   std::deque<std::int64_t> recent(before.end() - newest, before.end());
@@ -118,7 +123,7 @@ void draw_tokens(const Drawing& drawing, const Ids& before, std::size_t most, co
     recent.push_back(token);
     if (recent.size() > window) recent.pop_front();
     drawing.add(token);
-    const bool is_end = !sampling.ignore_eos && std::find(ends.begin(), ends.end(), token) != ends.end();
+    const bool is_end = sampling.ignore_eos == 0 && std::find(ends.begin(), ends.end(), token) != ends.end();
     if (is_end || !drawing.take(token)) return;
   }
 }

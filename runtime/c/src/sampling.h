@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
+
+#include "xlruntime.h"
 
 namespace xlruntime {
 
@@ -23,19 +24,10 @@ class Random {
   std::uint64_t state_;
 };
 
-// The rule for drawing tokens: from probabilities at `temperature`, cut by `top_k`, `top_p` and `min_p`.
-struct Sampling {
-  double temperature = 1;             // divisor of the logits; 0 takes the likeliest token
-  std::int64_t top_k = 0;             // draw only from the k likeliest tokens; 0: from all
-  double top_p = 1;                   // draw only from the likeliest tokens that together reach this probability
-  std::optional<std::uint64_t> seed;  // none: another one for each run
-  double min_p = 0;                   // draw only from tokens at least this many times as likely as the likeliest one
-  double repetition_penalty = 1;      // divisor of the positive logits of recent tokens, factor of their negative ones
-  std::int64_t repetition_window = 64;  // tokens that count as recent
-  bool ignore_eos = false;              // go on after a token that ends a text
-
+// The rule for drawing tokens, whose fields xlruntime.h describes.
+struct Sampling : xlr_sampling {
   // Throws XLR_ERROR_OPTION: a value is out of range.
-  void check() const;
+  explicit Sampling(const xlr_sampling& options);
 
   // Draw one token id from the logits of a vocabulary, which are finite, after `recent` tokens.
   std::int64_t draw(const std::vector<float>& logits, Random& random, const std::deque<std::int64_t>& recent) const;

@@ -197,7 +197,6 @@ DocumentTotal Scorer::total() const {
 
 void generate_full_document(Model& model, const EvaluationSettings& evaluation, const Ids& prompt, std::size_t most,
                             const Sampling& sampling, const std::function<bool(std::int64_t)>& take) {
-  sampling.check();
   check_ids(prompt.data(), prompt.size(), model.bundle().vocab_size, "the prompt");
   if (prompt.empty()) throw Error(XLR_ERROR_TEXT, "nothing to continue: the prompt is empty.", "Give a prompt.");
   const auto more = static_cast<std::int64_t>(std::min(most, static_cast<std::size_t>(kLargestLength)));

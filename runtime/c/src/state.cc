@@ -101,7 +101,7 @@ class Numbers {
 }  // namespace
 
 void State::write(const std::filesystem::path& path, const EvaluationSettings& evaluation, const Memory& memory,
-                  const Place& place) {
+                  const StreamPlace& place) {
   const Bundle& bundle = evaluation.bundle();
   Texts texts = identity(evaluation);
   texts["capacity"] = std::to_string(memory.capacity());

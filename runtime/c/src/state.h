@@ -14,31 +14,27 @@
 
 namespace xlruntime {
 
+// What a stream has besides its memory.
+struct StreamPlace {
+  std::optional<std::int64_t> pending;  // id of the held token
+  std::int64_t position = 0;            // tokens of the document, the held one included
+  std::string held;                     // text without tokens
+  bool begun = false;                   // text or drawn tokens came since the beginning or the last given ids
+};
+
 // What a file holds of a stream beyond the tensors of its memory.
-struct State {
+struct State : StreamPlace {
   explicit State(const Bundle& bundle) : evaluation(bundle) {}
 
   EvaluationSettings evaluation;
   std::int64_t capacity = 0;  // slots of the largest ring
   Memory::Counters counters;
-  std::optional<std::int64_t> pending;  // id of the held token
-  std::int64_t position = 0;            // tokens of the document, the held one included
-  std::string held;                     // text without tokens
-  bool begun = false;                   // text or drawn tokens came since the beginning or the last given ids
-  Safetensors file{};                     // of a state that was read
-  std::vector<std::string_view> data;   // of each memory, in the order of the bundle
-
-  // What a stream has besides its memory.
-  struct Place {
-    std::optional<std::int64_t> pending;
-    std::int64_t position;
-    const std::string& held;
-    bool begun;
-  };
+  Safetensors file{};                  // of a state that was read
+  std::vector<std::string_view> data;  // of each memory, in the order of the bundle
 
   // Throws XLR_ERROR_FILE.
   static void write(const std::filesystem::path& path, const EvaluationSettings& evaluation, const Memory& memory,
-                    const Place& place);
+                    const StreamPlace& place);
 
   // Read a state of this bundle, and check it before memory is allocated for it. Throws XLR_ERROR_STATE_DAMAGED,
   // XLR_ERROR_STATE_MISMATCH, XLR_ERROR_FILE.

@@ -134,7 +134,6 @@ Scores Stream::score_and_rewind(const Ids& ids) {
 void Stream::generate(const Ids& prompt, std::size_t most, const Sampling& sampling,
                       const std::function<bool(std::int64_t)>& take_token) {
   const auto more = static_cast<std::int64_t>(std::min(most, static_cast<std::size_t>(kLargestLength)));
-  sampling.check();
   const Drawable drawable = model_->drawable();
   Taken taken = after_rest(prompt);
   if (!pending_ && taken.ids.empty()) {

@@ -84,22 +84,11 @@ char32_t code_point(std::string_view text, std::size_t place) {
 }
 
 void append_utf8(std::string& text, char32_t code) {
+  static constexpr unsigned kLeads[] = {0, 0xc0, 0xe0, 0xf0};
   const auto byte = [&text](char32_t value) { text += static_cast<char>(static_cast<unsigned char>(value)); };
-  if (code < 0x80) {
-    byte(code);
-  } else if (code < 0x800) {
-    byte(0xc0 | code >> 6);
-    byte(0x80 | (code & 0x3f));
-  } else if (code < 0x10000) {
-    byte(0xe0 | code >> 12);
-    byte(0x80 | (code >> 6 & 0x3f));
-    byte(0x80 | (code & 0x3f));
-  } else {
-    byte(0xf0 | code >> 18);
-    byte(0x80 | (code >> 12 & 0x3f));
-    byte(0x80 | (code >> 6 & 0x3f));
-    byte(0x80 | (code & 0x3f));
-  }
+  unsigned more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;  // bytes after the first one
+  byte(kLeads[more] | code >> 6 * more);
+  while (more-- > 0) byte(0x80 | (code >> 6 * more & 0x3f));
 }
 
 std::size_t count_characters(std::string_view text) {

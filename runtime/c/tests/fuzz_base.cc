@@ -16,7 +16,7 @@
 #include "../src/safetensors.h"
 #include "../src/tokenizers/byte_pairs.h"
 #include "../src/tokenizers/held_text.h"
-#include "../src/tokenizers/vocabulary_tokenizer.h"
+#include "../src/tokenizers/vocabulary.h"
 #include "../src/unicode.h"
 
 namespace {

@@ -34,27 +34,19 @@ struct Piece {
   std::size_t stop() const { return section.stop(end); }
 };
 
-// The characters before places that never go back, so that all of them together take one pass.
-class CharacterCount {
- public:
-  explicit CharacterCount(std::string_view text) : text_(text) {}
-
-  // Those that begin before a place.
-  std::int64_t before(std::size_t place) {
-    if (place <= place_) return count_;
-    count_ += static_cast<std::int64_t>(count_characters(text_.substr(place_, place - place_)));
-    place_ = place;
-    return count_;
+// Turn places of bytes, which never go back, into those of characters: for `starts`, of the ones that have the bytes.
+void count_places(std::string_view text, std::vector<std::int64_t>& places, bool starts) {
+  std::size_t counted = 0;
+  std::int64_t count = 0;
+  for (std::int64_t& number : places) {
+    const auto place = static_cast<std::size_t>(number);
+    if (place > counted) {
+      count += static_cast<std::int64_t>(count_characters(text.substr(counted, place - counted)));
+      counted = place;
+    }
+    number = count - (starts && continues(text, place) ? 1 : 0);
   }
-
-  // The character that has the byte at a place.
-  std::int64_t at(std::size_t place) { return before(place) - (continues(text_, place) ? 1 : 0); }
-
- private:
-  std::string_view text_;
-  std::size_t place_ = 0;
-  std::int64_t count_ = 0;
-};
+}
 
 // Call `each` with the parts of a text between added tokens, and `each_added` with these.
 template <class Each, class EachAdded>
@@ -90,13 +82,12 @@ class BytePairTokenizer : public Tokenizer {
 
   TokenPart encode(std::string_view text, TextPlace&, bool) const override {
     TokenPart part;
-    CharacterCount starts(text), ends(text);
     const auto add = [&](std::int64_t id, std::string_view bytes, std::size_t start, std::size_t end) {
       if (part.ids.empty()) {
         part.first_bytes = static_cast<std::int64_t>(bytes.size());
         part.first_chars = static_cast<std::int64_t>(count_characters(bytes));
       }
-      part.add(id, starts.at(start), ends.before(end));
+      part.add(id, static_cast<std::int64_t>(start), static_cast<std::int64_t>(end));
     };
     each_piece(text, [&](const Piece& piece) {
       if (piece.added >= 0) return add(piece.added, piece.bytes(), piece.start(), piece.stop());
@@ -107,6 +98,8 @@ class BytePairTokenizer : public Tokenizer {
         add(id, file_.tokens[static_cast<std::size_t>(id)], start, piece.section.stop(place));
       }
     });
+    count_places(text, part.starts, true);
+    count_places(text, part.ends, false);
     return part;
   }
 

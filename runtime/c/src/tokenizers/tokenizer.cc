@@ -6,7 +6,7 @@
 #include "../errors.h"
 #include "../unicode.h"
 #include "byte_pairs.h"
-#include "vocabulary_tokenizer.h"
+#include "vocabulary.h"
 
 namespace xlruntime {
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../json.h"
+#include "tokenizer.h"
 
 namespace xlruntime {
 
@@ -55,5 +56,7 @@ class Vocabulary {
   // The keys are views of `symbols`, which stay where they are if the object is moved.
   std::unordered_map<std::string_view, std::int64_t> index_;
 };
+
+std::unique_ptr<Tokenizer> make_vocabulary_tokenizer(Vocabulary vocabulary);
 
 }  // namespace xlruntime

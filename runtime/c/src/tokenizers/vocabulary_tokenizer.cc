@@ -1,5 +1,3 @@
-#include "vocabulary_tokenizer.h"
-
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +5,7 @@
 #include "../unicode.h"
 #include "held_text.h"
 #include "symbol_set.h"
+#include "vocabulary.h"
 
 namespace xlruntime {
 
@@ -32,6 +31,8 @@ struct Unit {
   bool is_open = false;     // a longer one could still follow
 };
 
+// A line ends with a newline, a carriage return or both. A byte-order mark at the beginning of a text of words or
+// characters is skipped. White space between words belongs to the word or line end after it.
 class VocabularyTokenizer : public Tokenizer {
  public:
   explicit VocabularyTokenizer(Vocabulary vocabulary)
