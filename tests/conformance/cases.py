@@ -27,6 +27,9 @@ SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.7, "top_k": 5, "seed": 2},
     {"temperature": 1.3, "top_p": 0.8, "seed": "12345678901234567890"},
     {"temperature": 0.9, "top_k": 20, "top_p": 0.6, "seed": 0},
+    {"min_p": 0.2, "top_p": 0.9, "top_k": 50, "seed": 4},
+    {"repetition_penalty": 1.8, "repetition_window": 3, "min_p": 0.1, "seed": 5},
+    {"temperature": 0, "repetition_penalty": 5},
 )
 GROWING = (
     "The old man walked slowly down to the river, and it's  raining.\n\nThen they'll rest;\r\n"

@@ -332,7 +332,12 @@ STATES: dict[str, tuple[str, Callable[[Metadata, Tensors], object]]] = {
     "zeros_in_front": (DAMAGED, lambda m, t: m.update(offset=f"0{m['offset']}")),
     "minus_zero": (DAMAGED, lambda m, t: m.update(offset="-0")),
     "exponent": (DAMAGED, lambda m, t: m.update(offset="1e1")),
+    "held_half_a_byte": (DAMAGED, lambda m, t: m.update(held="6")),
+    "held_too_much": (DAMAGED, lambda m, t: m.update(held="61" * 4101)),
+    "held_nothing": (DAMAGED, lambda m, t: m.pop("held")),
+    "begun": (DAMAGED, lambda m, t: m.update(begun="yes")),
     "version": (MISMATCH, lambda m, t: m.update(version="2")),
+    "later_version": (MISMATCH, lambda m, t: m.update(version="5")),
     "segment_len": (MISMATCH, lambda m, t: m.update(segment_len="true")),
     "restart": (MISMATCH, lambda m, t: m.update(restart="0")),
     "fingerprint": (MISMATCH, lambda m, t: m.update(fingerprint="0" * 64)),
@@ -381,6 +386,10 @@ def _refused_states(kit: Path) -> Iterator[Case]:
         bad(name).write_bytes(content)
         yield restoring(name, DAMAGED)
     yield {"do": "restore", "state": "intact", "as": "a"}
+    metadata, tensors = read_state(intact, KIND, VERSION, "")
+    earlier = {name: text for name, text in metadata.items() if name not in ("held", "begun", "tokenizer")}
+    write_state(kit / "states" / "earlier.safetensors", {**earlier, "version": "3"}, tensors)
+    yield {"do": "restore", "state": "earlier", "as": "a"}
 
 
 def _refused_settings(files: Files) -> Iterator[Case]:

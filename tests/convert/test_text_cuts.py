@@ -1,14 +1,11 @@
-"""What `convert` makes of a library's tokenizer: the rule by which a text may be cut, and the file that C reads."""
+"""The rule by which a text may be cut, which `convert` reads from a library's tokenizer."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.helpers import tokenizer_kinds
-from xlexport.byte_pair_file import byte_pair_file
 from xlexport.text_cuts import PUBLISHED, pieces_rule, settled_rule
 
 BYTES = ["<|end|>", "\u0120", *"ab.\u00c3\u00a9", "\u0120a", ".\u0120", "ab"]
@@ -111,15 +108,3 @@ def test_marks_behind_other_characters_have_no_cut() -> None:
     assert settled_rule(tokenizer(["<unk>", "a"], META)) is None  # unknown characters on both sides become one
     unigram = {"type": "Unigram", "vocab": [[text, 0.0] for text in MARKS]}
     assert settled_rule(tokenizer(MARKS, META, **unigram)) == "words"
-
-
-@pytest.mark.parametrize("number", [4_000_000_000, -7, "x", None, 2.5])
-def test_ids_that_no_table_has_give_no_file_for_c(number: Any) -> None:
-    """Check that a number in the file is never a size of memory."""
-    pytest.importorskip("tokenizers")
-    fields = json.loads(tokenizer_kinds.byte_level(spaces=True).to_str())
-    assert byte_pair_file(json.dumps(fields).encode()) is not None
-    for entries, key in ((fields["added_tokens"][0], "id"), (fields["model"]["vocab"], "a")):
-        before, entries[key] = entries[key], number
-        assert byte_pair_file(json.dumps(fields).encode()) is None
-        entries[key] = before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import struct
 import subprocess
@@ -12,10 +11,9 @@ import pytest
 
 from tests.helpers.c_base import fuzz_program
 from tests.helpers.paths import GOLDEN
-from tests.native.test_c_byte_pairs import PARTS, tokenizer_json
-from tests.native.test_c_streams import EVERY as EVERY_KIND
-from tests.native.test_c_streams import TEXT
-from tests.native.test_c_tokenizers import RAW, VOCABULARIES
+from tests.helpers.tokenizer_kinds import LIBRARIES
+from tests.helpers.tokenizer_kinds import VOCABULARIES as MORE_VOCABULARIES
+from tests.native.test_c_tokenizers import PIECES, RAW, VOCABULARIES, WRONG
 from xlexport.byte_pair_file import byte_pair_file
 from xlruntime import load
 
@@ -37,14 +35,14 @@ def first_inputs(folder: Path) -> None:
     stream.save(folder / "state")
     inputs.append(TENSORS + (folder / "state").read_bytes())
     rng = random.Random(17)
-    texts = [b"\0" + b"".join(rng.choices(RAW, k=30)) for _ in VOCABULARIES]
+    texts = [b"\0" + b"".join(rng.choices(RAW + WRONG, k=30)) for _ in VOCABULARIES]
     pairs = zip(VOCABULARIES, texts, strict=True)
     inputs += [VOCABULARY + vocabulary.to_json().encode() + text for vocabulary, text in pairs]
-    for fields in (tokenizer_json(), tokenizer_json(normalizer=None)):
-        file = byte_pair_file(json.dumps(fields).encode()) or b""
-        inputs.append(BYTE_PAIRS + struct.pack("<H", len(file)) + file + "".join(PARTS).encode())
-    rules = [{"format": "xlexport vocabulary", **each} for each in EVERY_KIND.values() if each]
-    inputs += [VOCABULARY + json.dumps(each).encode() + b"\0" + TEXT.encode() for each in rules]
+    text = "".join(PIECES).encode()
+    inputs += [VOCABULARY + make().to_json().encode() + b"\0" + text for make in MORE_VOCABULARIES.values()]
+    for kind in ("gpt2", "neox"):
+        file = byte_pair_file(LIBRARIES[kind]().to_str().encode()) or b""
+        inputs.append(BYTE_PAIRS + struct.pack("<H", len(file)) + file + text)
     for number, content in enumerate(inputs):
         if len(content) < LONGEST:
             (folder / f"{number:03}").write_bytes(content)
