@@ -30,7 +30,8 @@ Ids kept_tokens(const Sampling& sampling, const std::vector<double>& probabiliti
   Ids tokens(V);
   std::iota(tokens.begin(), tokens.end(), 0);
   double total = std::accumulate(probabilities.begin(), probabilities.end(), 0.0);
-  if (sampling.top_k != 0 && static_cast<std::uint64_t>(sampling.top_k) < V) {
+  const bool cuts = sampling.top_k != 0 && static_cast<std::uint64_t>(sampling.top_k) < V;
+  if (cuts) {
     std::nth_element(tokens.begin(), tokens.begin() + sampling.top_k - 1, tokens.end(), is_likelier);
     tokens.resize(static_cast<std::size_t>(sampling.top_k));
   } else {
@@ -41,7 +42,7 @@ Ids kept_tokens(const Sampling& sampling, const std::vector<double>& probabiliti
   }
   std::sort(tokens.begin(), tokens.end(), is_likelier);
   if (sampling.top_p < 1) {
-    if (sampling.top_k != 0) {
+    if (cuts) {
       total = 0;
       for (const std::int64_t token : tokens) total += probabilities[static_cast<std::size_t>(token)];
     }
