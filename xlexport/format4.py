@@ -15,8 +15,8 @@ __all__ = ["upgrade"]
 
 OLD = 4
 UNGROUPED = (
-    "This Mamba-2 has groups. Bundles of format 4 normalise all of them together, and the trained model each by itself: "
-    "scores may be wrong by nats. Convert the checkpoint again."
+    "This Mamba-2 has groups. Bundles of format 4 normalise all of them together, but the trained model does so with "
+    "each by itself: scores may be wrong by nats. Convert the checkpoint again."
 )
 
 

@@ -29,7 +29,8 @@ def scan(
     if not isinstance(rows[0].shape[0], int):
         from torch._higher_order_ops.scan import scan as scan_operator
 
-        return scan_operator(body, tuple(value.clone() for value in carry), rows)
+        # Copies, as it mistakes axes of size one in views.
+        return scan_operator(body, *(tuple(value.clone() for value in values) for values in (carry, rows)))
     outputs = []
     for row in zip(*rows, strict=True):
         carry, output = body(carry, row)

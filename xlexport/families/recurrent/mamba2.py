@@ -55,7 +55,7 @@ def _is_range(value: Any) -> bool:
 
 
 class _GroupNorm(nn.RMSNorm):
-    """Normalize the inputs of the output projection (B, S, D) within each group, as the authors' `RMSNormGated` does."""
+    """Normalize the inputs of the output projection (B, S, D) within each group, as the authors' `RMSNormGated`."""
 
     def __init__(self, sizes: Mamba2Sizes) -> None:
         super().__init__(sizes.d_inner, eps=sizes.norm_epsilon)

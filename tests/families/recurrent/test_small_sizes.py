@@ -1,0 +1,56 @@
+"""Axes of size 1 and weights of zero: published files have both, and random weights of handsome sizes hide faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.families.recurrent.test_recurrent import Decay
+from xlexport import export_module
+from xlexport.families.recurrent.mamba import Mamba, MambaSizes
+from xlexport.families.recurrent.mamba2 import Mamba2, Mamba2Sizes
+from xlexport.families.recurrent.rwkv4 import RWKV4, RWKV4Sizes
+from xlexport.families.recurrent.rwkv7 import RWKV7, RWKV7Sizes
+
+ONES = {"vocab_size": 2, "hidden_size": 1, "num_hidden_layers": 1, "state_size": 1, "conv_kernel": 2, "expand": 1}
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "mamba": lambda: Mamba(MambaSizes.from_huggingface({**ONES, "expand": 2, "time_step_rank": 1})),
+    "falcon_mamba": lambda: Mamba(MambaSizes.from_huggingface({**ONES, "expand": 2, "model_type": "falcon_mamba"})),
+    "mamba2": lambda: Mamba2(Mamba2Sizes.from_huggingface({**ONES, "num_heads": 1, "head_dim": 1, "n_groups": 1})),
+    "rwkv4": lambda: RWKV4(RWKV4Sizes.from_huggingface({**ONES, "intermediate_size": 1})),
+    "rwkv7": lambda: RWKV7(RWKV7Sizes(2, 1, 1, 1, 1, 1, 1, 1, 1)),
+    "rwkv7, one head": lambda: RWKV7(RWKV7Sizes(5, n_layer=2, d_model=8, n_head=1, **dict.fromkeys(REST, 4))),
+}
+REST = ("d_inner", "rank_w", "rank_a", "rank_v", "rank_g")
+
+
+def export(model: nn.Module, folder: Path) -> None:
+    report: Any = export_module(model, folder / "bundle", threads=1, verify_segments=5)
+    assert report.passed
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", MODELS)
+def test_axes_of_size_1(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]().eval()
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data = torch.randn_like(parameter) * 0.3
+    export(model, tmp_path)
+
+
+@pytest.mark.full
+def test_feed_forward_weights_of_almost_zero(tmp_path: Path) -> None:
+    sizes = RWKV4Sizes.from_huggingface({"vocab_size": 5, "hidden_size": 4, "num_hidden_layers": 2})
+    export(RWKV4(sizes).eval(), tmp_path)  # all but the embedding's and the output's weights are zero
+
+
+def test_state_behind_a_head_of_zeros(tmp_path: Path) -> None:
+    model = Decay()
+    model.head.weight.data.zero_()
+    export(model.eval(), tmp_path)
