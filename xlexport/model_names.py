@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport import formats
 from xlexport.bundles import recorded_options
-from xlexport.checkpoints.files import WEIGHTS, read_tensors
+from xlexport.checkpoints.files import WEIGHTS
+from xlexport.checkpoints.module_weights import load_weights
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError, TrustError
 from xlexport.families.recurrent.source import module_source
@@ -133,12 +134,12 @@ def load_source(
     if format is not None or config is not None:
         what = f"{name}: --format and --config are for checkpoints, but code makes this model."
         raise CheckpointError(what, hint="Leave them out.")
-    module = _build(name, model, trust)
+    module, notes = _build(name, model, trust), list[str]()
     if weights is not None:
-        _load_weights(module, weights)
+        notes = load_weights(module, weights, lambda: _build(name, model, trust))
     file = model.file or Path(inspect.getfile(sys.modules[model.entry.module]))
     source = module_source(module, files=filter(None, (file, weights)))
-    return replace(source, options={"model": model.name})
+    return replace(source, options={"model": model.name}, notes=(*source.notes, *notes))
 
 
 def load_reference(name: str, *, trust: bool = False) -> Any:
@@ -355,19 +356,3 @@ def _failed(code: ModelCode, error: BaseException) -> CheckpointError:
     place, text = (places or [code.name])[-1], first_line(error) if str(error) else ""
     what = ": ".join(filter(None, (type(error).__name__, text.rstrip("."))))
     return CheckpointError(f"{place}: {what}.", hint="Correct this code, or install what it needs.")
-
-
-def _load_weights(model: nn.Module, file: Path) -> None:
-    """Put the tensors of a file into a model that has exactly their names and shapes; one name of tied ones is enough.
-
-    Raises:
-        CheckpointError: the file is damaged, could run code, or does not fit the model. The message lists all problems.
-    """
-    tensors, own = {str(name): tensor for name, tensor in read_tensors(file).items()}, model.state_dict(keep_vars=True)
-    read = {id(own[name]) for name in tensors if name in own}
-    tied = {name: parameter for name, parameter in own.items() if id(parameter) in read}
-    try:
-        model.load_state_dict(tied | tensors)
-    except RuntimeError as error:
-        problems = " ".join(str(error).split())
-        raise CheckpointError(f"{file}: {problems}", hint="Save the state_dict() of this model.") from error

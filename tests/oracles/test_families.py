@@ -271,7 +271,8 @@ def test_tokenizer_next_to_the_file_and_foreign_settings(tmp_path: Path) -> None
     torch.save({"state_dict": file_tensors()}, file)
     tokenizer.write_text("{}", "utf-8")
     source = load(file)
-    assert source.tokenizer == tokenizer and tokenizer in source.files and len(source.notes) == 1
+    assert source.tokenizer == tokenizer and tokenizer in source.files
+    assert [note[:20] for note in source.notes] == ["The file holds the w", "Weights are bfloat16"]
     assert "shows all of its settings itself. Leave out --config" in refusal(file, config={"n_layer": 2})
 
 

@@ -9,7 +9,7 @@ from xlexport.checkpoints.safe_pickle import PICKLE_LIMITS, read, summarize
 from xlexport.errors import CheckpointError
 from xlruntime.limits import Limits, parse_json
 from xlruntime.limits import read_json as read_json_within
-from xlruntime.messages import first_line, listed, named
+from xlruntime.messages import first_line, listed
 
 __all__ = [
     "CONFIG",
@@ -20,9 +20,9 @@ __all__ = [
     "holds_tensor",
     "inside",
     "read_json",
-    "read_state_dict",
     "read_tensors",
     "read_weights",
+    "refuse_adapter",
     "safetensors_names",
 ]
 
@@ -37,6 +37,7 @@ CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 TOKENIZERS = ("spiece.model", "tokenizer.json", "tokenizer.model")  # files of libraries
 SPECIAL_FLOATS = ("Infinity", "-Infinity", "NaN")
+ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")  # of PEFT
 INDEX = ".index.json"  # lists the parts if the weights are in several files
 HUB_SNAPSHOTS, HUB_BLOBS = "snapshots", "blobs"
 
@@ -96,9 +97,10 @@ def _with_floats(value: Any) -> Any:
     if isinstance(value, list):
         return [_with_floats(inner) for inner in value]
     if isinstance(value, dict):
-        text = value.get("__float__")
-        is_float = len(value) == 1 and isinstance(text, str) and text in SPECIAL_FLOATS
-        return float(text) if is_float else {key: _with_floats(inner) for key, inner in value.items()}
+        text = value.get("__float__") if len(value) == 1 else None
+        if isinstance(text, str) and text in SPECIAL_FLOATS:
+            return float(text)
+        return {key: _with_floats(inner) for key, inner in value.items()}
     return float(value) if isinstance(value, str) and value in SPECIAL_FLOATS else value
 
 
@@ -132,8 +134,9 @@ def read_weights(folder: Path) -> tuple[list[Path], dict[str, Any]]:
     """Return the files with the weights in a Hugging Face folder, and their tensors by name.
 
     Raises:
-        CheckpointError: the folder has no such files, or they are damaged or could run code.
+        CheckpointError: the folder has no such files or an adapter, or they are damaged or could run code.
     """
+    refuse_adapter(folder)
     for name in WEIGHTS:
         if (folder / name).exists():
             file = inside(folder, name)
@@ -145,6 +148,16 @@ def read_weights(folder: Path) -> tuple[list[Path], dict[str, Any]]:
     raise CheckpointError(
         f"{folder}: none of {', '.join(WEIGHTS)} in it, only {ascii(contents)[1:-1]}.", hint="Save it with PyTorch."
     )
+
+
+def refuse_adapter(folder: Path) -> None:
+    """Refuse a folder with an adapter, such as LoRA's: it changes what the weights beside it compute."""
+    if adapter := next((name for name in ADAPTERS if (folder / name).exists()), None):
+        raise CheckpointError(
+            f"{folder}: holds an adapter ({adapter}), which changes the weights of its base model.",
+            hint="Merge it in Python: from peft import AutoPeftModelForCausalLM; AutoPeftModelForCausalLM."
+            f"from_pretrained({str(folder)!a}).merge_and_unload().save_pretrained('NEW'). Then give NEW.",
+        )
 
 
 def _read_parts(folder: Path, index: Path) -> tuple[list[Path], dict[str, Any]]:
@@ -200,31 +213,3 @@ def holds_tensor(path: Path, anchors: tuple[str, ...]) -> bool:
         return any(name.endswith(anchors) for name in safetensors_names(path))
     summary = summarize(path)
     return summary is not None and any(text.endswith(anchors) for text in summary.strings)
-
-
-def read_state_dict(path: Path, anchors: tuple[str, ...], missing: str) -> dict[str, Any]:
-    """Return the tensors of a file by name: its content, or the dict in a wrapper such as `{"state_dict": …}`.
-
-    Args:
-        anchors: endings of names that occur in state dicts of the wanted model only.
-        missing: the message for a file without a state dict.
-
-    Raises:
-        CheckpointError: the path is a folder, or the file is damaged, or has no state dict, or several.
-    """
-    if path.is_dir():
-        raise CheckpointError(f"{path}: a folder.", hint="Give the file with the state dict.")
-
-    def is_anchor(name: object) -> bool:
-        return isinstance(name, str) and name.endswith(anchors)
-
-    content = read_tensors(path)
-    inner = {key: value for key, value in content.items() if isinstance(value, dict)}
-    state_dicts = {key: value for key, value in {None: content, **inner}.items() if any(map(is_anchor, value))}
-    if len(state_dicts) > 1:
-        keys = listed(named(key) for key in state_dicts)
-        raise CheckpointError(f"{path}: holds several models ({keys}).", hint="Save the state dict of one.")
-    if not state_dicts:
-        raise CheckpointError(f"{path}: {missing}.", hint="Check the path.")
-    (tensors,) = state_dicts.values()
-    return {str(name): tensor for name, tensor in tensors.items()}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from xlexport.checkpoints.files import CONFIG, WEIGHTS, read_json, safetensors_names
+from xlexport.checkpoints.files import CONFIG, WEIGHTS, read_json, refuse_adapter, safetensors_names
 from xlexport.checkpoints.safe_pickle import read, summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
@@ -184,6 +184,7 @@ def _tensor_names(path: Path) -> list[str]:
 
 
 def _unknown_folder(path: Path) -> CheckpointError:
+    refuse_adapter(path)
     if is_bundle(path):
         return CheckpointError(
             f"{path}: already a bundle.",

@@ -13,6 +13,7 @@ from xlexport.extras import require
 from xlexport.families.recurrent import huggingface as recurrent
 from xlexport.families.reformer import huggingface as reformer
 from xlexport.families.transformer_xl import huggingface as transformer_xl
+from xlruntime.messages import shown
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -40,5 +41,11 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     if not inside(path, CONFIG).is_file():
         raise CheckpointError(f"{path}: no {CONFIG} in it.", hint="Give the folder that save_pretrained wrote.")
     content = read_json(path / CONFIG)
+    if quantization := content.get("quantization_config"):
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+        raise CheckpointError(
+            f"{path}: its weights are quantized ({CONFIG} says quantization_config {shown(method)}).",
+            hint="Give the folder of the model before quantization. `xlexport quantize` quantizes its bundle.",
+        )
     reader = next((reader for reader in READERS if reader.is_config(content)), transformer_xl)
     return reader.read(path, content, config)

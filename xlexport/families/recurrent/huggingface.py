@@ -12,6 +12,7 @@ from typing import Any
 
 from xlexport.checkpoints.files import CONFIG, TOKENIZERS, read_weights
 from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.checkpoints.state_dicts import unwrapped
 from xlexport.errors import CheckpointError
 from xlexport.families.recurrent.source import family_source
 
@@ -24,6 +25,7 @@ FAMILIES = {  # by `model_type`: a module of `xlexport.families`, and its class,
     "mamba2": ("mamba2", "Mamba2"),
     "rwkv": ("rwkv4", "RWKV4"),
 }
+LAST_NORMS = ("backbone.norm_f.weight", "rwkv.ln_out.weight")  # which models without an output layer have as well
 OLD_NAMES = {"backbone.embeddings.weight": "backbone.embedding.weight"}
 
 
@@ -48,7 +50,13 @@ def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | Non
         sizes = getattr(family, f"{name}Sizes").from_huggingface(content)
     except CheckpointError as error:
         raise CheckpointError(f"{path}/{error.message}", hint=error.hint) from error
-    files, tensors = read_weights(path)
+    files, content_of_files = read_weights(path)
+    tensors, notes = unwrapped(path, content_of_files, LAST_NORMS)
+    if any(norm.partition(".")[2] in tensors for norm in LAST_NORMS):
+        raise CheckpointError(
+            f"{path}: a {name} without an output layer, so it gives no probabilities.",
+            hint="Give the folder of the whole language model.",
+        )
     return family_source(
         path,
         NAME,
@@ -59,4 +67,5 @@ def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | Non
         files=[path / CONFIG, *files],
         tokenizers=TOKENIZERS,
         other_names=OLD_NAMES,
+        notes=notes,
     )

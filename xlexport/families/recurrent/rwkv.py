@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.files import holds_tensor, read_state_dict
+from xlexport.checkpoints.files import holds_tensor
 from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.checkpoints.state_dicts import read_state_dict
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
 from xlexport.families.recurrent.source import family_source
@@ -34,7 +35,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
     if config:
         raise CheckpointError(f"{path}: shows all of its settings itself.", hint="Leave out --config.")
-    tensors = read_state_dict(path, ANCHORS, f"no {ANCHORS[0]} in it, so not an RWKV-7")
+    tensors, notes = read_state_dict(path, ANCHORS, f"no {ANCHORS[0]} in it, so not an RWKV-7")
     if ANCHORS[0] not in tensors:
         kind = next((f"RWKV-{version}" for name, version in OLDER.items() if name in tensors), "no RWKV-7")
         raise CheckpointError(
@@ -58,4 +59,5 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         files=[path],
         tokenizers=TOKENIZERS,
         unused=UNUSED,
+        notes=notes,
     )

@@ -78,6 +78,7 @@ def family_source(
     tokenizers: tuple[str, ...],
     other_names: Mapping[str, str] | None = None,
     unused: Iterable[str] = (),
+    notes: Iterable[str] = (),
 ) -> SourceCheckpoint:
     """Make the source of a model of `xlexport.families`, whose parameters have the names of a file's tensors.
 
@@ -86,6 +87,7 @@ def family_source(
         tokenizers: names of files next to the weights; the first that exists is the tokenizer.
         other_names: a second name that a tensor may have, by the parameter's.
         unused: names of tensors that the model does not need.
+        notes: on how the file holds its tensors.
 
     Raises:
         CheckpointError: tensors are missing, unexpected, of another shape or not finite; the message names all.
@@ -125,7 +127,7 @@ def family_source(
         sizes=asdict(sizes),
         files=[*files, *([tokenizer] if tokenizer else [])],
         tokenizer=tokenizer or "none",
-        notes=[*float_notes(tensors), *([] if tokenizer else [IDS_ONLY.format(" or ".join(tokenizers))])],
+        notes=[*notes, *float_notes(tensors), *([] if tokenizer else [IDS_ONLY.format(" or ".join(tokenizers))])],
     )
 
 

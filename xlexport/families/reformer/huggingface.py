@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.files import CONFIG, TOKENIZERS, inside, read_weights
 from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.checkpoints.state_dicts import unwrapped
 from xlexport.checkpoints.tensor_mapping import Origin
 from xlexport.errors import CheckpointError, MissingAnswerError
 from xlexport.families.reformer.tensors import (
@@ -99,7 +100,8 @@ def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | Non
         config: `num_buckets` or `max_length`, if its `config.json` lacks a number of buckets; evaluation settings.
     """
     values, notes = settings_of(path, content, config)
-    files, tensors = read_weights(path)
+    files, content_of_files = read_weights(path)
+    tensors, where = unwrapped(path, content_of_files, ("reformer.encoder.layer_norm.weight",))
     tensors = {name: tensor for name, tensor in tensors.items() if "mask_value" not in name}  # buffers of old files
     if "lm_head.decoder.bias" in tensors:
         tensors.pop("lm_head.bias", None)
@@ -122,7 +124,7 @@ def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | Non
         code_base="transformers",
         files=[path / CONFIG, *files, *([] if tokenizer is None else [tokenizer])],
         tokenizer=tokenizer or bytes_plus_2,
-        notes=notes,
+        notes=[*where, *notes],
     )
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from xlexport.checkpoints.files import holds_tensor, read_state_dict
+from xlexport.checkpoints.files import holds_tensor
 from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.checkpoints.state_dicts import read_state_dict
 from xlexport.checkpoints.tensor_mapping import Origin, problems_listed
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
@@ -107,7 +108,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """
     require("convert")
     missing = f"no {ANCHOR} in it, so not a state dict of reformer-pytorch's ReformerLM"
-    tensors = _plain_names(read_state_dict(path, (ANCHOR,), missing))
+    tensors, where = read_state_dict(path, (ANCHOR,), missing)
     arguments = {name: tuple(value) if isinstance(value, list) else value for name, value in (config or {}).items()}
     _require_supported(path, arguments, tensors)
     values, notes = _settings_of(path, arguments, tensors)
@@ -124,14 +125,8 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         code_base="reformer-pytorch",
         files=[path],
         frequencies={name: width for name, width in widths.items() if name in tensors},
-        notes=notes,
+        notes=[*where, *notes],
     )
-
-
-def _plain_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors under names without a prefix, such as a TrainingWrapper's `net.net.` or `module.`."""
-    prefix = next(name for name in tensors if name.endswith(ANCHOR)).removesuffix(ANCHOR)
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
 def _with_head(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,18 @@ from typing import Any
 
 from xlexport.checkpoints.files import CONFIG, TOKENIZERS, inside, read_weights
 from xlexport.checkpoints.source import Note, SourceCheckpoint
+from xlexport.checkpoints.state_dicts import unwrapped
 from xlexport.checkpoints.vocabularies import read_vocabulary
 from xlexport.errors import CheckpointError
-from xlexport.families.transformer_xl.tensors import CODE_BASES, SETTINGS, plain_names, torch_source, with_evaluation
+from xlexport.families.transformer_xl.tensors import (
+    ANCHOR,
+    CODE_BASES,
+    HUGGING_FACE_PREFIX,
+    SETTINGS,
+    plain_names,
+    torch_source,
+    with_evaluation,
+)
 from xlruntime.messages import quoted, shown
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
@@ -57,7 +66,8 @@ def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | Non
     config_file = path / CONFIG
     file_settings, notes = settings_of(content, str(config_file))
     settings = with_evaluation(path, file_settings, config)
-    files, tensors = read_weights(path)
+    files, content_of_files = read_weights(path)
+    tensors, where = unwrapped(path, content_of_files, (HUGGING_FACE_PREFIX + ANCHOR,))
     tokenizer, tokenizer_file = _tokenizer(path, notes)
     return torch_source(
         path,
@@ -67,7 +77,7 @@ def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | Non
         CODE_BASES[NAME],
         files=[config_file, *files, *([] if tokenizer_file is None else [tokenizer_file])],
         tokenizer=tokenizer,
-        notes=notes,
+        notes=[*where, *notes],
     )
 
 

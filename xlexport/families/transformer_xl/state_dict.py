@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.files import CONFIG, holds_tensor, read_state_dict
+from xlexport.checkpoints.files import CONFIG, holds_tensor
 from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.checkpoints.state_dicts import read_state_dict
 from xlexport.checkpoints.tensor_mapping import problems_listed
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
@@ -69,9 +70,11 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
             f"{path}: one file of a checkpoint.", hint="Give the folder that it is in, or --config FILE."
         )
     missing = f"no {ANCHOR} in it, so not a Transformer-XL's state dict"
-    weights = _named(read_state_dict(path, ANCHORS, missing))
+    tensors, where = read_state_dict(path, (HUGGING_FACE_PREFIX + ANCHOR, *ANCHORS), missing)
+    weights = _named(tensors)
     require_supported(path, config or {}, weights.tensors)
     configuration, configured_source, notes = _stated(path, config or {})
+    notes += where
     source, problems = _source(weights, configured_source)
     if source == UNCERTAIN and configured_source is None:
         notes.append(
