@@ -30,7 +30,10 @@ from tests.oracles.comparison import LOG_PROB_TOLERANCE, MEMORY_TOLERANCE
 from xlexport.checkpoints.files import read_weights
 from xlexport.commands.inspect import checkpoint_rows
 from xlexport.convert import ConversionOptions, convert
+from xlexport.errors import CheckpointError
 from xlexport.families.recurrent.huggingface import FAMILIES
+from xlexport.families.recurrent.mamba import MambaSizes
+from xlexport.families.recurrent.mamba2 import Mamba2Sizes
 from xlexport.families.recurrent.rwkv7 import RWKV7, RWKV7Sizes
 from xlexport.families.scan import chunk_sizes
 from xlexport.formats import load
@@ -116,7 +119,8 @@ def outputs(model: Any, ids: Tensor) -> tuple[Tensor, State]:
         return whole.logits, {name: value.mT for name, value in zip(names, whole.state or (), strict=True)}
     cache = whole.cache_params
     if hasattr(cache, "layers"):  # transformers 5
-        states = zip(*((layer.conv_states[0], layer.recurrent_states[0]) for layer in cache.layers), strict=True)
+        layers = [(layer.conv_states[0], layer.recurrent_states[0]) for layer in cache.layers]
+        states = tuple(zip(*layers, strict=True))
     else:
         states = cache.conv_states, cache.ssm_states
     convs, ssms = (torch.stack(list(of_layers), dim=1) for of_layers in states)
@@ -279,27 +283,124 @@ def test_tokenizer_next_to_the_file_and_foreign_settings(tmp_path: Path) -> None
 WRONG_FOLDERS: list[tuple[str, dict[str, Any], str]] = [  # changes of a config.json, and parts of the message
     (
         "mamba",
-        {"hidden_act": "relu", "num_hidden_layers": True, "hidden_size": 1 << 40, "vocab_size": 0, "conv_kernel": 1},
-        "hidden_act is 'relu', expected 'silu'; num_hidden_layers is True, expected a whole number from 1 to 1,000; "
-        "hidden_size is 1099511627776, expected a whole number from 1 to 1,048,576; vocab_size is 0, expected a whole "
-        "number from 1 to 16,777,216; conv_kernel is 1, expected a whole number from 2 to 64. Copy the folder again.",
+        {"hidden_act": "relu", "expand": 1e300, "layer_norm_epsilon": "1", "tie_word_embeddings": 1},
+        "hidden_act is 'relu', expected 'silu'; expand is 1e+300, expected … layer_norm_epsilon is '1', expected … "
+        "tie_word_embeddings is 1, expected true or false. Copy the folder again.",
     ),
-    ("mamba", {"use_bias": 1, "time_step_rank": [2]}, "use_bias is 1, expected true or false … time_step_rank is [2]"),
-    ("mamba", {"expand": 1e300, "layer_norm_epsilon": "1"}, "expand is 1e+300, expected … layer_norm_epsilon is '1'"),
-    ("mamba", {"intermediate_size": None, "expand": 1e-9}, "intermediate_size is 0, expected a whole number from 1 to"),
-    ("mamba", {"intermediate_size": 1 << 20, "state_size": 1 << 20}, "a state of 3,298,534,883,328 numbers"),
-    (
-        "mamba",
-        {"state_size": 6, "num_hidden_layers": 2, "tie_word_embeddings": False},
-        "mixer.A_log is (40, 5) in the file, (40, 6) by the configuration … lm_head.weight is missing … "
-        "backbone.layers.2.mixer.A_log is unexpected",
-    ),
-    ("mamba2", {"num_heads": 5}, "num_heads × head_dim is 25, expected expand × hidden_size 40"),
+    ("mamba", {"tie_word_embeddings": False}, "the tensors do not fit the configuration: lm_head.weight is missing."),
+    ("mamba", {"quantization_config": {"quant_method": "bitsandbytes"}}, "says quantization_config 'bitsandbytes'"),
     ("mamba2", {"n_groups": 3}, "num_heads is 8, expected a multiple of n_groups 3"),
     ("mamba2", {"time_step_limit": [1, 0]}, "time_step_limit is [1, 0], expected two numbers, the smaller one first"),
     ("mamba2", {"time_step_limit": [0, 10**400]}, "expected two numbers"),
     ("rwkv", {"rescale_every": 0.5}, "rescale_every is 0.5, expected a whole number from -1 to"),
 ]
+
+
+def test_wrong_sizes() -> None:
+    config = {"num_hidden_layers": True, "hidden_size": 1 << 40, "vocab_size": 0, "conv_kernel": 1, "state_size": 6}
+    said = (
+        "config.json: num_hidden_layers is True, expected a whole number from 1 to 1,000; hidden_size is "
+        "1099511627776, expected a whole number from 1 to 1,048,576; vocab_size is 0, expected a whole number from 1 "
+        "to 16,777,216; "
+        "conv_kernel is 1, expected a whole number from 2 to 64. Copy the folder again."
+    )
+    with pytest.raises(CheckpointError, match=f"^{re.escape(said)}$"):
+        MambaSizes.from_huggingface(config)
+    with pytest.raises(CheckpointError, match="a state of 35,184,372,088,832 numbers, expected at most"):
+        MambaSizes.from_huggingface({"intermediate_size": 1 << 20, "state_size": 1 << 20})
+    with pytest.raises(CheckpointError, match="num_heads × head_dim is 25, expected expand × hidden_size 40"):
+        Mamba2Sizes.from_huggingface({"num_heads": 5, "head_dim": 5, "hidden_size": 20, "n_groups": 1})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sizes_come_from_the_tensors(name: str, tmp_path: Path) -> None:
+    write(tmp_path, name)
+    right = load(tmp_path).config
+    keys = {"vocab_size": 60, "hidden_size": 21, "num_hidden_layers": 9, "intermediate_size": 33}
+    change_config(tmp_path, **keys, time_step_rank="auto")
+    source = load(tmp_path)
+    assert source.config == right
+    said = {f"config.json says {key} {value}, the tensors" for key, value in keys.items()}
+    assert {note.rpartition(" ")[0] for note in source.notes[: len(keys)]} == said
+    change_config(tmp_path, **dict.fromkeys(keys))
+    assert load(tmp_path).config == right and not any("the tensors" in note for note in load(tmp_path).notes)
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "mamba2, 8 groups"])
+@torch.inference_mode()
+def test_folders_of_mamba_ssm(name: str, ids: Tensor, tmp_path: Path) -> None:
+    write(tmp_path, name)
+    case = CASES[name]
+    mixer = {"layer": "Mamba2", "ngroups": case["n_groups"], "headdim": 5} if "mamba2" in name else {}
+    own = {"d_model": 20, "n_layer": 3, "vocab_size": 64, "ssm_cfg": mixer, "rms_norm": True}
+    (tmp_path / "config.json").write_text(json.dumps({**own, "tie_embeddings": name == "mamba"}), "utf-8")
+    compare(load(tmp_path).build_model(), authors(tmp_path, name, ids), {}, ids)
+    for change, said in (({"rms_norm": False}, "rms_norm is False, expected True"), ({"ssm_cfg": 3}, "has layers 3")):
+        (tmp_path / "config.json").write_text(json.dumps({**own, **change}), "utf-8")
+        assert said in refusal(tmp_path)
+
+
+@torch.inference_mode()
+def test_rwkv4_of_its_authors(ids: Tensor, tmp_path: Path) -> None:
+    library = write(tmp_path / "folder", "rwkv, options")
+    names = {"rwkv.embeddings.": "emb.", "rwkv.": "", "pre_ln": "ln0", "attention.": "att.", "feed_forward.": "ffn."}
+    names |= {"time_mix_key": "time_mix_k", "time_mix_value": "time_mix_v", "time_mix_receptance": "time_mix_r"}
+    tensors = {}
+    for name, tensor in library.state_dict().items():
+        for theirs, other in names.items():
+            name = name.replace(theirs, other)  # noqa: PLW2901
+        tensors[name] = tensor
+    torch.save({"model": tensors}, tmp_path / "model.pth")
+    source = load(tmp_path / "model.pth")
+    assert source.notes[0] == "The file holds the weights under model." and source.config["model"] == "rwkv"
+    compare(source.build_model(), *outputs(library, ids), ids)
+
+
+def test_rwkv7_of_fla(tmp_path: Path) -> None:
+    """Compare folders with the authors' files, as fla computes only on GPUs."""
+    torch.manual_seed(2)
+    sizes = RWKV7Sizes(V, n_layer=2, d_model=64, n_head=1, d_inner=80, rank_w=6, rank_a=5, rank_v=4, rank_g=7)
+    tensors = {name: torch.randn(tensor.shape) for name, tensor in RWKV7(sizes).state_dict().items()}
+    torch.save(tensors, tmp_path / "model.pth")
+    folder = dict(of_fla(name, tensor) for name, tensor in tensors.items())
+    save_file({name: tensor.contiguous() for name, tensor in folder.items()}, tmp_path / "model.safetensors")
+    config = {"model_type": "rwkv7", "norm_eps": 1e-5, "hidden_act": "sqrelu", "num_hidden_layers": 7}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    source, expected = load(tmp_path), load(tmp_path / "model.pth")
+    assert source.config == {**expected.config, "head_epsilon": 64 * 1e-5}
+    own, theirs = (each.build_model().state_dict() for each in (source, expected))
+    assert own.keys() == theirs.keys() and all(torch.equal(own[name], theirs[name]) for name in own)
+    change_config(tmp_path, norm_eps=1e-3, hidden_act="relu", attn={"layers": [1]})
+    assert "hidden_act is 'relu', expected 'sqrelu'; attn is " in refusal(tmp_path)
+
+
+def of_fla(name: str, tensor: Tensor) -> tuple[str, Tensor]:
+    """Return a tensor of the authors' file as fla names and lays it out."""
+    for pattern, other in (
+        (r"^emb\.", "model.embeddings."), (r"^ln_out\.", "model.norm."), (r"^head\.", "lm_head."),
+        (r"^blocks\.0\.ln0\.", "model.layers.0.pre_norm."), (r"^blocks\.", "model.layers."),
+        (r"\.ln1\.", ".attn_norm."), (r"\.ln2\.", ".ffn_norm."), (r"\.att\.", ".attn."), (r"\.ln_x\.", ".g_norm."),
+        (r"\.receptance\.", ".r_proj."), (r"attn\.key\.", "attn.k_proj."), (r"attn\.value\.", "attn.v_proj."),
+        (r"\.output\.", ".o_proj."), (r"\.([wavg])1$", r".\1_lora.lora.0.weight"),
+        (r"\.([wavg])2$", r".\1_lora.lora.2.weight"), (r"\.([wav])0$", r".\1_lora.lora.2.bias"),
+    ):  # fmt: skip
+        name = re.sub(pattern, other, name)
+    if re.search(r"lora\.[02]\.weight$", name):
+        return name, tensor.T
+    return name, tensor.flatten() if name.endswith(("bias", "k_k", "k_a")) else tensor
+
+
+@torch.inference_mode()
+def test_tuned_states_of_rwkv7(package: Any, ids: Tensor, tmp_path: Path) -> None:
+    torch.save(file_tensors(), tmp_path / "model.pth")
+    states = {f"blocks.{layer}.att.time_state": torch.randn(3, 16, 16) for layer in range(3)}
+    torch.save(file_tensors() | states, tmp_path / "tuned.pth")
+    library = package.RWKV(str(tmp_path / "model"), "cpu fp32")
+    first = [part for own in states.values() for part in (torch.zeros(48), own, torch.zeros(48))]
+    logits = [
+        library.forward(document.tolist(), [part.clone() for part in first], full_output=True)[0] for document in ids
+    ]
+    compare(load(tmp_path / "tuned.pth").build_model(), torch.stack(logits), {}, ids)
 
 
 @pytest.mark.parametrize(("name", "changes", "said"), WRONG_FOLDERS, ids=range(len(WRONG_FOLDERS)))
@@ -318,8 +419,11 @@ def test_weights_that_are_not_finite_and_foreign_settings(tmp_path: Path) -> Non
 
 
 WRONG_FILES: list[tuple[Callable[[State], dict[str, Any]], str]] = [  # changes of a file, and a part of the message
-    (lambda own: older("time_decay"), r"RWKV-4 by the names of its tensors, expected RWKV-7\. RWKV-4 converts from"),
-    (lambda own: older("time_decay", "time_maa_x"), "RWKV-6 by the names"),
+    (
+        lambda own: older("time_decay"),
+        r"an RWKV-4 by the names of its tensors, but those that show its sizes are missing",
+    ),
+    (lambda own: older("time_decay", "time_maa_x"), r"RWKV-6 by the names of its tensors, expected RWKV-7 or RWKV-4\."),
     (lambda own: without(own, "emb.weight"), r"missing or of an impossible shape: emb\.weight\. Copy"),
     (lambda own: without(own, "blocks.0.ln1.weight"), r"impossible shape: blocks\.0\.ln1\.weight"),
     (lambda own: own | {"blocks.0.att.r_k": torch.zeros(5, 16)}, r"impossible shape: blocks\.0\.att\.r_k"),

@@ -11,6 +11,7 @@ from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
 from xlexport.families.recurrent import huggingface as recurrent
+from xlexport.families.recurrent import mamba_ssm, rwkv7_folder
 from xlexport.families.reformer import huggingface as reformer
 from xlexport.families.transformer_xl import huggingface as transformer_xl
 from xlruntime.messages import shown
@@ -18,7 +19,7 @@ from xlruntime.messages import shown
 __all__ = ["NAME", "load", "matches"]
 
 NAME = "huggingface"
-READERS = (transformer_xl, reformer, recurrent)
+READERS = (transformer_xl, reformer, recurrent, rwkv7_folder, mamba_ssm)
 
 
 def matches(path: Path) -> bool:

@@ -1,6 +1,6 @@
 """A Hugging Face folder of a recurrent language model: Mamba, Falcon-Mamba, Mamba-2 or RWKV-4.
 
-The models compute what transformers computes. `xlexport.families` has their equations, with the files' tensor names.
+The models compute what trained them. `xlexport.families.recurrent` has their equations, with the files' tensor names.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from xlexport.checkpoints.files import CONFIG, TOKENIZERS, read_weights
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.state_dicts import unwrapped
 from xlexport.errors import CheckpointError
-from xlexport.families.recurrent.source import family_source
+from xlexport.families.recurrent.source import family_source, shapes_of
+from xlruntime.messages import shown
 
-__all__ = ["NAME", "is_config", "read"]
+__all__ = ["NAME", "is_config", "read", "read_as"]
 
 NAME = "huggingface"
-FAMILIES = {  # by `model_type`: a module of `xlexport.families`, and its class, next to that of its sizes
+FAMILIES = {  # by `model_type`: a module of `xlexport.families.recurrent`, and its class, next to that of its sizes
     "mamba": ("mamba", "Mamba"),
     "falcon_mamba": ("mamba", "Mamba"),
     "mamba2": ("mamba2", "Mamba2"),
@@ -40,16 +41,18 @@ def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | Non
 
     It holds its own configuration, so `config` must be empty.
     """
+    return read_as(content["model_type"], path, content, config)
+
+
+def read_as(
+    kind: str, path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | None = None
+) -> SourceCheckpoint:
+    """Read a folder of a kind of `FAMILIES`, with the keys of transformers in `content`."""
     if config:
         foreign = ", ".join(map(ascii, sorted(config)))
         raise CheckpointError(f"{path}: holds its own configuration.", hint=f"Leave out {foreign} of --config.")
-    kind = content["model_type"]
     module, name = FAMILIES[kind]
     family = importlib.import_module(f"xlexport.families.recurrent.{module}")
-    try:
-        sizes = getattr(family, f"{name}Sizes").from_huggingface(content)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}/{error.message}", hint=error.hint) from error
     files, content_of_files = read_weights(path)
     tensors, notes = unwrapped(path, content_of_files, LAST_NORMS)
     if any(norm.partition(".")[2] in tensors for norm in LAST_NORMS):
@@ -57,6 +60,14 @@ def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | Non
             f"{path}: a {name} without an output layer, so it gives no probabilities.",
             hint="Give the folder of the whole language model.",
         )
+    sizes_of = getattr(family, f"{name}Sizes")
+    by_shape = sizes_of.shown_by(shapes_of(tensors), content)
+    wrong = {key: content[key] for key in by_shape if content.get(key) not in (None, "auto", by_shape[key])}
+    notes += [f"{CONFIG} says {key} {shown(value)}, the tensors {by_shape[key]:,}." for key, value in wrong.items()]
+    try:
+        sizes = sizes_of.from_huggingface({**content, **by_shape})
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}/{error.message}", hint=error.hint) from error
     return family_source(
         path,
         NAME,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,6 +33,16 @@ class MambaSizes(StateSpaceSizes):
     IS_TIED: ClassVar = True
     dt_rank: int
     mixer_epsilon: float | None
+
+    @classmethod
+    def further_shown(
+        cls, mixer: Mapping[str, tuple[int, ...]], channels: int, config: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the keys that only Mamba and Falcon-Mamba have."""
+        shapes = mixer["A_log"], mixer["dt_proj.weight"]
+        if [*map(len, shapes)] != [2, 2]:
+            return {}
+        return {"state_size": shapes[0][1], "time_step_rank": shapes[1][1]}
 
     @classmethod
     def further(cls, values: ConfigValues, d_model: int, d_inner: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,6 +34,18 @@ class Mamba2Sizes(StateSpaceSizes):
     n_group: int
     dt_least: float
     dt_most: float | None
+
+    @classmethod
+    def further_shown(
+        cls, mixer: Mapping[str, tuple[int, ...]], channels: int, config: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the keys that only Mamba-2 has. The number of groups must be in the configuration."""
+        heads, groups = (mixer["A_log"] or (0,))[0], config.get("n_groups")
+        inner = mixer["out_proj.weight"][1]
+        shown = {"num_heads": heads, "head_dim": inner // heads} if heads and inner % heads == 0 else {}
+        if type(groups) is int and groups > 0 and channels % (2 * groups) == 0:
+            shown["state_size"] = channels // (2 * groups)
+        return shown
 
     @classmethod
     def further(cls, values: ConfigValues, d_model: int, d_inner: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -40,6 +41,21 @@ class RWKV4Sizes:
     norm_epsilon: float
     rescale_every: int
     tied: bool
+
+    @classmethod
+    def shown_by(cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keys of a `config.json` whose values the shapes of a file's tensors show."""
+        places = {
+            "vocab_size": ("embeddings.weight", 0),
+            "hidden_size": ("embeddings.weight", 1),
+            "attention_hidden_size": ("blocks.0.attention.key.weight", 0),
+            "intermediate_size": ("blocks.0.feed_forward.key.weight", 0),
+        }
+        if any(len(shapes.get(f"rwkv.{name}", ())) != 2 for name, _ in places.values()):
+            return {}
+        layers = next(index for index in itertools.count() if f"rwkv.blocks.{index}.ln1.weight" not in shapes)
+        sizes = {key: shapes[f"rwkv.{name}"][axis] for key, (name, axis) in places.items()}
+        return {**sizes, "num_hidden_layers": layers}
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> RWKV4Sizes:

@@ -19,7 +19,6 @@ __all__ = ["RWKV7", "RWKV7Sizes"]
 
 FASTEST = math.exp(-0.5)  # the strongest decay of a token is exp(-FASTEST)
 CHUNK = 16  # tokens; their decays multiply to at least exp(-16 FASTEST) = 6e-5, so 1 / product loses no digits
-NORM_EPSILON = 64e-5  # of the normalization of each head
 State: TypeAlias = Mapping[str, Tensor]
 Rows: TypeAlias = tuple[Tensor, ...]  # of each token: receptance, log of the decay, key, value, erased key, written key
 Recurrence: TypeAlias = Callable[[Rows, Tensor], tuple[Tensor, Tensor]]
@@ -27,7 +26,12 @@ Recurrence: TypeAlias = Callable[[Rows, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class RWKV7Sizes:
-    """The sizes of a model; `rank_*` are those of the low-rank products behind decay, rate, value and gate."""
+    """The sizes of a model; `rank_*` are those of the low-rank products behind decay, rate, value and gate.
+
+    Attributes:
+        is_tuned: whether each layer has a trained first matrix for each head.
+        norm_epsilon, head_epsilon: of the normalizations, and of those of each head.
+    """
 
     n_token: int
     n_layer: int
@@ -38,6 +42,9 @@ class RWKV7Sizes:
     rank_a: int
     rank_v: int
     rank_g: int
+    is_tuned: bool = False
+    norm_epsilon: float = 1e-5
+    head_epsilon: float = 64e-5
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> RWKV7Sizes:
@@ -56,7 +63,8 @@ class RWKV7Sizes:
             wrong.add("blocks.0.att.r_k")
         if wrong or not n_layer:
             raise ValueError(", ".join(sorted(wrong)) or "blocks.0.ln1.weight")
-        return cls(n_layer=n_layer, **{size: shapes[name][axis] for size, (name, axis) in places.items()})
+        sizes = {size: shapes[name][axis] for size, (name, axis) in places.items()}
+        return cls(n_layer=n_layer, **sizes, is_tuned="blocks.0.att.time_state" in shapes)
 
 
 class RWKV7(nn.Module):
@@ -70,13 +78,15 @@ class RWKV7(nn.Module):
         self.sizes = sizes
         self.emb = nn.Embedding(sizes.n_token, sizes.d_model)
         self.blocks: Any = nn.ModuleList(_Block(sizes, index) for index in range(sizes.n_layer))
-        self.ln_out = nn.LayerNorm(sizes.d_model)
+        self.ln_out = nn.LayerNorm(sizes.d_model, eps=sizes.norm_epsilon)
         self.head = nn.Linear(sizes.d_model, sizes.n_token, bias=False)
 
     def first_state(self) -> dict[str, Tensor]:
-        """Return zeros."""
+        """Return zeros, but for matrices that were trained ("state tuning")."""
         L, D, H = self.sizes.n_layer, self.sizes.d_model, self.sizes.n_head
         matrices = torch.zeros(L, H, D // H, D // H)
+        if self.sizes.is_tuned:
+            matrices = torch.stack([block.att.time_state for block in self.blocks])
         return {"shift_att": torch.zeros(L, D), "shift_ffn": torch.zeros(L, D), "wkv": matrices}
 
     def segment(self, tokens: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
@@ -103,8 +113,8 @@ class _Block(nn.Module):
     def __init__(self, sizes: RWKV7Sizes, index: int) -> None:
         super().__init__()
         if index == 0:
-            self.ln0 = nn.LayerNorm(sizes.d_model)
-        self.ln1, self.ln2 = nn.LayerNorm(sizes.d_model), nn.LayerNorm(sizes.d_model)
+            self.ln0 = nn.LayerNorm(sizes.d_model, eps=sizes.norm_epsilon)
+        self.ln1, self.ln2 = (nn.LayerNorm(sizes.d_model, eps=sizes.norm_epsilon) for _ in range(2))
         self.att = _TimeMix(sizes, is_first=index == 0)
         self.ffn = _ChannelMix(sizes)
 
@@ -136,7 +146,7 @@ class _TimeMix(nn.Module):
         def low_rank(rank: int) -> tuple[nn.Parameter, nn.Parameter]:
             return nn.Parameter(torch.zeros(D, rank)), nn.Parameter(torch.zeros(rank, D))
 
-        self.n_head = H
+        self.n_head, self.epsilon = H, sizes.head_epsilon
         self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g = (vector() for _ in range(6))
         self.w0, (self.w1, self.w2) = vector(), low_rank(sizes.rank_w)
         self.a0, (self.a1, self.a2) = vector(), low_rank(sizes.rank_a)
@@ -144,6 +154,8 @@ class _TimeMix(nn.Module):
             self.v0, (self.v1, self.v2) = vector(), low_rank(sizes.rank_v)
         self.g1, self.g2 = low_rank(sizes.rank_g)
         self.k_k, self.k_a, self.r_k = vector(), vector(), nn.Parameter(torch.zeros(H, D // H))
+        if sizes.is_tuned:
+            self.time_state = nn.Parameter(torch.zeros(H, D // H, D // H))
         self.receptance, self.key = nn.Linear(D, D, bias=False), nn.Linear(D, D, bias=False)
         self.value, self.output = nn.Linear(D, D, bias=False), nn.Linear(D, D, bias=False)
         self.ln_x = nn.GroupNorm(1, D)  # holds weight and bias
@@ -168,7 +180,7 @@ class _TimeMix(nn.Module):
         k = k * (1 + (rate - 1) * self.k_a)
         r, k, v, log_decay, rate = (value.reshape(heads) for value in (self.receptance(xr), k, v, log_decay, rate))
         y, state = recurrence((r, log_decay, k, v, -erased, erased * rate), state)
-        y = F.layer_norm(y, heads[3:], eps=NORM_EPSILON).reshape(B, S, D) * self.ln_x.weight + self.ln_x.bias
+        y = F.layer_norm(y, heads[3:], eps=self.epsilon).reshape(B, S, D) * self.ln_x.weight + self.ln_x.bias
         y = y + ((r * k * self.r_k).sum(dim=-1, keepdim=True) * v).reshape(B, S, D)
         return self.output(y * gate), state, first_value
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["MODULE_FORMAT", "SEGMENT_LEN", "family_source", "module_source", "recurrent_source"]
+__all__ = ["MODULE_FORMAT", "SEGMENT_LEN", "family_source", "module_source", "recurrent_source", "shapes_of"]
 
 SEGMENT_LEN = 128  # tokens of a segment, unless the model or the user says otherwise
 MODULE_FORMAT = "module"  # of a user's module, in place of a file format
@@ -129,6 +129,11 @@ def family_source(
         tokenizer=tokenizer or "none",
         notes=[*notes, *float_notes(tensors), *([] if tokenizer else [IDS_ONLY.format(" or ".join(tokenizers))])],
     )
+
+
+def shapes_of(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a file's tensors by name; anything else has none."""
+    return {name: tuple(getattr(tensor, "shape", ())) for name, tensor in tensors.items()}
 
 
 def module_source(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from xlexport.families.scan import Chunks, chunk_sizes
 
 __all__ = ["StateSpaceModel", "StateSpaceSizes", "convolution"]
 
+SHOWING = (  # tensors of a mixer whose shapes show sizes
+    *("conv1d.weight", "out_proj.weight", "A_log", "dt_proj.weight", "in_proj.bias", "conv1d.bias"),
+)
 MOST_LAYERS, MOST_CONVOLVED = 1000, 64
 MOST_TOKENS = 1 << 24
 MOST_STATE = 1 << 28  # numbers of a row, all layers together; the largest models have a quarter of it
@@ -55,7 +59,7 @@ class StateSpaceSizes(ABC):
             CheckpointError: sizes are impossible or unsupported; the message names all of them.
         """
         values, defaults = ConfigValues(config), cls.DEFAULTS
-        values.value("hidden_act", "silu", "'silu'", lambda value: value == "silu")
+        values.value("hidden_act", "silu", "'silu'", lambda value: value in ("silu", "swish"))
         L = values.size("num_hidden_layers", defaults["num_hidden_layers"], most=MOST_LAYERS)
         d_model = values.size("hidden_size", defaults["hidden_size"])
         D = values.size("intermediate_size", int(values.positive("expand", 2) * d_model))
@@ -77,6 +81,27 @@ class StateSpaceSizes(ABC):
         )
         values.finish()
         return sizes
+
+    @classmethod
+    def shown_by(cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keys of a `config.json` whose values the shapes of a file's tensors show."""
+        embeddings = shapes.get("backbone.embeddings.weight", shapes.get("backbone.embedding.weight", ()))
+        mixer = {name: shapes.get(f"backbone.layers.0.mixer.{name}", ()) for name in SHOWING}
+        if len(embeddings) != 2 or [len(mixer[name]) for name in SHOWING[:2]] != [3, 2]:
+            return {}
+        (vocabulary, width), (channels, _, kernel) = embeddings, mixer["conv1d.weight"]
+        layers = next(index for index in itertools.count() if f"backbone.layers.{index}.norm.weight" not in shapes)
+        sizes = {"vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers, "conv_kernel": kernel}
+        flags = {"use_bias": bool(mixer["in_proj.bias"]), "use_conv_bias": bool(mixer["conv1d.bias"])}
+        inner = mixer["out_proj.weight"][1]
+        return {**sizes, **flags, "intermediate_size": inner, **cls.further_shown(mixer, channels - inner, config)}
+
+    @classmethod
+    @abstractmethod
+    def further_shown(
+        cls, mixer: Mapping[str, tuple[int, ...]], channels: int, config: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the keys of one family that shapes of a mixer show; `channels` are convolved beside the inputs."""
 
     @classmethod
     @abstractmethod
