@@ -26,6 +26,7 @@ AXES = {"segment": {"batch": 3, "segment": 5}, "step": {"batch": 3}}  # of token
 SIZES = "torch.fx.experimental.symbolic_shapes"  # the logger that notes each condition on a free size
 ONE_SIZE = re.compile(r"^eval (?!Eq\(s\d+, s\d+\))")  # a condition, other than that two batches are equal
 TORCH = str(Path(torch.__file__).parent)
+OUR_FAULT = "The code is xlexport's, so the fault is ours: report it with the checkpoint's config.json."
 FIXED_SIZE = "the code fixes the size of a batch or of a segment"
 
 # A pattern of torch's messages, the cause, and the remedy.
@@ -61,6 +62,8 @@ def explain(error: BaseException, model: Any) -> tuple[str, str]:
             errors += _chain(again)
     place, hint = _place(errors, files), "Use operators of torch on tensors only."
     cause = f"torch {torch.__version__} cannot export it ({first_line(errors[-1])})"
+    if type(model).__module__.startswith("xlexport."):
+        return f"{type(model).__name__}: {cause}.", OUR_FAULT
     text = "\n".join(map(str, errors))
     for pattern, why, remedy in CAUSES:
         if match := re.search(pattern, text):
