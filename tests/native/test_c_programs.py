@@ -16,6 +16,7 @@ import pytest
 
 import xlruntime
 from tests.helpers.c_library import NATIVE, SANITIZED, TARGETS, build_c_runtime, find_onnxruntime
+from tests.helpers.hub import put_into_cache
 from tests.helpers.pages import blocks_of
 from tests.helpers.paths import BAND, EMPTY, ZEROS, golden_bundle
 from xlexport.convert import ConversionOptions, convert
@@ -89,6 +90,18 @@ def test_xlscore_prints_what_python_finds(tmp_path: Path) -> None:
     (expected,) = model.score([TEXT * 40], mem_len=11, segment_len=6)
     assert bits_of(total) == pytest.approx(expected.bits, rel=1e-14)
     assert len(tokens) == expected.scored_tokens
+
+
+def test_bundle_in_the_cache_of_the_hub(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT, "utf-8")
+    bundle, program = golden_bundle(EMPTY), build_c_runtime() / "xlscore"
+    snapshot = put_into_cache(bundle, tmp_path, "me/bundle")
+    behind_links, itself = (run(program, place, tmp_path / "text.txt") for place in (snapshot, bundle))
+    assert bits_of(behind_links) == bits_of(itself)
+    (snapshot / "weights.data").unlink()
+    (snapshot / "weights.data").symlink_to(bundle / "weights.data")
+    with pytest.raises(AssertionError, match=r"weights\.data is missing, no regular file, or outside the folder"):
+        run(program, snapshot, tmp_path / "text.txt")
 
 
 def test_examples_of_streams(tmp_path: Path) -> None:

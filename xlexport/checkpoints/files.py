@@ -7,6 +7,7 @@ from typing import Any
 
 from xlexport.checkpoints.safe_pickle import PICKLE_LIMITS, read, summarize
 from xlexport.errors import CheckpointError
+from xlruntime.hub_cache import real_folders
 from xlruntime.limits import Limits, parse_json
 from xlruntime.limits import read_json as read_json_within
 from xlruntime.messages import first_line, listed
@@ -39,7 +40,6 @@ TOKENIZERS = ("spiece.model", "tokenizer.json", "tokenizer.model")  # files of l
 SPECIAL_FLOATS = ("Infinity", "-Infinity", "NaN")
 ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")  # of PEFT
 INDEX = ".index.json"  # lists the parts if the weights are in several files
-HUB_SNAPSHOTS, HUB_BLOBS = "snapshots", "blobs"
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -50,12 +50,11 @@ def inside(folder: Path, name: str) -> Path:
     Raises:
         CheckpointError: the name, or a link of that name, leads out of the folder, or to something other than a file.
     """
-    path, root = folder / name, folder.resolve()
-    roots = [root, root.parent.parent / HUB_BLOBS] if root.parent.name == HUB_SNAPSHOTS else [root]
+    path = folder / name
     if not name or "\0" in name or Path(name).name != name:
         wrong = "leads out of the folder"
     else:
-        wrong = _wrong_target(path, roots)
+        wrong = _wrong_target(path, real_folders(folder))
     if wrong:
         raise CheckpointError(f"{folder}: {name[:60]!a} {wrong}.", hint="Put the file itself into it.")
     return path

@@ -1,6 +1,8 @@
 // The parts of ONNX Runtime's C interface that the C runtime uses in addition to those of kernels (api.h).
 #pragma once
 
+#include <filesystem>
+
 #include "api.h"
 
 extern "C" {
@@ -43,5 +45,8 @@ using ReleaseSession = Entry<95, void(OrtSession*)>;
 using ReleaseValue = Entry<96, void(OrtValue*)>;
 using ReleaseSessionOptions = Entry<100, void(OrtSessionOptions*)>;
 using AddSessionConfigEntry = Entry<130, OrtStatus*(OrtSessionOptions*, const char*, const char*)>;
+using AddExternalInitializersFromFilesInMemory =
+    Entry<279, OrtStatus*(OrtSessionOptions*, const std::filesystem::path::value_type* const*, char* const*,
+                          const size_t*, size_t)>;
 
 }  // namespace ort

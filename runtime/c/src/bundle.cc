@@ -472,11 +472,16 @@ std::string difference(const fs::path& path, const FileEntry& entry) {
   return sum.hexadecimal() == entry.sha256 ? "" : "has another SHA-256";
 }
 
-// Whether the real place of a file is within the real folder.
+// Whether the real place of a file is within the real folder, or where the hub's cache keeps it: the files of
+// `snapshots/REVISION/` are links into the folder `blobs` of the same model.
 bool is_within(const fs::path& folder, const fs::path& file) {
-  std::error_code failed;
-  const fs::path root = fs::canonical(folder, failed), place = fs::canonical(file, failed);
-  return !failed && std::mismatch(root.begin(), root.end(), place.begin(), place.end()).first == root.end();
+  std::error_code failed, missing;
+  const fs::path root = fs::canonical(folder, failed), place = fs::canonical(file, missing);
+  const fs::path parent = root.parent_path(), blobs = parent.parent_path() / "blobs";
+  const auto holds = [&place](const fs::path& outer) {
+    return std::mismatch(outer.begin(), outer.end(), place.begin(), place.end()).first == outer.end();
+  };
+  return !failed && !missing && (holds(root) || (parent.filename() == "snapshots" && holds(blobs)));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <new>
 
 #include "errors.h"
@@ -51,14 +52,23 @@ void choose_options(const Onnxruntime& ort, Options& options, const std::string&
   if (chosen.kernels) ort.check(RegisterCustomOps(options.get(), ort.base()));
 }
 
-// Read a graph that names only listed files.
-std::string read_graph(const std::filesystem::path& path, const Bundle& bundle) {
+// Read a graph that names only listed files. Add those that are links out of its folder, as in the hub's cache, to
+// `linked`: ONNX Runtime does not follow them.
+std::string read_graph(const std::filesystem::path& path, const Bundle& bundle,
+                       std::map<std::filesystem::path, std::string>& linked) {
   std::string content = read_file(path);
+  std::error_code missing;  // which ONNX Runtime reports
+  const std::filesystem::path folder = path.parent_path(), real = std::filesystem::canonical(folder, missing);
   const auto refuse = [&](const std::string& problem) {
     return Error(XLR_ERROR_BUNDLE_GRAPH, path.string() + ": " + problem + ".", kConvertAgain);
   };
   const bool is_graph = each_external_file(content, [&](std::string_view name) {
-    if (bundle.files.count(std::string(name)) != 0) return;
+    if (bundle.files.count(std::string(name)) != 0) {
+      const std::filesystem::path file = folder / name;
+      const std::filesystem::path place = std::filesystem::canonical(file, missing);
+      if (!missing && place.parent_path() != real && linked.count(name) == 0) linked[name] = read_file(file);
+      return;
+    }
     throw refuse("its weights lie in " + shown(name) + ", which bundle.json does not list");
   });
   if (!is_graph) throw refuse("not an ONNX graph");
@@ -95,10 +105,17 @@ bool has_possible_values(const Result& result, std::int64_t vocab_size) {
 Session::Session(const Onnxruntime& ort, const std::filesystem::path& folder, const Bundle& bundle, const Graph& graph,
                  const SessionOptions& options)
     : ort_(ort), bundle_(bundle), graph_(graph), file_((folder / graph.file).string()) {
-  const std::string content = read_graph(folder / graph.file, bundle);
+  std::map<std::filesystem::path, std::string> linked;
+  const std::string content = read_graph(folder / graph.file, bundle, linked);
   try {
     Options chosen(ort);
     choose_options(ort, chosen, folder.string(), options);
+    for (auto& [name, bytes] : linked) {
+      const auto* const file = name.c_str();
+      char* const data = bytes.data();
+      const std::size_t size = bytes.size();
+      ort.call<ort::AddExternalInitializersFromFilesInMemory>(chosen.get(), &file, &data, &size, std::size_t{1});
+    }
     OrtSession* session = nullptr;
     ort.call<ort::CreateSessionFromArray>(ort.env(), static_cast<const void*>(content.data()), content.size(),
                                           static_cast<const OrtSessionOptions*>(chosen.get()), &session);

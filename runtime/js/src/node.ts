@@ -2,7 +2,7 @@
 
 import { open, realpath, stat } from "node:fs/promises";
 import { totalmem } from "node:os";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { isMainThread } from "node:worker_threads";
 
 import { BundleDamagedError, BundleNotFoundError, ProviderError } from "./errors.js";
@@ -53,7 +53,11 @@ export class FolderSource implements Source {
       );
     }
     if (!(await stat(path).catch(() => null))?.isFile()) return null;
-    if (dirname(await realpath(path)) !== (await realpath(this.where))) {
+    // In the hub's cache, the files of `snapshots/REVISION/` are links into the folder `blobs` of the same model.
+    const folder = await realpath(this.where);
+    const snapshots = dirname(folder);
+    const folders = basename(snapshots) === "snapshots" ? [folder, join(dirname(snapshots), "blobs")] : [folder];
+    if (!folders.includes(dirname(await realpath(path)))) {
       throw new BundleDamagedError(`${path}: a link that leads out of the bundle's folder.`, "Copy the file there.");
     }
     const file = await open(path, "r");

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { createServer } from "node:http";
-import { cpSync, mkdtempSync, readdirSync, readFileSync, renameSync, symlinkSync } from "node:fs";
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -85,6 +85,21 @@ test("a file behind a link that leads out of the folder is refused", async () =>
   renameSync(join(folder, "moved.data"), join(outside, "moved.data"));
   symlinkSync("../moved.data", join(folder, "moved.data"));
   await refuses(load(folder), "bundle_damaged", /weights\.data: a link that leads out of the bundle's folder\. Copy/);
+});
+
+test("links of the hub's cache lead from a snapshot to the blobs of the same model", async () => {
+  const cache = mkdtempSync(join(tmpdir(), "xlruntime-"));
+  const [snapshot, blobs] = [join(cache, "snapshots", "0123"), join(cache, "blobs")];
+  for (const folder of [snapshot, blobs]) mkdirSync(folder, { recursive: true });
+  for (const name of readdirSync(golden(BYTES))) {
+    cpSync(join(golden(BYTES), name), join(blobs, `blob-${name}`));
+    symlinkSync(`../../blobs/blob-${name}`, join(snapshot, name));
+  }
+  assert.equal(await scoreOf(await load(snapshot)), await scoreOf(await load(golden(BYTES))));
+  rmSync(join(snapshot, "weights.data"));
+  renameSync(join(blobs, "blob-weights.data"), join(blobs, "../weights.data"));
+  symlinkSync("../../weights.data", join(snapshot, "weights.data"));
+  await refuses(load(snapshot), "bundle_damaged", /weights\.data: a link that leads out of the bundle's folder\. Copy/);
 });
 
 test("a server that fails in the middle is an error, and nothing is half open", async () => {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .bundle import DIGEST, MANIFEST, MANIFEST_LIMITS, Bundle, FileDigest
 from .errors import BundleDamagedError, BundleError, BundleFormatError, BundleMismatchError, BundleNotFoundError
+from .hub_cache import download_advice, real_folders
 from .limits import read_at_most
 from .messages import listed
 
@@ -46,7 +47,7 @@ def read_bundle(
         BundleDamagedError: files are missing or changed; lists all of them.
         BundleMismatchError: the manifest is intact, but not the expected one.
     """
-    hint = "Make a bundle with `xlexport convert CHECKPOINT`."
+    hint = f"Make a bundle with `xlexport convert CHECKPOINT`.{download_advice(str(folder))}"
     if not folder.is_dir():
         problem = "a file, expected a bundle folder" if folder.exists() else "no such folder"
         raise BundleNotFoundError(f"{folder}: {problem}.", hint=hint)
@@ -112,7 +113,7 @@ def digest_file(path: Path) -> FileDigest:
 def _problem(path: Path, digest: FileDigest) -> str | None:
     if not path.is_file():
         return f"{path.name} is missing"
-    if path.resolve().parent != path.parent.resolve():
+    if path.resolve().parent not in real_folders(path.parent):
         return f"{path.name} is a link that leads out of the folder"
     size = path.stat().st_size
     if size != digest.size:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .bundle import DOMAIN  # of the functions in a file; all other operators are standard ones
 from .errors import BundleDamagedError, BundleGraphError
+from .hub_cache import real_folders
 from .limits import Limits, read_at_most
 from .messages import listed, named
 from .protobuf import fields
@@ -99,9 +100,9 @@ def read_graph(path: Path, data_files: Collection[str] = (), limits: Limits = GR
         if (size := os.fstat(file.fileno()).st_size) > limits.bytes:
             budget.charge(size)
         content = read_at_most(file, budget)
-    folder = path.parent.resolve()
+    folders = real_folders(path.parent)
     for name in check_graph(content, str(path), data_files, limits).locations:
-        if (path.parent / name).resolve().parent != folder:
+        if (path.parent / name).resolve().parent not in folders:
             raise BundleDamagedError(
                 f"{path.parent / name}: a link that leads out of the folder.", hint="Copy the bundle with its files."
             )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import mmap
 import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -223,7 +224,9 @@ def open_session(
     options.add_session_config_entry(WEIGHTS_FOLDER, os.fsencode(path.parent))  # the name may be any bytes
     options.add_session_config_entry("session.load_model_format", "ONNX")  # never ONNX Runtime's own format
     try:
-        session = ort.InferenceSession(content, sess_options=options, providers=providers, enable_fallback=0)
+        with contextlib.ExitStack() as opened:
+            _add_linked_files(options, path.parent, data_files, opened)
+            session = ort.InferenceSession(content, sess_options=options, providers=providers, enable_fallback=0)
     except onnxruntime_errors() as error:
         reason = first_line(error)
         if device.provider.removesuffix("ExecutionProvider").upper() in str(error).upper():
@@ -240,6 +243,17 @@ def open_session(
         where = f"device {device}: {path}"
         require_placement(placed_nodes(session), device.provider, where, allowed, strict or captures)
     return session
+
+
+def _add_linked_files(options: Any, folder: Path, names: Iterable[str], opened: contextlib.ExitStack) -> None:
+    """Map files that are links out of `folder`, as in the hub's cache: ONNX Runtime does not follow them."""
+    real = folder.resolve()
+    for name in names:
+        place = (folder / name).resolve()
+        if place.parent != real and place.is_file() and place.stat().st_size:
+            file = opened.enter_context(place.open("rb"))
+            content = opened.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            options.add_external_initializers_from_files_in_memory([name], [content], [len(content)])
 
 
 def _register(options: Any, kernels: Kernels) -> None:
