@@ -15,6 +15,7 @@ from xlruntime.bundle import DIGEST, FIRST_MEMORY_FILE, MANIFEST, Bundle, FileDi
 from xlruntime.bundle_files import digest_file, is_bundle, read_bundle
 from xlruntime.errors import BundleDamagedError
 from xlruntime.graph_gate import read_graph
+from xlruntime.hub_cache import bundle_folder
 from xlruntime.limits import Limits, read_json
 from xlruntime.load_options import LoadKeywords
 
@@ -74,16 +75,18 @@ def open_translator(folder: str | Path, *, trust: bool = False, **options: Unpac
 
 def open_any_bundle(folder: str | Path, *, trust: bool = False, **options: Unpack[LoadKeywords]) -> Model | Translator:
     """Open a bundle with `open_translator` if it has an encoder, else with `open_bundle`."""
-    has_encoder = read_bundle(Path(folder), check_files=False).encoder is not None
+    has_encoder = read_bundle(bundle_folder(folder), check_files=False).encoder is not None
     return (open_translator if has_encoder else open_bundle)(folder, trust=trust, **options)
 
 
 def _runtime(folder: str | Path, trust: bool) -> Any:
     """Return the module that opens a bundle: `xlexport.torch_runtime` only with `trust`."""
-    if trust and any(graph.format != "onnx" for graph in read_bundle(Path(folder), check_files=False).graphs.values()):
-        from xlexport import torch_runtime
+    if trust:
+        graphs = read_bundle(bundle_folder(folder), check_files=False).graphs
+        if any(graph.format != "onnx" for graph in graphs.values()):
+            from xlexport import torch_runtime
 
-        return torch_runtime
+            return torch_runtime
     return xlruntime
 
 

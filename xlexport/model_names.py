@@ -32,7 +32,9 @@ from xlexport.errors import CheckpointError, CheckpointNotFoundError, TrustError
 from xlexport.families.recurrent.source import module_source
 from xlexport.families.transformer_xl import tensorflow
 from xlruntime.bundle import Bundle
-from xlruntime.messages import first_line, listed, named, quoted
+from xlruntime.bundle_files import is_bundle
+from xlruntime.hub_cache import MAIN, cache_folder, download_advice, download_command, snapshots
+from xlruntime.messages import first_line, listed, named
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,9 +43,6 @@ __all__ = ["ModelCode", "bundle_path", "load_reference", "load_source", "resolve
 
 GROUP = "xlexport.models"  # of entry points; each loads a factory, a class or a module
 IN_FILE = re.compile(r"(.+\.py)(?::(.*))?")
-REPOSITORY = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
-MAIN = "main"  # the revision that is meant without @REVISION
-LONGEST_COMMIT = 100  # bytes of a file in `refs`
 LARGEST_SOURCE = 1 << 24  # bytes of a Python file
 OFFERED = 5  # names that a hint lists
 
@@ -125,7 +124,7 @@ def load_source(
     if isinstance(model, Path):
         if weights is not None:
             raise CheckpointError(f"{name}: --weights is for models that code makes.", hint="Leave it out.")
-        if model != Path(name):
+        if model != Path(name) and not is_bundle(model):  # which `formats.load` refuses
             _check_cached(str(name), model)
         source = formats.load(model, *(recorded_options(bundle, format, config) if bundle else (format, config)))
         if model == Path(name):
@@ -163,7 +162,7 @@ def _models(name: str) -> Iterator[tuple[str, Path | ModelCode]]:
     for code in sorted(map(_installed_code, entry_points(group=GROUP)), key=lambda code: code.name):
         if name in (code.name, code.entry.name):
             yield code.name, code
-    commits, commit = _cached(name)
+    commits, commit = snapshots(name)
     if commit in commits:
         yield name if "@" in name else f"{name}@{MAIN}", commits[commit]
 
@@ -214,30 +213,6 @@ def _is_factory(node: ast.ClassDef | ast.FunctionDef) -> bool:
     return any(isinstance(inner, ast.FunctionDef) and inner.name == "first_state" for inner in node.body)
 
 
-def _cache() -> Path:
-    """Return the folder of the hub's cache on this machine, as its client `huggingface_hub` finds it."""
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
-
-
-def _cached(name: str) -> tuple[dict[str, Path], str]:
-    """Return the folders of a cached model by commit, and the commit of the revision that a name means."""
-    repository, _, revision = name.partition("@")
-    if not REPOSITORY.fullmatch(repository):
-        return {}, ""
-    folder, commit = _cache() / f"models--{repository.replace('/', '--')}", revision or MAIN
-    if os.path.isfile(reference := folder / "refs" / commit):
-        with reference.open("rb") as file:
-            commit = file.read(LONGEST_COMMIT).decode("ascii", "replace").strip()
-    return {path.name: path for path in sorted(folder.glob("snapshots/*"))}, commit
-
-
-def _download(name: str) -> str:
-    """Return the command that puts a model into the hub's cache; xlexport itself never opens a connection to it."""
-    repository, _, revision = name.partition("@")
-    return " ".join(map(quoted, ["hf", "download", repository, *(["--revision", revision] if revision else [])]))
-
-
 def _check_cached(name: str, snapshot: Path) -> None:
     """Refuse a model in the hub's cache that is behind a link, or not complete, as after an interrupted download.
 
@@ -247,27 +222,24 @@ def _check_cached(name: str, snapshot: Path) -> None:
     problems = [f"no {file.name!a}" for file in files if not file.exists()]
     if not any(file.name.startswith(WEIGHTS) for file in files):
         problems.append(f"no {' or '.join(WEIGHTS)}")
-    if snapshot.resolve() != _cache().resolve() / snapshot.relative_to(_cache()):
+    cache = cache_folder()
+    if snapshot.resolve() != cache.resolve() / snapshot.relative_to(cache):
         problems = ["behind a link, which you should remove"]
     if problems:
         what = f"{name}: not complete in the hub's cache: {snapshot}: {listed(problems)}."
-        raise CheckpointNotFoundError(what, hint=f"Run `{_download(name)}`.")
+        raise CheckpointNotFoundError(what, hint=f"Run `{download_command(name)}`.")
 
 
 def _unknown(name: str) -> CheckpointNotFoundError:
     """Return the error for a name that nothing has, with names like it."""
     if os.path.isabs(name) or name.startswith("."):
         return CheckpointNotFoundError(f"{name}: no such file or folder.", hint="Check the path.")
-    cached = [path.name.removeprefix("models--").replace("--", "/") for path in _cache().glob("models--*")]
-    similar = [f"{name.partition('@')[0]}@{commit}" for commit in _cached(name)[0]][:OFFERED]  # other revisions of it
+    cached = [path.name.removeprefix("models--").replace("--", "/") for path in cache_folder().glob("models--*")]
+    similar = [f"{name.partition('@')[0]}@{commit}" for commit in snapshots(name)[0]][:OFFERED]  # other revisions of it
     similar = similar or difflib.get_close_matches(name, [*entry_points(group=GROUP).names, *cached])
     advice = f"Did you mean {' or '.join(map(named, similar))}?" if similar else "Check it; code is FILE.py:NAME."
-    if "/" in name and REPOSITORY.fullmatch(name.partition("@")[0]) and not Path(name).parent.exists():
-        advice += f" To have a model of the hub in the cache, run `{_download(name)}`."
-    return CheckpointNotFoundError(
-        f"{name}: no such file or folder, no installed model ({GROUP}), and none in the hub's cache ({_cache()}).",
-        hint=advice,
-    )
+    what = f"no such file or folder, no installed model ({GROUP}), and none in the hub's cache ({cache_folder()})"
+    return CheckpointNotFoundError(f"{name}: {what}.", hint=advice + download_advice(name))
 
 
 def _build(name: str | Path, code: ModelCode, trust: bool) -> nn.Module:

@@ -27,6 +27,7 @@ from xlruntime.bundle_files import read_bundle
 from xlruntime.devices import Device
 from xlruntime.engine import check_kind
 from xlruntime.errors import BundleDamagedError, BundleGraphError, OptionError
+from xlruntime.hub_cache import bundle_folder
 from xlruntime.load_options import LoadKeywords, LoadOptions
 from xlruntime.messages import first_line, listed
 from xlruntime.model import Model
@@ -85,14 +86,15 @@ def _open(kind: type[Kind], folder: str | Path, options: LoadKeywords) -> Kind:
         raise OptionError(
             f"{folder}: PyTorch runs this bundle, and cannot use the kernels of {chosen.ops}.", hint="Leave ops out."
         )
-    bundle = read_bundle(Path(folder), chosen.digest, chosen.check_files)
-    check_kind(Path(folder), bundle, kind is Translator)
+    path = bundle_folder(folder)
+    bundle = read_bundle(path, chosen.digest, chosen.check_files)
+    check_kind(path, bundle, kind is Translator)
     if chosen.threads is not None:
         import torch
 
         torch.set_num_threads(chosen.threads)
-    sessions = TorchSessions(Path(folder), bundle, chosen.threads)
-    return kind(Path(folder), bundle, replace(chosen, ops="none"), open_session=sessions)
+    sessions = TorchSessions(path, bundle, chosen.threads)
+    return kind(path, bundle, replace(chosen, ops="none"), open_session=sessions)
 
 
 class TorchSessions:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.helpers.hub import put_into_cache
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import GOLDEN
 from xlexport.errors import CheckpointError
@@ -208,3 +209,13 @@ def test_convert_and_verify_an_installed_model(invoke: Invoke, folder: Path) -> 
     shown = invoke("verify", "zoo.bundle", "tiny_zoo:zoo", *options, "--segments", "20", "--json").succeeded()
     assert shown.object["passed"] and shown.object["max_abs_log_prob_diff"] < 1e-5
     assert re.search(r"^converted from +tiny_zoo:zoo$", invoke("inspect", "zoo.bundle").out, re.M)
+
+
+def test_commands_take_bundles_of_the_cache(invoke: Invoke, folder: Path, tmp_path: Path) -> None:
+    put_into_cache(BUNDLE, tmp_path / "hub", "me/bundle")
+    (folder / "text.txt").write_text("A short text.", "utf-8")
+    for arguments in ("score me/bundle text.txt", "verify me/bundle", "configure me/bundle -o new --mem-len 3",
+                      "inspect me/bundle", "inspect me/bundle --operators"):  # fmt: skip
+        shown = invoke(*arguments.split())
+        assert shown.code == 0 or "Missing argument 'CHECKPOINT'" in shown.err, arguments
+    assert "already a bundle" in invoke("convert", "me/bundle").error

@@ -23,6 +23,7 @@ from xlruntime import Document, Model, TextError
 from xlruntime.documents import TextCounts
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import SettingValue
+from xlruntime.hub_cache import folder_name
 from xlruntime.scores import LN2, perplexity, ratio
 from xlruntime.token_reader import TokenReader
 
@@ -382,7 +383,7 @@ def unit_of(report: ContextReport) -> str:
 
 def names_of(report: ContextReport) -> list[str]:
     """Return a short name for each model: its folder's name, or the whole path if two folders share a name."""
-    names = [Path(model.bundle).resolve().name for model in report.models]
+    names = [folder_name(Path(model.bundle).resolve()) for model in report.models]
     return [name if names.count(name) == 1 else model.bundle for name, model in zip(names, report.models, strict=True)]
 
 

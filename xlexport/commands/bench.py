@@ -12,6 +12,7 @@ import click
 
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
+    BUNDLE,
     MODEL,
     PATH,
     Decorator,
@@ -44,7 +45,7 @@ def _numbers(name: str, help: str, **attributes: Any) -> Decorator:
         ("xlexport bench bundle --segment-len 1,16,128 --batch-size 1,8 --plot speed.png", "Six combinations."),
     ),
 )
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @headed(
     "Measurement",
     click.option(

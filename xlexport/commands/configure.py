@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH, evaluation_options
+from xlexport.commands.options import BUNDLE, PATH, evaluation_options
 from xlexport.terminal import tell
 
 __all__ = ["configure"]
 
 
 @click.command(cls=LongCommand)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @headed(
     "Output",
     click.option("-o", "--output", type=PATH, required=True, help="Bundle folder to write."),

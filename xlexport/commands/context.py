@@ -11,9 +11,9 @@ import click
 from xlexport.commands.input_options import Selection, find_documents, reading_options
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
+    BUNDLE,
     DOCUMENT,
     OUTPUT,
-    PATH,
     Integers,
     all_of,
     any_memory_options,
@@ -113,11 +113,11 @@ recl_options = all_of(
         ("xlexport context bundle book.txt --beside other.bundle --no-recl", "Compare two models in one table."),
     ),
 )
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
 @headed(
     "Measurement",
-    click.option("--beside", type=PATH, multiple=True, help="Another bundle to compare. Repeatable."),
+    click.option("--beside", type=BUNDLE, multiple=True, help="Another bundle to compare. Repeatable."),
     click.option(
         "--lengths",
         type=Integers(some=True, at_least=1),

@@ -10,7 +10,7 @@ import click
 
 from xlexport.commands.input_options import Selection, find_document, reading_options
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import DOCUMENT, PATH, document_options, protocol_options, runtime_options
+from xlexport.commands.options import BUNDLE, DOCUMENT, document_options, protocol_options, runtime_options
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell_problem
 
@@ -28,7 +28,7 @@ __all__ = ["corpus_rows", "evaluate", "short_streams"]
         ("xlexport evaluate bundle test.txt --protocol document --json", "One stream, the same as `score`."),
     ),
 )
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.argument("corpus", type=DOCUMENT)
 @headed("Protocol", protocol_options)
 @headed("Input", reading_options)

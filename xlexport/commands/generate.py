@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH, document_options, runtime_options, sampling_options
+from xlexport.commands.options import BUNDLE, document_options, runtime_options, sampling_options
 from xlexport.terminal import print_json, print_text
 
 __all__ = ["generate"]
@@ -27,7 +27,7 @@ def _unescaped(context: click.Context, parameter: click.Parameter, texts: tuple[
         (r"xlexport generate bundle --file chapter.txt --stop '\n\n' --seed 1", "Write the rest of a paragraph."),
     ),
 )
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.argument("prompt", required=False)
 @headed(
     "Input",

@@ -322,6 +322,7 @@ def inspect(
     """Check the bundle or checkpoint at PATH, and show its contents. PATH may be any model that `convert` takes."""
     from xlexport.model_names import load_source
     from xlruntime.bundle_files import is_bundle, read_bundle
+    from xlruntime.hub_cache import bundle_folder
 
     opens = device is not None or provider is not None
     if (ops != "auto" or provider_options) and not opens:
@@ -330,12 +331,12 @@ def inspect(
     if operators and (as_json or verbose or device is not None):
         raise click.UsageError("--operators prints only operators. Leave out --json, --verbose and --device.")
     if operators:
-        model = open_any_bundle(Path(path), ops="none")
+        model = open_any_bundle(path, ops="none")
         for domain, names in model.operators().items():
             version = model.bundle.requires.opset if domain == "ai.onnx" else 1
             click.echo(f"{domain};{version};{','.join(sorted(names))}")
         return
-    if is_bundle(folder := Path(path)):
+    if is_bundle(folder := bundle_folder(path)):
         manifest = read_bundle(folder)
         checked = check_graphs(folder, manifest)
         content = {**bundle_object(manifest, folder), "graphs_checked": checked}

@@ -19,14 +19,17 @@ from xlexport.commands.settings import Setting
 from xlexport.families import ARCHITECTURES, Option
 from xlexport.families.options import MEM_LEN, SEGMENT_LEN, collected
 from xlruntime import LoadOptions
+from xlruntime.hub_cache import bundle_folder
 from xltraining.config_fields import options_of
 
 __all__ = [
+    "BUNDLE",
     "DOCUMENT",
     "MODEL",
     "OUTPUT",
     "PATH",
     "Booleans",
+    "BundleName",
     "Decorator",
     "Integers",
     "Names",
@@ -55,6 +58,14 @@ __all__ = [
 ]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class BundleName(click.Path):
+    """The folder of a bundle: its path, or `ORG/NAME` or `ORG/NAME@REVISION` in the hub's cache."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the folder that the name means."""
+        return super().convert(bundle_folder(value), param, ctx)
 
 
 class Integers(click.ParamType[tuple[int, ...]]):
@@ -115,6 +126,7 @@ class OutputFile(click.Path):
 
 
 PATH = click.Path(path_type=Path)
+BUNDLE = BundleName(path_type=Path)
 MODEL = click.Path()  # or another name of a model; the text is kept, because "./name" is always a path
 OUTPUT = OutputFile()
 # click must not check these files: `score` reports unreadable ones and scores the others.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import OUTPUT, PATH, evaluation_options, runtime_options, sampling_options
+from xlexport.commands.options import BUNDLE, OUTPUT, PATH, evaluation_options, runtime_options, sampling_options
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import quiet_option, tell
 
@@ -23,7 +23,7 @@ _GREY = 128
 
 
 @click.command(cls=LongCommand)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.argument("photos", nargs=-1, type=PATH)
 @headed(
     "Output",

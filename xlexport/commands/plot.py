@@ -11,6 +11,7 @@ import click
 from xlexport.commands.input_options import Selection, find_documents, reading_options
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
+    BUNDLE,
     DOCUMENT,
     MODEL,
     OUTPUT,
@@ -54,7 +55,7 @@ def _check(output: Path | None, as_json: bool) -> None:
 
 
 @plot.command(cls=LongCommand)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
 @headed(
     "Output",
@@ -110,7 +111,7 @@ def _parsed(context: click.Context, parameter: click.Parameter, heads: tuple[str
 
 
 @plot.command(cls=LongCommand)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.argument("checkpoint", type=MODEL)
 @click.argument("file", required=False, type=PATH)
 @headed("Output", *drawing_options)

@@ -11,7 +11,7 @@ import click
 
 from xlexport.choices import DTYPES
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH, Decorator, all_of
+from xlexport.commands.options import BUNDLE, PATH, Decorator, all_of
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell
 
@@ -56,7 +56,7 @@ def precision_options(dtype: Decorator) -> Decorator:
         ("xlexport quantize bundle -o small --keep-float 'head.*'", "Leave some weight matrices as they are."),
     ),
 )
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @headed(
     "Precision",
     precision_options(

@@ -16,9 +16,10 @@ import click
 
 from xlexport.commands.input_options import Selection, reading_options, tell_traits
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import DOCUMENT, PATH, Names, all_of, document_options, grouped, runtime_options
+from xlexport.commands.options import BUNDLE, DOCUMENT, PATH, Names, all_of, document_options, grouped, runtime_options
 from xlexport.progress_bar import DocumentsBar, progress_bar
 from xlexport.terminal import quiet_option, tell
+from xlruntime.hub_cache import folder_name
 
 if TYPE_CHECKING:
     from xlexport.report.list_page import Row
@@ -127,7 +128,7 @@ page_options = all_of(
     click.option(
         "--with",
         "other",
-        type=PATH,
+        type=BUNDLE,
         metavar="BUNDLE2",
         help="Score with this bundle, too, as side B, and show A − B by word.",
     ),
@@ -169,7 +170,7 @@ page_options = all_of(
         ),
     ),
 )
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
 @headed("Page", page_options)
 @headed("Output", quiet_option)
@@ -362,7 +363,7 @@ def _names(bundles: Sequence[Path]) -> list[str]:
     """Return the names of two sides, those of their folders if that is enough; the only side needs none."""
     if len(bundles) == 1:
         return [""]
-    folders = [path.resolve().name for path in bundles]
+    folders = [folder_name(path.resolve()) for path in bundles]
     return folders if len(set(folders)) == len(folders) else list(map(str, bundles))
 
 

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH, document_options, grouped, runtime_options
+from xlexport.commands.options import BUNDLE, document_options, grouped, runtime_options
 from xlexport.commands.score_options import (
     ENDINGS,
     HERE,
@@ -51,7 +51,7 @@ __all__ = ["score"]
         ),
     ),
 )
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.argument("files", nargs=-1, required=True, type=PlaceName(path_type=Path, allow_dash=True, readable=False))
 @grouped("options", ScoreOptions)
 @headed("Records", record_options)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH, document_options, runtime_options
+from xlexport.commands.options import BUNDLE, document_options, runtime_options
 from xlexport.commands.signals import noticed
 from xlexport.extras import require
 from xlexport.terminal import is_quiet, print_json, print_line, quiet_option, tell, tell_lines, tell_problem
@@ -46,7 +46,7 @@ def _keys(context: click.Context, parameter: click.Parameter, given: tuple[str, 
         ("xlexport serve bundle --host 0.0.0.0 --api-key SECRET", "Serve everyone who has the key."),
     ),
 )
-@click.argument("bundles", nargs=-1, required=True, type=PATH)
+@click.argument("bundles", nargs=-1, required=True, type=BUNDLE)
 @headed(
     "Server",
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
@@ -162,6 +162,7 @@ def serve(
     from xlexport.serve.models import Models, ServedModel
     from xlexport.serve.scheduler import Scheduler
     from xlexport.serve.server import Server, listening_socket, log_to
+    from xlruntime.hub_cache import folder_name
 
     choices: dict[str, Any] = {
         "requests": max_requests,
@@ -178,7 +179,7 @@ def serve(
     with listening_socket(host, port) as listening:
         models = Models(
             ServedModel.of(
-                _name_of(bundle),
+                folder_name(bundle),
                 Scheduler(open_bundle(bundle, **runtime), batch_size, shared_steps=shared_steps, **evaluation),
                 prefix,
             )
@@ -203,11 +204,6 @@ def serve(
         server.run(sockets=[listening])
     if server.cut_off:
         raise KeyboardInterrupt
-
-
-def _name_of(bundle: Path) -> str:
-    """Return the name of a bundle: that of its folder or link, also for `.`."""
-    return os.path.basename(os.path.abspath(bundle))
 
 
 def _is_loopback(host: str) -> bool:

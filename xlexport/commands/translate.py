@@ -10,7 +10,15 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import DOCUMENT, PATH, device_option, threads_option, timeout_option, trust_option
+from xlexport.commands.options import (
+    BUNDLE,
+    DOCUMENT,
+    PATH,
+    device_option,
+    threads_option,
+    timeout_option,
+    trust_option,
+)
 from xlexport.extras import require
 from xlexport.terminal import print_json, print_text, tell
 
@@ -18,7 +26,7 @@ __all__ = ["translate"]
 
 
 @click.command(cls=LongCommand)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.argument("file", type=DOCUMENT)
 @headed(
     "Search",

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import MODEL, PATH, checkpoint_options, evaluation_options, runtime_options
+from xlexport.commands.options import BUNDLE, MODEL, PATH, checkpoint_options, evaluation_options, runtime_options
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import failure, print_json, print_table, quiet_option, tell_lines
 
@@ -55,7 +55,7 @@ class _SegmentCount(click.IntRange):
         ("xlexport verify bundle --against own.py:reference --trust", "With your own eager code."),
     ),
 )
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.argument("checkpoint", type=MODEL, required=False)
 @headed(
     "Input",

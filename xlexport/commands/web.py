@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH
+from xlexport.commands.options import BUNDLE, PATH
 from xlexport.terminal import tell
 
 __all__ = ["web"]
@@ -26,7 +26,7 @@ PORT = 8000
         ("xlexport web bundle -o site --title Shakespeare --force", "Write it again, with a title of your own."),
     ),
 )
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @headed(
     "Output",
     click.option("-o", "--output", type=PATH, metavar="SITE", help="Folder to write. Optional with --serve."),

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from xlexport.families import title_of
 from xlruntime import Bundle, EvaluationSettings, __version__
+from xlruntime.hub_cache import folder_name
 
 __all__ = ["LEVELS", "WORD_CEILING", "bundle_note", "bundled", "ceilings", "page_pieces", "page_title"]
 
@@ -109,7 +110,7 @@ def page_title(name: str) -> str:
 def bundle_note(bundle: Bundle, folder: Path, settings: EvaluationSettings) -> str:
     """Return a sentence about the model in `folder` and its memory: architecture, sizes, and a telling name."""
     layers = bundle.config.get("n_layer") or len(bundle.config.get("attn_layers", ()))
-    name = folder.resolve().name
+    name = folder_name(folder.resolve())
     parts = [
         title_of(bundle.architecture),
         *([f"{layers} layers of {bundle.config['d_model']:,}"] if layers and "d_model" in bundle.config else []),

@@ -21,6 +21,7 @@ from .devices import parse_device
 from .errors import BundleDamagedError, BundleFormatError, OptionError
 from .evaluation import EvaluationSettings, SettingValue
 from .graph_gate import FileRecord
+from .hub_cache import bundle_folder
 from .kernels import describe_kernels, find_kernels
 from .load_options import LoadOptions
 from .memory import Memory, MemoryPlan, check_room
@@ -101,7 +102,7 @@ class Engine:
         Raises:
             BundleError, ProviderError, OptionError: as `load`; or the bundle needs another class.
         """
-        path = Path(folder)
+        path = bundle_folder(folder)
         bundle = read_bundle(path, options.digest, check_files=False)
         check_kind(path, bundle, translates)
         files = BundleFiles(path, bundle)  # before digests are compared, to notice files replaced meanwhile

@@ -28,9 +28,11 @@ __all__ = ["Model", "load"]
 
 
 def load(folder: str | Path, **options: Unpack[LoadKeywords]) -> Model:
-    """Open a bundle: a folder that `xlexport convert` wrote.
+    """Open a bundle: a folder that `xlexport convert` wrote. Nothing is downloaded.
 
     Args:
+        folder: its path; a text may also be `ORG/NAME` or `ORG/NAME@REVISION` in the local cache of Hugging Face's hub.
+            A local folder of that name wins.
         options: the fields of `LoadOptions`, such as `device="cuda"`, `threads=1` or `digest="..."`.
 
     Raises:
