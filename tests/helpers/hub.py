@@ -12,14 +12,14 @@ __all__ = ["COMMIT", "put_into_cache"]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def put_into_cache(folder: Path, cache: Path, name: str, commit: str = COMMIT) -> Path:
-    """Put the files of `folder` into a cache as blobs, with links in the snapshot of a commit; return the snapshot."""
+def put_into_cache(folder: Path, cache: Path, name: str, pattern: str = "*") -> Path:
+    """Put files of `folder` into a cache as blobs, with links in a snapshot; return the snapshot."""
     repository = cache / f"models--{name.replace('/', '--')}"
-    snapshot = repository / "snapshots" / commit
+    snapshot = repository / "snapshots" / COMMIT
     for path in (repository / "blobs", repository / "refs", snapshot):
         path.mkdir(parents=True, exist_ok=True)
-    (repository / "refs" / "main").write_text(commit)
-    for file in folder.iterdir():
+    (repository / "refs" / "main").write_text(COMMIT)
+    for file in folder.glob(pattern):
         blob = repository / "blobs" / hashlib.sha256(file.read_bytes()).hexdigest()
         shutil.copyfile(file, blob)
         (snapshot / file.name).symlink_to(os.path.relpath(blob, snapshot))

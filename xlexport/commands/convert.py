@@ -10,7 +10,15 @@ import click
 
 from xlexport.choices import DTYPES, VOCAB_STYLES
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import MODEL, PATH, checkpoint_options, conversion_settings, threads_option, trust_option
+from xlexport.commands.options import (
+    MODEL,
+    PATH,
+    checkpoint_options,
+    conversion_settings,
+    download_option,
+    threads_option,
+    trust_option,
+)
 from xlexport.commands.quantize import precision_options, quantization_rows
 from xlexport.commands.settings import Setting
 from xlexport.progress_bar import progress_bar
@@ -101,7 +109,7 @@ __all__ = ["convert", "length_rows"]
     ),
 )
 @headed("Device", threads_option)
-@headed("Checkpoint", checkpoint_options, trust_option)
+@headed("Checkpoint", checkpoint_options, trust_option, download_option)
 @headed("Model settings", conversion_settings)
 @headed(
     "Statements for the bundle's README",

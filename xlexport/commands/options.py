@@ -19,7 +19,7 @@ from xlexport.commands.settings import Setting
 from xlexport.families import ARCHITECTURES, Option
 from xlexport.families.options import MEM_LEN, SEGMENT_LEN, collected
 from xlruntime import LoadOptions
-from xlruntime.hub_cache import bundle_folder
+from xlruntime.hub_cache import bundle_folder, split_name
 from xltraining.config_fields import options_of
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "BundleName",
     "Decorator",
     "Integers",
+    "ModelName",
     "Names",
     "OutputFile",
     "all_of",
@@ -44,6 +45,7 @@ __all__ = [
     "device_option",
     "device_options",
     "document_options",
+    "download_option",
     "evaluation_options",
     "grouped",
     "ops_option",
@@ -58,14 +60,29 @@ __all__ = [
 ]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+DOWNLOAD = "xlexport.download"  # the key of the context's `meta` that holds --download
 
 
-class BundleName(click.Path):
+class ModelName(click.Path):
+    """A path, or another name of a model; the text is kept, because "./name" is always a path."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name; with --download, first fetch what is on the hub unless something local has the name."""
+        wanted = ctx is not None and ctx.meta.get(DOWNLOAD) and not ctx.resilient_parsing
+        if wanted and "/" in split_name(str(value))[0] and not os.path.lexists(value):
+            from xlexport.hub_download import download
+
+            download(str(value))
+        return super().convert(value, param, ctx)
+
+
+class BundleName(ModelName):
     """The folder of a bundle: its path, or `ORG/NAME` or `ORG/NAME@REVISION` in the hub's cache."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the folder that the name means."""
-        return super().convert(bundle_folder(value), param, ctx)
+        name = super().convert(value, param, ctx)
+        return bundle_folder(value) if isinstance(value, str) else name
 
 
 class Integers(click.ParamType[tuple[int, ...]]):
@@ -127,7 +144,7 @@ class OutputFile(click.Path):
 
 PATH = click.Path(path_type=Path)
 BUNDLE = BundleName(path_type=Path)
-MODEL = click.Path()  # or another name of a model; the text is kept, because "./name" is always a path
+MODEL = ModelName()
 OUTPUT = OutputFile()
 # click must not check these files: `score` reports unreadable ones and scores the others.
 DOCUMENT = click.Path(path_type=Path, allow_dash=True, readable=False)
@@ -314,6 +331,16 @@ trust_option = click.option(
 )
 
 
+download_option = click.option(
+    "--download",
+    is_flag=True,
+    is_eager=True,  # before the arguments that it is for
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({DOWNLOAD: value}),
+    help="Fetch ORG/NAME[@REVISION] from Hugging Face's hub, unless it is local: no code and no pickles.",
+)
+
+
 def _as_reading(function: Callable[..., Any]) -> Callable[..., Any]:
     """Put the arguments of `load_source` about a checkpoint into `reading`."""
 
@@ -359,7 +386,7 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
     return merged
 
 
-runtime_options = all_of(device_options, threads_option, timeout_option, trust_option, _as_runtime)
+runtime_options = all_of(device_options, threads_option, timeout_option, trust_option, download_option, _as_runtime)
 
 protocol_options = all_of(
     click.option(

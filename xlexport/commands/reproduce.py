@@ -47,7 +47,7 @@ def reproduce(
     """Reproduce the published score NAME: convert its model, evaluate DATA by its protocol, compare both figures.
 
     DATA is the corpus: a folder, or the file with the test set. Weights come from the local cache of the hub, or
-    from --model; nothing is downloaded.
+    from --model, which --download also fetches from the hub.
     """
     from xlexport.bundles import check_output, open_bundle, origin
     from xlexport.extras import require
