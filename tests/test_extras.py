@@ -40,7 +40,9 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split("[>=]", requirement)[0].replace("-", "_") for requirement in requirements}
 
 
-@pytest.mark.parametrize("extra", ["convert", "hub", "lm-eval", "plot", "ray", "serve", "tables", "tensorboard", "text"])
+@pytest.mark.parametrize(
+    "extra", ["convert", "hub", "lm-eval", "plot", "ray", "serve", "tables", "tensorboard", "text"]
+)
 def test_extras_are_those_of_the_project_file(extra: str) -> None:
     assert names(packages_of(extra)) == names(PROJECT["optional-dependencies"][extra])
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from xlruntime.hub_cache import MAIN, cache_folder, download_command, split_name
 from xlruntime.messages import listed
 
 __all__ = ["download"]
+
+MODEL_FILE = re.compile(r"[^/]+\.(safetensors|json|model)|vocab\.txt")
 
 
 def download(name: str) -> Path:
@@ -40,7 +43,11 @@ def download(name: str) -> Path:
 
     info = _ask(name, HfApi().model_info, repository, revision=revision or MAIN, files_metadata=True)
     commit, sizes = str(info.sha), {file.rfilename: file.size for file in info.siblings or []}
-    first, *others = [MANIFEST, DIGEST] if MANIFEST in sizes else _model_files(name, sizes)
+    wanted = [MANIFEST, DIGEST] if MANIFEST in sizes else [file for file in sorted(sizes) if MODEL_FILE.fullmatch(file)]
+    if MANIFEST not in sizes and not any(file.endswith(".safetensors") for file in wanted):
+        what = f"{name}: no bundle and no safetensors on the hub; other weights are not downloaded."
+        raise CheckpointNotFoundError(what, hint=f"If you want all its files, run `{download_command(name)}`.")
+    first, *others = wanted
     snapshot = fetched(first, revision or MAIN).parent  # by name, so that the cache records the name's commit
     if snapshot.name != commit:
         raise CheckpointNotFoundError(f"{name}: changed on the hub meanwhile.", hint="Download it again.")
@@ -55,20 +62,6 @@ def download(name: str) -> Path:
             fetched(file, commit)
         check_digests(snapshot, files)
     return snapshot
-
-
-def _model_files(name: str, files: Iterable[str]) -> list[str]:
-    """Return the files of a model that are wanted.
-
-    Raises:
-        CheckpointNotFoundError: it has no safetensors.
-    """
-    kinds = (".safetensors", ".json", ".model", "vocab.txt")
-    wanted = sorted(file for file in files if "/" not in file and file.endswith(kinds))
-    if not any(file.endswith(".safetensors") for file in wanted):
-        what = f"{name}: no bundle and no safetensors on the hub; other weights are not downloaded."
-        raise CheckpointNotFoundError(what, hint=f"If you want all its files, run `{download_command(name)}`.")
-    return wanted
 
 
 def _ask(name: str, function: Callable[..., Any], *given: str, **options: Any) -> Any:

@@ -81,8 +81,7 @@ class BundleName(ModelName):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the folder that the name means."""
-        name = super().convert(value, param, ctx)
-        return bundle_folder(value) if isinstance(value, str) else name
+        return bundle_folder(super().convert(value, param, ctx))
 
 
 class Integers(click.ParamType[tuple[int, ...]]):
@@ -143,7 +142,7 @@ class OutputFile(click.Path):
 
 
 PATH = click.Path(path_type=Path)
-BUNDLE = BundleName(path_type=Path)
+BUNDLE = BundleName()
 MODEL = ModelName()
 OUTPUT = OutputFile()
 # click must not check these files: `score` reports unreadable ones and scores the others.
