@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xlexport.atomic_output import writing
-from xlexport.bundle_readme import bundle_readme
+from xlexport.bundle_readme import CARD, bundle_readme
 from xlexport.bundles import (
     PARITY_FILE,
     check_output,
@@ -70,7 +70,8 @@ class ConversionOptions:
         to: format of the graphs: `onnx`, `torchscript`, `exported-program` (PyTorch runs both) or `executorch`.
         fixed: shapes that all graphs fix; None: batch, segment and memory are free. `executorch` needs them.
         inline: whether ONNX graphs have standard operators only, for tools other than ONNX Runtime.
-        licence, data, intended_use: what the author states about the model, for the provenance and README.
+        licence, data, intended_use: what the author states about the model, for the provenance and README; None: what
+            the checkpoint says.
     """
 
     tokenizer: str | None = None
@@ -338,13 +339,14 @@ def _write_first_rows(step: Step, folder: Path) -> None:
 
 def _provenance(source: SourceCheckpoint, verified_on: str, options: ConversionOptions) -> dict[str, Any]:
     """Return what a bundle says of its origin."""
-    stated = {name: getattr(options, name) for name in ("licence", "data", "intended_use")}
+    stated = {name: getattr(options, name) or source.about.get(name) for name in CARD}
     packages = ["torch", "onnx", "onnxscript", "onnx-ir"]
     if options.to == "executorch":
         packages.append("executorch")
     versions = {"python": platform.python_version(), "xlexport": __version__}
     return {
         **{name: " ".join((text or "").split()) or None for name, text in stated.items()},
+        "held_out_bits_per_token": source.about.get("held_out_bits_per_token"),
         "format": source.format,
         "options": dict(source.options),
         "sources": {path.name: digest.sha256 for path, digest in source.files.items()},

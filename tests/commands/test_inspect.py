@@ -51,9 +51,12 @@ def test_inspect_shows_size_and_verification(bundle: Path, invoke: Invoke, tmp_p
     assert re.search(rf"^its author says +verified, {on}", invoke("inspect", folder).out, re.M)
     difference = f"bundle minus model: {figures['max_abs_log_prob_diff']:.2e} nats at most, "
     assert shown["its author says"].startswith(difference)
-    assert "note" not in shown
+    assert not {"note", "licence", "training data", "held-out text"} & shown.keys()
     edit_manifest(folder, lambda fields: fields["provenance"].pop("parameters"))
-    assert invoke("inspect", folder).table["parameters"] == "not recorded"
+    edit_manifest(folder, lambda fields: fields["provenance"].update(licence="CC0", held_out_bits_per_token=2))
+    shown = invoke("inspect", folder).table
+    assert shown["parameters"] == "not recorded"
+    assert (shown["licence"], shown["held-out text"]) == ("CC0", "2.0000 bits per token, by its training")
     edit_manifest(folder, lambda fields: fields["settings"]["mem_len"].update(value=30))
     assert f" verified, with other settings, {on}" in invoke("inspect", folder).out
     (folder / "parity.json").write_text('{"passed": true}', "utf-8")

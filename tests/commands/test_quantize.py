@@ -31,6 +31,7 @@ def test_report_for_people(int8: tuple[Path, Finished]) -> None:
     rows = done.table
     assert rows["quantized"] == "9 of 9 weight matrices to int8"
     assert rows["measured on"].startswith("2,048 tokens of the topics of Python ")
+    assert rows["measured on"].endswith("; give --text for yours")
     assert rows["bits per token"].endswith("(≤ 0.5)")
     assert re.match(r" *[\d,]+ tokens/s, float32 [\d,]+ \((\d+\.\d\d times as fast|not compared: .*)\)$", rows["speed"])
     assert done.err.splitlines()[-1] == f"wrote {folder}"

@@ -56,8 +56,10 @@ def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_pa
     assert shown.out == ""
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint.pt", "log.jsonl"]
     config = {"n_layer": 1, "d_head": 5, "mem_len": 10, "pre_lnorm": True, "first_memory": "zeros", "untie_r": False}
-    assert config.items() <= formats.load(out / "checkpoint.pt").config.items()
-    assert log_of(out)[-1]["step"] == 4
+    source, log = formats.load(out / "checkpoint.pt"), log_of(out)
+    assert config.items() <= source.config.items()
+    assert log[-1]["step"] == 4
+    assert source.about == {"data": prose.name, "held_out_bits_per_token": log[-1]["valid_bits_per_byte"]}
 
     before = digest_file(out / "checkpoint.pt")
     exists = f"{out / 'checkpoint.pt'}: the checkpoint exists already. Resume that run or choose another folder."
@@ -79,7 +81,12 @@ def test_resume_needs_nothing_repeated_and_may_go_further(prose: Path, invoke: I
     invoke(*command, "-o", parts, "--steps", "4").succeeded()
     assert "steps was" not in invoke("train", "-o", parts, "--resume").succeeded().err
     assert log_of(parts)[-1]["step"] == 4
-    invoke("train", "-o", parts, "--resume", "--steps", "6", "--log-every", "2").succeeded()
+    more = ("--steps", "6", "--log-every", "2", "--set", "licence=CC0")
+    invoke("train", "-o", parts, "--resume", *more).succeeded()
+    bits = log_of(parts)[-1]["valid_bits_per_byte"]
+    shown = invoke("inspect", parts / "checkpoint.pt").succeeded().table
+    assert (shown["licence"], shown["training data"]) == ("CC0", prose.name)
+    assert shown["held-out text"] == f"{bits:.4f} bits per token, by its training"
     assert log_of(once)[-1]["valid_bits_per_byte"] == log_of(parts)[-1]["valid_bits_per_byte"]
 
 

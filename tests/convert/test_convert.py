@@ -144,13 +144,16 @@ def test_first_rows_are_written_where_they_are_not_zero(bytes_bundle: Converted,
 def test_options_become_the_defaults_of_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
     options = ConversionOptions.of(segment_len=5, mem_len=9, clamp_len=4, same_length=True, verify_segments=7)
     options = dataclasses.replace(options, licence=" CC-BY-4.0\n", data="all of\nenwik8")
-    report = convert(bytes_bundle.source, tmp_path / "bundle", options)
+    about = {"licence": "none", "held_out_bits_per_token": 1.5}  # of the checkpoint, which the options precede
+    report = convert(dataclasses.replace(bytes_bundle.source, about=about), tmp_path / "bundle", options)
     assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (7, 35, 5, 9)
     chosen = {"segment_len": 5, "restart": False, "mem_len": 9, "clamp_len": 4, "same_length": True}
     assert read_bundle(tmp_path / "bundle").settings.to_dict() == chosen
     assert read_bundle(tmp_path / "bundle").fingerprint == read_bundle(bytes_bundle.folder).fingerprint
     provenance, readme = read_bundle(tmp_path / "bundle").provenance, (tmp_path / "bundle/README.md").read_text()
     assert [provenance[name] for name in CARD] == ["CC-BY-4.0", "all of enwik8", None]
+    assert provenance["held_out_bits_per_token"] == 1.5
+    assert read_bundle(bytes_bundle.folder).provenance["held_out_bits_per_token"] is None
     assert "Licence: CC-BY-4.0\n\nTraining data: all of enwik8\n\nThe author has not stated: intended use." in readme
     assert "has not stated: licence, training data, intended use." in (bytes_bundle.folder / "README.md").read_text()
 

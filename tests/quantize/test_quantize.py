@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -257,6 +258,25 @@ def test_fewest_products_are_kept_worst_first(needed: int) -> None:
     kept, found = products_to_keep(names, frozenset(), 0.5, measure, effects.__getitem__, lambda line: None)
     assert list(kept) == worst
     assert found.delta_bits_per_token == 0
+
+
+def _state(about: dict[str, float], fields: dict[str, Any]) -> None:
+    fields["provenance"] |= about
+
+
+def test_text_that_is_strange_to_the_model_is_named(
+    copied: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    report = quantize(copied, tmp_path / "unknown", options("weight-int8"))
+    assert not caplog.messages  # nothing is known of a held-out text, and half of the weights change
+    assert 2 * report.changed_bytes == report.float32_weights_bytes
+    for name, share in (("own", 0.81), ("strange", 0.79)):
+        stated = {"held_out_bits_per_token": (held_out := share * report.bits_per_token)}
+        edit_manifest(copied, functools.partial(_state, stated))
+        quantize(copied, tmp_path / name, options("weight-int8"))
+    (warning,) = caplog.messages
+    assert warning.startswith("this text is strange to the model: ") and "give --text for yours" in warning
+    assert f" {report.bits_per_token:.2f} bits per token, {held_out:.2f} on its held-out text" in warning
 
 
 @pytest.mark.parametrize("delta", [1.0, float("nan")])

@@ -73,9 +73,15 @@ def operators(path: Path, tmp_path: Path) -> set[str]:
     ("dtype", "product", "near"),
     [("int8", "MatMulIntegerToFloat", 0.05), ("weight-int8", "MatMulNBits", 0.02), ("weight-int4", "MatMulNBits", 0.3)],
 )
-def test_weights_within_a_scan(dtype: str, product: str, near: float, scanned: Path, tmp_path: Path) -> None:
+def test_weights_within_a_scan(
+    dtype: str, product: str, near: float, scanned: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / dtype
     report = quantize(scanned, folder, options(dtype))
+    few, whole = report.changed_bytes, report.float32_weights_bytes
+    assert few == 4 * (3 * D * 2 * D + D * 256)  # gate, value and out, and the head
+    line = f"{dtype} changes only {few:,} of {whole:,} bytes of weights ({few / whole:.0%}): the rest stays float32; "
+    assert caplog.messages == [f"{line}the operator LSTM needs float32"]
     assert report.products == 6 and report.kept == dict.fromkeys(LSTM_WEIGHTS, "the operator LSTM needs float32")
     ids = random_ids(90, seed=3, vocab_size=256)
     difference = np.abs(log_probs(load(folder, threads=1), ids) - log_probs(load(scanned, threads=1), ids)).max()

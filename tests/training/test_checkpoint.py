@@ -18,6 +18,7 @@ from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 MakeModel = Callable[..., TransformerXL]
 Saved = tuple[TransformerXLConfig, dict[str, torch.Tensor]]
+ABOUT = {"licence": "CC0", "data": "texts of mine", "held_out_bits_per_token": 1.5}
 REFORMER = replace(SMALL, axial_shape=(2, 4), max_positions=8)
 
 
@@ -52,8 +53,9 @@ def test_save_and_load_give_the_same_weights(
     tmp_path: Path, saved: Saved, name: str, dtype: torch.dtype | None
 ) -> None:
     path = tmp_path / "made" / name
-    save_checkpoint(path, *saved, dtype=dtype)
+    save_checkpoint(path, *saved, dtype=dtype, about=ABOUT)
     checkpoint = load_checkpoint(path)
+    assert checkpoint.about == ABOUT
     assert_same(checkpoint, saved, dtype or torch.float32)
     assert checkpoint.training is None
     assert os.listdir(path.parent) == [name]
@@ -61,6 +63,27 @@ def test_save_and_load_give_the_same_weights(
     model = build_model(checkpoint)
     assert not model.training
     assert all(torch.equal(tensor, checkpoint.state_dict[key]) for key, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("about", "problem"),
+    [
+        ({"licence": 3}, "licence is 3, expected a text"),
+        ({"held_out_bits_per_token": True}, "held_out_bits_per_token is True, expected a float, 0 or more"),
+        ({"held_out_bits_per_token": float("inf")}, "held_out_bits_per_token is inf, expected a float"),
+        ({"held_out_bits_per_token": -1.0}, "held_out_bits_per_token is -1.0, expected a float"),
+        (["CC0"], r"about is \['CC0'\], expected a dict"),
+    ],
+)
+def test_wrong_statements_are_refused(tmp_path: Path, reformer: Reformer, about: Any, problem: str) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, REFORMER, reformer.state_dict())
+    content = torch.load(path, weights_only=True)
+    torch.save({**content, "about": about}, path)
+    with pytest.raises(CheckpointError, match=problem):
+        load_checkpoint(path)
+    torch.save({**content, "about": {"of a later version": 1}}, path)
+    assert load_checkpoint(path).about == {}
 
 
 def test_rounding_the_weights_leaves_hash_rotations_alone(tmp_path: Path, reformer: Reformer) -> None:

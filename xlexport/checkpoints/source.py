@@ -57,6 +57,7 @@ class SourceCheckpoint:
         needs: names of evaluation settings that the source does not hold and the user must give; `config` has
             placeholders for them.
         options: the `format` and `config` that the user gave to `load`, if any.
+        about: what the checkpoint says of the model, as far as it does: `xltraining.checkpoint.STATEMENTS`.
     """
 
     architecture: str
@@ -69,6 +70,7 @@ class SourceCheckpoint:
     parameters: int = 0
     needs: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 def digest_files(*paths: Path) -> dict[Path, FileDigest]:
@@ -118,6 +120,7 @@ def model_source(
         notes=tuple(notes),
         parameters=sum(tensor.numel() for name, tensor in own.items() if not is_drawn(name)),
         needs=tuple(needs),
+        about=checkpoint.about,
     )
 
 

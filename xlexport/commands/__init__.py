@@ -108,7 +108,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", arguments)
     warnings.showwarning = lambda message, *_, **__: tell_problem(f"Warning: {message}")
-    logging.getLogger("xlruntime").addHandler(WARNINGS)
+    for package in ("xlexport", "xlruntime"):
+        logging.getLogger(package).addHandler(WARNINGS)
     try:
         result = cli.main(list(arguments), prog_name="xlexport", standalone_mode=False)
         return result if isinstance(result, int) else 0

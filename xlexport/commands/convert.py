@@ -16,10 +16,11 @@ from xlexport.commands.options import (
     checkpoint_options,
     conversion_settings,
     download_option,
+    statement_settings,
     threads_option,
     trust_option,
 )
-from xlexport.commands.quantize import precision_options, quantization_rows
+from xlexport.commands.quantize import YOURS, precision_options, quantization_rows
 from xlexport.commands.settings import Setting
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell
@@ -113,8 +114,7 @@ __all__ = ["convert", "length_rows"]
 @headed("Model settings", conversion_settings)
 @headed(
     "Statements for the bundle's README",
-    click.option("--licence", cls=Setting, metavar="TEXT", help="Licence of the model."),
-    click.option("--data", cls=Setting, metavar="TEXT", help="Data that the model was trained on."),
+    statement_settings,
     click.option("--intended-use", cls=Setting, metavar="TEXT", help="Use that the author intends."),
 )
 def convert(
@@ -165,14 +165,14 @@ def convert(
             }
         )
     else:
-        advice = "" if options["verify_text"] is not None else "; give --text for yours"
+        advice = "" if options["verify_text"] is not None else YOURS
         print_table(
             [
                 ("verified on", f"{text}{advice}"),
                 ("trained model", trained_model(bundle.provenance)),
                 *report.rows(),
                 *length_rows(bundle),
-                *(quantization_rows(quantized) if quantized else []),
+                *(quantization_rows(quantized, advice) if quantized else []),
             ]
         )
     tell(f"wrote {output}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xlexport.bundle_readme import CARD
 from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, check_graphs, open_any_bundle, origin, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.long_help import LongCommand, headed
@@ -77,8 +78,16 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         *([("fixed shapes", _fixed(bundle))] if bundle.fixed else []),
         ("graphs", f"{', '.join(bundle.graphs)} ({', '.join(sorted({g.format for g in bundle.graphs.values()}))})"),
         ("converted from", origin(bundle)),
+        *_statement_rows(bundle.provenance),
         *(("note", str(note)) for note in bundle.provenance.get("notes", [])),
     ]
+
+
+def _statement_rows(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what the author or the training says of a model; what nobody said has no row."""
+    rows = [(title.lower(), str(about[name])) for name, title in CARD.items() if about.get(name)]
+    bits = about.get("held_out_bits_per_token")
+    return rows if bits is None else [*rows, ("held-out text", f"{bits:.4f} bits per token, by its training")]
 
 
 def _detailed_rows(bundle: Bundle) -> list[tuple[str, str]]:
@@ -195,6 +204,7 @@ def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None
         *((name, _setting(name, settings[name])) for name in fields),
         *description.checkpoint(config, settings),
         *((path.name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for path, digest in source.files.items()),
+        *_statement_rows(source.about),
         *(("note", note) for note in source.notes),
         *(("needs", option) for option in _needs(source, missing)),
     ]
@@ -225,6 +235,7 @@ def checkpoint_object(source: SourceCheckpoint, missing: MissingAnswerError | No
         "architecture": source.architecture,
         "config": {**source.config, **dict.fromkeys(missing.fields if missing else ())},
         "parameters": source.parameters,
+        "about": dict(source.about),
         "tokenizer": tokenizer_object,
         "evaluation": description_of(source.architecture).checkpoint_settings(source.config, source.needs),
         "needs": [*source.needs, *(missing.placeholders if missing else ())],

@@ -54,6 +54,7 @@ __all__ = [
     "runtime_options",
     "sampling_options",
     "settings_options",
+    "statement_settings",
     "threads_option",
     "timeout_option",
     "trust_option",
@@ -321,6 +322,11 @@ conversion_settings = all_of(
     _segment_len,
     _mem_len,
     _of_architectures("evaluation_options", without={option.name for option in collected("conversion_options")}),
+)
+
+statement_settings = all_of(
+    click.option("--licence", cls=Setting, metavar="TEXT", help="Licence of the model."),
+    click.option("--data", cls=Setting, metavar="TEXT", help="Data that the model was trained on."),
 )
 
 trust_option = click.option(

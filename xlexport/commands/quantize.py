@@ -15,7 +15,9 @@ from xlexport.commands.options import BUNDLE, PATH, Decorator, all_of
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell
 
-__all__ = ["precision_options", "quantization_rows", "quantize"]
+__all__ = ["YOURS", "precision_options", "quantization_rows", "quantize"]
+
+YOURS = "; give --text for yours"  # behind the name of the default text
 
 
 def precision_options(dtype: Decorator) -> Decorator:
@@ -123,21 +125,23 @@ def quantize(
             ratio = f"{speed.after / speed.before:.2f} times as fast"
             compared = ratio if speed.disturbance is None else f"not compared: {speed.disturbance}"
             figures = f"{speed.after:,.0f} tokens/s, float32 {speed.before:,.0f} ({compared})"
-        print_table([*quantization_rows(report.to_dict()), ("speed", figures)])
+        print_table([*quantization_rows(report.to_dict(), "" if texts else YOURS), ("speed", figures)])
     tell(f"wrote {output}")
 
 
-def quantization_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of a QuantizationReport's fields for people."""
+def quantization_rows(report: Mapping[str, Any], advice: str = "") -> list[tuple[str, str]]:
+    """Return the rows of a QuantizationReport's fields for people; `advice` stands behind the name of the text."""
     reasons, texts = report["kept"], ", ".join(str(file["name"]) for file in report["text"])
+    share = report.get("changed_bytes", report["float32_weights_bytes"]) / report["float32_weights_bytes"]
+    only = f", only {share:.0%} of the bytes of weights" if share < 0.5 else ""
     return [
         (
             "quantized",
-            f"{report['products'] - len(reasons)} of {report['products']} weight matrices to {report['dtype']}",
+            f"{report['products'] - len(reasons)} of {report['products']} weight matrices to {report['dtype']}" + only,
         ),
         *((f"float32: {name}", why) for name, why in reasons.items()),
         ("memories", report["memory_dtype"] + (f": {report['memory_kept']}" if report["memory_kept"] else "")),
-        ("measured on", f"{report['tokens']:,} tokens of {texts}"),
+        ("measured on", f"{report['tokens']:,} tokens of {texts}{advice}"),
         (
             "bits per token",
             f"{report['bits_per_token']:.4f}, quantized {report['delta_bits_per_token']:+.4f} "

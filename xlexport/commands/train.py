@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import OUTPUT, PATH
+from xlexport.commands.options import OUTPUT, PATH, statement_settings
 from xlexport.commands.signals import acknowledged
 from xlexport.commands.train_settings import MODEL, TRAINING, check_effect, is_given, read_recipe, setting_options
 from xlexport.extras import packages_of, require
@@ -111,6 +111,7 @@ def model_config(
     ),
 )
 @setting_options()
+@headed("Statements for the checkpoint", statement_settings)
 def train(
     files: tuple[Path, ...],
     output: Path,
@@ -120,6 +121,8 @@ def train(
     plot: Path | None,
     tensorboard: Path | None,
     architecture: str,
+    licence: str | None,
+    data: str | None,
     **values: Any,
 ) -> int:
     """Train a language model on text FILES, as bytes, on a folder of `xlexport prepare`, or on photographs.
@@ -150,14 +153,15 @@ def train(
         config, training_config, files, valid_files = _resumed(
             output, architecture, model, training, files, valid_files
         )
-    data = read_prepared(files[0]) if len(files) == 1 and is_prepared(files[0]) else None
+    prepared = read_prepared(files[0]) if len(files) == 1 and is_prepared(files[0]) else None
     weights = None
     if not resume:
+        data = data or ", ".join(file.name for file in files) + (f", after {Path(init).name}" if init else "")
         training_config = TrainingConfig(**training)
         if init is None:
-            config = model_config(architecture, model, training_config, data)
+            config = model_config(architecture, model, training_config, prepared)
         else:
-            config, weights = initial_model(init, model, data, report=tell)
+            config, weights = initial_model(init, model, prepared, report=tell)
             architecture = architecture_of(config)
             check_effect(architecture, model, training)
         check_task(config, training_config)
@@ -186,6 +190,7 @@ def train(
             out_dir=output,
             resume=resume,
             initial=weights,
+            about={name: text for name, text in (("licence", licence), ("data", data)) if text},
             report=tell,
             on_step=progress.on_step,
             on_line=on_line,

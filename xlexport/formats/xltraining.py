@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     source, own = model_source(path, NAME, checkpoint, tokenizer=tokenizer, files=files), checkpoint.config
     if not hasattr(model_class(own), "first_state"):
         return source
-    return recurrent_source(
+    recurrent = recurrent_source(
         source.build_model,
         NAME,
         model=own.NAME,
@@ -70,6 +71,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         segment_len=own.tgt_len,
         tokenizer=tokenizer,
     )
+    return replace(recurrent, about=source.about)
 
 
 def _vocabulary(tokenizer: TokenizerFile, path: Path) -> Vocabulary:

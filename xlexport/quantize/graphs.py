@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,15 @@ from xlexport.quantize.int8_rings import RINGS, rounded_inputs, rounded_memory, 
 from xlexport.quantize.matmuls import WeightStore, find_products, unquantized_weights
 from xlruntime.bundle import POSITIONS, Bundle, Graph
 
-__all__ = ["PRECISIONS", "Precision", "product_names", "unquantized_names", "weights_bytes", "write_graphs"]
+__all__ = [
+    "PRECISIONS",
+    "Precision",
+    "changed_bytes",
+    "product_names",
+    "unquantized_names",
+    "weights_bytes",
+    "write_graphs",
+]
 
 Rewrite = Callable[[ir.Model, frozenset[str], WeightStore], None]
 
@@ -82,6 +90,32 @@ def unquantized_names(folder: Path, bundle: Bundle, precision: Precision) -> dic
                 scanned = [product.name for product in find_products(model) if product.is_scanned]
                 names |= dict.fromkeys(scanned, "float16 ends at a scan")
     return names
+
+
+def changed_bytes(folder: Path, bundle: Bundle, precision: Precision, keep: Container[str]) -> int:
+    """Return how many bytes of a float32 bundle's weights do not stay float32 if the weight matrices `keep` do.
+
+    A head's weights that also embed tokens stay with integers, as a copy.
+    """
+    sizes: dict[str, int] = {}
+    products: dict[str, int] = {}
+    embeddings: set[str] = set()
+    for purpose, graph in bundle.graphs.items():
+        if purpose != POSITIONS:
+            model = ir.load(folder / graph.file)
+            initializers = model.graph.initializers.values()
+            sizes |= {
+                str(value.name): value.const_value.nbytes for value in initializers if value.const_value is not None
+            }
+            for product in find_products(model):
+                assert product.weight.const_value is not None
+                products[product.name] = product.weight.const_value.nbytes
+                if any(user.op_type == "Gather" for user, _ in product.weight.uses()):
+                    embeddings.add(product.name)
+    if precision.half:
+        kept = sum(size for name, size in (sizes | products).items() if name in keep)
+        return (folder / WEIGHTS_FILE).stat().st_size - kept
+    return sum(size for name, size in products.items() if name not in keep and name not in embeddings)
 
 
 def weights_bytes(folder: Path, bundle: Bundle) -> int:

@@ -31,6 +31,7 @@ class QuantizationReport:
     text: tuple[dict[str, str | int], ...]
     weights_bytes: int
     float32_weights_bytes: int
+    changed_bytes: int  # of them, in weights that do not stay float32
     float32_fingerprint: str
     version: str  # of xlexport
     memory_kept: str | None = None  # why memories stay float32 although int8 was asked for

@@ -9,7 +9,9 @@ that only ONNX Runtime has, although the standard operators are as fast.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,10 +45,12 @@ from xlexport.quantize.gate import (
     log_probs,
     pairs,
     products_to_keep,
+    strangeness,
 )
 from xlexport.quantize.graphs import (
     PRECISIONS,
     Precision,
+    changed_bytes,
     product_names,
     unquantized_names,
     weights_bytes,
@@ -65,6 +69,7 @@ from xlruntime.translator import Translator
 
 __all__ = ["QuantizeOptions", "check_options", "quantize", "quantize_into"]
 
+logger = logging.getLogger(__name__)
 FLOAT32 = "float32"
 SLICE = 1_024  # tokens on which one product's effect is measured
 CHECKED_SEGMENTS = 20  # segments that graphs other than score walk
@@ -177,7 +182,15 @@ def quantize_into(
     reasons = {name: "asked for" for name in parts if name in by_user}
     if RINGS in parts and (problem := ring_problem(exact.folder, exact.bundle)):
         reasons[RINGS] = problem
+    changed = functools.partial(changed_bytes, exact.folder, exact.bundle, PRECISIONS[options.dtype])
+    few, whole = changed(keep={*reasons, *unquantized}), (exact.folder / WEIGHTS_FILE).stat().st_size
+    if 2 * few < whole:
+        share = f"{few:,} of {whole:,} bytes of weights ({few / whole:.0%})"
+        why = "; ".join(["the rest stays float32", *dict.fromkeys([*unquantized.values(), *reasons.values()])])
+        logger.warning("%s changes only %s: %s", options.dtype, share, why)
     attempt = _Attempts(exact, folder, options, text, parts, tell)
+    if warning := strangeness(attempt.reference, exact.bundle.provenance):
+        logger.warning(warning)
     always = frozenset(reasons)
     effects, difference = products_to_keep(
         parts, always, options.max_delta_bits, attempt.measure, attempt.effect_of, tell
@@ -203,7 +216,8 @@ def quantize_into(
         **dataclasses.asdict(difference),
         text=text.files,
         weights_bytes=weights_bytes(folder, bundle),
-        float32_weights_bytes=(exact.folder / WEIGHTS_FILE).stat().st_size,
+        float32_weights_bytes=whole,
+        changed_bytes=changed(keep=reasons | unquantized),
         float32_fingerprint=exact.bundle.fingerprint,
         version=__version__,
     )

@@ -65,6 +65,7 @@ def train(
     *,
     resume: bool = False,
     initial: Mapping[str, Tensor] | None = None,
+    about: Mapping[str, str] | None = None,
     report: Callable[[str], None] | None = None,
     on_step: Callable[[int], None] = lambda step: None,
     on_line: Callable[[Mapping[str, Any]], None] = lambda line: None,
@@ -88,6 +89,8 @@ def train(
         resume: continue from the checkpoint in `out_dir`; `loop.saved_run` reads its settings. More `steps` than
             before extend a run: from there on, the learning rate follows the longer schedule.
         initial: weights of a new run, under the model's names; None: fresh ones.
+        about: `licence` and `data` for the checkpoints, which also get the last held-out score; a resumed run keeps
+            those that are not given.
         report: called with one line of text at each evaluation and at the end; None prints it to stderr.
         on_step: called after each update with the number of updates so far.
         on_line: called with each line of the log.
@@ -119,12 +122,12 @@ def train(
             if train_files and is_prepared(Path(train_files[0])):
                 tokenizer = make_task(model_config, training_config, train_files, valid_files).tokenizer
             weights = new_model(model_config).state_dict() if initial is None else initial
-            save_checkpoint(checkpoint, model_config, weights, tokenizer=tokenizer)
+            save_checkpoint(checkpoint, model_config, weights, tokenizer=tokenizer, about=about)
             report(f"wrote {checkpoint} with {'fresh' if initial is None else 'initial'} weights")
             return TrainingResult(0, None, None, False, checkpoint)
         task = make_task(model_config, training_config, train_files, valid_files)
         files = {"train": train_files, "valid": valid_files}
-        run = TrainingRun(model_config, training_config, task, Path(out_dir), files, processes, initial)
+        run = TrainingRun(model_config, training_config, task, Path(out_dir), files, processes, initial, about)
         if resume:
             planned, steps = run.restore(), training_config.steps
             if processes.is_first:
@@ -150,6 +153,7 @@ class TrainingRun:
         files: Mapping[str, Sequence[Path]],
         processes: Processes | None = None,
         initial: Mapping[str, Tensor] | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         """Make a model and its optimizer.
 
@@ -157,6 +161,7 @@ class TrainingRun:
             files: paths of the task's texts, as `train` and `valid`; the checkpoint stores them for a later resume.
             processes: all that train the model together; None: this one alone.
             initial: the model's weights; None: fresh ones.
+            about: as in `train`.
 
         Raises:
             ConfigError: the settings do not fit the processes.
@@ -181,6 +186,7 @@ class TrainingRun:
         self.loss_count = 0
         self.log = Log(out_dir, task)
         self.best: float | None = None  # score on held-out text
+        self._about: dict[str, Any] = dict(about or {})
 
     def _new_store(self) -> LayerStore:
         """Make a store whose files are in the output folder."""
@@ -199,6 +205,12 @@ class TrainingRun:
     def checkpoint(self) -> Path:
         """Path of the run's checkpoint."""
         return self.out_dir / CHECKPOINT_NAME
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the checkpoint says of the model."""
+        bits = self.log.valid_bits
+        return self._about if bits is None else {**self._about, "held_out_bits_per_token": bits}
 
     def go(
         self,
@@ -292,6 +304,7 @@ class TrainingRun:
                     self.model.config,
                     weights,
                     tokenizer=self.task.tokenizer,
+                    about=self.about,
                     release=self.updates.release,
                 )
 
@@ -334,6 +347,7 @@ class TrainingRun:
                 weights,
                 training=training,
                 tokenizer=self.task.tokenizer,
+                about=self.about,
                 release=self.updates.release,
             )
         self.processes.wait()
@@ -360,6 +374,7 @@ class TrainingRun:
         if self.device.type == "cuda" and state["cuda_random_state"] is not None:
             torch.cuda.set_rng_state(state["cuda_random_state"], self.device)
         self.log.restore(self.step, self.processes)
+        self._about = {**saved.about, **self._about}
         return int(state["config"]["steps"])
 
 
