@@ -66,6 +66,7 @@ def test_table_and_object_of_every_format(format: str, inspect: Invoke, tmp_path
             "first_memory": "zeros" if format == "huggingface" else "empty",
             "window_extra": 1 if format == "nvidia" else 0,
         },
+        "about": {},
         "needs": [],
         "notes": list(source.notes),
         "files": {file.name: {"sha256": digest.sha256, "size": digest.size} for file, digest in source.files.items()},
