@@ -29,7 +29,7 @@ from xltraining.data.tokenizer_file import TokenizerFile, tokenizer_from_plain, 
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
 from xltraining.language_model import LanguageModel
 from xltraining.layers.swapping import ReleasingFile
-from xltraining.messages import first_line, listed, shown
+from xltraining.messages import bounded, first_line, listed, shown
 
 __all__ = [
     "STATEMENTS",
@@ -238,7 +238,7 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
 
 
 def _statements(path: Path, about: object) -> dict[str, Any]:
-    """Return those of a checkpoint; other names, as of a later version, are left out."""
+    """Return those of a checkpoint, each in one line; other names, as of a later version, are left out."""
     if about is None:
         return {}
     if not isinstance(about, dict):
@@ -248,7 +248,7 @@ def _statements(path: Path, about: object) -> dict[str, Any]:
         if type(value) is not STATEMENTS[name] or (isinstance(value, float) and not 0 <= value < math.inf):
             wanted = "a text" if STATEMENTS[name] is str else "a float, 0 or more"
             raise CheckpointError(f"{path}: {name} is {shown(value)}, expected {wanted}.", hint="Write it again.")
-    return known
+    return {name: bounded(" ".join(value.split())) if type(value) is str else value for name, value in known.items()}
 
 
 def _is_text(value: object, text: str) -> bool:
