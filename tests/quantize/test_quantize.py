@@ -237,6 +237,16 @@ def test_gate_fails_closed(tmp_path: Path) -> None:
     assert any("measuring each weight matrix alone" in line for line in lines)
 
 
+def test_graphs_are_compared_in_segments_of_one_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check a form for few tokens: with the roundings of other segments, hashes of float16 choose other keys."""
+    source = shutil.copytree(BAND, tmp_path / "band")
+    edit_manifest(source, lambda fields: fields["document"].update(segment_len=24))
+    ids = tmp_path / "ids.txt"
+    ids.write_text(" ".join(map(str, random_ids(2100, seed=3, vocab_size=40))))
+    monkeypatch.setattr("xlexport.quantize.run.GRAPHS_AGREE", 1e-5)
+    quantize(source, tmp_path / "out", options("float16"), texts=[ids], as_ids=True)
+
+
 def test_products_of_keep_float_stay_float32(tmp_path: Path) -> None:
     report = quantize(BYTES, tmp_path / "out", options("weight-int8", keep_float=("head*", "layers.1.o*")))
     assert report.kept == dict.fromkeys(("layers.1.output", "layers.1.outer", "head.clusters.0"), "asked for")

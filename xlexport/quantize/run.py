@@ -335,8 +335,9 @@ def _segments(
 ) -> Iterator[tuple[int, Memory, Ids, Ids, LogProbs]]:
     """Yield the place, memory, tokens, targets and expected log-probabilities of the first segments for a graph.
 
-    An encoder-decoder gets the first pairs, with their places among all targets. A model that reads a document in one
-    step gets the first document exactly as it was measured.
+    Other graphs than `score` are compared with it in segments of their own length, because another length rounds
+    otherwise, and in float16 a rounded hash may choose other keys. An encoder-decoder gets the first pairs, with their
+    places among all targets. A model that reads a document in one step gets the first document as it was measured.
     """
     evaluation = model.bundle.settings
     if isinstance(model, Translator):
@@ -346,12 +347,17 @@ def _segments(
             yield start, model.new_targets([source]), tokens, targets, reference[start : start + len(targets)]
             start += len(targets)
         return
-    memory = model.new_memory(evaluation)
+    memory, beside = model.new_memory(evaluation), model.new_memory(evaluation)
     if not evaluation.full_document:
         S = min(model.longest_step(purpose, evaluation.segment_len), len(text.ids) - 1, 1_024)
         for start in range(0, min(CHECKED_SEGMENTS * S, len(text.ids) - S), S):
-            stop = start + S
-            yield start, memory, text.ids[start:stop], text.ids[start + 1 : stop + 1], reference[start:stop]
+            if (memory.room < S).any():
+                return
+            tokens, targets = text.ids[start : start + S], text.ids[start + 1 : start + S + 1]
+            expected = reference[start : start + S]
+            if purpose != "score" and not model.bundle.fixed:
+                expected = model.step("score", beside, tokens[None], targets[None])["log_prob"][0]
+            yield start, memory, tokens, targets, expected
         return
     document = documents(model, text.ids)[0]
     tokens = document if evaluation.bidirectional else document[:-1]
