@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from tests.helpers.tiers import thinned
 from xlexport.choices import DTYPES
 from xlexport.errors import OutputExistsError, ParityError, QuantizationError
 from xlexport.quantize.dynamic_int8 import quantize_columns
-from xlexport.quantize.gate import Difference, compare, log_probs, products_to_keep
+from xlexport.quantize.gate import Difference, compare, log_probs, products_to_keep, strangeness
 from xlexport.quantize.graphs import PRECISIONS, product_names
 from xlexport.quantize.matmuls import find_products
 from xlexport.quantize.run import QuantizeOptions, quantize
@@ -270,23 +269,19 @@ def test_fewest_products_are_kept_worst_first(needed: int) -> None:
     assert found.delta_bits_per_token == 0
 
 
-def _state(about: dict[str, float], fields: dict[str, Any]) -> None:
-    fields["provenance"] |= about
-
-
 def test_text_that_is_strange_to_the_model_is_named(
     copied: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     report = quantize(copied, tmp_path / "unknown", options("weight-int8"))
     assert not caplog.messages  # nothing is known of a held-out text, and half of the weights change
     assert 2 * report.changed_bytes == report.float32_weights_bytes
-    for name, share in (("own", 0.81), ("strange", 0.79)):
-        stated = {"held_out_bits_per_token": (held_out := share * report.bits_per_token)}
-        edit_manifest(copied, functools.partial(_state, stated))
-        quantize(copied, tmp_path / name, options("weight-int8"))
-    (warning,) = caplog.messages
-    assert warning.startswith("this text is strange to the model: ") and "give --text for yours" in warning
-    assert f" {report.bits_per_token:.2f} bits per token, {held_out:.2f} on its held-out text" in warning
+    edit_manifest(copied, lambda fields: fields["provenance"].update(held_out_bits_per_token=5))
+    quantize(copied, tmp_path / "strange", options("weight-int8"))
+    line = f"this text is strange to the model: {report.bits_per_token:.2f} bits per token, 5.00 on its held-out text. "
+    assert caplog.messages == [f"{line}On its own kind of text quantization may cost more; give --text for yours"]
+    two_bits = np.full(9, -2 * np.log(2), np.float32)
+    said = [strangeness(two_bits, {"held_out_bits_per_token": bits}) is not None for bits in (1.61, 1.59, "1", None)]
+    assert said == [False, True, False, False]
 
 
 @pytest.mark.parametrize("delta", [1.0, float("nan")])

@@ -1,7 +1,7 @@
 """Checkpoints: write them whole or not at all, and read them without running code.
 
 A path that ends in `.pt` is one file: a plain dict of `format`, `version`, `architecture`, `config`, `tokenizer`,
-`state_dict` and, if known, `about` the model (`STATEMENTS`) and `training`, the state of a run. It is read by
+`state_dict` and, if known, `about` the model (as in `Checkpoint`) and `training`, the state of a run. It is read by
 `torch.load(path, weights_only=True)`. Any other path is a folder with `model.safetensors` and `config.json`; it holds
 no training state, and stores tied tensors once.
 Checkpoints of versions 1 and 2 do not name an architecture: theirs is the first, `architectures.FIRST`.
@@ -31,23 +31,14 @@ from xltraining.language_model import LanguageModel
 from xltraining.layers.swapping import ReleasingFile
 from xltraining.messages import bounded, first_line, listed, shown
 
-__all__ = [
-    "STATEMENTS",
-    "Checkpoint",
-    "build_model",
-    "check_tensors",
-    "checkpoint_from",
-    "load_checkpoint",
-    "save_checkpoint",
-]
+__all__ = ["Checkpoint", "build_model", "check_tensors", "checkpoint_from", "load_checkpoint", "save_checkpoint"]
 
 FORMAT = "xltraining"
 VERSION = 4
 _VERSION_WITHOUT_FILE = 3  # enough for a checkpoint without a tokenizer's file, and older programs read it
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
-STATEMENTS = {"licence": str, "data": str, "held_out_bits_per_token": float}
-"""What a checkpoint may say of its model: texts, and bits per token of the held-out text, each with its type."""
+_STATEMENTS = {"licence": str, "data": str, "held_out_bits_per_token": float}
 _ZIP_MAGIC = b"PK\x03\x04"
 _HINT = "Copy or write it again."
 _NAMES_OF_VERSION_1 = {
@@ -68,7 +59,7 @@ class Checkpoint:
     training: dict[str, Any] | None = None
     """Optimizer, random states and position of an unfinished run; None in a folder or a published file."""
     about: dict[str, Any] = field(default_factory=dict)
-    """What is known of `STATEMENTS`."""
+    """What is known of `licence`, `data` and `held_out_bits_per_token`."""
 
 
 def build_model(checkpoint: Checkpoint) -> Any:
@@ -117,7 +108,7 @@ def save_checkpoint(
             drawn, not trained, always keep theirs.
         training: state for a resumed run; only a `.pt` file can hold it.
         tokenizer: `bytes`, a tokenizer with its file, or None if tokens do not represent text.
-        about: what is known of `STATEMENTS`.
+        about: as in `Checkpoint`.
         release: called again and again while a `.pt` file is written; it may release the memory of tensors.
 
     Raises:
@@ -234,19 +225,19 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
     }
     names = check_tensors(path, config, tensors)
     state_dict = {name: tensors[name].float() for name in names}
-    return Checkpoint(config, state_dict, tokenizer, content.get("training"), _statements(path, content.get("about")))
+    return Checkpoint(
+        config, state_dict, tokenizer, content.get("training"), _statements(path, content.get("about", {}))
+    )
 
 
 def _statements(path: Path, about: object) -> dict[str, Any]:
     """Return those of a checkpoint, each in one line; other names, as of a later version, are left out."""
-    if about is None:
-        return {}
     if not isinstance(about, dict):
         raise CheckpointError(f"{path}: about is {shown(about)}, expected a dict.", hint="Write it again.")
-    known = {name: about[name] for name in STATEMENTS if name in about}
+    known = {name: about[name] for name in _STATEMENTS if name in about}
     for name, value in known.items():
-        if type(value) is not STATEMENTS[name] or (isinstance(value, float) and not 0 <= value < math.inf):
-            wanted = "a text" if STATEMENTS[name] is str else "a float, 0 or more"
+        if type(value) is not _STATEMENTS[name] or (isinstance(value, float) and not 0 <= value < math.inf):
+            wanted = "a text" if _STATEMENTS[name] is str else "a float, 0 or more"
             raise CheckpointError(f"{path}: {name} is {shown(value)}, expected {wanted}.", hint="Write it again.")
     return {name: bounded(" ".join(value.split())) if type(value) is str else value for name, value in known.items()}
 

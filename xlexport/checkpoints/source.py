@@ -57,7 +57,7 @@ class SourceCheckpoint:
         needs: names of evaluation settings that the source does not hold and the user must give; `config` has
             placeholders for them.
         options: the `format` and `config` that the user gave to `load`, if any.
-        about: what the checkpoint says of the model, as far as it does: `xltraining.checkpoint.STATEMENTS`.
+        about: what the checkpoint says of the model, as in `xltraining.checkpoint.Checkpoint`.
     """
 
     architecture: str

@@ -16,12 +16,11 @@ from xlexport.commands.options import (
     checkpoint_options,
     conversion_settings,
     download_option,
-    statement_settings,
     threads_option,
     trust_option,
 )
 from xlexport.commands.quantize import YOURS, precision_options, quantization_rows
-from xlexport.commands.settings import Setting
+from xlexport.commands.settings import Setting, statement_settings
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell
 

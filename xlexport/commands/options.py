@@ -54,7 +54,6 @@ __all__ = [
     "runtime_options",
     "sampling_options",
     "settings_options",
-    "statement_settings",
     "threads_option",
     "timeout_option",
     "trust_option",
@@ -322,11 +321,6 @@ conversion_settings = all_of(
     _segment_len,
     _mem_len,
     _of_architectures("evaluation_options", without={option.name for option in collected("conversion_options")}),
-)
-
-statement_settings = all_of(
-    click.option("--licence", cls=Setting, metavar="TEXT", help="Licence of the model."),
-    click.option("--data", cls=Setting, metavar="TEXT", help="Data that the model was trained on."),
 )
 
 trust_option = click.option(

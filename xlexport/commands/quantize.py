@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -132,7 +133,7 @@ def quantize(
 def quantization_rows(report: Mapping[str, Any], advice: str = "") -> list[tuple[str, str]]:
     """Return the rows of a QuantizationReport's fields for people; `advice` stands behind the name of the text."""
     reasons, texts = report["kept"], ", ".join(str(file["name"]) for file in report["text"])
-    share = report.get("changed_bytes", report["float32_weights_bytes"]) / report["float32_weights_bytes"]
+    share = report.get("changed_bytes", math.inf) / max(report["float32_weights_bytes"], 1)
     only = f", only {share:.0%} of the bytes of weights" if share < 0.5 else ""
     return [
         (

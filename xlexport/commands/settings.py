@@ -6,7 +6,7 @@ A setting is a parameter of a command like an option, with type, limits, default
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from xlexport.terminal import print_text
 
-__all__ = ["Setting", "set_options", "settings_of", "unknown_option"]
+__all__ = ["Setting", "set_options", "settings_of", "statement_settings", "unknown_option"]
 
 
 class Setting(click.Option):
@@ -46,6 +46,12 @@ class Setting(click.Option):
         record = self.get_help_record(ctx)
         self.hidden = True
         return f"{self.setting}={self.make_metavar(ctx).removesuffix(' RANGE')}", record[1] if record else ""
+
+
+def statement_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare the settings about a model's licence and data."""
+    data = click.option("--data", cls=Setting, metavar="TEXT", help="Data that the model was trained on.")
+    return click.option("--licence", cls=Setting, metavar="TEXT", help="Licence of the model.")(data(function))
 
 
 def settings_of(command: click.Command) -> list[Setting]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import OUTPUT, PATH, statement_settings
+from xlexport.commands.options import OUTPUT, PATH
+from xlexport.commands.settings import statement_settings
 from xlexport.commands.signals import acknowledged
 from xlexport.commands.train_settings import MODEL, TRAINING, check_effect, is_given, read_recipe, setting_options
 from xlexport.extras import packages_of, require

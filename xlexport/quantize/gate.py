@@ -43,8 +43,8 @@ FEWEST_TOKENS = 2_048  # with fewer, a hundredth of a bit may be chance
 USUAL_TOKENS = 16_384
 LONGEST_DOCUMENT = 4097  # tokens, if each document is one step
 
-# Times the bits of the held-out text. Pieces of 16,384 tokens of a sample's own held-out text have at most 1.05. At 1.36
-# a cost of 0.005 bits looked like a gain; at 1.53 it was 0.008, not 0.011 (`docs/quantization.md`).
+# Times the bits of the held-out text. Pieces of 16,384 tokens of a sample's own held-out text have at most 1.05. At
+# 1.36 a cost of 0.005 bits looked like a gain; at 1.53 it was 0.008, not 0.011 (`docs/quantization.md`).
 STRANGE = 1.25
 
 LogProbs = npt.NDArray[np.float32]
@@ -204,12 +204,7 @@ def log_probs(model: Model | Translator, ids: npt.NDArray[np.int64]) -> LogProbs
 
 
 def strangeness(exact: LogProbs, provenance: Mapping[str, Any]) -> str | None:
-    """Return a warning if a text is much stranger to a model than its held-out text; None if not, or none is known.
-
-    Args:
-        exact: log-probabilities of the text in nats.
-        provenance: the bundle's.
-    """
+    """Return a warning if a text, of these nats, is much stranger than the held-out text that the bundle names."""
     usual, bits = provenance.get("held_out_bits_per_token"), -float(exact.mean(dtype=np.float64)) / math.log(2)
     if not isinstance(usual, int | float) or not bits > STRANGE * usual:
         return None
