@@ -13,12 +13,15 @@ __all__ = ["LSTM", "model"]
 
 
 class LSTM(nn.Module):
-    """An LSTM of L layers of width D over V tokens; its state has `h` and `c`, each (B, L, D)."""
+    """An LSTM of L layers of width D over V tokens; its state has `h` and `c`, each (B, L, D).
 
-    def __init__(self, V: int = 256, D: int = 128, L: int = 2) -> None:
+    The embedding has width D, or `inputs`.
+    """
+
+    def __init__(self, V: int = 256, D: int = 128, L: int = 2, inputs: int | None = None) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(V, D)
-        self.rnn = nn.LSTM(D, D, num_layers=L, batch_first=True)
+        self.embedding = nn.Embedding(V, inputs or D)
+        self.rnn = nn.LSTM(inputs or D, D, num_layers=L, batch_first=True)
         self.head = nn.Linear(D, V)
 
     def first_state(self) -> dict[str, Tensor]:
