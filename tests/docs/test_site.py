@@ -80,6 +80,7 @@ def test_names_exist(language: str) -> None:
 
 HERE = [
     "docs/coming_from_gpt2.md",
+    "docs/gate_orders.md",
     "docs/native.md",
     "docs/own_models.md",
     "docs/protocols.md",
