@@ -34,9 +34,9 @@ class Layer(nn.Module):
 
     def __init__(self, W: int, D: int) -> None:
         super().__init__()
-        shapes = {"wmx": (W, D), "wmh": (D, D), "wx": (W, 4 * D), "wh": (D, 4 * D), "b": (4 * D,)}
-        for name, shape in shapes.items():
-            self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
+        self.wmx, self.wmh = nn.Parameter(torch.zeros(W, D)), nn.Parameter(torch.zeros(D, D))
+        self.wx, self.wh = nn.Parameter(torch.zeros(W, 4 * D)), nn.Parameter(torch.zeros(D, 4 * D))
+        self.b = nn.Parameter(torch.zeros(4 * D))
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """Read x (B, W), and return the new h and c (B, D)."""
