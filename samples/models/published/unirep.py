@@ -26,7 +26,6 @@ __all__ = ["ENDS", "UniRep", "read"]
 
 ENDS = {"bos": "<start>", "eos": "<stop>"}
 SYMBOLS = (*"-MRHKDESTNQCUGPAVIFYWLOX", "<start>", "<stop>")
-NEVER = -1e30  # the logit of a token that is never predicted
 
 
 class Layer(nn.Module):
@@ -67,7 +66,7 @@ class UniRep(nn.Module):
             x, cell = layer(x, state["h"][:, n], state["c"][:, n])
             h.append(x)
             c.append(cell)
-        return pad(self.head(x), (1, 0), value=NEVER), {"h": torch.stack(h, dim=1), "c": torch.stack(c, dim=1)}
+        return pad(self.head(x), (1, 0), value=-1e30), {"h": torch.stack(h, dim=1), "c": torch.stack(c, dim=1)}
 
 
 def read(file: Path) -> tuple[UniRep, Vocabulary]:
