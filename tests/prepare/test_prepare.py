@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.helpers.invoking import Invoke
-from tests.helpers.tokenizer_kinds import SENTENCES, write_tokenizer
+from tests.helpers.tokenizer_kinds import SENTENCES, opened, write_tokenizer
 from xlexport import formats
 from xlexport.choices import SUBWORDS
 from xlexport.prepare import units
@@ -48,6 +48,14 @@ def text(tmp_path: Path) -> Path:
 def symbols(made: Any) -> list[str]:
     assert isinstance(made.tokenizer, VocabularyTokenizer)
     return list(made.tokenizer.vocabulary.symbols)
+
+
+@pytest.mark.parametrize("kind", ["symbols", "trie"])
+def test_vocabularies_of_longest_matches(kind: str, tmp_path: Path) -> None:
+    reader = opened(kind, tmp_path)
+    made = given(tmp_path / "vocabulary.json")
+    assert made.unit == "token" and made.n_token == reader.vocab_size
+    assert np.array_equal(made.tokenizer.encode("the old man"), reader.encode("the old man"))
 
 
 def test_words_follow_their_frequency_and_then_the_text(text: Path) -> None:

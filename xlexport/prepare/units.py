@@ -21,9 +21,8 @@ from xlexport.tokenizer_choice import file_kind, settled_of
 from xlruntime import TextError
 from xlruntime.bundle import Tokenizer as TokenizerEntry
 from xlruntime.documents import TextCounts, Tokenizer, text_pieces
-from xlruntime.tokenizers import ByteTokenizer, make_tokenizer
+from xlruntime.tokenizers import ByteTokenizer, make_tokenizer, tokenizer_of
 from xlruntime.tokenizers.vocabulary import Vocabulary
-from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 __all__ = ["PreparedTokenizer", "counted", "given", "trained"]
 
@@ -102,9 +101,9 @@ def counted(
 
 
 def _of_vocabulary(vocabulary: Vocabulary) -> PreparedTokenizer:
-    unit = {"words": "word", "characters": "character", "bytes": "byte"}[vocabulary.kind]
+    unit = {"words": "word", "characters": "character", "bytes": "byte"}.get(vocabulary.kind, "token")
     content = vocabulary.to_json().encode("utf-8")
-    return PreparedTokenizer(unit, "vocabulary", VocabularyTokenizer(vocabulary), len(vocabulary), content)
+    return PreparedTokenizer(unit, "vocabulary", tokenizer_of(vocabulary), len(vocabulary), content)
 
 
 def _complete(file: Path, words: bool) -> Iterator[str]:

@@ -27,7 +27,15 @@ from .longest_match import TrieTokenizer
 from .vocabulary import Vocabulary
 from .vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["ByteTokenizer", "NoTokenizer", "TrieTokenizer", "Vocabulary", "VocabularyTokenizer", "make_tokenizer"]
+__all__ = [
+    "ByteTokenizer",
+    "NoTokenizer",
+    "TrieTokenizer",
+    "Vocabulary",
+    "VocabularyTokenizer",
+    "make_tokenizer",
+    "tokenizer_of",
+]
 
 
 class ByteTokenizer(Tokenizer):
@@ -123,5 +131,9 @@ def make_tokenizer(tokenizer: bundle.Tokenizer, folder: Path, limits: Limits = T
             return SentencePieceTokenizer(path, limits, tokenizer.settled)
         case "vocabulary":
             fields = read_json(path, limits, VocabularyError, "Convert the checkpoint again.", strict=True)
-            vocabulary = Vocabulary.from_fields(fields, str(path))
-            return TrieTokenizer(vocabulary) if vocabulary.kind == "trie" else VocabularyTokenizer(vocabulary)
+            return tokenizer_of(Vocabulary.from_fields(fields, str(path)))
+
+
+def tokenizer_of(vocabulary: Vocabulary) -> TrieTokenizer | VocabularyTokenizer:
+    """Return the tokenizer of a vocabulary of any kind."""
+    return TrieTokenizer(vocabulary) if vocabulary.kind == "trie" else VocabularyTokenizer(vocabulary)
