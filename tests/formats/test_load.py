@@ -136,10 +136,12 @@ def test_one_file_of_a_folder_names_the_folder(name: str, tmp_path: Path, model:
         (b"", "the file is empty"),
         (b"It was the best of times, it was the worst of times.\n" * 9, "not a PyTorch checkpoint"),
         (b".", "not a PyTorch checkpoint"),
+        (b"GGUF\x03\0\0\0", "a GGUF file of llama.cpp, not a PyTorch checkpoint. Write the model as a module"),
+        (b"\x89HDF\r\n\x1a\n", "an HDF5 file, such as Keras writes, not a PyTorch checkpoint"),
         (bytes(range(256)) * 9, "not a PyTorch checkpoint"),
         (b"PK\x03\x04" + bytes(99), "cut off or damaged"),
     ],
-    ids=["empty", "text", "stop", "bytes", "archive"],
+    ids=["empty", "text", "stop", "gguf", "hdf5", "bytes", "archive"],
 )
 @pytest.mark.parametrize("format", [None, "xltraining"])
 def test_file_that_is_not_a_checkpoint(content: bytes, what: str, format: str | None, tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_safetensors_of_another_model_names_its_tensors(tmp_path: Path) -> None:
     save_file({"fc.weight": torch.zeros(2), "fc.bias": torch.zeros(2)}, path)
     assert refusal(path).endswith(
         "no weights of a known model in it (tensors: fc.bias, fc.weight). Give a checkpoint of a known "
-        "format: docs/checkpoints.md lists them."
+        "format: docs/checkpoints.md lists them. docs/own_models.md converts other models."
     )
 
 

@@ -26,7 +26,23 @@ from xlruntime.messages import listed
 
 __all__ = ["FORMATS", "CheckpointFormat", "format_names", "load"]
 
-KNOWN = "Give a checkpoint of a known format: docs/checkpoints.md lists them."
+KNOWN = "Give a checkpoint of a known format: docs/checkpoints.md lists them. docs/own_models.md converts other models."
+OTHERS = {  # of other libraries, by their first bytes or the ending of their name
+    b"\x89HDF": "an HDF5 file, such as Keras writes",
+    b"GGUF": "a GGUF file of llama.cpp",
+    b"fmgg": "a ggml file, such as rwkv.cpp reads",
+    ".onnx": "an ONNX graph",
+    ".npz": "arrays of NumPy",
+    ".npy": "an array of NumPy",
+    ".keras": "a Keras model",
+    ".h5": "an HDF5 file, such as Keras writes",
+    ".tflite": "a LiteRT model",
+    ".msgpack": "weights of Flax",
+}
+OWN_CODE = (
+    "Write the model as a module that reads the weights: docs/own_models.md says how, docs/gate_orders.md which orders "
+    "of gates libraries have."
+)
 VOCABULARIES = ("Vocab", "Corpus", "LMCorpus")  # classes in the authors' cache.pt
 
 
@@ -140,6 +156,8 @@ def _unknown(path: Path) -> CheckpointError:
 
 
 def _unknown_pickle(path: Path) -> CheckpointError:
+    if other := _other_library(path):
+        return CheckpointError(f"{path}: {other}, not a PyTorch checkpoint.", hint=OWN_CODE)
     summary = summarize(path)
     if summary is None or not (summary.strings or summary.globals):
         return CheckpointError(f"{path}: not a PyTorch checkpoint.", hint=KNOWN)
@@ -154,6 +172,13 @@ def _unknown_pickle(path: Path) -> CheckpointError:
             hint=f"Save plain tensors instead. {KNOWN}",
         )
     return _foreign(path, _tensor_names(path))
+
+
+def _other_library(path: Path) -> str | None:
+    """Return what a file of another library is, or None."""
+    with path.open("rb") as file:
+        first = file.read(4)
+    return OTHERS.get(first, OTHERS.get(path.suffix.lower()))
 
 
 def _foreign(path: Path, tensors: Sequence[str]) -> CheckpointError:
