@@ -157,7 +157,8 @@ def _unknown(path: Path) -> CheckpointError:
 
 def _unknown_pickle(path: Path) -> CheckpointError:
     if other := _other_library(path):
-        return CheckpointError(f"{path}: {other}, not a PyTorch checkpoint.", hint=OWN_CODE)
+        hint = "Give the checkpoint that it was exported from." if "ONNX" in other else OWN_CODE
+        return CheckpointError(f"{path}: {other}, not a PyTorch checkpoint.", hint=hint)
     summary = summarize(path)
     if summary is None or not (summary.strings or summary.globals):
         return CheckpointError(f"{path}: not a PyTorch checkpoint.", hint=KNOWN)
