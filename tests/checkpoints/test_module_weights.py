@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ class Drawn(Tied):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = [np.random.rand(3)]
+        self._features = [np.random.rand(3)]
 
 
 class Averages(Tied):
@@ -130,8 +131,26 @@ def test_wrong_files_are_refused_and_change_nothing(name: str, state: State, tmp
 
 def test_tensors_that_no_state_dict_holds(state: State, tmp_path: Path) -> None:
     save_file({name: tensor.clone() for name, tensor in state.items()}, file := tmp_path / "w.safetensors")
-    with pytest.raises(CheckpointError, match=r"holds no features\[0\], which the model draws at random"):
+    with pytest.raises(CheckpointError, match=r"holds no _features\[0\], which the model draws at random"):
         load_weights(Drawn(), file, Drawn)
     assert load_weights(Averages(), file, Averages) == [
         "state_dict() holds no mean: if training changed such buffers, they are lost."
     ]
+
+
+class Normed(Tied):
+    """The same with weights that hooks compute from saved ones, and with those that an LSTM lists once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are deprecated
+            self.first = nn.utils.weight_norm(nn.Linear(4, 4))
+            self.second = nn.utils.spectral_norm(nn.Linear(4, 4))
+
+
+def test_tensors_that_follow_from_saved_ones_are_not_drawn(tmp_path: Path) -> None:
+    trained = Normed()
+    torch.save(trained.state_dict(), tmp_path / "w.pt")
+    assert load_weights(Normed(), tmp_path / "w.pt", Normed) == []

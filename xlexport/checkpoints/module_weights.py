@@ -125,7 +125,10 @@ def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def _other_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a model that `state_dict()` does not hold, in buffers and in attributes, by name."""
+    """Yield the tensors that `state_dict()` does not hold, in buffers and in attributes, by name.
+
+    Views of saved tensors, and what is computed from parameters, as weight normalization does, follow from those.
+    """
     import numpy as np
     import torch
 
@@ -139,10 +142,11 @@ def _other_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             for key, inner in items:
                 yield from within(f"{name}[{key!r}]", inner, depth + 1)
 
-    saved = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
+    saved = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
+    inner = vars(torch.nn.Module()).keys()
     for prefix, part in model.named_modules():
-        public = {name: value for name, value in vars(part).items() if not name.startswith("_")}
-        for name, value in {**public, **part._buffers}.items():
+        own = {name: value for name, value in vars(part).items() if name not in inner}
+        for name, value in {**own, **part._buffers}.items():
             for place, tensor in within(f"{prefix}.{name}".lstrip("."), value, 0):
-                if id(tensor) not in saved:
+                if tensor.grad_fn is None and tensor.untyped_storage().data_ptr() not in saved:
                     yield place, tensor
