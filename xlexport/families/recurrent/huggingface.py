@@ -63,7 +63,8 @@ def read_as(
     sizes_of = getattr(family, f"{name}Sizes")
     by_shape = sizes_of.shown_by(shapes_of(tensors), content)
     wrong = {key: content[key] for key in by_shape if content.get(key) not in (None, "auto", by_shape[key])}
-    notes += [f"{CONFIG} says {key} {shown(value)}, the tensors {shown(by_shape[key])}." for key, value in wrong.items()]
+    for key, value in wrong.items():
+        notes.append(f"{CONFIG} says {key} {shown(value)}, the tensors {shown(by_shape[key])}.")
     try:
         sizes = sizes_of.from_huggingface({**content, **by_shape})
     except CheckpointError as error:
