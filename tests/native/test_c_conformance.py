@@ -18,12 +18,15 @@ from tests.helpers.c_library import SANITIZED, build_c_runtime, find_onnxruntime
 pytestmark = pytest.mark.native
 
 LAST = re.compile(r"(\d+) of (\d+) cases passed; largest difference (\d\.\de[+-]\d\d), with low precision .+")
-LIBRARIES = ("gpt4o", "llama", "llama3", "roberta")  # kinds of tokenizer.json that C lacks
+LIBRARIES = {  # kinds of tokenizers that C lacks
+    **dict.fromkeys(("gpt4o", "llama", "llama3", "metaspace", "other_pattern", "roberta"), "tokenizer.json"),
+    **dict.fromkeys(("sentencepiece_bpe", "sentencepiece_unigram"), "SentencePiece"),
+    "word_pieces": "tokenizer.json",
+}
 LEFT_OUT = [
     "not tried: text_byte_pairs (this runtime has no tokenizer.json)",
     "not tried: text_sentence_pieces (this runtime has no SentencePiece)",
-    *(f"not tried: growing_text_{kind} (this runtime has no tokenizer.json)" for kind in LIBRARIES),
-    "not tried: growing_text_sentencepiece_bpe (this runtime has no SentencePiece)",
+    *(f"not tried: growing_text_{kind} (this runtime has no {library})" for kind, library in LIBRARIES.items()),
     "not given: a seed below 0, graphs, max_tokens below 0, settings that are 0, unknown or no numbers, top_k of 0, "
     "unknown_tokens",
 ]
