@@ -337,6 +337,9 @@ def test_folders_of_mamba_ssm(name: str, ids: Tensor, tmp_path: Path) -> None:
     own = {"d_model": 20, "n_layer": 3, "vocab_size": 64, "ssm_cfg": mixer, "rms_norm": True}
     (tmp_path / "config.json").write_text(json.dumps({**own, "tie_embeddings": name == "mamba"}), "utf-8")
     compare(load(tmp_path).build_model(), authors(tmp_path, name, ids), {}, ids)
+    limits = {"ssm_cfg": {**mixer, "dt_limit": [0.01, 0.5]}}  # only Mamba-2 has them
+    (tmp_path / "config.json").write_text(json.dumps({**own, "tie_embeddings": name == "mamba", **limits}), "utf-8")
+    assert load(tmp_path).config.get("dt_most") == (0.5 if mixer else None)
     for change, said in (({"rms_norm": False}, "rms_norm is False, expected True"), ({"ssm_cfg": 3}, "has layers 3")):
         (tmp_path / "config.json").write_text(json.dumps({**own, **change}), "utf-8")
         assert said in refusal(tmp_path)

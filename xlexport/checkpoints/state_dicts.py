@@ -21,7 +21,7 @@ def read_state_dict(path: Path, anchors: Collection[str], missing: str) -> tuple
     """Return the tensors of a file by their own names, and notes on where they were.
 
     Args:
-        anchors: endings of names that the wanted model has; the longest that a name ends in decides its prefix.
+        anchors: names that the wanted model has; in the file, a prefix that ends in a dot may stand before them.
         missing: the message for a file without a state dict.
 
     Raises:
@@ -48,7 +48,7 @@ def unwrapped(path: Path, content: Mapping[Any, Any], anchors: Collection[str]) 
     models: dict[tuple[Any, str], Mapping[Any, Any]] = {}
     for key, value in {None: content, **inner}.items():
         for name in filter(lambda name: isinstance(name, str), value):
-            if anchor := max((anchor for anchor in anchors if name.endswith(anchor)), key=len, default=""):
+            if anchor := _anchor_of(name, anchors):
                 models[key, name.removesuffix(anchor)] = value
     if not models:
         return {str(name): tensor for name, tensor in content.items()}, []
@@ -62,3 +62,11 @@ def unwrapped(path: Path, content: Mapping[Any, Any], anchors: Collection[str]) 
     notes = [] if key is None else [f"The file holds the weights under {named(key)}."]
     notes += [f"Names of the tensors begin with {named(prefix)} in the file."] if prefix else []
     return own, notes
+
+
+def _anchor_of(name: str, anchors: Collection[str]) -> str | None:
+    """Return the longest anchor that is a name, or the part of it behind a dot."""
+    while name not in anchors:
+        if not (name := name.partition(".")[2]):
+            return None
+    return name

@@ -14,7 +14,7 @@ from xlexport.checkpoints.files import CONFIG, TOKENIZERS, read_weights
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.state_dicts import unwrapped
 from xlexport.errors import CheckpointError
-from xlexport.families.recurrent.source import family_source, shapes_of
+from xlexport.families.recurrent.source import family_source, refuse_config, shapes_of
 from xlruntime.messages import shown
 
 __all__ = ["NAME", "is_config", "read", "read_as"]
@@ -48,9 +48,7 @@ def read_as(
     kind: str, path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | None = None
 ) -> SourceCheckpoint:
     """Read a folder of a kind of `FAMILIES`, with the keys of transformers in `content`."""
-    if config:
-        foreign = ", ".join(map(ascii, sorted(config)))
-        raise CheckpointError(f"{path}: holds its own configuration.", hint=f"Leave out {foreign} of --config.")
+    refuse_config(path, config)
     module, name = FAMILIES[kind]
     family = importlib.import_module(f"xlexport.families.recurrent.{module}")
     files, content_of_files = read_weights(path)

@@ -28,7 +28,7 @@ ONLY_MIXER: dict[str, Any] = {"rmsnorm": True, "norm_before_gate": False, "D_has
 
 def is_config(config: Mapping[str, Any]) -> bool:
     """Return whether the content of a `config.json` is of mamba_ssm."""
-    return "model_type" not in config and {"d_model", "n_layer", "vocab_size"} <= set(config)
+    return "model_type" not in config and {"d_model", "n_layer", "ssm_cfg"} <= set(config)
 
 
 def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> SourceCheckpoint:

@@ -15,6 +15,7 @@ from xlexport.checkpoints.state_dicts import unwrapped
 from xlexport.errors import CheckpointError
 from xlexport.families.recurrent.config_values import ConfigValues
 from xlexport.families.recurrent.rwkv import TOKENIZERS, rwkv7_source
+from xlexport.families.recurrent.source import refuse_config
 from xlruntime.messages import shown
 
 if TYPE_CHECKING:
@@ -57,9 +58,7 @@ def read(path: Path, content: Mapping[str, Any], config: Mapping[str, Any] | Non
     Sizes come from the tensors. The normalization of a head adds head_dim × norm_eps, which is the authors' 64e-5 for
     heads of 64.
     """
-    if config:
-        foreign = ", ".join(map(ascii, sorted(config)))
-        raise CheckpointError(f"{path}: holds its own configuration.", hint=f"Leave out {foreign} of --config.")
+    refuse_config(path, config)
     values = ConfigValues(content)
     for key, only in ONLY.items():
         values.value(key, only, shown(only), partial(operator.eq, only))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from xlexport.checkpoints.files import inside
 from xlexport.checkpoints.source import SourceCheckpoint, digest_files, float_notes, require_finite
 from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping
-from xlexport.errors import ExportError
+from xlexport.errors import CheckpointError, ExportError
 from xlruntime.messages import first_line
 from xltraining.data.tokenizer_file import TokenizerFile
 
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
     from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["MODULE_FORMAT", "SEGMENT_LEN", "family_source", "module_source", "recurrent_source", "shapes_of"]
+__all__ = [
+    "MODULE_FORMAT",
+    "SEGMENT_LEN",
+    "family_source",
+    "module_source",
+    "recurrent_source",
+    "refuse_config",
+    "shapes_of",
+]
 
 SEGMENT_LEN = 128  # tokens of a segment, unless the model or the user says otherwise
 MODULE_FORMAT = "module"  # of a user's module, in place of a file format
@@ -129,6 +137,13 @@ def family_source(
         tokenizer=tokenizer or "none",
         notes=[*notes, *float_notes(tensors), *([] if tokenizer else [IDS_ONLY.format(" or ".join(tokenizers))])],
     )
+
+
+def refuse_config(path: Path, config: Mapping[str, Any] | None) -> None:
+    """Refuse settings of the user for a folder that holds its own configuration."""
+    if config:
+        foreign = ", ".join(map(ascii, sorted(config)))
+        raise CheckpointError(f"{path}: holds its own configuration.", hint=f"Leave out {foreign} of --config.")
 
 
 def shapes_of(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
