@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from xlexport.errors import ExportError
-from xlexport.families.recurrent.trial import TOLERANCE, State, Trial, difference_of
+from xlexport.families.recurrent.trial import NARROW, TOLERANCE, Result, State, Trial, difference_of
 
 __all__ = ["check_module"]
 
@@ -80,11 +80,14 @@ def _attributes(model: nn.Module) -> dict[str, tuple[int, int]]:
 def _check_rows(trial: Trial, rows: Tensor) -> None:
     """Refuse a module that computes a row otherwise in a batch than alone, also after a state of its own."""
     _, state = trial.read(rows, trial.first(len(rows)))
-    log_probs, new = trial.read(rows.flip(1), state)
     for row in range(len(rows)):
-        one = slice(row, row + 1)
-        alone = trial.read(rows[one].flip(1), {name: value[one] for name, value in state.items()})
-        if difference := trial.difference((log_probs[one], {name: new[name][one] for name in new}), alone):
+
+        def batch_and_alone(trial: Trial, one: slice = slice(row, row + 1)) -> tuple[Result, Result]:
+            log_probs, new = trial.read(rows.flip(1), state)
+            alone = trial.read(rows[one].flip(1), {name: value[one] for name, value in state.items()})
+            return (log_probs[one], {name: new[name][one] for name in new}), alone
+
+        if difference := trial.difference(*batch_and_alone(trial), batch_and_alone):
             problem = f"row {row} of a batch of {len(rows)} depends on the other rows: {difference}"
             hint = "Compute no mean, norm or softmax over axis 0, which is the batch."
             raise trial.error(trial.forms[0], problem, hint)
@@ -127,9 +130,13 @@ def _unused_state(trial: Trial, rows: Tensor) -> ExportError | None:
 
 def _check_causality(trial: Trial, rows: Tensor) -> None:
     """Refuse a module whose logits depend on later tokens."""
-    first, changed = trial.first(len(rows)), torch.cat([rows[:, :-1], (rows[:, -1:] + 1) % trial.n_token], dim=1)
-    (result, _), (expected, _) = trial.read(changed, first), trial.read(rows, first)
-    if difference := trial.difference((result[:, :-1], {}), (expected[:, :-1], {})):
+    changed = torch.cat([rows[:, :-1], (rows[:, -1:] + 1) % trial.n_token], dim=1)
+
+    def both(trial: Trial) -> tuple[Result, Result]:
+        results = [trial.read(each, trial.first(len(rows)))[0][:, :-1] for each in (changed, rows)]
+        return (results[0], {}), (results[1], {})
+
+    if difference := trial.difference(*both(trial), both):
         problem = f"token {SHORT - 1} changes earlier logits, so the module looks ahead: {difference}"
         hint = "Mask later keys, pad convolutions in front only, and compute no mean or norm over a segment's tokens."
         raise trial.error("segment", problem, hint)
@@ -139,19 +146,29 @@ def _check_cuts(trial: Trial, tokens: Tensor) -> None:
     """Refuse a module for which the place of cuts changes log-probabilities or the last state."""
     for length in LENGTHS:
         part = tokens[:, : CALLS * length]
-        result, expected = (trial.read(part, trial.first(), length=each) for each in (length, LONGEST))
+
+        def cuts(trial: Trial, part: Tensor = part, length: int = length) -> tuple[Result, Result]:
+            return trial.read(part, trial.first(), length=length), trial.read(part, trial.first(), length=LONGEST)
+
+        result, expected = cuts(trial)
         problem = f"segments of {length:,} and {LONGEST:,} tokens differ"
         if name := _half_precision(result[1], expected[1]):
             problem += f": the state {name!r} is rounded to half precision"
             raise trial.error("segment", problem, "Carry it in float32, and do not round it.")
-        if difference := trial.difference(result, expected):
+        if difference := trial.difference(result, expected, cuts):
+            if NARROW in difference:
+                raise trial.error("segment", f"{problem}: {difference}", "Bound decays and sums for float32.")
             cause, hint = _likely_cause(trial, tokens, length)
             raise trial.error("segment", f"{problem}: {difference}; {cause}", hint)
 
 
 def _check_step(trial: Trial, tokens: Tensor) -> None:
     """Refuse a module whose `step` differs from its `segment`, if it has both."""
-    if difference := trial.difference(trial.read(tokens, trial.first(), "step"), trial.read(tokens, trial.first())):
+
+    def both(trial: Trial) -> tuple[Result, Result]:
+        return trial.read(tokens, trial.first(), "step"), trial.read(tokens, trial.first())
+
+    if difference := trial.difference(*both(trial), both):
         problem = f"it computes something else than segment: {difference}"
         raise trial.error("step", problem, "Compare both token by token, or leave one of them out.")
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from xlexport.errors import ExportError
 from xlexport.families.recurrent.eager import batched
 from xlruntime.messages import first_line, listed
 
-__all__ = ["TOLERANCE", "Result", "State", "Trial", "difference_of"]
+__all__ = ["NARROW", "TOLERANCE", "Result", "State", "Trial", "difference_of"]
 
 DTYPES = ("float32", "float16", "bool", "uint8", "int8", "int16", "int32", "int64")
 TOLERANCE = 1e-4  # of a log-probability in nats, relative above 1 nat
 CALLED = "Return (logits, new_state) for any tokens; the batch is the first axis of each state."
 STATE_TOLERANCE = 10 * TOLERANCE  # rounding errors add up in a state
+ROUNDING = 100 * TOLERANCE  # more than float32 rounds, unless numbers overflow, underflow or cancel
+NARROW = "in float64 they agree, so float32 overflows, underflows or loses its digits"
 
 State = Mapping[str, Tensor]
 Result = tuple[Tensor, State]  # log-probabilities (B, S, V) in nats, and the next state
@@ -63,16 +70,24 @@ class Trial:
             log_probs.append(logits.log_softmax(dim=-1).reshape(len(tokens), -1, self.n_token))
         return torch.cat(log_probs, dim=1), state
 
-    def difference(self, result: Result, expected: Result) -> str | None:
-        """Return the first difference above the tolerance in words, or None."""
-        apart = difference_of(result[0], expected[0]).amax(dim=(0, 2))  # (S,)
-        for place in (apart > TOLERANCE).nonzero()[:1].flatten().tolist():
-            return f"log-probabilities differ by {float(apart[place]):.2g} nats from token {place:,}"
-        for name, value in result[1].items():
-            apart = difference_of(value, expected[1][name])
-            if bool((apart > STATE_TOLERANCE).any()):
-                return f"the state {name!r} differs by {float(apart.max()):.2g} after the last token"
-        return None
+    def difference(
+        self, result: Result, expected: Result, again: Callable[[Trial], tuple[Result, Result]] | None = None
+    ) -> str | None:
+        """Return the first difference above the tolerance in words, or None.
+
+        Args:
+            again: computes both results by another trial. If they agree in float64, a small difference is rounding.
+        """
+        difference = _in_words(result, expected, TOLERANCE)
+        if difference is None or again is None:
+            return difference
+        try:
+            agree = _in_words(*again(_ExactTrial(self)), TOLERANCE) is None
+        except Exception:  # the module works only in float32
+            return difference
+        if agree and (difference := _in_words(result, expected, ROUNDING)):
+            difference += f"; {NARROW}"
+        return difference
 
     def _call(self, form: str, tokens: Tensor, state: State, start: int) -> Result:
         """Call `segment` or `step`, and raise ExportError for the first rule that it breaks."""
@@ -96,10 +111,12 @@ class Trial:
             problem = f"the new state has {sorted(names)}, expected {sorted(state)}"
             raise self.error(form, problem, "Return every state of first_state, also one that does not change.")
         self._check_sizes(form, state, new)
-        wrong = (~logits.isfinite()).reshape(len(tokens), -1, self.n_token).nonzero()[:, 1]  # the places of tokens
+        largest = logits.reshape(len(tokens), -1, self.n_token).amax(dim=2)  # not a number if one of them is none
+        wrong = (~largest.isfinite()).nonzero()[:, 1]  # the places of tokens
         if len(wrong):
             problem = f"the logits are not finite at token {start + int(wrong.min()):,}"
-            raise self.error(form, problem, "Bound what can overflow, and divide by no zero.")
+            hint = "Bound what can overflow, and divide by no zero. A logit may be -inf, but not all of a token."
+            raise self.error(form, problem, hint)
         if bool((logits >= 0).all()) and torch.allclose(logits.sum(dim=-1), torch.ones(()), atol=1e-3):
             raise self.error(form, "the logits are probabilities", "Return them before softmax, or their logarithms.")
         self._check_finite(form, "new ", new)
@@ -124,11 +141,67 @@ class Trial:
                 raise self.error(method, f"the {which}state {name!r} is not finite", hint)
 
 
+class _ExactTrial(Trial):
+    """The same calls in float64, unchecked. Half precision stays as it is: it is the module's own rounding."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.model, self.n_token, self.forms = copy.deepcopy(trial.model).double(), trial.n_token, trial.forms
+
+    def first(self, rows: int = 1) -> State:
+        with _float64():
+            return super().first(rows)
+
+    def _call(self, form: str, tokens: Tensor, state: State, start: int) -> Result:
+        with _float64():
+            logits, new = getattr(self.model, form)(tokens, dict(state))
+        return logits, new
+
+
+class _Float64(TorchDispatchMode):
+    """Gives each operator of PyTorch float64 in place of float32."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def exact(value: Any) -> Any:
+            if isinstance(value, Tensor) and value.dtype == torch.float32:
+                return value.double()
+            return torch.float64 if value is torch.float32 else value
+
+        args, kwargs = tree_map(exact, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _float64() -> Iterator[None]:
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Float64():
+            yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+def _in_words(result: Result, expected: Result, tolerance: float) -> str | None:
+    """Return the first difference above the tolerance of log-probabilities, or the ten times larger one of states."""
+    apart = difference_of(result[0], expected[0]).amax(dim=(0, 2))  # (S,)
+    for place in (apart > tolerance).nonzero()[:1].flatten().tolist():
+        return f"log-probabilities differ by {float(apart[place]):.2g} nats from token {place:,}"
+    for name, value in result[1].items():
+        apart = difference_of(value, expected[1][name])
+        if bool((apart > tolerance * STATE_TOLERANCE / TOLERANCE).any()):
+            return f"the state {name!r} differs by {float(apart.max()):.2g} after the last token"
+    return None
+
+
 def difference_of(value: Tensor, expected: Tensor) -> Tensor:
-    """Return absolute differences, divided by the size of the expected number if that is above 1."""
-    dtype = torch.float32 if value.is_floating_point() else torch.float64
+    """Return absolute differences, divided by the size of the expected number if that is above 1.
+
+    Equal infinities agree; any other infinity, and what is not a number, differs by infinity.
+    """
+    dtype = torch.promote_types(value.dtype, torch.float32) if value.is_floating_point() else torch.float64
     value, expected = value.to(dtype), expected.to(dtype)
-    return (value - expected).abs() / expected.abs().clamp(min=1)
+    apart = (value - expected).abs() / expected.abs().clamp(min=1)
+    return apart.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(value == expected, 0)
 
 
 def _dtype(tensor: Tensor) -> str:
