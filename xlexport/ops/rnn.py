@@ -84,6 +84,11 @@ def translate_gru(x: Any, weight: Any, recurrent: Any, bias: Any, hidden: Any) -
 class _ExportedRNN(nn.Module):
     """What `replace_rnns` makes of a `torch.nn.LSTM` or `torch.nn.GRU`, with the same settings and results."""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Leave out weights, which hooks and weight drop set at each call: `replace_rnns` has taken them."""
+        if name not in vars(self).get("_flat_weights_names", ()):
+            super().__setattr__(name, value)
+
     def flatten_parameters(self) -> None:
         """Do nothing: modules call this for CUDA."""
 
@@ -125,12 +130,12 @@ def _onnx_weights(rnn: nn.RNNBase, layer: int) -> dict[str, Tensor]:
 def replace_rnns(module: nn.Module) -> nn.Module:
     """Replace each `torch.nn.LSTM` and `torch.nn.GRU` within `module`, or it itself, in place; return the module.
 
-    Classes that override `forward` stay.
+    A class that overrides `forward` keeps it, and `super().forward` becomes the operator.
 
     Raises:
         ExportError: one is bidirectional, or has projections; nothing is replaced.
     """
-    rnns = {path: rnn for path, rnn in module.named_modules() if type(rnn).forward in (nn.LSTM.forward, nn.GRU.forward)}
+    rnns = {path: rnn for path, rnn in module.named_modules() if isinstance(rnn, nn.LSTM | nn.GRU)}
     for path, rnn in rnns.items():
         if rnn.bidirectional or rnn.proj_size:
             fault = "is bidirectional" if rnn.bidirectional else "has proj_size"
@@ -142,5 +147,8 @@ def replace_rnns(module: nn.Module) -> nn.Module:
         for layer in range(rnn.num_layers):
             for name, weight in _onnx_weights(rnn, layer).items():
                 rnn.register_buffer(f"{name}_{layer}", weight)
-        rnn.__class__ = _ExportedRNN  # which keeps all attributes, and all places of the module
+        own, torchs = type(rnn), nn.LSTM if rnn.mode == "LSTM" else nn.GRU
+        exported = type(own.__name__, (_ExportedRNN, torchs), {})
+        # Another class keeps all attributes, and all places of the module.
+        rnn.__class__ = exported if own is torchs else type(own.__name__, (own, exported), {})
     return module

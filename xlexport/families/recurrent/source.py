@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -164,25 +163,28 @@ def module_source(
         files: files with its code and weights, for the provenance.
 
     Raises:
-        ExportError: it lacks `first_state`, or both of `segment` and `step`.
+        ExportError: it lacks `first_state`, or both of `segment` and `step`, or no copy of it can be exported.
     """
     from torch import nn
 
+    from xlexport.families.recurrent.own_copy import own_copy, unwrapped
+
+    module = unwrapped(module)
     name = type(module).__qualname__
+    own: Any = own_copy(module) if isinstance(module, nn.Module) else None
     forms = [form for form in ("segment", "step") if callable(getattr(module, form, None))]
     problems = {
-        "is no torch.nn.Module": not isinstance(module, nn.Module),
+        "is no torch.nn.Module": own is None,
         "has no method first_state": not callable(getattr(module, "first_state", None)),
         "has neither a method segment nor a method step": not forms,
     }
     if problem := next((text for text, holds in problems.items() if holds), None):
         raise ExportError(f"{name} {problem}.", hint="Give a module as docs/own_models.md describes.")
-    own = copy.deepcopy(module).eval().requires_grad_(False)
     return recurrent_source(
-        lambda: copy.deepcopy(own),
+        lambda: own_copy(own),
         MODULE_FORMAT,
         model=name,
-        n_token=n_token or getattr(module, "n_token", None) or _size_of_logits(own, forms[0]),
+        n_token=_size_of_logits(own_copy(own), forms[0], n_token or getattr(module, "n_token", None)),
         parameters=sum(parameter.numel() for parameter in own.parameters()),
         sizes={},
         files=files,
@@ -191,21 +193,35 @@ def module_source(
     )
 
 
-def _size_of_logits(module: Any, form: str) -> int:
-    """Return the last axis of a module's logits."""
+def _size_of_logits(module: Any, form: str, n_token: int | None) -> int:
+    """Return the size of the vocabulary: `n_token`, or the last axis of the logits of one token.
+
+    Raises:
+        ExportError: the module computes in another dtype, or the size is unknown and the call fails.
+    """
     import torch
 
     from xlexport.families.recurrent.eager import batched
+    from xlexport.families.recurrent.own_copy import dtype_problem
+    from xlexport.families.recurrent.trial import Trial
 
-    token: Tensor = torch.zeros((1, 1) if form == "segment" else (1,), dtype=torch.int64)
+    name, token = type(module).__qualname__, torch.zeros((1, 1) if form == "segment" else (1,), dtype=torch.int64)
     try:
-        with torch.inference_mode():
+        with torch.no_grad():
+            Trial(module, 1)  # which checks the first state
             logits, _ = getattr(module, form)(token, batched(module.first_state(), 1))
-            return int(logits.shape[-1])
+        if logits.dtype != torch.float32:
+            raise TypeError(f"the logits are {logits.dtype}")
+        return n_token or int(logits.shape[-1])
     except Exception as error:
+        if problem := dtype_problem(module):
+            raise ExportError(f"{name}: {problem[0]}.", problem[1]) from error
+        if isinstance(error, ExportError):
+            raise
+        if n_token:
+            return n_token  # the checks say what is wrong with the call
         raise ExportError(
-            f"{type(module).__qualname__}.{form}: one token after first_state raises {type(error).__name__} "
-            f"({first_line(error)}).",
+            f"{name}.{form}: one token after first_state raises {type(error).__name__} ({first_line(error)}).",
             hint="first_state() returns one row of each state, without the batch axis, which is the first one of what "
             f"{form} takes. {form} returns (logits, new_state). docs/own_models.md has an example.",
         ) from error

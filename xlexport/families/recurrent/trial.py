@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from xlexport.errors import ExportError
 from xlexport.families.recurrent.eager import batched
+from xlexport.families.recurrent.own_copy import own_copy
 from xlruntime.messages import first_line, listed
 
 __all__ = ["NARROW", "TOLERANCE", "Result", "State", "Trial", "difference_of"]
@@ -145,7 +145,7 @@ class _ExactTrial(Trial):
     """The same calls in float64, unchecked. Half precision stays as it is: it is the module's own rounding."""
 
     def __init__(self, trial: Trial) -> None:
-        self.model, self.n_token, self.forms = copy.deepcopy(trial.model).double(), trial.n_token, trial.forms
+        self.model, self.n_token, self.forms = own_copy(trial.model).double(), trial.n_token, trial.forms
 
     def first(self, rows: int = 1) -> State:
         with _float64():
