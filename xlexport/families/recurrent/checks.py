@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from xlexport.errors import ExportError
 from xlexport.families.recurrent.trial import NARROW, TOLERANCE, Result, State, Trial, difference_of
+from xlruntime.messages import listed
 
 __all__ = ["check_module"]
 
@@ -18,7 +17,6 @@ LENGTHS = (64, 7, 1)  # even, odd, and one token: each is compared with the long
 LONGEST = 513  # longer than most windows
 CALLS = 64  # of a pass: single tokens are read only so far
 SHORT = 17  # tokens of the checks before the passes: odd, so that a parity shows
-TINY = 1e-3  # weights below it may change no bit of the logits
 PERIOD = 16  # tokens of a segment in the experiment with one repeated token
 
 Cause = tuple[str, str]  # the end of a sentence, and what to write instead
@@ -90,42 +88,24 @@ def _check_rows(trial: Trial, rows: Tensor) -> None:
         if difference := trial.difference(*batch_and_alone(trial), batch_and_alone):
             problem = f"row {row} of a batch of {len(rows)} depends on the other rows: {difference}"
             hint = "Compute no mean, norm or softmax over axis 0, which is the batch."
+            flow, *_ = trial.flow(rows, {**state, "tokens": rows})
+            if flow.decided:
+                names = sorted(flow.decided - {"tokens"}) or ["tokens"]
+                problem += f"; {flow.line} decides by the value of {listed(names)}, once for all rows"
+                hint = "Use torch.where, and no `if`, .item() or int()."
             raise trial.error(trial.forms[0], problem, hint)
 
 
 def _check_use_of_state(trial: Trial, rows: Tensor) -> None:
-    """Refuse a state that changes nothing: neither logits nor a state, not even in the last bit.
-
-    Weights of zero may hide a state that the code reads, so the fault must remain with others in their place.
-    """
-    fault = _unused_state(trial, rows)
-    if fault and _unused_state(Trial(_with_weights(trial.model), trial.n_token), rows):
-        raise fault
-
-
-def _with_weights(model: nn.Module) -> nn.Module:
-    """Return a copy whose parameters of nothing but zeros, or of numbers as good as zero, are random."""
-    model = copy.deepcopy(model)
-    for parameter in model.parameters():
-        if parameter.is_floating_point() and not (parameter.abs() > TINY).any():
-            parameter.copy_(torch.randn_like(parameter) / 10)
-    return model
-
-
-def _unused_state(trial: Trial, rows: Tensor) -> ExportError | None:
-    first, tokens = trial.first(len(rows)), rows[:, :2]
-    _, state = trial.read(rows, first)
-    log_probs, new = trial.read(tokens, state)
-    for name in first:
-        other, other_new = trial.read(tokens, {**state, name: first[name]})
-        same = torch.equal(log_probs, other) and all(torch.equal(new[each], other_new[each]) for each in new)
-        if same and not torch.equal(state[name], first[name]):
-            hint = f"Read state[{name!r}] in its own layer, or leave it out of first_state."
-            return trial.error(trial.forms[0], f"the state {name!r} is returned but never read", hint)
-    if first and torch.equal(log_probs, trial.read(tokens, first)[0]):
+    """Refuse a state on which neither logits nor a state depend, for any numbers and weights."""
+    first = trial.first(len(rows))
+    flow, logits, new = trial.flow(rows, first)
+    for name in sorted(first.keys() - flow.behind([logits, *new.values()])):
+        hint = f"Read state[{name!r}] in its own layer, or leave it out of first_state."
+        raise trial.error(trial.forms[0], f"the state {name!r} is returned but never read", hint)
+    if first and not flow.behind([logits]):
         problem = "the logits do not depend on the state: the next segment starts as a new document does"
-        return trial.error(trial.forms[0], problem, "Compute the logits from the state, or return no state.")
-    return None
+        raise trial.error(trial.forms[0], problem, "Compute the logits from the state, or return no state.")
 
 
 def _check_causality(trial: Trial, rows: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_map
 
 from xlexport.errors import ExportError
 from xlexport.families.recurrent.eager import batched
+from xlexport.families.recurrent.flow import Flow
 from xlexport.families.recurrent.own_copy import own_copy
 from xlruntime.messages import first_line, listed
 
@@ -32,6 +34,8 @@ Result = tuple[Tensor, State]  # log-probabilities (B, S, V) in nats, and the ne
 
 class Trial:
     """Calls of a user's module, each checked against the rules of `RecurrentModel`."""
+
+    exact = False  # whether it computes in float64
 
     def __init__(self, model: Any, n_token: int) -> None:
         """Check the first state, before anything runs.
@@ -70,6 +74,19 @@ class Trial:
             log_probs.append(logits.log_softmax(dim=-1).reshape(len(tokens), -1, self.n_token))
         return torch.cat(log_probs, dim=1), state
 
+    def flow(self, tokens: Tensor, origins: State) -> tuple[Flow, Tensor, State]:
+        """Read tokens (B, S) by a module that broke no rule; return what depends on what, logits and next state.
+
+        Args:
+            origins: the state, and other tensors to follow.
+        """
+        logits, state = [], {name: origins[name] for name in self.model.first_state()}
+        with Flow(origins) as flow:
+            for piece in [tokens] if self.forms[0] == "segment" else tokens.unbind(dim=1):
+                one, state = getattr(self.model, self.forms[0])(piece, state)
+                logits.append(one)
+            return flow, torch.cat(logits), state
+
     def difference(
         self, result: Result, expected: Result, again: Callable[[Trial], tuple[Result, Result]] | None = None
     ) -> str | None:
@@ -82,15 +99,25 @@ class Trial:
         if difference is None or again is None:
             return difference
         try:
-            agree = _in_words(*again(_ExactTrial(self)), TOLERANCE) is None
+            agree = _in_words(*again(self._in_float64()), TOLERANCE) is None
         except Exception:  # the module works only in float32
             return difference
         if agree and (difference := _in_words(result, expected, ROUNDING)):
             difference += f"; {NARROW}"
         return difference
 
+    def _in_float64(self) -> Trial:
+        """Return a trial that calls the module in float64, unchecked. Half precision stays: it is the module's own."""
+        other = copy.copy(self)
+        other.model, other.exact = own_copy(self.model).double(), True
+        return other
+
     def _call(self, form: str, tokens: Tensor, state: State, start: int) -> Result:
         """Call `segment` or `step`, and raise ExportError for the first rule that it breaks."""
+        if self.exact:
+            with _float64():
+                logits, new = getattr(self.model, form)(tokens, dict(state))
+                return logits, new
         ids, inputs, copies = tokens.clone(), dict(state), {name: value.clone() for name, value in state.items()}
         try:
             logits, new = getattr(self.model, form)(ids, inputs)
@@ -139,22 +166,6 @@ class Trial:
             if not bool(value.isfinite().all()):
                 hint = "Bound what can overflow, and use a large number such as -1e30 in place of -inf."
                 raise self.error(method, f"the {which}state {name!r} is not finite", hint)
-
-
-class _ExactTrial(Trial):
-    """The same calls in float64, unchecked. Half precision stays as it is: it is the module's own rounding."""
-
-    def __init__(self, trial: Trial) -> None:
-        self.model, self.n_token, self.forms = own_copy(trial.model).double(), trial.n_token, trial.forms
-
-    def first(self, rows: int = 1) -> State:
-        with _float64():
-            return super().first(rows)
-
-    def _call(self, form: str, tokens: Tensor, state: State, start: int) -> Result:
-        with _float64():
-            logits, new = getattr(self.model, form)(tokens, dict(state))
-        return logits, new
 
 
 class _Float64(TorchDispatchMode):
