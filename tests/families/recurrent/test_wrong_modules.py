@@ -111,6 +111,18 @@ def hide_old(x: Tensor) -> Tensor:
     return x * (torch.arange(x.shape[1]) >= x.shape[1] - 32)[:, None]
 
 
+def underflow(x: Tensor) -> Tensor:
+    """Divide by a decay that float32 cannot hold after 149 tokens."""
+    decay = 0.5 ** torch.arange(x.shape[1])[:, None]
+    return x * decay / (decay + (decay == 0))
+
+
+def lose_digits(logits: Tensor) -> Tensor:
+    """Round by the number of rows, as large products do, by 1e-3 in float32; call the first token impossible."""
+    rounded = logits + 9999 * len(logits) - 9999 * len(logits)
+    return rounded.masked_fill(torch.arange(N_TOKEN) == 0, -torch.inf)
+
+
 def wrong(**stages: Callable[..., Any]) -> Callable[[], nn.Module]:
     return lambda: Wrong(**stages)
 
@@ -147,6 +159,18 @@ WRONG: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "mean over the batch": (
         r"row 0 of a batch of 3 depends on the other rows",
         wrong(embeds=lambda x: x - x.mean(dim=0)),
+    ),
+    "small mean over the batch": (
+        r"row \d of a batch of 3 depends on the other rows: [^;]*$",
+        wrong(embeds=lambda x: x + 1e-3 * x.mean(dim=0)),
+    ),
+    "decision for all rows": (
+        r"depends on the other rows.*; test_wrong_modules.py:\d+ decides by the value of seen",
+        wrong(reads=lambda old: {**old, "h_1": old["h_1"] * (2 if old["seen"].sum() > 20 else 1)}),
+    ),
+    "underflow": (
+        r"segments of 64 and 513 tokens differ: .*; in float64 they agree, so float32 overflows",
+        wrong(embeds=underflow),
     ),
     "written in place": (
         r"writes in place into its argument: state\['h_1'\]",
@@ -196,7 +220,7 @@ def test_first_state_of_other_types_is_refused(state: Any) -> None:
         check_module(model, N_TOKEN)
 
 
-@pytest.mark.parametrize("make", [Right, Memoryless])
+@pytest.mark.parametrize("make", [Right, Memoryless, wrong(computes=lose_digits)])
 def test_right_module_passes(make: Callable[[], nn.Module]) -> None:
     model, before = make().eval(), torch.random.get_rng_state()
     check_module(model, N_TOKEN)

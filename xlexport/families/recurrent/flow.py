@@ -23,13 +23,12 @@ class Flow(TorchDispatchMode):
 
     Attributes:
         decided: the names by whose values Python decided, in an `if` or by `.item()`.
-        line: the last line that did so, such as `model.py:12`.
+        line: where it did so last, such as `model.py:12`.
     """
 
     def __init__(self, origins: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.decided: set[str] = set()
-        self.line = ""
+        self.decided, self.line = set[str](), ""
         self._names: dict[int, set[str]] = {}  # by storage, as views share theirs
         self._kept: list[Tensor] = []  # as another tensor could get the place of a deleted one
         for name, tensor in origins.items():
@@ -37,22 +36,21 @@ class Flow(TorchDispatchMode):
 
     def behind(self, tensors: Iterable[Any]) -> set[str]:
         """Return the names of all that these tensors depend on."""
-        places = [_place(each) for each in tensors if isinstance(each, Tensor)]
-        return self.decided.union(*(self._names.get(place, ()) for place in places))
+        return self.decided.union(*(self._names.get(_place(each), ()) for each in tensors if isinstance(each, Tensor)))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result, names = func(*args, **kwargs or {}), self.behind(tree_leaves((args, kwargs)))
         if names and func is torch.ops.aten._local_scalar_dense.default:
             self.decided |= names
-            frames = [each for each in traceback.extract_stack()[:-1] if not each.filename.startswith(TORCH)]
-            self.line = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
-        elif not str(func.overloadpacket).endswith(SHAPE_ONLY):
+            frame = [each for each in traceback.extract_stack()[:-1] if not each.filename.startswith(TORCH)][-1]
+            self.line = f"{Path(frame.filename).name}:{frame.lineno}"
+        elif names and not str(func.overloadpacket).endswith(SHAPE_ONLY):
             self._note(tree_leaves(result), names)
         return result
 
     def _note(self, tensors: Iterable[Any], names: set[str]) -> None:
         for tensor in tensors:
-            if names and isinstance(tensor, Tensor):
+            if isinstance(tensor, Tensor):
                 self._names.setdefault(_place(tensor), set()).update(names)
                 self._kept.append(tensor)
 

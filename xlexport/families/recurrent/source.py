@@ -11,7 +11,7 @@ from xlexport.checkpoints.files import inside
 from xlexport.checkpoints.source import SourceCheckpoint, digest_files, float_notes, require_finite
 from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping
 from xlexport.errors import CheckpointError, ExportError
-from xlruntime.messages import first_line
+from xlruntime.messages import first_line, listed
 from xltraining.data.tokenizer_file import TokenizerFile
 
 if TYPE_CHECKING:
@@ -202,7 +202,6 @@ def _size_of_logits(module: Any, form: str, n_token: int | None) -> int:
     import torch
 
     from xlexport.families.recurrent.eager import batched
-    from xlexport.families.recurrent.own_copy import dtype_problem
     from xlexport.families.recurrent.trial import Trial
 
     name, token = type(module).__qualname__, torch.zeros((1, 1) if form == "segment" else (1,), dtype=torch.int64)
@@ -214,8 +213,10 @@ def _size_of_logits(module: Any, form: str, n_token: int | None) -> int:
             raise TypeError(f"the logits are {logits.dtype}")
         return n_token or int(logits.shape[-1])
     except Exception as error:
-        if problem := dtype_problem(module):
-            raise ExportError(f"{name}: {problem[0]}.", problem[1]) from error
+        dtypes = {tensor.dtype for tensor in module.state_dict().values() if tensor.is_floating_point()}
+        if others := listed(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes - {torch.float32})):
+            problem = f"{name}: its weights are {others}, and xlexport needs float32."
+            raise ExportError(problem, hint="Call model.float() first.") from error
         if isinstance(error, ExportError):
             raise
         if n_token:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -115,7 +114,7 @@ class Trial:
     def _call(self, form: str, tokens: Tensor, state: State, start: int) -> Result:
         """Call `segment` or `step`, and raise ExportError for the first rule that it breaks."""
         if self.exact:
-            with _float64():
+            with _Float64():
                 logits, new = getattr(self.model, form)(tokens, dict(state))
                 return logits, new
         ids, inputs, copies = tokens.clone(), dict(state), {name: value.clone() for name, value in state.items()}
@@ -169,7 +168,16 @@ class Trial:
 
 
 class _Float64(TorchDispatchMode):
-    """Gives each operator of PyTorch float64 in place of float32."""
+    """Gives each operator of PyTorch float64 in place of float32, and new tensors too."""
+
+    def __enter__(self) -> Any:
+        self.default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        torch.set_default_dtype(self.default)
+        super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def exact(value: Any) -> Any:
@@ -179,17 +187,6 @@ class _Float64(TorchDispatchMode):
 
         args, kwargs = tree_map(exact, (args, kwargs or {}))
         return func(*args, **kwargs)
-
-
-@contextlib.contextmanager
-def _float64() -> Iterator[None]:
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with _Float64():
-            yield
-    finally:
-        torch.set_default_dtype(default)
 
 
 def _in_words(result: Result, expected: Result, tolerance: float) -> str | None:
