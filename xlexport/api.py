@@ -12,6 +12,7 @@ import numpy.typing as npt
 from xlexport import verification
 from xlexport.bundles import open_any_bundle
 from xlexport.callbacks import Progress, no_progress
+from xlexport.families import architecture
 from xlexport.families.recurrent.source import module_source
 from xlexport.model_names import load_reference, load_source
 from xlexport.verification.parity import ParityReport
@@ -33,6 +34,7 @@ def verify(
     model: str | Path | nn.Module | None = None,
     *,
     text: str | Path | npt.ArrayLike | None = None,
+    as_ids: bool = False,
     segments: verification.Segments = None,
     reference: str | Callable[..., Any] | object | None = None,
     format: str | None = None,
@@ -48,6 +50,7 @@ def verify(
         bundle: its folder, or an open bundle, whose graphs are closed meanwhile and open again later.
         model: what `xlexport convert` took, by its path or name, or the module of `export_module`.
         text: path of a text file, or token ids (n,); None: the default text of `xlexport verify`.
+        as_ids: whether the file of `text` holds token ids separated by white space.
         segments: how many are read; "all": the whole text; None: enough to write the memory twice, at least 20, and
             at least 1,000 tokens.
         reference: eager code instead of `model`, or its name `FILE.py:NAME`: a function `(tokens, targets, state) ->
@@ -83,7 +86,7 @@ def verify(
         eager = load_source(model, trust=trust, bundle=engine.bundle, **reading).build_model
     else:
         eager = module_source(model, n_token=engine.bundle.vocab_size).build_model
-    ids = _ids(engine, text)
+    ids = _ids(engine, text, as_ids, eager)
     return verification.verify(engine, eager, ids, segments=segments, evaluation=evaluation, progress=progress)
 
 
@@ -102,10 +105,12 @@ def assert_parity(
     return report
 
 
-def _ids(engine: Engine, text: str | Path | npt.ArrayLike | None) -> npt.NDArray[np.int64]:
+def _ids(engine: Engine, text: str | Path | npt.ArrayLike | None, as_ids: bool, eager: Any) -> npt.NDArray[np.int64]:
     """Return the token ids (n,) of a text."""
     if text is None or isinstance(text, str | Path):
-        return verify_ids(engine.bundle, engine.tokenizer, None if text is None else Path(text))
+        adapter = architecture(engine.bundle.architecture)
+        possible = None if isinstance(eager, Reference) else lambda: adapter.possible_ids(eager())
+        return verify_ids(engine.bundle, engine.tokenizer, None if text is None else Path(text), as_ids, possible)
     ids = np.asarray(text)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise OptionError(f"text is {ids.dtype} of shape {ids.shape}.", hint="Give a path, or token ids (n,).")

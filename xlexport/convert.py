@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import shutil
@@ -23,7 +24,7 @@ from xlexport.bundles import (
     requirements,
     write_manifest,
 )
-from xlexport.callbacks import Progress, no_progress
+from xlexport.callbacks import Phase, Progress, no_phase, no_progress
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
@@ -61,6 +62,7 @@ class ConversionOptions:
         bos, eos: names of the tokens that begin and end a text, or `none`; None: as the checkpoint's files say.
         threads: threads of one step; None: ONNX Runtime chooses.
         verify_text: a text to verify on; None: the text of `xlexport.sample`.
+        as_ids: whether `verify_text` holds token ids separated by white space.
         verify_segments: number of segments to verify; None: as many as `verification.segments_to_read` returns.
         restart: whether to reset position and memory when a document exceeds the positions, instead of failing.
         settings: evaluation settings of the model and choices of its architecture, by name: `segment_len`, `mem_len`,
@@ -80,6 +82,7 @@ class ConversionOptions:
     eos: str | None = None
     threads: int | None = None
     verify_text: Path | None = None
+    as_ids: bool = False
     verify_segments: int | None = None
     restart: bool | None = None
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -119,6 +122,7 @@ def convert(
     force: bool = False,
     tell: Callable[[str], None] = lambda message: None,
     progress: Progress = no_progress,
+    phase: Phase = no_phase,
 ) -> ParityReport:
     """Write a bundle of `source` to `output`, but only if it is complete and verified.
 
@@ -127,6 +131,7 @@ def convert(
     Args:
         tell: called with a line for each stage.
         progress: called after each verified segment with the number verified and the largest possible number.
+        phase: a context around each phase: "exporting", and those of `verify`.
 
     Raises:
         OutputExistsError: `output` already exists.
@@ -146,8 +151,9 @@ def convert(
     encoder = architecture(source.architecture).encoder(source.config)
     texts = [] if options.verify_text is None else [options.verify_text]
     if (quantization := options.quantization) is not None:
-        check_texts(tokenizer.spec, texts, pairs=encoder is not None)  # before the export, which takes minutes
-    check_verify_text(tokenizer.spec, options.verify_text)
+        # Before the export, which takes minutes.
+        check_texts(tokenizer.spec, texts, options.as_ids, encoder is not None)
+    check_verify_text(tokenizer.spec, options.verify_text, options.as_ids)
     source = replace(source, notes=_notes(source, options))
     read_from = ", ".join(map(str, source.files)) or source.config.get("model")
     tell(f"read {read_from}: {source.format}, {source.architecture}")
@@ -158,18 +164,24 @@ def convert(
         folder.mkdir(exist_ok=True)
         tokenizer.write(folder)
         reader = make_tokenizer(tokenizer.spec, folder)
-        text = verify_text(tokenizer.spec, source.config["n_token"], reader, options.verify_text)
+        text = verify_text(
+            tokenizer.spec,
+            source.config["n_token"],
+            reader,
+            options.verify_text,
+            options.as_ids,
+            lambda: architecture(source.architecture).possible_ids(source.build_model()),
+        )
         if quantization is not None and not texts:
             require_default_text(tokenizer.spec, reader)
         tell("exporting the step graphs")
-        steps = _steps(source, evaluation, options.fixed)
-        for step in steps:
-            step.inline = options.inline
-        step_graphs = _export(steps, folder, options.to)
-        memory = steps[0].memory
-        _write_first_rows(steps[0], folder)
-        for step in steps:
-            step.discard()  # torch's exporter keeps references to it, so deleting it would free nothing
+        with phase("exporting"):
+            steps = _steps(source, evaluation, options)
+            step_graphs = _export(steps, folder, options.to)
+            memory = steps[0].memory
+            _write_first_rows(steps[0], folder)
+            for step in steps:
+                step.discard()  # torch's exporter keeps references to it, so deleting it would free nothing
         bundle = Bundle(
             architecture=source.architecture,
             config=dict(source.config),
@@ -194,18 +206,18 @@ def convert(
         segments = options.verify_segments or segments_to_read(exported, text.ids, exported.bundle.settings)
         walk = "documents" if evaluation.full_document else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")
-        report = verify(exported, source.build_model, text.ids, segments=segments, progress=progress)
+        walked = functools.partial(verify, exported, source.build_model, text.ids, phase=phase)
+        report = walked(segments=segments, progress=progress, stops=True)
         report.require_passed()
         # Graphs of fixed shapes are for one length; they read others one token after the other.
         for length in () if options.fixed else architecture(source.architecture).further_lengths:
-            other = exported.evaluation(segment_len=length)
-            segments = 2 + FURTHER_TOKENS // length
-            verify(exported, source.build_model, text.ids, segments=segments, evaluation=other).require_passed()
+            other = {"segments": 2 + FURTHER_TOKENS // length, "evaluation": exported.evaluation(segment_len=length)}
+            walked(**other, own_errors=report.rounding).require_passed()
         (folder / PARITY_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(bundle_readme(bundle, report), "utf-8")
         if quantization is not None:
             exact = open_any_bundle(folder, threads=options.threads, check_files=False, ops="none")
-            quantize_into(exact, published, quantization, gate_text(exact, texts), tell)
+            quantize_into(exact, published, quantization, gate_text(exact, texts, options.as_ids), tell)
             shutil.rmtree(folder)
     return report
 
@@ -262,12 +274,16 @@ def _with_fixed_settings(options: ConversionOptions) -> ConversionOptions:
     return replace(options, settings={**options.settings, **settings})
 
 
-def _steps(source: SourceCheckpoint, evaluation: EvaluationRules, fixed: FixedShapes | None) -> list[Step]:
+def _steps(source: SourceCheckpoint, evaluation: EvaluationRules, options: ConversionOptions) -> list[Step]:
     """Return the step of the model, or one for each length that its graphs fix."""
     adapter, model = architecture(source.architecture), source.build_model()
-    if fixed is None:
-        return [adapter.build_step(model)]
-    return [adapter.build_fixed_step(model, sizes) for sizes in fixed.sizes(evaluation)]
+    if options.fixed is None:
+        steps = [adapter.build_step(model)]
+    else:
+        steps = [adapter.build_fixed_step(model, sizes) for sizes in options.fixed.sizes(evaluation)]
+    for step in steps:
+        step.inline = options.inline
+    return steps
 
 
 def _export(steps: list[Step], folder: Path, to: Format) -> StepGraphs:

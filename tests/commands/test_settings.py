@@ -86,7 +86,7 @@ def test_same_settings_in_all_commands(invoke: Invoke) -> None:
             assert all(f"{setting}=" in shown for setting in settings)
 
 
-@pytest.mark.parametrize(("name", "most"), [("score", 38), ("convert", 27)])
+@pytest.mark.parametrize(("name", "most"), [("score", 38), ("convert", 28)])
 def test_commands_have_few_options(name: str, most: int) -> None:
     command = all_commands()[name]
     options = [option for option in command.get_params(click.Context(command)) if isinstance(option, click.Option)]

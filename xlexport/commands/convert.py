@@ -16,6 +16,7 @@ from xlexport.commands.options import (
     checkpoint_options,
     conversion_settings,
     download_option,
+    ids_option,
     threads_option,
     trust_option,
 )
@@ -98,6 +99,7 @@ __all__ = ["convert", "length_rows"]
     click.option(
         "--text", "verify_text", type=PATH, help="Text to verify on.  [default: Python's documentation topics]"
     ),
+    ids_option,
     click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify."),
 )
 @headed(
@@ -141,16 +143,21 @@ def convert(
     from xlexport.convert import convert as write_bundle
     from xlexport.fixed_shapes import FixedShapes
     from xlexport.model_names import bundle_path, load_source
+    from xlexport.peak_memory import PeakMemory
     from xlexport.verification.parity import trained_model
     from xlruntime.bundle_files import read_bundle
 
     output = output or bundle_path(checkpoint)
     check_output(output, force)
     shapes = None if fixed is None else FixedShapes.parse(fixed)
+    memory = PeakMemory()
     with progress_bar(f"reading {checkpoint}") as progress:
-        source = load_source(checkpoint, trust=trust, **reading)
+        with memory.phase("reading"):
+            source = load_source(checkpoint, trust=trust, **reading)
         conversion = ConversionOptions.of(**options, fixed=shapes)
-        report = write_bundle(source, output, conversion, force=force, tell=progress.tell, progress=progress)
+        report = write_bundle(
+            source, output, conversion, force=force, tell=progress.tell, progress=progress, phase=memory.phase
+        )
     bundle = read_bundle(output, check_files=False)
     quantized, text = bundle.provenance.get("quantization"), bundle.provenance["verified_on"]
     if as_json:
@@ -160,6 +167,7 @@ def convert(
                 "bundle": str(output),
                 "verified_on": text,
                 **figures,
+                "peak_memory": memory.peaks,
                 **({"quantization": quantized} if quantized else {}),
             }
         )

@@ -12,7 +12,7 @@ import click
 
 from xlexport.choices import DTYPES
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, PATH, Decorator, all_of
+from xlexport.commands.options import BUNDLE, PATH, Decorator, all_of, ids_option
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell
 
@@ -82,7 +82,7 @@ def precision_options(dtype: Decorator) -> Decorator:
         multiple=True,
         help="A text like the model's training text, to measure on.  [default: Python's documentation topics]",
     ),
-    click.option("--ids", "as_ids", is_flag=True, help="The texts hold token ids separated by white space."),
+    ids_option,
     click.option(
         "--tokens", type=click.IntRange(2048), help="Tokens to measure on.  [default: 16,384, or twice the memory]"
     ),

@@ -10,7 +10,15 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, MODEL, PATH, checkpoint_options, evaluation_options, runtime_options
+from xlexport.commands.options import (
+    BUNDLE,
+    MODEL,
+    PATH,
+    checkpoint_options,
+    evaluation_options,
+    ids_option,
+    runtime_options,
+)
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import failure, print_json, print_table, quiet_option, tell_lines
 
@@ -60,6 +68,7 @@ class _SegmentCount(click.IntRange):
 @headed(
     "Input",
     click.option("--text", type=PATH, help="Text to compare on.  [default: Python's documentation topics]"),
+    ids_option,
     click.option(
         "--segments",
         type=_SegmentCount(1),
@@ -80,6 +89,7 @@ def verify(
     bundle: Path,
     checkpoint: str | None,
     text: Path | None,
+    as_ids: bool,
     segments: Any,
     against: str | None,
     as_json: bool,
@@ -106,6 +116,7 @@ def verify(
             model,
             checkpoint,
             text=text,
+            as_ids=as_ids,
             segments=segments,
             reference=against,
             trust=runtime.get("trust", False),

@@ -11,12 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from xlexport.errors import ExportError
 from xlexport.families.step import FixedSizes, Step
 from xltraining.config_fields import Option
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     from torch import Tensor
 
     from xlexport.families.describe import ModelDescription
@@ -135,6 +137,10 @@ class Architecture(ABC):
         """
         hidden, memory = model(tokens, memory)
         return hidden, memory, ()
+
+    def possible_ids(self, model: Any) -> npt.NDArray[np.int64]:
+        """Return the ids that a trained model does not call impossible; by default all."""
+        return np.arange(model.config.n_token)
 
     def buckets(
         self, model: Any, memory: Memory, outputs: Mapping[str, npt.NDArray[Any]], S: int

@@ -6,6 +6,7 @@ projected keys and values (`comparison.py`). A user's own eager code may replace
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any, Literal
@@ -13,11 +14,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.callbacks import Progress, no_progress
-from xlexport.errors import ParityError
+from xlexport.callbacks import Phase, Progress, no_phase, no_progress
+from xlexport.errors import ExportError, ParityError
 from xlexport.families import architecture
+from xlexport.families.recurrent.source import MODULE_FORMAT
 from xlexport.verification.comparison import Comparison
-from xlexport.verification.parity import ParityReport, make_report
+from xlexport.verification.differences import RoundingErrors
+from xlexport.verification.parity import ParityReport, is_hopeless, make_report
 from xlexport.verification.reference import Reference, compare_with_reference
 from xlexport.verification.spans import cut_text, segments_to_wrap
 from xlexport.verification.tolerances import LONG_TEXT, tolerance_of
@@ -59,8 +62,15 @@ def verify(
     segments: Segments = None,
     evaluation: EvaluationSettings | None = None,
     progress: Progress = no_progress,
+    phase: Phase = no_phase,
+    own_errors: RoundingErrors | None = None,
+    stops: bool = False,
 ) -> ParityReport:
     """Read `ids` with both, up to `segments` segments.
+
+    All limits follow the trained model's own errors of float32 (`tolerances.OWN_ERRORS`). A user's module reads in
+    float64 only if it differs by more than the usual limits, and its ratios are not judged: PyTorch computes some
+    operators in float64, such as cumsum.
 
     Args:
         model: the open bundle; its sessions are closed, and open again later.
@@ -68,6 +78,9 @@ def verify(
         ids: token ids of a real text.
         evaluation: segment and memory lengths; None: the bundle's own.
         progress: called after every segment with their number and the largest possible number.
+        phase: a context around each phase: "float64", "float32 model" and "graphs".
+        own_errors: of the model, in a longer text; None: they are measured.
+        stops: whether to stop at the first segments if these differ by far more than the limits.
 
     Raises:
         ParityError: there are fewer than two ids, or the sizes of the trained model and the bundle differ.
@@ -85,7 +98,20 @@ def verify(
         return make_report(differences, evaluation, tolerance.of_scores(), kernels=kernels)
     for purpose in model.bundle.graphs:
         model.release(purpose)
-    comparison = Comparison(architecture(model.bundle.architecture), model, eager, spans, evaluation)
-    done = itertools.count(1)
-    differences, totals = comparison.run(lambda: progress(next(done), len(spans)))
-    return make_report(differences, evaluation, tolerance, totals, kernels)
+
+    def compare(exactly: bool) -> ParityReport:
+        adapter, done = architecture(model.bundle.architecture), itertools.count(1)
+        comparison = Comparison(adapter, model, eager, spans, evaluation, exactly and own_errors is None, phase)
+        differences, totals = comparison.run(
+            lambda: progress(next(done), len(spans)),
+            (lambda seen: is_hopeless(seen, tolerance, own_errors)) if stops else None,
+        )
+        return make_report(differences, evaluation, tolerance, totals, kernels, own_errors)
+
+    if model.bundle.provenance.get("format") != MODULE_FORMAT:
+        return compare(exactly=model.bundle.precision == "float32")
+    report = compare(exactly=False)
+    if not report.passed and model.bundle.precision == "float32":
+        with contextlib.suppress(ExportError, ParityError):  # the module cannot compute in float64
+            return compare(exactly=True)
+    return report

@@ -32,7 +32,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.callbacks import Phase, no_phase
 from xlexport.verification.differences import (
+    ROW_LAYOUTS,
     LSHDifference,
     LSHTotals,
     SegmentDifference,
@@ -41,8 +43,9 @@ from xlexport.verification.differences import (
     compare_score,
     largest,
     memory_difference,
+    rounding_errors,
 )
-from xlexport.verification.eager import BEST, LARGEST_TABLE, Answer, Eager, ExactModel, NamedRows
+from xlexport.verification.eager import BEST, LARGEST_TABLE, Answer, Eager, NamedRows
 from xlexport.verification.spans import Ids, Span, segments_of, segments_to_wrap
 from xlruntime.bundle import OUTPUTS
 from xlruntime.engine import Engine
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["Comparison"]
 
 LARGEST_BLOCK = 1 << 28  # bytes of results and memory rows that are kept while the eager model is ahead of the graphs
+GRAPHS = "graphs"
 OTHERS = 20  # segments that graphs other than `score` read
 FOREIGN = 2  # segments that graphs for other devices read
 OTHERS_TOKENS = 8192  # or fewer segments, if they have this many tokens, but enough to wrap the rings
@@ -68,6 +72,8 @@ class Comparison:
     Args:
         build_eager: returns the trained model in eval mode; called for each block of segments.
         spans: the steps of the text, from `cut_text`.
+        exactly: whether the model in float64 reads it too, if there is one.
+        phase: called with the name of each phase; a context around its work.
 
     Raises:
         ParityError: the trained model and the bundle differ in architecture or sizes.
@@ -80,13 +86,15 @@ class Comparison:
         build_eager: Callable[[], Any],
         spans: list[Span],
         evaluation: EvaluationSettings,
+        exactly: bool = False,
+        phase: Phase = no_phase,
     ) -> None:
-        self.model, self.evaluation = model, evaluation
+        self.model, self.evaluation, self.exactly, self.phase = model, evaluation, exactly, phase
         self.open_eager = lambda: Eager(architecture, model, build_eager(), evaluation)
         graphs = model.bundle.graphs
         self.few = {name: most for name in graphs if (most := model.bundle.max_segment(name)) is not None}
         self.eager = self.open_eager() if self.few or architecture.gives_buckets else None  # None: it reads ahead
-        exact = None if self.eager is None else ExactModel(self.eager, model)
+        exact = None if self.eager is None or not exactly else self.eager.in_float64()
         score = model.main_graph("score")
         self.score = _GraphReader(model, score, evaluation, self.eager, exact)
         self.chosen = {choice.graph for choices in model.steps.values() for choice in choices}  # what can run here
@@ -107,51 +115,80 @@ class Comparison:
         self.n_block = 1 if self.eager is not None else _block_length(model, evaluation)
         self.differences: list[SegmentDifference] = []
         self.flips = 0  # of buckets, in the score graph
-        self._memories: tuple[Any, Any] = None, None  # of the eager model that reads ahead, in float32 and float64
+        self._memories: list[Any] = [None, None]  # of the eager model that reads ahead, in float32 and float64
 
-    def run(self, progress: Callable[[], None]) -> tuple[list[SegmentDifference], LSHTotals | None]:
+    def run(
+        self, progress: Callable[[], None], is_hopeless: Callable[[list[SegmentDifference]], bool] | None = None
+    ) -> tuple[list[SegmentDifference], LSHTotals | None]:
         """Compare on the whole text; call `progress` after every segment.
+
+        Args:
+            is_hopeless: asked after the score graph's first segment, and then after every block; if it returns true,
+                the rest is not read. None: the whole text is read in any case.
 
         Returns:
             The differences of each segment, and the totals of LSH attention (None without LSH attention).
         """
-        for start in range(0, len(self.spans), self.n_block):
-            block = range(start, min(start + self.n_block, len(self.spans)))
+        starts = [0, *range(0 if is_hopeless is None else 1, len(self.spans), self.n_block)]
+        for block in itertools.starmap(range, itertools.pairwise(sorted({*starts, len(self.spans)}))):
             answers = self._read_ahead(block) if self.eager is None else {}
-            for number in block:
-                self._compare_score(number, answers.get(number))
-                if self.spans[number].source is None or self.spans[number].ends:
-                    progress()
-            self._close(self.score)
-            for reader in self.others:
-                most = self.n_others if reader.purpose in self.chosen else min(FOREIGN, self.n_others)
-                for number in block[: max(0, most - start)]:
-                    step = reader.step(self.spans[number], self._is_whole(number), answers.get(number))
-                    self._add(number, step, counts=reader.purpose in OUTPUTS)
-                self._close(reader)
-                if block.stop >= most:
-                    reader.forget()
-        if self.few:
-            self._compare_few_with_small_memory()
+            with self.phase(GRAPHS):
+                self._compare(block, answers, progress)
+            if is_hopeless is not None and is_hopeless(self.differences):
+                break
+        else:
+            if self.few:
+                self._compare_few_with_small_memory()
         for purpose in self.model.bundle.graphs:
             self.model.release(purpose)
         return self.differences, self._totals()
 
-    def _read_ahead(self, block: range) -> dict[int, Answer]:
-        """Return the eager model's answers for a block of spans; afterwards no model is in memory."""
-        eager = self.open_eager()
-        memory, exact_memory = self._memories
-        answers: dict[int, Answer] = {}
+    def _compare(self, block: range, answers: Mapping[int, Answer], progress: Callable[[], None]) -> None:
+        """Run the graphs on a block of spans, one graph after the other."""
         for number in block:
-            whole = self._is_whole(number) or number == block[-1]
-            answers[number], memory = eager.read(self.spans[number], memory, whole)
+            self._compare_score(number, answers.get(number))
+            if self.spans[number].source is None or self.spans[number].ends:
+                progress()
+        self._close(self.score)
+        for reader in self.others:
+            most = self.n_others if reader.purpose in self.chosen else min(FOREIGN, self.n_others)
+            for number in block[: max(0, most - block.start)]:
+                step = reader.step(self.spans[number], self._is_whole(number), answers.get(number))
+                self._add(number, step, counts=reader.purpose in OUTPUTS)
+            self._close(reader)
+            if block.stop >= most:
+                reader.forget()
+
+    def _read_ahead(self, block: range) -> dict[int, Answer]:
+        """Return the eager model's answers for a block of spans; afterwards no model is in memory.
+
+        The model in float64, which is twice as large, reads first and alone.
+        """
+        exact: dict[int, Answer] = {}
+        if self.exactly:
+            with self.phase("float64"):
+                exact = self._read(block, lambda: self.open_eager().in_float64(), None)
+        with self.phase("float32 model"):
+            return self._read(block, self.open_eager, exact)
+
+    def _read(
+        self, block: range, build: Callable[[], Eager | None], exact: Mapping[int, Answer] | None
+    ) -> dict[int, Answer]:
+        """Return the answers of one model; those in float64, and None for `exact`, or the others with them."""
+        answers: dict[int, Answer] = {}
+        if (eager := build()) is None:
+            return answers
+        for number in block:
+            memory, span = self._memories[exact is None], self.spans[number]
+            if exact is None:
+                answers[number], memory = eager.read_exactly(span, memory)
+            else:
+                whole = self._is_whole(number) or number == block[-1]
+                answers[number], memory = eager.read(span, memory, whole, exact=exact.get(number))
+            self._memories[exact is None] = memory
             if number % 4 == 3:  # freed memory adds up; returning it after every segment would be slower
                 _trim()
-        exact = ExactModel(eager, self.model, exact_memory)
         del eager
-        answers = {number: exact.add(answer, self.spans[number]) for number, answer in answers.items()}
-        self._memories = memory, exact.memory
-        del exact
         gc.collect()  # the checkpoint's reader may be in a reference cycle that keeps the tensors
         _trim()
         return answers
@@ -167,7 +204,9 @@ class Comparison:
         step = self.score.step(span, self._is_whole(number), answer)
         _, _, outputs = step.parts[0]
         expected = step.answer.expected
-        segment = compare_score(number, expected.log_prob, outputs["log_prob"][0], expected.exact)
+        log_prob = outputs["log_prob"][0]
+        rounding = rounding_errors(log_prob, step.answer, self.model.bundle.memory)
+        segment = compare_score(number, expected.log_prob, log_prob, rounding)
         self.differences.append(dataclasses.replace(segment, max_abs_memory_diff=step.memory, lsh=step.lsh))
         self.flips += 0 if step.lsh is None else step.lsh.bucket_flips
         for other in early:
@@ -282,16 +321,17 @@ class _GraphReader:
         purpose: str,
         evaluation: EvaluationSettings,
         eager: Eager | None,
-        exact: ExactModel | None = None,
+        exact: Eager | None = None,
     ) -> None:
         self.model, self.purpose, self.evaluation = model, purpose, evaluation
         self.eager, self.exact = eager, exact
         self.memory: Memory | None = None  # from the first document on
         self.eager_memory: Any = None
+        self.exact_memory: Any = None
 
     def forget(self) -> None:
         """Release the memories."""
-        self.memory = self.eager_memory = None
+        self.memory = self.eager_memory = self.exact_memory = None
 
     def fork(self, purpose: str) -> _GraphReader:
         """Return a reader with another graph, on copies of these memories."""
@@ -379,14 +419,21 @@ class _GraphReader:
         assert self.eager is not None
         architecture, S = self.eager.architecture, span.tokens.shape[1]
         buckets = architecture.buckets(self.eager.model, memory, outputs, S)
-        answer, self.eager_memory = self.eager.read(span, self.eager_memory, whole, buckets)
-        return answer if self.exact is None else self.exact.add(answer, span, buckets)
+        exact = None
+        if self.exact is not None:
+            exact, self.exact_memory = self.exact.read_exactly(span, self.exact_memory, buckets)
+        answer, self.eager_memory = self.eager.read(span, self.eager_memory, whole, buckets, exact)
+        return answer
 
 
 def _block_length(model: Engine, evaluation: EvaluationSettings) -> int:
     """Return how many segments the eager model reads ahead: as many as memory allows, and enough to fill a ring."""
-    row = sum(math.prod(axis for axis in entry.shape if isinstance(axis, int)) for entry in model.bundle.memory)
-    kept = 4 * (evaluation.segment_len * (row + 3 * BEST) + model.bundle.vocab_size)  # bytes of an answer
+    row = state = 0
+    for entry in model.bundle.memory:
+        numbers = math.prod(axis for axis in entry.shape if isinstance(axis, int))
+        row, state = (row + numbers, state) if entry.layout in ROW_LAYOUTS else (row, state + numbers)
+    S, V = evaluation.segment_len, model.bundle.vocab_size
+    kept = 8 * (S * row + state) + 12 * (S * 2 * BEST + V)  # bytes of both answers, whose memories are float32
     return max(segments_to_wrap(evaluation), LARGEST_BLOCK // kept)
 
 

@@ -13,13 +13,15 @@ import numpy.typing as npt
 
 from xlexport.bundles import scale_of
 from xlexport.errors import ParityError
-from xlexport.verification.eager import Expected, NamedRows
+from xlexport.verification.eager import MOST_NATS, Answer, Expected, NamedRows
 
 if TYPE_CHECKING:
+    from xlruntime.bundle import MemoryEntry
     from xlruntime.memory import Memory
     from xltraining.reformer import LSHTrace
 
 __all__ = [
+    "ROW_LAYOUTS",
     "LSHDifference",
     "LSHTotals",
     "RoundingErrors",
@@ -35,6 +37,12 @@ __all__ = [
 ]
 
 ROW_LAYOUTS = frozenset({"ring", "window"})  # of memories that hold rows by age; others hold a state
+
+
+def apart(values: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return `values` minus `expected`; infinities of one sign, as of impossible tokens, are equal."""
+    with np.errstate(invalid="ignore"):
+        return np.where(values == expected, 0, values - expected)
 
 
 def largest(*differences: npt.ArrayLike) -> float:
@@ -63,12 +71,21 @@ class LSHDifference:
 
 @dataclass(frozen=True)
 class RoundingErrors:
-    """Errors of the targets' log-probabilities (nats), of graph and float32 model, against the model in float64."""
+    """Errors of the targets' log-probabilities (nats), of graph and float32 model, against the model in float64.
+
+    Attributes:
+        model_mean: with its sign.
+        model_distribution: the largest error of the likeliest tokens' log-probabilities and of the entropy, relative.
+        model_memory: the largest error of a number in a memory, as `memory_difference` has it.
+    """
 
     graph_rms: float
     graph_largest: float
     model_rms: float
     model_largest: float
+    model_mean: float = 0.0
+    model_distribution: float = 0.0
+    model_memory: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -100,14 +117,13 @@ def compare_score(
     segment: int,
     expected: npt.NDArray[np.floating],
     log_prob: npt.NDArray[np.float32],
-    exact: npt.NDArray[np.float64] | None = None,
+    rounding: RoundingErrors | None = None,
 ) -> SegmentDifference:
     """Compare the score graph's log-probabilities (S,) with the eager code's; memory is added later.
 
-    Args:
-        exact: (S,) those of the model in float64; None: not compared with it.
+    Targets that the eager code calls impossible count in no sum.
     """
-    difference = log_prob - expected
+    difference, possible = apart(log_prob, expected), ~np.isneginf(expected)
     return SegmentDifference(
         segment=segment,
         tokens=len(log_prob),
@@ -116,9 +132,9 @@ def compare_score(
         max_distribution_diff=None,
         max_abs_memory_diff=None,
         top1_agreement=None,
-        eager_nats=-float(expected.sum(dtype=np.float64)),
-        graph_nats=-float(log_prob.sum(dtype=np.float64)),
-        rounding=None if exact is None else rounding_errors(log_prob, expected, exact),
+        eager_nats=-float(expected[possible].sum(dtype=np.float64)),
+        graph_nats=-float(log_prob[possible].sum(dtype=np.float64)),
+        rounding=rounding,
     )
 
 
@@ -127,7 +143,7 @@ def compare_other(
 ) -> SegmentDifference:
     """Add the differences of a graph other than `score`; its outputs decide what is compared."""
     if "log_prob" in outputs:
-        worst = largest(segment.max_abs_log_prob_diff, outputs["log_prob"][0] - expected.log_prob)
+        worst = largest(segment.max_abs_log_prob_diff, apart(outputs["log_prob"][0], expected.log_prob))
         segment = dataclasses.replace(segment, max_abs_log_prob_diff=worst)
     if "top_ids" in outputs:
         segment = _compare_detail(segment, expected, outputs)
@@ -203,8 +219,7 @@ def memory_difference(memory: Memory, rows: Iterable[NamedRows]) -> float:
     for name, expected in rows:
         entry = entries.pop(name)
         if entry.layout not in ROW_LAYOUTS:
-            exact = expected.astype(np.float64)  # of integers and booleans too
-            worst.append(largest((memory.array(entry)[0] - exact) / np.maximum(1, np.abs(exact))))
+            worst.append(_state_difference(memory.array(entry)[0], expected))
             continue
         array = memory.by_age(entry, 0)
         array = array.reshape(array.shape[: expected.ndim] if entry.layout == "window" else array.shape)
@@ -225,12 +240,45 @@ def memory_difference(memory: Memory, rows: Iterable[NamedRows]) -> float:
     return largest(*worst)
 
 
+def _state_difference(state: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
+    exact = expected.astype(np.float64)  # of integers and booleans too
+    return largest((state - exact) / np.maximum(1, np.abs(exact)))
+
+
 def rounding_errors(
-    graph: npt.NDArray[np.float32], model: npt.NDArray[np.floating], exact: npt.NDArray[np.float64]
-) -> RoundingErrors:
-    """Return the errors of log-probabilities (S,) that a graph and the trained model computed in float32."""
-    by_graph, by_model = graph - exact, model - exact
-    return RoundingErrors(_rms(by_graph), largest(by_graph), _rms(by_model), largest(by_model))
+    graph: npt.NDArray[np.float32], answer: Answer, entries: Sequence[MemoryEntry]
+) -> RoundingErrors | None:
+    """Return the errors of log-probabilities (S,) of a graph, and those of the trained model's answer in float32.
+
+    Args:
+        entries: of the bundle's memories.
+
+    Returns:
+        The errors; None without an answer in float64.
+    """
+    if answer.exact is None:
+        return None
+    model, exact = answer.expected, answer.exact.expected
+    assert model.last is not None and exact.last is not None
+    by_graph, by_model = apart(graph, exact.log_prob), apart(model.log_prob, exact.log_prob)
+    rings = {entry.input for entry in entries if entry.layout in ROW_LAYOUTS}
+    memories = [
+        largest(row - expected) if name in rings else _state_difference(row, expected)
+        for (name, row), (_, expected) in zip(answer.rows, answer.exact.rows, strict=True)
+    ]
+    return RoundingErrors(
+        _rms(by_graph),
+        largest(by_graph),
+        _rms(by_model),
+        largest(by_model),
+        float(by_model.mean()),
+        model_distribution=largest(
+            _scaled(model.best_log_probs, exact.best_log_probs),  # an order is as far apart as its numbers at most
+            _scaled(model.entropy, exact.entropy),
+            _scaled(model.last, exact.last),
+        ),
+        model_memory=largest(*memories, 0.0),
+    )
 
 
 def all_errors(segments: Sequence[SegmentDifference]) -> RoundingErrors | None:
@@ -239,12 +287,15 @@ def all_errors(segments: Sequence[SegmentDifference]) -> RoundingErrors | None:
     if not parts:
         return None
     tokens, errors = np.array([n for n, _ in parts]), np.array([dataclasses.astuple(one) for _, one in parts])
-    graph_rms, graph_largest, model_rms, model_largest = errors.T
+    graph_rms, graph_largest, model_rms, model_largest, model_mean, model_distribution, model_memory = errors.T
     return RoundingErrors(
         graph_rms=math.sqrt(np.average(graph_rms**2, weights=tokens)),
         graph_largest=largest(graph_largest),
         model_rms=math.sqrt(np.average(model_rms**2, weights=tokens)),
         model_largest=largest(model_largest),
+        model_mean=float(np.average(model_mean, weights=tokens)),
+        model_distribution=largest(model_distribution),
+        model_memory=largest(model_memory),
     )
 
 
@@ -268,7 +319,7 @@ def _scaled(values: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray
     Lists of tokens include improbable ones, of -10 to -40 nats. For these, float32 rounding of the logits alone causes
     errors of 1e-4 nats, in the eager model and in the graph. Each is as far from a float64 model as from the other.
     """
-    return (values - expected) / np.maximum(1.0, np.abs(expected))
+    return apart(values, expected) / np.clip(np.abs(expected), 1.0, MOST_NATS)
 
 
 def _log_softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -6,8 +6,8 @@ say how exact a graph can be, for any model and text.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from xlexport.errors import ParityError
 from xlexport.families import architecture as architecture_of_name
 from xlexport.verification.spans import Ids, Span
-from xlexport.verification.tolerances import tolerance_of
+from xlexport.verification.tolerances import OWN_ERRORS, tolerance_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from xlruntime.evaluation import EvaluationSettings
     from xltraining.reformer import LSHTrace
 
-__all__ = ["BEST", "LARGEST_TABLE", "Answer", "Buckets", "Eager", "ExactModel", "Expected", "NamedRows", "check_sizes"]
+__all__ = ["BEST", "LARGEST_TABLE", "Answer", "Buckets", "Eager", "Expected", "NamedRows", "check_sizes"]
 
 BEST = 64  # most probable tokens that are kept for each position; the detail graph lists fewer
 LARGEST_TABLE = 1 << 22  # numbers in a table of log-probabilities
+MOST_NATS = 1e30  # in place of infinity, where it is multiplied by zero
 
 Buckets = Sequence["Tensor | None"]  # of each layer, (1, H, R, S) int64; None for a layer without LSH attention
 NamedRows = tuple[str, npt.NDArray[Any]]
@@ -50,7 +51,6 @@ class Expected:
     best_log_probs: npt.NDArray[np.float32]  # (S, k)
     ranks: Ids  # (2, S) lowest and highest rank of each target that are possible within tolerance
     last: npt.NDArray[np.float32] | None  # (n_token,) of every token, at the last position; None: not kept
-    exact: npt.NDArray[np.float64] | None = None  # (S,) of each target, by the model in float64; None: not computed
 
     def part(self, start: int, stop: int) -> Expected:
         """Return the results for the positions from `start` to `stop`."""
@@ -75,6 +75,7 @@ class Answer:
         rows: the newest rows of each memory after the span, at least those of its tokens.
         memory: all rows of each memory; None if only the newest are compared.
         trace: the record of each LSH layer's work.
+        exact: the answer of the model in float64, without `memory`; None: not computed.
     """
 
     expected: Expected
@@ -82,6 +83,7 @@ class Answer:
     rows: list[NamedRows]
     memory: list[NamedRows] | None
     trace: Sequence[LSHTrace]
+    exact: Answer | None = None
 
 
 class Eager:
@@ -98,13 +100,38 @@ class Eager:
         self.architecture, self.engine, self.evaluation = architecture, model, evaluation
         self.trained = trained
         self.model = architecture.configured(trained, model.bundle.config, evaluation)
-        self.tolerance = tolerance_of(model.bundle).log_prob
+        self.slack = 2 * tolerance_of(model.bundle).log_prob
         self._question: tuple[Span, Any, Buckets] | None = None
         self._answer: tuple[Answer, Any] | None = None
 
     def under(self, evaluation: EvaluationSettings) -> Eager:
         """Return the same trained model under other settings; weights are shared."""
         return Eager(self.architecture, self.engine, self.trained, evaluation)
+
+    def in_float64(self) -> Eager | None:
+        """Return the same model in float64; None if its architecture has none."""
+        model = self.architecture.in_float64(self.model)
+        if model is None:
+            return None
+        exact = copy.copy(self)
+        exact.model = exact.trained = model
+        exact._question = exact._answer = None
+        return exact
+
+    def read_exactly(self, span: Span, memory: Any, buckets: Buckets = ()) -> tuple[Answer, Any]:
+        """Return what `read` does of a model in float64, with memories in float32: half of the room.
+
+        Raises:
+            ParityError: the model computes with fewer bits somewhere.
+        """
+        answer, memory = self.read(span, memory, False, buckets)
+        if answer.expected.log_prob.dtype != np.float64:
+            raise ParityError(
+                f"the trained model in float64 returns {answer.expected.log_prob.dtype}.",
+                hint="Let its Architecture return None from in_float64, or convert no numbers in the model.",
+            )
+        rows = [(name, row.astype(np.float32) if row.dtype == np.float64 else row) for name, row in answer.rows]
+        return dataclasses.replace(answer, rows=rows), memory
 
     def nats(self, spans: Sequence[Span]) -> float:
         """Return the nats of a text if the model chooses its own buckets."""
@@ -122,13 +149,16 @@ class Eager:
         """Return the rows of each memory at the start of a document."""
         return self._project(self.model.first_memory(1))
 
-    def read(self, span: Span, memory: Any, whole: bool, buckets: Buckets = ()) -> tuple[Answer, Any]:
+    def read(
+        self, span: Span, memory: Any, whole: bool, buckets: Buckets = (), exact: Answer | None = None
+    ) -> tuple[Answer, Any]:
         """Run a span after `memory`; return the results, and the memory after it.
 
         Args:
             memory: of the span before; not used for a span that begins a document.
             whole: whether to return all rows of the memories.
             buckets: ids that replace the model's own; empty: it chooses them.
+            exact: the answer of the model in float64, if it is known.
         """
         import torch
 
@@ -139,11 +169,12 @@ class Eager:
             tokens = torch.from_numpy(span.tokens)
             hidden, after, trace = self.architecture.expected(self.model, tokens, memory, buckets)
         answer = Answer(
-            self._reduce(hidden, span),
+            self._reduce(hidden, span, exact),
             self.first_rows() if span.position == 0 else [],
             self._project(after, newest=span.tokens.shape[1]),
             self._project(after) if whole else None,
             trace,
+            exact,
         )
         self._question, self._answer = (span, memory, buckets), (answer, after)
         return self._answer
@@ -172,7 +203,7 @@ class Eager:
                 for name, rows in self.architecture.project_memory(self.model, memory, newest=newest)
             ]
 
-    def _reduce(self, hidden: Tensor, span: Span) -> Expected:
+    def _reduce(self, hidden: Tensor, span: Span, exact: Answer | None) -> Expected:
         """Reduce distributions, a few positions at a time; all at once may be larger than the model.
 
         Args:
@@ -188,11 +219,15 @@ class Eager:
                 log_probs = self.model.all_log_probs(hidden[:, places])[0]  # (n, n_token)
                 target = log_probs.gather(1, targets[places, None])  # (n, 1)
                 own.append(target[:, 0])
+                if exact is not None:
+                    error = (target[:, 0] - torch.from_numpy(exact.expected.log_prob)[places]).abs()
+                    relative = float((error / target[:, 0].abs().clamp(1, MOST_NATS)).max())
+                    self.slack = max(self.slack, 2 * OWN_ERRORS * relative)
                 # Both the target and the token that it is compared with may differ within tolerance.
-                slack = 2 * self.tolerance * target.abs().clamp(min=1)
-                better = [(log_probs > target + slack).sum(dim=1) + 1, (log_probs > target - slack).sum(dim=1)]
+                slack = self.slack * target.abs().clamp(1, MOST_NATS)
+                better = [(log_probs > target + slack).sum(dim=1) + 1, (log_probs >= target - slack).sum(dim=1)]
                 ranks.append(torch.stack(better))
-                entropy.append(-(log_probs.exp() * log_probs).sum(dim=1))
+                entropy.append(-(log_probs.exp() * log_probs.clamp(min=-MOST_NATS)).sum(dim=1))
                 best = log_probs.topk(min(BEST, n_token), dim=1)
                 best_ids.append(best.indices)
                 best_log_probs.append(best.values)
@@ -206,40 +241,6 @@ class Eager:
             torch.cat(ranks, dim=1).numpy(),
             log_probs[-1].numpy().copy(),
         )
-
-
-class ExactModel:
-    """The eager model in float64, with a memory of its own.
-
-    `model` is None if the architecture has no such model, or if the bundle's precision is not judged by it.
-    """
-
-    def __init__(self, eager: Eager, model: Engine, memory: Any = None) -> None:
-        judged = math.isfinite(tolerance_of(model.bundle).rms_ratio)
-        self.architecture, self.memory = eager.architecture, memory
-        self.model = eager.architecture.in_float64(eager.model) if judged else None
-
-    def add(self, answer: Answer, span: Span, buckets: Buckets = ()) -> Answer:
-        """Return the float32 model's answer together with this model's log-probabilities of the same tokens.
-
-        Raises:
-            ParityError: the model computes with fewer bits somewhere.
-        """
-        if self.model is None:
-            return answer
-        import torch
-
-        with torch.inference_mode():
-            memory = _first_memory(self.model, span) if span.position == 0 else self.memory
-            tokens = torch.from_numpy(span.tokens)
-            hidden, self.memory, _ = self.architecture.expected(self.model, tokens, memory, buckets)
-            log_prob = self.model.log_probs(hidden, torch.from_numpy(span.targets))[0]
-        if log_prob.dtype != torch.float64:
-            raise ParityError(
-                f"the trained model in float64 returns {log_prob.dtype}.",
-                hint="Let its Architecture return None from in_float64, or convert no numbers in the model.",
-            )
-        return dataclasses.replace(answer, expected=dataclasses.replace(answer.expected, exact=log_prob.numpy()))
 
 
 def _first_memory(model: Any, span: Span) -> Any:

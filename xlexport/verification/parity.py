@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from xlexport.errors import ParityError
 from xlexport.families.recurrent.source import MODULE_FORMAT
@@ -22,16 +23,13 @@ from xlexport.verification.differences import (
     largest,
     ratios,
 )
-from xlexport.verification.tolerances import LONG_TEXT, Tolerance
+from xlexport.verification.tolerances import LONG_TEXT, MOST_ROUNDING, OWN_ERRORS, Tolerance
 from xlruntime.evaluation import EvaluationSettings
 
-__all__ = ["ParityReport", "make_report", "trained_model"]
+__all__ = ["ParityReport", "is_hopeless", "make_report", "trained_model"]
 
 _TRAINED_MODEL = "xlexport's PyTorch code with the checkpoint's weights; `xlexport verify --against` takes yours"
-MOST_BITS = 16.0  # per token; a model that knows its text needs fewer
-IMPROBABLE = (
-    "The text is improbable for the model, and rounding grows with that. Give --text with one that the model knows."
-)
+HOPELESS = 10  # times the limits, after which a conversion reads no further
 IMPRECISE = "The weights agree, but the graphs round too much. If kernels ran, use --set ops=none; otherwise report it."
 
 
@@ -63,6 +61,7 @@ class ParityReport:
     largest_flip_margin: float | None
     overflow_fraction: float | None  # share of (query, head, round) that could see more keys than the rule allows
     tolerance: dict[str, float]
+    limits_of_model: list[str]  # names in `tolerance` whose limits the float32 model's own errors set
     passed: bool
     segment_len: int
     mem_len: int  # rows in the ring that keeps the most; 0 without rings
@@ -87,7 +86,6 @@ class ParityReport:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of a table for people."""
-        tolerance = self.tolerance
         behind = "" if self.detail_segments == self.segments else f", first {self.detail_segments} segments"
         memory = None if self.full_document else self.max_abs_memory_diff
         if not self.full_document:
@@ -99,13 +97,20 @@ class ParityReport:
             walked = ("segments", f"{self.segments}{length}{rows}")
         else:
             walked = ("documents", f"{self.segments}, of {self.tokens:,} tokens together")
-        nats = f" (≤ {tolerance['log_prob']:g})"
         return [
             walked,
-            ("largest log-probability difference", f"{self.max_abs_log_prob_diff:.2e} nats{nats}"),
-            *_row("for tokens not in the text, relative", self.max_distribution_diff, ".2e", f"{nats}{behind}"),
+            (
+                "largest log-probability difference",
+                f"{self.max_abs_log_prob_diff:.2e} nats{self._limit('log_prob')}",
+            ),
+            *_row(
+                "for tokens not in the text, relative",
+                self.max_distribution_diff,
+                ".2e",
+                f"{self._limit('distribution')}{behind}",
+            ),
             *_rounding_rows(self),
-            *_row("largest memory difference", memory, ".2e", f" (≤ {tolerance.get('memory', 0):g})"),
+            *_row("largest memory difference", memory, ".2e", self._limit("memory")),
             (
                 "bits per token",
                 f"{self.bits_per_token:.4f}, bundle minus {self._other} {self.delta_bits_per_token:+.1e}",
@@ -126,15 +131,16 @@ class ParityReport:
         """Return an error with the differences and the first segment over tolerance; None: the bundle passed."""
         if self.passed:
             return None
-        limits, others, memory = self.tolerance, "", ""
+        others, memory = "", ""
         if self.max_distribution_diff is not None:
-            others = f", those of other tokens by {self.max_distribution_diff:.3g} of their size"
+            distribution = self._limit("distribution")
+            others = f", those of other tokens by {self.max_distribution_diff:.3g} of their size{distribution}"
         if self.max_abs_memory_diff is not None:
-            memory = f", memories by up to {self.max_abs_memory_diff:.3g} ({limits['memory']:g})"
+            memory = f", memories by up to {self.max_abs_memory_diff:.3g}{self._limit('memory')}"
         return ParityError(
             f"the graphs differ from the {self._other}: log-probabilities by up to {self.max_abs_log_prob_diff:.3g} "
-            f"nats{others} (tolerance {limits['log_prob']:g}){memory}, {self.delta_bits_per_token:+.3g} bits per token "
-            f"({limits['delta_bits_per_token']:g}){self._lsh_failure()}{self._rounding_failure()}; "
+            f"nats{self._limit('log_prob')}{others}{memory}, {self.delta_bits_per_token:+.3g} bits per token"
+            f"{self._limit('delta_bits_per_token')}{self._lsh_failure()}{self._rounding_failure()}; "
             f"first segment over tolerance: {self.first_segment_over_tolerance}.",
             hint=self._hint(),
         )
@@ -144,6 +150,13 @@ class ParityReport:
         if (error := self.problem()) is not None:
             raise error
 
+    def _limit(self, name: str) -> str:
+        """Return a limit in words, and where it comes from."""
+        if name not in self.tolerance:
+            return ""
+        origin = f", {OWN_ERRORS} times the model's own float32 error" if name in self.limits_of_model else ""
+        return f" (≤ {self.tolerance[name]:.3g}{origin})"
+
     @property
     def _other(self) -> str:
         return "reference" if self.max_distribution_diff is None else "trained model"
@@ -152,8 +165,8 @@ class ParityReport:
         if self.max_distribution_diff is None:
             settings = ", ".join(f"{name} {json.dumps(value)}" for name, value in self.settings.items())
             return f"Make sure that the reference has the same weights and settings: {settings}."
-        if self.bits_per_token > MOST_BITS:
-            return IMPROBABLE
+        if self.rounding is not None and self.rounding.model_rms > MOST_ROUNDING:
+            return f"Float32 cannot compute this model: by itself it errs by {self.rounding.model_rms:.2g} nats (rms)."
         close = abs(self.delta_bits_per_token) <= self.tolerance["delta_bits_per_token"]
         if self.first_segment_over_tolerance is None and close and "rms_ratio" in self.tolerance:
             return IMPRECISE
@@ -183,10 +196,23 @@ def make_report(
     tolerance: Tolerance,
     totals: LSHTotals | None = None,
     kernels: str = "none",
+    own_errors: RoundingErrors | None = None,
 ) -> ParityReport:
-    """Combine and judge the figures of all segments; `totals` are those of LSH attention, if the model has it."""
+    """Combine and judge the figures of all segments.
+
+    Args:
+        totals: of LSH attention, if the model has it.
+        own_errors: of the float32 model, if they are known from another walk.
+    """
     tokens = sum(segment.tokens for segment in differences)
-    tolerance = tolerance.for_text(tokens)
+    tolerance, rounding = tolerance.for_text(tokens), all_errors(differences)
+    limits, floors = _limits(differences, tolerance, own_errors), tolerance
+    log_prob, distribution, memory = limits[-1].tolist()
+    tolerance = dataclasses.replace(tolerance, log_prob=log_prob, distribution=distribution, memory=memory)
+    if (own := _judged(rounding or own_errors)) is not None:  # a mean of errors has a bias, and varies
+        bits = OWN_ERRORS * (abs(own.model_mean) + own.model_rms / math.sqrt(tokens)) / math.log(2)
+        tolerance = dataclasses.replace(tolerance, delta_bits_per_token=max(bits, floors.delta_bits_per_token))
+    follows = [name for name, limit in dataclasses.asdict(tolerance).items() if limit > getattr(floors, name)]
     eager_nats = sum(segment.eager_nats for segment in differences)
     graph_nats = sum(segment.graph_nats for segment in differences)
     detailed = [(segment.tokens, one) for segment in differences if (one := segment.top1_agreement) is not None]
@@ -196,17 +222,15 @@ def make_report(
     delta_bits = (graph_nats - eager_nats) / tokens / math.log(2)
     over = [
         segment.segment
-        for segment in differences
+        for segment, figures, allowed in zip(differences, _figures(differences), limits, strict=True)
         if not (
-            segment.max_abs_log_prob_diff <= tolerance.log_prob
-            and (segment.max_distribution_diff is None or segment.max_distribution_diff <= tolerance.log_prob)
-            and (segment.max_abs_memory_diff is None or segment.max_abs_memory_diff <= tolerance.memory)
+            bool((figures <= allowed).all())
             and (segment.lsh is None or segment.lsh.largest_flip_margin <= tolerance.flip_margin)
             and (segment.lsh is None or segment.lsh.overflow_mismatches == 0)
         )
     ]
     lsh = sum((segment.lsh for segment in differences if segment.lsh is not None), LSHDifference())
-    rounding, rms_ratio, largest_ratio, precise = all_errors(differences), None, None, True
+    rms_ratio, largest_ratio, precise = None, None, True
     if rounding is not None:
         rms_ratio, largest_ratio = ratios(rounding, eager_nats / tokens)
         precise = rms_ratio <= tolerance.rms_ratio and largest_ratio <= tolerance.largest_ratio
@@ -229,6 +253,7 @@ def make_report(
         largest_flip_margin=None if totals is None else lsh.largest_flip_margin,
         overflow_fraction=None if overflow is None else float(np.mean(overflow)),
         tolerance={name: limit for name, limit in dataclasses.asdict(tolerance).items() if math.isfinite(limit)},
+        limits_of_model=follows,
         passed=not over and abs(delta_bits) <= tolerance.delta_bits_per_token and precise,
         segment_len=evaluation.segment_len,
         mem_len=evaluation.most_rows,
@@ -244,6 +269,45 @@ def make_report(
         largest_ratio=largest_ratio,
         per_segment=differences,
     )
+
+
+def is_hopeless(differences: list[SegmentDifference], tolerance: Tolerance, own_errors: RoundingErrors | None) -> bool:
+    """Return whether a segment differs by far more than the limits that the text so far gives."""
+    limits = _limits(differences, tolerance, own_errors)
+    return not bool((_figures(differences) <= HOPELESS * limits).all())
+
+
+def _figures(differences: list[SegmentDifference]) -> npt.NDArray[np.float64]:
+    """Return the differences of each segment in log-probabilities, distributions and memories, (n, 3)."""
+    return np.array(
+        [
+            (one.max_abs_log_prob_diff, one.max_distribution_diff or 0.0, one.max_abs_memory_diff or 0.0)
+            for one in differences
+        ]
+    )
+
+
+def _limits(
+    differences: list[SegmentDifference], tolerance: Tolerance, own_errors: RoundingErrors | None
+) -> npt.NDArray[np.float64]:
+    """Return the limits of `_figures`, (n, 3): by the float32 model's largest errors in the text up to each segment.
+
+    With few tokens chance decides, so they are those of the first `LONG_TEXT` tokens at least.
+    """
+    floors = np.array([(tolerance.log_prob, tolerance.distribution, tolerance.memory)] * len(differences))
+    if _judged(all_errors(differences) or own_errors) is None:
+        return floors
+    errors = [one.rounding or own_errors for one in differences]
+    table = [(one.model_largest, one.model_distribution, one.model_memory) if one else (0.0,) * 3 for one in errors]
+    so_far = np.maximum.accumulate(np.nan_to_num(table, posinf=0.0))
+    enough = int(np.searchsorted(np.cumsum([one.tokens for one in differences]), LONG_TEXT))
+    so_far[:enough] = so_far[min(enough, len(table) - 1)]
+    return np.maximum(floors, OWN_ERRORS * so_far)
+
+
+def _judged(own: RoundingErrors | None) -> RoundingErrors | None:
+    """Return the float32 model's own errors, unless they are too large to tell a wrong graph."""
+    return own if own is not None and own.model_rms <= MOST_ROUNDING else None
 
 
 def _drift(differences: list[SegmentDifference]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import numpy.typing as npt
 
 from xlexport.errors import ExportError
 from xlexport.sample import sample_text, sample_text_name
+from xlexport.scoring.documents import ids_of_words
 from xlruntime.bundle import Bundle
 from xlruntime.bundle import Tokenizer as TokenizerEntry
 from xlruntime.documents import Tokenizer, check_ids
+from xlruntime.errors import OptionError
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
@@ -21,6 +24,7 @@ __all__ = ["VerificationText", "check_verify_text", "default_text", "verify_ids"
 
 RANDOM_IDS = 100_000
 RANDOM = "random token ids"
+Possible = Callable[[], npt.NDArray[np.int64]]
 FEWEST_KNOWN = 1_000  # with fewer known words or characters of the sample text, random ids verify more
 
 
@@ -32,32 +36,51 @@ class VerificationText:
     name: str
 
 
-def check_verify_text(tokenizer: TokenizerEntry, text: Path | None) -> None:
-    """Raise ExportError or OSError if a text is not there, or the bundle could not use it."""
+def check_verify_text(tokenizer: TokenizerEntry, text: Path | None, as_ids: bool = False) -> None:
+    """Raise ExportError, OptionError or OSError if a text is not there, or the bundle could not use it."""
+    if text is None and as_ids:
+        raise OptionError("--ids is for the file of --text.", hint="Add --text with a file of token ids.")
     if text is None:
         return
-    if tokenizer.kind == "none":
-        raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it.", hint="Leave out --text.")
+    if tokenizer.kind == "none" and not as_ids:
+        raise ExportError(
+            f"{text}: the bundle has no tokenizer, so random ids verify it.",
+            hint="Add --ids if the file holds token ids separated by white space, or leave out --text.",
+        )
     if text.is_dir():
         raise ExportError(f"{text}: is a folder, expected a text file.")
     if not text.stat().st_size and text.is_file():  # not opened, because a pipe can be read only once
         raise ExportError(f"{text}: the file is empty.", hint="Use another text.")
 
 
-def verify_text(tokenizer: TokenizerEntry, vocab_size: int, reader: Tokenizer, text: Path | None) -> VerificationText:
+def verify_text(
+    tokenizer: TokenizerEntry,
+    vocab_size: int,
+    reader: Tokenizer,
+    text: Path | None,
+    as_ids: bool = False,
+    possible: Possible | None = None,
+) -> VerificationText:
     """Return the tokens to verify on: those of `text` or of the default text, or random ids.
 
     Args:
         tokenizer: the bundle's entry, and `reader` what it declares.
+        as_ids: the text holds token ids separated by white space.
+        possible: returns the ids of which random ones are drawn; None: all ids.
 
     Raises:
         TokenError, TextError, OSError: the text does not fit the bundle, or cannot be read.
     """
-    check_verify_text(tokenizer, text)
+    check_verify_text(tokenizer, text, as_ids)
     if text is not None:
-        walked = VerificationText(reader.encode(text.read_bytes().removeprefix(codecs.BOM_UTF8)), str(text))
+        content = text.read_bytes().removeprefix(codecs.BOM_UTF8)
+        ids = ids_of_words(content.split(), str(text)) if as_ids else reader.encode(content)
+        walked = VerificationText(ids, str(text))
+    elif (usual := default_text(tokenizer, reader)) is not None:
+        walked = usual
     else:
-        walked = default_text(tokenizer, reader) or VerificationText(_random_ids(vocab_size), RANDOM)
+        ids = np.arange(vocab_size) if possible is None else possible()
+        walked = VerificationText(ids[_random_ids(len(ids))], RANDOM)
     check_ids(walked.ids, vocab_size, walked.name)
     return walked
 
@@ -78,9 +101,11 @@ def default_text(tokenizer: TokenizerEntry, reader: Tokenizer) -> VerificationTe
     return VerificationText(reader.encode(sample_text().encode("utf-8")), sample_text_name())
 
 
-def verify_ids(bundle: Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:
+def verify_ids(
+    bundle: Bundle, tokenizer: Tokenizer, text: Path | None, as_ids: bool = False, possible: Possible | None = None
+) -> npt.NDArray[np.int64]:
     """Return the token ids of `verify_text` for an open bundle."""
-    return verify_text(bundle.tokenizer, bundle.vocab_size, tokenizer, text).ids
+    return verify_text(bundle.tokenizer, bundle.vocab_size, tokenizer, text, as_ids, possible).ids
 
 
 def _known_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64] | None:

@@ -10,16 +10,23 @@ from xlexport.errors import ParityError
 from xlexport.families.recurrent.source import MODULE_FORMAT
 from xlruntime.bundle import Bundle
 
-__all__ = ["LONG_TEXT", "TOLERANCES", "Tolerance", "tolerance_of"]
+__all__ = ["LONG_TEXT", "MOST_ROUNDING", "OWN_ERRORS", "TOLERANCES", "Tolerance", "tolerance_of"]
 
 LONG_TEXT = 1000  # tokens
+
+# A graph may err by `largest_ratio`, 4 times as much as the float32 model, both against the model in float64. Since
+# |graph - model| <= |graph - exact| + |model - exact|, both may differ by 1 + 4 times the model's own error.
+OWN_ERRORS = 1 + 4
+# Nats, root mean square. A model that rounds more has no float32 results from which a wrong graph could be told.
+MOST_ROUNDING = 0.1
 
 
 @dataclass(frozen=True)
 class Tolerance:
     """The largest allowed differences between a bundle and its model."""
 
-    log_prob: float  # nats, of any target; for all other tokens relative, see _scaled
+    log_prob: float  # nats, of any target
+    distribution: float  # of any other token, relative, see _scaled
     memory: float  # of any number in any memory
     delta_bits_per_token: float  # of a text of at least LONG_TEXT tokens
     flip_margin: float  # if the eager model would choose another bucket: its relative advantage
@@ -28,7 +35,7 @@ class Tolerance:
 
     def of_scores(self) -> Tolerance:
         """Return the tolerance for a comparison of the targets' log-probabilities only."""
-        return Tolerance(self.log_prob, math.inf, self.delta_bits_per_token, math.inf)
+        return Tolerance(self.log_prob, math.inf, math.inf, self.delta_bits_per_token, math.inf)
 
     def for_text(self, tokens: int) -> Tolerance:
         """Return the tolerance for a text of `tokens` tokens.
@@ -50,12 +57,18 @@ class Tolerance:
 # quantization: another or shorter text varies by chance.
 TOLERANCES = {
     "float32": Tolerance(
-        log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6, flip_margin=1e-4, rms_ratio=2.0, largest_ratio=4.0
+        log_prob=1e-4,
+        distribution=1e-4,
+        memory=1e-3,
+        delta_bits_per_token=1e-6,
+        flip_margin=1e-4,
+        rms_ratio=2.0,
+        largest_ratio=4.0,
     ),
-    "float16": Tolerance(log_prob=0.15, memory=0.1, delta_bits_per_token=0.02, flip_margin=0.02),
-    "int8": Tolerance(log_prob=1.5, memory=1.5, delta_bits_per_token=0.02, flip_margin=0.2),
-    "weight-int8": Tolerance(log_prob=1.5, memory=1.5, delta_bits_per_token=0.02, flip_margin=0.2),
-    "weight-int4": Tolerance(log_prob=5.0, memory=2.5, delta_bits_per_token=0.02, flip_margin=1.0),
+    "float16": Tolerance(log_prob=0.15, distribution=0.15, memory=0.1, delta_bits_per_token=0.02, flip_margin=0.02),
+    "int8": Tolerance(log_prob=1.5, distribution=1.5, memory=1.5, delta_bits_per_token=0.02, flip_margin=0.2),
+    "weight-int8": Tolerance(log_prob=1.5, distribution=1.5, memory=1.5, delta_bits_per_token=0.02, flip_margin=0.2),
+    "weight-int4": Tolerance(log_prob=5.0, distribution=5.0, memory=2.5, delta_bits_per_token=0.02, flip_margin=1.0),
 }
 
 

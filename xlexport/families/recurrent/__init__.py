@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from xlexport.families.base import Architecture
 from xlexport.families.step import FixedSizes, Step
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
     from xlruntime.evaluation import EvaluationRules
 
 __all__ = ["ARCHITECTURE", "RecurrentArchitecture"]
+
+PROBED = 16  # ids that show which others a model calls impossible
 
 
 class RecurrentArchitecture(Architecture):
@@ -46,6 +52,15 @@ class RecurrentArchitecture(Architecture):
         if not type(model.module).__module__.startswith(f"{__name__}."):
             check_module(model.module, model.config.n_token)
         return RecurrentStep(model)
+
+    def possible_ids(self, model: RecurrentEager) -> npt.NDArray[np.int64]:
+        """Return the ids whose logits are not -inf after any of the first ids; all ids if there are none."""
+        import torch
+
+        with torch.inference_mode():
+            logits, _ = model(torch.arange(min(PROBED, model.config.n_token))[None])
+        possible = (logits[0] > -math.inf).any(dim=0)
+        return np.flatnonzero(possible if bool(possible.any()) else ~possible)
 
 
 ARCHITECTURE = RecurrentArchitecture()
