@@ -211,8 +211,8 @@ def convert(
         report.require_passed()
         # Graphs of fixed shapes are for one length; they read others one token after the other.
         for length in () if options.fixed else architecture(source.architecture).further_lengths:
-            other = {"segments": 2 + FURTHER_TOKENS // length, "evaluation": exported.evaluation(segment_len=length)}
-            walked(**other, own_errors=report.rounding).require_passed()
+            other, segments = exported.evaluation(segment_len=length), 2 + FURTHER_TOKENS // length
+            walked(segments=segments, evaluation=other, own_errors=report.rounding).require_passed()
         (folder / PARITY_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(bundle_readme(bundle, report), "utf-8")
         if quantization is not None:

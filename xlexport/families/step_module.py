@@ -13,6 +13,7 @@ from xlruntime.bundle import Feed
 __all__ = ["TARGETS", "TOKENS", "TOP_K", "StepModule", "describe", "describe_softmax", "log_prob_last", "purposes_of"]
 
 TOP_K = 10  # candidates that the detail graph lists for every position
+LEAST = -1e30  # nats in place of -inf, which times a probability of zero is no number
 TARGETS = StepTensor("targets", "int64", ("batch", "segment"), Feed("targets"))  # the token after each of `tokens`
 # Tracing reads the segment's length from the last input that has it. So `tokens` must follow `targets`, or the generate
 # graph would need targets.
@@ -115,7 +116,7 @@ def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], 
         # Counts in float32 are exact for any real vocabulary; an int64 table would be the step's largest tensor.
         better.append((within + shift > own).float().sum(dim=1))
         # -Σ P·p log(P·p); the p of a tail sum to one, and the shortlist's shift is zero.
-        plogp = (within.exp() * within).sum(dim=1, keepdim=True)  # (B*S, 1)
+        plogp = (within.exp() * within.clamp(min=LEAST)).sum(dim=1, keepdim=True)  # (B*S, 1)
         entropies.append(-shift.exp() * (plogp + shift))
         best, places = torch.topk(within, min(TOP_K, end - first), dim=1)
         values.append(best + shift)
