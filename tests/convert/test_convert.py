@@ -197,7 +197,7 @@ def test_ids_to_verify_on(ids_bundle: Converted, tmp_path: Path) -> None:
     ids = verify_ids(model.bundle, model.tokenizer, None)
     assert set(ids.tolist()) == set(range(20))
     assert np.array_equal(ids, verify_ids(model.bundle, model.tokenizer, None))
-    with pytest.raises(ExportError, match="Add --ids .*, or leave out --text"):
+    with pytest.raises(ExportError, match=r"Add --ids .*, or leave out --text"):
         verify_ids(model.bundle, model.tokenizer, tmp_path)
 
 

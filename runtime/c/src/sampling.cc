@@ -116,7 +116,10 @@ void draw_tokens(const Drawing& drawing, const Ids& before, std::size_t most, co
   const Ids& ends = drawing.drawable.ends;
   for (std::size_t drawn = 0; drawn < most; ++drawn) {
     std::vector<float> logits = drawing.next_logits();
-    if (!all_finite(logits.data(), logits.size())) {
+    const auto is_possible = [](float logit) { return std::isfinite(logit); };
+    const auto is_number = [](float logit) { return logit < HUGE_VALF; };  // minus infinity is an impossible token
+    if (std::none_of(logits.begin(), logits.end(), is_possible) ||
+        !std::all_of(logits.begin(), logits.end(), is_number)) {
       throw Error(XLR_ERROR_RUNTIME, "the model gave logits that are not finite, so generation stops.", drawing.hint);
     }
     logits.resize(std::min(logits.size(), drawing.drawable.size));  // the others have no text

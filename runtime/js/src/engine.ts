@@ -145,7 +145,8 @@ export class Engine {
   async logits(memory: Memory, tokens: readonly number[]): Promise<Float32Array> {
     const outputs = await this.step("generate", memory, tokens, tokens); // targets do not matter
     const logits = outputs["logits"]?.data as Float32Array;
-    if (logits.every(Number.isFinite)) return logits;
+    // Minus infinity is an impossible token.
+    if (logits.some(Number.isFinite) && logits.every((logit) => logit < Infinity)) return logits;
     throw new XlruntimeError("the model gave logits that are not finite, so generation stops.", "Begin again.");
   }
 

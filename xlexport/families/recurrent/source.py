@@ -180,6 +180,7 @@ def module_source(
     }
     if problem := next((text for text, holds in problems.items() if holds), None):
         raise ExportError(f"{name} {problem}.", hint="Give a module as docs/own_models.md describes.")
+    require_finite(name, own.state_dict(), masks=True)
     return recurrent_source(
         lambda: own_copy(own),
         MODULE_FORMAT,
