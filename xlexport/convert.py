@@ -24,7 +24,7 @@ from xlexport.bundles import (
     requirements,
     write_manifest,
 )
-from xlexport.callbacks import Phase, Progress, no_phase, no_progress
+from xlexport.callbacks import Progress, no_progress
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
@@ -34,6 +34,7 @@ from xlexport.families.options import check_choices, spellings
 from xlexport.families.step import StepGraphs
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.meanings import meanings_of
+from xlexport.peak_memory import phase
 from xlexport.quantize.gate import check_texts, gate_text, require_default_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
 from xlexport.tokenizer_choice import choose_tokenizer
@@ -41,7 +42,7 @@ from xlexport.verification import segments_to_read, verify
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.text import check_verify_text, verify_text
 from xlruntime import __version__
-from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format
+from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format, MemoryEntry
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import EvaluationRules
 from xlruntime.tokenizers import make_tokenizer
@@ -122,7 +123,6 @@ def convert(
     force: bool = False,
     tell: Callable[[str], None] = lambda message: None,
     progress: Progress = no_progress,
-    phase: Phase = no_phase,
 ) -> ParityReport:
     """Write a bundle of `source` to `output`, but only if it is complete and verified.
 
@@ -131,7 +131,6 @@ def convert(
     Args:
         tell: called with a line for each stage.
         progress: called after each verified segment with the number verified and the largest possible number.
-        phase: a context around each phase: "exporting", and those of `verify`.
 
     Raises:
         OutputExistsError: `output` already exists.
@@ -148,7 +147,8 @@ def convert(
     source = _chosen(source, options)
     evaluation = _evaluation(source, options)
     tokenizer = choose_tokenizer(source, options.tokenizer, options.vocab_style, bos=options.bos, eos=options.eos)
-    encoder = architecture(source.architecture).encoder(source.config)
+    adapter = architecture(source.architecture)
+    encoder = adapter.encoder(source.config)
     texts = [] if options.verify_text is None else [options.verify_text]
     if (quantization := options.quantization) is not None:
         # Before the export, which takes minutes.
@@ -165,23 +165,14 @@ def convert(
         tokenizer.write(folder)
         reader = make_tokenizer(tokenizer.spec, folder)
         text = verify_text(
-            tokenizer.spec,
-            source.config["n_token"],
-            reader,
-            options.verify_text,
-            options.as_ids,
-            lambda: architecture(source.architecture).possible_ids(source.build_model()),
+            *(tokenizer.spec, source.config["n_token"], reader, options.verify_text, options.as_ids),
+            lambda: adapter.possible_ids(source.build_model()),
         )
         if quantization is not None and not texts:
             require_default_text(tokenizer.spec, reader)
         tell("exporting the step graphs")
         with phase("exporting"):
-            steps = _steps(source, evaluation, options)
-            step_graphs = _export(steps, folder, options.to)
-            memory = steps[0].memory
-            _write_first_rows(steps[0], folder)
-            for step in steps:
-                step.discard()  # torch's exporter keeps references to it, so deleting it would free nothing
+            step_graphs, memory = _export(source, evaluation, options, folder)
         bundle = Bundle(
             architecture=source.architecture,
             config=dict(source.config),
@@ -206,11 +197,11 @@ def convert(
         segments = options.verify_segments or segments_to_read(exported, text.ids, exported.bundle.settings)
         walk = "documents" if evaluation.full_document else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")
-        walked = functools.partial(verify, exported, source.build_model, text.ids, phase=phase)
+        walked = functools.partial(verify, exported, source.build_model, text.ids)
         report = walked(segments=segments, progress=progress, stops=True)
         report.require_passed()
         # Graphs of fixed shapes are for one length; they read others one token after the other.
-        for length in () if options.fixed else architecture(source.architecture).further_lengths:
+        for length in () if options.fixed else adapter.further_lengths:
             other, segments = exported.evaluation(segment_len=length), 2 + FURTHER_TOKENS // length
             walked(segments=segments, evaluation=other, own_errors=report.rounding).require_passed()
         (folder / PARITY_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
@@ -274,8 +265,10 @@ def _with_fixed_settings(options: ConversionOptions) -> ConversionOptions:
     return replace(options, settings={**options.settings, **settings})
 
 
-def _steps(source: SourceCheckpoint, evaluation: EvaluationRules, options: ConversionOptions) -> list[Step]:
-    """Return the step of the model, or one for each length that its graphs fix."""
+def _export(
+    source: SourceCheckpoint, evaluation: EvaluationRules, options: ConversionOptions, folder: Path
+) -> tuple[StepGraphs, tuple[MemoryEntry, ...]]:
+    """Write the graphs of the model's step, or of one step for each length that they fix; return their memories too."""
     adapter, model = architecture(source.architecture), source.build_model()
     if options.fixed is None:
         steps = [adapter.build_step(model)]
@@ -283,10 +276,14 @@ def _steps(source: SourceCheckpoint, evaluation: EvaluationRules, options: Conve
         steps = [adapter.build_fixed_step(model, sizes) for sizes in options.fixed.sizes(evaluation)]
     for step in steps:
         step.inline = options.inline
-    return steps
+    graphs = _write_graphs(steps, folder, options.to)
+    _write_first_rows(steps[0], folder)
+    for step in steps:
+        step.discard()  # torch's exporter keeps references to it, so deleting it would free nothing
+    return graphs, steps[0].memory
 
 
-def _export(steps: list[Step], folder: Path, to: Format) -> StepGraphs:
+def _write_graphs(steps: list[Step], folder: Path, to: Format) -> StepGraphs:
     step = steps[0]
     if to == "torchscript":
         from xlexport.export.torchscript import export_torchscript

@@ -143,21 +143,20 @@ def convert(
     from xlexport.convert import convert as write_bundle
     from xlexport.fixed_shapes import FixedShapes
     from xlexport.model_names import bundle_path, load_source
-    from xlexport.peak_memory import PeakMemory
+    from xlexport.peak_memory import PEAKS, phase
     from xlexport.verification.parity import trained_model
     from xlruntime.bundle_files import read_bundle
 
     output = output or bundle_path(checkpoint)
     check_output(output, force)
     shapes = None if fixed is None else FixedShapes.parse(fixed)
-    memory = PeakMemory()
+    peaks: dict[str, int | None] = {}
+    PEAKS.set(peaks)
     with progress_bar(f"reading {checkpoint}") as progress:
-        with memory.phase("reading"):
+        with phase("reading"):
             source = load_source(checkpoint, trust=trust, **reading)
         conversion = ConversionOptions.of(**options, fixed=shapes)
-        report = write_bundle(
-            source, output, conversion, force=force, tell=progress.tell, progress=progress, phase=memory.phase
-        )
+        report = write_bundle(source, output, conversion, force=force, tell=progress.tell, progress=progress)
     bundle = read_bundle(output, check_files=False)
     quantized, text = bundle.provenance.get("quantization"), bundle.provenance["verified_on"]
     if as_json:
@@ -167,7 +166,7 @@ def convert(
                 "bundle": str(output),
                 "verified_on": text,
                 **figures,
-                "peak_memory": memory.peaks,
+                "peak_memory": peaks,
                 **({"quantization": quantized} if quantized else {}),
             }
         )

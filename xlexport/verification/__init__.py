@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.callbacks import Phase, Progress, no_phase, no_progress
+from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import ExportError, ParityError
 from xlexport.families import architecture
 from xlexport.families.recurrent.source import MODULE_FORMAT
@@ -62,7 +62,6 @@ def verify(
     segments: Segments = None,
     evaluation: EvaluationSettings | None = None,
     progress: Progress = no_progress,
-    phase: Phase = no_phase,
     own_errors: RoundingErrors | None = None,
     stops: bool = False,
 ) -> ParityReport:
@@ -78,7 +77,6 @@ def verify(
         ids: token ids of a real text.
         evaluation: segment and memory lengths; None: the bundle's own.
         progress: called after every segment with their number and the largest possible number.
-        phase: a context around each phase: "float64", "float32 model" and "graphs".
         own_errors: of the model, in a longer text; None: they are measured.
         stops: whether to stop at the first segments if these differ by far more than the limits.
 
@@ -101,7 +99,7 @@ def verify(
 
     def compare(exactly: bool) -> ParityReport:
         adapter, done = architecture(model.bundle.architecture), itertools.count(1)
-        comparison = Comparison(adapter, model, eager, spans, evaluation, exactly and own_errors is None, phase)
+        comparison = Comparison(adapter, model, eager, spans, evaluation, exactly and own_errors is None)
         differences, totals = comparison.run(
             lambda: progress(next(done), len(spans)),
             (lambda seen: is_hopeless(seen, tolerance, own_errors)) if stops else None,

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.callbacks import Phase, no_phase
+from xlexport.peak_memory import phase
 from xlexport.verification.differences import (
     ROW_LAYOUTS,
     LSHDifference,
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 __all__ = ["Comparison"]
 
 LARGEST_BLOCK = 1 << 28  # bytes of results and memory rows that are kept while the eager model is ahead of the graphs
-GRAPHS = "graphs"
 OTHERS = 20  # segments that graphs other than `score` read
 FOREIGN = 2  # segments that graphs for other devices read
 OTHERS_TOKENS = 8192  # or fewer segments, if they have this many tokens, but enough to wrap the rings
@@ -73,7 +72,6 @@ class Comparison:
         build_eager: returns the trained model in eval mode; called for each block of segments.
         spans: the steps of the text, from `cut_text`.
         exactly: whether the model in float64 reads it too, if there is one.
-        phase: called with the name of each phase; a context around its work.
 
     Raises:
         ParityError: the trained model and the bundle differ in architecture or sizes.
@@ -87,9 +85,8 @@ class Comparison:
         spans: list[Span],
         evaluation: EvaluationSettings,
         exactly: bool = False,
-        phase: Phase = no_phase,
     ) -> None:
-        self.model, self.evaluation, self.exactly, self.phase = model, evaluation, exactly, phase
+        self.model, self.evaluation, self.exactly = model, evaluation, exactly
         self.open_eager = lambda: Eager(architecture, model, build_eager(), evaluation)
         graphs = model.bundle.graphs
         self.few = {name: most for name in graphs if (most := model.bundle.max_segment(name)) is not None}
@@ -132,7 +129,7 @@ class Comparison:
         starts = [0, *range(0 if is_hopeless is None else 1, len(self.spans), self.n_block)]
         for block in itertools.starmap(range, itertools.pairwise(sorted({*starts, len(self.spans)}))):
             answers = self._read_ahead(block) if self.eager is None else {}
-            with self.phase(GRAPHS):
+            with phase("graphs"):
                 self._compare(block, answers, progress)
             if is_hopeless is not None and is_hopeless(self.differences):
                 break
@@ -166,9 +163,9 @@ class Comparison:
         """
         exact: dict[int, Answer] = {}
         if self.exactly:
-            with self.phase("float64"):
+            with phase("float64"):
                 exact = self._read(block, lambda: self.open_eager().in_float64(), None)
-        with self.phase("float32 model"):
+        with phase("float32 model"):
             return self._read(block, self.open_eager, exact)
 
     def _read(

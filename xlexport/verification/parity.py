@@ -86,6 +86,7 @@ class ParityReport:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of a table for people."""
+        limit, others = self._limit, self.max_distribution_diff
         behind = "" if self.detail_segments == self.segments else f", first {self.detail_segments} segments"
         memory = None if self.full_document else self.max_abs_memory_diff
         if not self.full_document:
@@ -99,18 +100,10 @@ class ParityReport:
             walked = ("documents", f"{self.segments}, of {self.tokens:,} tokens together")
         return [
             walked,
-            (
-                "largest log-probability difference",
-                f"{self.max_abs_log_prob_diff:.2e} nats{self._limit('log_prob')}",
-            ),
-            *_row(
-                "for tokens not in the text, relative",
-                self.max_distribution_diff,
-                ".2e",
-                f"{self._limit('distribution')}{behind}",
-            ),
+            ("largest log-probability difference", f"{self.max_abs_log_prob_diff:.2e} nats{limit('log_prob')}"),
+            *_row("for tokens not in the text, relative", others, ".2e", f"{limit('distribution')}{behind}"),
             *_rounding_rows(self),
-            *_row("largest memory difference", memory, ".2e", self._limit("memory")),
+            *_row("largest memory difference", memory, ".2e", limit("memory")),
             (
                 "bits per token",
                 f"{self.bits_per_token:.4f}, bundle minus {self._other} {self.delta_bits_per_token:+.1e}",
@@ -279,12 +272,8 @@ def is_hopeless(differences: list[SegmentDifference], tolerance: Tolerance, own_
 
 def _figures(differences: list[SegmentDifference]) -> npt.NDArray[np.float64]:
     """Return the differences of each segment in log-probabilities, distributions and memories, (n, 3)."""
-    return np.array(
-        [
-            (one.max_abs_log_prob_diff, one.max_distribution_diff or 0.0, one.max_abs_memory_diff or 0.0)
-            for one in differences
-        ]
-    )
+    rows = ((one.max_abs_log_prob_diff, one.max_distribution_diff, one.max_abs_memory_diff) for one in differences)
+    return np.array([[figure or 0.0 for figure in row] for row in rows])
 
 
 def _limits(

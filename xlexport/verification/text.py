@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -101,11 +102,9 @@ def default_text(tokenizer: TokenizerEntry, reader: Tokenizer) -> VerificationTe
     return VerificationText(reader.encode(sample_text().encode("utf-8")), sample_text_name())
 
 
-def verify_ids(
-    bundle: Bundle, tokenizer: Tokenizer, text: Path | None, as_ids: bool = False, possible: Possible | None = None
-) -> npt.NDArray[np.int64]:
+def verify_ids(bundle: Bundle, tokenizer: Tokenizer, text: Path | None, *more: Any) -> npt.NDArray[np.int64]:
     """Return the token ids of `verify_text` for an open bundle."""
-    return verify_text(bundle.tokenizer, bundle.vocab_size, tokenizer, text, as_ids, possible).ids
+    return verify_text(bundle.tokenizer, bundle.vocab_size, tokenizer, text, *more).ids
 
 
 def _known_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64] | None:
