@@ -15,7 +15,7 @@ import onnx_ir as ir
 import torch
 from onnx.defs import OpSchema
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass, RemoveUnusedOpsetsPass
-from onnxscript import OnnxFunction, opset20
+from onnxscript import OnnxFunction
 from onnxscript.values import Op
 
 from xlexport.ops.local_attention import LocalAttention, local_attention, local_mask
@@ -29,7 +29,8 @@ from xlexport.ops.operator import DOMAIN, OPSET, VERSION
 from xlexport.ops.quantize_rows import QuantizeRows
 from xlexport.ops.relative_attention import RelativeAttention, RelativeMasks, relative_attention
 from xlexport.ops.relative_attention_int8 import RelativeAttentionInt8, relative_attention_int8
-from xlexport.ops.rnn import replace_rnns, translate_gru, translate_lstm
+from xlexport.ops.rnn import replace_rnns
+from xlexport.ops.translations import standard_translations
 
 __all__ = [
     "DOMAIN",
@@ -78,22 +79,7 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
     The nodes are recorded by a schema, because the exporter replaces nodes of a function by the function's body.
     """
-    from onnxscript.function_libs.torch_lib.ops import core  # takes long to import
-
-    def flatten(tensor: Any, start: int = 0, end: int = -1) -> Any:
-        if start and end in (-1, len(tensor.shape) - 1):
-            shape: Any = opset20.Constant(value_ints=[0] * start + [-1])  # 0: the axis stays
-            return opset20.Reshape(tensor, shape)
-        return core.aten_flatten(tensor, start, end)
-
-    standard = {torch.ops.xlexport.lstm.default: translate_lstm, torch.ops.xlexport.gru.default: translate_gru}
-    standard |= {
-        torch.ops.aten.item.default: core.aten__local_scalar_dense,
-        torch.ops.aten.to.dtype: core.aten__to_copy,
-        torch.ops.aten.flatten.using_ints: flatten,
-        torch.ops.aten.square.default: lambda tensor: opset20.Mul(tensor, tensor),
-    }
-    return standard | {operator: _recorder(function) for operator, function in _OPERATORS.items()}
+    return standard_translations() | {operator: _recorder(function) for operator, function in _OPERATORS.items()}
 
 
 def _recorder(function: OnnxFunction[..., Any]) -> Callable[..., Any]:
