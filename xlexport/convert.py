@@ -6,6 +6,7 @@ import functools
 import json
 import platform
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import version
@@ -30,6 +31,7 @@ from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
 from xlexport.extras import require
 from xlexport.families import Step, architecture
+from xlexport.families.base import Checked
 from xlexport.families.options import check_choices, spellings
 from xlexport.families.step import StepGraphs
 from xlexport.fixed_shapes import FixedShapes
@@ -43,6 +45,7 @@ from xlexport.verification.parity import ParityReport
 from xlexport.verification.text import check_verify_text, verify_text
 from xlruntime import __version__
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format, MemoryEntry
+from xlruntime.engine import Engine
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import EvaluationRules
 from xlruntime.tokenizers import make_tokenizer
@@ -139,6 +142,7 @@ def convert(
         QuantizationError: another precision would cost too many bits, or the text to measure them is missing.
         OSError: a file cannot be read or written.
     """
+    began = time.monotonic()
     options = _with_fixed_settings(options or ConversionOptions())
     check_output(output, force)
     _check_format(source, options)
@@ -164,6 +168,7 @@ def convert(
         folder.mkdir(exist_ok=True)
         tokenizer.write(folder)
         reader = make_tokenizer(tokenizer.spec, folder)
+        checked = adapter.check(source.build_model(), tokenizer.special)
         text = verify_text(
             *(tokenizer.spec, source.config["n_token"], reader, options.verify_text, options.as_ids),
             lambda: adapter.possible_ids(source.build_model()),
@@ -190,7 +195,7 @@ def convert(
             requires=requirements(folder, step_graphs.graphs.values()),
             encoder=encoder,
         )
-        write_manifest(folder, bundle)
+        write_manifest(folder, bundle := _limited(bundle, checked, tell))
 
         # Without kernels: what every machine has.
         exported = open_any_bundle(folder, trust=True, threads=options.threads, ops="none")
@@ -204,6 +209,9 @@ def convert(
         for length in () if options.fixed else adapter.further_lengths:
             other, segments = exported.evaluation(segment_len=length), 2 + FURTHER_TOKENS // length
             walked(segments=segments, evaluation=other, own_errors=report.rounding).require_passed()
+        if checked is not None:
+            report = _check_graph(checked, source, exported, report, time.monotonic() - began)
+            write_manifest(folder, bundle := _limited(bundle, checked, tell))
         (folder / PARITY_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(bundle_readme(bundle, report), "utf-8")
         if quantization is not None:
@@ -211,6 +219,25 @@ def convert(
             quantize_into(exact, published, quantization, gate_text(exact, texts, options.as_ids), tell)
             shutil.rmtree(folder)
     return report
+
+
+def _check_graph(
+    checked: Checked, source: SourceCheckpoint, exported: Engine, report: ParityReport, seconds: float
+) -> ParityReport:
+    """Check the graph far into a document; return the report with the tokens within which cuts were compared."""
+    within = max(report.tolerance["log_prob"], 4 * report.max_abs_log_prob_diff)
+    checked.check_graph(source.build_model(), exported, within, seconds)
+    return replace(report, cuts_compared=checked.compared)
+
+
+def _limited(bundle: Bundle, checked: Checked | None, tell: Callable[[str], None]) -> Bundle:
+    """Return a bundle whose documents are no longer than its model reads, with a note if the model does not say so."""
+    if checked is None or checked.note is None or checked.note in bundle.provenance["notes"]:
+        return bundle
+    tell(checked.note)
+    evaluation = replace(bundle.evaluation, max_positions=checked.limit)
+    notes = [*bundle.provenance["notes"], checked.note]
+    return replace(bundle, evaluation=evaluation, provenance={**bundle.provenance, "notes": notes})
 
 
 def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:

@@ -48,6 +48,7 @@ class TokenNames:
         text: ids that stand for text or for the end of a line, whatever a file says of them.
         before, after: names of the tokens that the tokenizer's template puts before and after each text.
         begins, ends: names of tokens that the vocabulary itself marks as the begin or end of a text.
+        special: ids of tokens that stand for something else than a piece of text.
     """
 
     ids: Mapping[str, int]
@@ -57,6 +58,7 @@ class TokenNames:
     after: tuple[str, ...] = ()
     begins: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
+    special: tuple[int, ...] = ()
     _names: dict[int, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def name_of(self, number: int) -> str:
@@ -130,7 +132,8 @@ def tokenizers_names(fields: Mapping[str, Any], size: int) -> TokenNames:
     ids = {name: number for name, number in ids.items() if type(number) is int and 0 <= number < size}
     before, after = _template(fields.get("post_processor"))
     ends = [name for name in COMMON_ENDS if name in ids and name in added and added[name].get("special")]
-    return TokenNames(ids, size, before=before, after=after, ends=tuple(ends[:1]))
+    special = tuple(ids[name] for name in added if name in ids)
+    return TokenNames(ids, size, before=before, after=after, ends=tuple(ends[:1]), special=special)
 
 
 def sentencepiece_names(content: bytes, size: int) -> TokenNames:
@@ -140,7 +143,8 @@ def sentencepiece_names(content: bytes, size: int) -> TokenNames:
     model = SentencePieceProcessor(model_proto=content)
     pieces = {model.id_to_piece(number): number for number in range(model.vocab_size())}
     marks = [(model.id_to_piece(number),) if number >= 0 else () for number in (model.bos_id(), model.eos_id())]
-    return TokenNames(pieces, size, begins=marks[0], ends=marks[1])
+    special = [number for number in pieces.values() if model.is_control(number) or model.is_unknown(number)]
+    return TokenNames(pieces, size, begins=marks[0], ends=marks[1], special=tuple(special))
 
 
 def _template(processor: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -49,6 +49,7 @@ class TokenizerChoice:
         notes: sentences for people about the choice.
         bpe: the bytes of the file for runtimes without the `tokenizers` library, if the entry names one.
         folder: where its file lies, if other files of Hugging Face's form may lie beside it.
+        special: ids of tokens with a role, or that are no pieces of text.
     """
 
     spec: TokenizerEntry
@@ -56,6 +57,7 @@ class TokenizerChoice:
     notes: tuple[str, ...] = ()
     bpe: bytes | None = None
     folder: Path | None = None
+    special: tuple[int, ...] = ()
 
     def write(self, folder: Path) -> None:
         """Write its files, if it has any, into a bundle."""
@@ -95,7 +97,8 @@ def choose_tokenizer(
     notes = (*choice.notes, *found.notes)
     if spec.file is not None and (spec.kind != "vocabulary" or spec.begin is not None or spec.ends):
         notes += (f"Texts {text_ends_note(spec.begin, spec.adds_begin, spec.ends)}.",)
-    return replace(choice, spec=spec, notes=notes)
+    roles = [token.id for token in (*found.ends, *filter(None, [found.begin]))]
+    return replace(choice, spec=spec, notes=notes, special=(*names.special, *roles))
 
 
 def _without_ends(source: SourceCheckpoint, chosen: str | None, vocab_style: str | None) -> TokenizerChoice:
@@ -200,7 +203,10 @@ def _token_names(choice: TokenizerChoice, n_token: int) -> TokenNames:
         if str(vocabulary.kind) == "trie":  # of RWKV, whose id 0 has no text, and stands before and after texts
             return TokenNames({"<|endoftext|>": 0}, n_token, begins=("<|endoftext|>",), ends=("<|endoftext|>",))
         ends = [number for number in (vocabulary.id_of(vocabulary.line_end),) if number is not None]
-        return TokenNames(vocabulary.index, n_token, text=ends)
+        marks = map(vocabulary.id_of, (vocabulary.unk, vocabulary.line_start, vocabulary.line_end))
+        return TokenNames(
+            vocabulary.index, n_token, text=ends, special=tuple(number for number in marks if number is not None)
+        )
     if spec.kind == "sentencepiece" and content is not None:
         return sentencepiece_names(content, n_token)
     if spec.kind == "tokenizers" and content is not None:

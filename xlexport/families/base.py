@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,39 @@ if TYPE_CHECKING:
     from xlexport.families.describe import ModelDescription
     from xlexport.families.workload import Workload
     from xlruntime.bundle import Encoder
+    from xlruntime.engine import Engine
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xlruntime.memory import Memory
     from xltraining.reformer import LSHTrace
 
-__all__ = ["Architecture"]
+__all__ = ["Architecture", "Checked"]
+
+
+class Checked(Protocol):
+    """What the checks of a model say about its documents.
+
+    Attributes:
+        limit: most tokens of a document; None: any number.
+        note: why, for people.
+        compared: tokens of a document within which cuts were compared; None: no cut can change anything.
+    """
+
+    limit: int | None
+    note: str | None
+    compared: int | None
+
+    def check_graph(self, model: Any, engine: Engine, within: float, seconds: float) -> None:
+        """Check the graph of a model far into a document, which may lower the limit.
+
+        Args:
+            model: the trained model.
+            engine: the open bundle.
+            within: nats by which log-probabilities may differ.
+            seconds: that the conversion has taken so far.
+
+        Raises:
+            ExportError: the graph is wrong too early.
+        """
 
 
 class Architecture(ABC):
@@ -80,6 +108,17 @@ class Architecture(ABC):
     @abstractmethod
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Return the default rules of evaluation, which the user may change."""
+
+    def check(self, model: Any, special: Collection[int]) -> Checked | None:
+        """Check a trained model before its export; None: our own tests have checked its code.
+
+        Args:
+            special: ids that the tokenizer gives a role.
+
+        Raises:
+            ExportError: the model breaks a rule of its architecture.
+        """
+        return None
 
     @abstractmethod
     def build_step(self, model: Any) -> Step:

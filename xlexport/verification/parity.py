@@ -76,6 +76,7 @@ class ParityReport:
     rms_ratio: float | None  # the graph's rms error over the float32 model's, or over a unit in the last place
     largest_ratio: float | None
     per_segment: list[SegmentDifference]
+    cuts_compared: int | None = None  # tokens of a document of a user's module within which `convert` compared cuts
 
     def to_dict(self, per_segment: bool = True) -> dict[str, Any]:
         """Return all figures for JSON; `per_segment` includes the figures of each segment."""
@@ -111,6 +112,7 @@ class ParityReport:
             *_row("same best token", self.top1_agreement, ".2%", behind),
             ("growth of the difference along the text", "-" if self.drift is None else f"{self.drift:.2f} (1 = none)"),
             *_lsh_rows(self),
+            *_row("cuts compared", self.cuts_compared, ",", " tokens into a document"),
             ("kernels", self.kernels),
             ("equal", "yes" if self.passed else "NO"),
         ]

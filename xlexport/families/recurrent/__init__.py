@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from xlexport.families.step import FixedSizes, Step
 
 if TYPE_CHECKING:
     from xlexport.families.recurrent.eager import RecurrentEager
+    from xlexport.families.recurrent.horizon import Horizon
     from xlruntime.evaluation import EvaluationRules
 
 __all__ = ["ARCHITECTURE", "RecurrentArchitecture"]
@@ -29,10 +30,24 @@ class RecurrentArchitecture(Architecture):
     further_lengths = (1, 3, 300)  # torch may keep what code decided by the example's length: a branch, or chunks
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
-        """Declare the length of a segment; a state needs no settings."""
+        """Declare the length of a segment, and of a document if the module limits it; a state needs no settings."""
         from xlruntime.evaluation import EvaluationRules
 
-        return EvaluationRules(segment_len=config["tgt_len"])
+        limit = config.get("max_positions")
+        return EvaluationRules(segment_len=min(config["tgt_len"], limit or config["tgt_len"]), max_positions=limit)
+
+    def check(self, model: RecurrentEager, special: Collection[int]) -> Horizon | None:
+        """Check a user's module. Our own tests check the families.
+
+        Raises:
+            ExportError: the module breaks a rule of `RecurrentModel`; the message names the first place.
+        """
+        from xlexport.families.recurrent.checks import check_module
+
+        if type(model.module).__module__.startswith(f"{__name__}."):
+            return None
+        limit = model.config.to_dict().get("max_positions")
+        return check_module(model.module, model.config.n_token, special, limit)
 
     def build_fixed_step(self, model: RecurrentEager, fixed: FixedSizes) -> Step:
         """Return the step module, whose sizes the example has."""
@@ -41,16 +56,9 @@ class RecurrentArchitecture(Architecture):
         return step
 
     def build_step(self, model: RecurrentEager) -> Step:
-        """Return the step module, once a user's module is checked. Our own tests check the families.
-
-        Raises:
-            ExportError: the module breaks a rule of `RecurrentModel`; the message names the first place.
-        """
-        from xlexport.families.recurrent.checks import check_module
+        """Return the step module."""
         from xlexport.families.recurrent.step import RecurrentStep
 
-        if not type(model.module).__module__.startswith(f"{__name__}."):
-            check_module(model.module, model.config.n_token)
         return RecurrentStep(model)
 
     def possible_ids(self, model: RecurrentEager) -> npt.NDArray[np.int64]:

@@ -2,46 +2,76 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from xlexport.families.recurrent.trial import NARROW, TOLERANCE, Result, State, Trial, difference_of
+from xlexport.families.recurrent.cuts import CALLS, LONGEST, check_cuts, check_ids
+from xlexport.families.recurrent.horizon import Horizon
+from xlexport.families.recurrent.trial import Result, Trial
 from xlruntime.messages import listed
 
 __all__ = ["check_module"]
 
-LENGTHS = (64, 7, 1)  # even, odd, and one token: each is compared with the longest
-LONGEST = 513  # longer than most windows
-CALLS = 64  # of a pass: single tokens are read only so far
 SHORT = 17  # tokens of the checks before the passes: odd, so that a parity shows
-PERIOD = 16  # tokens of a segment in the experiment with one repeated token
+LARGEST_SEGMENT = 2048  # tokens that most checks read at once; a mask of their pairs must fit into memory
+NEAR_ENDS = 16  # ids at both ends of the vocabulary
+STATELESS = "the logits do not depend on the state: the next segment starts as a new document does"
 
-Cause = tuple[str, str]  # the end of a sentence, and what to write instead
 
+def check_module(model: Any, n_token: int, special: Iterable[int] = (), limit: int | None = None) -> Horizon:
+    """Refuse a module in evaluation mode that breaks a rule of `RecurrentModel`, at the start of a document or later.
 
-def check_module(model: Any, n_token: int) -> None:
-    """Refuse a module in evaluation mode that breaks a rule of `RecurrentModel`.
+    Args:
+        special: ids that the tokenizer gives a role.
+        limit: most tokens of a document; None: any number.
 
-    About 250 calls read at most 4,000 random tokens.
+    Returns:
+        How far the module was read, for the checks of its graph.
 
     Raises:
         ExportError: the first broken rule, with the place, the difference and the likely cause.
     """
-    tokens = torch.randint(n_token, (1, LONGEST + 64), generator=torch.Generator().manual_seed(0))
-    rows = tokens[:, : 3 * SHORT].reshape(3, SHORT)  # (B, S)
+    tokens = _tokens(n_token, limit)
+    short = max(1, min(SHORT, (limit or LONGEST) // 2))
+    rows = torch.randint(n_token, (3, short), generator=torch.Generator().manual_seed(0))  # (B, S)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         trial = Trial(model, n_token)
         _check_repeats(trial, rows)
-        _check_rows(trial, rows)
-        _check_use_of_state(trial, rows)
+        _check_calls(trial, rows)
+        horizon = Horizon(trial, tokens, limit)
         if "segment" in trial.forms:  # steps are the same wherever a document is cut
-            _check_causality(trial, rows)
-            _check_cuts(trial, tokens)
+            check_cuts(trial, tokens)
+            ids = {*range(NEAR_ENDS), *range(n_token - NEAR_ENDS, n_token), *special}
+            check_ids(trial, sorted(number for number in ids if 0 <= number < n_token), tokens)
         if "step" in trial.forms:
             _check_step(trial, tokens[:, :CALLS])
+        if horizon.walk.token:
+            far = horizon.far(trial)
+            _check_calls(far, rows)
+            if _moves_logits(trial, rows) and not _moves_logits(far, rows):
+                raise far.error(trial.forms[0], STATELESS, "Let a mask or a decay leave what the state holds.")
+        horizon.compare_cuts(trial)
+        if "segment" in trial.forms:
+            longest = min(2 * max(LONGEST, horizon.largest_axis), LARGEST_SEGMENT) + CALLS
+            longer = _tokens(n_token, limit, longest)
+            check_cuts(trial, longer, [LONGEST], longer.shape[1])
+        horizon.look_ahead(trial)
+    return horizon
+
+
+def _tokens(n_token: int, limit: int | None, count: int = LONGEST + CALLS) -> Tensor:
+    return torch.randint(n_token, (1, min(count, limit or count)), generator=torch.Generator().manual_seed(0))
+
+
+def _check_calls(trial: Trial, rows: Tensor) -> None:
+    """Check single calls with rows (B, S), at the start of a document or far into it."""
+    _check_rows(trial, rows)
+    _check_use_of_state(trial, rows)
+    if "segment" in trial.forms:
+        _check_causality(trial, rows)
 
 
 def _check_repeats(trial: Trial, rows: Tensor) -> None:
@@ -104,8 +134,14 @@ def _check_use_of_state(trial: Trial, rows: Tensor) -> None:
         hint = f"Read state[{name!r}] in its own layer, or leave it out of first_state."
         raise trial.error(trial.forms[0], f"the state {name!r} is returned but never read", hint)
     if first and not flow.behind([logits]):
-        problem = "the logits do not depend on the state: the next segment starts as a new document does"
-        raise trial.error(trial.forms[0], problem, "Compute the logits from the state, or return no state.")
+        raise trial.error(trial.forms[0], STATELESS, "Compute the logits from the state, or return no state.")
+
+
+def _moves_logits(trial: Trial, rows: Tensor) -> bool:
+    """Return whether other rows' states change the logits of a row, in numbers."""
+    _, state = trial.read(rows, trial.first(len(rows)))
+    other = {name: value.roll(1, dims=0) for name, value in state.items()}
+    return not torch.equal(*(trial.read(rows[:, :2], each)[0] for each in (state, other)))
 
 
 def _check_causality(trial: Trial, rows: Tensor) -> None:
@@ -117,29 +153,9 @@ def _check_causality(trial: Trial, rows: Tensor) -> None:
         return (results[0], {}), (results[1], {})
 
     if difference := trial.difference(*both(trial), both):
-        problem = f"token {SHORT - 1} changes earlier logits, so the module looks ahead: {difference}"
+        problem = f"token {rows.shape[1] - 1} changes earlier logits, so the module looks ahead: {difference}"
         hint = "Mask later keys, pad convolutions in front only, and compute no mean or norm over a segment's tokens."
         raise trial.error("segment", problem, hint)
-
-
-def _check_cuts(trial: Trial, tokens: Tensor) -> None:
-    """Refuse a module for which the place of cuts changes log-probabilities or the last state."""
-    for length in LENGTHS:
-        part = tokens[:, : CALLS * length]
-
-        def cuts(trial: Trial, part: Tensor = part, length: int = length) -> tuple[Result, Result]:
-            return trial.read(part, trial.first(), length=length), trial.read(part, trial.first(), length=LONGEST)
-
-        result, expected = cuts(trial)
-        problem = f"segments of {length:,} and {LONGEST:,} tokens differ"
-        if name := _half_precision(result[1], expected[1]):
-            problem += f": the state {name!r} is rounded to half precision"
-            raise trial.error("segment", problem, "Carry it in float32, and do not round it.")
-        if difference := trial.difference(result, expected, cuts):
-            if NARROW in difference:
-                raise trial.error("segment", f"{problem}: {difference}", "Bound decays and sums for float32.")
-            cause, hint = _likely_cause(trial, tokens, length)
-            raise trial.error("segment", f"{problem}: {difference}; {cause}", hint)
 
 
 def _check_step(trial: Trial, tokens: Tensor) -> None:
@@ -151,65 +167,3 @@ def _check_step(trial: Trial, tokens: Tensor) -> None:
     if difference := trial.difference(*both(trial), both):
         problem = f"it computes something else than segment: {difference}"
         raise trial.error("step", problem, "Compare both token by token, or leave one of them out.")
-
-
-def _half_precision(state: State, expected: State) -> str | None:
-    """Return the name of a float32 state that other cuts change, and whose fractions all fit into 16 bits."""
-    for name, value in state.items():
-        fits = any(torch.equal(value, value.to(half).to(value.dtype)) for half in (torch.float16, torch.bfloat16))
-        if value.dtype == torch.float32 and fits and not torch.equal(value, expected[name]):
-            return name
-    return None
-
-
-def _likely_cause(trial: Trial, tokens: Tensor, length: int) -> Cause:
-    """Return the likely cause if tokens (1, N) in segments of `length` differ from longer segments."""
-    start, tail = tokens[:, :length], tokens[:, length : 2 * length]
-    log_probs, state = trial.read(start, trial.first())
-    longer, _ = trial.read(tokens[:, : 2 * length], trial.first())
-    if trial.difference((longer[:, :length], state), (log_probs, state)):
-        cause = f"the first {length:,} tokens alone already differ, so the length of a segment changes the result"
-        return cause, "Make masks, positions and scales from the state and the tokens before, not from tokens.shape[1]."
-    unknown = "the state lacks something that the next segment needs, or holds it in less precision"
-    return (
-        _stale(trial, start, state)
-        or _swapped(trial, tail, state, longer[:, length:])
-        or _position(trial, tokens[:, :1])
-        or (unknown, "Return all that the next token needs: convolution inputs, counters, and every layer's state.")
-    )
-
-
-def _stale(trial: Trial, start: Tensor, state: State) -> Cause | None:
-    """Name a state that does not change, or that another last token does not change: it is one token too old."""
-    other = torch.cat([start[:, :-1], (start[:, -1:] + 1) % trial.n_token], dim=1)
-    first, (_, after_other) = trial.first(), trial.read(other, trial.first())
-    for name, value in state.items():
-        if value.is_floating_point() and torch.equal(value, first[name]):
-            return f"the state {name!r} keeps its first value, so it is stale", "Return its value after the last token."
-        if value.is_floating_point() and torch.equal(value, after_other[name]):
-            cause = f"the state {name!r} lacks the last token of a segment: it is off by one"
-            return cause, "Return its value after the last token, not before it."
-    return None
-
-
-def _swapped(trial: Trial, tail: Tensor, state: State, expected: Tensor) -> Cause | None:
-    """Name two states of equal shape whose exchange gives the expected log-probabilities after the cut."""
-    for a, b in combinations(state, 2):
-        if (state[a].shape, state[a].dtype) == (state[b].shape, state[b].dtype):
-            log_probs, _ = trial.read(tail, {**state, a: state[b], b: state[a]})
-            if bool((difference_of(log_probs, expected) <= TOLERANCE).all()):
-                return f"the states {a!r} and {b!r} are swapped", "Return each under the name under which it is read."
-    return None
-
-
-def _position(trial: Trial, token: Tensor) -> Cause | None:
-    """Recognise results that follow the place within a segment, although one token (1, 1) repeats for ever."""
-    tokens, state, segments = token.repeat(1, PERIOD), trial.first(), []
-    for _ in range(PERIOD):
-        log_probs, state = trial.read(tokens, state)
-        segments.append(log_probs)
-    settled = difference_of(segments[-1], segments[-2]).max() <= TOLERANCE
-    if bool(settled and difference_of(segments[-1][:, 1:], segments[-1][:, :1]).max() > TOLERANCE):
-        cause = "the result follows the position in the segment, which the state does not carry"
-        return cause, "Count the tokens of the document in a state of int64, and add torch.arange to it."
-    return None

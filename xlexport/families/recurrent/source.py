@@ -11,7 +11,8 @@ from xlexport.checkpoints.files import inside
 from xlexport.checkpoints.source import SourceCheckpoint, digest_files, float_notes, require_finite
 from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping
 from xlexport.errors import CheckpointError, ExportError
-from xlruntime.messages import first_line, listed
+from xlruntime.evaluation import LARGEST_LENGTH
+from xlruntime.messages import first_line, listed, shown
 from xltraining.data.tokenizer_file import TokenizerFile
 
 if TYPE_CHECKING:
@@ -163,7 +164,8 @@ def module_source(
         files: files with its code and weights, for the provenance.
 
     Raises:
-        ExportError: it lacks `first_state`, or both of `segment` and `step`, or no copy of it can be exported.
+        ExportError: it lacks `first_state`, or both of `segment` and `step`; no copy of it can be exported; or its
+            `max_positions` is no length.
     """
     from torch import nn
 
@@ -181,13 +183,19 @@ def module_source(
     if problem := next((text for text, holds in problems.items() if holds), None):
         raise ExportError(f"{name} {problem}.", hint="Give a module as docs/own_models.md describes.")
     require_finite(name, own.state_dict(), masks=True)
+    limit = getattr(module, "max_positions", None)
+    if limit is not None and (type(limit) is not int or limit < 2):
+        raise ExportError(
+            f"{name}.max_positions is {shown(limit)}, expected a whole number from 2 on.",
+            hint="It is the number of tokens that the module reads of a document. Leave it out if there is no limit.",
+        )
     return recurrent_source(
         lambda: own_copy(own),
         MODULE_FORMAT,
         model=name,
         n_token=_size_of_logits(own_copy(own), forms[0], n_token or getattr(module, "n_token", None)),
         parameters=sum(parameter.numel() for parameter in own.parameters()),
-        sizes={},
+        sizes={} if limit is None else {"max_positions": min(limit, LARGEST_LENGTH)},
         files=files,
         form=forms[0],
         segment_len=getattr(module, "segment_len", None) or SEGMENT_LEN,

@@ -1,0 +1,520 @@
+"""The horizon of a user's module: how many tokens of a document it reads before a table, a counter or a number ends.
+
+A `Walk` reads one random document. From what its states did, a `Course` says what they are after any number of tokens:
+counters have counted on, decays have decayed, and all else is as it was. There, the module reads `FEW` tokens more.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from xlexport.errors import ExportError
+from xlexport.families.recurrent.cuts import CALLS, LONGEST, check_cuts
+from xlexport.families.recurrent.trial import Result, State, Trial, difference_of
+from xlruntime.errors import XlruntimeError
+from xlruntime.evaluation import LARGEST_LENGTH
+from xlruntime.memory import Memory
+
+if TYPE_CHECKING:
+    from xlexport.families.recurrent.eager import RecurrentEager
+    from xlruntime.engine import Engine
+
+__all__ = ["Far", "Horizon"]
+
+WALK = 4096  # tokens before the checks from a state far into a document
+FURTHER = 100_000  # as many if they take less than a fifth of the conversion
+SHARE = 5
+LARGEST_WALK = 1 << 16
+SPACING, SNAPSHOTS = 256, 9  # a period of a power of two does not show
+EARLY = 8  # tokens between the first snapshots, which a float16 counter still counts
+FEW = 64  # tokens that are read from each state
+TOKENS = (2**20, 2**24 + 1, 2**31 + 7)  # after which the module is tried
+ENOUGH, UNLIMITED = 10**7, 2**31 + 7  # a module that reads fewer is refused; one that reads more has no limit
+ROUNDED = 0.01  # of a counter's step: what rounding may change
+HINT = "Documents have no end: use no table of positions, count in int64, and wrap phases and clocks."
+
+
+@dataclass(frozen=True)
+class End:
+    """The number of tokens of a document after which a module fails, and how."""
+
+    tokens: int
+    cause: str
+    hint: str = HINT
+
+
+class EndError(Exception):
+    """A module cannot read a document any further."""
+
+    def __init__(self, end: End) -> None:
+        super().__init__(end.cause)
+        self.end = end
+
+
+class Far(Trial):
+    """Calls that begin with a state far into a document, which errors name by the tokens before."""
+
+    def __init__(self, trial: Trial, state: State, token: int = 0) -> None:
+        vars(self).update(vars(trial))
+        self.state, self.token = state, token
+
+    def error(self, method: str, problem: str, hint: str) -> ExportError:
+        """Return the error that names the module's class and method."""
+        before = f"after {self.token:,} tokens of a document, " if self.token else ""
+        return super().error(method, f"{before}{problem}", hint)
+
+    def first(self, rows: int = 1) -> State:
+        """Return the state of `rows` rows, in memory of its own."""
+        return {name: value.repeat(rows, *[1] * (value.dim() - 1)) for name, value in self.state.items()}
+
+
+class Walk:
+    """One document of random tokens, of which a module reads ever more.
+
+    Attributes:
+        token, state: tokens read so far, and the state after them.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self.state, self.token = trial.first(), 0
+        self.random = torch.Generator().manual_seed(0)
+
+    def draw(self, trial: Trial, count: int) -> Tensor:
+        """Return the next tokens (1, `count`) of the document."""
+        return torch.randint(trial.n_token, (1, count), generator=self.random)
+
+    def read(self, trial: Trial, count: int, length: int = LONGEST) -> Walk:
+        """Read further tokens in segments.
+
+        Raises:
+            EndError: the module cannot.
+        """
+        for start in range(0, count, length):
+            tokens = self.draw(trial, min(length, count - start))
+            try:
+                _, self.state = trial.read(tokens, self.state)
+            except ExportError as error:
+                raise EndError(self._end(trial, tokens, error)) from error
+            self.token += tokens.shape[1]
+        return self
+
+    def _end(self, trial: Trial, tokens: Tensor, error: ExportError) -> End:
+        """Return how many tokens the module reads before an error, and its cause.
+
+        Raises:
+            ExportError: the cause is a token, or the length of a segment.
+        """
+        states = {0: self.state}
+
+        def fails(count: int) -> bool:
+            nonlocal error
+            try:
+                _, states[count] = trial.read(tokens[:, :count], self.state, length=EARLY)
+            except ExportError as earlier:
+                error = earlier
+                return True
+            return False
+
+        if not fails(tokens.shape[1]):
+            raise error
+        read = _first(0, tokens.shape[1], fails) - 1
+        trial.read(tokens[:, read : read + 1], trial.first())
+        for name, value in states[read].items():
+            if value.is_floating_point() and bool((value.abs() > math.sqrt(torch.finfo(value.dtype).max)).any()):
+                return _growth(self.token + read, name, value)
+        return End(self.token + read, _cause(error))
+
+
+class Course:
+    """The states of a document as functions of its length: counters count on, decays decay, all else stays.
+
+    Attributes:
+        token: tokens that the document has been read.
+        length: tokens that each attempt reads.
+    """
+
+    def __init__(self, trial: Trial, walk: Walk, spacing: int) -> None:
+        """Read on in a document, by `spacing` tokens between snapshots, and a few tokens one by one."""
+        self.snapshots = [walk.state]
+        for _ in range(SNAPSHOTS - 1):
+            self.snapshots.append(walk.read(trial, spacing).state)
+        singles, self.spacing, self.token = [walk.state], spacing, walk.token
+        for token in walk.draw(trial, SNAPSHOTS - 1).split(1, dim=1):
+            singles.append(trial.read(token, singles[-1])[1])
+        self.laws = {name: _Law.of(name, self.snapshots, singles, spacing) for name in walk.state}
+        slow = any(bool((law.jump != 0).any()) for law in self.laws.values())
+        self.length = spacing if slow else FEW
+
+    @property
+    def moves(self) -> bool:
+        """Whether anything counts or decays."""
+        return any(law.moves for law in self.laws.values())
+
+    def state(self, token: int) -> State:
+        """Return the state after `token` tokens."""
+        return {name: law.at(token - self.token) for name, law in self.laws.items()}
+
+    def growth(self) -> End | None:
+        """Return when a state overflows whose logarithm has grown by equal steps; sums grow by ever smaller ones."""
+        for name, value in self.snapshots[-1].items():
+            sizes = torch.stack([state[name].double().abs().amax() for state in self.snapshots if state[name].numel()])
+            steps = sizes.log().diff()
+            if value.is_floating_point() and bool(((steps - steps.mean()).abs() < 0.2 * steps.mean()).all()):
+                left = math.log(torch.finfo(value.dtype).max) - float(sizes[-1].log())
+                return _growth(self.token + int(left / float(steps.mean()) * self.spacing), name, value)
+        return None
+
+    def bounds(self) -> Iterable[int]:
+        """Yield the numbers of tokens after which integers that count wrap around."""
+        for law in self.laws.values():
+            if not law.dtype.is_floating_point and law.dtype != torch.bool:
+                for step in law.step.unique()[[0, -1]].tolist():
+                    edge = torch.iinfo(law.dtype).max if step > 0 else torch.iinfo(law.dtype).min
+                    if step:
+                        yield self.token + (edge - int(law.value[law.step == step][0])) // step
+
+    def end(self, trial: Trial, tokens: Iterable[int]) -> End | None:
+        """Try a module after each of these numbers of tokens; return where it fails first."""
+        for token in tokens:
+            while any(self._attempt(trial, token)):
+                bad = _first(self.token, token, lambda middle: any(self._attempt(trial, middle)))
+                cause, stops = self._attempt(trial, bad)
+                for name, stop in stops.items():
+                    cause = self._rounding(trial, bad, name, *stop) or cause
+                    self.laws[name] = self.laws[name].without(*stop)  # by intention: it stays, or begins again
+                if cause:
+                    return End(bad + self.length - 1, cause)
+        return None
+
+    def probe(self, trial: Trial, token: int) -> Probe:
+        """Read `length` tokens after `token` tokens, in one segment if the module can."""
+        far = Far(trial, self.state(token))
+        tokens = torch.randint(trial.n_token, (1, self.length + 1), generator=torch.Generator().manual_seed(token))
+        return Probe(token, far.state, tokens, far.read(tokens[:, :-1], far.first()))
+
+    def _attempt(self, trial: Trial, token: int) -> tuple[str | None, dict[str, tuple[Tensor, Tensor]]]:
+        """Return what fails after `token` tokens, and by name the elements of states that do not go on as before.
+
+        These come as a mask, and as the state after `length` tokens more.
+        """
+        cause, stops = None, {}
+        try:
+            probe = self.probe(trial, token)
+            for name, law in self.laws.items():
+                after = probe.result[1][name]
+                if bool((stopped := law.stopped(probe.state[name], after, self.length)).any()):
+                    stops[name] = stopped, after
+            if "segment" in trial.forms:
+                check_cuts(Far(trial, probe.state), probe.tokens[:, :-1], (7, 1), self.length)
+        except ExportError as error:
+            cause = _cause(error)
+        return cause, stops
+
+    def _rounding(self, trial: Trial, token: int, name: str, stopped: Tensor, after: Tensor) -> str | None:
+        """Return the cause if elements of a state stopped because a precision rounds their steps away.
+
+        A counter that stays, or begins again, by intention does not do so from twice its value.
+        """
+        law, before = self.laws[name], self.state(token)
+        if not law.dtype.is_floating_point:
+            return None
+        twice = 2 * after + law.step.to(law.dtype)
+        try:
+            next_ = trial.read(torch.zeros(1, 1, dtype=torch.int64), {**before, name: twice})[1][name]
+        except ExportError:
+            return None
+        for dtype in (law.dtype, torch.bfloat16, torch.float16):
+            value, step = before[name].to(dtype), law.step.to(dtype)
+            for _ in range(self.length):
+                value = value + step
+            near = law.step.abs() * self.length / 4
+            rounded = stopped & (law.step != 0) & ((_wide(value) - _wide(after)).abs() <= near)
+            rounded &= (_wide(next_) - _wide(twice.to(dtype) + step)).abs() <= law.step.abs() / 4
+            if bool(rounded.any()):
+                size, count = float(after[rounded][0]), float(law.step[rounded][0])
+                precision = str(dtype).removeprefix("torch.")
+                return f"the state {name!r} is at {size:,.0f}, where {precision} is too coarse for steps of {count:.3g}"
+        return None
+
+
+@dataclass(frozen=True)
+class _Law:
+    """The course of one state.
+
+    Attributes:
+        value: its elements at the beginning; int64 or float64.
+        step, jump: what each element gains with every token, and with every `spacing` tokens.
+        factor: the logarithm by which each element changes with every token.
+    """
+
+    dtype: torch.dtype
+    spacing: int
+    value: Tensor
+    step: Tensor
+    jump: Tensor
+    factor: Tensor
+
+    @classmethod
+    def of(cls, name: str, snapshots: list[State], singles: list[State], spacing: int) -> _Law:
+        """Recognise the arithmetic and geometric sequences among the elements of a state."""
+        dtype = snapshots[-1][name].dtype
+        far, near = (torch.stack([_wide(state[name]) for state in states]) for states in (snapshots, singles))
+        value, zero = far[-1], torch.zeros_like(far[-1])
+        if dtype == torch.bool:
+            return cls(dtype, spacing, value, zero, zero, zero)
+        jumps, steps = (_wrapped(states.diff(dim=0), dtype) for states in (far, near))
+        jump, step = jumps[-1], steps[-1]
+        unit = value.abs() * torch.finfo(dtype).eps if dtype.is_floating_point else zero
+        equal = ((jumps - jump).abs() <= spacing * unit).all(dim=0)
+        counts = equal & ((steps - step).abs() <= 2 * unit).all(dim=0) & (step.abs() > 4 * unit)
+        counts &= _wrapped(jump - spacing * step, dtype).abs() <= 2 * spacing * unit
+        slow = equal & ~counts & (jump.abs() > 4 * spacing * unit)
+        factor = zero
+        if dtype.is_floating_point:
+            step = jump / spacing
+            ratios = far.abs().log().diff(dim=0) / spacing
+            decays = (ratios - ratios[-1]).abs() <= 1e-3 * ratios[-1].abs() + torch.finfo(dtype).eps
+            decays = decays.all(dim=0) & (far.sign() == value.sign()).all(dim=0) & (ratios[-1].abs() > 1e-6)
+            factor = torch.where(decays & ~counts & ~slow, ratios[-1], zero)
+        return cls(dtype, spacing, value, torch.where(counts, step, zero), torch.where(slow, jump, zero), factor)
+
+    @property
+    def moves(self) -> bool:
+        """Whether any element changes."""
+        return any(bool((part != 0).any()) for part in (self.step, self.jump, self.factor))
+
+    def gain(self, tokens: int) -> Tensor:
+        """Return what the elements that count gain with a number of tokens."""
+        return self.step * tokens + self.jump * (tokens // self.spacing)
+
+    def at(self, tokens: int) -> Tensor:
+        """Return the state after so many tokens more, rounded or wrapped as its dtype has it."""
+        value = self.value + self.gain(tokens)
+        return (value * (self.factor * tokens).exp() if self.dtype.is_floating_point else value).to(self.dtype)
+
+    def stopped(self, before: Tensor, after: Tensor, length: int) -> Tensor:
+        """Return which elements have not gained within `length` tokens what they should."""
+        gain = _wrapped(self.gain(length), self.dtype)
+        missed = _wrapped(_wide(after) - _wide(before) - gain, self.dtype).abs()
+        return (missed > ROUNDED * gain.abs()) & (gain != 0)
+
+    def without(self, elements: Tensor, after: Tensor) -> _Law:
+        """Return the law under which these elements keep the values of `after`."""
+        zero = torch.zeros_like(self.value)
+        value, step, jump = (
+            torch.where(elements, _wide(after), self.value),
+            *(torch.where(elements, zero, part) for part in (self.step, self.jump)),
+        )
+        return replace(self, value=value, step=step, jump=jump)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a module computes far into a document.
+
+    Attributes:
+        token, state: tokens read before, and the state after them.
+        tokens: (1, N + 1) that are read then, and the target of the last.
+        result: log-probabilities (1, N, V) and the next state.
+    """
+
+    token: int
+    state: State
+    tokens: Tensor
+    result: Result
+
+    def difference(self, engine: Engine, within: float) -> str | None:
+        """Return in words how the graph differs from the module; None: by `within` nats or less."""
+        fresh = engine.new_memory(engine.bundle.settings, rows := engine.bundle.fixed.get("batch", 1))
+        arrays = {name: value.repeat(rows, *[1] * (value.dim() - 1)).numpy() for name, value in self.state.items()}
+        memory = Memory(fresh.plan, arrays, 0, fresh.memory_length, fresh.position)
+        tokens, targets = (ids.repeat(rows, 1).numpy() for ids in (self.tokens[:, :-1], self.tokens[:, 1:]))
+        try:
+            outputs = engine.step("score", memory, tokens, targets)
+        except XlruntimeError:
+            return "the ONNX graph cannot run, as an index or a shape leaves its range"
+        log_probs, state = self.result
+        expected = log_probs.gather(2, self.tokens[:, 1:, None])[0, :, 0]
+        apart = difference_of(torch.from_numpy(outputs["log_prob"][0].copy()), expected).max()
+        if not bool(apart <= within):
+            return f"the ONNX graph differs from the module by {float(apart):.2g} nats"
+        for entry in memory.entries:
+            new = torch.from_numpy(memory.array(entry)[:1].copy())
+            if not bool((difference_of(new, state[entry.input]) <= 10 * within).all()):
+                return f"the ONNX graph computes another state {entry.input!r} than the module"
+        return None
+
+
+class Horizon:
+    """How many tokens of a document a module reads.
+
+    Attributes:
+        limit: most tokens; None: any number.
+        compared: tokens of a document within which cuts were compared; None: the module has only steps.
+        note: why there is a limit that the module does not name.
+    """
+
+    def __init__(self, trial: Trial, tokens: Tensor, limit: int | None) -> None:
+        """Read a document as far as the checks need it.
+
+        Args:
+            tokens: (1, N) whose cuts are compared.
+
+        Raises:
+            ExportError: the module cannot read so much.
+        """
+        self.name = f"{type(trial.model).__name__}.{trial.forms[0]}"
+        self.tokens, self.limit = tokens, limit
+        self.note: str | None = None
+        self.compared: int | None = None
+        self.early: Course | None = None
+        self.course: Course | None = None
+        self.probes: list[Probe] = []
+        self.walk = Walk(trial)
+        self.largest_axis = max((axis for value in self.walk.state.values() for axis in value.shape), default=1)
+        goal, began = min(max(WALK, 2 * self.largest_axis), LARGEST_WALK), time.monotonic()
+        try:
+            if self.room > SNAPSHOTS * (EARLY + 1):
+                self.early = Course(trial, self.walk, EARLY)
+            self.course = self._read(trial, goal)
+            self._judge(self._early_end(trial))
+        except EndError as error:
+            self._judge(error.end)
+        self.pace = (time.monotonic() - began) / max(1, self.walk.token)  # seconds of a token
+
+    def _early_end(self, trial: Trial) -> End | None:
+        """Return when a counter stopped that counted at the beginning of the document, unless it did by intention."""
+        if self.early is None:
+            return None
+        tokens, end = self.walk.token - self.early.token, self.walk.state
+        stopped = (law.stopped(law.at(0), end[name], tokens) for name, law in self.early.laws.items())
+        return self.early.end(trial, [self.walk.token]) if any(bool(each.any()) for each in stopped) else None
+
+    def _read(self, trial: Trial, goal: int) -> Course | None:
+        """Read on to `goal` tokens and a few more; return the course of the second half, if the limit is not nearer."""
+        span = SPACING << max(0, (goal - 1).bit_length() - WALK.bit_length() + 1)
+        if self.room < goal + SPACING:
+            self.walk.read(trial, self.room - self.walk.token)
+            return None
+        self.walk.read(trial, goal + FEW - (SNAPSHOTS - 1) * span - self.walk.token)
+        return Course(trial, self.walk, span)
+
+    @property
+    def room(self) -> int:
+        """Tokens to which a document can be read so that cuts can be compared behind it."""
+        return UNLIMITED if self.limit is None else self.limit - LONGEST - CALLS
+
+    def far(self, trial: Trial) -> Far:
+        """Return a trial that begins as far into the document as it is read."""
+        return Far(trial, self.walk.state, self.walk.token)
+
+    def compare_cuts(self, trial: Trial) -> None:
+        """Compare cuts of the tokens that follow those that the document was read."""
+        if "segment" in trial.forms:
+            check_cuts(self.far(trial), self.tokens)
+            self.compared = self.walk.token + self.tokens.shape[1]
+
+    def look_ahead(self, trial: Trial) -> None:
+        """Try the module where its counters may end.
+
+        Raises:
+            ExportError: it ends too early.
+        """
+        if self.course is None:
+            return
+        self._judge(self.course.growth())
+        course, tokens = self.course, {self.course.token}
+        if course.moves:
+            last = (self.limit or UNLIMITED + course.length) - course.length
+            wanted = {token - FEW // 2 for token in (*TOKENS, *course.bounds())} | {last}
+            tokens |= {token for token in wanted if course.token < token <= last}
+        self._judge(course.end(trial, sorted(tokens)))
+        last = (self.limit or UNLIMITED + course.length) - course.length
+        self.probes = [course.probe(trial, token) for token in sorted(tokens) if token <= last]
+
+    def check_graph(self, model: RecurrentEager, engine: Engine, within: float, seconds: float) -> None:
+        """Compare the graph with the module; read on and compare cuts once more if that is cheap.
+
+        Args:
+            within: nats that graph and module may differ.
+            seconds: that the conversion has taken so far.
+
+        Raises:
+            ExportError: the graph holds for too few tokens, or cuts differ.
+        """
+        if (course := self.course) is None:
+            return
+        trial = Trial(model.module, model.config.n_token)
+
+        def differs(token: int) -> bool:
+            return course.probe(trial, token).difference(engine, within) is not None
+
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            for probe in self.probes:
+                if cause := probe.difference(engine, within):
+                    bad = _first(course.token, probe.token, differs)
+                    self._judge(End(bad + course.length - 1, cause))
+                    break
+            if FURTHER * self.pace > seconds / SHARE:
+                return
+            try:
+                further = self._read(trial, FURTHER)
+            except EndError as error:
+                self._judge(error.end)
+                return
+            self._judge(None if further is None else further.growth())
+            self.compare_cuts(trial)
+
+    def _judge(self, end: End | None) -> None:
+        """Keep the number of tokens after which the module fails.
+
+        Raises:
+            ExportError: they are fewer than `ENOUGH`, or than the module's own limit.
+        """
+        if end is None or end.tokens >= (self.limit or UNLIMITED):
+            return
+        problem = f"{self.name}: a document may have at most {end.tokens:,} tokens; then {end.cause}."
+        own = f"set max_positions = {end.tokens} in the class, and longer documents are refused."
+        if self.limit is not None and self.note is None:
+            raise ExportError(f"{problem} Its max_positions is {self.limit:,}.", f"{end.hint} Or {own}")
+        if end.tokens < ENOUGH:
+            raise ExportError(problem, f"{end.hint} Or {own}")
+        self.limit = min(end.tokens, LARGEST_LENGTH)
+        self.note = f"Documents have at most {self.limit:,} tokens: then {end.cause}."
+
+
+def _first(good: int, bad: int, fails: Callable[[int], bool]) -> int:
+    """Return the first number above `good`, at most `bad`, that fails."""
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (good, middle) if fails(middle) else (middle, bad)
+    return bad
+
+
+def _growth(token: int, name: str, value: Tensor) -> End:
+    cause = f"the state {name!r} grows beyond the range of {str(value.dtype).removeprefix('torch.')}"
+    return End(token, cause, "Let it decay or normalise it, or carry a logarithm.")
+
+
+def _cause(error: ExportError) -> str:
+    """Return what an error of a trial says, without the method and the place."""
+    problem = error.message.partition(": ")[2].partition("; ")[0].rstrip(".")
+    problem = re.sub(r"^tokens of shape \(.*?\)", "the next tokens", problem)
+    return re.sub(r" (at|from) token [\d,]+", "", problem)
+
+
+def _wide(value: Tensor) -> Tensor:
+    return value.double() if value.is_floating_point() else value.long()
+
+
+def _wrapped(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return differences of integers as their dtype has them; other numbers stay."""
+    return value if dtype.is_floating_point or dtype == torch.bool else value.to(dtype).long()
