@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xlexport.atomic_output import writing
 from xlexport.bundle_readme import CARD, bundle_readme
@@ -27,12 +27,13 @@ from xlexport.bundles import (
 )
 from xlexport.callbacks import Progress, no_progress
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.errors import ExportError
+from xlexport.errors import ExportError, ParityError
 from xlexport.export.onnx import export_onnx
 from xlexport.extras import require
 from xlexport.families import Step, architecture
 from xlexport.families.base import Checked
 from xlexport.families.options import check_choices, spellings
+from xlexport.families.recurrent.source import MODULE_FORMAT
 from xlexport.families.step import StepGraphs
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.meanings import meanings_of
@@ -46,9 +47,15 @@ from xlexport.verification.text import check_verify_text, verify_text
 from xlruntime import __version__
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format, MemoryEntry
 from xlruntime.engine import Engine
-from xlruntime.errors import OptionError
+from xlruntime.errors import BundleGraphError, OptionError
 from xlruntime.evaluation import EvaluationRules
 from xlruntime.tokenizers import make_tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from xlruntime.engine import Engine
 
 __all__ = ["ConversionOptions", "convert"]
 
@@ -202,13 +209,12 @@ def convert(
         segments = options.verify_segments or segments_to_read(exported, text.ids, exported.bundle.settings)
         walk = "documents" if evaluation.full_document else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")
-        walked = functools.partial(verify, exported, source.build_model, text.ids)
+        walked = functools.partial(_verify, source, exported, text.ids)
         report = walked(segments=segments, progress=progress, stops=True)
-        report.require_passed()
         # Graphs of fixed shapes are for one length; they read others one token after the other.
         for length in () if options.fixed else adapter.further_lengths:
             other, segments = exported.evaluation(segment_len=length), 2 + FURTHER_TOKENS // length
-            walked(segments=segments, evaluation=other, own_errors=report.rounding).require_passed()
+            walked(segments=segments, evaluation=other, own_errors=report.rounding)
         if checked is not None:
             report = _check_graph(checked, source, exported, report, time.monotonic() - began)
             write_manifest(folder, bundle := _limited(bundle, checked, tell))
@@ -218,6 +224,25 @@ def convert(
             exact = open_any_bundle(folder, threads=options.threads, check_files=False, ops="none")
             quantize_into(exact, published, quantization, gate_text(exact, texts, options.as_ids), tell)
             shutil.rmtree(folder)
+    return report
+
+
+def _verify(source: SourceCheckpoint, exported: Engine, ids: npt.NDArray[np.int64], **options: Any) -> ParityReport:
+    """Verify the graphs, and explain a difference from a user's module by its graph: there are no other weights.
+
+    Raises:
+        ParityError: the graphs differ, or those of a user's module cannot run.
+    """
+    try:
+        report = verify(exported, source.build_model, ids, **options)
+        report.require_passed()
+    except (ParityError, BundleGraphError) as error:
+        if source.format != MODULE_FORMAT:
+            raise
+        from xlexport.families.recurrent.graph_faults import graph_fault
+
+        evaluation = options.get("evaluation") or exported.evaluation()
+        raise graph_fault(exported, source.build_model(), ids, evaluation) from error
     return report
 
 

@@ -36,6 +36,8 @@ class RecurrentStep(StepModule):
         self.memory = tuple(_entry(name, value) for name, value in self.first.items())
         self.inputs = (TARGETS, TOKENS, *carried_inputs(self.memory))
         self.purposes = purposes_of(self.n_token, carried_outputs(self.memory))
+        with torch.no_grad():
+            model(torch.zeros(1, 1, dtype=torch.int64))  # hooks and weight drop set what `replace_rnns` takes
         self.model: Any = replace_rnns(model.module.requires_grad_(False))
         self.cell = None
         if model.config.form == "step":

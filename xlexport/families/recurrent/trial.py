@@ -18,7 +18,7 @@ from xlexport.families.recurrent.flow import Flow
 from xlexport.families.recurrent.own_copy import own_copy
 from xlruntime.messages import first_line, listed
 
-__all__ = ["NARROW", "TOLERANCE", "Result", "State", "Trial", "difference_of"]
+__all__ = ["NARROW", "STATE_TOLERANCE", "TOLERANCE", "Result", "State", "Trial", "difference_of"]
 
 DTYPES = ("float32", "float16", "bool", "uint8", "int8", "int16", "int32", "int64")
 TOLERANCE = 1e-4  # of a log-probability in nats, relative above 1 nat
