@@ -1,4 +1,4 @@
-"""`torch.nn.LSTM` and `torch.nn.GRU` in exported graphs, against torch's own results."""
+"""`torch.nn.LSTM`, `torch.nn.GRU` and `torch.nn.RNN` in exported graphs, against torch's own results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ from xlexport.export.tracing import quiet
 from xlexport.families import StepTensor
 from xlexport.ops import replace_rnns
 
-KINDS = pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-D, H = 5, 24
-Kind = type[nn.LSTM] | type[nn.GRU]
+
+class ReluRNN(nn.RNN):
+    def __init__(self, *sizes: int, **settings: Any) -> None:
+        super().__init__(*sizes, nonlinearity="relu", **settings)
+
+
+KINDS = pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN, ReluRNN])
+D, H = 11, 24
+Kind = type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]
 CLOSE = 1e-6  # float32 results in [-1, 1] of the same equations
 
 
@@ -72,7 +78,7 @@ def test_onnx_against_torch_at_any_size(kind: Kind, tmp_path: Path) -> None:
     step = LoneStep(compute, [rows[0], *free], [rows[1], *new], example)
     step.rnn = replaced
     graph, run = export_lone(step, tmp_path)
-    assert [node.op_type for node in graph.graph.node].count(kind.__name__) == 2
+    assert [node.op_type for node in graph.graph.node].count(kind.__name__.removeprefix("Relu")) == 2
     stored = onnx.load(tmp_path / "score.onnx", load_external_data=False).graph.initializer
     assert sum(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in stored) == 4  # W and R of each layer
     for batch, segment in ((1, 1), (1, 7), (4, 1), (2, 33)):
@@ -84,10 +90,12 @@ def test_onnx_against_torch_at_any_size(kind: Kind, tmp_path: Path) -> None:
             np.testing.assert_allclose(result, wanted, rtol=0, atol=5 * CLOSE)  # two layers, sums in another order
 
 
-@pytest.mark.parametrize("rnn", [nn.GRU(D, H, bidirectional=True), nn.LSTM(D, H, proj_size=3)])
+@pytest.mark.parametrize(
+    "rnn", [nn.GRU(D, H, bidirectional=True), nn.LSTM(D, H, proj_size=3), nn.RNN(D, H, bidirectional=True)]
+)
 def test_networks_without_such_a_graph_are_refused(rnn: nn.RNNBase) -> None:
     fault = "has proj_size" if rnn.proj_size else "is bidirectional"
-    fault = rf" \(torch\.nn\.{type(rnn).__name__}\) {fault}: a step graph cannot hold"
+    fault = rf" \(torch\.nn\.{type(rnn).__name__}\) {fault}: no step graph can hold"
     model = nn.ModuleDict({"good": nn.LSTM(D, H), "inner": nn.ModuleDict({"rnn": rnn})})
     with pytest.raises(ExportError, match=f"^inner.rnn{fault}"):
         replace_rnns(model)

@@ -15,7 +15,7 @@ from xlexport.atomic_output import writing
 from xlexport.export.exported_program import cut_program, trace_program
 from xlexport.export.tracing import USE_ONNX, tracing
 from xlexport.families.step import Step, StepGraphs, describe_graph, graphs_of, steps_of
-from xlexport.ops.rnn import gru, lstm
+from xlexport.ops.rnn import gru, lstm, rnn
 
 __all__ = ["EXECUTORCH_FILE", "export_executorch"]
 
@@ -53,10 +53,11 @@ def export_executorch(step: Step, folder: Path, shorter: Sequence[Step] = ()) ->
 
 
 def _without_operators(whole: ExportedProgram) -> ExportedProgram:
-    """Return a program that computes the LSTM and GRU of `ops/rnn.py` by ordinary operators."""
+    """Return a program that computes the LSTM, GRU and RNN of `ops/rnn.py` by ordinary operators."""
+    rnns = torch.ops.xlexport
     bodies = {
         operator: vars(function)["__original_fn"]
-        for operator, function in ((torch.ops.xlexport.lstm.default, lstm), (torch.ops.xlexport.gru.default, gru))
+        for operator, function in ((rnns.lstm.default, lstm), (rnns.gru.default, gru), (rnns.rnn.default, rnn))
     }
     if bodies.keys().isdisjoint(node.target for node in whole.graph.nodes):
         return whole

@@ -16,7 +16,7 @@ import torch
 from onnxscript import OnnxFunction, evaluator, opset20, script
 from onnxscript.values import Opset
 
-from xlexport.ops.rnn import translate_gru, translate_lstm
+from xlexport.ops.rnn import translate_gru, translate_lstm, translate_rnn
 
 __all__ = ["standard_translations"]
 
@@ -63,6 +63,7 @@ def standard_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     return {
         torch.ops.xlexport.lstm.default: translate_lstm,
         torch.ops.xlexport.gru.default: translate_gru,
+        torch.ops.xlexport.rnn.default: translate_rnn,
         torch.sym_max: _maximum,
         torch.sym_min: _minimum,
         aten.item.default: core.aten__local_scalar_dense,
@@ -152,7 +153,7 @@ def _floor_divide(x: Any, y: Any) -> Any:
     """Record the floor of x / y, which the rounded quotient of floats may exceed."""
     quotient, rest = op.Div(x, y), _fmod(x, y)
     if _is_whole(x, y):
-        return op.Where(op.Equal(op.Mod(x, y), rest), quotient, op.Sub(quotient, 1))
+        return op.Where(op.Equal(op.Mod(x, y), rest), quotient, op.Sub(quotient, op.CastLike(1, quotient)))
     is_above = op.CastLike(op.Less(op.Mul(rest, op.Sign(y)), 0.0), quotient)
     whole = op.Round(op.Sub(op.Div(op.Sub(x, rest), y), is_above))
     signed = op.Where(op.Greater(op.Abs(whole), 0.0), whole, op.Mul(quotient, 0.0))

@@ -157,9 +157,9 @@ def replace_products(model: ir.Model, keep: frozenset[str], store: WeightStore, 
 
 
 def unquantized_weights(model: ir.Model) -> Iterator[tuple[str, str]]:
-    """Yield the name of each weight of an LSTM or GRU, and why it stays float32."""
+    """Yield the name of each weight of an LSTM, GRU or RNN, and why it stays float32."""
     for node in model.graph.all_nodes():
-        if node.domain in ("", "ai.onnx") and node.op_type in ("LSTM", "GRU"):
+        if node.domain in ("", "ai.onnx") and node.op_type in ("LSTM", "GRU", "RNN"):
             for weight in node.inputs[1:3]:
                 assert weight is not None
                 yield str(weight.name), f"the operator {node.op_type} needs float32"

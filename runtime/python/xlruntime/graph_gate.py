@@ -44,12 +44,12 @@ EMITTED = frozenset(
 # Standard operators for other architectures: no side effects, and work bounded by the sizes of their inputs.
 OPERATORS = EMITTED | frozenset(
     {
-        *("Acos", "Asin", "Atan", "Attention", "AveragePool", "BatchNormalization", "BitShift", "BitwiseAnd"),
-        *("BitwiseNot", "BitwiseOr", "BitwiseXor", "Ceil", "Celu", "ConstantOfShape", "Cosh", "DepthToSpace"),
-        *("Einsum", "Elu", "Erf", "EyeLike", "Flatten", "GatherND", "GlobalAveragePool", "GlobalMaxPool"),
-        *("GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax", "InstanceNormalization", "IsInf", "IsNaN"),
-        *("LeakyRelu", "LpNormalization", "MaxPool", "Mean", "MeanVarianceNormalization", "Mish", "OneHot"),
-        *("PRelu", "RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
+        *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Attention", "AveragePool", "BatchNormalization"),
+        *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Ceil", "Celu", "ConstantOfShape", "Cosh"),
+        *("DFT", "DepthToSpace", "Einsum", "Elu", "Erf", "EyeLike", "Flatten", "GatherND", "GlobalAveragePool"),
+        *("GlobalMaxPool", "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax", "InstanceNormalization"),
+        *("IsInf", "IsNaN", "LeakyRelu", "LpNormalization", "MaxPool", "Mean", "MeanVarianceNormalization", "Mish"),
+        *("OneHot", "PRelu", "RMSNormalization", "RNN", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
         *("ReduceSumSquare", "RotaryEmbedding", "Round", "Selu", "Sign", "Sinh", "Size", "Softsign"),
         *("SpaceToDepth", "Swish", "Tan", "ThresholdedRelu", "Tile", "Xor"),
     }
