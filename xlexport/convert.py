@@ -206,15 +206,7 @@ def convert(
 
         # Without kernels: what every machine has.
         exported = open_any_bundle(folder, trust=True, threads=options.threads, ops="none")
-        segments = options.verify_segments or segments_to_read(exported, text.ids, exported.bundle.settings)
-        walk = "documents" if evaluation.full_document else f"segments of {evaluation.segment_len} tokens"
-        tell(f"verifying up to {segments} {walk} against the eager model")
-        walked = functools.partial(_verify, source, exported, text.ids)
-        report = walked(segments=segments, progress=progress, stops=True)
-        # Graphs of fixed shapes are for one length; they read others one token after the other.
-        for length in () if options.fixed else adapter.further_lengths:
-            other, segments = exported.evaluation(segment_len=length), 2 + FURTHER_TOKENS // length
-            walked(segments=segments, evaluation=other, own_errors=report.rounding)
+        report = _verify_lengths(source, exported, text.ids, options, tell, progress)
         if checked is not None:
             report = _check_graph(checked, source, exported, report, time.monotonic() - began)
             write_manifest(folder, bundle := _limited(bundle, checked, tell))
@@ -224,6 +216,28 @@ def convert(
             exact = open_any_bundle(folder, threads=options.threads, check_files=False, ops="none")
             quantize_into(exact, published, quantization, gate_text(exact, texts, options.as_ids), tell)
             shutil.rmtree(folder)
+    return report
+
+
+def _verify_lengths(
+    source: SourceCheckpoint,
+    exported: Engine,
+    ids: npt.NDArray[np.int64],
+    options: ConversionOptions,
+    tell: Callable[[str], None],
+    progress: Progress,
+) -> ParityReport:
+    """Verify the graphs in segments of the bundle's own length, and its beginning in segments of other lengths."""
+    own = exported.bundle.settings
+    segments = options.verify_segments or segments_to_read(exported, ids, own)
+    walk = "documents" if own.full_document else f"segments of {own.segment_len} tokens"
+    tell(f"verifying up to {segments} {walk} against the eager model")
+    walked = functools.partial(_verify, source, exported, ids)
+    report = walked(segments=segments, progress=progress, stops=True)
+    # Graphs of fixed shapes are for one length; they read others one token after the other.
+    for length in () if options.fixed else architecture(source.architecture).further_lengths:
+        other, segments = exported.evaluation(segment_len=length), 2 + FURTHER_TOKENS // length
+        walked(segments=segments, evaluation=other, own_errors=report.rounding)
     return report
 
 

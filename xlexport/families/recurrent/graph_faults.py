@@ -70,7 +70,7 @@ def _differences(
             if not apart <= (TOLERANCE if output == "log_prob" else STATE_TOLERANCE):
                 yield (
                     output,
-                    f"differs from the module first in {name}, by {apart:.2g} within {start + targets.shape[1]:,} tokens",
+                    f"differs from the module first in {name}, by {apart:.2g} in {start + targets.shape[1]:,} tokens",
                 )
 
 
