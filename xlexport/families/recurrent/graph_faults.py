@@ -68,10 +68,8 @@ def _differences(
         for output, name, value, other in pairs:
             apart = float(difference_of(value, other).max())
             if not apart <= (TOLERANCE if output == "log_prob" else STATE_TOLERANCE):
-                yield (
-                    output,
-                    f"differs from the module first in {name}, by {apart:.2g} in {start + targets.shape[1]:,} tokens",
-                )
+                end = start + targets.shape[1]
+                yield output, f"differs from the module first in {name}, by {apart:.2g} within {end:,} tokens"
 
 
 def _behind(values: list[Any]) -> Iterator[ir.Node]:

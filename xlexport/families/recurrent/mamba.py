@@ -81,7 +81,7 @@ class _MambaMixer(nn.Module):
         if self.epsilon is not None:
             selected = tuple(F.rms_norm(part, part.shape[2:], eps=self.epsilon) for part in selected)
         dt, B, C = selected  # (S, B, R), (S, B, N), (S, B, N)
-        dt = F.softplus(self.dt_proj(dt))  # (S, B, D)
+        dt = F.softplus(self.dt_proj(dt.contiguous()))  # (S, B, D); views of sizes one would fix S
         rates = -self.A_log.exp().T.contiguous()  # (N, D)
 
         def advance(carry: tuple[Tensor, ...], row: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
