@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from xlexport.errors import ExportError
 from xlexport.families.recurrent.cuts import CALLS, LONGEST, check_cuts, check_ids
+from xlexport.families.recurrent.eager import batched
 from xlexport.families.recurrent.horizon import Horizon
 from xlexport.families.recurrent.trial import Result, Trial
 from xlruntime.messages import listed
@@ -138,10 +140,15 @@ def _check_use_of_state(trial: Trial, rows: Tensor) -> None:
 
 
 def _moves_logits(trial: Trial, rows: Tensor) -> bool:
-    """Return whether other rows' states change the logits of a row, in numbers."""
+    """Return whether the first values of all states that differ between rows change logits, in numbers."""
     _, state = trial.read(rows, trial.first(len(rows)))
-    other = {name: value.roll(1, dims=0) for name, value in state.items()}
-    return not torch.equal(*(trial.read(rows[:, :2], each)[0] for each in (state, other)))
+    first = batched(trial.model.first_state(), len(rows))
+    other = {name: first[name] for name, value in state.items() if not torch.equal(value, value.roll(1, dims=0))}
+    try:
+        results = [trial.read(rows[:, :2], {**state, **each})[0] for each in (other, {})]
+    except ExportError:  # such states do not occur together
+        return True
+    return not other or not torch.equal(*results)
 
 
 def _check_causality(trial: Trial, rows: Tensor) -> None:
