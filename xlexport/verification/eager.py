@@ -89,18 +89,28 @@ class Answer:
 class Eager:
     """The trained model under a bundle's settings, with a cache of its last answer, which other graphs may reuse.
 
+    Args:
+        own_error: of log-probabilities in float32, relative, if it is known from another walk.
+
     Raises:
         ParityError: the trained model and the bundle differ in architecture or sizes.
     """
 
-    def __init__(self, architecture: Architecture, model: Engine, trained: Any, evaluation: EvaluationSettings) -> None:
+    def __init__(
+        self,
+        architecture: Architecture,
+        model: Engine,
+        trained: Any,
+        evaluation: EvaluationSettings,
+        own_error: float = 0.0,
+    ) -> None:
         _check_architecture(model, trained)
         trained = architecture.configured(trained, model.bundle.config)
         check_sizes(model, trained)
         self.architecture, self.engine, self.evaluation = architecture, model, evaluation
         self.trained = trained
         self.model = architecture.configured(trained, model.bundle.config, evaluation)
-        self.slack = 2 * tolerance_of(model.bundle).log_prob
+        self.slack = 2 * max(tolerance_of(model.bundle).log_prob, OWN_ERRORS * own_error)
         self._question: tuple[Span, Any, Buckets] | None = None
         self._answer: tuple[Answer, Any] | None = None
 
