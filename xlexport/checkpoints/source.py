@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,18 +124,13 @@ def model_source(
     )
 
 
-def require_finite(path: Path | str, tensors: Mapping[str, Tensor], masks: bool = False) -> None:
+def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Refuse weights that are infinite or undefined.
-
-    Args:
-        path: of the file, or the name of a module.
-        masks: whether -inf is allowed, with which code masks scores.
 
     Raises:
         CheckpointError: the message names all such tensors.
     """
-    is_right = _is_mask if masks else _is_finite
-    broken = [name for name, tensor in tensors.items() if not is_right(tensor)]
+    broken = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
     if broken:
         raise CheckpointError(
             f"{path}: infinite or undefined weights in {listed(broken)}.",
@@ -156,11 +150,6 @@ def float_kinds(tensors: Mapping[str, Any]) -> set[str]:
 
     dtypes = {tensor.dtype for tensor in tensors.values() if isinstance(tensor, torch.Tensor)}
     return {str(kind).removeprefix("torch.") for kind in dtypes if kind.is_floating_point}
-
-
-def _is_mask(tensor: Tensor) -> bool:
-    """Return whether no number is undefined or +inf; integers and empty tensors have none."""
-    return not (tensor.is_floating_point() and tensor.numel()) or bool(tensor.amax() < math.inf)
 
 
 def _is_finite(tensor: Tensor) -> bool:

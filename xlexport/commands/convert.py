@@ -16,11 +16,10 @@ from xlexport.commands.options import (
     checkpoint_options,
     conversion_settings,
     download_option,
-    ids_option,
     threads_option,
     trust_option,
 )
-from xlexport.commands.quantize import YOURS, precision_options, quantization_rows
+from xlexport.commands.quantize import YOURS, ids_option, precision_options, quantization_rows
 from xlexport.commands.settings import Setting, statement_settings
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell

@@ -48,7 +48,6 @@ __all__ = [
     "download_option",
     "evaluation_options",
     "grouped",
-    "ids_option",
     "ops_option",
     "protocol_options",
     "provider_option",
@@ -292,11 +291,6 @@ threads_option = _load_option("threads")
 ops_option = _load_option("ops")
 timeout_option = _load_option("step_timeout")
 device_options = all_of(device_option, ops_option, _load_option("strict_device"), _load_option("cuda_graphs"))
-
-
-ids_option = click.option(
-    "--ids", "as_ids", is_flag=True, help="The file of --text holds token ids separated by white space."
-)
 
 
 def sampling_options(temperature: float = 1.0, top_p: float = 1.0) -> Decorator:

@@ -12,12 +12,15 @@ import click
 
 from xlexport.choices import DTYPES
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, PATH, Decorator, all_of, ids_option
+from xlexport.commands.options import BUNDLE, PATH, Decorator, all_of
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell
 
-__all__ = ["YOURS", "precision_options", "quantization_rows", "quantize"]
+__all__ = ["YOURS", "ids_option", "precision_options", "quantization_rows", "quantize"]
 
+ids_option = click.option(
+    "--ids", "as_ids", is_flag=True, help="The file of --text holds token ids separated by white space."
+)
 YOURS = "; give --text for yours"  # behind the name of the default text
 
 

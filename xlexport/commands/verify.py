@@ -10,15 +10,8 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import (
-    BUNDLE,
-    MODEL,
-    PATH,
-    checkpoint_options,
-    evaluation_options,
-    ids_option,
-    runtime_options,
-)
+from xlexport.commands.options import BUNDLE, MODEL, PATH, checkpoint_options, evaluation_options, runtime_options
+from xlexport.commands.quantize import ids_option
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import failure, print_json, print_table, quiet_option, tell_lines
 

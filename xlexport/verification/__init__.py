@@ -99,8 +99,8 @@ def verify(
 
     def compare(exactly: bool) -> ParityReport:
         adapter, done = architecture(model.bundle.architecture), itertools.count(1)
-        own_error = 0.0 if own_errors is None else own_errors.model_distribution
-        comparison = Comparison(adapter, model, eager, spans, evaluation, exactly and own_errors is None, own_error)
+        own = 0.0 if own_errors is None else own_errors.model_distribution
+        comparison = Comparison(adapter, model, eager, spans, evaluation, exactly and own_errors is None, own)
         differences, totals = comparison.run(
             lambda: progress(next(done), len(spans)),
             (lambda seen: is_hopeless(seen, tolerance, own_errors)) if stops else None,

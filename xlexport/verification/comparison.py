@@ -72,7 +72,7 @@ class Comparison:
         build_eager: returns the trained model in eval mode; called for each block of segments.
         spans: the steps of the text, from `cut_text`.
         exactly: whether the model in float64 reads it too, if there is one.
-        own_error: as in `Eager`.
+        own: as in `Eager`.
 
     Raises:
         ParityError: the trained model and the bundle differ in architecture or sizes.
@@ -86,10 +86,10 @@ class Comparison:
         spans: list[Span],
         evaluation: EvaluationSettings,
         exactly: bool = False,
-        own_error: float = 0.0,
+        own: float = 0.0,
     ) -> None:
         self.model, self.evaluation, self.exactly = model, evaluation, exactly
-        self.open_eager = lambda: Eager(architecture, model, build_eager(), evaluation, own_error)
+        self.open_eager = lambda: Eager(architecture, model, build_eager(), evaluation, own)
         graphs = model.bundle.graphs
         self.few = {name: most for name in graphs if (most := model.bundle.max_segment(name)) is not None}
         self.eager = self.open_eager() if self.few or architecture.gives_buckets else None  # None: it reads ahead

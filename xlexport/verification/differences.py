@@ -248,37 +248,20 @@ def _state_difference(state: npt.NDArray[Any], expected: npt.NDArray[Any]) -> fl
 def rounding_errors(
     graph: npt.NDArray[np.float32], answer: Answer, entries: Sequence[MemoryEntry]
 ) -> RoundingErrors | None:
-    """Return the errors of log-probabilities (S,) of a graph, and those of the trained model's answer in float32.
-
-    Args:
-        entries: of the bundle's memories.
-
-    Returns:
-        The errors; None without an answer in float64.
-    """
+    """Return the errors of a graph's log-probabilities (S,) and of the float32 model; None without one in float64."""
     if answer.exact is None:
         return None
     model, exact = answer.expected, answer.exact.expected
-    assert model.last is not None and exact.last is not None
     by_graph, by_model = apart(graph, exact.log_prob), apart(model.log_prob, exact.log_prob)
     rings = {entry.input for entry in entries if entry.layout in ROW_LAYOUTS}
     memories = [
         largest(row - expected) if name in rings else _state_difference(row, expected)
         for (name, row), (_, expected) in zip(answer.rows, answer.exact.rows, strict=True)
     ]
-    return RoundingErrors(
-        _rms(by_graph),
-        largest(by_graph),
-        _rms(by_model),
-        largest(by_model),
-        float(by_model.mean()),
-        model_distribution=largest(
-            _scaled(model.best_log_probs, exact.best_log_probs),  # an order is as far apart as its numbers at most
-            _scaled(model.entropy, exact.entropy),
-            _scaled(model.last, exact.last),
-        ),
-        model_memory=largest(*memories, 0.0),
-    )
+    # A sorted list is at most as far apart as its numbers.
+    pairs = ((getattr(model, name), getattr(exact, name)) for name in ("best_log_probs", "entropy", "last"))
+    own = float(by_model.mean()), largest(*(_scaled(*pair) for pair in pairs)), largest(*memories, 0.0)
+    return RoundingErrors(_rms(by_graph), largest(by_graph), _rms(by_model), largest(by_model), *own)
 
 
 def all_errors(segments: Sequence[SegmentDifference]) -> RoundingErrors | None:

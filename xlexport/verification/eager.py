@@ -90,19 +90,14 @@ class Eager:
     """The trained model under a bundle's settings, with a cache of its last answer, which other graphs may reuse.
 
     Args:
-        own_error: of log-probabilities in float32, relative, if it is known from another walk.
+        own: the relative error of log-probabilities in float32, if it is known from another walk.
 
     Raises:
         ParityError: the trained model and the bundle differ in architecture or sizes.
     """
 
     def __init__(
-        self,
-        architecture: Architecture,
-        model: Engine,
-        trained: Any,
-        evaluation: EvaluationSettings,
-        own_error: float = 0.0,
+        self, architecture: Architecture, model: Engine, trained: Any, evaluation: EvaluationSettings, own: float = 0.0
     ) -> None:
         _check_architecture(model, trained)
         trained = architecture.configured(trained, model.bundle.config)
@@ -110,7 +105,7 @@ class Eager:
         self.architecture, self.engine, self.evaluation = architecture, model, evaluation
         self.trained = trained
         self.model = architecture.configured(trained, model.bundle.config, evaluation)
-        self.slack = 2 * max(tolerance_of(model.bundle).log_prob, OWN_ERRORS * own_error)
+        self.slack = 2 * max(tolerance_of(model.bundle).log_prob, OWN_ERRORS * own)
         self._question: tuple[Span, Any, Buckets] | None = None
         self._answer: tuple[Answer, Any] | None = None
 

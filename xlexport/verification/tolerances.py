@@ -56,15 +56,7 @@ class Tolerance:
 # tokens, especially improbable ones, differ by far more than the mean. The mean may differ by twice the limit of the
 # quantization: another or shorter text varies by chance.
 TOLERANCES = {
-    "float32": Tolerance(
-        log_prob=1e-4,
-        distribution=1e-4,
-        memory=1e-3,
-        delta_bits_per_token=1e-6,
-        flip_margin=1e-4,
-        rms_ratio=2.0,
-        largest_ratio=4.0,
-    ),
+    "float32": Tolerance(1e-4, 1e-4, 1e-3, 1e-6, flip_margin=1e-4, rms_ratio=2.0, largest_ratio=4.0),
     "float16": Tolerance(log_prob=0.15, distribution=0.15, memory=0.1, delta_bits_per_token=0.02, flip_margin=0.02),
     "int8": Tolerance(log_prob=1.5, distribution=1.5, memory=1.5, delta_bits_per_token=0.02, flip_margin=0.2),
     "weight-int8": Tolerance(log_prob=1.5, distribution=1.5, memory=1.5, delta_bits_per_token=0.02, flip_margin=0.2),

@@ -182,7 +182,8 @@ def module_source(
     }
     if problem := next((text for text, holds in problems.items() if holds), None):
         raise ExportError(f"{name} {problem}.", hint="Give a module as docs/own_models.md describes.")
-    require_finite(name, own.state_dict(), masks=True)
+    floats = {key: value for key, value in own.state_dict().items() if value.is_floating_point() and value.numel()}
+    require_finite(Path(name), {key: value.amax().clamp(min=0) for key, value in floats.items()})  # -inf masks scores
     limit = getattr(module, "max_positions", None)
     if limit is not None and (type(limit) is not int or limit < 2):
         raise ExportError(
