@@ -31,6 +31,7 @@ LENGTHS: dict[str, Any] = {
 ONES = {"vocab_size": 2, "hidden_size": 1, "num_hidden_layers": 1, "state_size": 1, "conv_kernel": 2, "expand": 1}
 MODELS: dict[str, Callable[[], Any]] = {
     "mamba": lambda: Mamba(MambaSizes.from_huggingface({**ONES, "expand": 2, "time_step_rank": 1})),
+    "mamba of one number": lambda: Mamba(MambaSizes.from_huggingface({**ONES, "time_step_rank": 1})),
     "falcon_mamba": lambda: Mamba(MambaSizes.from_huggingface({**ONES, "expand": 2, "model_type": "falcon_mamba"})),
     "mamba2": lambda: Mamba2(Mamba2Sizes.from_huggingface({**ONES, "num_heads": 1, "head_dim": 1, "n_groups": 1})),
     "rwkv4": lambda: RWKV4(RWKV4Sizes.from_huggingface({**ONES, "intermediate_size": 1})),

@@ -86,8 +86,10 @@ class _MambaMixer(nn.Module):
 
         def advance(carry: tuple[Tensor, ...], row: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
             (h,), (dt, drive, B, C) = carry, row  # (B, N, D), (B, 1, D), (B, 1, D), (B, N, 1), (B, 1, N)
-            h = torch.exp(dt * rates) * h + drive * B
-            return (h,), C @ h  # (B, 1, D)
+            after = torch.exp(dt * rates) * h + drive * B
+            if rates.numel() == 1:  # torch loses the sizes of a carry of one number
+                after = after.view_as(h)
+            return (after,), C @ after  # (B, 1, D)
 
         rows = dt.unsqueeze(2), (dt * u).unsqueeze(2), B.unsqueeze(3), C.unsqueeze(2)
         (ssm,), y = scan(advance, (ssm,), rows)
