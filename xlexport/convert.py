@@ -256,7 +256,7 @@ def _verify(source: SourceCheckpoint, exported: Engine, ids: npt.NDArray[np.int6
         from xlexport.families.recurrent.graph_faults import graph_fault
 
         evaluation = options.get("evaluation") or exported.evaluation()
-        raise graph_fault(exported, source.build_model(), ids, evaluation) from error
+        raise graph_fault(exported, source.build_model(), ids, evaluation, error) from error
     return report
 
 

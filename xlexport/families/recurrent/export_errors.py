@@ -39,7 +39,7 @@ CAUSES = (
     (
         r"specialized it to be a constant|generated guard \d+ <= ",
         FIXED_SIZE,
-        "Use no int() or range() of a size, and no `if`. Use scan or cumsum for a loop, or define only step.",
+        "Use no int(), len() or range() of a size, and no `if`. Use scan or cumsum for a loop, or define only step.",
     ),
     ("ata-dependent", "Python decides by the value of a tensor", "Use torch.where, and no `if`, .item() or int()."),
     ("numpy", "numpy reads a tensor", "Use the function of torch, or compute constants in __init__."),

@@ -11,7 +11,7 @@ import torch
 
 from xlexport.errors import ParityError
 from xlexport.families.recurrent.trial import STATE_TOLERANCE, TOLERANCE, difference_of
-from xlruntime.errors import BundleGraphError
+from xlruntime.errors import BundleGraphError, HintedError
 from xlruntime.messages import listed
 
 if TYPE_CHECKING:
@@ -33,19 +33,30 @@ SUSPECTS = {
 
 
 def graph_fault(
-    engine: Engine, model: RecurrentEager, ids: npt.NDArray[np.int64], evaluation: EvaluationSettings
+    engine: Engine,
+    model: RecurrentEager,
+    ids: npt.NDArray[np.int64],
+    evaluation: EvaluationSettings,
+    error: HintedError,
 ) -> ParityError:
-    """Return the error for the graphs of a module that read token ids (N,) otherwise than the module."""
-    form, output, problem = model.config.form, "log_prob", "cannot run: a tensor has another shape than in PyTorch"
+    """Return the error for the graphs of a module that read token ids (N,) otherwise than the module.
+
+    Args:
+        error: of `verify`; its figures remain if no output of the score graph differs.
+    """
+    form, output, problem = (
+        model.config.form,
+        "log_prob",
+        "the ONNX graph cannot run: a tensor has another shape than in PyTorch",
+    )
     with contextlib.suppress(BundleGraphError):
-        other = output, "differs from the module in a rank or an entropy"
-        output, problem = next(_differences(engine, model, ids, evaluation), other)
+        output, problem = next(_differences(engine, model, ids, evaluation), (output, error.message.rstrip(".")))
     graph = ir.load(engine.folder / engine.bundle.graphs["score"].file).graph
     kinds = sorted({node.op_type for node in _behind([one for one in graph.outputs if one.name == output])})
     if suspects := listed(f"{kind} ({SUSPECTS[kind]})" for kind in kinds if kind in SUSPECTS):
         problem += f"; behind it are {suspects}"
     way = "Leave out segment, and define only step" if form == "segment" else "Compute it by other operators"
-    what = f"{model.config.model}.{form}: the ONNX graph {problem}."
+    what = f"{model.config.model}.{form}: {problem}."
     return ParityError(what, f"The graph is at fault, not the weights. {way}.")
 
 
@@ -69,7 +80,8 @@ def _differences(
             apart = float(difference_of(value, other).max())
             if not apart <= (TOLERANCE if output == "log_prob" else STATE_TOLERANCE):
                 end = start + targets.shape[1]
-                yield output, f"differs from the module first in {name}, by {apart:.2g} within {end:,} tokens"
+                what = f"the ONNX graph differs from the module first in {name}"
+                yield output, f"{what}, by {apart:.2g} within {end:,} tokens"
 
 
 def _behind(values: list[Any]) -> Iterator[ir.Node]:
