@@ -29,6 +29,7 @@ __all__ = [
     "ExportError",
     "MissingAnswerError",
     "MissingDependencyError",
+    "OperatorError",
     "OutputExistsError",
     "OutputFolderError",
     "ParityError",
@@ -80,6 +81,15 @@ class TrustError(XlexportError, PermissionError):
 
 class ExportError(XlexportError, RuntimeError):
     """A model could not be exported, or an exported graph is not what its spec says."""
+
+
+class OperatorError(ExportError):
+    """A model computes with an operator that no graph of a bundle can have."""
+
+    def __init__(self, operator: str, fault: str, hint: str) -> None:
+        """Keep the operator of PyTorch, such as "aten.sort.stable", by which its line in the model is found."""
+        super().__init__(f"{operator} {fault}.", hint)
+        self.operator, self.fault = operator, fault
 
 
 class ParityError(XlexportError, RuntimeError):

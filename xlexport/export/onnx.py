@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import ExportError
+from xlexport.export.operators import FX_NODE, check_operators
 from xlexport.export.tracing import free_axes, tracing
 from xlexport.families.step import (
     FixedSizes,
@@ -61,7 +62,6 @@ UNPROMOTED = {  # unchanged, too, if the result has the type of an argument
     *("aten.log_softmax.int", "aten.softmax.int", "aten.where.ScalarOther", "aten.where.ScalarSelf"),
 }
 RULES = "_DEFAULT_REWRITE_RULES"  # by which onnxscript rewrites what the exporter made
-FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 _decompose = ExportedProgram.run_decompositions
 
 
@@ -166,6 +166,7 @@ def _trace(step: Step) -> ir.Model:
         )
         assert program is not None
         model = program.model
+        check_operators(model)
         for value, tensor in zip(model.graph.inputs, step.inputs, strict=True):
             value.name = tensor.name
         for value, name in zip(model.graph.outputs, traced_outputs(step), strict=True):

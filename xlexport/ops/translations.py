@@ -100,6 +100,7 @@ def standard_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         aten.scaled_dot_product_attention.default: _attention,
         aten.scatter_reduce.two: scatter_reduce,
         aten.erfc.default: _erfc,
+        aten.embedding_renorm.default: _limit_rows,
         aten.signbit.default: _is_negative,
         **dict.fromkeys((aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar), left_shift),
         **dict.fromkeys((aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar), right_shift),
@@ -127,8 +128,11 @@ def _minimum(x: Any, y: Any) -> Any:
 
 
 def _clamp(x: Any, least: Any = None, most: Any = None) -> Any:
-    for bound, limit in ((least, _maximum), (most, _minimum)):
-        x = x if bound is None else limit(x, bound)
+    is_wide = _is_wide(x, least, most)
+    if least is not None:
+        x = op.Where(op.Greater(x, least), x, least) if is_wide else op.Max(x, least)
+    if most is not None:
+        x = op.Where(op.Less(x, most), x, most) if is_wide else op.Min(x, most)
     return x
 
 
@@ -203,6 +207,12 @@ def _logaddexp(x: Any, y: Any) -> Any:
 def _logaddexp2(x: Any, y: Any) -> Any:
     small = _log1p(op.Pow(2.0, op.Neg(op.Abs(op.Sub(x, y)))))
     return op.Where(op.Equal(x, y), op.Add(x, 1.0), op.Add(op.Max(x, y), op.Div(small, math.log(2))))
+
+
+def _limit_rows(rows: Any, _index: Any, most: float, power: float) -> Any:
+    """Record `nn.Embedding(max_norm=)` for all rows; ONNX Runtime computes them once, as they are constants."""
+    norm = op.Pow(op.ReduceSum(op.Pow(op.Abs(rows), power), [1]), 1 / power)
+    return op.Where(op.Greater(norm, most), op.Mul(rows, op.Div(most, op.Add(norm, 1e-7))), rows)
 
 
 def _erfc(x: Any) -> Any:

@@ -13,10 +13,13 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.fx.proxy import TracerBase
 
+from xlexport.errors import OperatorError
 from xlexport.families.recurrent.eager import batched
 from xlruntime.messages import first_line
 
@@ -25,14 +28,17 @@ __all__ = ["AXES", "explain", "exported"]
 AXES = {"segment": {"batch": 3, "segment": 5}, "step": {"batch": 3}}  # of tokens, with the sizes of the example
 SIZES = "torch.fx.experimental.symbolic_shapes"  # the logger that notes each condition on a free size
 ONE_SIZE = re.compile(r"^eval (?!Eq\(s\d+, s\d+\))")  # a condition, other than that two batches are equal
+LINE = re.compile(r'File "([^"]+)", line (\d+)')
 TORCH = str(Path(torch.__file__).parent)
 OUR_FAULT = "The code is xlexport's, so the fault is ours: report it with the checkpoint's config.json."
 FIXED_SIZE = "the code fixes the size of a batch or of a segment"
 
+UNKNOWN = r"No ONNX function found for <OpOverload\(op='([\w.]+)'"
+
 # A pattern of torch's messages, the cause, and the remedy.
 CAUSES = (
     (
-        r"No ONNX function found for <OpOverload\(op='([\w.]+)'",
+        UNKNOWN,
         "ONNX has no operator for {}",
         "Compute it with other operators, such as exp, cumsum, matmul and where.",
     ),
@@ -55,9 +61,12 @@ def explain(error: BaseException, model: Any) -> tuple[str, str]:
     `torch.export` runs once more on the method alone, because the exporter to ONNX hides reasons and lines.
     """
     errors, files = [*_chain(error)], _files(model)
+    form = "segment" if callable(getattr(model, "segment", None)) else "step"
+    if isinstance(error, OperatorError):
+        return f"{_line(error.operator, model, form, files)}: {error.operator} {error.fault}.", str(error.hint)
     with _conditions(files) as conditions:
         try:
-            exported(model, "segment" if callable(getattr(model, "segment", None)) else "step")
+            exported(model, form)
         except Exception as again:
             errors += _chain(again)
     place, hint = _place(errors, files), "Use operators of torch on tensors only."
@@ -67,6 +76,8 @@ def explain(error: BaseException, model: Any) -> tuple[str, str]:
     text = "\n".join(map(str, errors))
     for pattern, why, remedy in CAUSES:
         if match := re.search(pattern, text):
+            if pattern == UNKNOWN:
+                place = _line(match[1], model, form, files)
             place = next(iter(conditions), "") if why == FIXED_SIZE else place
             cause, hint = why.format(*match.groups()), remedy
             break
@@ -78,14 +89,34 @@ def exported(model: Any, form: str) -> nn.Module:
 
     Dynamo, which traces the body of a scan, refuses much Python that `torch.export` accepts.
     """
+    return _program(model, form).module(check_guards=False)
+
+
+def _program(model: Any, form: str) -> torch.export.ExportedProgram:
     first = model.first_state()
     free = {axis: torch.export.Dim(name, min=1, max=2**30) for axis, name in enumerate(AXES[form])}
     tokens = torch.zeros([*AXES[form].values()], dtype=torch.int64)
     shapes = free, [{0: free[0]}] * len(first)
     with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
         arguments = tokens, [*batched(first, len(tokens)).values()]
-        program = torch.export.export(_Form(model, form, [*first]), arguments, dynamic_shapes=shapes)
-    return program.module(check_guards=False)
+        return torch.export.export(_Form(model, form, [*first]), arguments, dynamic_shapes=shapes)
+
+
+def _line(operator: str, model: Any, form: str, files: set[str]) -> str:
+    """Return the user's line that computes this operator of PyTorch, or the name of the class."""
+
+    def kept(_: Any, frames: traceback.StackSummary) -> traceback.StackSummary:
+        return traceback.StackSummary.from_list([frame for frame in frames if frame.filename in files])
+
+    with mock.patch.object(TracerBase, "_filter_traceback_frames", kept):
+        program = _program(model, form)
+        for one in (program, program.run_decompositions()):
+            for node in one.graph.nodes:
+                lines = LINE.findall(node.meta.get("stack_trace") or "")
+                if lines and str(node.target).startswith(operator):
+                    file, number = lines[-1]
+                    return f"{Path(file).name}:{number}"
+    return type(model).__name__
 
 
 class _Form(nn.Module):
