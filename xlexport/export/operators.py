@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import onnx_ir as ir
 import onnxruntime as ort
@@ -48,6 +49,8 @@ def _has_kernel(node: ir.Node) -> bool:
     """Return whether ONNX Runtime opens a graph of this node alone; true for nodes with graphs or unknown types."""
     if any(one.type == ir.AttributeType.GRAPH for one in node.attributes.values()):
         return True
+    inputs: Any
+    outputs: Any
     inputs, outputs = (
         [value and ir.Value(name=f"{name}{n}", type=value.type) for n, value in enumerate(values)]
         for name, values in (("x", node.inputs), ("y", node.outputs))

@@ -104,11 +104,15 @@ def LocalAttention(
     places = start + op.Range(op.Neg((chunks_before + 1) * c), c, 1)  # (n, k), of keys
     own = start + op.Range(0, c, 1)  # (n, c), of queries
     first = op.Unsqueeze(position, [1, 2])
-    oldest = op.Max(op.Max(((first + own) / c - chunks_before) * c, 0) - first, op.Neg(kept))  # (B, n, c)
+    # `Where`, because ONNX Runtime computes Max and Min of int64 wrongly from 2^31 on.
+    begin = ((first + own) / c - chunks_before) * c
+    since = op.Where(begin > 0, begin, 0) - first
+    oldest = op.Where(since > op.Neg(kept), since, op.Neg(kept))  # (B, n, c)
     of_block = op.Unsqueeze(places, [1])  # (n, 1, k)
     seen = op.And(of_block >= op.Unsqueeze(oldest, [3]), of_block <= op.Unsqueeze(own, [2]))
     mask = op.Where(seen, 0.0, op.Constant(value_float=float("-inf")))  # (B, n, c, k)
-    index = op.Max(op.Min(places + kept, kept + S - 1), 0)
+    rows = places + kept
+    index = op.Where(op.And(rows >= 0, rows < kept + S), rows, 0)  # the mask hides places without a row
 
     # The mask has no constant that a loop reads: ONNX Runtime would compute it once a layer.
     zero = op.Constant(value_ints=[0])

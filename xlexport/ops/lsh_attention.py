@@ -172,7 +172,8 @@ def LSHAttention(
     S, C = op.Split(sizes, num_outputs=2)
     ages = op.Range(0, op.Squeeze(C), 1)
     slot = op.Mod(offset + S + ages, C)
-    tokens = op.Min(op.Unsqueeze(position, one) + op.Range(0, op.Squeeze(S), 1), window - one)  # (B, S)
+    earlier = op.Unsqueeze(position, one) + op.Range(0, op.Squeeze(S), 1)
+    tokens = op.Where(earlier < window, earlier, window - one)  # (B, S)
 
     first_seen = C - S - op.Unsqueeze(op.Slice(tokens, zero, one, one), [2, 3])  # (B, 1, 1, 1)
     by_age = op.Where(ages >= first_seen, op.Cast(op.Gather(buckets, slot, axis=3), to=7), n_buckets)  # (B, H, R, C)
@@ -189,7 +190,8 @@ def LSHAttention(
     has_more = op.Cast(op.Slice(before, zero, C, three) >= lowest, to=7)
     more_of_new = op.GatherElements(has_more, op.Slice(rank, C - S, C, three), axis=3)  # (B, H, R, S)
     overflow = op.ReduceSum(op.Slice(more_of_new, zero, rounds, op.Constant(value_ints=[2])), [1, 2], keepdims=0)
-    latest = op.GatherElements(op.Max(lowest, op.Slice(before, one, C + one, three)), rank, axis=3)
+    seen = op.Slice(before, one, C + one, three)
+    latest = op.GatherElements(op.Where(lowest > seen, lowest, seen), rank, axis=3)
 
     # As a node of the domain: onnxscript would pass another function's attribute as an input.
     found, highest = OPSET.LSHBandAttention(
@@ -235,7 +237,8 @@ def LSHFewAttention(  # noqa: PLR0915  # one body
 
     newest_first = op.Mod(offset + S - one - op.Range(0, op.Squeeze(C), 1), C)
     distance = newest_first - op.Unsqueeze(S - one - steps, one)  # (S, C)
-    reach = op.Min(op.Unsqueeze(position, one) + steps, window - one)  # (B, S)
+    tokens = op.Unsqueeze(position, one) + steps
+    reach = op.Where(tokens < window, tokens, window - one)  # (B, S)
     near = op.And(distance > 0, distance <= op.Unsqueeze(reach, two))
     priority = op.Cast(op.Where(near, op.Neg(distance), -1073741824), to=6)
 
@@ -252,7 +255,8 @@ def LSHFewAttention(  # noqa: PLR0915  # one body
     more = op.And(op.Squeeze(op.Slice(chosen, W, W + one, four), four) > never, active)
     overflow = op.ReduceSum(op.Cast(more, to=7), [1, 2], keepdims=0)
     best = op.Slice(chosen, zero, W, four)
-    slots = op.Min(op.Slice(places, zero, W, four), C - one)
+    latest = op.Slice(places, zero, W, four)
+    slots = op.Where(latest < C, latest, zero)  # the mask hides padding
 
     by_key = op.Reshape(slots, op.Concat(heads, one, rest, axis=0))  # (B, H, 1, R·S·W)
     everywhere = op.Expand(by_key, op.Concat(one, one, R, one, axis=0))

@@ -50,7 +50,7 @@ def LSHBandBatched(  # noqa: PLR0915  # one body
     C = op.Shape(key, start=2, end=3)
     d = op.Shape(key, start=3)
     S = op.Shape(length, start=2)
-    R = op.Max(rounds, one)  # a round without keys, if none counts
+    R = op.Where(rounds > zero, rounds, one)  # a round without keys, if none counts
     chunks = (C + W - one) / W
     filler = chunks * W - C
     ages = op.Slice(order, zero, R, two)  # (B, H, R, C)

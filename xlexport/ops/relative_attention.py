@@ -111,13 +111,14 @@ def RelativeMasks(
 
     queries = op.Reshape(steps, column)
     distance = C - S + queries - op.Range(begin, op.Squeeze(C), by_one)  # (S, C) by age; negative after the query
-    reach = op.Min(op.Reshape(memory_length, op.Constant(value_ints=[-1, 1, 1])) + queries, window - one)  # (B, S, 1)
+    earlier = op.Reshape(memory_length, op.Constant(value_ints=[-1, 1, 1])) + queries
+    reach = op.Where(earlier < window, earlier, window - one)  # (B, S, 1)
     seen = op.And(distance >= zero, distance <= reach)  # (B, S, C)
     mask = op.Unsqueeze(op.Where(seen, op.Constant(value_float=0.0), op.Constant(value_float=float("-inf"))), one)
     near_mask = op.Slice(mask, far, C, last)
 
     cut = op.Mod(offset + S, C)
-    newest_near = op.Min(cut, near)
+    newest_near = op.Where(cut < near, cut, near)
     newest_far_size = cut - newest_near
     far_mask = op.Expand(op.Slice(mask, zero, far, last), op.Concat(B, H, S, far, axis=0))
     newest_far = op.Slice(far_mask, far - newest_far_size, far, last)
