@@ -184,9 +184,14 @@ def convert(
 
 
 def length_rows(bundle: Bundle) -> list[tuple[str, str]]:
-    """Return the row about the longest document of a Reformer that has one."""
+    """Return the row about the longest document of a Reformer or of a user's module that has one."""
     longest = bundle.settings.longest_document
-    if "position" not in bundle.config or longest is None or bundle.settings.restart:
+    reformer = "position" in bundle.config
+    if not (reformer or bundle.architecture == "recurrent") or longest is None or bundle.settings.restart:
         return []
-    further = "" if bundle.evaluation.max_positions is None else ". Models with rotary positions have no limit"
+    further = (
+        ""
+        if bundle.evaluation.max_positions is None or not reformer
+        else ". Models with rotary positions have no limit"
+    )
     return [("longest document", f"{longest:,} tokens; --restart begins longer ones again there{further}")]

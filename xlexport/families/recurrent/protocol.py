@@ -21,7 +21,8 @@ class RecurrentModel(Protocol):
         def segment(self, tokens, state):  # (B, S) int64, {name: (B, ...)}; returns logits (B, S, n_token), new state
         def step(self, token, state):      # (B,) int64, {name: (B, ...)}; returns logits (B, n_token), new state
 
-    Optional attributes: `n_token`, the size of the vocabulary, and `segment_len`, the tokens of a usual segment.
+    Optional attributes: `n_token`, the size of the vocabulary; `segment_len`, the tokens of a usual segment; and
+    `max_positions`, the most tokens of a document, for a module that cannot read documents without an end.
     """
 
     def first_state(self) -> Mapping[str, Tensor]:
