@@ -31,8 +31,8 @@ from xlexport.errors import ExportError, ParityError
 from xlexport.export.onnx import export_onnx
 from xlexport.extras import require
 from xlexport.families import Step, architecture
-from xlexport.families.base import Checked
 from xlexport.families.options import check_choices, spellings
+from xlexport.families.recurrent.horizon import Horizon
 from xlexport.families.recurrent.source import MODULE_FORMAT
 from xlexport.families.step import StepGraphs
 from xlexport.fixed_shapes import FixedShapes
@@ -261,7 +261,7 @@ def _verify(source: SourceCheckpoint, exported: Engine, ids: npt.NDArray[np.int6
 
 
 def _check_graph(
-    checked: Checked, source: SourceCheckpoint, exported: Engine, report: ParityReport, seconds: float
+    checked: Horizon, source: SourceCheckpoint, exported: Engine, report: ParityReport, seconds: float
 ) -> ParityReport:
     """Check the graph far into a document; return the report with the tokens within which cuts were compared."""
     within = max(report.tolerance["log_prob"], 4 * report.max_abs_log_prob_diff)
@@ -269,7 +269,7 @@ def _check_graph(
     return replace(report, cuts_compared=checked.compared)
 
 
-def _limited(bundle: Bundle, checked: Checked | None, tell: Callable[[str], None]) -> Bundle:
+def _limited(bundle: Bundle, checked: Horizon | None, tell: Callable[[str], None]) -> Bundle:
     """Return a bundle whose documents are no longer than its model reads, with a note if the model does not say so."""
     if checked is None or checked.note is None or checked.note in bundle.provenance["notes"]:
         return bundle

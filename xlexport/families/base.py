@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,41 +22,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from xlexport.families.describe import ModelDescription
+    from xlexport.families.recurrent.horizon import Horizon
     from xlexport.families.workload import Workload
     from xlruntime.bundle import Encoder
-    from xlruntime.engine import Engine
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xlruntime.memory import Memory
     from xltraining.reformer import LSHTrace
 
-__all__ = ["Architecture", "Checked"]
-
-
-class Checked(Protocol):
-    """What the checks of a model say about its documents.
-
-    Attributes:
-        limit: most tokens of a document; None: any number.
-        note: why, for people.
-        compared: tokens of a document within which cuts were compared; None: no cut can change anything.
-    """
-
-    limit: int | None
-    note: str | None
-    compared: int | None
-
-    def check_graph(self, model: Any, engine: Engine, within: float, seconds: float) -> None:
-        """Check the graph of a model far into a document, which may lower the limit.
-
-        Args:
-            model: the trained model.
-            engine: the open bundle.
-            within: nats by which log-probabilities may differ.
-            seconds: that the conversion has taken so far.
-
-        Raises:
-            ExportError: the graph is wrong too early.
-        """
+__all__ = ["Architecture"]
 
 
 class Architecture(ABC):
@@ -109,8 +82,8 @@ class Architecture(ABC):
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Return the default rules of evaluation, which the user may change."""
 
-    def check(self, model: Any, special: Collection[int]) -> Checked | None:
-        """Check a trained model before its export; None: our own tests have checked its code.
+    def check(self, model: Any, special: Collection[int]) -> Horizon | None:
+        """Check a trained model before its export; return what its graph is to be checked for.
 
         Args:
             special: ids that the tokenizer gives a role.

@@ -6,6 +6,8 @@ counters have counted on, decays have decayed, and all else is as it was. There,
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import math
 import re
 import time
@@ -42,21 +44,12 @@ ROUNDED = 0.01  # of a counter's step: what rounding may change
 HINT = "Documents have no end: use no table of positions, count in int64, and wrap phases and clocks."
 
 
-@dataclass(frozen=True)
-class End:
-    """The number of tokens of a document after which a module fails, and how."""
+class End(Exception):
+    """The number of tokens of a document after which a module fails, how, and the remedy."""
 
-    tokens: int
-    cause: str
-    hint: str = HINT
-
-
-class EndError(Exception):
-    """A module cannot read a document any further."""
-
-    def __init__(self, end: End) -> None:
-        super().__init__(end.cause)
-        self.end = end
+    def __init__(self, tokens: int, cause: str, hint: str = HINT) -> None:
+        super().__init__(cause)
+        self.tokens, self.cause, self.hint = tokens, cause, hint
 
 
 class Far(Trial):
@@ -77,102 +70,74 @@ class Far(Trial):
 
 
 class Walk:
-    """One document of random tokens, of which a module reads ever more.
-
-    Attributes:
-        token, state: tokens read so far, and the state after them.
-    """
+    """One document of random tokens: how many a module has read, and the state after them."""
 
     def __init__(self, trial: Trial) -> None:
         self.state, self.token = trial.first(), 0
         self.random = torch.Generator().manual_seed(0)
 
-    def draw(self, trial: Trial, count: int) -> Tensor:
-        """Return the next tokens (1, `count`) of the document."""
-        return torch.randint(trial.n_token, (1, count), generator=self.random)
-
-    def read(self, trial: Trial, count: int, length: int = LONGEST) -> Walk:
-        """Read further tokens in segments.
-
-        Raises:
-            EndError: the module cannot.
-        """
-        for start in range(0, count, length):
-            tokens = self.draw(trial, min(length, count - start))
+    def read(self, trial: Trial, count: int) -> Walk:
+        """Read further tokens; raise End if the module cannot."""
+        for start in range(0, count, LONGEST):
+            tokens = torch.randint(trial.n_token, (1, min(LONGEST, count - start)), generator=self.random)
+            state, rest = self.state, tokens
             try:
-                _, self.state = trial.read(*self._most(trial, tokens))
+                if "segment" not in trial.forms:  # the checks of each call cost a third: the last one is enough
+                    with contextlib.suppress(Exception):
+                        for token in tokens[:, :-1].unbind(dim=1):
+                            _, state = trial.model.step(token, state)
+                        rest = tokens[:, -1:]
+                _, self.state = trial.read(rest, state if rest is not tokens else self.state)
             except ExportError as error:
-                raise EndError(self._end(trial, tokens, error)) from error
+                raise self._end(trial, tokens, error) from error
             self.token += tokens.shape[1]
         return self
 
-    def _most(self, trial: Trial, tokens: Tensor) -> tuple[Tensor, State]:
-        """Return what is left of tokens and the state before it, after steps without checks: these cost a third."""
-        state = self.state
-        if "segment" in trial.forms:
-            return tokens, state
-        try:
-            for token in tokens[:, :-1].unbind(dim=1):
-                _, state = trial.model.step(token, state)
-        except Exception:  # whatever a user's code raises: the checks find the token
-            return tokens, self.state
-        return tokens[:, -1:], state
-
     def _end(self, trial: Trial, tokens: Tensor, error: ExportError) -> End:
-        """Return how many tokens the module reads before an error, and its cause.
-
-        Raises:
-            ExportError: the cause is a token, or the length of a segment.
-        """
+        """Return how many tokens a module reads before an error, unless a token or a segment's length is the cause."""
         states = {0: self.state}
 
-        def fails(count: int) -> bool:
-            nonlocal error
+        def fails(count: int) -> ExportError | None:
             try:
                 _, states[count] = trial.read(tokens[:, :count], self.state, length=EARLY)
-            except ExportError as earlier:
-                error = earlier
-                return True
-            return False
+            except ExportError as other:
+                return other
+            return None
 
-        if not fails(tokens.shape[1]):
+        if fails(tokens.shape[1]) is None:
             raise error
-        read = _first(0, tokens.shape[1], fails) - 1
-        trial.read(tokens[:, read : read + 1], trial.first())
-        for name, value in states[read].items():
+        bad = _first(0, tokens.shape[1], lambda count: fails(count) is not None)
+        trial.read(tokens[:, bad - 1 : bad], trial.first())
+        for name, value in states[bad - 1].items():
             if value.is_floating_point() and bool((value.abs() > math.sqrt(torch.finfo(value.dtype).max)).any()):
-                return _growth(self.token + read, name, value)
-        return End(self.token + read, _cause(error))
+                return _growth(self.token + bad - 1, name, value)
+        return End(self.token + bad - 1, _cause(fails(bad) or error))
 
 
 class Course:
-    """The states of a document as functions of its length: counters count on, decays decay, all else stays.
-
-    Attributes:
-        token: tokens that the document has been read.
-        length: tokens that each attempt reads.
-    """
+    """The states of a document as functions of its length: counters count on, decays decay, all else stays."""
 
     def __init__(self, trial: Trial, walk: Walk, spacing: int) -> None:
-        """Read on in a document, by `spacing` tokens between snapshots, and a few tokens one by one."""
+        """Read on, by `spacing` tokens between snapshots, and then a few tokens one by one."""
         self.snapshots = [walk.state]
         for _ in range(SNAPSHOTS - 1):
             self.snapshots.append(walk.read(trial, spacing).state)
         singles, self.spacing, self.token = [walk.state], spacing, walk.token
-        for token in walk.draw(trial, SNAPSHOTS - 1).split(1, dim=1):
-            singles.append(trial.read(token, singles[-1])[1])
+        for token in range(1, SNAPSHOTS):
+            singles.append(trial.read(torch.tensor([[token % trial.n_token]]), singles[-1])[1])
         self.laws = {name: _Law.of(name, self.snapshots, singles, spacing) for name in walk.state}
         slow = any(bool((law.jump != 0).any()) for law in self.laws.values())
-        self.length = spacing if slow else FEW
-
-    @property
-    def moves(self) -> bool:
-        """Whether anything counts or decays."""
-        return any(law.moves for law in self.laws.values())
+        self.moves = slow or any(bool((law.step != 0).any() | (law.factor != 0).any()) for law in self.laws.values())
+        self.length = spacing if slow else FEW  # of tokens that each attempt reads
 
     def state(self, token: int) -> State:
         """Return the state after `token` tokens."""
         return {name: law.at(token - self.token) for name, law in self.laws.items()}
+
+    def stops(self, walk: Walk) -> bool:
+        """Return whether a counter has stopped between the snapshots and where a document is now."""
+        laws, tokens = self.laws.items(), walk.token - self.token
+        return any(bool(law.stopped(law.at(0), walk.state[name], tokens).any()) for name, law in laws)
 
     def growth(self) -> End | None:
         """Return when a state overflows whose logarithm has grown by equal steps; sums grow by ever smaller ones."""
@@ -213,10 +178,7 @@ class Course:
         return Probe(token, far.state, tokens, far.read(tokens[:, :-1], far.first()))
 
     def _attempt(self, trial: Trial, token: int) -> tuple[str | None, dict[str, tuple[Tensor, Tensor]]]:
-        """Return what fails after `token` tokens, and by name the elements of states that do not go on as before.
-
-        These come as a mask, and as the state after `length` tokens more.
-        """
+        """Return what fails after `token` tokens, and by name which elements of states stop, with the states after."""
         cause, stops = None, {}
         try:
             probe = self.probe(trial, token)
@@ -231,10 +193,7 @@ class Course:
         return cause, stops
 
     def _rounding(self, trial: Trial, token: int, name: str, stopped: Tensor, after: Tensor) -> str | None:
-        """Return the cause if elements of a state stopped because a precision rounds their steps away.
-
-        A counter that stays, or begins again, by intention does not do so from twice its value.
-        """
+        """Return the cause if a precision rounds the steps of elements away, also from twice their value."""
         law, before = self.laws[name], self.state(token)
         if not law.dtype.is_floating_point:
             return None
@@ -259,13 +218,7 @@ class Course:
 
 @dataclass(frozen=True)
 class _Law:
-    """The course of one state.
-
-    Attributes:
-        value: its elements at the beginning; int64 or float64.
-        step, jump: what each element gains with every token, and with every `spacing` tokens.
-        factor: the logarithm by which each element changes with every token.
-    """
+    """The course of one state: what elements gain with every token, with `spacing` tokens, and as a logarithm."""
 
     dtype: torch.dtype
     spacing: int
@@ -298,11 +251,6 @@ class _Law:
             factor = torch.where(decays & ~counts & ~slow, ratios[-1], zero)
         return cls(dtype, spacing, value, torch.where(counts, step, zero), torch.where(slow, jump, zero), factor)
 
-    @property
-    def moves(self) -> bool:
-        """Whether any element changes."""
-        return any(bool((part != 0).any()) for part in (self.step, self.jump, self.factor))
-
     def gain(self, tokens: int) -> Tensor:
         """Return what the elements that count gain with a number of tokens."""
         return self.step * tokens + self.jump * (tokens // self.spacing)
@@ -321,22 +269,13 @@ class _Law:
     def without(self, elements: Tensor, after: Tensor) -> _Law:
         """Return the law under which these elements keep the values of `after`."""
         zero = torch.zeros_like(self.value)
-        value, step, jump = (
-            torch.where(elements, _wide(after), self.value),
-            *(torch.where(elements, zero, part) for part in (self.step, self.jump)),
-        )
-        return replace(self, value=value, step=step, jump=jump)
+        step, jump = (torch.where(elements, zero, part) for part in (self.step, self.jump))
+        return replace(self, value=torch.where(elements, _wide(after), self.value), step=step, jump=jump)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a module computes far into a document.
-
-    Attributes:
-        token, state: tokens read before, and the state after them.
-        tokens: (1, N + 1) that are read then, and the target of the last.
-        result: log-probabilities (1, N, V) and the next state.
-    """
+    """What a module computes far into a document: tokens (1, N + 1), log-probabilities of the last N, and states."""
 
     token: int
     state: State
@@ -358,11 +297,9 @@ class Probe:
         apart = difference_of(torch.from_numpy(outputs["log_prob"][0].copy()), expected).max()
         if not bool(apart <= within):
             return f"the ONNX graph differs from the module by {float(apart):.2g} nats"
-        for entry in memory.entries:
-            new = torch.from_numpy(memory.array(entry)[:1].copy())
-            if not bool((difference_of(new, state[entry.input]) <= 10 * within).all()):
-                return f"the ONNX graph computes another state {entry.input!r} than the module"
-        return None
+        new = {entry.input: torch.from_numpy(memory.array(entry)[:1].copy()) for entry in memory.entries}
+        wrong = [name for name in new if not bool((difference_of(new[name], state[name]) <= 10 * within).all())]
+        return f"the ONNX graph computes another state {wrong[0]!r} than the module" if wrong else None
 
 
 class Horizon:
@@ -375,10 +312,7 @@ class Horizon:
     """
 
     def __init__(self, trial: Trial, tokens: Tensor, limit: int | None) -> None:
-        """Read a document as far as the checks need it.
-
-        Args:
-            tokens: (1, N) whose cuts are compared.
+        """Read a document as far as the checks need it, to compare cuts of tokens (1, N) there.
 
         Raises:
             ExportError: the module cannot read so much.
@@ -387,34 +321,27 @@ class Horizon:
         self.tokens, self.limit = tokens, limit
         self.note: str | None = None
         self.compared: int | None = None
-        self.early: Course | None = None
         self.course: Course | None = None
         self.probes: list[Probe] = []
-        self.walk = Walk(trial)
+        self.walk, early = Walk(trial), None
         self.largest_axis = max((axis for value in self.walk.state.values() for axis in value.shape), default=1)
         goal, began = min(max(WALK, 2 * self.largest_axis), LARGEST_WALK), time.monotonic()
         try:
             if self.room > SNAPSHOTS * (EARLY + 1):
-                self.early = Course(trial, self.walk, EARLY)
+                early = Course(trial, self.walk, EARLY)
             self.course = self._read(trial, goal)
-            self._judge(self._early_end(trial))
-        except EndError as error:
-            self._judge(error.end)
+            if early is not None and early.stops(self.walk):
+                self._judge(early.end(trial, [self.walk.token]))
+        except End as end:
+            self._judge(end)
         self.pace = (time.monotonic() - began) / max(1, self.walk.token)  # seconds of a token
-
-    def _early_end(self, trial: Trial) -> End | None:
-        """Return when a counter stopped that counted at the beginning of the document, unless it did by intention."""
-        if self.early is None:
-            return None
-        tokens, end = self.walk.token - self.early.token, self.walk.state
-        stopped = (law.stopped(law.at(0), end[name], tokens) for name, law in self.early.laws.items())
-        return self.early.end(trial, [self.walk.token]) if any(bool(each.any()) for each in stopped) else None
 
     def _read(self, trial: Trial, goal: int) -> Course | None:
         """Read on to `goal` tokens and a few more; return the course of the second half, if the limit is not nearer."""
         span = SPACING << max(0, (goal - 1).bit_length() - WALK.bit_length() + 1)
-        if self.room < goal + SPACING:
+        if self.limit is not None and self.room < goal + SPACING:
             self.walk.read(trial, self.room - self.walk.token)
+            copy.copy(self.walk).read(trial, self.limit - self.walk.token)
             return None
         self.walk.read(trial, goal + FEW - (SNAPSHOTS - 1) * span - self.walk.token)
         return Course(trial, self.walk, span)
@@ -435,28 +362,24 @@ class Horizon:
             self.compared = self.walk.token + self.tokens.shape[1]
 
     def look_ahead(self, trial: Trial) -> None:
-        """Try the module where its counters may end.
-
-        Raises:
-            ExportError: it ends too early.
-        """
+        """Try the module where its counters may end; raise ExportError if that is too early."""
         if self.course is None:
             return
         self._judge(self.course.growth())
         course, tokens = self.course, {self.course.token}
+        last = (self.limit or UNLIMITED + course.length) - course.length
         if course.moves:
-            last = (self.limit or UNLIMITED + course.length) - course.length
             wanted = {token - FEW // 2 for token in (*TOKENS, *course.bounds())} | {last}
             tokens |= {token for token in wanted if course.token < token <= last}
         self._judge(course.end(trial, sorted(tokens)))
-        last = (self.limit or UNLIMITED + course.length) - course.length
+        last = min(last, (self.limit or UNLIMITED + course.length) - course.length)
         self.probes = [course.probe(trial, token) for token in sorted(tokens) if token <= last]
 
     def check_graph(self, model: RecurrentEager, engine: Engine, within: float, seconds: float) -> None:
         """Compare the graph with the module; read on and compare cuts once more if that is cheap.
 
         Args:
-            within: nats that graph and module may differ.
+            within: nats by which log-probabilities may differ.
             seconds: that the conversion has taken so far.
 
         Raises:
@@ -479,18 +402,13 @@ class Horizon:
                 return
             try:
                 further = self._read(trial, FURTHER)
-            except EndError as error:
-                self._judge(error.end)
-                return
-            self._judge(None if further is None else further.growth())
-            self.compare_cuts(trial)
+                self._judge(None if further is None else further.growth())
+                self.compare_cuts(trial)
+            except End as end:
+                self._judge(end)
 
     def _judge(self, end: End | None) -> None:
-        """Keep the number of tokens after which the module fails.
-
-        Raises:
-            ExportError: they are fewer than `ENOUGH`, or than the module's own limit.
-        """
+        """Keep the number of tokens after which the module fails; raise ExportError if it is too small."""
         if end is None or end.tokens >= (self.limit or UNLIMITED):
             return
         problem = f"{self.name}: a document may have at most {end.tokens:,} tokens; then {end.cause}."
