@@ -242,7 +242,7 @@ def _verify_lengths(
 
 
 def _verify(source: SourceCheckpoint, exported: Engine, ids: npt.NDArray[np.int64], **options: Any) -> ParityReport:
-    """Verify the graphs, and explain a difference from a user's module by its graph: there are no other weights.
+    """Verify the graphs on token ids (N,), and explain a difference from a user's module by its graph.
 
     Raises:
         ParityError: the graphs differ, or those of a user's module cannot run.

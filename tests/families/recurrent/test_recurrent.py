@@ -126,7 +126,7 @@ def test_another_model_is_found_out(exported: tuple[Any, Path]) -> None:
 
 
 def test_decision_by_the_length_of_the_example_is_found_out(tmp_path: Path) -> None:
-    message = "Parity.segment: the ONNX graph differs from the module first in the state 'odd', by 1 within 300 tokens"
+    message = "Parity.segment: the graph differs from the module first in the state 'odd', by 1 within 300 tokens"
     with pytest.raises(ParityError, match=message):
         xlexport.export_module(Parity(), tmp_path / "bundle", segment_len=7, verify_segments=9, threads=1)
     assert not [*tmp_path.iterdir()]

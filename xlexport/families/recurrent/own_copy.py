@@ -39,7 +39,7 @@ def own_copy(module: Any) -> Any:
     for problem, hint in _problems(module):
         raise ExportError(f"{name}: {problem}.", hint)
     try:
-        with _Detached():
+        with torch.no_grad(), _Detached():
             own = copy.deepcopy(module, memo)
             for part in own.modules():
                 for key, child in part.named_children():
