@@ -179,10 +179,10 @@ class Comparison:
             return answers
         for number in block:
             memory, span = self._memories[exact is None], self.spans[number]
+            whole = self._is_whole(number) or number == block[-1]
             if exact is None:
-                answers[number], memory = eager.read_exactly(span, memory)
+                answers[number], memory = eager.read_exactly(span, memory, keeps=whole)
             else:
-                whole = self._is_whole(number) or number == block[-1]
                 answers[number], memory = eager.read(span, memory, whole, exact=exact.get(number))
             self._memories[exact is None] = memory
             if number % 4 == 3:  # freed memory adds up; returning it after every segment would be slower
@@ -432,7 +432,7 @@ def _block_length(model: Engine, evaluation: EvaluationSettings) -> int:
         numbers = math.prod(axis for axis in entry.shape if isinstance(axis, int))
         row, state = (row + numbers, state) if entry.layout in ROW_LAYOUTS else (row, state + numbers)
     S, V = evaluation.segment_len, model.bundle.vocab_size
-    kept = 8 * (S * row + state) + 12 * (S * 2 * BEST + V)  # bytes of both answers, whose memories are float32
+    kept = 4 * (S * row + state) + 12 * (S * 2 * BEST + V)  # bytes of both answers; memories only of one
     return max(segments_to_wrap(evaluation), LARGEST_BLOCK // kept)
 
 

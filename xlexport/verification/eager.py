@@ -123,8 +123,8 @@ class Eager:
         exact._question = exact._answer = None
         return exact
 
-    def read_exactly(self, span: Span, memory: Any, buckets: Buckets = ()) -> tuple[Answer, Any]:
-        """Return what `read` does of a model in float64, with memories in float32: half of the room.
+    def read_exactly(self, span: Span, memory: Any, buckets: Buckets = (), keeps: bool = True) -> tuple[Answer, Any]:
+        """Return what `read` does of a model in float64, with memories in float32, or none of them.
 
         Raises:
             ParityError: the model computes with fewer bits somewhere.
@@ -135,7 +135,8 @@ class Eager:
                 f"the trained model in float64 returns {answer.expected.log_prob.dtype}.",
                 hint="Let its Architecture return None from in_float64, or convert no numbers in the model.",
             )
-        rows = [(name, row.astype(np.float32) if row.dtype == np.float64 else row) for name, row in answer.rows]
+        kept = answer.rows if keeps else []
+        rows = [(name, row.astype(np.float32) if row.dtype == np.float64 else row) for name, row in kept]
         return dataclasses.replace(answer, rows=rows), memory
 
     def nats(self, spans: Sequence[Span]) -> float:

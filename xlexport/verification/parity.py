@@ -293,6 +293,7 @@ def _limits(
     so_far = np.maximum.accumulate(np.nan_to_num(table, posinf=0.0))
     enough = int(np.searchsorted(np.cumsum([one.tokens for one in differences]), LONG_TEXT))
     so_far[:enough] = so_far[min(enough, len(table) - 1)]
+    so_far[:, 2] = so_far[-1, 2]  # known at some segments only
     return np.maximum(floors, OWN_ERRORS * so_far)
 
 
