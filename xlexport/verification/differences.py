@@ -27,6 +27,7 @@ __all__ = [
     "RoundingErrors",
     "SegmentDifference",
     "all_errors",
+    "apart",
     "compare_hashing",
     "compare_other",
     "compare_score",
