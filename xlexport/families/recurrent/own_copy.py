@@ -67,9 +67,9 @@ class _Detached(TorchFunctionMode):
 
 def _problems(module: nn.Module) -> Iterator[tuple[str, str]]:
     """Yield what prevents an export, and what to do."""
-    if isinstance(module, torch.jit.ScriptModule):
-        yield "it is scripted or traced by torch.jit", "Export the module of which torch.jit made it."
     for path, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            yield f"{path or 'it'} is scripted or traced by torch.jit", "Use the module of which torch.jit made it."
         if "quantized" in type(part).__module__.split("."):
             yield f"{path} is quantized", "Export the module without quantization, and give export_module a dtype."
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:

@@ -74,17 +74,15 @@ class Trial:
         return torch.cat(log_probs, dim=1), state
 
     def flow(self, tokens: Tensor, origins: State) -> tuple[Flow, Tensor, State]:
-        """Read tokens (B, S) by a module that broke no rule; return what depends on what, logits and next state.
+        """Call a module that broke no rule; return what depends on what, logits and next state.
 
         Args:
+            tokens: (B, S); `step` reads the first ones.
             origins: the state, and other tensors to follow.
         """
-        logits, state = [], {name: origins[name] for name in self.model.first_state()}
+        form, state = self.forms[0], {name: origins[name] for name in self.model.first_state()}
         with Flow(origins) as flow:
-            for piece in [tokens] if self.forms[0] == "segment" else tokens.unbind(dim=1):
-                one, state = getattr(self.model, self.forms[0])(piece, state)
-                logits.append(one)
-            return flow, torch.cat(logits), state
+            return flow, *getattr(self.model, form)(tokens if form == "segment" else tokens[:, 0], state)
 
     def difference(
         self, result: Result, expected: Result, again: Callable[[Trial], tuple[Result, Result]] | None = None
