@@ -13,7 +13,7 @@ from xlruntime.bundle import Feed
 __all__ = ["TARGETS", "TOKENS", "TOP_K", "StepModule", "describe", "describe_softmax", "log_prob_last", "purposes_of"]
 
 TOP_K = 10  # candidates that the detail graph lists for every position
-LEAST = -1e30  # nats in place of -inf, which times a probability of zero is no number
+LEAST = -1e4  # nats in place of -inf, which times a probability of zero is no number; within float16
 TARGETS = StepTensor("targets", "int64", ("batch", "segment"), Feed("targets"))  # the token after each of `tokens`
 # Tracing reads the segment's length from the last input that has it. So `tokens` must follow `targets`, or the generate
 # graph would need targets.

@@ -16,7 +16,10 @@ from xlruntime.messages import first_line
 
 __all__ = ["own_copy", "unwrapped"]
 
-WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
+WRAPPERS = {
+    **dict.fromkeys(("DataParallel", "DistributedDataParallel", "AveragedModel"), "module"),
+    "OptimizedModule": "_orig_mod",
+}
 
 
 def unwrapped(module: Any) -> Any:

@@ -223,7 +223,7 @@ def _size_of_logits(module: Any, form: str, n_token: int | None) -> int:
             raise TypeError(f"the logits are {logits.dtype}")
         return n_token or int(logits.shape[-1])
     except Exception as error:
-        dtypes = {tensor.dtype for tensor in module.state_dict().values() if tensor.is_floating_point()}
+        dtypes = {tensor.dtype for tensor in module.parameters() if tensor.is_floating_point()}
         if others := listed(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes - {torch.float32})):
             problem = f"{name}: its weights are {others}, and xlexport needs float32."
             raise ExportError(problem, hint="Call model.float() first.") from error
