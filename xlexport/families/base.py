@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from xlexport.families.describe import ModelDescription
-    from xlexport.families.recurrent.horizon import Horizon
     from xlexport.families.workload import Workload
     from xlruntime.bundle import Encoder
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
@@ -82,8 +81,8 @@ class Architecture(ABC):
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Return the default rules of evaluation, which the user may change."""
 
-    def check(self, model: Any, special: Collection[int]) -> Horizon | None:
-        """Check a trained model before its export; return what its graph is to be checked for.
+    def check(self, model: Any, special: Collection[int]) -> Any:
+        """Check a trained model before its export; return its `Horizon`, or None if its documents have no end.
 
         Args:
             special: ids that the tokenizer gives a role.
