@@ -21,7 +21,7 @@ from torch import Tensor
 from xlexport.errors import ExportError
 from xlexport.families.recurrent.cuts import CALLS, LONGEST, check_cuts
 from xlexport.families.recurrent.trial import Result, State, Trial, difference_of
-from xlruntime.errors import XlruntimeError
+from xlruntime.errors import BundleGraphError
 from xlruntime.evaluation import LARGEST_LENGTH
 from xlruntime.memory import Memory
 
@@ -284,13 +284,14 @@ class Probe:
 
     def difference(self, engine: Engine, within: float) -> str | None:
         """Return in words how the graph differs from the module; None: by `within` nats or less."""
-        fresh = engine.new_memory(engine.bundle.settings, rows := engine.bundle.fixed.get("batch", 1))
+        rows, count = engine.bundle.fixed.get("batch", 1), self.tokens.shape[1] - 1
+        fresh = engine.new_memory(engine.bundle.settings, rows, count)
         arrays = {name: value.repeat(rows, *[1] * (value.dim() - 1)).numpy() for name, value in self.state.items()}
         memory = Memory(fresh.plan, arrays, 0, fresh.memory_length, fresh.position)
         tokens, targets = (ids.repeat(rows, 1).numpy() for ids in (self.tokens[:, :-1], self.tokens[:, 1:]))
         try:
             outputs = engine.step("score", memory, tokens, targets)
-        except XlruntimeError:
+        except BundleGraphError:
             return "the ONNX graph cannot run, as an index or a shape leaves its range"
         log_probs, state = self.result
         expected = log_probs.gather(2, self.tokens[:, 1:, None])[0, :, 0]
