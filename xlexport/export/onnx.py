@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 
 from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
-from xlexport.errors import ExportError
+from xlexport.errors import ExportError, OperatorError
 from xlexport.export.operators import FX_NODE, check_operators
 from xlexport.export.tracing import free_axes, tracing
 from xlexport.families.step import (
@@ -61,6 +61,8 @@ UNCHANGED = {
 UNPROMOTED = {  # unchanged, too, if the result has the type of an argument
     *("aten.log_softmax.int", "aten.softmax.int", "aten.where.ScalarOther", "aten.where.ScalarSelf"),
 }
+UNROLLED = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"}
+UNCOMPILED = "Call torch.nn.LSTM, GRU or RNN in `segment` or `step`, and leave out torch.compile of the method."
 RULES = "_DEFAULT_REWRITE_RULES"  # by which onnxscript rewrites what the exporter made
 _decompose = ExportedProgram.run_decompositions
 
@@ -181,6 +183,8 @@ def _decomposed(program: ExportedProgram, table: Any, *options: Any, **named: An
     for node in program.graph.nodes:
         if not isinstance(one := node.target, torch._ops.OpOverload) or str(one) in UNCHANGED:
             continue
+        if str(one) in UNROLLED and type(node.args[0].meta["val"].shape[int(node.args[-1])]) is not int:
+            raise OperatorError(str(one), "would be unrolled at the example's length", UNCOMPILED)
         if str(one) in UNPROMOTED:
             types = {getattr(each.meta["val"], "dtype", None) for each in node.all_input_nodes}
             if node.meta["val"].dtype in types:

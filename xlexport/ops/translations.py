@@ -45,11 +45,10 @@ def standard_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
             return _floor_divide(x, y)
         return op.Div(x, y) if rounding_mode and _is_whole(x, y) else core.aten_div_mode(x, y, rounding_mode)
 
-    def left_shift(x: Any, count: Any) -> Any:
-        return op.Cast(core.aten_bitwise_left_shift(x, op.CastLike(count, x)), to=x.dtype)
+    def shift(translation: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x, count: op.Cast(translation(x, op.CastLike(count, x)), to=x.dtype)
 
-    def right_shift(x: Any, count: Any) -> Any:
-        return op.Cast(core.aten_bitwise_right_shift(x, op.CastLike(count, x)), to=x.dtype)
+    left, right = shift(core.aten_bitwise_left_shift), shift(core.aten_bitwise_right_shift)
 
     def scatter_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
         if reduce != "mean":
@@ -102,10 +101,10 @@ def standard_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         aten.erfc.default: _erfc,
         aten.embedding_renorm.default: _limit_rows,
         aten.signbit.default: _is_negative,
-        **dict.fromkeys((aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar), left_shift),
-        **dict.fromkeys((aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar), right_shift),
-        **dict.fromkeys((aten.__lshift__.Tensor, aten.__lshift__.Scalar), left_shift),
-        **dict.fromkeys((aten.__rshift__.Tensor, aten.__rshift__.Scalar), right_shift),
+        **dict.fromkeys((aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar), left),
+        **dict.fromkeys((aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar), right),
+        **dict.fromkeys((aten.__lshift__.Tensor, aten.__lshift__.Scalar), left),
+        **dict.fromkeys((aten.__rshift__.Tensor, aten.__rshift__.Scalar), right),
     }
 
 

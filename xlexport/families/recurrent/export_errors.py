@@ -62,8 +62,9 @@ def explain(error: BaseException, model: Any) -> tuple[str, str]:
     """
     errors, files = [*_chain(error)], _files(model)
     form = "segment" if callable(getattr(model, "segment", None)) else "step"
-    if isinstance(error, OperatorError):
-        return f"{_line(error.operator, model, form, files)}: {error.operator} {error.fault}.", str(error.hint)
+    for one in errors:
+        if isinstance(one, OperatorError):
+            return f"{_line(one.operator, model, form, files)}: {one.operator} {one.fault}.", str(one.hint)
     with _conditions(files) as conditions:
         try:
             exported(model, form)
