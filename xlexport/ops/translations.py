@@ -286,7 +286,10 @@ def _scan(body: OnnxFunction[..., Any], axis: int, rows: Sequence[Any], starts: 
     shape = op.Shape(op.Gather(rows[0], 0, axis=axis))
     carried = [op.Expand(op.CastLike(start, one), shape) for start, one in zip(starts, rows, strict=True)]
     graph = ir.serde.deserialize_function(body.to_function_proto()).graph
-    graph.name = body.name
+    recorder: Any = evaluator.default()  # the exporter's
+    graph.name = f"{body.name}_{len(recorder.nodes)}"
+    for value in (*graph.inputs, *(output for inner in graph for output in inner.outputs)):
+        value.name = f"{graph.name}.{value.name}"  # names are of one graph, also those within it
     node = ir.node(
         "Scan",
         [*carried, *rows],
@@ -298,7 +301,6 @@ def _scan(body: OnnxFunction[..., Any], axis: int, rows: Sequence[Any], starts: 
         },
         num_outputs=2 * len(rows),
     )
-    recorder: Any = evaluator.default()  # the exporter's
     recorder.nodes.append(node)
     return node.outputs[len(rows) :]
 

@@ -46,7 +46,7 @@ OPERATORS = EMITTED | frozenset(
     {
         *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Attention", "AveragePool", "BatchNormalization"),
         *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Ceil", "Celu", "ConstantOfShape", "Cosh"),
-        *("DFT", "DepthToSpace", "Einsum", "Elu", "Erf", "EyeLike", "Flatten", "GatherND", "GlobalAveragePool"),
+        *("DepthToSpace", "Einsum", "Elu", "Erf", "EyeLike", "Flatten", "GatherND", "GlobalAveragePool"),
         *("GlobalMaxPool", "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax", "InstanceNormalization"),
         *("IsInf", "IsNaN", "LeakyRelu", "LpNormalization", "MaxPool", "Mean", "MeanVarianceNormalization", "Mish"),
         *("OneHot", "PRelu", "RMSNormalization", "RNN", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
