@@ -111,17 +111,18 @@ def test_counter_that_holds_for_long_passes_with_its_limit(name: str) -> None:
 
 def test_special_ids_are_read_first_and_within_a_segment() -> None:
     model = Reset(lambda place, n: place % 5, first=0).eval()
-    model.embedding, model.head = nn.Embedding(1000, D), nn.Linear(D, 1000)
-    for model.place.token, special in ((999, ()), (500, [500])):  # the last one, and one with a role
+    model.embedding, model.head = nn.Embedding(3000, D), nn.Linear(D, 3000)
+    for model.place.token, special in ((2990, ()), (1500, [1500])):  # among the last, and one with a role
         with pytest.raises(ExportError, match=rf"token {model.place.token} acts otherwise if it begins a segment"):
-            check_module(model, 1000, special)
+            check_module(model, 3000, special)
 
 
 def test_limit_that_a_module_names_is_checked() -> None:
     with pytest.raises(ExportError, match=r"at most 700 tokens; then .* IndexError .* Its max_positions is 710\."):
         check_module(Table().eval(), N_TOKEN, limit=LIMIT + 10)
     model = Table()
-    for model.max_positions in (0, True, "9"):
+    for wrong in (0, True, "9"):
+        model.max_positions = wrong  # type: ignore[assignment]
         with pytest.raises(ExportError, match=r"^Table.max_positions is .*, expected a whole number from 2 on"):
             xlexport.export_module(model, "never.bundle")
 

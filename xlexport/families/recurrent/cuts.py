@@ -17,7 +17,6 @@ LENGTHS = (64, 7, 1)  # even, odd, and one token: each is compared with the long
 LONGEST = 513  # longer than most windows
 CALLS = 64  # of a pass: single tokens are read only so far
 AROUND = 8  # tokens of a segment in the check of single ids
-ROWS = 21  # of a batch there: together about as many tokens as the longest segment
 PERIOD = 16  # tokens of a segment in the experiment with one repeated token
 
 Cause = tuple[str, str]  # the end of a sentence, and what to write instead
@@ -48,35 +47,26 @@ def check_cuts(trial: Trial, tokens: Tensor, lengths: Sequence[int] = LENGTHS, l
             raise trial.error("segment", f"{problem}: {difference}; {cause}", hint)
 
 
-def check_ids(trial: Trial, ids: Sequence[int], tokens: Tensor) -> None:
-    """Refuse a module for which a cut before or after one of these ids changes what it computes.
-
-    Args:
-        tokens: (1, N) that are read around each id, in three segments of `AROUND` tokens.
-    """
-    for start in range(0, len(ids), ROWS):
-        part = ids[start : start + ROWS]
+def check_ids(trial: Trial, ids: Sequence[int], tokens: Tensor, at_once: int = 21) -> None:
+    """Refuse a module for which a cut before or after one of these ids, among tokens (1, N), changes a result."""
+    for start in range(0, len(ids), at_once):
+        part = ids[start : start + at_once]
         rows = tokens[:, : 3 * AROUND].repeat(len(part), 1)  # (B, 3 * AROUND)
         rows[:, AROUND] = rows[:, -AROUND // 2] = torch.tensor(part)  # the first of a segment, and within one
-        try:
-            expected = trial.read(rows, trial.first(len(rows)))
-        except ExportError:  # the module may refuse an id: its embedding can have fewer rows than its logits
-            for one in part if len(part) > 1 else ():
-                check_ids(trial, [one], tokens)
-            continue
         for length, place in ((AROUND, "begins"), (AROUND + 1, "ends")):
-            result = trial.read(rows, trial.first(len(rows)), length=length)
-            for row, number in enumerate(part):
-                if difference := trial.difference(_row(result, row), _row(expected, row)):
-                    problem = f"token {number} acts otherwise if it {place} a segment: {difference}"
-                    hint = "Look for it among all tokens of a segment, not at the first or last place alone."
-                    raise trial.error("segment", problem, hint)
-
-
-def _row(result: Result, row: int) -> Result:
-    """Return one row of a batch."""
-    log_probs, state = result
-    return log_probs[row : row + 1], {name: value[row : row + 1] for name, value in state.items()}
+            try:
+                result, expected = (trial.read(rows, trial.first(len(rows)), length=each) for each in (length, None))
+            except ExportError:  # the module may refuse an id: its embedding can have fewer rows than its logits
+                difference = None if len(part) == 1 else "of one of them"
+            else:
+                difference = trial.difference(result, expected)
+            if difference and len(part) > 1:
+                check_ids(trial, part, tokens, at_once=1)
+                break
+            if difference:
+                problem = f"token {part[0]} acts otherwise if it {place} a segment: {difference}"
+                hint = "Look for it among all tokens of a segment, not at the first or last place alone."
+                raise trial.error("segment", problem, hint)
 
 
 def _half_precision(state: State, expected: State, any_dtype: bool) -> str | None:

@@ -186,10 +186,8 @@ def module_source(
     require_finite(Path(name), {key: value.amax().clamp(min=0) for key, value in floats.items()})  # -inf masks scores
     limit = getattr(module, "max_positions", None)
     if limit is not None and (type(limit) is not int or limit < 2):
-        raise ExportError(
-            f"{name}.max_positions is {shown(limit)}, expected a whole number from 2 on.",
-            hint="It is the number of tokens that the module reads of a document. Leave it out if there is no limit.",
-        )
+        problem = f"{name}.max_positions is {shown(limit)}, expected a whole number from 2 on."
+        raise ExportError(problem, hint="It is the most tokens of a document. Leave it out if there is no limit.")
     return recurrent_source(
         lambda: own_copy(own),
         MODULE_FORMAT,
