@@ -126,6 +126,9 @@ class Course:
         for token in range(1, SNAPSHOTS):
             singles.append(trial.read(torch.tensor([[token % trial.n_token]]), singles[-1])[1])
         self.laws = {name: _Law.of(name, self.snapshots, singles, spacing) for name in walk.state}
+        for name, law in self.laws.items():
+            if (slope := self._slope(name)) < 0:  # all of the state fades, though not each element steadily
+                self.laws[name] = replace(law, factor=torch.full_like(law.value, slope))
         slow = any(bool((law.jump != 0).any()) for law in self.laws.values())
         self.moves = slow or any(bool((law.step != 0).any() | (law.factor != 0).any()) for law in self.laws.values())
         self.length = spacing if slow else FEW  # of tokens that each attempt reads
@@ -140,14 +143,21 @@ class Course:
         return any(bool(law.stopped(law.at(0), walk.state[name], tokens).any()) for name, law in laws)
 
     def growth(self) -> End | None:
-        """Return when a state overflows whose logarithm has grown by equal steps; sums grow by ever smaller ones."""
+        """Return when a state overflows whose size has grown by one factor after the other; sums grow ever slower."""
         for name, value in self.snapshots[-1].items():
-            sizes = torch.stack([state[name].double().abs().amax() for state in self.snapshots if state[name].numel()])
-            steps = sizes.log().diff()
-            if value.is_floating_point() and bool(((steps - steps.mean()).abs() < 0.2 * steps.mean()).all()):
-                left = math.log(torch.finfo(value.dtype).max) - float(sizes[-1].log())
-                return _growth(self.token + int(left / float(steps.mean()) * self.spacing), name, value)
+            if (slope := self._slope(name)) > 0:
+                left = math.log(torch.finfo(value.dtype).max) - float(value.double().abs().amax().log())
+                return _growth(self.token + int(left / slope), name, value)
         return None
+
+    def _slope(self, name: str) -> float:
+        """Return what the logarithm of a state's size gains with every token, if always about the same; otherwise 0."""
+        values = [state[name].double().abs() for state in self.snapshots if state[name].numel()]
+        if not values or not self.snapshots[-1][name].is_floating_point():
+            return 0.0
+        steps = torch.stack([value.amax() for value in values]).log().diff()
+        mean = steps.mean()
+        return float(mean / self.spacing) if bool(((steps - mean).abs() < 0.2 * mean.abs()).all()) else 0.0
 
     def bounds(self) -> Iterable[int]:
         """Yield the numbers of tokens after which integers that count wrap around."""
