@@ -19,6 +19,19 @@ INEXACT = ("Clip", "Max", "Min", "Sign")  # of int64: ONNX Runtime computes them
 
 def check_operators(model: ir.Model) -> None:
     """Raise OperatorError if a node of a traced model is not allowed, inexact, float64, or unknown to ONNX Runtime."""
+    for node in [*model.graph.all_nodes()]:  # index_put has Max of sizes
+        types = [value.dtype for value in (*node.inputs, *node.outputs) if value is not None]
+        if node.op_type in ("Max", "Min") and ir.DataType.INT64 in types and node.graph:
+            limit: Any = node.inputs[0]
+            nodes = []
+            for other in node.inputs[1:]:
+                chosen = ir.node("Greater" if node.op_type == "Max" else "Less", [limit, other])
+                nodes += [chosen, ir.node("Where", [chosen.outputs[0], limit, other])]
+                limit = nodes[-1].outputs[0]
+            if not nodes:
+                nodes = [ir.node("Identity", [limit])]
+            old, new = [node.outputs[0]], [nodes[-1].outputs[0]]
+            ir.convenience.replace_nodes_and_values(node.graph, node, [node], nodes, old, new)
     seen = set()
     for node in model.graph.all_nodes():
         types = [value.dtype for value in (*node.inputs, *node.outputs) if value is not None]

@@ -109,7 +109,8 @@ def _line(operator: str, model: Any, form: str, files: set[str]) -> str:
     def kept(_: Any, frames: traceback.StackSummary) -> traceback.StackSummary:
         return traceback.StackSummary.from_list([frame for frame in frames if frame.filename in files])
 
-    with mock.patch.object(TracerBase, "_filter_traceback_frames", kept):
+    recorded = mock.patch.object(TracerBase, "_filter_traceback_frames", kept)
+    with recorded, warnings.catch_warnings(action="ignore"):
         program = _program(model, form)
         for one in (program, program.run_decompositions()):
             for node in one.graph.nodes:
