@@ -20,7 +20,7 @@ from torch.export import ExportedProgram
 from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import ExportError, OperatorError
-from xlexport.export.operators import FX_NODE, check_operators
+from xlexport.export.operators import FX_NODE, check_operators, without_wide_limits
 from xlexport.export.tracing import free_axes, tracing
 from xlexport.families.step import (
     FixedSizes,
@@ -40,6 +40,7 @@ from xlexport.ops import (
     VERSION,
     add_functions,
     custom_operators,
+    exact_fourier_transforms,
     inline_functions,
     translations,
     use_batched_bodies,
@@ -156,7 +157,8 @@ def _trace(step: Step) -> ir.Model:
     rules = [rule for rule in getattr(rewriter, RULES, ()) if rule.name != "SlicesSplit"]  # looks at all pairs of nodes
     decomposed = mock.patch.object(ExportedProgram, "run_decompositions", _decomposed)
     rewritten = mock.patch.object(rewriter, RULES, rules, create=True)
-    with tracing("export the step graph", HINT, getattr(step, "explain", None)), decomposed, rewritten:
+    explained = tracing("export the step graph", HINT, getattr(step, "explain", None))
+    with explained, decomposed, rewritten, exact_fourier_transforms():
         program = torch.onnx.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),
@@ -168,6 +170,7 @@ def _trace(step: Step) -> ir.Model:
         )
         assert program is not None
         model = program.model
+        without_wide_limits(model)
         check_operators(model)
         for value, tensor in zip(model.graph.inputs, step.inputs, strict=True):
             value.name = tensor.name

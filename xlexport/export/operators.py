@@ -11,27 +11,28 @@ import onnxruntime as ort
 from xlexport.errors import OperatorError
 from xlruntime.graph_gate import OPERATORS
 
-__all__ = ["FX_NODE", "check_operators"]
+__all__ = ["FX_NODE", "check_operators", "without_wide_limits"]
 
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 INEXACT = ("Clip", "Max", "Min", "Sign")  # of int64: ONNX Runtime computes them wrongly from 2^31 on
 
 
+def without_wide_limits(model: ir.Model) -> None:
+    """Replace Max and Min of int64, which torch's own translations record, by comparisons."""
+    for node in [*model.graph.all_nodes()]:
+        if node.op_type not in ("Max", "Min") or node.outputs[0].dtype != ir.DataType.INT64 or node.graph is None:
+            continue
+        limit, *others = node.inputs
+        nodes = [] if others else [ir.node("Identity", [limit])]
+        for other in others:
+            is_chosen = ir.node("Greater" if node.op_type == "Max" else "Less", [limit, other])
+            nodes += [is_chosen, ir.node("Where", [is_chosen.outputs[0], limit, other])]
+            limit = nodes[-1].outputs[0]
+        ir.convenience.replace_nodes_and_values(node.graph, node, [node], nodes, node.outputs, nodes[-1].outputs)
+
+
 def check_operators(model: ir.Model) -> None:
     """Raise OperatorError if a node of a traced model is not allowed, inexact, float64, or unknown to ONNX Runtime."""
-    for node in [*model.graph.all_nodes()]:  # index_put has Max of sizes
-        types = [value.dtype for value in (*node.inputs, *node.outputs) if value is not None]
-        if node.op_type in ("Max", "Min") and ir.DataType.INT64 in types and node.graph:
-            limit: Any = node.inputs[0]
-            nodes = []
-            for other in node.inputs[1:]:
-                chosen = ir.node("Greater" if node.op_type == "Max" else "Less", [limit, other])
-                nodes += [chosen, ir.node("Where", [chosen.outputs[0], limit, other])]
-                limit = nodes[-1].outputs[0]
-            if not nodes:
-                nodes = [ir.node("Identity", [limit])]
-            old, new = [node.outputs[0]], [nodes[-1].outputs[0]]
-            ir.convenience.replace_nodes_and_values(node.graph, node, [node], nodes, old, new)
     seen = set()
     for node in model.graph.all_nodes():
         types = [value.dtype for value in (*node.inputs, *node.outputs) if value is not None]

@@ -18,6 +18,7 @@ from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass, R
 from onnxscript import OnnxFunction
 from onnxscript.values import Op
 
+from xlexport.ops.fourier import exact_fourier_transforms
 from xlexport.ops.local_attention import LocalAttention, local_attention, local_mask
 from xlexport.ops.lsh_attention import LSHAttention, LSHFewAttention, lsh_attention, lsh_few_attention
 from xlexport.ops.lsh_band_attention import LSHBandAttention, lsh_band_attention
@@ -38,6 +39,7 @@ __all__ = [
     "VERSION",
     "add_functions",
     "custom_operators",
+    "exact_fourier_transforms",
     "inline_functions",
     "local_attention",
     "local_mask",

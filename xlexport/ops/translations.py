@@ -245,21 +245,32 @@ def _attention(
     query: Any,
     key: Any,
     value: Any,
-    mask: Any = None,
-    dropout: float = 0.0,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Any:
     """Record attention over any number of axes; a query that sees no key gets zeros."""
     *_, width = query.shape
-    axes = [*range(len(key.shape))]
+    if enable_gqa:  # queries (B, H, S, D) share keys and values with fewer heads
+        repeats = op.Constant(value_ints=[query.shape[1] // key.shape[1], 1, 1])
+        key, value = (
+            op.Reshape(
+                op.Expand(op.Unsqueeze(one, [2]), repeats),
+                op.Constant(value_ints=[0, query.shape[1], -1, one.shape[3]]),
+            )
+            for one in (key, value)
+        )
+    axes = [*range(len(query.shape))]
     keys = op.Transpose(key, perm=[*axes[:-2], axes[-1], axes[-2]])
     scores = op.MatMul(op.Mul(query, scale or 1 / math.sqrt(width)), keys)
+    mask, is_boolean = attn_mask, is_causal
     if is_causal:
         mask = op.Cast(op.Trilu(op.Expand(op.CastLike(1.0, query), op.Shape(scores, start=-2)), upper=0), to=9)
     if mask is None:
         return op.MatMul(op.Softmax(scores, axis=-1), value)
-    is_boolean = is_causal or mask.dtype == ir.DataType.BOOL
+    is_boolean |= mask.dtype == ir.DataType.BOOL
     scores = op.Where(mask, scores, -math.inf) if is_boolean else op.Add(scores, mask)
     is_hidden = op.Equal(op.ReduceMax(scores, [-1]), -math.inf)
     return op.MatMul(op.Where(is_hidden, 0.0, op.Softmax(scores, axis=-1)), value)
