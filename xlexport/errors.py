@@ -6,6 +6,7 @@
     │   └── MissingAnswerError                              the user must give a setting that it lacks
     ├── TrustError (PermissionError)                        code of others would run, which the user did not allow
     ├── ExportError (RuntimeError)                          a model that cannot become step graphs
+    │   └── OperatorError                                   it computes with an operator that no graph can have
     ├── ParityError (RuntimeError)                          step graphs that do not compute what the model computes
     ├── ReferenceCodeError (TypeError)                      eager code of a user that returns no log-probabilities
     ├── QuantizationError (RuntimeError)                    a bundle that cannot be quantized, or would lose too much
@@ -84,12 +85,7 @@ class ExportError(XlexportError, RuntimeError):
 
 
 class OperatorError(ExportError):
-    """A model computes with an operator that no graph of a bundle can have."""
-
-    def __init__(self, operator: str, fault: str, hint: str) -> None:
-        """Keep the operator of PyTorch, such as "aten.sort.stable", by which its line in the model is found."""
-        super().__init__(f"{operator} {fault}.", hint)
-        self.operator, self.fault = operator, fault
+    """A model computes with an operator that no graph can have; PyTorch's name of it is the first word."""
 
 
 class ParityError(XlexportError, RuntimeError):

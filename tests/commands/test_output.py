@@ -142,7 +142,8 @@ def test_convert_as_json(reuse_export: None, checkpoint: Path, invoke: Invoke, t
     shown = invoke("convert", checkpoint, "-o", output, *options).succeeded()
     found = shown.object
     assert next(iter(found)) == "bundle" and found["bundle"] == str(output)
-    assert found.keys() == {"bundle", "verified_on", *(field.name for field in fields(ParityReport))} - {"per_segment"}
+    names = {field.name for field in fields(ParityReport)} - {"per_segment"}
+    assert found.keys() == {"bundle", "verified_on", "peak_memory", *names}
     assert (found["mem_len"], found["segments"], found["passed"]) == (11, 4, True)
     assert shown.err.splitlines()[0] == f"read {checkpoint}: xltraining, transformer_xl"
     assert shown.err.splitlines()[-1] == f"wrote {output}"

@@ -187,7 +187,7 @@ def _decomposed(program: ExportedProgram, table: Any, *options: Any, **named: An
         if not isinstance(one := node.target, torch._ops.OpOverload) or str(one) in UNCHANGED:
             continue
         if str(one) in UNROLLED and type(node.args[0].meta["val"].shape[int(node.args[-1])]) is not int:
-            raise OperatorError(str(one), "would be unrolled at the example's length", UNCOMPILED)
+            raise OperatorError(f"{one} would be unrolled at the example's length.", UNCOMPILED)
         if str(one) in UNPROMOTED:
             types = {getattr(each.meta["val"], "dtype", None) for each in node.all_input_nodes}
             if node.meta["val"].dtype in types:

@@ -56,7 +56,8 @@ def check_operators(model: ir.Model) -> None:
         else:
             continue
         origin = re.search(r"target=torch\.ops\.([\w.]+)", node.metadata_props.get(FX_NODE, ""))
-        raise OperatorError(origin[1].removesuffix(".default") if origin else node.op_type, fault, hint)
+        name = origin[1].removesuffix(".default") if origin else node.op_type
+        raise OperatorError(f"{name} {fault}.", hint)
 
 
 def _has_kernel(node: ir.Node) -> bool:

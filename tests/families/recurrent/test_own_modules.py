@@ -9,7 +9,7 @@ import pytest
 import xlexport
 from tests.families.recurrent.own_modules import RIGHT, WRONG
 from tests.helpers.tiers import thinned
-from xlexport.errors import ExportError
+from xlexport.errors import XlexportError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.(nn.utils.weight_norm|jit.script).* is deprecated")
 QUICK_RIGHT = ("VanillaRNN", "LogSpaceScan")
@@ -26,7 +26,7 @@ def test_right_module_converts(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", thinned(WRONG, QUICK_WRONG))
 def test_wrong_module_is_refused_by_the_name_of_its_fault(name: str, tmp_path: Path) -> None:
     pattern, make = WRONG[name]
-    with pytest.raises(ExportError, match=pattern) as caught:
+    with pytest.raises(XlexportError, match=pattern) as caught:
         xlexport.export_module(make(), tmp_path / "own.bundle", threads=1)
     assert "\n" not in str(caught.value)
     assert caught.value.hint

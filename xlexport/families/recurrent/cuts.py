@@ -37,7 +37,7 @@ def check_cuts(trial: Trial, tokens: Tensor, lengths: Sequence[int] = LENGTHS, l
         result, expected = cuts(trial)
         problem = f"segments of {length:,} and {longest:,} tokens differ"
         difference = trial.difference(result, expected, cuts)
-        if name := _half_precision(result[1], expected[1], any_dtype=difference is not None):
+        if name := _half_precision(result[1], expected[1]):
             problem += f": the state {name!r} is rounded to half precision"
             raise trial.error("segment", problem, "Carry it in float32, or in int64 if it counts, and do not round it.")
         if difference and NARROW in difference:
@@ -69,16 +69,11 @@ def check_ids(trial: Trial, ids: Sequence[int], tokens: Tensor, at_once: int = 2
                 raise trial.error("segment", problem, hint)
 
 
-def _half_precision(state: State, expected: State, any_dtype: bool) -> str | None:
-    """Return the name of a float32 state that other cuts change, and whose fractions all fit into 16 bits.
-
-    Args:
-        any_dtype: whether it may also be a state of float16.
-    """
+def _half_precision(state: State, expected: State) -> str | None:
+    """Return the name of a float32 state that other cuts change, and whose fractions all fit into 16 bits."""
     for name, value in state.items():
         fits = any(torch.equal(value, value.to(half).to(value.dtype)) for half in (torch.float16, torch.bfloat16))
-        floats = value.is_floating_point() if any_dtype else value.dtype == torch.float32
-        if floats and fits and not torch.equal(value, expected[name]):
+        if value.dtype == torch.float32 and fits and not torch.equal(value, expected[name]):
             return name
     return None
 

@@ -64,7 +64,7 @@ def explain(error: BaseException, model: Any) -> tuple[str, str]:
     form = "segment" if callable(getattr(model, "segment", None)) else "step"
     for one in errors:
         if isinstance(one, OperatorError):
-            return f"{_line(one.operator, model, form, files)}: {one.operator} {one.fault}.", str(one.hint)
+            return f"{_line(one.message.split()[0], model, form, files)}: {one.message}", str(one.hint)
     with _conditions(files) as conditions:
         try:
             exported(model, form)

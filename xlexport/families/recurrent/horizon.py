@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from xlexport.families.recurrent.eager import RecurrentEager
     from xlruntime.engine import Engine
 
-__all__ = ["Far", "Horizon"]
+__all__ = ["Course", "End", "Far", "Horizon", "Probe", "Walk"]
 
 WALK = 4096  # tokens before the checks from a state far into a document
 FURTHER = 100_000  # as many if they take less than a fifth of the conversion
