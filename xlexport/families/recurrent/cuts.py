@@ -86,12 +86,12 @@ def _likely_cause(trial: Trial, tokens: Tensor, length: int) -> Cause:
     if trial.difference((longer[:, :length], state), (log_probs, state)):
         cause = f"the first {length:,} tokens alone already differ, so the length of a segment changes the result"
         return cause, "Make masks, positions and scales from the state and the tokens before, not from tokens.shape[1]."
-    unknown = "the state lacks something that the next segment needs, or holds it in less precision"
+    unknown = "the state lacks something that the next segment needs, or a mask counts from the segment's first token"
     return (
         _stale(trial, start, state)
         or _swapped(trial, tail, state, longer[:, length:])
         or _position(trial, tokens[:, :1])
-        or (unknown, "Return all that the next token needs: convolution inputs, counters, and every layer's state.")
+        or (unknown, "Return convolution inputs, counters and every layer's state. Mask by places in the document.")
     )
 
 
