@@ -34,9 +34,7 @@ class _Opset:
         """Record the operator, and the shape of x."""
         return _shaped(op.Div(x, y), x.shape)
 
-    def DFT(  # the name of ONNX
-        self, x: Any, dft_length: Any = None, axis: int = 1, inverse: bool = False, onesided: bool = False
-    ) -> Any:
+    def DFT(self, x: Any, dft_length: Any = None, axis: int = 1, inverse: bool = False, onesided: bool = False) -> Any:
         """Record the transform over an axis of real numbers (…, 1) or complex ones (…, 2); the result is complex.
 
         Args:
