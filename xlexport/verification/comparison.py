@@ -175,6 +175,8 @@ class Comparison:
     ) -> dict[int, Answer]:
         """Return the answers of one model; those in float64, and None for `exact`, or the others with them."""
         answers: dict[int, Answer] = {}
+        gc.collect()
+        _trim()  # what graphs or an export held
         if (eager := build()) is None:
             return answers
         for number in block:
