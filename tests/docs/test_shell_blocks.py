@@ -38,6 +38,7 @@ NOT_RUN = {
 MASKS = (
     (r"[\d,.]+ tokens/s", "<speed>"),
     (r"(?m)^((?:eager )?tokens/s +).*", r"\1<speed>"),
+    (r"\(≤ [\d.e-]+, 5 times the model's own float32 error\)", "(≤ 0.0001)"),
     (r"[-+]?\b\d(?:\.\d+)?e[-+]\d\d\b", "<difference by rounding>"),
     (r"(growth of the difference along the text +|error against float64 .*, ratio )[\d.]+", r"\1<ratio by rounding>"),
     (r"(?m)^(kernels +).*", r"\1<what is installed>"),

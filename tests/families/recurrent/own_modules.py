@@ -172,7 +172,7 @@ class MixtureOfSoftmaxes(Recurrent):
 class AdaptiveSoftmax(Recurrent):
     def build(self) -> None:
         super().build()
-        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(D, N_TOKEN, [6, 12])
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(D, N_TOKEN, [6, 12], div_value=2.0)
 
     def segment(self, tokens: Tensor, state: State) -> Result:
         y, after = self.read(self.word(tokens), state)

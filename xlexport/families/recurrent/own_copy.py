@@ -38,7 +38,9 @@ def own_copy(module: Any) -> Any:
         ExportError: the module is scripted or quantized, has weights without numbers or on another device, or holds
             what cannot be copied.
     """
-    name, memo = getattr(module, "original_name", type(module).__qualname__), dict[int, Any]()
+    name = getattr(module, "original_name", type(module).__qualname__)
+    held = [value for part in module.modules() for value in vars(part).values()]
+    memo: dict[int, Any] = {id(value): value for value in held if isinstance(value, torch.jit.ScriptFunction)}
     for problem, hint in _problems(module):
         raise ExportError(f"{name}: {problem}.", hint)
     try:
