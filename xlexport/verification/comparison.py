@@ -163,6 +163,8 @@ class Comparison:
 
         The model in float64, which is twice as large, reads first and alone.
         """
+        gc.collect()
+        _trim()  # what an export or graphs held
         exact: dict[int, Answer] = {}
         if self.exactly:
             with phase("float64"):
@@ -175,8 +177,6 @@ class Comparison:
     ) -> dict[int, Answer]:
         """Return the answers of one model; those in float64, and None for `exact`, or the others with them."""
         answers: dict[int, Answer] = {}
-        gc.collect()
-        _trim()  # what graphs or an export held
         if (eager := build()) is None:
             return answers
         for number in block:

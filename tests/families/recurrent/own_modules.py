@@ -134,28 +134,26 @@ class OldWeightNorm(Recurrent):
         nn.utils.weight_norm(self.rnn, "weight_hh_l0")
 
 
-class _WeightDrop(nn.Module):
-    """The used weight is set at each call, from a parameter of another name."""
+class DroppedWeights(nn.Module):
+    """The weight drop of AWD-LSTM: each call sets a plain tensor that it computes from a parameter."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, rnn: Any) -> None:
         super().__init__()
-        self.inner, weight = inner, inner.weight_hh_l0
-        del inner._parameters["weight_hh_l0"]
-        self.raw = nn.Parameter(torch.as_tensor(weight.data))
-        self.set_weight()
+        self.rnn, self.raw = rnn, rnn._parameters.pop("weight_hh_l0")
+        self.drop()
 
-    def set_weight(self) -> None:
-        self.inner.weight_hh_l0 = functional.dropout(self.raw, 0.5, self.training)
+    def drop(self) -> None:
+        self.rnn.weight_hh_l0 = functional.dropout(self.raw, 0.5, self.training)
 
     def forward(self, *inputs: Any) -> Any:
-        self.set_weight()
-        return self.inner(*inputs)
+        self.drop()
+        return self.rnn(*inputs)
 
 
 class WeightDrop(Recurrent):
     def build(self) -> None:
         super().build()
-        self.rnn = _WeightDrop(self.rnn)
+        self.rnn = DroppedWeights(self.rnn)
 
 
 class MixtureOfSoftmaxes(Recurrent):

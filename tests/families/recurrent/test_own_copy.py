@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.utils import weight_norm
 
+from tests.families.recurrent.own_modules import DroppedWeights
 from xlexport.errors import ExportError
 from xlexport.families.recurrent.export_errors import exported
 from xlexport.families.recurrent.source import module_source
@@ -24,22 +24,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated")  # old weight nor
 class Doubled(nn.LSTM):
     def forward(self, x: Tensor, state: Any = None) -> Any:  # type: ignore[override]
         return super().forward(2 * x, state)
-
-
-class WeightDrop(nn.Module):
-    """The weight drop of AWD-LSTM: each call sets a plain tensor that it computes from a parameter."""
-
-    def __init__(self, rnn: Any) -> None:
-        super().__init__()
-        self.rnn, self.raw = rnn, rnn._parameters.pop("weight_hh_l0")
-        self.drop()
-
-    def drop(self) -> None:
-        self.rnn.weight_hh_l0 = functional.dropout(self.raw, 0.5, self.training)
-
-    def forward(self, *inputs: Any) -> Any:
-        self.drop()
-        return self.rnn(*inputs)
 
 
 class Model(nn.Module):
@@ -69,7 +53,7 @@ def attribute(name: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
 
 RIGHT: dict[str, Callable[[], Any]] = {
     "old weight norm": attribute("rnn", lambda model: weight_norm(model.rnn, "weight_hh_l0")),
-    "weight drop": attribute("rnn", lambda model: WeightDrop(model.rnn)),
+    "weight drop": attribute("rnn", lambda model: DroppedWeights(model.rnn)),
     "cache with gradients": attribute("cache", lambda model: {"table": [model.head.weight * 2]}),
     "compiled method": attribute("segment", lambda model: torch.compile(model.segment, backend="eager")),
     "compiled part": attribute("rnn", lambda model: torch.compile(model.rnn, backend="eager")),
