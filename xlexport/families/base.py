@@ -168,7 +168,14 @@ class Architecture(ABC):
 
     def in_float64(self, model: Any) -> Any | None:
         """Return a copy of a trained model in float64; None if it cannot compute in it, so rounding is not judged."""
-        return copy.deepcopy(model).double()
+        from torch.nn import Parameter
+
+        memo: dict[int, Any] = {}
+        for tensor in (*model.parameters(), *model.buffers()):  # one after the other: no copy in float32
+            if tensor.is_floating_point():
+                exact = tensor.double()
+                memo[id(tensor)] = Parameter(exact, tensor.requires_grad) if isinstance(tensor, Parameter) else exact
+        return copy.deepcopy(model, memo)
 
     def project_memory(self, model: Any, memory: Any, newest: int | None = None) -> Iterable[tuple[str, Tensor]]:
         """Return an eager model's memory in the form of the graphs: name of the input, and rows by age or the state.

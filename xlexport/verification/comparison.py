@@ -187,8 +187,7 @@ class Comparison:
             else:
                 answers[number], memory = eager.read(span, memory, whole, exact=exact.get(number))
             self._memories[exact is None] = memory
-            if number % 4 == 3:  # freed memory adds up; returning it after every segment would be slower
-                _trim()
+            _trim()  # freed memory adds up
         del eager
         gc.collect()  # the checkpoint's reader may be in a reference cycle that keeps the tensors
         _trim()

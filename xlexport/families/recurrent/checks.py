@@ -12,7 +12,7 @@ from xlexport.errors import ExportError
 from xlexport.families.recurrent.cuts import CALLS, LONGEST, check_cuts, check_ids
 from xlexport.families.recurrent.eager import batched
 from xlexport.families.recurrent.horizon import Horizon
-from xlexport.families.recurrent.trial import Result, Trial
+from xlexport.families.recurrent.trial import Result, Trial, many_calls
 from xlruntime.messages import listed
 
 __all__ = ["check_module"]
@@ -39,7 +39,7 @@ def check_module(model: Any, n_token: int, special: Iterable[int] = (), limit: i
     tokens = _tokens(n_token, limit)
     short = max(1, min(SHORT, (limit or LONGEST) // 2))
     rows = torch.randint(n_token, (3, short), generator=torch.Generator().manual_seed(0))  # (B, S)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with many_calls(model):
         trial = Trial(model, n_token)
         _check_repeats(trial, rows)
         _check_calls(trial, rows)

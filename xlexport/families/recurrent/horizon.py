@@ -20,7 +20,7 @@ from torch import Tensor
 
 from xlexport.errors import ExportError
 from xlexport.families.recurrent.cuts import CALLS, LONGEST, check_cuts
-from xlexport.families.recurrent.trial import Result, State, Trial, difference_of
+from xlexport.families.recurrent.trial import Result, State, Trial, difference_of, many_calls
 from xlruntime.errors import BundleGraphError
 from xlruntime.evaluation import LARGEST_LENGTH
 from xlruntime.memory import Memory
@@ -403,7 +403,7 @@ class Horizon:
         def differs(token: int) -> bool:
             return course.probe(trial, token).difference(engine, within) is not None
 
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with many_calls(model.module):
             for probe in self.probes:
                 if cause := probe.difference(engine, within):
                     bad = _first(course.token, probe.token, differs)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -18,7 +19,7 @@ from xlexport.families.recurrent.flow import Flow
 from xlexport.families.recurrent.own_copy import own_copy
 from xlruntime.messages import first_line, listed
 
-__all__ = ["NARROW", "STATE_TOLERANCE", "TOLERANCE", "Result", "State", "Trial", "difference_of"]
+__all__ = ["NARROW", "STATE_TOLERANCE", "TOLERANCE", "Result", "State", "Trial", "difference_of", "many_calls"]
 
 DTYPES = ("float32", "float16", "bool", "uint8", "int8", "int16", "int32", "int64")
 TOLERANCE = 1e-4  # of a log-probability in nats, relative above 1 nat
@@ -27,8 +28,22 @@ STATE_TOLERANCE = 10 * TOLERANCE  # rounding errors add up in a state
 ROUNDING = 100 * TOLERANCE  # more than float32 rounds, unless numbers overflow, underflow or cancel
 NARROW = "in float64 they agree, so float32 overflows, underflows or loses its digits"
 
+SMALL = 1 << 24  # parameters; in calls of smaller modules, threads wait for each other longer than they compute
+
 State = Mapping[str, Tensor]
 Result = tuple[Tensor, State]  # log-probabilities (B, S, V) in nats, and the next state
+
+
+@contextlib.contextmanager
+def many_calls(module: nn.Module) -> Iterator[None]:
+    """Call a module without gradients, a small one on one thread; afterwards chance and threads are as before."""
+    before, size = torch.get_num_threads(), sum(parameter.numel() for parameter in module.parameters())
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.set_num_threads(1 if size < SMALL else before)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 class Trial:
