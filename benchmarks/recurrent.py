@@ -190,7 +190,7 @@ def write_lstm_bundle(bundle: Path, shape: dict[str, int]) -> None:
     """Write the bundle of the LSTM."""
     from xlexport import export_module
 
-    export_module(lstm(shape), bundle, verify_segments=2)
+    export_module(lstm(shape), bundle, segments=2)
 
 
 def our_eager(source: Path | dict[str, int], threads: int, case: Segment) -> Ready:

@@ -11,10 +11,9 @@ from typing import Any
 import click
 from tqdm import tqdm
 
+import xlexport
 from experiments.running import Experiment, difference, experiment_options, mean_and_error, print_rows
 from experiments.transformer_xl import SCALES, VARIANTS, model_of
-from xlexport import formats
-from xlexport.convert import convert
 from xlruntime import Model, Sampling, load
 
 __all__ = ["MODELS", "Passage", "bits_after", "by_passage", "continuations", "long_text", "ngram_figures", "passages"]
@@ -95,7 +94,7 @@ def long_text(experiment: Experiment) -> None:
             models = {}
             for variant in group:
                 bundle = Path(folder) / variant.name
-                convert(formats.load(experiment.checkpoint(variant, seed)), bundle)
+                xlexport.convert(experiment.checkpoint(variant, seed), bundle)
                 models[variant.name] = load(bundle, threads=1)
             writer = models[group[0].name]
             for number, passage in enumerate(tqdm(chosen, unit="passage", disable=None)):

@@ -26,9 +26,8 @@ from experiments.running import (
     print_orderings,
     print_rows,
 )
-from xlexport.convert import ConversionOptions, convert
+from xlexport import convert
 from xlexport.extras import require
-from xlexport.formats import load
 from xlexport.scoring.bleu import bleu
 from xlruntime import SearchOptions, load_translator
 from xltraining.data.pairs import prepared_pairs
@@ -73,7 +72,7 @@ def scores(run: Path, data: Path) -> dict[str, Any]:
     """Return the held-out bits of a run at its end, BLEU of the test, and its translations."""
     bundle, threads = run / "bundle", torch.get_num_threads()
     if not bundle.exists():
-        convert(load(run / "checkpoint.pt"), bundle, ConversionOptions(threads=threads))
+        convert(run / "checkpoint.pt", bundle, threads=threads)
     translator = load_translator(bundle, threads=threads)
     sources, targets = zip(*prepared_pairs(read_prepared(data).splits["test"]), strict=True)
     references = list(map(translator.tokenizer.decode, targets))

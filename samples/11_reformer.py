@@ -10,9 +10,8 @@ import tempfile
 from pathlib import Path
 from pydoc_data.topics import topics
 
+import xlexport
 import xlruntime
-from xlexport import formats
-from xlexport.convert import ConversionOptions, convert
 from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer, ReformerConfig
 
@@ -22,8 +21,7 @@ config = ReformerConfig(
 )  # fmt: skip
 folder = Path(tempfile.mkdtemp())
 save_checkpoint(folder / "checkpoint.pt", config, Reformer(config).state_dict())
-source = formats.load(folder / "checkpoint.pt")
-report = convert(source, folder / "bundle", ConversionOptions(verify_segments=6))
+report = xlexport.convert(folder / "checkpoint.pt", folder / "bundle", segments=6).report
 assert report.overflow_fraction is not None
 print(f"equal over {report.segments} segments, overflow in {report.overflow_fraction:.1%} of rounds")
 

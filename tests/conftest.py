@@ -23,7 +23,7 @@ disable_telemetry()
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests of `convert` first: a second worker then rarely waits for their bundles."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/convert/"))
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/conversion/"))
 
 
 def pytest_collection_finish() -> None:

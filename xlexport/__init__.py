@@ -11,15 +11,41 @@ from typing import TYPE_CHECKING, Any
 from xlruntime import __version__
 
 if TYPE_CHECKING:
-    from xlexport.api import ParityReport, assert_parity, verify
-    from xlexport.own_models import RecurrentModel, export_module, scan
+    from xlexport.api import (
+        Conversion,
+        ParityReport,
+        QuantizationReport,
+        assert_parity,
+        configure,
+        convert,
+        export_module,
+        quantize,
+        read,
+        verify,
+    )
+    from xlexport.families.recurrent.protocol import RecurrentModel
+    from xlexport.families.scan import scan
 
-__all__ = ["ParityReport", "RecurrentModel", "__version__", "assert_parity", "export_module", "scan", "verify"]
+__all__ = [
+    "Conversion",
+    "ParityReport",
+    "QuantizationReport",
+    "RecurrentModel",
+    "__version__",
+    "assert_parity",
+    "configure",
+    "convert",
+    "export_module",
+    "quantize",
+    "read",
+    "scan",
+    "verify",
+]
+ELSEWHERE = {"RecurrentModel": "families.recurrent.protocol", "scan": "families.scan"}
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs PyTorch when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "api" if name in ("ParityReport", "assert_parity", "verify") else "own_models"
-    return getattr(importlib.import_module(f"xlexport.{module}"), name)
+    return getattr(importlib.import_module(f"xlexport.{ELSEWHERE.get(name, 'api')}"), name)

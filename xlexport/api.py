@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from xlexport import verification
-from xlexport.bundles import open_any_bundle
+from xlexport import conversion, verification
+from xlexport.bundle_readme import defaults
+from xlexport.bundles import DESCRIPTIONS, check_graphs, check_output, open_any_bundle, publishing, write_manifest
 from xlexport.callbacks import Progress, no_progress
+from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.conversion import Conversion, ConversionOptions
 from xlexport.families import architecture
+from xlexport.families.recurrent.protocol import RecurrentModel
 from xlexport.families.recurrent.source import module_source
+from xlexport.format4 import upgrade
+from xlexport.meanings import meanings_of
 from xlexport.model_names import load_reference, load_source
+from xlexport.quantization import run
+from xlexport.quantization.report import QuantizationReport
+from xlexport.quantization.run import QuantizeOptions
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.reference import Reference
 from xlexport.verification.text import verify_ids
+from xlruntime.bundle import Bundle
+from xlruntime.bundle_files import read_bundle
 from xlruntime.documents import check_ids
 from xlruntime.engine import Engine
 from xlruntime.errors import OptionError
@@ -26,12 +39,116 @@ from xlruntime.messages import listed
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ParityReport", "assert_parity", "verify"]
+__all__ = [
+    "Conversion",
+    "ParityReport",
+    "QuantizationReport",
+    "SourceCheckpoint",
+    "assert_parity",
+    "configure",
+    "convert",
+    "export_module",
+    "quantize",
+    "read",
+    "verify",
+]
+
+Tell = Callable[[str], None]
+
+
+def _silent(line: str) -> None:
+    pass
+
+
+def read(
+    model: str | Path | nn.Module | SourceCheckpoint,
+    *,
+    format: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    weights: str | Path | None = None,
+    n_token: int | None = None,
+    trust: bool = False,
+) -> SourceCheckpoint:
+    """Read what a trained model is: its architecture, sizes, tokenizer and files. Weights are read when they are used.
+
+    Args:
+        model: a file or folder, `ORG/MODEL` in the cache of the Hugging Face hub, `FILE.py:NAME`, the name of an
+            installed model, or a module that satisfies `RecurrentModel`.
+        format: name of the checkpoint's format; None: recognised.
+        config: settings that the checkpoint does not hold, by name.
+        weights: a file of weights for a model that code makes.
+        n_token: size of a module's vocabulary; None: its attribute `n_token`, or the last axis of its logits.
+        trust: whether code in the named file may run.
+
+    Raises:
+        CheckpointNotFoundError: there is no such model.
+        CheckpointError, TrustError: it cannot be read, or is code that may not run.
+        ExportError: a module breaks a rule of `RecurrentModel`.
+    """
+    _refuse_unused(model, format=format, config=config, weights=weights)
+    if isinstance(model, SourceCheckpoint):
+        return model
+    if isinstance(model, str | Path):
+        return load_source(model, format, config, weights=_path(weights), trust=trust)
+    return module_source(model, n_token=n_token)
+
+
+def convert(
+    model: str | Path | nn.Module | SourceCheckpoint,
+    output: str | Path,
+    *,
+    format: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    weights: str | Path | None = None,
+    n_token: int | None = None,
+    trust: bool = False,
+    tokenizer: str | Path | None = None,
+    text: str | Path | None = None,
+    force: bool = False,
+    tell: Tell = _silent,
+    progress: Progress = no_progress,
+    **options: Any,
+) -> Conversion:
+    """Write the bundle of a trained model, once its graphs are found equal to it over many segments.
+
+    Args:
+        model, format, config, weights, n_token, trust: as in `read`. A module stays as it is, and the bundle holds
+            none of its code.
+        output: folder to write.
+        tokenizer: a vocabulary, `tokenizer.json` or SentencePiece model, `bytes`, or `none`: the bundle takes only
+            token ids; None: the checkpoint's, or `none` for a module.
+        text: a text to verify on; None: topics of Python's documentation.
+        force: whether to replace an existing bundle.
+        tell: called with a line for each stage.
+        progress: called after each verified segment with its number and the number of all.
+        options: further fields of `ConversionOptions`, such as `segments`, `threads`, `to` and `dtype`, and settings of
+            the model, such as `segment_len`.
+
+    Raises:
+        OutputExistsError: the bundle exists.
+        ExportError: the model cannot be exported, or a module breaks a rule of `RecurrentModel`.
+        ParityError: the graphs differ from the model.
+        QuantizationError: `dtype` costs too many bits.
+        XlexportError, XlruntimeError, OSError: a file or a setting is wrong.
+    """
+    source = read(model, format=format, config=config, weights=weights, n_token=n_token, trust=trust)
+    by_name = isinstance(model, str | Path | SourceCheckpoint)
+    choices = ConversionOptions.of(
+        tokenizer=str(tokenizer) if tokenizer is not None else None if by_name else "none",
+        text=_path(text),
+        **options,
+    )
+    return conversion.convert(source, Path(output), choices, force=force, tell=tell, progress=progress)
+
+
+def export_module(model: RecurrentModel, output: str | Path, **arguments: Any) -> ParityReport:
+    """Return the report of `convert`, which has the same arguments, for a module that satisfies `RecurrentModel`."""
+    return convert(model, output, **arguments).report  # type: ignore[arg-type]
 
 
 def verify(
     bundle: str | Path | Engine,
-    model: str | Path | nn.Module | None = None,
+    model: str | Path | nn.Module | SourceCheckpoint | None = None,
     *,
     text: str | Path | npt.ArrayLike | None = None,
     as_ids: bool = False,
@@ -48,7 +165,7 @@ def verify(
 
     Args:
         bundle: its folder, or an open bundle, whose graphs are closed meanwhile and open again later.
-        model: what `xlexport convert` took, by its path or name, or the module of `export_module`.
+        model: what `convert` took.
         text: path of a text file, or token ids (n,); None: the default text of `xlexport verify`.
         as_ids: whether the file of `text` holds token ids separated by white space.
         segments: how many are read; "all": the whole text; None: enough to write the memory twice, at least 20, and
@@ -69,29 +186,24 @@ def verify(
     """
     if (model is None) == (reference is None):
         raise OptionError("verify needs a model or a reference.", hint="Give one of them, not both.")
-    reading: dict[str, Any] = {
-        "format": format,
-        "config": config,
-        "weights": None if weights is None else Path(weights),
-    }
-    unused = [name for name, value in reading.items() if value is not None]
-    if unused and not isinstance(model, str | Path):
-        raise OptionError(f"{listed(unused)}: for a model that is read by its name.", hint="Leave it out.")
+    _refuse_unused(model, format=format, config=config, weights=weights)
     engine = bundle if isinstance(bundle, Engine) else open_any_bundle(bundle, trust=trust)
     evaluation = engine.evaluation(**settings)
     eager: Any
     if reference is not None:
         eager = Reference(load_reference(reference, trust=trust) if isinstance(reference, str) else reference)
     elif isinstance(model, str | Path):
-        eager = load_source(model, trust=trust, bundle=engine.bundle, **reading).build_model
+        record = engine.bundle
+        eager = load_source(model, format, config, weights=_path(weights), trust=trust, bundle=record).build_model
     else:
-        eager = module_source(model, n_token=engine.bundle.vocab_size).build_model
+        assert model is not None
+        eager = read(model, n_token=engine.bundle.vocab_size).build_model
     ids = _ids(engine, text, as_ids, eager)
     return verification.verify(engine, eager, ids, segments=segments, evaluation=evaluation, progress=progress)
 
 
 def assert_parity(
-    bundle: str | Path | Engine, model: str | Path | nn.Module | None = None, **arguments: Any
+    bundle: str | Path | Engine, model: str | Path | nn.Module | SourceCheckpoint | None = None, **arguments: Any
 ) -> ParityReport:
     """Return the report of `verify`, which has the same arguments; fail unless both are equal.
 
@@ -103,6 +215,101 @@ def assert_parity(
         error.add_note(str(report))
         raise error
     return report
+
+
+def quantize(
+    bundle: str | Path,
+    output: str | Path,
+    dtype: str = "int8",
+    *,
+    text: str | Path | Sequence[str | Path] = (),
+    as_ids: bool = False,
+    force: bool = False,
+    tell: Tell = _silent,
+    **options: Any,
+) -> QuantizationReport:
+    """Write a float32 bundle in a lower precision, if that costs few bits per token of a real text.
+
+    Args:
+        bundle, output: folders.
+        dtype: `int8`, `weight-int8`, `weight-int4` or `float16`.
+        text: files to measure on; none: topics of Python's documentation.
+        as_ids: whether these files hold token ids separated by white space.
+        force: whether to replace an existing bundle.
+        tell: called with a line for each stage.
+        options: further fields of `QuantizeOptions`, such as `max_delta_bits`, `keep_float` and `memory_dtype`.
+
+    Raises:
+        OutputExistsError: the bundle exists.
+        QuantizationError: quantization costs too many bits, or a text or an option is wrong.
+        XlruntimeError, OSError: the bundle or a file is wrong.
+    """
+    texts = [Path(each) for each in ([text] if isinstance(text, str | Path) else text)]
+    choices = QuantizeOptions(dtype, **options)
+    return run.quantize(Path(bundle), Path(output), choices, texts=texts, as_ids=as_ids, force=force, tell=tell)
+
+
+def configure(
+    bundle: str | Path,
+    output: str | Path,
+    *,
+    force: bool = False,
+    tell: Tell = _silent,
+    **settings: int | bool | None,
+) -> Bundle:
+    """Write a copy of a bundle with other evaluation settings; weights, graphs and fingerprint stay the same.
+
+    The copy of a bundle of format 4 has the present format, with or without other settings.
+
+    Args:
+        bundle, output: folders.
+        force: whether to replace an existing bundle.
+        tell: called with each note about a bundle of format 4.
+        settings: evaluation settings, such as `segment_len`, `mem_len` and `restart`; None or absent: the bundle's own.
+
+    Returns:
+        The manifest of the copy.
+
+    Raises:
+        OutputExistsError: the output exists.
+        OptionError: there is nothing to change, or the model has no such setting.
+        XlruntimeError, OSError: the bundle or a file is wrong.
+    """
+    bundle, output = Path(bundle), Path(output)
+    check_output(output, force)
+    before = read_bundle(bundle, upgrade=upgrade)
+    if all(value is None for value in settings.values()) and before.meaning:
+        raise OptionError("nothing to change.", hint="Give at least one of the model settings.")
+    check_graphs(bundle, before)
+    try:
+        rules = before.evaluation.adopt(before.evaluation.choose(**settings))
+    except OptionError as error:
+        raise OptionError(f"{bundle}: {error.message}", hint=error.hint) from None
+    meaning = meanings_of(before.graphs.values(), before.memory)
+    after = dataclasses.replace(before, evaluation=rules, meaning=meaning)
+    with publishing(output, force) as folder:
+        for name in {*before.files, *DESCRIPTIONS}:
+            if (bundle / name).is_file():
+                shutil.copyfile(bundle / name, folder / name)
+        if (readme := folder / "README.md").is_file():
+            text = readme.read_text("utf-8", "surrogateescape")
+            text = text.replace(defaults(before.settings), defaults(after.settings))
+            readme.write_text(text, "utf-8", "surrogateescape")
+        write_manifest(folder, after)
+    for note in () if before.meaning else after.provenance["notes"]:
+        tell(note)
+    return after
+
+
+def _refuse_unused(model: object, **arguments: Any) -> None:
+    """Raise OptionError for arguments that say how a name is read, if the model has none."""
+    unused = [name for name, value in arguments.items() if value is not None]
+    if unused and not isinstance(model, str | Path):
+        raise OptionError(f"{listed(unused)}: for a model that is read by its name.", hint="Leave it out.")
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
 
 
 def _ids(engine: Engine, text: str | Path | npt.ArrayLike | None, as_ids: bool, eager: Any) -> npt.NDArray[np.int64]:

@@ -9,7 +9,7 @@ FORMATS = (
 """Formats of checkpoints, as in `xlexport.checkpoints`."""
 
 DTYPES = ("int8", "weight-int8", "weight-int4", "float16")
-"""Precisions other than float32, as in `xlexport.quantize`."""
+"""Precisions other than float32, as in `xlexport.quantization`."""
 
 LEVELS = ("document", "line", "word", "region", "token")
 """Units of one record of `score`."""

@@ -106,7 +106,7 @@ def test_damaged_bundle_of_format_4_is_refused(old_bundle: Path, invoke: Invoke,
 @pytest.mark.parametrize(
     ("code", "options", "said"),
     [
-        (2, (), "nothing to change. Give at least one of the model settings."),
+        (1, (), "nothing to change. Give at least one of the model settings."),
         (2, ("--mem-len", "0"), "Invalid value for '--mem-len'"),
         (2, ("--set=clamp_len=0",), "0 is neither -1 (no clamp) nor at least 1."),
         (1, ("--set=n_hashes=2",), "n_hashes: not among the settings of this bundle (segment_len, mem_len, clamp_"),

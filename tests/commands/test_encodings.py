@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.invoking import PROSE, Invoke
-from xlexport.quantize.gate import gate_text
+from xlexport.quantization.gate import gate_text
 from xlexport.terminal import encode_output, print_text
 from xlexport.verification.text import verify_text
 from xlruntime import load

@@ -22,9 +22,9 @@ import torch
 from tests.helpers import tokenizer_kinds
 from xlexport import formats
 from xlexport.byte_pair_file import BYTE_PAIR_FILE, byte_pair_file
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.fixed_shapes import FixedShapes
-from xlexport.quantize.run import QuantizeOptions, quantize
+from xlexport.quantization.run import QuantizeOptions, quantize
 from xlruntime.bundle import TextToken, Tokenizer
 from xlruntime.bundle_files import digest_file
 from xlruntime.tokenizers import make_tokenizer
@@ -237,7 +237,7 @@ def _write_small_bundles(folder: Path, report: Callable[[str], object]) -> None:
         report(f"converting {name}")
         with tempfile.TemporaryDirectory() as work, contextlib.redirect_stdout(io.StringIO()):
             save_checkpoint(Path(work, name), config, random_model(config).state_dict())
-            options = ConversionOptions(tokenizer="bytes", threads=1, verify_segments=SEGMENTS, fixed=shapes)
+            options = ConversionOptions(tokenizer="bytes", threads=1, segments=SEGMENTS, fixed=shapes)
             convert(formats.load(Path(work, name)), folder / name, options)
     for name, (source, dtype, memory_dtype, _) in COPIES.items():
         choices = QuantizeOptions(dtype, ENOUGH_BITS, memory_dtype=memory_dtype, tokens=TOKENS, threads=1)

@@ -18,7 +18,7 @@ from torch import nn
 
 from xlexport import formats
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.families.recurrent.mamba import Mamba, MambaSizes
 from xlexport.families.recurrent.mamba2 import Mamba2, Mamba2Sizes
 from xlexport.families.recurrent.rwkv4 import RWKV4, RWKV4Sizes
@@ -67,9 +67,7 @@ def write_models(
     for name in names:
         report(f"converting {name}")
         with tempfile.TemporaryDirectory() as work:
-            options = ConversionOptions.of(
-                tokenizer="none", threads=1, segment_len=SEGMENT, verify_segments=20, fixed=shapes
-            )
+            options = ConversionOptions.of(tokenizer="none", threads=1, segment_len=SEGMENT, segments=20, fixed=shapes)
             convert(_source(name, Path(work)), folder / (f"fixed_{name}" if fixed else name), options)
 
 

@@ -17,7 +17,7 @@ from tests.helpers.export_cache import cached_exports
 from tests.helpers.ids import random_ids
 from tests.helpers.paths import GOLDEN
 from tests.helpers.tiny import BAND, tiny_model, tiny_reformer
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.errors import ExportError
 from xlexport.export import onnx as exporter
 from xlexport.families import architecture
@@ -25,7 +25,7 @@ from xlexport.families.recurrent.source import module_source
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.formats import load as load_checkpoint
 from xlexport.model_names import load_source
-from xlexport.quantize.run import QuantizeOptions, quantize
+from xlexport.quantization.run import QuantizeOptions, quantize
 from xlruntime import OptionError, Sampling, load
 from xlruntime.bundle_files import read_bundle
 

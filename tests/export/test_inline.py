@@ -19,10 +19,10 @@ from tests.helpers.export_cache import cached_exports
 from tests.helpers.paths import GOLDEN, ROOT
 from tests.helpers.shared import shared_folder
 from tests.helpers.tiny import BAND
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.model_names import load_source
 from xlexport.ops import inline_functions
-from xlexport.quantize.run import QuantizeOptions, quantize
+from xlexport.quantization.run import QuantizeOptions, quantize
 from xlruntime import Model, load
 from xlruntime.bundle import Graph
 from xlruntime.load_options import LoadOptions
@@ -140,7 +140,7 @@ def test_other_runtime_against_onnxruntime_over_carried_segments(
         pytest.importorskip("mambapy", reason="the sample needs the package mambapy")
 
     def make(folder: Path) -> None:
-        options = ConversionOptions(tokenizer="bytes", threads=1, inline=True, verify_segments=2)
+        options = ConversionOptions(tokenizer="bytes", threads=1, inline=True, segments=2)
         with cached_exports():
             convert(load_source(str(ROOT / SAMPLES[sample]), trust=True), folder / "bundle", options)
 

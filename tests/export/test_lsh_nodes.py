@@ -18,7 +18,7 @@ from tests.helpers.bundles import ConvertedReformer
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.other_order import OPERATORS, with_another_body
 from tests.helpers.paths import ROOT
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.formats import load as load_source
 from xlexport.ops import DOMAIN, FUSED
 from xlruntime import load
@@ -101,7 +101,7 @@ def test_reference_evaluator_of_onnx_computes_the_same(sample: str, purpose: str
     """Run the default graphs of both samples without ONNX Runtime, over 5 segments of carried memory."""
     with cached_exports():
         source = load_source(ROOT / f"samples/{sample}/checkpoint.pt")
-        convert(source, tmp_path / "bundle", ConversionOptions(threads=1, verify_segments=2))
+        convert(source, tmp_path / "bundle", ConversionOptions(threads=1, segments=2))
     model, S = load(tmp_path / "bundle", ops="none", threads=1), 96
     memory = model.new_memory(model.evaluation(segment_len=S, mem_len=192), 1)
     session = model.session(purpose)

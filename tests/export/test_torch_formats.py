@@ -36,7 +36,7 @@ from xlexport import ops
 from xlexport import torch_runtime as torch_session
 from xlexport.bundles import open_bundle, write_manifest
 from xlexport.commands import run
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.errors import MissingDependencyError
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.formats import load as load_checkpoint
@@ -77,7 +77,7 @@ class Made:
 def made(request: pytest.FixtureRequest, ids_bundle: Converted, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp(request.param) / "bundle"
     with cached_exports():
-        report = convert(ids_bundle.source, folder, ConversionOptions(tokenizer="none", to=request.param))
+        report = convert(ids_bundle.source, folder, ConversionOptions(tokenizer="none", to=request.param)).report
     return Made(request.param, folder, report, ids_bundle)
 
 
@@ -297,7 +297,7 @@ def test_documented_programs(
     if to == PROGRAM:  # in place of the lines that open TorchScript
         (first,) = (number for number, line in enumerate(lines) if line.startswith("graphs = "))
         lines[first : first + 2] = [opened]
-    convert(bytes_bundle.source, tmp_path / "model.bundle", ConversionOptions(to=to, verify_segments=2))
+    convert(bytes_bundle.source, tmp_path / "model.bundle", ConversionOptions(to=to, segments=2))
     monkeypatch.chdir(tmp_path)
     Path("document.txt").write_text("A document that is a little longer than memory and segment are. " * 8, "utf-8")
     exec(compile("".join(lines), "docs/torch_formats.md", "exec"), {})
@@ -312,7 +312,7 @@ def test_documented_programs(
 @pytest.mark.parametrize("rule", ["band", "chunk", "paper"])
 def test_reformers_of_every_rule(rule: str, to: Format, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     converted: ConvertedReformer = request.getfixturevalue(rule)
-    report = convert(converted.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=to))
+    report = convert(converted.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=to)).report
     assert report.passed and report.overflow_mismatches in (0, None)
     ids = np.random.default_rng(4).integers(0, 30, 70)
     documents = [ids[:count] for count in (2, 3, 5, 6, 31, 70)]  # one token, and lengths around a chunk
@@ -418,8 +418,8 @@ def test_equal_over_carried_memory(model: str | dict[str, Any], to: Format, tmp_
         pytest.importorskip("executorch", reason="executorch is not installed, the extra executorch")
     segment_len = None if isinstance(model, str) else 5  # shorter than the parts that absolute places allow
     fixed = FixedShapes.parse("segment=5") if to == EXECUTORCH else None
-    options = ConversionOptions.of(to=to, segment_len=segment_len, fixed=fixed, verify_segments=SEGMENTS, threads=1)
-    report = convert(load_checkpoint(checkpoint(model, tmp_path)), tmp_path / "bundle", options)
+    options = ConversionOptions.of(to=to, segment_len=segment_len, fixed=fixed, segments=SEGMENTS, threads=1)
+    report = convert(load_checkpoint(checkpoint(model, tmp_path)), tmp_path / "bundle", options).report
     assert report.passed and report.segments >= SEGMENTS
     assert report.tokens > report.mem_len + report.segment_len  # every ring is written once round
     assert {graph.format for graph in read_bundle(tmp_path / "bundle").graphs.values()} == {to}

@@ -13,7 +13,7 @@ import torch
 from tests.families.recurrent.test_recurrent import Decay
 from tests.helpers.weights import random_model
 from xlexport import export_module
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.families.recurrent.mamba import Mamba, MambaSizes
 from xlexport.families.recurrent.mamba2 import Mamba2, Mamba2Sizes
 from xlexport.families.recurrent.rwkv4 import RWKV4, RWKV4Sizes
@@ -41,7 +41,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def export(model: Any, folder: Path) -> None:
-    report = export_module(model, folder / "bundle", threads=1, verify_segments=5)
+    report = export_module(model, folder / "bundle", threads=1, segments=5)
     assert report.passed
 
 
@@ -75,7 +75,9 @@ def test_one_head_of_one_number(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]
     model = random_model(lambda: model_class(config)(config))
     save_checkpoint(tmp_path / "model", config, model.state_dict())
-    assert convert(load(tmp_path / "model"), tmp_path / "bundle", ConversionOptions(tokenizer="none", threads=1)).passed
+    assert convert(
+        load(tmp_path / "model"), tmp_path / "bundle", ConversionOptions(tokenizer="none", threads=1)
+    ).report.passed
 
 
 def test_state_behind_a_head_of_zeros(tmp_path: Path) -> None:

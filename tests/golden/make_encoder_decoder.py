@@ -15,7 +15,7 @@ import torch
 from safetensors.numpy import save_file
 
 from tests.helpers.tiny import tiny_encoder_decoder
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.formats import load
 from xltraining.checkpoint import save_checkpoint
 from xltraining.encoder_decoder.config import END, FIRST_BYTE, START

@@ -2,7 +2,7 @@
 
     python tests/golden/make_golden.py [NAME ...]
 
-Each `tests/golden/NAME/` then has `bundle/`, which `xlexport.convert` wrote, and `expected.safetensors`. The latter has
+Each `tests/golden/NAME/` then has `bundle/`, which `xlexport convert` wrote, and `expected.safetensors`. The latter has
 token ids `ids.D` of documents, and log-probabilities in nats `log_probs.N` of the cases that its metadata lists. The
 eager model computed them in the paper's form, segment by segment with carried hidden states. The models are tiny; their
 weights are random and large, so that an error in any weight shows. Run this again only if the bundle format changes.
@@ -29,7 +29,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from xlexport import formats
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
@@ -205,7 +205,9 @@ def make(name: str, golden: Golden) -> None:
         checkpoint = Path(folder, name)
         save_checkpoint(checkpoint, golden.config, model.state_dict())
         source = formats.load(checkpoint)
-        report = convert(source, FOLDER / name / "bundle", ConversionOptions(tokenizer=golden.tokenizer), force=True)
+        report = convert(
+            source, FOLDER / name / "bundle", ConversionOptions(tokenizer=golden.tokenizer), force=True
+        ).report
 
     random = np.random.default_rng(golden.seed)
     documents = [random.integers(0, golden.config.n_token, length) for length in golden.lengths]

@@ -25,7 +25,7 @@ from tests.gpu.bundles import FLOAT16, REFORMERS, TEXT_MODEL, bundle_of, shapes_
 from tests.gpu.parts import PartError, Record, Settings
 from tests.helpers.paths import BAND, EMPTY, GOLDEN, golden_bundle
 from tests.runtime.in_place import walk_both_ways
-from xlexport.quantize.gate import compare, log_probs
+from xlexport.quantization.gate import compare, log_probs
 from xlexport.sample import sample_text
 from xlruntime import Model, load
 from xlruntime.cuda_graphs import CapturedSession

@@ -16,7 +16,7 @@ from tests.gpu.bundles import REFORMERS, bundle_of, make_reformers
 from tests.gpu.parts import PartError, Record, Settings
 from tests.helpers.ids import random_ids
 from tests.helpers.paths import golden_bundle
-from xlexport.quantize.gate import compare, log_probs
+from xlexport.quantization.gate import compare, log_probs
 from xlexport.sample import sample_text
 from xlruntime import load
 

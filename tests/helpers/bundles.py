@@ -14,7 +14,7 @@ from tests.helpers.export_cache import cached_exports
 from tests.helpers.shared import shared_folder
 from tests.helpers.tiny import BAND, CHUNK, PAPER, tiny_model, tiny_reformer
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.formats import load
 from xlexport.verification.parity import ParityReport
@@ -72,7 +72,7 @@ def convert_tiny(factory: pytest.TempPathFactory, name: str, options: Conversion
         made = tiny_model(**changes)
         save_checkpoint(folder / "checkpoint.pt", made.config, made.state_dict())
         with cached_exports():
-            return convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
+            return convert(load(folder / "checkpoint.pt"), folder / "bundle", options).report
 
     folder, report = shared_folder(factory, name, make)
     checkpoint = folder / "checkpoint.pt"
@@ -88,7 +88,7 @@ def convert_tiny_reformer(
         save_checkpoint(folder / "checkpoint.pt", config, tiny_reformer(config).state_dict(), tokenizer=None)
         with cached_exports():
             options = ConversionOptions(tokenizer="none", threads=1, inline=inline)
-            return convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
+            return convert(load(folder / "checkpoint.pt"), folder / "bundle", options).report
 
     folder, report = shared_folder(factory, name, make)
     return ConvertedReformer(load(folder / "checkpoint.pt"), folder / "bundle", report, tiny_reformer(config))

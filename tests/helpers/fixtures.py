@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import xlexport.convert
+import xlexport.conversion
 from xlexport.families import Step
 from xlexport.families.step import StepGraphs
 from xlruntime.bundle_files import read_bundle
@@ -45,6 +45,6 @@ def reuse_graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
                 shutil.copyfile(made / name, folder / name)
             return StepGraphs(dict(bundle.graphs), dict(bundle.steps))
 
-        monkeypatch.setattr(xlexport.convert, "export_onnx", copy_graphs)
+        monkeypatch.setattr(xlexport.conversion, "export_onnx", copy_graphs)
 
     return reuse

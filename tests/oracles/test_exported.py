@@ -20,7 +20,7 @@ from tests.helpers.export_cache import cached_exports
 from tests.oracles.comparison import Difference, Figures
 from tests.oracles.configurations import REPRESENTATIVES, Configuration
 from tests.oracles.huggingface import Oracle
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.formats import load
 from xlruntime.memory import Memory
 from xlruntime.model import Model
@@ -48,7 +48,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
             oracle = Oracle(configuration.model, configuration.number)
             folder = tmp_path_factory.mktemp("exported")
             save_checkpoint(folder / "checkpoint.pt", oracle.config, oracle.state_dict())
-            options = ConversionOptions(tokenizer="none", threads=1, verify_segments=2)
+            options = ConversionOptions(tokenizer="none", threads=1, segments=2)
             with cached_exports():
                 convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
             made[configuration.number] = oracle, xlruntime.load(folder / "bundle", threads=1)

@@ -29,7 +29,7 @@ from tests.oracles import mamba_ssm
 from tests.oracles.comparison import LOG_PROB_TOLERANCE, MEMORY_TOLERANCE
 from xlexport.checkpoints.files import read_weights
 from xlexport.commands.inspect import checkpoint_rows
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.errors import CheckpointError
 from xlexport.families.recurrent.huggingface import FAMILIES
 from xlexport.families.recurrent.mamba import MambaSizes
@@ -221,8 +221,8 @@ def test_small_decays_after_large_ones_in_a_chunk() -> None:
 @pytest.mark.parametrize("name", ["falcon_mamba", "mamba2"])
 def test_bundle_against_whole_documents(name: str, ids: Tensor, tmp_path: Path) -> None:
     model = write(tmp_path / "folder", name)
-    options = ConversionOptions.of(verify_segments=1000, segment_len=16)
-    report = convert(load(tmp_path / "folder"), tmp_path / "bundle", options)
+    options = ConversionOptions.of(segments=1000, segment_len=16)
+    report = convert(load(tmp_path / "folder"), tmp_path / "bundle", options).report
     assert report.passed and report.segments == 1000
     bundle = xlruntime.load(tmp_path / "bundle", threads=1)
     with torch.inference_mode():

@@ -15,7 +15,7 @@ from torch import Tensor
 import xlruntime
 from tests.helpers.export_cache import cached_exports
 from tests.oracles.huggingface import Oracle
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.formats import load
 from xlruntime import Document, Model
 from xlruntime.protocols import arrange, read_corpus, walk
@@ -74,7 +74,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     folder = tmp_path_factory.mktemp("protocols")
     trained = replace(CONFIG, tgt_len=4, mem_len=4, clamp_len=-1, same_length=False)
     save_checkpoint(folder / "checkpoint.pt", trained, Oracle(CONFIG, seed=1).state_dict())
-    options = ConversionOptions(tokenizer="none", threads=1, verify_segments=2)
+    options = ConversionOptions(tokenizer="none", threads=1, segments=2)
     with cached_exports():
         convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
     return xlruntime.load(folder / "bundle", threads=1)

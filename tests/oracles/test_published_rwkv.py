@@ -10,7 +10,7 @@ import torch
 
 import xlruntime
 from tests.helpers.ggml import authors_tensors
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.formats import load
 
 TOLERANCE = 1e-5  # of a logit; rwkv.cpp computes in float32, too
@@ -37,7 +37,7 @@ def test_logits_of_rwkv_cpp(model: str, golden: Path, tmp_path: Path) -> None:
         logits, _ = source.build_model()(torch.tensor([[*PROMPT]]), source.build_model().first_memory(1))
     assert (logits[0, -1] - expected).abs().max() < TOLERANCE
 
-    assert convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="bytes")).passed
+    assert convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="bytes")).report.passed
     bundle = xlruntime.load(tmp_path / "bundle", threads=1)
     log_probs = [bundle.stream().feed([*PROMPT, token]).log_probs[-1] for token in range(256)]
     np.testing.assert_allclose(log_probs, expected.log_softmax(dim=0).numpy(), atol=TOLERANCE, rtol=0)

@@ -21,7 +21,7 @@ from tests.oracles.huggingface import OracleSegment
 from tests.oracles.reformer_configurations import HUGGING_FACE, REFORMER_PYTORCH, ReformerCase
 from tests.oracles.reformers import Buckets, HuggingFaceReformer, PyTorchReformer, ReformerOracle
 from tests.oracles.test_reformer import FLIP_MARGIN, document
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.formats import load
 from xlruntime.model import Model
 from xltraining.reformer import LSHTrace, Reformer
@@ -91,7 +91,7 @@ def test_graphs_and_scores_against_the_code_base(
     """Compare every number of every graph, under the graph's own buckets, and scores of whole documents."""
     oracle = kind(case)
     source = load(oracle.save(tmp_path / "checkpoint"), config=oracle.config)
-    convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none", threads=1, verify_segments=2))
+    convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none", threads=1, segments=2))
     model, eager = xlruntime.load(tmp_path / "bundle", threads=1), source.build_model()
     difference = Difference()
     for length in case.lengths:

@@ -19,7 +19,7 @@ import xlruntime
 from tests.helpers.export_cache import cached_exports
 from tests.oracles.comparison import LOG_PROB_TOLERANCE
 from tests.oracles.huggingface import Oracle
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.formats import load
 from xltraining.checkpoint import save_checkpoint
 from xltraining.transformer_xl import TransformerXLConfig
@@ -56,7 +56,7 @@ FULL_LOGITS = 4 * LARGE.tgt_len * LARGE.n_token  # bytes
 
 def convert_oracle(oracle: Oracle, folder: Path) -> Path:
     save_checkpoint(folder / "checkpoint.pt", oracle.config, oracle.state_dict())
-    options = ConversionOptions(tokenizer="none", threads=1, verify_segments=1)
+    options = ConversionOptions(tokenizer="none", threads=1, segments=1)
     with cached_exports():
         convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
     return folder / "bundle"

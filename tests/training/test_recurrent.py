@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.helpers.weights import random_model
 from tests.training.runs import read_log, resumed_like_whole
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.formats import load
 from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint, save_checkpoint
@@ -99,5 +99,5 @@ def test_checkpoints_convert(config: RecurrentConfig, tmp_path: Path, cached_exp
     save_checkpoint(tmp_path / "model.pt", model.config, model.state_dict(), tokenizer=None)
     source = load(tmp_path / "model.pt")
     assert (source.architecture, source.config["model"]) == ("recurrent", config.NAME)
-    options = ConversionOptions.of(tokenizer="none", threads=1, verify_segments=50)
-    assert convert(source, tmp_path / "bundle", options).max_abs_log_prob_diff < 1e-5
+    options = ConversionOptions.of(tokenizer="none", threads=1, segments=50)
+    assert convert(source, tmp_path / "bundle", options).report.max_abs_log_prob_diff < 1e-5

@@ -95,11 +95,9 @@ __all__ = ["convert", "length_rows"]
 )
 @headed(
     "Verification",
-    click.option(
-        "--text", "verify_text", type=PATH, help="Text to verify on.  [default: Python's documentation topics]"
-    ),
+    click.option("--text", type=PATH, help="Text to verify on.  [default: Python's documentation topics]"),
     ids_option,
-    click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify."),
+    click.option("--segments", type=click.IntRange(1), help="Segments to verify."),
 )
 @headed(
     "Shapes",
@@ -137,14 +135,12 @@ def convert(
     from xlexport.tokenizer_choice import tokenizer_library
 
     require("convert", *tokenizer_library(Path(checkpoint), options["tokenizer"]))
+    from xlexport import api
     from xlexport.bundles import check_output
-    from xlexport.convert import ConversionOptions
-    from xlexport.convert import convert as write_bundle
     from xlexport.fixed_shapes import FixedShapes
-    from xlexport.model_names import bundle_path, load_source
+    from xlexport.model_names import bundle_path
     from xlexport.peak_memory import PEAKS, phase
     from xlexport.verification.parity import trained_model
-    from xlruntime.bundle_files import read_bundle
 
     output = output or bundle_path(checkpoint)
     check_output(output, force)
@@ -153,27 +149,28 @@ def convert(
     PEAKS.set(peaks)
     with progress_bar(f"reading {checkpoint}") as progress:
         with phase("reading"):
-            source = load_source(checkpoint, trust=trust, **reading)
-        conversion = ConversionOptions.of(**options, fixed=shapes)
-        report = write_bundle(source, output, conversion, force=force, tell=progress.tell, progress=progress)
-    bundle = read_bundle(output, check_files=False)
-    quantized, text = bundle.provenance.get("quantization"), bundle.provenance["verified_on"]
+            source = api.read(checkpoint, trust=trust, **reading)
+        conversion = api.convert(
+            source, output, force=force, fixed=shapes, tell=progress.tell, progress=progress, **options
+        )
+    bundle, report = conversion.bundle, conversion.report
+    quantized, verified_on = bundle.provenance.get("quantization"), bundle.provenance["verified_on"]
     if as_json:
         figures = report.to_dict(per_segment=False)
         print_json(
             {
                 "bundle": str(output),
-                "verified_on": text,
+                "verified_on": verified_on,
                 **figures,
                 "peak_memory": peaks,
                 **({"quantization": quantized} if quantized else {}),
             }
         )
     else:
-        advice = "" if options["verify_text"] is not None else YOURS
+        advice = "" if options["text"] is not None else YOURS
         print_table(
             [
-                ("verified on", f"{text}{advice}"),
+                ("verified on", f"{verified_on}{advice}"),
                 ("trained model", trained_model(bundle.provenance)),
                 *report.rows(),
                 *length_rows(bundle),

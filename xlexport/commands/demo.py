@@ -73,15 +73,14 @@ def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -
         CheckpointNotFoundError: the installation has no sample checkpoint.
         XlexportError: a stage failed; the message names it.
     """
+    from xlexport.api import convert
     from xlexport.bench import bench
-    from xlexport.convert import ConversionOptions, convert
-    from xlexport.formats import load
 
     checkpoint = sample_checkpoint(sample)
     tell(f"converting {checkpoint}")
     started = time.perf_counter()
     bundle, text = folder / BUNDLE, folder / TEXT
-    parity = convert(load(checkpoint), bundle, ConversionOptions(), tell=tell)
+    parity = convert(checkpoint, bundle, tell=tell).report
     convert_seconds = time.perf_counter() - started
 
     text.write_text(sample_text(), "utf-8")

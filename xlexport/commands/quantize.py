@@ -108,15 +108,12 @@ def quantize(
     from xlexport.extras import require
 
     require("convert")
+    from xlexport import api
     from xlexport.bench import compare_speed
-    from xlexport.quantize.run import QuantizeOptions
-    from xlexport.quantize.run import quantize as write_bundle
     from xlruntime.bundle_files import read_bundle
 
     with progress_bar(f"reading {bundle}") as progress:
-        report = write_bundle(
-            bundle, output, QuantizeOptions(**options), texts=texts, as_ids=as_ids, force=force, tell=progress.tell
-        )
+        report = api.quantize(bundle, output, text=texts, as_ids=as_ids, force=force, tell=progress.tell, **options)
         speed = None
         if read_bundle(bundle, check_files=False).encoder is None:  # `bench` has no encoder-decoders
             progress.tell("timing both bundles in turns")

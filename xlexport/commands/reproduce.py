@@ -51,7 +51,7 @@ def reproduce(
     """
     from xlexport.bundles import check_output, open_bundle, origin
     from xlexport.extras import require
-    from xlexport.model_names import bundle_path, load_source
+    from xlexport.model_names import bundle_path
     from xlruntime.bundle_files import is_bundle
     from xlruntime.protocols import arrange, read_corpus, walk
 
@@ -64,13 +64,13 @@ def reproduce(
         tell(f"{bundle} is there already, so nothing is converted")
     elif model is not None:
         require("convert")
-        from xlexport.convert import ConversionOptions, convert
+        from xlexport.api import convert
 
         check_output(bundle, force=False)
-        options = ConversionOptions.of(tokenizer=tokenizer, threads=runtime["threads"], **published.settings)
+        options = {"tokenizer": tokenizer, "threads": runtime["threads"], **published.settings}
         with progress_bar(f"reading {model}") as progress:
-            source = load_source(model, trust=runtime.get("trust", False))
-            convert(source, bundle, options, tell=progress.tell, progress=progress)
+            trust = runtime.get("trust", False)
+            convert(model, bundle, trust=trust, tell=progress.tell, progress=progress, **options)
         tell(f"wrote {bundle}")
     engine = open_bundle(bundle, **runtime)
     settings, corpus = engine.evaluation(**published.settings), read_corpus(engine, document)

@@ -76,7 +76,7 @@ class Parity(DecaySegment):
 @pytest.fixture(scope="module", params=[Decay, DecaySegment])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     model, folder = request.param(), tmp_path_factory.mktemp("own") / "own.bundle"
-    report = xlexport.export_module(model, folder, tokenizer="bytes", segment_len=7, verify_segments=200, threads=1)
+    report = xlexport.export_module(model, folder, tokenizer="bytes", segment_len=7, segments=200, threads=1)
     assert report.passed and report.segments == 200 and report.tokens == 1400
     assert 0 < report.max_abs_log_prob_diff < 1e-5 and report.rounding is None
     return model, folder
@@ -128,7 +128,7 @@ def test_another_model_is_found_out(exported: tuple[Any, Path]) -> None:
 def test_decision_by_the_length_of_the_example_is_found_out(tmp_path: Path) -> None:
     message = "Parity.segment: the graph differs from the module first in the state 'odd', by 1 within 300 tokens"
     with pytest.raises(ParityError, match=message):
-        xlexport.export_module(Parity(), tmp_path / "bundle", segment_len=7, verify_segments=9, threads=1)
+        xlexport.export_module(Parity(), tmp_path / "bundle", segment_len=7, segments=9, threads=1)
     assert not [*tmp_path.iterdir()]
 
 
@@ -172,7 +172,7 @@ def test_what_is_no_model(module: Any, message: str, tmp_path: Path) -> None:
 @pytest.mark.full
 def test_formats_of_pytorch(tmp_path: Path) -> None:
     for to in ("torchscript", "exported-program"):
-        options: dict[str, Any] = {"tokenizer": "bytes", "to": to, "verify_segments": 9, "segment_len": 7, "threads": 1}
+        options: dict[str, Any] = {"tokenizer": "bytes", "to": to, "segments": 9, "segment_len": 7, "threads": 1}
         report = xlexport.export_module(DecaySegment(), tmp_path / to, **options)
         assert report.passed and report.max_abs_log_prob_diff < 1e-5
         with pytest.raises(ExportError, match=f"--to {to} needs a module with a method segment"):

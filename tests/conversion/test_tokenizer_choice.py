@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.tokenizer_kinds import sentence_pieces
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.commands import run
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.errors import CheckpointError, ExportError
 from xlexport.tokenizer_choice import choose_tokenizer, tokenizer_library
 from xlexport.verification.text import verify_ids
@@ -185,7 +185,7 @@ def test_vocabulary_becomes_part_of_the_bundle(
 ) -> None:
     path = write("vocab.txt", "\n".join(words(256, *COMMON)))
     told: list[str] = []
-    options = ConversionOptions(tokenizer=path, verify_segments=3)
+    options = ConversionOptions(tokenizer=path, segments=3)
     convert(replace(bytes_bundle.source, tokenizer=None), tmp_path / "bundle", options, tell=told.append)
     Path(path).unlink()
     assert any(line.startswith("Vocabulary of 256 words") for line in told)

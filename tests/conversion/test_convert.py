@@ -26,7 +26,7 @@ from tests.web_site.javascript import needs_node, prepared
 from xlexport import __version__
 from xlexport.bundle_readme import CARD, bundle_readme, how_to_run
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError
 from xlexport.families import Architecture, Step, architecture
 from xlexport.families.transformer_xl.step import TransformerXLStep
@@ -142,10 +142,10 @@ def test_first_rows_are_written_where_they_are_not_zero(bytes_bundle: Converted,
 
 
 def test_options_become_the_defaults_of_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
-    options = ConversionOptions.of(segment_len=5, mem_len=9, clamp_len=4, same_length=True, verify_segments=7)
+    options = ConversionOptions.of(segment_len=5, mem_len=9, clamp_len=4, same_length=True, segments=7)
     options = dataclasses.replace(options, licence=" CC-BY-4.0\n", data="all of\nenwik8")
     about = {"licence": "none", "held_out_bits_per_token": 1.5}  # of the checkpoint, which the options precede
-    report = convert(dataclasses.replace(bytes_bundle.source, about=about), tmp_path / "bundle", options)
+    report = convert(dataclasses.replace(bytes_bundle.source, about=about), tmp_path / "bundle", options).report
     assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (7, 35, 5, 9)
     chosen = {"segment_len": 5, "restart": False, "mem_len": 9, "clamp_len": 4, "same_length": True}
     assert read_bundle(tmp_path / "bundle").settings.to_dict() == chosen
@@ -170,7 +170,7 @@ def test_tokenizer_file_becomes_part_of_the_bundle(reuse_export: None, bytes_bun
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(path))
-    convert(bytes_bundle.source, tmp_path / "bundle", ConversionOptions(tokenizer=str(path), verify_segments=3))
+    convert(bytes_bundle.source, tmp_path / "bundle", ConversionOptions(tokenizer=str(path), segments=3))
     path.unlink()
     assert (tmp_path / "bundle" / "tokenizer.json").is_file()
     stream = load_bundle(tmp_path / "bundle", threads=1).stream()
@@ -181,13 +181,13 @@ def test_text_to_verify_on(reuse_export: None, bytes_bundle: Converted, tmp_path
     text, output = tmp_path / "text", tmp_path / "bundle"
     text.touch()
     with pytest.raises(ExportError, match=r"text: the file is empty\. Use another text\.$"):
-        convert(idle(bytes_bundle.source), output, ConversionOptions(verify_text=text))  # before anything is exported
+        convert(idle(bytes_bundle.source), output, ConversionOptions(text=text))  # before anything is exported
     text.write_bytes(b"a")
     with pytest.raises(ParityError, match=r"at least 2 are needed to compare\. Give a longer text"):
-        convert(bytes_bundle.source, output, ConversionOptions(verify_text=text))
+        convert(bytes_bundle.source, output, ConversionOptions(text=text))
     assert not output.exists()
     text.write_bytes(bytes(range(256)))
-    report = convert(bytes_bundle.source, output, ConversionOptions(verify_text=text))
+    report = convert(bytes_bundle.source, output, ConversionOptions(text=text)).report
     assert report.tokens == 255  # the whole text, as fewer than 1,000 are not enough to judge rounding
     assert read_bundle(output).provenance["verified_on"] == str(text)
 
@@ -238,7 +238,7 @@ WEIGHTS = [
 def test_chosen_settings_stay_with_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
     source = dataclasses.replace(bytes_bundle.source, notes=("Segments are 8 tokens.", "The optimizer is left out."))
     told: list[str] = []
-    convert(source, tmp_path / "bundle", ConversionOptions(verify_segments=2), tell=told.append)
+    convert(source, tmp_path / "bundle", ConversionOptions(segments=2), tell=told.append)
     assert set(source.notes) <= set(told)
     assert read_bundle(tmp_path / "bundle").provenance["notes"] == list(source.notes)
     readme = (tmp_path / "bundle" / "README.md").read_text()
@@ -260,7 +260,7 @@ def test_other_weights_are_not_published(
 
     other = dataclasses.replace(bytes_bundle.source, build_model=build_other_model)
     with pytest.raises(ParityError, match="Make sure that bundle and checkpoint belong together"):
-        convert(other, tmp_path / "bundle", ConversionOptions(verify_segments=5))
+        convert(other, tmp_path / "bundle", ConversionOptions(segments=5))
     assert not list(tmp_path.iterdir())
 
 
@@ -268,7 +268,7 @@ def test_other_weights_are_not_published(
 def test_failure_while_verifying_leaves_the_old_bundle(
     error: type[BaseException], reuse_export: None, bytes_bundle: Converted, tmp_path: Path
 ) -> None:
-    convert(bytes_bundle.source, tmp_path / "bundle", ConversionOptions(verify_segments=2))
+    convert(bytes_bundle.source, tmp_path / "bundle", ConversionOptions(segments=2))
     before = digest_file(tmp_path / "bundle" / "bundle.json")
 
     def fail(done: int, total: int) -> None:
@@ -301,7 +301,7 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
 def test_full_disk_leaves_nothing(reuse_export: None, bytes_bundle: Converted, small_disk: Path) -> None:
     assert sum(path.stat().st_size for path in bytes_bundle.folder.iterdir()) > 100 * 1024
     with pytest.raises(OSError, match="No space left on device"):
-        convert(bytes_bundle.source, small_disk / "bundle", ConversionOptions(verify_segments=2))
+        convert(bytes_bundle.source, small_disk / "bundle", ConversionOptions(segments=2))
     assert not list(small_disk.iterdir())
 
 
@@ -313,7 +313,7 @@ def test_model_without_memory_scores_each_segment_alone(tmp_path: Path) -> None:
     model = tiny_model(mem_len=0)
     save_checkpoint(tmp_path / "checkpoint.pt", model.config, model.state_dict())
     source = load(tmp_path / "checkpoint.pt")
-    report = convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none"))
+    report = convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none")).report
     assert report.passed
 
     S, bundle = model.config.tgt_len, load_bundle(tmp_path / "bundle", threads=1)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from xlexport.ops import DOMAIN, add_functions
-from xlexport.quantize.matmuls import Product, WeightStore, replace_products
+from xlexport.quantization.matmuls import Product, WeightStore, replace_products
 
 __all__ = ["OPSET", "quantize_columns", "rewrite"]
 

@@ -20,9 +20,9 @@ import torch
 from tests.helpers.lone_node import lone_model
 from tests.ops.test_relative_attention import Case
 from xlexport.ops import relative_attention_int8
-from xlexport.quantize.dynamic_int8 import _limit_pairs, quantize_columns, rewrite
-from xlexport.quantize.matmuls import WeightStore
-from xlexport.quantize.weight_only import BLOCK, block_size, quantize_blocks
+from xlexport.quantization.dynamic_int8 import _limit_pairs, quantize_columns, rewrite
+from xlexport.quantization.matmuls import WeightStore
+from xlexport.quantization.weight_only import BLOCK, block_size, quantize_blocks
 
 Arrays = dict[str, npt.NDArray[Any]]
 EMULATED = ["Haswell", "Westmere"]  # AVX2, SSE4.2: pairs saturate in ONNX Runtime

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from xlexport.quantize.matmuls import Product, WeightStore, replace_products
+from xlexport.quantization.matmuls import Product, WeightStore, replace_products
 
 __all__ = ["BLOCK", "OPSET", "block_size", "quantize_blocks", "rewrite"]
 

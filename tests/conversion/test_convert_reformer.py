@@ -13,12 +13,12 @@ import onnx
 import pytest
 import torch
 
-from tests.convert.test_convert import idle
+from tests.conversion.test_convert import idle
 from tests.helpers.tiny import PAPER, tiny_reformer
 from xlexport.bench import bench
 from xlexport.commands.convert import length_rows
 from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.errors import ExportError
 from xlexport.families import architecture, workload_of
 from xlexport.families.reformer.step import FEW
@@ -42,7 +42,7 @@ def test_graphs_of_whole_documents_have_feed_forward_blocks_in_chunks(tmp_path: 
     model = tiny_reformer(dataclasses.replace(PAPER, ff_chunk=5, attn_layers=("lsh",)))
     save_checkpoint(tmp_path / "checkpoint.pt", model.config, model.state_dict())
     options = ConversionOptions(tokenizer="none", threads=1)
-    report = convert(load(tmp_path / "checkpoint.pt"), tmp_path / "bundle", options)
+    report = convert(load(tmp_path / "checkpoint.pt"), tmp_path / "bundle", options).report
     assert report.passed  # on documents whose lengths are no multiples of 5, too
     nodes = onnx.load(tmp_path / "bundle/score.onnx", load_external_data=False).graph.node
     (scan,) = (node for node in nodes if node.op_type == "Scan")
@@ -125,8 +125,8 @@ def reuse_band(band: ConvertedReformer, reuse_graphs: Callable[[Path], None]) ->
 
 
 def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: ConvertedReformer, tmp_path: Path) -> None:
-    options = ConversionOptions.of(tokenizer="none", segment_len=16, mem_len=9, restart=True, verify_segments=6)
-    report = convert(band.source, tmp_path / "bundle", options)
+    options = ConversionOptions.of(tokenizer="none", segment_len=16, mem_len=9, restart=True, segments=6)
+    report = convert(band.source, tmp_path / "bundle", options).report
     assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (6, 96, 16, 9)
     evaluation = read_bundle(tmp_path / "bundle").settings
     assert (evaluation.segment_len, evaluation["mem_len"], evaluation.restart) == (16, 9, True)
@@ -180,7 +180,7 @@ def test_another_rule_and_more_rounds(chunk: ConvertedReformer, tmp_path: Path) 
     """Check that the bundle notes the choices, the eager model follows them, and `verify` accepts the checkpoint."""
     told: list[str] = []
     options = ConversionOptions.of(tokenizer="none", rule="band", n_hashes=3, mem_len=20, segment_len=16, threads=1)
-    report = convert(chunk.source, tmp_path / "bundle", options, tell=told.append)
+    report = convert(chunk.source, tmp_path / "bundle", options, tell=told.append).report
     report.require_passed()
     note = (
         "--rule band replaces the model's own rule of LSH attention, chunk, so the scores differ from the original "

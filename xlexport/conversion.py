@@ -38,14 +38,16 @@ from xlexport.families.step import StepGraphs
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.meanings import meanings_of
 from xlexport.peak_memory import phase
-from xlexport.quantize.gate import check_texts, gate_text, require_default_text
-from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
-from xlexport.tokenizer_choice import choose_tokenizer
+from xlexport.quantization.gate import check_texts, gate_text, require_default_text
+from xlexport.quantization.run import QuantizeOptions, check_options, quantize_into
+from xlexport.tokenizer_choice import TokenizerChoice, choose_tokenizer
 from xlexport.verification import segments_to_read, verify
 from xlexport.verification.parity import ParityReport
-from xlexport.verification.text import check_verify_text, verify_text
+from xlexport.verification.text import VerificationText, check_verify_text, verify_text
 from xlruntime import __version__
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Format, MemoryEntry
+from xlruntime.bundle_files import read_bundle
+from xlruntime.documents import Tokenizer as TextTokenizer
 from xlruntime.engine import Engine
 from xlruntime.errors import BundleGraphError, OptionError
 from xlruntime.evaluation import EvaluationRules
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 
     from xlruntime.engine import Engine
 
-__all__ = ["ConversionOptions", "convert"]
+__all__ = ["Conversion", "ConversionOptions", "ConversionPlan", "convert"]
 
 FURTHER_TOKENS = 32  # that are compared in segments of each of an architecture's further lengths
 
@@ -72,14 +74,14 @@ class ConversionOptions:
         vocab_style: rule that splits text into symbols of a vocabulary, one of `vocabularies.STYLES`.
         bos, eos: names of the tokens that begin and end a text, or `none`; None: as the checkpoint's files say.
         threads: threads of one step; None: ONNX Runtime chooses.
-        verify_text: a text to verify on; None: the text of `xlexport.sample`.
-        as_ids: whether `verify_text` holds token ids separated by white space.
-        verify_segments: number of segments to verify; None: as many as `verification.segments_to_read` returns.
+        text: a text to verify on; None: the text of `xlexport.sample`.
+        as_ids: whether `text` holds token ids separated by white space.
+        segments: number of segments to verify; None: as many as `verification.segments_to_read` returns.
         restart: whether to reset position and memory when a document exceeds the positions, instead of failing.
         settings: evaluation settings of the model and choices of its architecture, by name: `segment_len`, `mem_len`,
             `clamp_len` and `same_length` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
         dtype: precision of the bundle, `float32` or one of `quantize.graphs.PRECISIONS`. `max_delta_bits`, `keep_float`
-            and `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
+            and `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `text`.
         to: format of the graphs: `onnx`, `torchscript`, `exported-program` (PyTorch runs both) or `executorch`.
         fixed: shapes that all graphs fix; None: batch, segment and memory are free. `executorch` needs them.
         inline: whether ONNX graphs have standard operators only, for tools other than ONNX Runtime.
@@ -92,9 +94,9 @@ class ConversionOptions:
     bos: str | None = None
     eos: str | None = None
     threads: int | None = None
-    verify_text: Path | None = None
+    text: Path | None = None
     as_ids: bool = False
-    verify_segments: int | None = None
+    segments: int | None = None
     restart: bool | None = None
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     dtype: str = "float32"
@@ -125,6 +127,21 @@ class ConversionOptions:
         )
 
 
+@dataclass(frozen=True)
+class Conversion:
+    """A bundle that a conversion has written.
+
+    Attributes:
+        path: its folder.
+        bundle: its manifest.
+        report: of the comparison of its graphs, in float32, with the trained model.
+    """
+
+    path: Path
+    bundle: Bundle
+    report: ParityReport
+
+
 def convert(
     source: SourceCheckpoint,
     output: Path,
@@ -133,7 +150,7 @@ def convert(
     force: bool = False,
     tell: Callable[[str], None] = lambda message: None,
     progress: Progress = no_progress,
-) -> ParityReport:
+) -> Conversion:
     """Write a bundle of `source` to `output`, but only if it is complete and verified.
 
     For precisions other than float32, the float32 bundle is verified first and then quantized.
@@ -149,74 +166,149 @@ def convert(
         QuantizationError: another precision would cost too many bits, or the text to measure them is missing.
         OSError: a file cannot be read or written.
     """
-    began = time.monotonic()
-    options = _with_fixed_settings(options or ConversionOptions())
     check_output(output, force)
-    _check_format(source, options)
-    if options.quantization is not None:
-        check_options(options.quantization)
-    source = _chosen(source, options)
-    evaluation = _evaluation(source, options)
-    tokenizer = choose_tokenizer(source, options.tokenizer, options.vocab_style, bos=options.bos, eos=options.eos)
-    adapter = architecture(source.architecture)
-    encoder = adapter.encoder(source.config)
-    texts = [] if options.verify_text is None else [options.verify_text]
-    if (quantization := options.quantization) is not None:
-        # Before the export, which takes minutes.
-        check_texts(tokenizer.spec, texts, options.as_ids, encoder is not None)
-    check_verify_text(tokenizer.spec, options.verify_text, options.as_ids)
-    source = replace(source, notes=_notes(source, options))
-    read_from = ", ".join(map(str, source.files)) or source.config.get("model")
-    tell(f"read {read_from}: {source.format}, {source.architecture}")
-    for note in (*source.notes, *tokenizer.notes):
-        tell(note)
-    with publishing(output, force) as published:
-        folder = published if quantization is None else published / "float32"
-        folder.mkdir(exist_ok=True)
-        tokenizer.write(folder)
-        reader = make_tokenizer(tokenizer.spec, folder)
-        checked = adapter.check(source.build_model(), tokenizer.special)
-        text = verify_text(
-            *(tokenizer.spec, source.config["n_token"], reader, options.verify_text, options.as_ids),
-            lambda: adapter.possible_ids(source.build_model()),
+    plan = ConversionPlan.of(source, options or ConversionOptions())
+    for line in plan.lines:
+        tell(line)
+    with publishing(output, force) as folder:
+        draft = _Draft(plan, folder, tell, progress)
+        for step in plan.steps:
+            step(draft)
+    return Conversion(output, draft.bundle, draft.report)
+
+
+@dataclass(frozen=True)
+class ConversionPlan:
+    """What a conversion will do. All that can be refused without weights, is refused when it is made.
+
+    Attributes:
+        source: the checkpoint, with the configuration and notes under the choices of the conversion.
+        texts: those that the cost of another precision is measured on, and the graphs are verified on.
+    """
+
+    source: SourceCheckpoint
+    options: ConversionOptions
+    evaluation: EvaluationRules
+    tokenizer: TokenizerChoice
+    texts: list[Path]
+
+    @classmethod
+    def of(cls, source: SourceCheckpoint, options: ConversionOptions) -> ConversionPlan:
+        """Plan the conversion of a checkpoint; errors are as in `convert`."""
+        options = _with_fixed_settings(options)
+        _check_format(source, options)
+        if options.quantization is not None:
+            check_options(options.quantization)
+        source = _chosen(source, options)
+        evaluation = _evaluation(source, options)
+        tokenizer = choose_tokenizer(source, options.tokenizer, options.vocab_style, bos=options.bos, eos=options.eos)
+        texts = [] if options.text is None else [options.text]
+        if options.quantization is not None:
+            pairs = architecture(source.architecture).encoder(source.config) is not None
+            check_texts(tokenizer.spec, texts, options.as_ids, pairs)
+        check_verify_text(tokenizer.spec, options.text, options.as_ids)
+        return cls(replace(source, notes=_notes(source, options)), options, evaluation, tokenizer, texts)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is read, and what its reader and the choice of a tokenizer noted."""
+        read_from = ", ".join(map(str, self.source.files)) or self.source.config.get("model")
+        first = f"read {read_from}: {self.source.format}, {self.source.architecture}"
+        return first, *self.source.notes, *self.tokenizer.notes
+
+    @property
+    def steps(self) -> tuple[Callable[[_Draft], None], ...]:
+        """The work, in order."""
+        steps = (_Draft.write_tokenizer, _Draft.check_model, _Draft.choose_text, _Draft.export, _Draft.verify)
+        return steps if self.options.quantization is None else (*steps, _Draft.quantize)
+
+
+class _Draft:
+    """A bundle in the making, in a folder that is published after the last step of its plan."""
+
+    reader: TextTokenizer
+    horizon: Horizon | None
+    text: VerificationText
+    bundle: Bundle
+    report: ParityReport
+
+    def __init__(self, plan: ConversionPlan, output: Path, tell: Callable[[str], None], progress: Progress) -> None:
+        self.plan, self.output, self.tell, self.progress = plan, output, tell, progress
+        self.began = time.monotonic()
+        self.adapter = architecture(plan.source.architecture)
+        self.folder = output if plan.options.quantization is None else output / "float32"
+        self.folder.mkdir(exist_ok=True)
+
+    def write_tokenizer(self) -> None:
+        """Write the tokenizer, and read it as runtimes do."""
+        self.plan.tokenizer.write(self.folder)
+        self.reader = make_tokenizer(self.plan.tokenizer.spec, self.folder)
+
+    def check_model(self) -> None:
+        """Refuse a module of a user that breaks a rule."""
+        self.horizon = self.adapter.check(self.plan.source.build_model(), self.plan.tokenizer.special)
+
+    def choose_text(self) -> None:
+        """Choose the token ids to verify on."""
+        source, options, spec = self.plan.source, self.plan.options, self.plan.tokenizer.spec
+        self.text = verify_text(
+            *(spec, source.config["n_token"], self.reader, options.text, options.as_ids),
+            lambda: self.adapter.possible_ids(source.build_model()),
         )
-        if quantization is not None and not texts:
-            require_default_text(tokenizer.spec, reader)
-        tell("exporting the step graphs")
+        if options.quantization is not None and not self.plan.texts:
+            require_default_text(spec, self.reader)
+
+    def export(self) -> None:
+        """Write the graphs, and the manifest that describes them."""
+        source, options, folder = self.plan.source, self.plan.options, self.folder
+        self.tell("exporting the step graphs")
         with phase("exporting"):
-            step_graphs, memory = _export(source, evaluation, options, folder)
-        bundle = Bundle(
+            step_graphs, memory = _export(source, self.plan.evaluation, options, folder)
+        self.bundle = Bundle(
             architecture=source.architecture,
             config=dict(source.config),
             vocab_size=source.config["n_token"],
-            tokenizer=tokenizer.spec,
+            tokenizer=self.plan.tokenizer.spec,
             precision="float32",
-            evaluation=evaluation,
+            evaluation=self.plan.evaluation,
             memory=memory,
             graphs=step_graphs.graphs,
             steps=step_graphs.steps,
             meaning=meanings_of(step_graphs.graphs.values(), memory),
-            provenance=_provenance(source, text.name, options),
+            provenance=_provenance(source, self.text.name, options),
             files=(files := digests(folder)),
             fingerprint=fingerprint(files, step_graphs.graphs.values()),
             requires=requirements(folder, step_graphs.graphs.values()),
-            encoder=encoder,
+            encoder=self.adapter.encoder(source.config),
         )
-        write_manifest(folder, bundle := _limited(bundle, checked, tell))
+        self._write_manifest()
 
-        # Without kernels: what every machine has.
-        exported = open_any_bundle(folder, trust=True, threads=options.threads, ops="none")
-        report = _verify_lengths(source, exported, text.ids, options, tell, progress)
-        if checked is not None:
-            report = _check_graph(checked, source, exported, report, time.monotonic() - began)
-            write_manifest(folder, bundle := _limited(bundle, checked, tell))
-        (folder / PARITY_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
-        (folder / "README.md").write_text(bundle_readme(bundle, report), "utf-8")
-        if quantization is not None:
-            exact = open_any_bundle(folder, threads=options.threads, check_files=False, ops="none")
-            quantize_into(exact, published, quantization, gate_text(exact, texts, options.as_ids), tell)
-            shutil.rmtree(folder)
-    return report
+    def verify(self) -> None:
+        """Compare graphs without kernels, which every machine can run, with the trained model."""
+        source, options = self.plan.source, self.plan.options
+        exported = open_any_bundle(self.folder, trust=True, threads=options.threads, ops="none")
+        self.report = _verify_lengths(source, exported, self.text.ids, options, self.tell, self.progress)
+        if self.horizon is not None:
+            seconds = time.monotonic() - self.began
+            self.report = _check_graph(self.horizon, source, exported, self.report, seconds)
+            self._write_manifest()
+        (self.folder / PARITY_FILE).write_text(json.dumps(self.report.to_dict(), indent=1) + "\n", "utf-8")
+        (self.folder / "README.md").write_text(bundle_readme(self.bundle, self.report), "utf-8")
+
+    def quantize(self) -> None:
+        """Put the quantized bundle in the place of the one in float32."""
+        options = self.plan.options
+        assert options.quantization is not None
+        exact = open_any_bundle(self.folder, threads=options.threads, check_files=False, ops="none")
+        text = gate_text(exact, self.plan.texts, options.as_ids)
+        quantize_into(exact, self.output, options.quantization, text, self.tell)
+        shutil.rmtree(self.folder)
+        self.bundle = read_bundle(self.output, check_files=False)
+
+    def _write_manifest(self) -> None:
+        """Write the manifest, with the limit of documents that a check has found."""
+        self.bundle = _limited(self.bundle, self.horizon, self.tell)
+        write_manifest(self.folder, self.bundle)
 
 
 def _verify_lengths(
@@ -229,7 +321,7 @@ def _verify_lengths(
 ) -> ParityReport:
     """Verify the graphs in segments of the bundle's own length, and its beginning in segments of other lengths."""
     own = exported.bundle.settings
-    segments = options.verify_segments or segments_to_read(exported, ids, own)
+    segments = options.segments or segments_to_read(exported, ids, own)
     walk = "documents" if own.full_document else f"segments of {own.segment_len} tokens"
     tell(f"verifying up to {segments} {walk} against the eager model")
     walked = functools.partial(_verify, source, exported, ids)

@@ -15,11 +15,11 @@ from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE, requirements
 from xlexport.errors import QuantizationError
 from xlexport.ops import inline_functions
-from xlexport.quantize import dynamic_int8 as int8
-from xlexport.quantize import float16
-from xlexport.quantize import weight_only as blocks
-from xlexport.quantize.int8_rings import RINGS, rounded_inputs, rounded_memory, use_int8_rings
-from xlexport.quantize.matmuls import WeightStore, find_products, unquantized_weights
+from xlexport.quantization import dynamic_int8 as int8
+from xlexport.quantization import float16
+from xlexport.quantization import weight_only as blocks
+from xlexport.quantization.int8_rings import RINGS, rounded_inputs, rounded_memory, use_int8_rings
+from xlexport.quantization.matmuls import WeightStore, find_products, unquantized_weights
 from xlruntime.bundle import POSITIONS, Bundle, Graph
 
 __all__ = [

@@ -12,10 +12,10 @@ from tests.helpers import export_cache
 from tests.helpers.invoking import Invoke
 from tests.helpers.tiny import tiny_encoder_decoder
 from xlexport.bundles import open_any_bundle
-from xlexport.convert import ConversionOptions, convert
+from xlexport.conversion import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError, QuantizationError
 from xlexport.formats import load
-from xlexport.quantize.gate import log_probs
+from xlexport.quantization.gate import log_probs
 from xlexport.verification import verify
 from xlruntime import Translator
 from xltraining.checkpoint import save_checkpoint
@@ -36,8 +36,8 @@ def test_bundle_equals_the_trained_model_over_carried_steps(
 ) -> None:
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{'ab' * (n % 7)}\t{'xyz' * (n % 4) or 'w'}\n" for n in range(40)))
-    options = ConversionOptions(threads=1, verify_text=pairs)
-    report = convert(load(checkpoint), tmp_path / "bundle", options)
+    options = ConversionOptions(threads=1, text=pairs)
+    report = convert(load(checkpoint), tmp_path / "bundle", options).report
     assert report.passed and report.segments > 40  # steps of several lengths
     assert report.max_abs_log_prob_diff < 2e-5 and report.max_abs_memory_diff < 2e-5
     assert report.rounding is not None and 0 < report.rounding.model_rms < 2e-6
@@ -69,8 +69,8 @@ def test_exported_programs_translate_as_onnx_does(
     wide: Path, tmp_path: Path, invoke: Invoke, cached_exports: None
 ) -> None:
     (tmp_path / "lines").write_text("abab\n\nx\n")
-    options = ConversionOptions(threads=1, verify_text=wide / "pairs.tsv", to="exported-program")
-    report = convert(load(wide / "checkpoint.pt"), tmp_path / "bundle", options)
+    options = ConversionOptions(threads=1, text=wide / "pairs.tsv", to="exported-program")
+    report = convert(load(wide / "checkpoint.pt"), tmp_path / "bundle", options).report
     assert report.passed and report.max_abs_log_prob_diff < 2e-5
     assert "torch_runtime import load_translator\n" in (tmp_path / "bundle" / "README.md").read_text("utf-8")
     translate = ("translate", tmp_path / "bundle", tmp_path / "lines", "--beams", 3, "--threads", 1, "--json")

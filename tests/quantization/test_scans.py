@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import xlexport
 from tests.helpers.ids import random_ids
 from xlexport.errors import QuantizationError
-from xlexport.quantize.gate import log_probs
-from xlexport.quantize.run import QuantizeOptions, quantize
+from xlexport.quantization.gate import log_probs
+from xlexport.quantization.run import QuantizeOptions, quantize
 from xlruntime import load
 
 D = 32
@@ -50,9 +50,7 @@ class Gated(nn.Module):
 @pytest.fixture(scope="module")
 def scanned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scanned") / "bundle"
-    xlexport.export_module(
-        Gated(), folder, n_token=256, tokenizer="bytes", segment_len=16, verify_segments=4, threads=1
-    )
+    xlexport.export_module(Gated(), folder, n_token=256, tokenizer="bytes", segment_len=16, segments=4, threads=1)
     return folder
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from xlexport.quantize.matmuls import WeightStore, find_products
+from xlexport.quantization.matmuls import WeightStore, find_products
 
 __all__ = ["INLINED", "OPSET", "POSITION_KEY", "rewrite"]
 

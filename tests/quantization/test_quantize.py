@@ -19,11 +19,11 @@ from tests.helpers.paths import GOLDEN
 from tests.helpers.tiers import thinned
 from xlexport.choices import DTYPES
 from xlexport.errors import OutputExistsError, ParityError, QuantizationError
-from xlexport.quantize.dynamic_int8 import quantize_columns
-from xlexport.quantize.gate import Difference, compare, log_probs, products_to_keep, strangeness
-from xlexport.quantize.graphs import PRECISIONS, product_names
-from xlexport.quantize.matmuls import find_products
-from xlexport.quantize.run import QuantizeOptions, quantize
+from xlexport.quantization.dynamic_int8 import quantize_columns
+from xlexport.quantization.gate import Difference, compare, log_probs, products_to_keep, strangeness
+from xlexport.quantization.graphs import PRECISIONS, product_names
+from xlexport.quantization.matmuls import find_products
+from xlexport.quantization.run import QuantizeOptions, quantize
 from xlexport.verification.tolerances import TOLERANCES, tolerance_of
 from xlruntime import load
 from xlruntime.bundle_files import digest_file, read_bundle
@@ -242,7 +242,7 @@ def test_graphs_are_compared_in_segments_of_one_length(tmp_path: Path, monkeypat
     edit_manifest(source, lambda fields: fields["document"].update(segment_len=24))
     ids = tmp_path / "ids.txt"
     ids.write_text(" ".join(map(str, random_ids(2100, seed=3, vocab_size=40))))
-    monkeypatch.setattr("xlexport.quantize.run.GRAPHS_AGREE", 1e-5)
+    monkeypatch.setattr("xlexport.quantization.run.GRAPHS_AGREE", 1e-5)
     quantize(source, tmp_path / "out", options("float16"), texts=[ids], as_ids=True)
 
 

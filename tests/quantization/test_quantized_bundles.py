@@ -13,7 +13,7 @@ from tests.helpers.ids import random_ids
 from tests.helpers.manifests import edit_manifest, with_vocabulary
 from tests.helpers.paths import EMPTY, GOLDEN, golden_bundle
 from xlexport.errors import QuantizationError
-from xlexport.quantize.run import QuantizeOptions, quantize
+from xlexport.quantization.run import QuantizeOptions, quantize
 from xlexport.verification.text import verify_text
 from xlruntime.model import load
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -24,7 +24,7 @@ OPTIONS = QuantizeOptions("float16", max_delta_bits=1.0, threads=1)
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a copy of a small bundle of 40 tokens, for which 90 tokens are text enough."""
-    monkeypatch.setattr("xlexport.quantize.gate.FEWEST_TOKENS", 90)
+    monkeypatch.setattr("xlexport.quantization.gate.FEWEST_TOKENS", 90)
     return Path(shutil.copytree(GOLDEN / "reformer_chunk" / "bundle", tmp_path / "source"))
 
 
@@ -43,7 +43,7 @@ def test_graphs_that_read_the_last_token_are_checked(
     text = ids_file(tmp_path, tokens)
     report = quantize(source, tmp_path / "out", OPTIONS, texts=[text], as_ids=True)
     assert report.tokens == tokens - 1
-    monkeypatch.setattr("xlexport.quantize.run.GRAPHS_AGREE", 1e-9)
+    monkeypatch.setattr("xlexport.quantization.run.GRAPHS_AGREE", 1e-9)
     with pytest.raises(QuantizationError, match=r"^(detail|generate): differs from the graph that was measured"):
         quantize(source, tmp_path / "other", OPTIONS, texts=[text], as_ids=True)
 

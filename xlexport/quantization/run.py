@@ -35,7 +35,7 @@ from xlexport.bundles import (
 )
 from xlexport.errors import QuantizationError
 from xlexport.meanings import meanings_of
-from xlexport.quantize.gate import (
+from xlexport.quantization.gate import (
     GateText,
     LogProbs,
     check_texts,
@@ -47,7 +47,7 @@ from xlexport.quantize.gate import (
     products_to_keep,
     strangeness,
 )
-from xlexport.quantize.graphs import (
+from xlexport.quantization.graphs import (
     PRECISIONS,
     Precision,
     changed_bytes,
@@ -56,8 +56,8 @@ from xlexport.quantize.graphs import (
     weights_bytes,
     write_graphs,
 )
-from xlexport.quantize.int8_rings import RINGS, ring_problem
-from xlexport.quantize.report import QuantizationReport, quantized_readme
+from xlexport.quantization.int8_rings import RINGS, ring_problem
+from xlexport.quantization.report import QuantizationReport, quantized_readme
 from xlruntime import __version__
 from xlruntime.bundle import ENCODE, FIRST_MEMORY_FILE, Tokenizer
 from xlruntime.bundle_files import read_bundle
