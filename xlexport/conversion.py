@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import platform
 import shutil
@@ -258,7 +257,6 @@ class _Draft:
         )
         if options.quantization is not None and not self.plan.texts:
             require_default_text(spec, self.reader)
-        gc.collect()  # the model of these checks may be in a reference cycle; the export builds another one
 
     def export(self) -> None:
         """Write the graphs, and the manifest that describes them."""

@@ -138,6 +138,7 @@ class Machine:
         except (ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
             raise BadFileError("its pickle is damaged or cut off") from error
         finally:
+            self.stack, self.memo = [], []  # builders may refer to this machine, and would keep large values
             self._refuse_names()  # which says more than what went wrong later
 
     def _refuse_names(self) -> None:

@@ -174,6 +174,7 @@ class _Tensors:
             raise BadFileError("its tensors hold the same numbers more often than those of any checkpoint do")
         for tensor, key, offset, shape, stride in self.bindings:
             tensor.set_(storages[key], offset, shape, stride)
+        self.bindings.clear()  # the methods of this object, which its machine holds, would keep the tensors
 
 
 def _are_sizes(numbers: Any) -> bool:
