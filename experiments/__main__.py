@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from experiments import (
+    duplication,
+    images,
     long_text,
     reformer,
     reformer_table1,
@@ -30,6 +32,8 @@ for _name, _command in {
     "reformer_table3": reformer_table3.main,
     "reformer_table4": reformer_table4.main,
     **reformer.COMMANDS,
+    "duplication": duplication.main,
+    "images": images.main,
 }.items():
     main.add_command(_command, _name)
 

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from experiments.duplication import N_TOKEN, DuplicationTask, duplication_scores
 from experiments.reformer import Attending, with_attention
 from experiments.running import Experiment, Scale, Variant, experiment_options, mean_and_error, print_rows
-from xltraining.data.duplication import N_TOKEN, DuplicationTask, duplication_scores
 from xltraining.language_model import LanguageModel
 from xltraining.reformer import ReformerConfig
 from xltraining.reformer.attention import SharedAttention
@@ -70,10 +70,9 @@ def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, 
     )  # fmt: skip
 
 
-def models(scale: Scale) -> list[Variant]:
+def models() -> list[Variant]:
     """Return the rows of the table."""
-    training = (("task", "duplication"), ("word_length", scale.tgt_len // 2 - 1))
-    return [Variant(name, paper=paper, training=training) for name, paper in PAPER.items()]
+    return [Variant(name, paper=paper) for name, paper in PAPER.items()]
 
 
 def accuracy(model: LanguageModel, attention: Attending, tokens: Tensor, targets: Tensor) -> float:
@@ -97,14 +96,14 @@ def alignment(model: LanguageModel, tokens: Tensor) -> float:
     return F.cosine_similarity(heads[:, half:-1], heads[:, 1:half], dim=-1).mean().item()
 
 
-@experiment_options(SCALES, config_of, reads_text=False)
+@experiment_options(SCALES, config_of, task_of=DuplicationTask.of)
 def main(experiment: Experiment) -> None:
     """Table 2: accuracy on the duplication task, by the attention of training and of evaluation.
 
     The paper's figures are in brackets; its own size (--scale paper) needs a GPU. The last column is the mean cosine of
     a query and the key that it needs.
     """
-    chosen = experiment.chosen(models(experiment.scale))
+    chosen = experiment.chosen(models())
     experiment.run(chosen)
     examples = DuplicationTask(experiment.scale.tgt_len // 2 - 1, EXAMPLES, seed=0).held_out_examples(EXAMPLES)
     kept, rows = {}, []

@@ -26,8 +26,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from benchmarks.sides import run_once
+from experiments.duplication import N_TOKEN, DuplicationTask
 from experiments.running import print_rows
-from xltraining.data.duplication import N_TOKEN
 from xltraining.layers.swapping import LayerStore
 from xltraining.loop.train import TrainingConfig, train
 from xltraining.reformer import Reformer, ReformerConfig
@@ -118,11 +118,14 @@ def _run(model: Model, config: ReformerConfig, folder: Path) -> None:
     """Train for two updates, or evaluate one batch."""
     if model.trained:
         training = TrainingConfig(
-            task="duplication", word_length=config.tgt_len // 2 - 1, steps=UPDATES + 1, batch_size=1, threads=1,
-            reversible=model.reversible, swap_layers=model.swapped, eval_every=10,
+            steps=UPDATES + 1, batch_size=1, threads=1, reversible=model.reversible, swap_layers=model.swapped,
+            eval_every=10,
         )  # fmt: skip
         with contextlib.suppress(_Measured):  # without a checkpoint, whose writing would take most of the time
-            train(config, training, (), (), folder / "run", report=lambda line: None, on_step=_stop)
+            train(
+                config, training, (), (), folder / "run", task=DuplicationTask.of(config, training),
+                report=lambda line: None, on_step=_stop,
+            )  # fmt: skip
     else:
         reformer = Reformer(config, LayerStore(torch.device("cpu"), folder) if model.swapped else None).eval()
         with torch.no_grad():

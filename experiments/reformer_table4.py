@@ -15,6 +15,7 @@ from typing import Any
 import click
 import torch
 
+from experiments.bleu import bleu
 from experiments.paper_scales import WMT14
 from experiments.running import (
     Experiment,
@@ -28,7 +29,6 @@ from experiments.running import (
 )
 from xlexport import convert
 from xlexport.extras import require
-from xlexport.scoring.bleu import bleu
 from xlruntime import SearchOptions, load_translator
 from xltraining.data.pairs import prepared_pairs
 from xltraining.data.token_shards import is_prepared, read_prepared
@@ -48,7 +48,7 @@ SCALES = {
     ),
     "paper": WMT14,
 }  # fmt: skip
-TRAINING = (("task", "pairs"), ("clip", 1.0))
+TRAINING = (("clip", 1.0),)
 UNSHARED = (("tie_weight", False),)
 # BLEU of newstest2014: of Vaswani et al. 2017, base, and of the reversible base model after 100,000 updates; then of
 # those without weight sharing, base after 500,000 updates and big after 300,000.

@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,16 +18,17 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from xlexport.errors import XlexportError
+from experiments.commands import ShortErrors
 from xlexport.figures import plain, save_picture
+from xltraining.architectures import config_class
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.config_fields import ModelConfig
 from xltraining.data.streams import read_bytes
+from xltraining.data.tasks import Task
 from xltraining.data.token_shards import read_prepared
-from xltraining.errors import XltrainingError
 from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel
-from xltraining.loop.saved_run import saved_run
+from xltraining.loop.saved_run import CHECKPOINT_NAME, saved_run
 from xltraining.loop.train import train
 from xltraining.training_config import TrainingConfig
 from xltraining.transformer_xl import TransformerXL
@@ -46,6 +48,8 @@ __all__ = [
     "point",
     "print_orderings",
     "print_rows",
+    "read_recipe",
+    "train_further",
     "training_of",
 ]
 
@@ -57,6 +61,7 @@ Point = tuple[float, ...]
 """A point of a plot: across, up, and the standard error of up if it is known."""
 ConfigOf = Callable[["Variant", "Scale", int, tuple[int, ...]], ModelConfig]
 """Make a configuration, given the size of the vocabulary and the ends of its clusters."""
+TaskOf = Callable[[ModelConfig, TrainingConfig], Task]
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,7 @@ class Experiment:
     Attributes:
         files: what `train` reads: a file of bytes, or a folder of prepared data.
         held_out: (N,) tokens to evaluate with.
+        task_of: makes the task of a model; None: text.
     """
 
     scale: Scale
@@ -162,6 +168,7 @@ class Experiment:
     config_of: ConfigOf
     only: tuple[str, ...] = ()
     cutoffs: tuple[int, ...] = ()
+    task_of: TaskOf | None = None
 
     def config(self, variant: Variant) -> ModelConfig:
         """Return the configuration of a model."""
@@ -211,7 +218,8 @@ class Experiment:
         if not self._is_trained(variant, seed):
             config = training_of(variant, self.scale, seed, self.device)
             resume = (out / "checkpoint.pt").exists()
-            result = train(self.config(variant), config, self.files, (), out, resume=resume,
+            task = None if self.task_of is None else self.task_of(self.config(variant), config)
+            result = train(self.config(variant), config, self.files, (), out, task=task, resume=resume,
                            report=lambda line: None, on_step=on_step)  # fmt: skip
             if result.interrupted:
                 raise KeyboardInterrupt
@@ -378,25 +386,56 @@ def draw(path: Path, lines: Mapping[str, Sequence[Point]], across: str, up: str,
     save_picture(figure, path)
 
 
-class ExperimentCommand(click.Command):
-    """A command whose expected failures are one line."""
+class ExperimentCommand(ShortErrors):
+    """A command that goes on after Ctrl-C when it is run again."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; after Ctrl-C say how to go on."""
         try:
             return super().invoke(ctx)
-        except (XltrainingError, XlexportError) as error:
-            raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:
             click.echo("interrupted; the same command goes on from here.", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def read_recipe(file: Path) -> tuple[ModelConfig, TrainingConfig]:
+    """Return the model and the training of a recipe, as `xlexport train --settings` reads it.
+
+    Raises:
+        click.UsageError: the file is not TOML, or lacks a part.
+        ConfigError: names or values are invalid.
+    """
+    try:
+        recipe = tomllib.loads(file.read_text("utf-8"))
+        kind, model, training = config_class(recipe["architecture"]), recipe["model"], recipe["training"]
+    except (ValueError, KeyError) as error:
+        raise click.UsageError(f"{file}: no recipe with architecture, model and training ({error}).") from error
+    chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in model.items()}
+    return kind.from_dict(kind.for_training(chosen)), TrainingConfig.from_dict(training)
+
+
+def train_further(
+    model: ModelConfig,
+    training: TrainingConfig,
+    out: Path,
+    task: Task,
+    files: Sequence[Path] = (),
+    valid_files: Sequence[Path] = (),
+) -> None:
+    """Train a model on a task; if the folder has a stopped run, go on with it.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C stopped the run, which is saved.
+    """
+    if train(model, training, files, valid_files, out, task=task, resume=(out / CHECKPOINT_NAME).exists()).interrupted:
+        raise KeyboardInterrupt
 
 
 def experiment_options(
     scales: Mapping[str, Scale],
     config_of: ConfigOf,
     change: Callable[[bytes], bytes] = lambda text: text,
-    reads_text: bool = True,
+    task_of: TaskOf | None = None,
 ) -> Callable[[Callable[[Experiment], None]], click.Command]:
     """Make a command of a function that takes an experiment.
 
@@ -404,7 +443,7 @@ def experiment_options(
         scales: the sizes to choose from; the first is the default.
         config_of: makes the configuration of a model.
         change: changes the text before it is divided.
-        reads_text: whether the command takes a text; without, models have a task that draws its examples.
+        task_of: makes the task of a model, which draws its examples; None: the command takes a text.
     """
 
     def decorated(function: Callable[[Experiment], None]) -> click.Command:
@@ -425,7 +464,7 @@ def experiment_options(
             files: tuple[Path, ...] = ()
             cutoffs: tuple[int, ...] = ()
             held_out, n_token = torch.empty(0), 0
-            if reads_text and (text is None) == (data is None):
+            if task_of is None and (text is None) == (data is None):
                 raise click.UsageError("Give either --text or --data.")
             if text is not None:
                 files, held_out, n_token = _divided(change(text.read_bytes()), size, folder)
@@ -438,7 +477,9 @@ def experiment_options(
                 files, n_token, cutoffs = (data,), prepared.n_token, prepared.cutoffs
             held_out = held_out[: size.held_out] if size.held_out else held_out
             number = seeds or size.seeds
-            function(Experiment(size, folder, files, held_out, n_token, device, number, config_of, only, cutoffs))
+            function(
+                Experiment(size, folder, files, held_out, n_token, device, number, config_of, only, cutoffs, task_of)
+            )
 
         path = partial(click.Path, path_type=Path)
         a_file, a_folder = path(exists=True, dir_okay=False), path(exists=True, file_okay=False)
@@ -452,7 +493,7 @@ def experiment_options(
             click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads."),
             click.option("--only", multiple=True, help="Name of a model; may be repeated.  [default: all]"),
         )
-        for option in reversed(options if reads_text else (*options[:2], *options[4:])):
+        for option in reversed(options if task_of is None else (*options[:2], *options[4:])):
             run = option(run)
         return click.command(cls=ExperimentCommand, help=function.__doc__)(run)
 

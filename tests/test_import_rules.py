@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import ROOT, is_moved
 
 PACKAGES = {"xlruntime": ROOT / "runtime/python/xlruntime", "xltraining": ROOT / "training/xltraining"}
 HEAVY = {"torch", "onnx", "onnx_ir", "onnxscript"}
@@ -21,8 +22,8 @@ ONLY_IF_ASKED_FOR = {"pandas"}  # in functions that return its objects
 
 
 def modules_of(package: str, folder: Path) -> list[str]:
-    """Return the dotted names of all modules of a package."""
-    files = (file.relative_to(folder).with_suffix("") for file in sorted(folder.rglob("*.py")))
+    """Return the dotted names of all modules of a package, without those that moved and only say so."""
+    files = (file.relative_to(folder).with_suffix("") for file in sorted(folder.rglob("*.py")) if not is_moved(file))
     return [".".join((package, *(part for part in file.parts if part != "__init__"))) for file in files]
 
 
@@ -46,6 +47,16 @@ def test_importing_every_module_pulls_in_nothing_forbidden(package: str) -> None
     loaded = loaded_after("\n".join(f"import {module}" for module in modules))
     assert package in loaded
     assert not loaded & FORBIDDEN[package]
+
+
+def test_modules_that_moved_say_where_to() -> None:
+    moved = {package: list(filter(is_moved, folder.rglob("*.py"))) for package, folder in PACKAGES.items()}
+    for package, files in moved.items():
+        for file in files:
+            name = ".".join((package, *file.relative_to(PACKAGES[package]).with_suffix("").parts))
+            with pytest.raises(ImportError, match=rf"^{name} moved to (\S+) in a clone of xlexport\.$") as caught:
+                importlib.import_module(name)
+            assert (ROOT / str(caught.value).split()[3]).is_file()
 
 
 @pytest.mark.full

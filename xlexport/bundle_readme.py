@@ -76,11 +76,12 @@ def how_to_run(bundle: Bundle) -> str:
         )
     if bundle.encoder is not None:
         load = load.replace("load", "load_translator")  # also in the import
-        command, use = "translate . lines.txt", 'translate(["A line."])).text'
+        command, use = "", 'translate(["A line."])).text'
     elif bundle.tokenizer.kind == "none":
         command, use = "score . ids.txt --ids", "score([[1, 2, 3]])).nats"
     else:
         command, use = "score . document.txt", 'score(["A text."])).bits_per_byte'
+    shell = f"On the command line, with `{command_line}`: `xlexport {command}{trust}`\n\n" if command else ""
     return f"""{sentences}
 
 Python, with `{install}`:
@@ -90,10 +91,9 @@ Python, with `{install}`:
 print(next(model.{use})
 ```
 {_other_languages(bundle, version) if kind == "onnx" and bundle.encoder is None else ""}
-On the command line, with `{command_line}`: `xlexport {command}{trust}`
-
-ONNX Runtime 1.29 or newer sends data about its use to its maker. xlruntime turns this off when it loads ONNX Runtime. A
-program that loads it before, or without xlruntime, must set the environment variable `ORT_DISABLE_TELEMETRY` to 1."""
+{shell}ONNX Runtime 1.29 or newer sends data about its use to its maker. xlruntime turns this off when it loads ONNX
+Runtime. A program that loads it before, or without xlruntime, must set the environment variable
+`ORT_DISABLE_TELEMETRY` to 1."""
 
 
 def _other_languages(bundle: Bundle, version: str) -> str:

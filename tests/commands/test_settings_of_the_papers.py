@@ -15,7 +15,7 @@ SHARED = (
     *("--architecture", "reformer", "--d-head", "4", "--d-inner", "8", "--tgt-len", "8", "--mem-len", "12", *RUN),
     *("--set=model.n_buckets=4", "--set=model.chunk_length=4"),
 )
-PAIRS = ("--architecture", "encoder_decoder", "--task", "pairs", "--d-head", "4", "--d-inner", "8", *RUN)
+PAIRS = ("--architecture", "encoder_decoder", "--d-head", "4", "--d-inner", "8", *RUN)
 LAYERS = ("--n-encoder-layer=1", "--n-decoder-layer=1", "--set=model.source_len=8", "--tgt-len=8")
 TWO_TERMS = ("model.encoding=shaw", "model.shaw_biases=false")
 CLUSTERS = ("model.cutoffs=60,128", "model.div_val=2")
@@ -48,7 +48,7 @@ def test_trains_and_converts(name: str, invoke: Invoke, tmp_path: Path, cached_e
     options, settings, expected = MODELS[name]
     text = tmp_path / "text.tsv"
     text.write_text("".join(f"{'ab' * (n % 3)}\t{'xyz' * (n % 2) or 'w'}\n" for n in range(40)), "utf-8")
-    if "pairs" not in options:
+    if "encoder_decoder" not in options:
         text.write_bytes(PROSE * 9)
     run, bundle = tmp_path / "run", tmp_path / "bundle"
     invoke("train", text, "-o", run, *options, *(f"--set={setting}" for setting in settings)).succeeded()

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.helpers.command_table import all_commands
-from tests.helpers.paths import GOLDEN, ROOT
+from tests.helpers.paths import ROOT
 from tests.helpers.tiers import thinned
 from xlexport.extras import missing_packages
 
@@ -33,7 +33,6 @@ COMMANDS = {
     "evaluate": "xlexport evaluate BUNDLE text.txt --protocol document",
     "generate": "xlexport generate BUNDLE It --max-tokens 3",
     "inspect": "xlexport inspect BUNDLE",
-    "picture": "xlexport picture BUNDLE -o picture.png",
     "plot": "xlexport plot bits BUNDLE text.txt -o bits.png",
     "prepare": "xlexport prepare text.txt -o data",
     "quantize": "xlexport quantize BUNDLE -o int8 --tokens 2048 --max-delta-bits 0.5 --threads 1",
@@ -44,7 +43,6 @@ COMMANDS = {
     "serve": "xlexport serve BUNDLE --port 0 --threads 1",
     "train": TRAIN,
     "train by torchrun": f"python -P -m torch.distributed.run --nproc-per-node 1 --no-python {TRAIN}",
-    "translate": f"xlexport translate {GOLDEN}/encoder_decoder/translator line.txt --threads 1",
     "verify": "xlexport verify BUNDLE CHECKPOINT --segments 2 --threads 1",
     "web": "xlexport web BUNDLE -o site",
     "harness": "python -P -m xlexport.harness --model xlexport --model_args bundle=BUNDLE,threads=1 --tasks lines "
@@ -52,7 +50,6 @@ COMMANDS = {
 }
 NEEDS = {"score --ray": "ray", "harness": "lm-eval", "serve": "serve", "plot": "plot"}
 ASKS = {"score --ray", "train by torchrun"}  # for the address or name that this machine has
-REFUSED = {"picture": "a model of images has 256 tokens"}
 TASK = """task: lines
 dataset_path: json
 dataset_kwargs: {data_files: {test: rows.jsonl}}
@@ -74,7 +71,6 @@ def write_documents(folder: Path, ran: Path) -> None:
     """Write the documents of the commands, and a file for every module's name that notes in `ran` that it has run."""
     text = "It was the best of times, it was the worst of times.\n"
     (folder / "text.txt").write_text(text * 40)
-    (folder / "line.txt").write_text(text[:5])
     (folder / "rows.jsonl").write_text(f'{{"text": "{text[:-1]}"}}\n' * 3)
     (folder / "a.csv").write_text("document,index,word,bits\na,0,It,1.5\na,1,was,2\n")
     (folder / "lines.yaml").write_text(TASK)
@@ -120,7 +116,7 @@ def test_command_alone_among_hostile_files(name: str, bundle: Path, checkpoint: 
             urlopen(Request(url, b'{"prompt": "a"}', {"content-type": "application/json"}), timeout=60).close()
             os.killpg(process.pid, signal.SIGINT)
         _, error = process.communicate(timeout=500)
-    assert (process.returncode, REFUSED.get(name, "") in error) == (int(name in REFUSED), True), error
+    assert process.returncode == 0, error
     assert not ran.exists(), ran.read_text()
     key = ["auth_token"] if name == "score --ray" else []  # of Ray's own clusters
     assert [path.name for path in home.rglob("*") if path.is_file()] == key

@@ -215,19 +215,6 @@ def test_train_a_reformer_and_go_on(prose: Path, invoke: Invoke, tmp_path: Path)
     assert f"resuming {out / 'checkpoint.pt'} at step 3" in invoke("train", "-o", out, "--resume").succeeded().err
 
 
-def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    task = ("--task", "duplication", "--set=training.word_length=6", "--steps", "2")
-    shown = invoke("train", "-o", out, *REFORMER, AXIAL, *task).succeeded()
-    assert re.search(r"step 2: \d\.\d{4} bits/symbol, held out \d\.\d{4}, \d\.\d% right", shown.err)
-    assert log_of(out)[-1].keys() >= {"bits_per_symbol", "valid_bits_per_symbol", "valid_accuracy"}
-    config = load_checkpoint(out / "checkpoint.pt").config
-    assert isinstance(config, ReformerConfig)
-    assert (config.n_token, config.tgt_len, config.mem_len) == (128, 14, 14)
-    error = invoke("convert", out / "checkpoint.pt", "-o", tmp_path / "bundle").error
-    assert "does not say what its 128 tokens are. Give --tokenizer" in error
-
-
 @pytest.mark.parametrize(
     ("option", "value", "feature"),
     [
@@ -268,8 +255,6 @@ OF_REFORMER = ("--architecture", "reformer")
             "local_chunk_length: only with local layers, but attn_layers is lsh.",
         ),
         (("--set=training.swap_layers=true",), "training.swap_layers: only for --architecture reformer."),
-        (("--set=training.word_length=3",), "training.word_length: only for --task duplication."),
-        (("--task", "duplication", "--tgt-len", "3"), "--tgt-len: in the duplication task training.word_length"),
         (
             (*REFORMER, "--set=model.axial_shape=64"),
             "axial_shape has 1 and axial_dims 2 numbers by default: give both, with equally many numbers.",

@@ -44,7 +44,7 @@ def test_unreadable_document_is_not_a_usage_error(
 
 
 def test_commands_that_report_have_json() -> None:
-    writers = {"train", "report", "completion", "configure", "picture", "web"}  # their output is a file or a script
+    writers = {"train", "report", "completion", "configure", "web"}  # their output is a file or a script
     for name in set(DOING) - writers:
         assert "--json" in [option for parameter in DOING[name].params for option in parameter.opts], name
 
@@ -68,6 +68,14 @@ def test_overview_and_version(invoke: Invoke) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
+        (["picture", "bundle", "-o", "a.png"], "'picture' is no longer a command. Run `python -m experiments.picture`"),
+        (["help", "translate"], "or call xlruntime.load_translator."),
+        (["pictures"], "No such command 'pictures'.\n"),
+        (["train", "-o", "run", "--task", "pairs"], "'--task' is no longer an option. An encoder-decoder learns pairs"),
+        (
+            ["train", "-o", "run", "--set=training.image_size=8"],
+            "No such setting 'training.image_size'. Run `python -m experiments images` in a clone",
+        ),
         ([], "Usage: xlexport"),
         (["scroe"], "No such command 'scroe'. Did you mean 'score'?"),
         (["score"], "Missing argument 'BUNDLE'"),

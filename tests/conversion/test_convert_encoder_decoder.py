@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner, Result
 
+from experiments.translate import main as translate_lines
 from tests.helpers import export_cache
 from tests.helpers.invoking import Invoke
 from tests.helpers.tiny import tiny_encoder_decoder
@@ -65,22 +67,24 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_exported_programs_translate_as_onnx_does(
-    wide: Path, tmp_path: Path, invoke: Invoke, cached_exports: None
-) -> None:
+def test_exported_programs_translate_as_onnx_does(wide: Path, tmp_path: Path, cached_exports: None) -> None:
     (tmp_path / "lines").write_text("abab\n\nx\n")
     options = ConversionOptions(threads=1, text=wide / "pairs.tsv", to="exported-program")
     report = convert(load(wide / "checkpoint.pt"), tmp_path / "bundle", options).report
     assert report.passed and report.max_abs_log_prob_diff < 2e-5
     assert "torch_runtime import load_translator\n" in (tmp_path / "bundle" / "README.md").read_text("utf-8")
-    translate = ("translate", tmp_path / "bundle", tmp_path / "lines", "--beams", 3, "--threads", 1, "--json")
-    by_torch = [json.loads(line) for line in invoke(*translate, "--trust").succeeded().out.splitlines()]
-    by_onnx = [
-        json.loads(line) for line in invoke("translate", wide / "onnx", *translate[2:]).succeeded().out.splitlines()
-    ]
-    assert [one["ids"] for one in by_torch] == [one["ids"] for one in by_onnx]
+    arguments = [str(tmp_path / "lines"), "--beams", "3", "--threads", "1", "--json"]
+
+    def translate(bundle: Path, *more: str) -> Result:
+        return CliRunner().invoke(translate_lines, [str(bundle), *arguments, *more])
+
+    by_torch, by_onnx = (
+        [json.loads(line) for line in done.stdout.splitlines()]
+        for done in (translate(tmp_path / "bundle", "--trust"), translate(wide / "onnx"))
+    )
+    assert len(by_torch) == 3 and [one["ids"] for one in by_torch] == [one["ids"] for one in by_onnx]
     assert [one["log_prob"] for one in by_torch] == pytest.approx([one["log_prob"] for one in by_onnx], abs=1e-4)
-    assert "PyTorch" in invoke(*translate).err  # code in the bundle runs only with --trust
+    assert "PyTorch" in translate(tmp_path / "bundle").stderr  # code in the bundle runs only with --trust
 
 
 def test_quantization_is_measured_on_targets(wide: Path, tmp_path: Path, invoke: Invoke) -> None:

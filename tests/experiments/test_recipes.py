@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
+from experiments.__main__ import main
+from experiments.pixels import png
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import ROOT
 from xltraining.architectures import config_class, new_model
@@ -22,6 +25,7 @@ WIKITEXT_103, ONE_BILLION_WORD, SUBWORDS = 267_735, 793_471, 37_000  # sizes of 
 ENWIK8, TEXT8 = 204, 27  # distinct bytes, as in the authors' vocabulary
 # Of each recipe: the vocabulary, our millions of weights, and the paper's; None: it prints no number.
 WEIGHTS: dict[str, tuple[int, float, float | None]] = {
+    "duplication": (128, 0.6, None),
     "enwik8_12_layers": (ENWIK8, 41.1, 41),
     "enwik8_18_layers": (ENWIK8, 88.0, 88),  # widths of ours
     "enwik8_24_layers": (ENWIK8, 277.2, 277),
@@ -30,6 +34,7 @@ WEIGHTS: dict[str, tuple[int, float, float | None]] = {
     "one_billion_word_base": (ONE_BILLION_WORD, 469.1, 460),
     "one_billion_word_large": (ONE_BILLION_WORD, 841.4, 800),  # "0.8B"
     "penn_treebank": (10_000, 26.4, 24),  # sizes of ours
+    "photographs": (256, 0.5, None),
     "text8_24_layers": (TEXT8, 277.1, 277),
     "wikitext103_large": (WIKITEXT_103, 285.2, 257),
     "wikitext103_standard": (WIKITEXT_103, 151.1, 151),
@@ -46,6 +51,7 @@ SMALLER: dict[str, dict[str, Any]] = {
 }
 CUTOFFS = (4, 6, 8)  # of a vocabulary of a few words
 RUN = {"steps": 4, "batch_size": 2}
+TASKS = {"duplication": "duplication", "imagenet64_reformer": "images", "photographs": "images"}  # of experiments
 
 
 def read(recipe: Path) -> dict[str, Any]:
@@ -58,7 +64,7 @@ def test_recipe_has_the_weights_of_the_published_model(recipe: Path) -> None:
     kind = config_class(given["architecture"])
     chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in given["model"].items()}
     with torch.device("meta"):
-        model = new_model(kind(**kind.for_training({"n_token": n_token, **chosen})))
+        model = new_model(kind(**kind.for_training(chosen | {"n_token": n_token})))
     weights = sum(weight.numel() for weight in model.parameters())
     assert round(weights / 1e6, 1) == ours
     if papers is not None and abs(ours / papers - 1) > 0.01:
@@ -71,14 +77,9 @@ def test_every_recipe_has_a_row() -> None:
 
 
 def data_of(given: dict[str, Any], invoke: Invoke, folder: Path) -> tuple[Path, ...]:
-    """Write what a recipe trains on: words, bytes, pairs or an image; return the arguments of `train`."""
+    """Write what a recipe trains on: words, bytes or pairs; return the arguments of `train`."""
     text, data = folder / "text.txt", folder / "data"
     text.write_text("a few words of a text , with a line for each sentence .\n" * 40, "utf-8")
-    if given["training"].get("task") == "images":
-        from PIL import Image
-
-        Image.fromarray(np.random.default_rng(0).integers(256, size=(80, 90, 3), dtype=np.uint8)).save(folder / "a.png")
-        return (folder / "a.png",)
     if given["architecture"] == "encoder_decoder":
         text.write_text("ab\tcd\nefg\thi\n" * 20, "utf-8")
         return (text,)
@@ -95,17 +96,26 @@ def test_recipe_trains_with_every_setting(recipe: Path, invoke: Invoke, tmp_path
     smaller = {"model": dict(SMALLER[given["architecture"]]), "training": dict(RUN)}
     if "cutoffs" in given["model"]:
         smaller["model"]["cutoffs"] = CUTOFFS
-    if given["architecture"] == "reformer" and "task" not in given["training"]:
-        smaller["model"] |= {"axial_shape": (4, 2), "tgt_len": 8, "mem_len": 8, "chunk_length": 4}
+    task = TASKS.get(recipe.stem)
+    if task == "images":
+        smaller["model"] |= {"axial_shape": (8, 8, 3), "axial_dims": (4, 4, 8), "tgt_len": 192, "mem_len": 192}
     elif given["architecture"] == "reformer":
-        smaller["model"] |= {"axial_shape": (4, 4, 12), "axial_dims": (4, 4, 8), "tgt_len": 192, "mem_len": 192}
-        smaller["training"]["image_size"] = 8
+        smaller["model"] |= {"axial_shape": (4, 2), "tgt_len": 8, "mem_len": 8, "chunk_length": 4}
+    if task == "duplication":
+        smaller["model"] = {**SIZES, "attn_layers": ("lsh",), "tgt_len": 16, "mem_len": 16, "max_positions": 16}
+        smaller["model"] |= {"n_buckets": (4,), "chunk_length": 4}
     lines = [f"architecture = {json.dumps(given['architecture'])}"]
     for table, values in smaller.items():
         lines += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in (given[table] | values).items())]
     small = tmp_path / "small.toml"
     small.write_text("\n".join(lines), "utf-8")
-    invoke("train", *data_of(given, invoke, tmp_path), "--settings", small, "--threads=1", "-o", out).succeeded()
+    if task is None:
+        invoke("train", *data_of(given, invoke, tmp_path), "--settings", small, "--threads=1", "-o", out).succeeded()
+    else:
+        photo = tmp_path / "a.png"
+        photo.write_bytes(png(np.random.default_rng(0).integers(256, size=(80, 90, 3), dtype=np.uint8)))
+        arguments = [task, *([str(photo)] if task == "images" else []), "--settings", str(small), "--out", str(out)]
+        CliRunner().invoke(main, arguments, catch_exceptions=False)
     run = saved_run(out)
     for table, config in (("model", run.model_config), ("training", run.training_config)):
         lists = {name: tuple(value) if isinstance(value, list) else value for name, value in given[table].items()}

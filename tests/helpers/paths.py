@@ -13,6 +13,11 @@ WHOLE = (CHUNK, "reformer_paper")  # read each document in one step
 EMPTY, ZEROS = "post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros"  # both with same_length, on bytes
 
 
+def is_moved(module: Path) -> bool:
+    """Return whether a module moved, and only says so."""
+    return module.read_text("utf-8").startswith('"""Moved to ')
+
+
 def golden_bundle(name: str) -> Path:
     """Return the folder of a golden bundle."""
     return GOLDEN / name / "bundle"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from xltraining.config_fields import ModelConfig
+from xltraining.data.tasks import Task
 from xltraining.language_model import LanguageModel
 from xltraining.loop.train import TrainingConfig, TrainingResult, train
 from xltraining.reformer import ReformerConfig
@@ -86,24 +87,26 @@ def resumed_like_whole(
     files: Sequence[Path],
     stop: int,
     changed: TrainingConfig | None = None,
+    task: Task | None = None,
 ) -> dict[str, Any]:
     """Check that a run which was stopped and resumed has the log and all numbers of one that was not.
 
     Args:
         changed: the settings of the run that is stopped; None: `training`.
+        task: what the model learns; None: the text of the files.
 
     Returns:
         The content of the checkpoint.
     """
     whole, parts = folder / "whole", folder / "parts"
-    run(config, training, whole, files)
+    run(config, training, whole, files, task=task)
     try:
-        run(config, changed or training, parts, files, on_step=stop_at(stop))
+        run(config, changed or training, parts, files, on_step=stop_at(stop), task=task)
         raise AssertionError("the run was not stopped")
     except InterruptedError:
         with (parts / "log.jsonl").open("a") as log:
             log.write('{"step": 15, "bits_per')  # cut off in the middle of a line
-    run(config, changed or training, parts, files, resume=True)
+    run(config, changed or training, parts, files, resume=True, task=task)
     assert read_log(parts) == read_log(whole)
     expected, resumed = (torch.load(out / "checkpoint.pt", weights_only=True) for out in (whole, parts))
     assert equal(resumed["state_dict"], expected["state_dict"])

@@ -12,11 +12,9 @@ from torch import Tensor
 from tests.helpers.tiny import ENCODER_DECODER, tiny_encoder_decoder
 from tests.training.runs import saved_bytes
 from xltraining.data.pairs import PairsTask, read_pairs
-from xltraining.data.tasks import check_task
 from xltraining.encoder_decoder import EncoderDecoder
 from xltraining.encoder_decoder.config import END, FIRST_BYTE, PAD, START
-from xltraining.errors import ConfigError, DataError
-from xltraining.loop.train import TrainingConfig
+from xltraining.errors import DataError
 
 PAIRS = "ab\tba\nabc\tcba\n\tx\nlonger one!\tlonger!!\n"
 
@@ -131,12 +129,3 @@ def test_files_that_are_not_pairs_are_refused(tmp_path: Path, monkeypatch: pytes
     bad.write_text("a\tb\n")
     with pytest.raises(DataError, match="1 pairs to train on, but a batch has 4"):
         task_of(bad)
-
-
-def test_only_an_encoder_decoder_trains_on_pairs() -> None:
-    from xltraining.reformer import ReformerConfig
-
-    with pytest.raises(ConfigError, match="are for an encoder-decoder, and it reads nothing else, found Reformer"):
-        check_task(ReformerConfig(), TrainingConfig(task="pairs"))
-    with pytest.raises(ConfigError, match="found encoder-decoder"):
-        check_task(ENCODER_DECODER, TrainingConfig())

@@ -12,6 +12,7 @@ from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.errors import CheckpointError
 from xltraining.evaluation import evaluate
+from xltraining.loop.saved_run import saved_run
 from xltraining.loop.train import TrainingConfig, train
 from xltraining.reformer import Reformer, ReformerMemory
 from xltraining.transformer_xl import TransformerXLConfig
@@ -96,7 +97,9 @@ def test_a_run_from_before_a_setting_existed_resumes(tmp_path: Path, text: Path)
     run(REFORMER, replace(TRAINING, steps=2), tmp_path / "run", [text])
     file = tmp_path / "run" / "checkpoint.pt"
     content = torch.load(file, weights_only=True)
-    for name in ("task", "word_length", "optimizer", "reversible"):
+    for name in ("optimizer", "reversible"):
         del content["training"]["config"][name]
+    content["training"]["config"] |= {"task": "bytes", "word_length": 255, "image_size": 64}  # of earlier versions
     torch.save(content, file)
+    assert saved_run(tmp_path / "run").training_config == replace(TRAINING, steps=2)
     assert run(REFORMER, replace(TRAINING, steps=2), tmp_path / "run", [text], resume=True).step == 2

@@ -73,7 +73,6 @@ class Option:
         longest: the most parts of a tuple.
         optional: whether None is a value.
         common: whether commands have an option `--clamp-len`; otherwise `--set clamp_len=VALUE` gives it.
-        task: the only task of training that needs the setting; empty: all.
         scope: the models that have the setting, in the plural, for error messages; empty: all of the architecture.
         problem: returns what is wrong with a value of the right kind, or None.
     """
@@ -90,7 +89,6 @@ class Option:
     longest: int = sys.maxsize
     optional: bool = False
     common: bool = False
-    task: str = ""
     scope: str = ""
     problem: Callable[[Any], str | None] = lambda value: None
 

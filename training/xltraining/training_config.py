@@ -20,17 +20,6 @@ class TrainingConfig(PlainFields):
 
     NAME: ClassVar[str] = "training"
 
-    task: Literal["bytes", "duplication", "images", "pairs"] = setting(
-        "bytes", "Learn text, the copying of random words, photographs, or pairs of texts.", common=True
-    )
-    """Text as bytes or as prepared tokens, the synthetic task of `xltraining.data.duplication`, photographs, or pairs
-    of texts for an encoder-decoder."""
-    word_length: int = setting(
-        255, "Symbols of the word that the task duplication repeats.", minimum=1, task="duplication"
-    )
-    image_size: int = setting(
-        64, "Width and height of an image of the task images, in pixels.", minimum=1, task="images"
-    )
     steps: int = setting(10_000, "Number of updates in all; 0 writes an untrained model.", minimum=0, common=True)
     """Also the end of the learning rate's schedule."""
     batch_size: int = setting(16, "Parallel streams of text, or examples, of one update.", minimum=1, common=True)

@@ -39,7 +39,6 @@ COMMANDS = {
     "evaluate": "Reproduce a published score: evaluate CORPUS in parallel streams.",
     "generate": "Continue PROMPT with BUNDLE.",
     "inspect": "Check the bundle or checkpoint at PATH, and show its contents.",
-    "picture": "Draw images with BUNDLE, or complete PHOTOS.",
     "plot": "Draw scores along documents, or attention.",
     "prepare": "Turn text FILES into token ids for training.",
     "quantize": "Write BUNDLE in a lower precision.",
@@ -48,11 +47,14 @@ COMMANDS = {
     "score": "Score FILES with BUNDLE, each as one document of any length.",
     "serve": "Answer HTTP requests for scores and continuations with BUNDLES.",
     "train": "Train a language model on text FILES or prepared data.",
-    "translate": "Translate each line of FILE with BUNDLE.",
     "verify": "Compare BUNDLE with the trained model in CHECKPOINT.",
     "web": "Write a static site that colours text while you write it.",
 }
-
+# Commands of the version before, with what to do instead.
+REMOVED = {
+    "picture": "Run `python -m experiments.picture` in a clone of xlexport.",
+    "translate": "Run `python -m experiments.translate` in a clone of xlexport, or call xlruntime.load_translator.",
+}
 
 HELP = "Show what COMMAND does, and its options, as COMMAND -h does."  # `LazyGroup.parse_args` reads it
 # How often a thread of PyTorch (GNU OpenMP) looks for work before it sleeps; its default is 300,000. Beside two busy
@@ -83,7 +85,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command in the arguments; suggest similar names for an unknown one."""
+        """Find the command in the arguments; for an unknown one suggest similar names, or what replaces it."""
+        if args[0] in REMOVED:
+            raise click.UsageError(f"'{args[0]}' is no longer a command. {REMOVED[args[0]]}", ctx)
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:  # super() imports all commands to find similar names

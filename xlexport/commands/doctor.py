@@ -33,7 +33,7 @@ PURPOSES = {
     "text": "bundles with a tokenizer.json or a SentencePiece model",
     "tables": "Parquet files",
     "plot": "plots of `plot`, `context` and `bench`",
-    "images": "photographs for `train --task images` and `picture`",
+    "images": "photographs, for experiments with images",
     "serve": "answering HTTP requests with `serve`",
     "lm-eval": "lm-evaluation-harness",
     "ray": "`score --ray`",

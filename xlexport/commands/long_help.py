@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -60,16 +60,23 @@ class LongCommand(click.Command):
 
     Args:
         examples: command lines, each with what it does.
+        removed: options and settings of the version before, by name, with what to do instead.
     """
 
-    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **more: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[tuple[str, str]] = (),
+        removed: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
         super().__init__(*args, **more)
-        self.examples = examples
+        self.examples, self.removed = examples, removed or {}
         if settings_of(self):
             self.params += set_options()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments; an unknown option that is a setting now is answered with its name."""
+        """Read the arguments; for an option that became a setting or was removed, say what to use."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

@@ -86,13 +86,21 @@ def set_options() -> list[click.Parameter]:
 
 
 def unknown_option(command: click.Command, error: click.NoSuchOption) -> click.UsageError:
-    """Return the error of an unknown option; if it is named like a setting, the error shows `--set`."""
+    """Return the error of an unknown option, which shows `--set` for a setting, and what replaces a removed option."""
     name = error.option_name.removeprefix("--").removeprefix("no-").replace("-", "_")
+    if name in _removed(command):
+        return click.UsageError(f"'{error.option_name}' is no longer an option. {_removed(command)[name]}", error.ctx)
     for setting in settings_of(command):
         if setting.name == name:
             use = f"It is a setting: --set {setting.setting}=VALUE."
             return click.UsageError(f"No such option '{error.option_name}'. {use}", error.ctx)
     return error
+
+
+def _removed(command: click.Command) -> Mapping[str, str]:
+    """Return the options and settings of the version before, with what to do instead."""
+    removed: Mapping[str, str] = getattr(command, "removed", {})
+    return removed
 
 
 def _split(override: str) -> tuple[str, str]:
@@ -113,6 +121,7 @@ def _check_names(ctx: click.Context, parameter: click.Parameter, overrides: tupl
             near = difflib.get_close_matches(name, names, n=1)
             flags = [flag for flag in options.get(name.rpartition(".")[2], ()) if flag.startswith("--")]
             meant = f"It is an option: {flags[-1]}." if flags else f"Did you mean {near[0]!r}?" if near else ""
+            meant = _removed(ctx.command).get(name.rpartition(".")[2], meant)
             problems.append(f"No such setting {name!r}. {meant}".rstrip())
     if problems:
         raise click.UsageError(" ".join(problems), ctx)

@@ -15,8 +15,16 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH
 from xlexport.commands.settings import statement_settings
 from xlexport.commands.signals import acknowledged
-from xlexport.commands.train_settings import MODEL, TRAINING, check_effect, is_given, read_recipe, setting_options
-from xlexport.extras import packages_of, require
+from xlexport.commands.train_settings import (
+    MODEL,
+    REMOVED,
+    TRAINING,
+    check_effect,
+    is_given,
+    read_recipe,
+    setting_options,
+)
+from xlexport.extras import require
 from xlexport.progress_bar import ProgressBar, progress_bar
 from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell
 
@@ -46,16 +54,10 @@ def model_config(
     """
     from xltraining.architectures import config_class
     from xltraining.config_fields import options_of
-    from xltraining.data.duplication import N_TOKEN, sequence_length
 
     kind = config_class(architecture)
     values = kind.for_training(chosen)
-    if training.task == "duplication":
-        length = sequence_length(training.word_length)
-        values |= {"n_token": N_TOKEN, "tgt_len": length}
-        if "mem_len" in options_of(kind):
-            values.setdefault("mem_len", length)
-    elif data is not None:
+    if data is not None:
         values["n_token"] = data.n_token
         if "cutoffs" in options_of(kind):
             values.setdefault("cutoffs", data.cutoffs)
@@ -64,6 +66,7 @@ def model_config(
 
 @click.command(
     cls=LongCommand,
+    removed=REMOVED,
     examples=(
         (
             "xlexport train book.txt --valid other.txt -o run",
@@ -126,25 +129,27 @@ def train(
     data: str | None,
     **values: Any,
 ) -> int:
-    """Train a language model on text FILES, as bytes, on a folder of `xlexport prepare`, or on photographs.
+    """Train a language model on text FILES, as bytes, or on a folder of `xlexport prepare`.
+
+    An encoder-decoder learns pairs: each line has a source, a tab and a target.
 
     Ctrl-C saves the run, and --resume continues it. `torchrun --no-python xlexport train …` trains one model in
     several processes.
     """
     model = {name: values[name] for name in MODEL if is_given(name)}
     training = {name: values[name] for name in TRAINING if is_given(name)}
-    if init is not None and (resume or is_given("task") or is_given("architecture")):
-        raise click.UsageError("--init begins a new run on texts. Leave out --resume, --task and --architecture.")
+    if init is not None and (resume or is_given("architecture")):
+        raise click.UsageError("--init begins a new run on texts. Leave out --resume and --architecture.")
     if init is None and not resume:
         check_effect(architecture, model, training)
-    require(None, "torch", *packages_of("images") if values["task"] == "images" else ())
+    require(None, "torch")
     if plot is not None:
         from xlexport.figures import check_picture
 
         check_picture(plot)
     from xlexport.finetuning import initial_model
     from xltraining.architectures import architecture_of
-    from xltraining.data.tasks import check_task
+    from xltraining.data.tasks import check_positions
     from xltraining.data.token_shards import is_prepared, read_prepared
     from xltraining.loop.processes import leave
     from xltraining.loop.train import TrainingConfig
@@ -165,8 +170,8 @@ def train(
             config, weights = initial_model(init, model, prepared, report=tell)
             architecture = architecture_of(config)
             check_effect(architecture, model, training)
-        check_task(config, training_config)
-        if config.position_limit is not None and (architecture, training_config.task) == ("reformer", "bytes"):
+        check_positions(config)
+        if config.position_limit is not None and architecture == "reformer":
             tell(
                 f"the model has {config.position_limit:,} positions, so longer documents will need --restart. "
                 "--set model.position=rotary has no limit."

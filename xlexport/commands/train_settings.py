@@ -33,14 +33,21 @@ from xltraining.architectures import FIRST, architecture_names, config_class
 from xltraining.config_fields import Option, options_of
 from xltraining.training_config import TrainingConfig
 
-__all__ = ["MODEL", "TRAINING", "check_effect", "is_given", "read_recipe", "setting_options"]
+__all__ = ["MODEL", "REMOVED", "TRAINING", "check_effect", "is_given", "read_recipe", "setting_options"]
 
+# Settings of the version before, with what to use instead.
+REMOVED = {
+    "task": "An encoder-decoder learns pairs, and each other architecture texts. "
+    "`python -m experiments images` and `python -m experiments duplication` in a clone of xlexport have further tasks.",
+    "word_length": "Run `python -m experiments duplication` in a clone of xlexport.",
+    "image_size": "Run `python -m experiments images` in a clone of xlexport.",
+}
 _FILES = {"data": "files", "valid": "valid_files"}
 _MODELS = {name: config_class(name) for name in architecture_names()}
 _OFFERED = {name: {o.name: o for o in options_of(kind).values() if o.help} for name, kind in _MODELS.items()}
 MODEL: dict[str, Option] = functools.reduce(lambda known, own: known | (own | known), _OFFERED.values())
 TRAINING: dict[str, Option] = {option.name: option for option in options_of(TrainingConfig).values() if option.help}
-_HEADINGS = {"task": "Run", **dict.fromkeys(("device", "bf16", "compile", "threads"), "Device")}
+_HEADINGS = dict.fromkeys(("device", "bf16", "compile", "threads"), "Device")
 _TABLES = {"model": MODEL, "training": TRAINING}
 # The architectures that a setting is for; none: for all.
 _OWNERS = {name: [one for one, own in _OFFERED.items() if name in own] for name in MODEL} | {
@@ -164,6 +171,8 @@ def _tuple(value: Any) -> Any:
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
+    if name in REMOVED:
+        return f"is no longer a setting ({REMOVED[name].rstrip('.')})"
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"is unknown{f' (did you mean {near[0]}?)' if near else ''}"
 
@@ -195,14 +204,6 @@ def check_effect(architecture: str, model: Mapping[str, Any], training: Mapping[
         if _OWNERS[name] and architecture not in _OWNERS[name]:
             problems.append(f"{_spellings([name])}: only for --architecture {' or '.join(_OWNERS[name])}")
     problems += kind.without_effect(model)
-    task = training.get("task", TrainingConfig.task)
-    problems += [
-        f"{_spellings([name])}: only for --task {TRAINING[name].task}"
-        for name in training
-        if TRAINING[name].task not in ("", task)
-    ]
-    if task == "duplication" and "tgt_len" in model:
-        problems.append("--tgt-len: in the duplication task training.word_length decides it")
     if problems:
         raise click.UsageError("; ".join(problems) + ".")
 

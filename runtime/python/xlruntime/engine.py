@@ -443,5 +443,5 @@ def check_kind(folder: Path, bundle: Bundle, translates: bool) -> None:
     if not translates and bundle.encoder is not None:
         raise BundleFormatError(
             f"{folder}: an encoder-decoder, which turns one text into another; expected a language model.",
-            hint="To translate, use `xlexport translate` or xlruntime.load_translator.",
+            hint="To translate, open it with xlruntime.load_translator.",
         )

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from xltraining.config_fields import ModelConfig
-from xltraining.data.duplication import N_TOKEN, DuplicationTask, sequence_length
-from xltraining.data.images import ImageTask, image_problems
 from xltraining.data.pairs import PairsTask
-from xltraining.data.photos import read_photos
 from xltraining.data.streams import ByteText, OrderedStreams, ShuffledStreams, Text, TokenStreams, read_bytes
 from xltraining.data.token_shards import is_prepared, read_to_train
 from xltraining.data.tokenizer_file import TokenizerFile
@@ -22,13 +19,16 @@ from xltraining.evaluation import Progress, evaluate, no_progress
 from xltraining.language_model import LanguageModel
 from xltraining.training_config import TrainingConfig
 
-__all__ = ["StreamTask", "Task", "check_task", "make_task", "prepared_task", "text_task"]
+__all__ = ["StreamTask", "Task", "check_positions", "make_task", "prepared_task", "text_task"]
 
 _VALID_STREAMS = 8  # the held-out text is walked as so many streams, for speed
 
 
 class Task(Protocol):
-    """A source of batches, each of which depends only on its number."""
+    """A source of batches, each of which depends only on its number; `train` takes one from outside.
+
+    `experiments/duplication.py` and `experiments/images.py` are examples.
+    """
 
     @property
     def unit(self) -> str:
@@ -142,58 +142,33 @@ def prepared_task(folder: Path, n_token: int, training: TrainingConfig, segment_
     )
 
 
-def check_task(model: ModelConfig, training: TrainingConfig) -> None:
-    """Check that the model's sizes fit the task.
+def check_positions(model: ModelConfig) -> None:
+    """Check that texts in segments of `tgt_len` tokens reach all positions of a model.
 
     Raises:
-        ConfigError: they do not. The message lists every problem.
+        ConfigError: they do not.
     """
-    problems = []
     limit = model.position_limit
-    if isinstance(model, EncoderDecoderConfig) != (training.task == "pairs"):
-        problems.append(f"pairs are for an encoder-decoder, and it reads nothing else, found {model.NAME}")
-    elif training.task == "duplication":
-        length = sequence_length(training.word_length)
-        if model.n_token != N_TOKEN:
-            problems.append(f"n_token must be {N_TOKEN} (127 symbols and 0), found {model.n_token}")
-        if model.tgt_len != length:
-            problems.append(f"tgt_len must be {length:,} (0w0w with {training.word_length} symbols in w), found "
-                            f"{model.tgt_len:,}")  # fmt: skip
-        if limit is not None and limit < length:
-            problems.append(f"max_positions must be at least {length:,}, found {limit:,}")
-    elif training.task == "images":
-        problems += image_problems(model, training.image_size)
-    elif limit is not None and limit % model.tgt_len:
-        problems.append(
+    if limit is not None and limit % model.tgt_len:
+        raise ConfigError(
             f"tgt_len {model.tgt_len:,} must divide max_positions {limit:,}{model.position_limit_source}: "
-            "the last positions would never be trained"
+            "the last positions would never be trained."
         )
-    if problems:
-        raise ConfigError(f"the model does not fit the task {training.task}: {'; '.join(problems)}.")
 
 
 def make_task(
     model: ModelConfig, training: TrainingConfig, train_files: Sequence[Path], valid_files: Sequence[Path]
 ) -> Task:
-    """Make the task of a run.
+    """Make the task of files: pairs for an encoder-decoder, otherwise prepared data or text.
 
     Raises:
-        DataError: files are missing, too short, or given to a task that draws its examples.
+        DataError: files are missing or too short.
     """
     prepared = any(is_prepared(Path(file)) for file in (*train_files, *valid_files))
     if prepared and (len(train_files) != 1 or valid_files):
         raise DataError("prepared data has its own held-out text.", hint="Name its folder alone, without other files.")
     if isinstance(model, EncoderDecoderConfig):
         return PairsTask(model, train_files, valid_files, training.batch_size, training.seed)
-    if training.task == "duplication":
-        if train_files or valid_files:
-            raise DataError("the duplication task draws its examples.", hint="Leave out the text files.")
-        return DuplicationTask(training.word_length, training.batch_size, training.seed)
-    if training.task == "images":
-        if not train_files:
-            raise DataError("no photographs were given to train on.", hint="Name one or more PNG or JPEG files.")
-        photos, valid_photos = (read_photos(files, training.image_size) for files in (train_files, valid_files))
-        return ImageTask(photos, valid_photos, training, model.tgt_len)
     if prepared:
         return prepared_task(Path(train_files[0]), model.n_token, training, model.tgt_len)
     if training.shuffle:

@@ -204,7 +204,7 @@ def read_to_train(folder: Path, n_token: int, *, pairs: bool = False) -> Prepare
     if data.pairs != pairs:
         raise DataError(
             f"{folder}: {'pairs' if data.pairs else 'a text'}, but the task needs {'pairs' if pairs else 'a text'}.",
-            hint="Give --documents pair to `xlexport prepare` for --task pairs, and only then.",
+            hint="Give --documents pair to `xlexport prepare` for an encoder-decoder, and only then.",
         )
     if data.n_token != n_token:
         raise DataError(

@@ -20,6 +20,8 @@ _FREE_TO_CHANGE = {
     *("device", "threads", "log_every", "eval_every", "checkpoint_every", "steps"),
     *("best", "compile", "micro_batches", "sharded", "swap_layers"),
 }
+# Settings of earlier versions; the model and its task say the same.
+_FORMER = ("task", "word_length", "image_size")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class SavedRun:
     model_config: ModelConfig
     training_config: TrainingConfig
     train_files: tuple[Path, ...]
-    """Absolute paths; empty if the task draws its examples, or an earlier version wrote the checkpoint."""
+    """Absolute paths; empty if the task reads none, or an earlier version wrote the checkpoint."""
     valid_files: tuple[Path, ...]
 
 
@@ -43,7 +45,7 @@ def saved_run(out_dir: Path) -> SavedRun:
     saved = load_checkpoint(checkpoint)
     state = state_of(checkpoint, saved)
     files = {name: tuple(map(Path, paths)) for name, paths in state.get("files", {}).items()}
-    config = TrainingConfig.from_dict(state["config"])
+    config = TrainingConfig.from_dict({name: value for name, value in state["config"].items() if name not in _FORMER})
     return SavedRun(saved.config, config, files.get("train", ()), files.get("valid", ()))
 
 

@@ -3,8 +3,7 @@
 The output folder gets `checkpoint.pt` (weights, and the state for a resumed run) and `log.jsonl`, one object per line:
 `step`, `bits_per_byte` (mean training loss since the line before), `learning_rate`, `tokens_per_second`, and
 `valid_bits_per_byte` if the held-out text was evaluated at that step. Prepared data adds bits per unit of it, such as
-`bits_per_word`, and `perplexity`. For the duplication task, the names are
-`bits_per_symbol`, `valid_bits_per_symbol` and `valid_accuracy`.
+`bits_per_word`, and `perplexity`. A task from outside names its unit and its figures.
 """
 
 import json
@@ -25,9 +24,8 @@ from torch import Tensor
 from xltraining.architectures import new_model
 from xltraining.checkpoint import check_tensors, load_checkpoint, save_checkpoint
 from xltraining.config_fields import ModelConfig
-from xltraining.data.tasks import Task, check_task, make_task
+from xltraining.data.tasks import Task, check_positions, make_task
 from xltraining.data.token_shards import is_prepared
-from xltraining.data.tokenizer_file import TokenizerFile
 from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, TrainingDivergedError
 from xltraining.evaluation import Progress, no_progress
 from xltraining.layers.swapping import LayerStore
@@ -63,6 +61,7 @@ def train(
     valid_files: Sequence[Path],
     out_dir: Path,
     *,
+    task: Task | None = None,
     resume: bool = False,
     initial: Mapping[str, Tensor] | None = None,
     about: Mapping[str, str] | None = None,
@@ -81,11 +80,11 @@ def train(
 
     Args:
         model_config: the model; segments are `tgt_len` tokens long.
-        training_config: the task and the settings of its training.
-        train_files: text files, read as bytes, one after the other; or one folder of `xlexport prepare`; none for a
-            task that draws its examples.
+        training_config: the settings of the training.
+        train_files: text files, read as bytes, one after the other; or one folder of `xlexport prepare`.
         valid_files: held-out text; may be empty.
         out_dir: the output folder, made if missing; nothing is written elsewhere.
+        task: the source of batches and of held-out figures; the checkpoint only lists the files. None: the files' text.
         resume: continue from the checkpoint in `out_dir`; `loop.saved_run` reads its settings. More `steps` than
             before extend a run: from there on, the learning rate follows the longer schedule.
         initial: weights of a new run, under the model's names; None: fresh ones.
@@ -104,7 +103,8 @@ def train(
         TrainingDivergedError: the loss or a weight is no longer finite; the last checkpoint is kept.
     """
     report = report or _print_to_stderr
-    check_task(model_config, training_config)
+    if task is None:
+        check_positions(model_config)
     checkpoint = Path(out_dir) / CHECKPOINT_NAME
     if checkpoint.exists() and (not resume or training_config.steps == 0):  # fresh weights never replace a checkpoint
         raise CheckpointError(
@@ -118,14 +118,14 @@ def train(
             processes.wait()  # until every process has seen that no checkpoint is in the way
         torch.manual_seed(training_config.seed)
         if training_config.steps == 0:
-            tokenizer: str | TokenizerFile | None = "bytes"
-            if train_files and is_prepared(Path(train_files[0])):
-                tokenizer = make_task(model_config, training_config, train_files, valid_files).tokenizer
+            if task is None and train_files and is_prepared(Path(train_files[0])):
+                task = make_task(model_config, training_config, train_files, valid_files)
+            tokenizer = "bytes" if task is None else task.tokenizer
             weights = new_model(model_config).state_dict() if initial is None else initial
             save_checkpoint(checkpoint, model_config, weights, tokenizer=tokenizer, about=about)
             report(f"wrote {checkpoint} with {'fresh' if initial is None else 'initial'} weights")
             return TrainingResult(0, None, None, False, checkpoint)
-        task = make_task(model_config, training_config, train_files, valid_files)
+        task = task or make_task(model_config, training_config, train_files, valid_files)
         files = {"train": train_files, "valid": valid_files}
         run = TrainingRun(model_config, training_config, task, Path(out_dir), files, processes, initial, about)
         if resume:

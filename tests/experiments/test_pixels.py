@@ -1,4 +1,4 @@
-"""Images of the runtime: PNG files that another reader reads back, sheets, and images from a model of bytes."""
+"""Images from bundles: PNG files that another reader reads back, sheets, and images from a model of bytes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from experiments.pixels import Pixels, draw_image, image_side, png, side_by_side
 from tests.helpers.paths import ROOT
 from xlruntime import ArgumentError, Model, OptionError
 from xlruntime.bundle import Bundle
 from xlruntime.bundle_files import read_bundle
-from xlruntime.images import Pixels, draw_image, image_side, png, side_by_side
 
 GOLDEN = read_bundle(ROOT / "tests/golden/reformer_band/bundle")
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.runs import REFORMER, quiet
-from xlruntime.images import png
+from experiments.images import ImageTask, image_bytes, random_images
+from experiments.photos import central_crop, read_photos
+from experiments.pixels import png
+from tests.training.runs import REFORMER, resumed_like_whole, run
 from xltraining.architectures import new_model
-from xltraining.data.images import ImageTask, image_bytes, random_images
-from xltraining.data.photos import central_crop, read_photos
-from xltraining.errors import ConfigError, DataError
-from xltraining.loop.train import TrainingConfig, train
+from xltraining.errors import CheckpointError, ConfigError, DataError
+from xltraining.training_config import TrainingConfig
 
 pytest.importorskip("PIL", reason="photographs need Pillow, the extra images")
 
@@ -26,9 +26,7 @@ SIDE = 4
 MODEL = replace(
     REFORMER, tgt_len=12, mem_len=12, axial_shape=(SIDE, SIDE, 3), axial_dims=(4, 4, 8), max_positions=image_bytes(SIDE)
 )
-TRAINING = TrainingConfig(
-    task="images", image_size=SIDE, steps=6, batch_size=2, eval_every=3, checkpoint_every=2, log_every=1, threads=1
-)
+TRAINING = TrainingConfig(steps=6, batch_size=2, eval_every=3, checkpoint_every=2, log_every=1, threads=1)
 
 
 def photo(folder: Path, name: str = "photo.png", height: int = 9, width: int = 7, seed: int = 0) -> Path:
@@ -57,7 +55,7 @@ def test_a_crop_of_a_photograph_of_its_size_is_the_photograph_or_its_mirror(tmp_
 
 def test_segments_of_a_row_are_the_document_of_an_image(tmp_path: Path) -> None:
     photos = read_photos([photo(tmp_path)], SIDE)
-    task = ImageTask(photos, (), TRAINING, segment_len=12)
+    task = ImageTask(photos, (), MODEL, TRAINING)
     for turn in range(2):  # an image has 48 bytes, so a row reads it in four segments
         segments = [task.batch(4 * turn + part) for part in range(4)]
         tokens, targets = (torch.cat(each, dim=1) for each in zip(*segments, strict=True))
@@ -78,24 +76,36 @@ def test_bits_per_byte_are_those_of_every_byte_of_held_out_images(tmp_path: Path
     tokens = torch.cat([torch.zeros(16, 1).long(), held_out[:, :-1]], dim=1)
     with torch.no_grad():
         nats = -model.log_probs(model(tokens)[0], held_out).double().mean().item()
-    bits = ImageTask((), photos, TRAINING, segment_len=12).evaluate(model)["valid_bits_per_byte"]
+    bits = ImageTask((), photos, MODEL, TRAINING).evaluate(model)["valid_bits_per_byte"]
     assert bits == pytest.approx(nats / np.log(2), abs=1e-5)  # float32's rounding, in other segments
+
+
+@pytest.mark.full
+def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
+    files = [photo(tmp_path), photo(tmp_path, "other.png", seed=1)]
+    photos = read_photos(files, SIDE)
+    resumed_like_whole(MODEL, TRAINING, tmp_path, files, stop=5, task=ImageTask(photos, photos, MODEL, TRAINING))
+    turned = ImageTask(photos[::-1], photos, MODEL, TRAINING)
+    with pytest.raises(CheckpointError, match="training text was"):
+        run(MODEL, TRAINING, tmp_path / "parts", files, task=turned, resume=True)
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"axial_shape": (4, 8, 3), "max_positions": 96}, r"max_positions must be 48 \(the bytes of 4 × 4 pixels\)"),
-        ({"position": "rotary", "max_positions": 0}, "max_positions must be 48 .*, found no limit"),
+        (
+            {"axial_shape": (4, 8, 3), "max_positions": 96},
+            "max_positions must be 3 for each pixel of a square, found 96",
+        ),
+        ({"position": "rotary", "max_positions": 0}, "max_positions must be 3 for each .*, found no limit"),
         ({"tgt_len": 9}, "tgt_len must divide 48"),
         ({"rule": "paper"}, "tgt_len must be 48, since this model reads an image in one segment, found 12"),
         ({"n_token": 300}, r"n_token must be 256 \(bytes\), found 300"),
-        ({}, "Name one or more PNG or JPEG files"),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused(changes: dict[str, Any], problem: str, tmp_path: Path) -> None:
-    with pytest.raises((ConfigError, DataError), match=problem):
-        train(replace(MODEL, **changes), TRAINING, [], [], tmp_path / "run", report=quiet)
+def test_a_model_that_does_not_fit_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        ImageTask((), (), replace(MODEL, **changes), TRAINING)
 
 
 def test_files_that_are_not_usable_photographs_are_named_together(tmp_path: Path) -> None:
