@@ -27,7 +27,7 @@ import xlruntime
 from benchmarks import sides
 from benchmarks.sides import PATH, Figures, Ready, Side, text_ids
 from benchmarks.transformer_xl import TINY, prepare
-from xlexport.bench.sides import GraphSide, Work
+from xlexport.bench.sides import GraphSide, StepWork
 from xlexport.errors import XlexportError
 from xlexport.figures import check_picture, save_picture
 
@@ -44,7 +44,7 @@ def steps_of(bundle: Path, threads: int, mem_len: int | None = None, rows: int =
     """Return steps with full memory, in this process."""
     model = xlruntime.load(bundle, threads=threads)
     evaluation = model.evaluation(mem_len=mem_len)
-    return GraphSide(model, Work("score", evaluation, evaluation.segment_len, rows))
+    return GraphSide(model, StepWork("score", evaluation, evaluation.segment_len, rows))
 
 
 def run_step(*setting: Any) -> None:

@@ -169,7 +169,7 @@ def bundle_document(bundle: Path, tokens: int, threads: int) -> Ready:
     """Return the side of the score graph of rule `chunk`, where a document is one step."""
     import xlruntime
     from xlexport.bench.roofline import step_floor
-    from xlexport.bench.sides import GraphSide, Work
+    from xlexport.bench.sides import GraphSide, StepWork
 
     started = time.perf_counter()
     model = xlruntime.load(bundle, threads=threads)
@@ -180,7 +180,7 @@ def bundle_document(bundle: Path, tokens: int, threads: int) -> Ready:
     def step() -> npt.NDArray[Any]:
         return model.step("score", model.new_memory(evaluation), ids, targets)["log_prob"]
 
-    floor = step_floor(GraphSide(model, Work("score", evaluation, tokens, 1)))
+    floor = step_floor(GraphSide(model, StepWork("score", evaluation, tokens, 1)))
     return Ready(step, {"tokens": tokens, "load_seconds": load_seconds, **asdict(floor)}, warm=1)
 
 

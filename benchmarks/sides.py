@@ -29,7 +29,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.bench.measuring import SGEMM_SIZE, Clock, Machine, Rates, disturbance, peak_rss_mb, seconds, take_turns
+from xlexport.bench.measuring import SGEMM_SIZE, Clock, RateMeter, Rates, disturbance, peak_rss_mb, seconds, take_turns
 from xlexport.extras import disable_telemetry
 from xlruntime.devices import parse_device
 
@@ -187,7 +187,7 @@ def rates_of_the_machine(threads: int, device: str) -> Ready:
 
     torch.set_num_threads(threads)
     a, b = torch.rand(2, SGEMM_SIZE, SGEMM_SIZE).to(device)
-    probe = Machine(parse_device(device), threads)
+    probe = RateMeter(parse_device(device), threads)
 
     def product() -> None:
         _ = a @ b

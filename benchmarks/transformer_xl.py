@@ -123,7 +123,7 @@ def bundle_side(bundle: Path, threads: int, case: Case, ops: str) -> Ready:
     """Return the side of the bundle's graph with kernels `ops`; its facts have the arithmetic and bytes of a step."""
     import xlruntime
     from xlexport.bench.roofline import step_floor
-    from xlexport.bench.sides import GraphSide, Work
+    from xlexport.bench.sides import GraphSide, StepWork
 
     started = time.perf_counter()
     model = xlruntime.load(bundle, threads=threads, ops=ops)
@@ -138,7 +138,7 @@ def bundle_side(bundle: Path, threads: int, case: Case, ops: str) -> Ready:
             return outputs["log_prob"]
         return log_probs(outputs["logits"], targets[:, -1])
 
-    floor = step_floor(GraphSide(model, Work(case.purpose, evaluation, case.segment_len, 1)))
+    floor = step_floor(GraphSide(model, StepWork(case.purpose, evaluation, case.segment_len, 1)))
     return Ready(step, {"tokens": case.segment_len, "load_seconds": load_seconds, **asdict(floor)})
 
 

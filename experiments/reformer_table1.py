@@ -23,7 +23,7 @@ from experiments.reformer_table3 import FREE_AT_ONCE, peak_of
 from experiments.running import ExperimentCommand, draw, print_rows
 from xlexport.figures import check_picture
 from xltraining.reformer import ReformerConfig
-from xltraining.reformer.attention import Attention, Context, LocalAttention, SharedAttention
+from xltraining.reformer.attention import Context, LocalAttention, ReformerAttention, SharedAttention
 
 __all__ = ["KINDS", "PAPER", "SCALES", "attention_of", "growth", "main"]
 
@@ -45,7 +45,7 @@ PAPER = {"full": "max(b n_h l d_k, b n_h l²)", "lsh": "max(b n_h l d_k, b n_h l
 SCALES = {"tiny": (64, 128), "small": tuple(256 << power for power in range(7))}
 
 
-def attention_of(name: str, length: int) -> Attention:
+def attention_of(name: str, length: int) -> ReformerAttention:
     """Return a layer of attention for texts of some length."""
     fields = KINDS[name]
     if chunk := fields.get("chunk_length"):

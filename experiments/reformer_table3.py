@@ -31,7 +31,7 @@ from experiments.running import print_rows
 from xltraining.layers.swapping import LayerStore
 from xltraining.loop.train import TrainingConfig, train
 from xltraining.reformer import Reformer, ReformerConfig
-from xltraining.reformer.attention import Attention
+from xltraining.reformer.attention import ReformerAttention
 from xltraining.reformer.model import ReformerFeedForward
 
 __all__ = ["FREE_AT_ONCE", "MODELS", "SCALES", "Model", "cell", "main", "peak_of"]
@@ -166,7 +166,7 @@ def _looking(folder: Path) -> Iterator[list[int]]:
     seen = [0]
 
     def after_block(module: nn.Module, *_: object) -> None:
-        if isinstance(module, Attention | ReformerFeedForward):
+        if isinstance(module, ReformerAttention | ReformerFeedForward):
             seen.append(_pages(folder))
 
     hooks = (

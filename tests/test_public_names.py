@@ -1,4 +1,4 @@
-"""`__all__` lists exactly the public names of a module.
+"""`__all__` lists exactly the public names of a module, and a public class has a name of its own.
 
 Functions and classes without a leading underscore are public and must be listed, except commands of the command line.
 Constants may be private to a module, but a constant that another module imports is public.
@@ -7,6 +7,8 @@ Constants may be private to a module, but a constant that another module imports
 from __future__ import annotations
 
 import ast
+import importlib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from tests.helpers.paths import ROOT
 
 PACKAGES = (ROOT / "xlexport", ROOT / "runtime/python/xlruntime", ROOT / "training/xltraining")
 MODULES = sorted(file for package in PACKAGES for file in package.rglob("*.py") if not file.name.startswith("__main__"))
+# Classes whose name stands twice; a name leaves this list when one of both has another.
+TWICE = {"Comparison", "Mamba", "RecurrentConfig", "SavedRun", "Setting", "Tokenizer"}
 
 
 def registers_command(decorator: ast.expr) -> bool:
@@ -64,3 +68,26 @@ def identify(module: Path) -> str:
 @pytest.mark.parametrize("module", MODULES, ids=identify)
 def test_all_lists_the_public_names(module: Path) -> None:
     assert Names(module.read_text("utf-8")).problems() == []
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    parsed = (ast.parse(module.read_text("utf-8")).body for module in MODULES)
+    names = Counter(node.name for body in parsed for node in body if isinstance(node, ast.ClassDef))
+    assert len(names) > 400
+    assert {name for name, count in names.items() if count > 1 and not name.startswith("_")} == TWICE
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("xltraining.errors", "CheckpointError", "RunFileError"),
+        ("xltraining.data.tasks", "check_task", "check_positions"),
+        ("xltraining.encoder_decoder.model", "FeedForward", "EncoderDecoderFeedForward"),
+        ("xltraining.reformer.attention", "Attention", "ReformerAttention"),
+    ],
+)
+def test_an_old_name_says_the_new_one(module: str, old: str, new: str) -> None:
+    loaded = importlib.import_module(module)
+    assert hasattr(loaded, new) and not hasattr(loaded, "absent")
+    with pytest.raises(ImportError, match=f"^{module}.{old} is {new} since this version"):
+        getattr(loaded, old)

@@ -10,10 +10,10 @@ import onnx_ir as ir
 import pytest
 
 from tests.helpers.paths import GOLDEN
-from xlexport.bench.measuring import Machine, Rates
+from xlexport.bench.measuring import RateMeter, Rates
 from xlexport.bench.operator_profile import BETWEEN, profile_step, sum_events
 from xlexport.bench.roofline import Floor, step_floor, weight_bytes
-from xlexport.bench.sides import GraphSide, Purpose, Work
+from xlexport.bench.sides import GraphSide, Purpose, StepWork
 from xlexport.errors import XlexportError
 from xlexport.families import workload_of
 from xlexport.families.workload import StepSize
@@ -28,7 +28,7 @@ def open_golden(name: str) -> Model:
 
 def a_side(model: Model, purpose: Purpose, segment_len: int, batch_size: int, **settings: Any) -> GraphSide:
     evaluation = model.evaluation(segment_len, **settings)
-    return GraphSide(model, Work(purpose, evaluation, segment_len, batch_size))
+    return GraphSide(model, StepWork(purpose, evaluation, segment_len, batch_size))
 
 
 def test_bytes_of_a_transformer_xl_step_against_a_count_by_hand() -> None:
@@ -139,7 +139,7 @@ def test_arithmetic_of_a_vocabulary_in_clusters_against_a_count_by_hand() -> Non
 
 def test_tokens_of_a_vocabulary_in_clusters_are_mostly_frequent() -> None:
     model = open_golden("post_lnorm_zeros")
-    work = Work("score", model.evaluation(500), 500, 4)
+    work = StepWork("score", model.evaluation(500), 500, 4)
     cut, plain = (work.ids({"n_token": 1000, "cutoffs": cutoffs}) for cutoffs in ([100], []))
     for ids in (cut, plain):
         assert ids.shape == (2, 4, 500) and ids.min() >= 0 and ids.max() < 1000
@@ -158,7 +158,7 @@ def test_the_floor_is_the_larger_of_both() -> None:
 def test_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xlexport.bench.measuring.SGEMM_SIZE", 128)
     monkeypatch.setattr("xlexport.bench.measuring.COPY_BYTES", 1 << 20)
-    rates = Machine(Device("cpu"), 1).rates(3)
+    rates = RateMeter(Device("cpu"), 1).rates(3)
     # Current machines are within or near these bounds; a unit that is wrong by 1,000 is not.
     assert 0.1 < rates.sgemm < 20_000
     assert 0.1 < rates.copy < 20_000 and 0.1 < rates.read < 20_000

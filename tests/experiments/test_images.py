@@ -17,7 +17,7 @@ from experiments.photos import central_crop, read_photos
 from experiments.pixels import png
 from tests.training.runs import REFORMER, resumed_like_whole, run
 from xltraining.architectures import new_model
-from xltraining.errors import CheckpointError, ConfigError, DataError
+from xltraining.errors import ConfigError, DataError, RunFileError
 from xltraining.training_config import TrainingConfig
 
 pytest.importorskip("PIL", reason="photographs need Pillow, the extra images")
@@ -86,7 +86,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
     photos = read_photos(files, SIDE)
     resumed_like_whole(MODEL, TRAINING, tmp_path, files, stop=5, task=ImageTask(photos, photos, MODEL, TRAINING))
     turned = ImageTask(photos[::-1], photos, MODEL, TRAINING)
-    with pytest.raises(CheckpointError, match="training text was"):
+    with pytest.raises(RunFileError, match="training text was"):
         run(MODEL, TRAINING, tmp_path / "parts", files, task=turned, resume=True)
 
 

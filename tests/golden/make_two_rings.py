@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from xlexport.bundles import digests, fingerprint, requirements, write_manifest
 from xlexport.export.onnx import export_onnx
 from xlexport.families import Form, StepTensor
-from xlexport.families.ring import Ring
+from xlexport.families.ring import RingStep
 from xlexport.families.step import FixedSizes, carried_inputs, carried_outputs
 from xlexport.meanings import meanings_of
 from xlruntime.bundle import FIRST_MEMORY_FILE, Bundle, Feed, MemoryEntry, Tokenizer
-from xlruntime.evaluation import EvaluationRules, Setting
-from xlruntime.evaluation import Ring as RingRules
+from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
 FOLDER = Path(__file__).resolve().parent / "two_rings" / "bundle"
 TOKENS = ("batch", "segment")
@@ -33,7 +32,7 @@ OF_RINGS: tuple[Literal["offset"], Literal["window"]] = ("offset", "window")
 RULES = EvaluationRules(
     segment_len=4,
     settings={"mem_len": Setting(3, "rows of the near ring, a third of the far one's", minimum=1)},
-    rings={name: RingRules((a, 0, 0), slots=(a, 1, 0), window=(a, 0, 1)) for name, a in (("near", 1), ("far", 3))},
+    rings={name: Ring((a, 0, 0), slots=(a, 1, 0), window=(a, 0, 1)) for name, a in (("near", 1), ("far", 3))},
 )
 
 
@@ -80,7 +79,7 @@ class TwoRings(nn.Module):
         steps = torch.arange(S)
         scores, written = given["total"] * 10000, []
         for name, factor in (("near", 1.0), ("far", 100.0)):
-            ring = Ring(S, given[name].shape[1], given[f"{name}_offset"])
+            ring = RingStep(S, given[name].shape[1], given[f"{name}_offset"])
             memory = ring.write(given[name], tokens.unsqueeze(2), axis=1)  # (B, C, 1)
             distance = ring.newest_first + steps.unsqueeze(1) - (S - 1)  # (S, C)
             own = given["position"].view(-1, 1, 1) + steps.view(1, -1, 1)  # tokens before each query

@@ -40,13 +40,13 @@ def by_bundle(folder: Path, device: str, threads: int, work: Mapping[str, int], 
     """Return steps of a bundle; `captured`: replayed as CUDA graphs, except on a CPU."""
     import xlruntime
     from xlexport.bench.roofline import step_floor
-    from xlexport.bench.sides import GraphSide, Work
+    from xlexport.bench.sides import GraphSide, StepWork
 
     model = xlruntime.load(folder, device=device, threads=threads, cuda_graphs=captured and device != "cpu")
     evaluation = (
         model.evaluation(work["segment_len"], mem_len=work["mem_len"]) if work["mem_len"] else model.evaluation()
     )
-    side = GraphSide(model, Work("score", evaluation, work["segment_len"], work["batch_size"]))
+    side = GraphSide(model, StepWork("score", evaluation, work["segment_len"], work["batch_size"]))
 
     def step() -> npt.NDArray[Any]:
         return cast(Mapping[str, npt.NDArray[Any]], side.step())["log_prob"]
@@ -59,7 +59,7 @@ def by_pytorch(checkpoint: Path, device: str, threads: int, work: Mapping[str, i
     import torch
     from torch._inductor import config as inductor
 
-    from xlexport.bench.sides import Work
+    from xlexport.bench.sides import StepWork
     from xlexport.formats import load
     from xltraining.transformer_xl import TransformerXL
 
@@ -72,7 +72,7 @@ def by_pytorch(checkpoint: Path, device: str, threads: int, work: Mapping[str, i
     assert isinstance(built, TransformerXL)
     model = built.eval().to(device).with_evaluation(mem_len=work["mem_len"])
     config = {"n_token": model.config.n_token, "cutoffs": model.config.cutoffs}
-    ids = Work("score", cast(Any, None), work["segment_len"], work["batch_size"]).ids(config)
+    ids = StepWork("score", cast(Any, None), work["segment_len"], work["batch_size"]).ids(config)
 
     module = scoring_module(model)
     run: Any = torch.compile(module, dynamic=False) if compiled else module

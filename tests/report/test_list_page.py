@@ -15,8 +15,8 @@ import pytest
 from tests.helpers.invoking import PROSE, Invoke
 from tests.helpers.paths import ZEROS, golden_bundle
 from tests.report.report_pages import GOLDEN, HOSTILE, check_safety, read_list
-from xlexport.report.list_page import Row, as_rows, values
-from xlexport.report.words import Held, LeftOut, WordScores, score_words
+from xlexport.report.list_page import ListRow, as_rows, values
+from xlexport.report.words import DocumentWords, Held, LeftOut, score_words
 from xlruntime import TextError, load
 
 OTHER = golden_bundle(ZEROS)  # reads bytes too, with other weights
@@ -182,14 +182,14 @@ def test_bundles_of_other_tokenizers_are_compared_where_both_score_whole_words(
 def test_sides_with_other_words_are_refused() -> None:
     model, held = load(GOLDEN, threads=1), Held("a", b"one two three")
     (words,) = score_words(model, model.evaluation(), [held])
-    assert isinstance(words, WordScores)
+    assert isinstance(words, DocumentWords)
     other = dataclasses.replace(words, starts=words.starts + 1)
     with pytest.raises(TextError, match=r"a: 3 words for A and 3 for B at other places, so they cannot be compared"):
         as_rows([held], [[words], [other]])
     failed = as_rows([held], [[words], [TextError("a: too long.")]])
     assert failed == [LeftOut("a", "too long.", failed=True)]
     summary = dataclasses.replace(words.summary, bits=math.nan, bits_per_byte=None)
-    row = Row(held, (dataclasses.replace(words, bits=np.full(3, np.nan), summary=summary),))
+    row = ListRow(held, (dataclasses.replace(words, bits=np.full(3, np.nan), summary=summary),))
     assert values(row) == [3.0, None, None, None]
 
 

@@ -14,8 +14,8 @@ from tests.helpers.invoking import Invoke
 from tests.helpers.paths import ZEROS, golden_bundle
 from tests.report.report_pages import GOLDEN, HOSTILE
 from xlexport.report import picture
-from xlexport.report.list_page import Row
-from xlexport.report.words import Held, WordScores, score_words
+from xlexport.report.list_page import ListRow
+from xlexport.report.words import DocumentWords, Held, score_words
 from xlruntime import load
 
 pytest.importorskip("matplotlib")
@@ -38,11 +38,12 @@ def comments(svg: str) -> list[str]:
     return [comment.strip() for comment in re.findall(r"<!--(.*?)-->", svg, re.DOTALL)]
 
 
-def rows_of(*texts: str) -> list[Row]:
+def rows_of(*texts: str) -> list[ListRow]:
     model = load(GOLDEN, threads=1)
     documents = [Held(f"text {n}", text.encode()) for n, text in enumerate(texts)]
     found = score_words(model, model.evaluation(), documents)
-    return [Row(held, (words,)) for held, words in zip(documents, found, strict=True) if isinstance(words, WordScores)]
+    pairs = zip(documents, found, strict=True)
+    return [ListRow(held, (words,)) for held, words in pairs if isinstance(words, DocumentWords)]
 
 
 def test_picture_of_two_sides_has_title_axis_units_and_words(invoke: Invoke, items: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import EMPTY, golden_bundle
 from tests.serve.conftest import Start, error_of
-from xlexport.serve.jobs import Choice
+from xlexport.serve.jobs import AnswerChoice
 from xlexport.serve.token_places import ends_in_text, text_of_run
 from xlruntime import GrowingText, Sampling, load
 from xlruntime.tokenizers import ByteTokenizer, Vocabulary, VocabularyTokenizer
@@ -96,7 +96,7 @@ def test_tokenizer_info_has_begin_and_end_tokens(start_with: Callable[..., Any])
 
 
 def test_draws_wait_until_their_text_is_certain() -> None:
-    choice = Choice(Sampling(), GrowingText(ByteTokenizer(), [], ["xyz"]))
+    choice = AnswerChoice(Sampling(), GrowingText(ByteTokenizer(), [], ["xyz"]))
     taken = []
     for byte in "aé🙂xyq".encode():
         choice.add(byte, None, None)  # type: ignore[arg-type]  # without probabilities

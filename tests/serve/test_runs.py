@@ -14,7 +14,7 @@ import pytest
 
 from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
 from xlexport.extras import missing_packages
-from xlexport.serve.jobs import Choice, Delta, Job
+from xlexport.serve.jobs import AnswerChoice, Delta, RequestJob
 from xlexport.serve.logprobs import TokenTexts
 from xlruntime import GrowingText, Sampling, load
 from xlruntime.tokenizers import ByteTokenizer
@@ -25,7 +25,7 @@ LIKELIEST = 5
 LOGITS = np.random.default_rng(0).normal(size=(64, 256)).astype(np.float32)
 
 
-def draw(choice: Choice, number: int, token: int | None = None) -> bool:
+def draw(choice: AnswerChoice, number: int, token: int | None = None) -> bool:
     """Add a token with likeliest ones."""
     return choice.add(97 + number % 26 if token is None else token, LOGITS[number % 64], LIKELIEST)
 
@@ -38,17 +38,19 @@ def log_softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
 class Held:
     """A scheduler whose jobs a test runs."""
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: RequestJob) -> None:
         pass
 
 
-def with_stream(body: Callable[[Job, Any], Coroutine[Any, Any, None]], tokenizer: ByteTokenizer | None = None) -> None:
+def with_stream(
+    body: Callable[[RequestJob, Any], Coroutine[Any, Any, None]], tokenizer: ByteTokenizer | None = None
+) -> None:
     from xlexport.serve.runs import Run
 
     async def run() -> None:
         request = Run(Held(), 60)  # type: ignore[arg-type]
         text = GrowingText(tokenizer or ByteTokenizer(), [], [])
-        job = Job(np.array([1]), max_tokens=10**9, choices=[Choice(Sampling(0), text, request.on_news)])
+        job = RequestJob(np.array([1]), max_tokens=10**9, choices=[AnswerChoice(Sampling(0), text, request.on_news)])
         request.add(job)
         await body(job, request.news())
 
@@ -65,7 +67,7 @@ def test_stream_that_nobody_reads_holds_no_object_for_a_token() -> None:
     from xlexport.serve.logprobs import draw_log
     from xlexport.serve.runs import UNREAD
 
-    async def body(job: Job, news: Any) -> None:
+    async def body(job: RequestJob, news: Any) -> None:
         (choice,) = job.choices
         draw(choice, 0)
         before = sys.getallocatedblocks()
@@ -89,7 +91,7 @@ def test_news_before_an_error_are_not_lost() -> None:
     from xlexport.serve.errors import ApiError
     from xlexport.serve.runs import UNREAD
 
-    async def body(job: Job, news: Any) -> None:
+    async def body(job: RequestJob, news: Any) -> None:
         (choice,) = job.choices
         for number in range(UNREAD):
             assert not draw(choice, number)
@@ -111,7 +113,7 @@ def test_each_continuation_ends_once() -> None:
     async def run() -> None:
         request = Run(Held(), 5)  # type: ignore[arg-type]
         texts = [GrowingText(ByteTokenizer(), [], []) for _ in range(3)]
-        jobs = [Job(np.array([1]), choices=[Choice(Sampling(0), text, request.on_news)]) for text in texts]
+        jobs = [RequestJob(np.array([1]), choices=[AnswerChoice(Sampling(0), text, request.on_news)]) for text in texts]
         for job in jobs:
             request.add(job)
         for job in jobs:
@@ -127,7 +129,7 @@ def test_each_continuation_ends_once() -> None:
 def test_tokens_without_text_do_not_wait_for_a_reader() -> None:
     from xlexport.serve.runs import UNREAD
 
-    async def body(job: Job, news: Any) -> None:
+    async def body(job: RequestJob, news: Any) -> None:
         for number in range(UNREAD + 10):
             assert not draw(job.choices[0], number, token=0)
         job.finish()
@@ -142,7 +144,7 @@ def test_end_of_a_request_cancels_its_jobs() -> None:
     from xlexport.serve.scheduler import Scheduler
 
     scheduler = Scheduler(load(golden_bundle(EMPTY), threads=1))
-    first, second = (Job(np.array([1]), max_tokens=10**9, choices=[choice]) for choice in map(endless, range(2)))
+    first, second = (RequestJob(np.array([1]), max_tokens=10**9, choices=[choice]) for choice in map(endless, range(2)))
 
     async def run() -> None:
         request = Run(scheduler, 0.05)
@@ -160,8 +162,8 @@ def test_end_of_a_request_cancels_its_jobs() -> None:
     assert scheduler.counts.cancelled == 2
 
 
-def endless(number: int) -> Choice:
-    return Choice(Sampling(0), GrowingText(ByteTokenizer(), [], []))
+def endless(number: int) -> AnswerChoice:
+    return AnswerChoice(Sampling(0), GrowingText(ByteTokenizer(), [], []))
 
 
 def test_texts_of_tokens_differ() -> None:

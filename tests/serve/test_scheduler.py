@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.paths import BAND, CHUNK, EMPTY, golden_bundle
 from tests.helpers.tiers import thinned
-from xlexport.serve.jobs import Choice, Draws, Job, Owner
+from xlexport.serve.jobs import AnswerChoice, Draws, Owner, RequestJob
 from xlexport.serve.scheduler import Scheduler
 from xlruntime import GrowingText, Memory, Model, OptionError, Sampling, TextError, TokenError, XlruntimeError, load
 from xlruntime.tokenizers import ByteTokenizer
@@ -41,23 +41,23 @@ def scored(model: Model, ids: npt.NDArray[np.int64]) -> tuple[list[float], list[
     return log_probs.tolist(), np.concatenate(ranks).tolist(), np.concatenate(likeliest).tolist()
 
 
-def choice(sampling: Sampling) -> Choice:
-    return Choice(sampling, GrowingText(ByteTokenizer(), [], []))
+def choice(sampling: Sampling) -> AnswerChoice:
+    return AnswerChoice(sampling, GrowingText(ByteTokenizer(), [], []))
 
 
-def submitted(scheduler: Scheduler, ids: npt.NDArray[np.int64], *samplings: Sampling, **work: Any) -> Job:
-    job = Job(ids, choices=[choice(sampling) for sampling in samplings], **work)
+def submitted(scheduler: Scheduler, ids: npt.NDArray[np.int64], *samplings: Sampling, **work: Any) -> RequestJob:
+    job = RequestJob(ids, choices=[choice(sampling) for sampling in samplings], **work)
     scheduler.submit(job)
     return job
 
 
-def drawn(job: Job) -> list[Draws]:
+def drawn(job: RequestJob) -> list[Draws]:
     """Return the tokens of each continuation, after the end of the job."""
     job.result(60)
     return [one.take().draws for one in job.choices]
 
 
-class Held(Choice):
+class Held(AnswerChoice):
     """A continuation that lets a test act while the job runs."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ def test_answers_do_not_depend_on_other_requests() -> None:
     scheduler = Scheduler(opened(EMPTY), most=4)
     documents = [some_ids(opened(EMPTY), n, n) for n in (70, 47, 30, 13, 9, 2, 1)]
 
-    def begun(ids: npt.NDArray[np.int64]) -> Job:
+    def begun(ids: npt.NDArray[np.int64]) -> RequestJob:
         rules = Sampling(0), Sampling(seed=3), Sampling(), Sampling()
         return submitted(scheduler, ids, *rules, top=2, max_tokens=40)
 
@@ -168,7 +168,7 @@ def test_cancelled_job_ends_and_others_go_on() -> None:
     model = opened(EMPTY)
     scheduler = Scheduler(model, most=2)
     held = Held()
-    job = Job(some_ids(model, 5, 1), max_tokens=10**9, choices=[held])
+    job = RequestJob(some_ids(model, 5, 1), max_tokens=10**9, choices=[held])
     scheduler.submit(job)
     assert held.begun.wait(60)
     other = submitted(scheduler, some_ids(model, 30, 2))
@@ -181,13 +181,15 @@ def test_cancelled_job_ends_and_others_go_on() -> None:
 
 
 def test_error_of_a_receiver_ends_its_job_only() -> None:
-    def refuse(choice: Choice, waiting: int) -> None:
+    def refuse(choice: AnswerChoice, waiting: int) -> None:
         raise TextError("nobody reads.")
 
     model = opened(EMPTY)
     scheduler = Scheduler(model, shared_steps=True)
     ids = some_ids(model, 5, 1)
-    unread = Job(ids, max_tokens=9, choices=[Choice(Sampling(0), GrowingText(ByteTokenizer(), [], []), refuse)])
+    unread = RequestJob(
+        ids, max_tokens=9, choices=[AnswerChoice(Sampling(0), GrowingText(ByteTokenizer(), [], []), refuse)]
+    )
     scheduler.submit(unread)
     other = submitted(scheduler, ids, Sampling(0), max_tokens=9)
     with pytest.raises(TextError, match="nobody reads"):
@@ -265,7 +267,7 @@ def test_close_fails_what_is_under_way() -> None:
     model = opened(EMPTY)
     scheduler = Scheduler(model)
     held = Held()
-    job = Job(some_ids(model, 5, 1), max_tokens=10**9, choices=[held])
+    job = RequestJob(some_ids(model, 5, 1), max_tokens=10**9, choices=[held])
     scheduler.submit(job)
     assert held.begun.wait(60)
     closing = threading.Thread(target=scheduler.close)
@@ -277,17 +279,19 @@ def test_close_fails_what_is_under_way() -> None:
     assert not closing.is_alive()
 
 
-def asked(number: int, length: int, tokens: int = 0, n: int = 0, client: str = "greedy", **rule: Any) -> list[Job]:
+def asked(
+    number: int, length: int, tokens: int = 0, n: int = 0, client: str = "greedy", **rule: Any
+) -> list[RequestJob]:
     """Return the jobs of one request."""
-    owner, jobs = Owner(client), list[Job]()
+    owner, jobs = Owner(client), list[RequestJob]()
     for _ in range(number):
         choices = [choice(Sampling(**rule)) for _ in range(n)]
-        jobs.append(Job(np.arange(length) % 256, max_tokens=tokens, choices=choices))
+        jobs.append(RequestJob(np.arange(length) % 256, max_tokens=tokens, choices=choices))
         jobs[-1].owner = owner
     return jobs
 
 
-LOADS: dict[str, Callable[[], list[Job]]] = {
+LOADS: dict[str, Callable[[], list[RequestJob]]] = {
     "requests with long prompts": lambda: [job for _ in range(7) for job in asked(1, 10_000)],
     "many prompts": lambda: asked(1_024, 1_100),
     "choices of many prompts": lambda: asked(100, 3, 10**6, 16),
@@ -297,7 +301,7 @@ LOADS: dict[str, Callable[[], list[Job]]] = {
 }
 
 
-def run_rounds(scheduler: Scheduler, number: int, jobs: list[Job]) -> None:
+def run_rounds(scheduler: Scheduler, number: int, jobs: list[RequestJob]) -> None:
     scheduler._thread = threading.current_thread()
     for job in jobs:
         scheduler.submit(job)

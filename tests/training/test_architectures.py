@@ -9,7 +9,7 @@ import pytest
 from xltraining import architectures
 from xltraining.architectures import architecture_of, config_from, model_class, new_model
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
-from xltraining.errors import CheckpointError, ConfigError
+from xltraining.errors import ConfigError, RunFileError
 from xltraining.recurrent import LSTM, LSTMConfig
 
 KNOWN = "transformer_xl, reformer, encoder_decoder, lstm, mamba"
@@ -35,5 +35,5 @@ def test_unknown_architecture_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     save_checkpoint(tmp_path / "model.pt", config, new_model(config).state_dict())
     others = {name: entry for name, entry in architectures._ARCHITECTURES.items() if name != "lstm"}
     monkeypatch.setattr(architectures, "_ARCHITECTURES", others)
-    with pytest.raises(CheckpointError, match=r"architecture must be one of .*, mamba, found 'lstm'"):
+    with pytest.raises(RunFileError, match=r"architecture must be one of .*, mamba, found 'lstm'"):
         load_checkpoint(tmp_path / "model.pt")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.training.reformers import SMALL
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
-from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError
+from xltraining.errors import CheckpointWriteError, RunFileError, RunFileNotFoundError
 from xltraining.reformer import Reformer
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
@@ -80,7 +80,7 @@ def test_wrong_statements_are_refused(tmp_path: Path, reformer: Reformer, about:
     save_checkpoint(path, REFORMER, reformer.state_dict())
     content = torch.load(path, weights_only=True)
     torch.save({**content, "about": about}, path)
-    with pytest.raises(CheckpointError, match=problem):
+    with pytest.raises(RunFileError, match=problem):
         load_checkpoint(path)
     torch.save({**content, "about": {"of a later version": 1, "data": "two\nlines \x1b[2J\udc80"}}, path)
     assert load_checkpoint(path).about == {"data": r"two lines \x1b[2J\udc80"}
@@ -101,7 +101,7 @@ def test_rounding_the_weights_leaves_hash_rotations_alone(tmp_path: Path, reform
 
 def test_a_reformer_that_lacks_weights_says_which(tmp_path: Path, reformer: Reformer) -> None:
     state_dict = {name: tensor for name, tensor in reformer.state_dict().items() if "rotations" not in name}
-    with pytest.raises(CheckpointError, match=r"layers\.1\.attention\.rotations is missing"):
+    with pytest.raises(RunFileError, match=r"layers\.1\.attention\.rotations is missing"):
         save_checkpoint(tmp_path / "checkpoint.pt", REFORMER, state_dict)
 
 
@@ -163,7 +163,7 @@ def test_a_failing_write_leaves_the_old_checkpoint(
 
 
 def test_a_folder_cannot_hold_a_training_run(tmp_path: Path, saved: Saved) -> None:
-    with pytest.raises(CheckpointError, match=r"End the path in \.pt"):
+    with pytest.raises(RunFileError, match=r"End the path in \.pt"):
         save_checkpoint(tmp_path / "folder", *saved, training={"step": 1})
     assert os.listdir(tmp_path) == []
 
@@ -231,7 +231,7 @@ def test_a_bad_file_is_a_one_line_error_and_runs_nothing(tmp_path: Path, make_mo
     else:
         make, message = BAD_CONTENTS[kind]
         torch.save(make(saved), path)
-    with pytest.raises(CheckpointError, match=message) as caught:
+    with pytest.raises(RunFileError, match=message) as caught:
         load_checkpoint(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -239,25 +239,25 @@ def test_a_bad_file_is_a_one_line_error_and_runs_nothing(tmp_path: Path, make_mo
 
 
 def test_a_missing_path_is_a_file_not_found_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFoundError, match="the checkpoint does not exist") as caught:
+    with pytest.raises(RunFileNotFoundError, match="the checkpoint does not exist") as caught:
         load_checkpoint(tmp_path / "nowhere.pt")
     assert isinstance(caught.value, FileNotFoundError)
 
 
 def test_a_folder_says_what_it_lacks(tmp_path: Path, saved: Saved) -> None:
-    with pytest.raises(CheckpointError, match=r"no config\.json and no model\.safetensors"):
+    with pytest.raises(RunFileError, match=r"no config\.json and no model\.safetensors"):
         load_checkpoint(tmp_path)
     save_checkpoint(tmp_path / "folder", *saved)
     weights = tmp_path / "folder" / "model.safetensors"
     assert_same(load_checkpoint(weights), saved)
     weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged"):
+    with pytest.raises(RunFileError, match=r"model\.safetensors: damaged"):
         load_checkpoint(tmp_path / "folder")
     (tmp_path / "folder" / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="not valid JSON"):
+    with pytest.raises(RunFileError, match="not valid JSON"):
         load_checkpoint(tmp_path / "folder")
     (tmp_path / "folder" / "config.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="expected an object"):
+    with pytest.raises(RunFileError, match="expected an object"):
         load_checkpoint(tmp_path / "folder")
 
 
@@ -271,7 +271,7 @@ def test_every_tensor_that_does_not_fit_is_listed(tmp_path: Path, make_model: Ma
     tensors["layers.9.attention.norm.weight"] = torch.zeros(12)
     tensors["layers.0.attention.norm.bias"] = torch.zeros(12, dtype=torch.int64)
     save_file(tensors, path / "model.safetensors")
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(RunFileError) as caught:
         load_checkpoint(path)
     message = str(caught.value)
     assert "head.clusters.0.bias is missing" in message
@@ -283,6 +283,6 @@ def test_every_tensor_that_does_not_fit_is_listed(tmp_path: Path, make_model: Ma
 def test_tied_weights_that_differ_are_refused(tmp_path: Path, make_model: MakeModel) -> None:
     model = make_model(tie_weight=False)
     config = replace(model.config, tie_weight=True)
-    with pytest.raises(CheckpointError, match=r"head\.clusters\.0\.weight differs from word_emb\.clusters\.0\.table"):
+    with pytest.raises(RunFileError, match=r"head\.clusters\.0\.weight differs from word_emb\.clusters\.0\.table"):
         save_checkpoint(tmp_path / "checkpoint.pt", config, model.state_dict())
     assert os.listdir(tmp_path) == []

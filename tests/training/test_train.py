@@ -12,7 +12,7 @@ import torch
 
 from tests.training.runs import quiet, read_log
 from xltraining.checkpoint import build_model, load_checkpoint
-from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, DataError, TrainingDivergedError
+from xltraining.errors import CheckpointWriteError, ConfigError, DataError, RunFileError, TrainingDivergedError
 from xltraining.evaluation import evaluate
 from xltraining.loop.train import TrainingConfig, TrainingResult, train
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
@@ -146,7 +146,7 @@ def test_a_resume_with_other_settings_lists_them(tmp_path: Path, text: Path) -> 
     run(text, tmp_path / "run", replace(TRAINING, steps=2))
     (tmp_path / "other.txt").write_bytes(text.read_bytes() + b"!")
     changed = replace(TRAINING, steps=2, seed=9, clip=0.25, log_every=3)
-    with pytest.raises(CheckpointError, match=r"seed was 0, is now 9; training text was .*") as caught:
+    with pytest.raises(RunFileError, match=r"seed was 0, is now 9; training text was .*") as caught:
         train(MODEL, changed, [tmp_path / "other.txt"], [], tmp_path / "run", resume=True, report=quiet)
     assert "clip was 1.0, is now 0.25" in str(caught.value)
     assert "log_every" not in str(caught.value)
@@ -158,7 +158,7 @@ def test_a_flipped_bit_of_a_weight_is_not_trained_on(tmp_path: Path, text: Path)
     content = bytearray(path.read_bytes())
     content[content.index(weight) + 1] ^= 1  # in the mantissa of a float32
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"'archive/data/\d+' in it is damaged \(wrong checksum\)\. Copy or"):
+    with pytest.raises(RunFileError, match=r"'archive/data/\d+' in it is damaged \(wrong checksum\)\. Copy or"):
         run(text, tmp_path / "run", replace(TRAINING, steps=3), resume=True)
     assert path.read_bytes() == content
 

@@ -10,7 +10,7 @@ from tests.helpers.tiers import thinned
 from tests.training.runs import REFORMER, quiet, read_log, run
 from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint
-from xltraining.errors import CheckpointError
+from xltraining.errors import RunFileError
 from xltraining.evaluation import evaluate
 from xltraining.loop.saved_run import saved_run
 from xltraining.loop.train import TrainingConfig, train
@@ -87,7 +87,7 @@ def test_rule_chunk_resets_memory_at_every_segment(model: Reformer) -> None:
 
 def test_a_resume_of_another_architecture_says_so(tmp_path: Path, text: Path) -> None:
     run(REFORMER, replace(TRAINING, steps=1), tmp_path / "run", [text])
-    with pytest.raises(CheckpointError, match="architecture was reformer, is now transformer_xl; optimizer") as caught:
+    with pytest.raises(RunFileError, match="architecture was reformer, is now transformer_xl; optimizer") as caught:
         other = replace(TRAINING, steps=1, optimizer="adafactor")
         train(TransformerXLConfig(), other, [text], [], tmp_path / "run", resume=True, report=quiet)
     assert "n_layer" not in str(caught.value)

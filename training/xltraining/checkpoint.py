@@ -26,7 +26,7 @@ from xltraining import atomic_output
 from xltraining.architectures import FIRST, architecture_of, config_from, model_class, new_model, shared_names
 from xltraining.config_fields import ModelConfig
 from xltraining.data.tokenizer_file import TokenizerFile, tokenizer_from_plain, tokenizer_to_plain
-from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
+from xltraining.errors import CheckpointWriteError, ConfigError, RunFileError, RunFileNotFoundError
 from xltraining.language_model import LanguageModel
 from xltraining.layers.swapping import ReleasingFile
 from xltraining.messages import bounded, first_line, listed, shown
@@ -79,7 +79,7 @@ def _empty_model(config: ModelConfig, where: str) -> LanguageModel:
         with torch.device("meta"):
             return new_model(config)
     except RuntimeError as error:
-        raise CheckpointError(
+        raise RunFileError(
             f"{where}: no model can be built from its configuration ({first_line(error)[:200]}).",
             hint="Use the configuration that the model was trained with.",
         ) from error
@@ -112,7 +112,7 @@ def save_checkpoint(
         release: called again and again while a `.pt` file is written; it may release the memory of tensors.
 
     Raises:
-        CheckpointError: `training` was given for a folder, or the tensors do not fit the configuration.
+        RunFileError: `training` was given for a folder, or the tensors do not fit the configuration.
         CheckpointWriteError: the disk is full, the place is not writable, or a folder there is not a checkpoint.
     """
     path = Path(path)
@@ -142,7 +142,7 @@ def save_checkpoint(
                     with temporary.open("wb") as file:
                         torch.save(content, cast(IO[bytes], ReleasingFile(file, release)))
         elif training is not None:
-            raise CheckpointError(
+            raise RunFileError(
                 f"{path}: only a .pt file can hold the state of a training run.", hint="End the path in .pt."
             )
         else:
@@ -175,14 +175,14 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     limited: read untrusted files with another reader, and pass their content to `checkpoint_from`.
 
     Raises:
-        CheckpointNotFoundError: `path` does not exist.
-        CheckpointError: it is damaged, of another kind, or its tensors do not fit its configuration (all are listed).
+        RunFileNotFoundError: `path` does not exist.
+        RunFileError: it is damaged, of another kind, or its tensors do not fit its configuration (all are listed).
     """
     path = Path(path)
     if path.name == WEIGHTS_NAME and path.is_file():
         path = path.parent
     if not path.exists():
-        raise CheckpointNotFoundError(f"{path}: the checkpoint does not exist.", hint="Check the path.")
+        raise RunFileNotFoundError(f"{path}: the checkpoint does not exist.", hint="Check the path.")
     return checkpoint_from(_read_folder(path) if path.is_dir() else _read_file(path), path)
 
 
@@ -194,28 +194,28 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
         path: the file or folder that was read, for messages.
 
     Raises:
-        CheckpointError: it is of another kind, or its tensors do not fit its configuration (all are listed).
+        RunFileError: it is of another kind, or its tensors do not fit its configuration (all are listed).
     """
     path = Path(path)
     if not _is_text(content.get("format"), FORMAT) or not isinstance(content.get("config"), dict):
         keys = listed(sorted(map(str, content))[:6]) or "nothing"
-        raise CheckpointError(
+        raise RunFileError(
             f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {keys}).",
             hint="Give a checkpoint that `xlexport train` wrote.",
         )
     version = content.get("version")
     if type(version) is not int or version not in range(1, VERSION + 1):
-        raise CheckpointError(
+        raise RunFileError(
             f"{path}: checkpoint version {shown(version)}, but this program reads versions 1 to {VERSION}.",
             hint="Use the version of xlexport that wrote it.",
         )
     try:
         config = config_from(content.get("architecture", FIRST), content["config"])
     except ConfigError as error:
-        raise CheckpointError(f"{path}: {error.message}", hint=error.hint) from error
+        raise RunFileError(f"{path}: {error.message}", hint=error.hint) from error
     tensors = content.get("state_dict")
     if not isinstance(tensors, dict):
-        raise CheckpointError(f"{path}: the checkpoint holds no state_dict.", hint="Write it again.")
+        raise RunFileError(f"{path}: the checkpoint holds no state_dict.", hint="Write it again.")
     tokenizer = tokenizer_from_plain(content.get("tokenizer", "bytes"), path)
     if version == 1:
         tensors = {_NAMES_OF_VERSION_1.get(name, name): tensor for name, tensor in tensors.items()}
@@ -233,12 +233,12 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
 def _statements(path: Path, about: object) -> dict[str, Any]:
     """Return those of a checkpoint, each in one line; other names, as of a later version, are left out."""
     if not isinstance(about, dict):
-        raise CheckpointError(f"{path}: about is {shown(about)}, expected a dict.", hint="Write it again.")
+        raise RunFileError(f"{path}: about is {shown(about)}, expected a dict.", hint="Write it again.")
     known = {name: about[name] for name in _STATEMENTS if name in about}
     for name, value in known.items():
         if type(value) is not _STATEMENTS[name] or (isinstance(value, float) and not 0 <= value < math.inf):
             wanted = "a text" if _STATEMENTS[name] is str else "a float, 0 or more"
-            raise CheckpointError(f"{path}: {name} is {shown(value)}, expected {wanted}.", hint="Write it again.")
+            raise RunFileError(f"{path}: {name} is {shown(value)}, expected {wanted}.", hint="Write it again.")
     return {name: bounded(" ".join(value.split())) if type(value) is str else value for name, value in known.items()}
 
 
@@ -252,28 +252,28 @@ def _read_file(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             magic = file.read(len(_ZIP_MAGIC))
     except OSError as error:
-        raise CheckpointError(
+        raise RunFileError(
             f"{path}: the file cannot be read ({error.strerror}).", hint="Check its permissions."
         ) from error
     if not magic:
-        raise CheckpointError(f"{path}: the file is empty.", hint="Copy or write the checkpoint again.")
+        raise RunFileError(f"{path}: the file is empty.", hint="Copy or write the checkpoint again.")
     if magic != _ZIP_MAGIC:
-        raise CheckpointError(f"{path}: this is not a PyTorch checkpoint.", hint="Check the path.")
+        raise RunFileError(f"{path}: this is not a PyTorch checkpoint.", hint="Check the path.")
     try:
         with zipfile.ZipFile(path) as archive:
             changed = archive.testzip()  # PyTorch compares no checksums
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True) if changed is None else None
     except pickle.UnpicklingError as error:
-        raise CheckpointError(
+        raise RunFileError(
             f"{path}: it holds other objects than plain values and tensors, and loading those could run code.",
             hint="Give a checkpoint that `xlexport train` wrote.",
         ) from error
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile, zlib.error) as error:
-        raise CheckpointError(f"{path}: the file is damaged or cut off.", hint=_HINT) from error
+        raise RunFileError(f"{path}: the file is damaged or cut off.", hint=_HINT) from error
     if changed is not None:
-        raise CheckpointError(f"{path}: {changed[:60]!a} in it is damaged (wrong checksum).", hint=_HINT)
+        raise RunFileError(f"{path}: {changed[:60]!a} in it is damaged (wrong checksum).", hint=_HINT)
     if not isinstance(content, dict):
-        raise CheckpointError(
+        raise RunFileError(
             f"{path}: expected a dict with the format '{FORMAT}', found {type(content).__name__}.",
             hint="Give a checkpoint that `xlexport train` wrote.",
         )
@@ -283,23 +283,21 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _read_folder(path: Path) -> dict[str, Any]:
     missing = [name for name in (CONFIG_NAME, WEIGHTS_NAME) if not (path / name).is_file()]
     if missing:
-        raise CheckpointError(
+        raise RunFileError(
             f"{path}: the folder holds no {' and no '.join(missing)}.", hint="Give a .pt file or a folder with both."
         )
     try:
         content = json.loads((path / CONFIG_NAME).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CheckpointError(
+        raise RunFileError(
             f"{path / CONFIG_NAME}: not valid JSON ({first_line(error)}).", hint="Write it again."
         ) from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path / CONFIG_NAME}: expected an object, found {type(content).__name__}.")
+        raise RunFileError(f"{path / CONFIG_NAME}: expected an object, found {type(content).__name__}.")
     try:
         content["state_dict"] = load_file(path / WEIGHTS_NAME)
     except safetensors.SafetensorError as error:
-        raise CheckpointError(
-            f"{path / WEIGHTS_NAME}: damaged ({first_line(error)}).", hint="Copy it again."
-        ) from error
+        raise RunFileError(f"{path / WEIGHTS_NAME}: damaged ({first_line(error)}).", hint="Copy it again.") from error
     return content
 
 
@@ -313,7 +311,7 @@ def check_tensors(where: Path | str, config: ModelConfig, tensors: Mapping[str, 
     """Return the names in the model's order.
 
     Raises:
-        CheckpointError: the tensors do not fit the configuration. The message begins with `where`, and lists all
+        RunFileError: the tensors do not fit the configuration. The message begins with `where`, and lists all
             differences.
     """
     expected = {name: tuple(tensor.shape) for name, tensor in _empty_model(config, str(where)).state_dict().items()}
@@ -334,7 +332,7 @@ def check_tensors(where: Path | str, config: ModelConfig, tensors: Mapping[str, 
             if not torch.equal(tensors[name].float(), tensors[source].float())
         ]
     if problems:
-        raise CheckpointError(
+        raise RunFileError(
             f"{where}: the weights do not fit the configuration: {listed(problems, '; ')}.",
             hint="Use the configuration that the model was trained with.",
         )

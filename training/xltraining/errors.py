@@ -3,8 +3,8 @@
     XltrainingError
     ├── ConfigError (ValueError)                            an invalid configuration
     ├── DataError (ValueError)                              text that cannot be trained on
-    ├── CheckpointError (ValueError)                        a checkpoint that cannot be used
-    │   └── CheckpointNotFoundError (FileNotFoundError)     no such file or folder
+    ├── RunFileError (ValueError)                           a checkpoint that cannot be used
+    │   └── RunFileNotFoundError (FileNotFoundError)        no such file or folder
     ├── CheckpointWriteError (OSError)                      a checkpoint that could not be written
     └── TrainingDivergedError (ArithmeticError)             the loss is not finite any more
 
@@ -12,17 +12,24 @@ Every message is a sentence on one line: the problem, its place, the expected an
 how to repair it. Characters that a terminal cannot show are escaped, and the middle of a long text is left out.
 """
 
-from xltraining.messages import bounded
+from typing import TYPE_CHECKING
+
+from xltraining.messages import bounded, renamed
 
 __all__ = [
-    "CheckpointError",
-    "CheckpointNotFoundError",
     "CheckpointWriteError",
     "ConfigError",
     "DataError",
+    "RunFileError",
+    "RunFileNotFoundError",
     "TrainingDivergedError",
     "XltrainingError",
 ]
+
+if not TYPE_CHECKING:  # which would take any name
+    __getattr__ = renamed(
+        __name__, {"CheckpointError": "RunFileError", "CheckpointNotFoundError": "RunFileNotFoundError"}
+    )
 
 
 class XltrainingError(Exception):
@@ -51,11 +58,11 @@ class DataError(XltrainingError, ValueError):
     """A text file is missing, unreadable or too short to train on."""
 
 
-class CheckpointError(XltrainingError, ValueError):
+class RunFileError(XltrainingError, ValueError):
     """A checkpoint is damaged, of an unknown kind, or does not fit its configuration."""
 
 
-class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
+class RunFileNotFoundError(RunFileError, FileNotFoundError):
     """A checkpoint's path does not exist."""
 
 

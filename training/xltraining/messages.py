@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn
 
-__all__ = ["bounded", "first_line", "listed", "shown"]
+__all__ = ["bounded", "first_line", "listed", "renamed", "shown"]
 
 _LISTED = 12
 
@@ -31,3 +32,14 @@ def listed(entries: Iterable[object], separator: str = ", ") -> str:
     every = list(map(str, entries))
     more = [f"and {len(every) - _LISTED:,} more"] if len(every) > _LISTED else []
     return separator.join([*every[:_LISTED], *more])
+
+
+def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], NoReturn]:
+    """Return the `__getattr__` of a module whose names changed: an import of an old name says the new one."""
+
+    def refuse(name: str) -> NoReturn:
+        if name in names:
+            raise ImportError(f"{module}.{name} is {names[name]} since this version.", name=module)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return refuse

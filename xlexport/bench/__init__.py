@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from xlexport.bench.measuring import PRECISION, Clock, Machine, Rates, disturbance, peak_rss_mb, take_turns
+from xlexport.bench.measuring import PRECISION, Clock, RateMeter, Rates, disturbance, peak_rss_mb, take_turns
 from xlexport.bench.operator_profile import profile_step
 from xlexport.bench.report import BenchReport
 from xlexport.bench.roofline import step_floor
-from xlexport.bench.sides import EagerSide, GraphSide, Purpose, Work
+from xlexport.bench.sides import EagerSide, GraphSide, Purpose, StepWork
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import XlexportError
 from xlexport.families import architecture
@@ -125,7 +125,7 @@ def sweep(
             if against is not None:
                 source = load_source(against, format, config, weights=weights, trust=trust, bundle=model.bundle)
                 eager = _eager(against, source, model)
-        machine = Machine(model.device, count)
+        machine = RateMeter(model.device, count)
         for work in works:
             side = GraphSide(model, work)
             eager_step = None if eager is None else eager.step(model.bundle.config, work, model.threads)
@@ -167,13 +167,13 @@ def _works(
     purpose: Purpose,
     sizes: Sequence[tuple[int | None, int | None, int]],
     evaluation: Mapping[str, Any],
-) -> list[Work]:
+) -> list[StepWork]:
     """Return the steps of all combinations.
 
     Raises:
         OptionError: the message names all impossible combinations.
     """
-    works: list[Work] = []
+    works: list[StepWork] = []
     problems: dict[str, None] = {}
     for segment_len, mem_len, batch_size in sizes:
         try:
@@ -187,7 +187,7 @@ def _works(
 
 def _work(
     model: Model, purpose: Purpose, segment_len: int | None, settings: Mapping[str, Any], batch_size: int
-) -> Work:
+) -> StepWork:
     own = model.bundle.settings
     generates = purpose == "generate" and not own.full_document
     if generates and segment_len not in (None, 1):
@@ -200,7 +200,7 @@ def _work(
         raise OptionError(
             f"segment_len is {segment_len}, but the model reads at most {evaluation.segment_len} tokens of a document."
         )
-    return Work(purpose, evaluation, 1 if generates else evaluation.segment_len, batch_size)
+    return StepWork(purpose, evaluation, 1 if generates else evaluation.segment_len, batch_size)
 
 
 def _eager(against: str | Path, source: SourceCheckpoint, model: Model) -> EagerSide:
@@ -221,7 +221,7 @@ def _measure(
     steps: Sequence[Callable[[], object]],
     rounds: int,
     repeats: int,
-    machine: Machine | None = None,
+    machine: RateMeter | None = None,
     patience: float = math.inf,
 ) -> tuple[list[Clock], list[Rates]]:
     """Run each step once; then measure them in turns, and return their clocks and the machine's rates."""

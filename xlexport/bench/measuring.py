@@ -27,7 +27,7 @@ __all__ = [
     "PRECISION",
     "SGEMM_SIZE",
     "Clock",
-    "Machine",
+    "RateMeter",
     "Rates",
     "compared",
     "disturbance",
@@ -184,7 +184,7 @@ class Rates:
         return max(self.copy, self.read)
 
 
-class Machine:
+class RateMeter:
     """Measures rates with the same runtime, device and threads as the steps."""
 
     def __init__(self, device: Device, threads: int | None) -> None:

@@ -16,13 +16,13 @@ from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 from xlruntime.session import GraphSession
 
-__all__ = ["EagerSide", "GraphSide", "Purpose", "Work"]
+__all__ = ["EagerSide", "GraphSide", "Purpose", "StepWork"]
 
 Purpose = Literal["score", "generate"]
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """One step: `segment_len` tokens in each of `batch_size` rows, with full memory."""
 
     purpose: Purpose
@@ -59,7 +59,7 @@ class Work:
 class GraphSide:
     """Steps of the graph that the work uses, each at the next place of the ring."""
 
-    def __init__(self, model: Model, work: Work) -> None:
+    def __init__(self, model: Model, work: StepWork) -> None:
         self.model, self.work = model, work
         self.graph = model.graph_for(work.purpose, work.segment_len)
         self.tokens, self.targets = work.ids(model.bundle.config)
@@ -100,7 +100,7 @@ class EagerSide:
         self.source = source
         self.threads = torch.get_num_threads()  # PyTorch's initial number
 
-    def step(self, config: Mapping[str, Any], work: Work, threads: int | None) -> Callable[[], object]:
+    def step(self, config: Mapping[str, Any], work: StepWork, threads: int | None) -> Callable[[], object]:
         """Return a function that runs one step, with the paper's memory of hidden states.
 
         Args:

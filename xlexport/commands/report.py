@@ -22,7 +22,7 @@ from xlexport.terminal import quiet_option, tell
 from xlruntime.hub_cache import folder_name
 
 if TYPE_CHECKING:
-    from xlexport.report.list_page import Row
+    from xlexport.report.list_page import ListRow
     from xlexport.scoring.inputs import Input, Reading
     from xlruntime import Document, Model
 
@@ -277,7 +277,7 @@ def _one_document(
 ) -> None:
     """Write the page of one document with all its tokens."""
     from xlexport.report.document_page import read_for_page, write_report
-    from xlexport.report.list_page import Row
+    from xlexport.report.list_page import ListRow
     from xlexport.report.words import Held, WordCollector
     from xlexport.scoring.totals import caveats, losses
     from xlruntime.messages import counted
@@ -307,7 +307,7 @@ def _one_document(
         tell(f"{score.document}: {sentence}")
     tell(f"wrote {output}: {counted(score.tokens, 'token')}, {_size(output)}")
     if collector is not None:
-        row = Row(Held(document.name, b""), (collector.words(),))
+        row = ListRow(Held(document.name, b""), (collector.words(),))
         _draw(page, [row], [""], page.title or document.name)
 
 
@@ -367,7 +367,7 @@ def _names(bundles: Sequence[Path]) -> list[str]:
     return folders if len(set(folders)) == len(folders) else list(map(str, bundles))
 
 
-def _draw(page: PageOptions, rows: Sequence[Row], sides: Sequence[str], title: str) -> None:
+def _draw(page: PageOptions, rows: Sequence[ListRow], sides: Sequence[str], title: str) -> None:
     """Draw the picture, if there should be one."""
     if page.picture is None:
         return

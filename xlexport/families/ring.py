@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Ring", "add_to_window", "reach_mask", "window_mask"]
+__all__ = ["RingStep", "add_to_window", "reach_mask", "window_mask"]
 
 HIDDEN = -3e4  # added to hidden scores: after the softmax it is exactly zero, and float16 can hold it
 
 
-class Ring:
+class RingStep:
     """One step of S tokens on rings of C slots: row i of the step goes to slot (offset + i) modulo C.
 
     Attributes:

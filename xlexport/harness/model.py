@@ -17,7 +17,7 @@ from lm_eval.api.registry import register_model
 
 from xlexport.bundles import open_bundle
 from xlexport.scoring.run_options import bos_token
-from xlexport.serve.jobs import Choice, Job
+from xlexport.serve.jobs import AnswerChoice, RequestJob
 from xlexport.serve.models import ServedModel
 from xlexport.serve.scheduler import Scheduler
 from xlruntime import Document, GrowingText, OptionError, Sampling
@@ -179,14 +179,14 @@ class XlexportLM(TemplateLM):  # the harness has no types
             self.cache_hook.add_partial("generate_until", request.args, texts[-1])
         return texts
 
-    def _continue(self, context: str, options: dict[str, Any]) -> Job:
+    def _continue(self, context: str, options: dict[str, Any]) -> RequestJob:
         ids = np.array(self.tok_encode(context) or [self.prefix_token_id], np.int64)
         until = options.get("until") or []
         tokens = next((options[name] for name in UNUSED[2:] if options.get(name) is not None), self._max_gen_toks)
         stops = [until] if isinstance(until, str) else until
         text = GrowingText(self._served.tokenizer, [], stops)  # the harness decodes a continuation alone
-        choice = Choice(_sampling(options), text)
-        self._scheduler.submit(job := Job(ids, scores=False, max_tokens=int(tokens), choices=[choice]))
+        choice = AnswerChoice(_sampling(options), text)
+        self._scheduler.submit(job := RequestJob(ids, scores=False, max_tokens=int(tokens), choices=[choice]))
         return job
 
     def _scorer(self, **options: Any) -> Scorer:

@@ -16,13 +16,13 @@ from xlexport import atomic_output
 from xlexport.atomic_output import check_file
 from xlexport.page.assemble import LEVELS, WORD_CEILING, bundle_note, page_pieces, page_title
 from xlexport.report.packing import pack
-from xlexport.report.words import MOST_DOCUMENTS, Held, LeftOut, WordScores, score_words, why_of
+from xlexport.report.words import MOST_DOCUMENTS, DocumentWords, Held, LeftOut, score_words, why_of
 from xlexport.scoring.totals import caveats
 from xlruntime import EvaluationSettings, Model, TextError, TokenScores
 from xlruntime.messages import counted
 from xlruntime.scores import ratio
 
-__all__ = ["ListReport", "Row", "Side", "as_rows", "figures", "score_sides", "values", "write_list"]
+__all__ = ["ListReport", "ListRow", "Side", "as_rows", "figures", "score_sides", "values", "write_list"]
 
 CEILINGS = (1, 2, 4, 8, 16, 32)  # bits at the ends of the scale for differences
 OUTLIERS = 0.02  # share of differences that may be beyond these ends
@@ -48,7 +48,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Row:
+class ListRow:
     """A document with the scores of one side or two.
 
     Attributes:
@@ -56,7 +56,7 @@ class Row:
     """
 
     held: Held
-    sides: tuple[WordScores, ...]
+    sides: tuple[DocumentWords, ...]
 
     @property
     def differences(self) -> npt.NDArray[np.float64]:
@@ -75,13 +75,13 @@ class ListReport:
     """
 
     sides: tuple[Side, ...]
-    rows: list[Row | LeftOut]
+    rows: list[ListRow | LeftOut]
     further: int
 
     @property
-    def scored(self) -> list[Row]:
+    def scored(self) -> list[ListRow]:
         """The documents that have scores."""
-        return [row for row in self.rows if isinstance(row, Row)]
+        return [row for row in self.rows if isinstance(row, ListRow)]
 
     @property
     def left_out(self) -> list[LeftOut]:
@@ -138,8 +138,8 @@ def score_sides(
 
 
 def as_rows(
-    documents: Sequence[Held | LeftOut], sides: Sequence[Sequence[WordScores | Exception]]
-) -> list[Row | LeftOut]:
+    documents: Sequence[Held | LeftOut], sides: Sequence[Sequence[DocumentWords | Exception]]
+) -> list[ListRow | LeftOut]:
     """Put the scores of all sides together; a document that fails on one side is left out.
 
     Args:
@@ -149,14 +149,14 @@ def as_rows(
     Raises:
         TextError: the sides have other words in one document.
     """
-    rows: list[Row | LeftOut] = []
+    rows: list[ListRow | LeftOut] = []
     results = zip(*sides, strict=True)
     for document in documents:
         if isinstance(document, LeftOut):
             rows.append(document)
             continue
         outcomes = next(results)
-        words = tuple(result for result in outcomes if isinstance(result, WordScores))
+        words = tuple(result for result in outcomes if isinstance(result, DocumentWords))
         errors = [result for result in outcomes if isinstance(result, Exception)]
         if errors:
             rows.append(LeftOut(document.name, why_of(errors[0], document.name), True, document.columns))
@@ -168,11 +168,11 @@ def as_rows(
                 "so they cannot be compared by word.",
                 hint="Make a page of each side.",
             )
-        rows.append(Row(document, words))
+        rows.append(ListRow(document, words))
     return rows
 
 
-def values(row: Row) -> list[float | None]:
+def values(row: ListRow) -> list[float | None]:
     """Return a document's figures; None: there is nothing to divide by, or the value is not finite."""
     words = float(len(row.sides[0].starts))
     if len(row.sides) > 1:
@@ -183,7 +183,7 @@ def values(row: Row) -> list[float | None]:
     return [None if value is None or not math.isfinite(value) else value for value in numbers]
 
 
-def figures(rows: Sequence[Row]) -> list[tuple[str, str]]:
+def figures(rows: Sequence[ListRow]) -> list[tuple[str, str]]:
     """Return the totals of all documents, the most informative first."""
     words = sum(len(row.sides[0].starts) for row in rows)
     bits = [sum(score.summary.bits for score in side) for side in zip(*(row.sides for row in rows), strict=True)]
@@ -256,18 +256,18 @@ def write_list(report: ListReport, output: Path, *, title: str, force: bool = Fa
         file.writelines(page_pieces("list", about, [("packed", documents)]))
 
 
-def _ceiling(rows: Sequence[Row]) -> int:
+def _ceiling(rows: Sequence[ListRow]) -> int:
     """Return the bits at the ends of the scale for differences."""
     sizes = np.abs(np.concatenate([np.zeros(1), *(row.differences for row in rows)]))
     most = np.nanquantile(sizes, 1 - OUTLIERS)
     return next((ceiling for ceiling in CEILINGS if most <= ceiling), CEILINGS[-1])
 
 
-def _columns(row: Row | LeftOut) -> Mapping[str, Any]:
+def _columns(row: ListRow | LeftOut) -> Mapping[str, Any]:
     return row.columns if isinstance(row, LeftOut) else row.held.columns
 
 
-def _document(row: Row | LeftOut, fields: Sequence[str]) -> dict[str, Any]:
+def _document(row: ListRow | LeftOut, fields: Sequence[str]) -> dict[str, Any]:
     """Return the data of a document; the page's script describes them."""
     own = ["" if (value := _columns(row).get(name)) is None else str(value) for name in fields]
     if isinstance(row, LeftOut):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.figures import plain, save_picture
-from xlexport.report.list_page import Row
+from xlexport.report.list_page import ListRow
 from xlruntime import TextError
 from xlruntime.messages import counted
 
@@ -38,12 +38,12 @@ STYLES: tuple[dict[str, Any], ...] = (
 class _Line:
     """Words first … end - 1 of a document, on one line of the picture."""
 
-    row: Row
+    row: ListRow
     first: int
     end: int
 
 
-def draw_words(rows: Sequence[Row], sides: Sequence[str], title: str, path: Path) -> list[str]:
+def draw_words(rows: Sequence[ListRow], sides: Sequence[str], title: str, path: Path) -> list[str]:
     """Draw bits by word: one series for each side, with a marker for each word of which all tokens have a score.
 
     Returns:

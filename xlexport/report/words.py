@@ -22,7 +22,7 @@ from xlruntime.limits import Limits
 from xlruntime.scorer import Scorer
 from xlruntime.scores import LN2
 
-__all__ = ["MOST_DOCUMENTS", "Held", "LeftOut", "WordCollector", "WordScores", "hold", "score_words", "why_of"]
+__all__ = ["MOST_DOCUMENTS", "DocumentWords", "Held", "LeftOut", "WordCollector", "hold", "score_words", "why_of"]
 
 MOST_DOCUMENTS = 10_000  # on one page: browsers get slow with many more
 MOST_BYTES = 8 << 20  # of the text of all of them
@@ -70,7 +70,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class WordScores:
+class DocumentWords:
     """The words of one document as one model scored them.
 
     Attributes:
@@ -153,13 +153,13 @@ class WordCollector:
         self._units += self._splitter.take(part)
         self._summary = part.summary
 
-    def words(self) -> WordScores:
+    def words(self) -> DocumentWords:
         """Return the words, after the document's last part."""
         assert self._summary is not None
         after = text_of_bytes(self._raw, self._tokenizer).after
         units = [unit for unit in self._units if unit.words]
         bits = [unit.nats / LN2 if unit.scored_tokens == unit.tokens > 0 else np.nan for unit in units]
-        return WordScores(
+        return DocumentWords(
             text=self._raw.decode("utf-8", "surrogateescape"),
             starts=after[np.array([unit.start for unit in units], np.int64)],
             ends=after[np.array([unit.end for unit in units], np.int64)],
@@ -175,7 +175,7 @@ def score_words(
     side: int = 0,
     bos: int | bool | None = None,
     watch: Callable[[TokenScores], None] = lambda part: None,
-) -> list[WordScores | Exception]:
+) -> list[DocumentWords | Exception]:
     """Score documents one after another; a document that fails gives its error.
 
     Args:
@@ -193,7 +193,7 @@ def score_words(
         )
     texts = (document.document(side) for document in documents)
     collectors: dict[int, WordCollector] = {}
-    results: dict[int, WordScores | Exception] = {}
+    results: dict[int, DocumentWords | Exception] = {}
     for part in Scorer(model, settings, 1, None, keep_going=True, bos=bos).tokens(texts):
         number = part.number
         watch(part)

@@ -18,9 +18,9 @@ from starlette.responses import Response
 
 from xlexport.serve.bodies import CompletionBody, encode_texts, read_json, share_of, unless_gone
 from xlexport.serve.errors import ApiError
-from xlexport.serve.jobs import Choice, Delta, Job
+from xlexport.serve.jobs import AnswerChoice, Delta, RequestJob
 from xlexport.serve.limits import CHOICE_BYTES, ServeLimits
-from xlexport.serve.logprobs import Log, draw_log, read_log
+from xlexport.serve.logprobs import TokenLog, draw_log, read_log
 from xlexport.serve.metrics import Metrics
 from xlexport.serve.models import Models, ServedModel
 from xlexport.serve.runs import EventStream, Run, json_answer
@@ -135,7 +135,7 @@ class _Answer:
         self._model, self._prompts = model, prompts
         self._top = model.top(body.logprobs)
         self._n_prompt = sum(len(prompt.ids) for prompt in prompts)
-        self._choices: list[tuple[_Prompt, Job, Choice]] = []
+        self._choices: list[tuple[_Prompt, RequestJob, AnswerChoice]] = []
         self._n_logged = 0  # tokens in the logs of all choices
         self._begun: set[int] = set()  # choices whose prompt has been shown
 
@@ -151,12 +151,12 @@ class _Answer:
         for prompt in self._prompts:
             ids, before = prompt.ids, prompt.text if prompt.given else ""
             texts = [GrowingText(model.tokenizer, ids, body.stops, before, body.special) for _ in samplings]
-            job = Job(
+            job = RequestJob(
                 ids,
                 top=self._top,
                 scores=bool(body.echo) and body.logprobs is not None,
                 max_tokens=body.n_new,
-                choices=[Choice(*parts, on_news) for parts in zip(samplings, texts, strict=True)],
+                choices=[AnswerChoice(*parts, on_news) for parts in zip(samplings, texts, strict=True)],
             )
             run.add(job)
             self._choices += [(prompt, job, choice) for choice in job.choices]
@@ -188,7 +188,7 @@ class _Answer:
             text = prompt.text + text
             if log is not None and self._top is not None:
                 first, ids = int(job.ids[0]), job.ids[1:]
-                log = Log.joined([read_log(first, ids, job.parts, self._top, prompt.text, prompt.ends), log])
+                log = TokenLog.joined([read_log(first, ids, job.parts, self._top, prompt.text, prompt.ends), log])
         self._n_logged += 0 if log is None else len(log.tokens)
         return {
             "index": index,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.serve.jobs import Job, Part
+from xlexport.serve.jobs import RequestJob, ScoredPiece
 from xlexport.serve.stages import Counts, not_finite
-from xlexport.serve.turns import Document, Queues, in_turn
+from xlexport.serve.turns import QueueEntry, Queues, in_turn
 from xlruntime import EvaluationSettings, Model, Random, Sampling
 from xlruntime.scorer import Scorer
 
@@ -30,7 +30,7 @@ class _Watched(Sampling):
 
 
 @dataclass(eq=False)
-class _Whole(Document):
+class _Whole(QueueEntry):
     """A job on a bundle that reads each document in one step, with the rest of its steps."""
 
     steps: Iterator[None]
@@ -53,7 +53,7 @@ class FullDocuments:
         """Whether there is nothing to do."""
         return not self.waiting
 
-    def add(self, job: Job) -> None:
+    def add(self, job: RequestJob) -> None:
         """Take a job."""
         document = _Whole(job, self._run(job))
         document.last = self._round
@@ -83,14 +83,14 @@ class FullDocuments:
         if job.owner in self.waiting:
             self.waiting[job.owner][0].last = self._round
 
-    def _run(self, job: Job) -> Iterator[None]:
+    def _run(self, job: RequestJob) -> Iterator[None]:
         """Run a job, and pause after each step."""
         if job.scores and len(job.ids) > 1:
             for part in Scorer(self.engine, self.evaluation, detail=job.top or None).tokens([job.ids]):
                 if not np.isfinite(part.log_probs).all():
                     raise not_finite(1)
                 self.counts.read += len(part)
-                job.parts.append(Part(part.log_probs, part.context, part.rank, part.top_ids, part.top_log_probs))
+                job.parts.append(ScoredPiece(part.log_probs, part.context, part.rank, part.top_ids, part.top_log_probs))
                 yield
         for choice in job.choices if job.max_tokens else ():
             watched = _Watched(**vars(choice.sampling))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from xlruntime import GrowingText, Memory, Sampling, XlruntimeError
 
-__all__ = ["Choice", "ClosedError", "Delta", "Draws", "Job", "Owner", "Part", "Place"]
+__all__ = ["AnswerChoice", "ClosedError", "Delta", "Draws", "Owner", "RequestJob", "ScoredPiece", "StreamPosition"]
 
 
 class ClosedError(XlruntimeError):
@@ -30,7 +30,7 @@ class ClosedError(XlruntimeError):
 
 
 @dataclass(frozen=True)
-class Place:
+class StreamPosition:
     """A place in a document, from which any number of jobs may go on. It never changes.
 
     Attributes:
@@ -45,7 +45,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Part:
+class ScoredPiece:
     """Scores of consecutive tokens that were read.
 
     Attributes:
@@ -129,7 +129,7 @@ class Delta(NamedTuple):
     start: int = 0
 
 
-class Choice:
+class AnswerChoice:
     """One continuation. The scheduler's thread adds tokens; another thread takes them, in the end or as they come.
 
     What waits to be taken is in a few buffers, however many tokens it is. So a client that reads nothing costs little.
@@ -140,7 +140,7 @@ class Choice:
     """
 
     def __init__(
-        self, sampling: Sampling, text: GrowingText, on_news: Callable[[Choice, int], object] | None = None
+        self, sampling: Sampling, text: GrowingText, on_news: Callable[[AnswerChoice, int], object] | None = None
     ) -> None:
         """Start without tokens.
 
@@ -151,7 +151,7 @@ class Choice:
         self.sampling = sampling
         self.drawn = 0
         self.reason: Literal["stop", "length"] = "length"
-        self.place: Place | None = None
+        self.place: StreamPosition | None = None
         self._growing = text
         self._on_news = on_news
         self._lock = threading.Lock()
@@ -225,7 +225,7 @@ class Owner:
         return self.client, self
 
 
-class Job(Future[tuple[Place, ...]]):
+class RequestJob(Future[tuple[StreamPosition, ...]]):
     """The work of a request: read tokens, then draw continuations. `cancel` ends it before its next step.
 
     As a future, it resolves to the places that it was asked to keep: one for each continuation, or where reading ended.
@@ -238,12 +238,12 @@ class Job(Future[tuple[Place, ...]]):
     def __init__(
         self,
         ids: npt.NDArray[np.int64],
-        start: Place | None = None,
+        start: StreamPosition | None = None,
         *,
         top: int | None = None,
         scores: bool = True,
         max_tokens: int = 0,
-        choices: Sequence[Choice] = (),
+        choices: Sequence[AnswerChoice] = (),
         keep: bool = False,
     ) -> None:
         """Describe the work.
@@ -265,7 +265,7 @@ class Job(Future[tuple[Place, ...]]):
         self.max_tokens = max_tokens
         self.choices = choices
         self.keep = keep
-        self.parts: list[Part] = []
+        self.parts: list[ScoredPiece] = []
         self._drawing = len(choices)
 
     @property
@@ -283,14 +283,14 @@ class Job(Future[tuple[Place, ...]]):
         """The scores of all tokens read (n,)."""
         return np.concatenate([np.zeros(0, np.float32), *(part.log_probs for part in self.parts)])
 
-    def end_choice(self, choice: Choice, place: Place | None) -> None:
+    def end_choice(self, choice: AnswerChoice, place: StreamPosition | None) -> None:
         """Note that a continuation has ended; with the last one, the job ends."""
         choice.place = place
         self._drawing -= 1
         if not self._drawing:
             self.finish([choice.place for choice in self.choices if choice.place is not None])
 
-    def finish(self, places: Sequence[Place] = ()) -> None:
+    def finish(self, places: Sequence[StreamPosition] = ()) -> None:
         """End the job, unless it has ended."""
         if not self.done():
             for choice in self.choices:

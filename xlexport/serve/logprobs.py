@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.serve.jobs import Draws, Part
+from xlexport.serve.jobs import Draws, ScoredPiece
 from xlruntime import TextError
 from xlruntime.documents import Tokenizer
 from xlruntime.tokenizers import ByteTokenizer
 
-__all__ = ["Log", "TokenTexts", "draw_log", "json_pieces", "read_log"]
+__all__ = ["TokenLog", "TokenTexts", "draw_log", "json_pieces", "read_log"]
 
 PIECE = 4096  # tokens that are written at a time
 LARGEST_CACHE = 1 << 16
@@ -57,7 +57,7 @@ class TokenTexts:
 
 
 @dataclass(frozen=True)
-class Log:
+class TokenLog:
     """Tokens with their scores, as `logprobs` of an answer shows them. Lists may be long, so they stay arrays.
 
     Attributes:
@@ -77,19 +77,19 @@ class Log:
     start: int = 0
 
     @classmethod
-    def joined(cls, logs: Sequence[Log]) -> Log:
+    def joined(cls, logs: Sequence[TokenLog]) -> TokenLog:
         """Return at least one log, one after the other."""
         tokens, log_probs, top_ids, top = map(np.concatenate, zip(*(log._arrays for log in logs), strict=True))
         ends, text = np.concatenate([log.ends for log in logs]), "".join(log.text for log in logs)
         return cls(tokens, log_probs, top_ids, top, ends, text, logs[0].start)
 
-    def after(self, n: int) -> Log:
+    def after(self, n: int) -> TokenLog:
         """Return the log without its first `n` tokens."""
         if not n:
             return self
         start = int(self.ends[n - 1])
         tokens, log_probs, top_ids, top = (array[n:] for array in self._arrays)
-        return Log(tokens, log_probs, top_ids, top, self.ends[n:], self.text[start - self.start :], start)
+        return TokenLog(tokens, log_probs, top_ids, top, self.ends[n:], self.text[start - self.start :], start)
 
     @property
     def _arrays(self) -> tuple[npt.NDArray[Any], ...]:
@@ -120,11 +120,11 @@ class Log:
 def read_log(
     first: int | None,
     ids: npt.NDArray[np.int64],
-    parts: Sequence[Part],
+    parts: Sequence[ScoredPiece],
     top: int,
     text: str = "",
     ends: npt.NDArray[np.int64] | None = None,
-) -> Log:
+) -> TokenLog:
     """Return the log of tokens that were read.
 
     Args:
@@ -140,10 +140,10 @@ def read_log(
     if first is not None:
         ids, log_probs = np.append(first, ids), np.append(np.nan, log_probs)
         tops, probs = (np.concatenate([np.zeros((1, top), array.dtype), array]) for array in (tops, probs))
-    return Log(ids, log_probs, tops, probs, np.zeros(len(ids), np.int64) if ends is None else ends, text)
+    return TokenLog(ids, log_probs, tops, probs, np.zeros(len(ids), np.int64) if ends is None else ends, text)
 
 
-def draw_log(draws: Draws, top: int, text: str, start: int = 0, before: int = 0) -> Log:
+def draw_log(draws: Draws, top: int, text: str, start: int = 0, before: int = 0) -> TokenLog:
     """Return the log of drawn tokens.
 
     Args:
@@ -151,7 +151,7 @@ def draw_log(draws: Draws, top: int, text: str, start: int = 0, before: int = 0)
         before: characters of the request before the continuation.
     """
     n = len(draws)
-    return Log(
+    return TokenLog(
         np.array(draws.tokens, np.int64),
         np.array(draws.log_probs, np.float64),
         np.array(draws.top_ids, np.int64).reshape(n, top),

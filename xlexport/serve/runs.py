@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from xlexport.serve.errors import JSON, ApiError, answer_of, error_body
-from xlexport.serve.jobs import Choice, Delta, Job, Owner
+from xlexport.serve.jobs import AnswerChoice, Delta, Owner, RequestJob
 from xlexport.serve.logprobs import json_pieces
 from xlexport.serve.scheduler import Scheduler
 
@@ -27,15 +27,16 @@ class Run:
 
     def __init__(self, scheduler: Scheduler, seconds: float, client: str = "") -> None:
         """Start without jobs; `client` sent the request."""
-        self.jobs: list[Job] = []
+        self.jobs: list[RequestJob] = []
         self._scheduler = scheduler
         self._owner = Owner(client)
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._until = self._loop.time() + seconds
-        self._news: asyncio.Queue[Choice | Job] = asyncio.Queue()  # choices with text to take, jobs that ended
+        # Choices with text to take, and jobs that ended.
+        self._news: asyncio.Queue[AnswerChoice | RequestJob] = asyncio.Queue()
 
-    def add(self, job: Job) -> Job:
+    def add(self, job: RequestJob) -> RequestJob:
         """Submit a job, and return it.
 
         Raises:
@@ -52,7 +53,7 @@ class Run:
         for job in self.jobs:
             job.cancel()
 
-    def on_news(self, choice: Choice, waiting: int) -> None:
+    def on_news(self, choice: AnswerChoice, waiting: int) -> None:
         """Note that so many tokens of a continuation wait to be taken; the scheduler's thread calls it.
 
         Raises:
@@ -86,16 +87,16 @@ class Run:
         while unfinished:
             async with self._deadline():
                 source = await self._news.get()
-            for choice in source.choices if isinstance(source, Job) else [source]:
+            for choice in source.choices if isinstance(source, RequestJob) else [source]:
                 if choice in unfinished and choice.has_news:
                     delta, place = choice.take(), unfinished[choice]
                     if delta.last:
                         del unfinished[choice]
                     yield place, delta
-            if isinstance(source, Job):
+            if isinstance(source, RequestJob):
                 source.result()
 
-    def _post(self, source: Choice | Job) -> None:
+    def _post(self, source: AnswerChoice | RequestJob) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed, so nobody waits
             self._loop.call_soon_threadsafe(self._news.put_nowait, source)
 

@@ -11,8 +11,8 @@ import threading
 from typing import Any
 
 from xlexport.serve.full_documents import FullDocuments
-from xlexport.serve.jobs import ClosedError, Job
-from xlexport.serve.stages import Counts, Drawing, Reading
+from xlexport.serve.jobs import ClosedError, RequestJob
+from xlexport.serve.stages import Counts, DrawStage, ReadStage
 from xlruntime import Model, OptionError, TextError
 from xlruntime.documents import check_ids, check_length
 from xlruntime.scorer import check_detail
@@ -44,22 +44,22 @@ class Scheduler:
         self.evaluation = engine.evaluation(**settings)
         self.counts = Counts()
         self._lock = threading.Condition()
-        self._arrived: list[Job] = []
-        self._unfinished: set[Job] = set()
+        self._arrived: list[RequestJob] = []
+        self._unfinished: set[RequestJob] = set()
         self._closed = False
         self._thread: threading.Thread | None = None
         shared = (shared_steps or not engine.device.on_host) and not engine.bundle.fixed  # of one batch size
-        self._first: Reading | FullDocuments
-        self._stages: list[Reading | Drawing | FullDocuments]
+        self._first: ReadStage | FullDocuments
+        self._stages: list[ReadStage | DrawStage | FullDocuments]
         if self.evaluation.full_document:
             self._first = FullDocuments(engine, self.evaluation, self.counts)
             self._stages = [self._first]
         else:
-            drawing = Drawing(engine, self.evaluation, self.counts, most, shared)
-            self._first = Reading(engine, self.evaluation, self.counts, most, shared, drawing)
+            drawing = DrawStage(engine, self.evaluation, self.counts, most, shared)
+            self._first = ReadStage(engine, self.evaluation, self.counts, most, shared, drawing)
             self._stages = [self._first, drawing]
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: RequestJob) -> None:
         """Take a job. The scheduler's thread sets its results.
 
         Raises:
@@ -101,7 +101,7 @@ class Scheduler:
         if thread is not None:
             thread.join()
 
-    def _check(self, job: Job) -> None:
+    def _check(self, job: RequestJob) -> None:
         check_ids(job.ids, self.engine.bundle.vocab_size, "the prompt")
         if job.top:
             check_detail(self.engine, job.top)
@@ -150,7 +150,7 @@ class Scheduler:
         for job in jobs:
             job.fail(error)
 
-    def _count(self, job: Job) -> None:
+    def _count(self, job: RequestJob) -> None:
         """Count a job that has ended; called by the thread that ended it."""
         with self._lock:
             self._unfinished.discard(job)

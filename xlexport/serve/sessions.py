@@ -34,7 +34,7 @@ from xlexport.serve.bodies import (
     unless_gone,
 )
 from xlexport.serve.errors import ApiError, answer_of, busy
-from xlexport.serve.jobs import Choice, Draws, Job, Part, Place
+from xlexport.serve.jobs import AnswerChoice, Draws, RequestJob, ScoredPiece, StreamPosition
 from xlexport.serve.limits import ServeLimits
 from xlexport.serve.logprobs import draw_log, json_pieces, read_log
 from xlexport.serve.models import Models, ServedModel
@@ -45,7 +45,7 @@ from xlruntime.documents import Tokenizer
 from xlruntime.held_text import HeldText
 from xlruntime.scores import LN2
 
-__all__ = ["Session", "SessionRoutes", "SessionStore"]
+__all__ = ["ClientSession", "SessionRoutes", "SessionStore"]
 
 STATE = "application/octet-stream"
 HEADERS = 1 << 20  # bytes of a saved state in addition to its tensors
@@ -56,7 +56,7 @@ PIECE = 1 << 16  # bytes of a state that are sent at a time
 
 
 @dataclass(eq=False)
-class Session:
+class ClientSession:
     """One document that grows.
 
     Attributes:
@@ -73,7 +73,7 @@ class Session:
     ttl: float
     created: int
     used: float
-    place: Place | None = None
+    place: StreamPosition | None = None
     held: HeldText = field(default_factory=HeldText)
     busy: bool = False
 
@@ -103,7 +103,7 @@ class SessionStore:
         """Start without sessions. Each of so many keys has an equal share of both limits, and at least one session."""
         self._limits = limits
         self._parts = max(keys, 1)
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ClientSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -113,14 +113,18 @@ class SessionStore:
         """Memory of all sessions in bytes. Each counts in full, though forks share theirs until they go on."""
         return sum(session.model.session_bytes for session in self._sessions.values())
 
-    def all(self, owner: str | None = None) -> list[Session]:
+    def all(self, owner: str | None = None) -> list[ClientSession]:
         """Return an owner's sessions that have not expired, the oldest first."""
         self.expire()
         return [session for session in self._sessions.values() if session.owner == owner]
 
     def create(
-        self, model: ServedModel, ttl: float | None = None, place: Place | None = None, owner: str | None = None
-    ) -> Session:
+        self,
+        model: ServedModel,
+        ttl: float | None = None,
+        place: StreamPosition | None = None,
+        owner: str | None = None,
+    ) -> ClientSession:
         """Begin a session.
 
         Raises:
@@ -140,11 +144,11 @@ class SessionStore:
                 raise busy(f"{usage}, and one more takes {size:,}.", _wait(own))
         lasts = self._limits.session_seconds if ttl is None else min(ttl, self._limits.session_seconds)
         name, now = f"sess-{secrets.token_hex(16)}", time.monotonic()
-        session = Session(name, model, owner, lasts, int(time.time()), now, place)
+        session = ClientSession(name, model, owner, lasts, int(time.time()), now, place)
         self._sessions[session.id] = session
         return session
 
-    def get(self, name: str, owner: str | None = None) -> Session:
+    def get(self, name: str, owner: str | None = None) -> ClientSession:
         """Return a session.
 
         Raises:
@@ -158,7 +162,7 @@ class SessionStore:
         return session
 
     @contextlib.contextmanager
-    def changing(self, name: str, owner: str | None = None) -> Iterator[Session]:
+    def changing(self, name: str, owner: str | None = None) -> Iterator[ClientSession]:
         """Lend a session to one request that changes it; it cannot expire during this time.
 
         Raises:
@@ -235,12 +239,12 @@ class SessionRoutes:
                 rest, held = held.fed([], session.model.tokenizer, int(ids[-1]) if len(ids) else session.pending)
                 ids = np.concatenate([ids, rest])
             session.model.check(ids)
-            parts: Sequence[Part] = ()
+            parts: Sequence[ScoredPiece] = ()
             if len(ids):
                 self.limits.check_tokens(len(ids), 0)
                 share_of(request).take_scores(len(ids), body.logprobs)
                 with self._run(request, session) as run:
-                    job = run.add(Job(ids, before, top=session.model.top(body.logprobs), keep=True))
+                    job = run.add(RequestJob(ids, before, top=session.model.top(body.logprobs), keep=True))
                     await unless_gone(request, run.wait())
                 (session.place,), parts = job.result(), job.parts
             session.held = held
@@ -267,7 +271,7 @@ class SessionRoutes:
         return await self._compare(request, session, [(ids, 0)], body.logprobs, False)
 
     async def _compare(
-        self, request: Request, session: Session, pieces: Sequence[Continued], logprobs: int | None, several: bool
+        self, request: Request, session: ClientSession, pieces: Sequence[Continued], logprobs: int | None, several: bool
     ) -> Response:
         """Answer with the scores of continuations, each without the tokens that are wholly of the held text."""
         model, place = session.model, session.place
@@ -276,7 +280,7 @@ class SessionRoutes:
         n_tokens = sum(len(ids) for ids, _ in pieces)
         self.limits.check_tokens(n_tokens, 0)
         share_of(request).take_scores(n_tokens, logprobs)
-        jobs = [Job(ids, place, top=model.top(logprobs)) for ids, _ in pieces]
+        jobs = [RequestJob(ids, place, top=model.top(logprobs)) for ids, _ in pieces]
         with self._run(request, session) as run:
             for job in jobs:
                 if len(job.ids):
@@ -299,13 +303,13 @@ class SessionRoutes:
             before = ids if session.place is None else np.append(session.place.pending, ids)
             text = GrowingText(session.model.tokenizer, before, body.stops, special=body.special)
             run = stack.enter_context(self._run(request, session))
-            job = Job(
+            job = RequestJob(
                 ids,
                 session.place,
                 top=session.model.top(body.logprobs),
                 scores=False,
                 max_tokens=body.n_new,
-                choices=[Choice(body.sampling(), text, run.on_news if body.stream else None)],
+                choices=[AnswerChoice(body.sampling(), text, run.on_news if body.stream else None)],
                 keep=True,
             )
             run.add(job)
@@ -349,7 +353,7 @@ class SessionRoutes:
     async def _tokens(
         self,
         request: Request,
-        session: Session,
+        session: ClientSession,
         sources: Sequence[str | list[int]],
         method: Callable[[str | list[int], Tokenizer, int | None], T],
     ) -> list[T]:
@@ -359,11 +363,11 @@ class SessionRoutes:
             request, self.limits, session.model, sources, lambda source: method(source, tokenizer, previous)
         )
 
-    def _run(self, request: Request, session: Session) -> contextlib.closing[Run]:
+    def _run(self, request: Request, session: ClientSession) -> contextlib.closing[Run]:
         return contextlib.closing(Run(session.model.scheduler, self.limits.request_seconds, request.state.client))
 
 
-async def _events(session: Session, run: Run, job: Job) -> AsyncIterator[dict[str, Any] | str]:
+async def _events(session: ClientSession, run: Run, job: RequestJob) -> AsyncIterator[dict[str, Any] | str]:
     """Yield the events of a continuation; the last one describes the session."""
     texts, draws = [], Draws()
     async for _, delta in run.news():
@@ -377,7 +381,7 @@ async def _events(session: Session, run: Run, job: Job) -> AsyncIterator[dict[st
     yield await asyncio.to_thread(lambda: "".join(json_pieces(last)))
 
 
-def _continuation(session: Session, job: Job, text: str, draws: Draws) -> dict[str, Any]:
+def _continuation(session: ClientSession, job: RequestJob, text: str, draws: Draws) -> dict[str, Any]:
     """Return what an answer shows of a continuation that has ended."""
     log = None if job.top is None else draw_log(draws, job.top, text).pieces(session.model.texts)
     return {
@@ -392,9 +396,9 @@ def _continuation(session: Session, job: Job, text: str, draws: Draws) -> dict[s
 
 def _scores(
     model: ServedModel,
-    before: Place | None,
+    before: StreamPosition | None,
     ids: npt.NDArray[np.int64],
-    parts: Sequence[Part],
+    parts: Sequence[ScoredPiece],
     logprobs: int | None,
     skipped: int = 0,
 ) -> dict[str, Any]:
@@ -425,17 +429,17 @@ def _named(request: Request) -> tuple[str, str | None]:
     return request.path_params["session"], request.state.owner
 
 
-def _of(session: Session) -> dict[str, Any]:
+def _of(session: ClientSession) -> dict[str, Any]:
     return {"session": session.describe()}
 
 
-def _wait(sessions: Sequence[Session]) -> int:
+def _wait(sessions: Sequence[ClientSession]) -> int:
     """Return the seconds until the next of these sessions may expire, at least 1."""
     now = time.monotonic()
     return max(1, round(min((session.used + session.ttl - now for session in sessions), default=1)))
 
 
-def _save(model: ServedModel, place: Place | None, held: HeldText) -> memoryview:
+def _save(model: ServedModel, place: StreamPosition | None, held: HeldText) -> memoryview:
     """Return the state of a place in the format of streams, in memory that goes back to the system when it is freed."""
     stream = Stream(model.scheduler.engine, model.scheduler.evaluation)
     if place is not None:
@@ -464,7 +468,7 @@ def _header_bytes(model: ServedModel, raw: bytearray, limits: ServeLimits) -> in
     raise ApiError(400, message, StateDamagedError.code)
 
 
-def _restore(model: ServedModel, raw: bytes | bytearray) -> tuple[Place | None, HeldText]:
+def _restore(model: ServedModel, raw: bytes | bytearray) -> tuple[StreamPosition | None, HeldText]:
     """Return the place of a saved state, and the text that it holds.
 
     Raises:
@@ -482,5 +486,5 @@ def _restore(model: ServedModel, raw: bytes | bytearray) -> tuple[Place | None, 
     if stream.evaluation != scheduler.evaluation:
         settings, expected = stream.evaluation.to_dict(), scheduler.evaluation.to_dict()
         raise ApiError(400, f"the state was saved with {settings}, expected {expected}.", "state_mismatch")
-    place = None if stream.pending is None else Place(stream.memory, stream.pending, stream.position)
+    place = None if stream.pending is None else StreamPosition(stream.memory, stream.pending, stream.position)
     return place, stream.held

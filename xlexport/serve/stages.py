@@ -29,13 +29,13 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.serve.jobs import Choice, Job, Owner, Part, Place
-from xlexport.serve.turns import Document, Queues, in_turn
+from xlexport.serve.jobs import AnswerChoice, Owner, RequestJob, ScoredPiece, StreamPosition
+from xlexport.serve.turns import QueueEntry, Queues, in_turn
 from xlruntime import EvaluationSettings, Memory, Model, Random, XlruntimeError
 from xlruntime.documents import check_length
 from xlruntime.scorer import detail_of
 
-__all__ = ["Batch", "Counts", "Drawer", "Drawing", "Reader", "Reading", "Stage", "Tenant", "not_finite"]
+__all__ = ["Batch", "Counts", "DrawStage", "Drawer", "ReadStage", "Reader", "Stage", "Tenant", "not_finite"]
 
 PATIENCE = 16  # steps in which at most half the rows were needed, before the batch shrinks
 
@@ -68,11 +68,11 @@ class Counts:
 
 
 @dataclass(eq=False)
-class Tenant(Document):
+class Tenant(QueueEntry):
     """A document that needs a row.
 
     Attributes:
-        pending, position: as in `Place`.
+        pending, position: as in `StreamPosition`.
         memory: its memory while it has no row, which others may share; None: fresh, or in its row.
         steps: steps since it got its row.
     """
@@ -313,18 +313,18 @@ class Stage(ABC, Generic[T]):
 class Drawer(Tenant):
     """A continuation that is being drawn, with its own random numbers, its newest tokens, and the ids that end it."""
 
-    choice: Choice
+    choice: AnswerChoice
     rng: Random
     recent: deque[int]
     ends: frozenset[int]
 
 
-class Drawing(Stage[Drawer]):
+class DrawStage(Stage[Drawer]):
     """Continuations, a token at a time."""
 
     turn = 64
 
-    def add(self, job: Job, pending: int, position: int, memory: Memory | None) -> None:
+    def add(self, job: RequestJob, pending: int, position: int, memory: Memory | None) -> None:
         """Take the continuations of a job that has been read up to a place."""
         before, tokenizer = job.before, self.engine.bundle.tokenizer
         for choice in job.choices:
@@ -353,7 +353,7 @@ class Drawing(Stage[Drawer]):
                 batch.discard(row)
                 drawer.job.fail(not_finite(drawer.position))
             elif self._draw(drawer, logits[row]):
-                place = Place(memory.row(row), drawer.pending, drawer.position) if drawer.job.keep else None
+                place = StreamPosition(memory.row(row), drawer.pending, drawer.position) if drawer.job.keep else None
                 batch.free(row)
                 drawer.job.end_choice(drawer.choice, place)
 
@@ -387,7 +387,7 @@ class Reader(Tenant):
     length: int = field(default=0, init=False)
 
 
-class Reading(Stage[Reader]):
+class ReadStage(Stage[Reader]):
     """Jobs whose tokens are read, a segment at a time. `drawing` takes the ones that go on."""
 
     turn = 8
@@ -399,7 +399,7 @@ class Reading(Stage[Reader]):
         counts: Counts,
         most: int,
         shared: bool,
-        drawing: Drawing,
+        drawing: DrawStage,
     ) -> None:
         super().__init__(engine, evaluation, counts, most, shared)
         self._drawing = drawing
@@ -407,7 +407,7 @@ class Reading(Stage[Reader]):
         self._longest = min(evaluation.segment_len, *lengths)
         self._can_go_back = all(entry.layout == "ring" for entry in engine.bundle.memory)
 
-    def add(self, job: Job) -> None:
+    def add(self, job: RequestJob) -> None:
         """Take a job; there must be a token before those that get scores."""
         start, ids = job.start, job.ids
         if start is None:
@@ -467,7 +467,7 @@ class Reading(Stage[Reader]):
             if job.scores:
                 detail = detail_of(outputs, row, slice(0, n), job.top) if job.top else {}
                 detail.pop("entropy", None)
-                job.parts.append(Part(outputs["log_prob"][row, :n].copy(), context[row, :n].copy(), **detail))
+                job.parts.append(ScoredPiece(outputs["log_prob"][row, :n].copy(), context[row, :n].copy(), **detail))
             self.counts.read += n
             reader.pending, reader.position = int(reader.targets[n - 1]), reader.position + n
             reader.targets = reader.targets[n:]
@@ -498,7 +498,7 @@ class Reading(Stage[Reader]):
             self._drawing.add(job, reader.pending, reader.position, memory)
         elif job.keep:
             state = self.engine.new_memory(self.evaluation) if memory is None else memory
-            job.finish([Place(state, reader.pending, reader.position)])
+            job.finish([StreamPosition(state, reader.pending, reader.position)])
         else:
             job.finish()
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from xlexport.serve.jobs import Job, Owner
+from xlexport.serve.jobs import Owner, RequestJob
 
-__all__ = ["Document", "Queues", "in_turn"]
+__all__ = ["QueueEntry", "Queues", "in_turn"]
 
 
 @dataclass(eq=False)
-class Document:
+class QueueEntry:
     """A document that takes turns.
 
     Attributes:
@@ -21,11 +21,11 @@ class Document:
         last: the round in which it had its last turn, or began to take turns.
     """
 
-    job: Job
+    job: RequestJob
     last: int = field(default=0, init=False)
 
 
-D = TypeVar("D", bound=Document)
+D = TypeVar("D", bound=QueueEntry)
 
 
 class Queues(dict[Owner, deque[D]]):

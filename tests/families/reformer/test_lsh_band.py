@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.training.test_lsh import naive_band
 from xlexport.families.reformer.attention import Reach
-from xlexport.families.ring import Ring
+from xlexport.families.ring import RingStep
 
 H, R, d = 2, 3, 8
 FORMS = {"long": False, "few": True}
@@ -62,7 +62,7 @@ def walk(
     while start < T:
         S = min(lengths[index % len(lengths)], T - start)
         part = slice(start, start + S)
-        ring = Ring(S, C, torch.tensor([offset + start]))
+        ring = RingStep(S, C, torch.tensor([offset + start]))
         place = torch.full((B,), start)
         reach = Reach(place, torch.tensor([mem_len + 1]), torch.tensor([rounds]), ring, few)
         own = document.buckets[..., part].int()
@@ -138,7 +138,7 @@ def test_rows_of_a_batch_at_different_positions(form: str) -> None:
     C = mem_len + S
     key, value = torch.randn(2, H, C, d), torch.randn(2, H, C, d)
     buckets = torch.randint(0, 4, (2, H, R, C), dtype=torch.int32)
-    ring = Ring(S, C, torch.tensor([1000]))
+    ring = RingStep(S, C, torch.tensor([1000]))
     part = slice(0, S)
     own = document.buckets[..., part].int()
     key, value = ring.write(key, document.key[:, :, part], 2), ring.write(value, document.value[:, :, part], 2)

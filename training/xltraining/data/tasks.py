@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -17,9 +17,13 @@ from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.errors import ConfigError, DataError
 from xltraining.evaluation import Progress, evaluate, no_progress
 from xltraining.language_model import LanguageModel
+from xltraining.messages import renamed
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["StreamTask", "Task", "check_positions", "make_task", "prepared_task", "text_task"]
+
+if not TYPE_CHECKING:  # which would take any name
+    __getattr__ = renamed(__name__, {"check_task": "check_positions"})
 
 _VALID_STREAMS = 8  # the held-out text is walked as so many streams, for speed
 

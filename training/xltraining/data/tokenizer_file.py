@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from xltraining.errors import CheckpointError
+from xltraining.errors import RunFileError
 from xltraining.messages import shown
 
 __all__ = ["TokenizerFile", "TokenizerKind", "tokenizer_from_plain", "tokenizer_to_plain"]
@@ -35,7 +35,7 @@ def tokenizer_from_plain(value: Any, path: Path) -> str | TokenizerFile | None:
     """Return the tokenizer that `tokenizer_to_plain` made plain.
 
     Raises:
-        CheckpointError: it cannot have written the value.
+        RunFileError: it cannot have written the value.
     """
     if value is None:
         return None
@@ -49,7 +49,7 @@ def tokenizer_from_plain(value: Any, path: Path) -> str | TokenizerFile | None:
                 return TokenizerFile(cast(TokenizerKind, kind), raw)
             except (binascii.Error, UnicodeEncodeError, ValueError):
                 pass
-    raise CheckpointError(
+    raise RunFileError(
         f"{path}: its tokenizer is {shown(value)}, expected 'bytes', none, or a kind with its file.",
         hint="Write it again.",
     )

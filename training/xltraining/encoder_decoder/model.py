@@ -10,7 +10,7 @@ h `d_head`, V vocabulary.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -20,21 +20,27 @@ from xltraining.encoder_decoder.config import PAD, EncoderDecoderConfig
 from xltraining.errors import DataError
 from xltraining.language_model import LanguageModel, placed, plain
 from xltraining.layers.sinusoids import sinusoids
+from xltraining.messages import renamed
 from xltraining.reformer.reversible import Block, run_blocks
 from xltraining.training_config import TrainingConfig
 
 __all__ = [
-    "Attention",
     "CrossAttention",
     "DecoderAttention",
     "DecoderMemory",
     "EncoderAttention",
     "EncoderDecoder",
-    "FeedForward",
+    "EncoderDecoderAttention",
+    "EncoderDecoderFeedForward",
 ]
 
+if not TYPE_CHECKING:  # which would take any name
+    __getattr__ = renamed(
+        __name__, {"Attention": "EncoderDecoderAttention", "FeedForward": "EncoderDecoderFeedForward"}
+    )
 
-class Attention(nn.Module):
+
+class EncoderDecoderAttention(nn.Module):
     """Softmax attention with separate maps for queries, keys and values, without biases."""
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
@@ -66,7 +72,7 @@ class Attention(nn.Module):
         return self.dropout(self.output((weights @ value).transpose(1, 2).flatten(2)))
 
 
-class EncoderAttention(Attention):
+class EncoderAttention(EncoderDecoderAttention):
     """Attention of the source's tokens to all of them."""
 
     def forward(self, hidden: Tensor, source: Tensor, context: Tensor) -> Tensor:
@@ -75,7 +81,7 @@ class EncoderAttention(Attention):
         return self.attend(normed, normed, context)
 
 
-class DecoderAttention(Attention):
+class DecoderAttention(EncoderDecoderAttention):
     """Causal attention of the target's tokens to themselves and to the rows of earlier segments."""
 
     def forward(self, hidden: Tensor, source: Tensor, context: Tensor) -> Tensor:
@@ -86,7 +92,7 @@ class DecoderAttention(Attention):
         return self.attend(normed, torch.cat([context.to(normed), normed], dim=1), later)
 
 
-class CrossAttention(Attention):
+class CrossAttention(EncoderDecoderAttention):
     """Attention of the target's tokens to the encoder's output, which is normalised already."""
 
     def forward(self, hidden: Tensor, source: Tensor, context: Tensor) -> Tensor:
@@ -94,7 +100,7 @@ class CrossAttention(Attention):
         return self.attend(self.norm(hidden), source, context)
 
 
-class FeedForward(nn.Module):
+class EncoderDecoderFeedForward(nn.Module):
     """Two linear maps with a ReLU between them."""
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
@@ -141,11 +147,11 @@ class EncoderDecoder(LanguageModel):
             self.head = nn.Linear(config.d_model, config.n_token, bias=False)
         self.encoder = nn.ModuleList()
         for _ in range(config.n_encoder_layer):
-            self.encoder.extend([EncoderAttention(config), FeedForward(config)])
+            self.encoder.extend([EncoderAttention(config), EncoderDecoderFeedForward(config)])
         self.encoder_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
         self.decoder = nn.ModuleList()
         for _ in range(config.n_decoder_layer):
-            self.decoder.extend([DecoderAttention(config), CrossAttention(config), FeedForward(config)])
+            self.decoder.extend([DecoderAttention(config), CrossAttention(config), EncoderDecoderFeedForward(config)])
         self.decoder_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
         self.dropout = nn.Dropout(config.dropout)
         self.reversible = True

@@ -8,7 +8,7 @@ from typing import Any
 from xltraining.architectures import architecture_of
 from xltraining.checkpoint import Checkpoint, load_checkpoint
 from xltraining.config_fields import ModelConfig
-from xltraining.errors import CheckpointError
+from xltraining.errors import RunFileError
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["CHECKPOINT_NAME", "SavedRun", "check_same_run", "saved_run", "state_of"]
@@ -39,7 +39,7 @@ def saved_run(out_dir: Path) -> SavedRun:
     """Read the settings with which the run in a folder was started.
 
     Raises:
-        CheckpointError: the folder holds no run.
+        RunFileError: the folder holds no run.
     """
     checkpoint = Path(out_dir) / CHECKPOINT_NAME
     saved = load_checkpoint(checkpoint)
@@ -53,10 +53,10 @@ def state_of(checkpoint: Path, saved: Checkpoint) -> dict[str, Any]:
     """Return the state of the run that a checkpoint holds.
 
     Raises:
-        CheckpointError: it holds weights only.
+        RunFileError: it holds weights only.
     """
     if saved.training is None:
-        raise CheckpointError(f"{checkpoint}: holds weights only, no run to resume.", hint="Choose another folder.")
+        raise RunFileError(f"{checkpoint}: holds weights only, no run to resume.", hint="Choose another folder.")
     return saved.training
 
 
@@ -71,7 +71,7 @@ def check_same_run(
     """Check that a checkpoint belongs to the run with these settings and this text.
 
     Raises:
-        CheckpointError: it belongs to another run; the message lists every difference.
+        RunFileError: it belongs to another run; the message lists every difference.
     """
     here: dict[str, Any] = {"architecture": architecture_of(model_config)}
     there: dict[str, Any] = {"architecture": architecture_of(saved.config)}
@@ -87,12 +87,12 @@ def check_same_run(
         if here[name] != there.get(name) and name not in _FREE_TO_CHANGE
     ]
     if not differences and config.steps < state["step"]:
-        raise CheckpointError(
+        raise RunFileError(
             f"{checkpoint}: {state['step']:,} steps are done, but steps is now {config.steps:,}.",
             hint="Give more steps.",
         )
     if differences:
-        raise CheckpointError(
+        raise RunFileError(
             f"{checkpoint}: belongs to another run: {'; '.join(differences)}.",
             hint="Resume with the same settings and text, or choose another output folder.",
         )

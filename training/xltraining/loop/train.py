@@ -26,7 +26,7 @@ from xltraining.checkpoint import check_tensors, load_checkpoint, save_checkpoin
 from xltraining.config_fields import ModelConfig
 from xltraining.data.tasks import Task, check_positions, make_task
 from xltraining.data.token_shards import is_prepared
-from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, TrainingDivergedError
+from xltraining.errors import CheckpointWriteError, ConfigError, RunFileError, TrainingDivergedError
 from xltraining.evaluation import Progress, no_progress
 from xltraining.layers.swapping import LayerStore
 from xltraining.loop.log import Log
@@ -97,7 +97,7 @@ def train(
 
     Raises:
         ConfigError, DataError: the configuration or the text is invalid; nothing was written.
-        CheckpointError: `out_dir` holds a checkpoint and `resume` is false, it does not belong to this run, or
+        RunFileError: `out_dir` holds a checkpoint and `resume` is false, it does not belong to this run, or
             `initial` does not fit the configuration.
         CheckpointWriteError: a checkpoint could not be written.
         TrainingDivergedError: the loss or a weight is no longer finite; the last checkpoint is kept.
@@ -107,7 +107,7 @@ def train(
         check_positions(model_config)
     checkpoint = Path(out_dir) / CHECKPOINT_NAME
     if checkpoint.exists() and (not resume or training_config.steps == 0):  # fresh weights never replace a checkpoint
-        raise CheckpointError(
+        raise RunFileError(
             f"{checkpoint}: the checkpoint exists already.", hint="Resume that run or choose another folder."
         )
     devices = [training_config.device] if training_config.device.startswith("cuda") else []
@@ -361,7 +361,7 @@ class TrainingRun:
             The number of steps that the run had before.
 
         Raises:
-            CheckpointError: the folder has no checkpoint, or that of another run. The message lists every difference.
+            RunFileError: the folder has no checkpoint, or that of another run. The message lists every difference.
         """
         saved = load_checkpoint(self.checkpoint)
         state = state_of(self.checkpoint, saved)

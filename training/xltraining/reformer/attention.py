@@ -5,11 +5,13 @@ Axes: B batch, S tokens of the segment, M rows of memory, K = M + S keys, D `d_m
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from xltraining.messages import renamed
 from xltraining.reformer.angles import Angles
 from xltraining.reformer.config import ReformerConfig
 from xltraining.reformer.lsh import (
@@ -28,13 +30,16 @@ from xltraining.reformer.lsh import (
 
 __all__ = [
     "Attended",
-    "Attention",
     "Context",
     "LocalAttention",
+    "ReformerAttention",
     "SeparateAttention",
     "SharedAttention",
     "local_attention",
 ]
+
+if not TYPE_CHECKING:  # which would take any name
+    __getattr__ = renamed(__name__, {"Attention": "ReformerAttention"})
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ def local_attention(
     return mixed.flatten(2, 3)[:, :, left : left + S]
 
 
-class Attention(nn.Module):
+class ReformerAttention(nn.Module):
     """Base of all kinds of attention: normalised input, values, output map, and rows for the next segment."""
 
     def __init__(self, config: ReformerConfig) -> None:
@@ -144,7 +149,7 @@ class Attention(nn.Module):
         return rows.detach().narrow(dim, N - keep, keep).clone()
 
 
-class _OwnKeys(Attention):
+class _OwnKeys(ReformerAttention):
     """Attention whose queries and keys have projections of their own."""
 
     def __init__(self, config: ReformerConfig) -> None:
@@ -203,7 +208,7 @@ class SeparateAttention(_OwnKeys):
         return self._out(mixed), Attended((self._kept(rows, 1, config.mem_len), None))
 
 
-class SharedAttention(Attention):
+class SharedAttention(ReformerAttention):
     """Attention with shared queries and keys: by buckets, or (`full`) to all of the memory."""
 
     rotations: Tensor

@@ -24,9 +24,9 @@ from xltraining.layers.swapping import LayerStore
 from xltraining.reformer.angles import Angles
 from xltraining.reformer.attention import (
     Attended,
-    Attention,
     Context,
     LocalAttention,
+    ReformerAttention,
     SeparateAttention,
     SharedAttention,
 )
@@ -131,7 +131,7 @@ class ReformerFeedForward(nn.Module):
 class ReversibleLayer(nn.Module):
     """A layer's two blocks, F and G."""
 
-    def __init__(self, attention: Attention, feed_forward: nn.Module) -> None:
+    def __init__(self, attention: ReformerAttention, feed_forward: nn.Module) -> None:
         super().__init__()
         self.attention = attention
         self.feed_forward = feed_forward
@@ -168,7 +168,7 @@ class Reformer(LanguageModel):
         self.positions = _Positions(config)
         self.layers = nn.ModuleList()
         for layer, kind in enumerate(config.attn_layers):
-            attention: Attention
+            attention: ReformerAttention
             if kind in ("local", "separate"):
                 attention = (LocalAttention if kind == "local" else SeparateAttention)(config)
             else:
@@ -407,7 +407,7 @@ def _rounds(attention: SharedAttention, n_hashes: int) -> Tensor:
 
 
 def _attention_block(
-    attention: Attention,
+    attention: ReformerAttention,
     context: Context,
     forced: Tensor | None,
     observe: Callable[[Attended], None],

@@ -24,7 +24,13 @@ from xlexport.families.step_module import TARGETS, TOKENS, StepModule, describe_
 from xlruntime.bundle import Feed, MemoryEntry
 from xltraining.encoder_decoder import DecoderMemory, EncoderDecoder
 from xltraining.encoder_decoder.config import PAD
-from xltraining.encoder_decoder.model import Attention, CrossAttention, DecoderAttention, EncoderAttention, FeedForward
+from xltraining.encoder_decoder.model import (
+    CrossAttention,
+    DecoderAttention,
+    EncoderAttention,
+    EncoderDecoderAttention,
+    EncoderDecoderFeedForward,
+)
 from xltraining.layers.sinusoids import sinusoids
 
 __all__ = ["EncoderDecoderStep", "project_memory"]
@@ -162,7 +168,7 @@ class EncoderDecoderStep(StepModule):
                 key, value = tensors[f"source_key_{layer}"], tensors[f"source_value_{layer}"]
                 output = _attend(block, block.norm(second), key, value, tensors["source_bias"])
             else:
-                assert isinstance(block, FeedForward)
+                assert isinstance(block, EncoderDecoderFeedForward)
                 output = block(second, second)
             first, second = self._added(first, second, output)
         return self.decoder_norm((first + second) / 2), outputs
@@ -182,12 +188,12 @@ class EncoderDecoderStep(StepModule):
         return torch.where(seen, 0.0, -math.inf).unsqueeze(1)
 
 
-def _projected(block: Attention, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _projected(block: EncoderDecoderAttention, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the keys and values (B, H, N, d) of rows (B, N, D)."""
     return block.heads(block.key(rows)), block.heads(block.value(rows))
 
 
-def _attend(block: Attention, normed: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+def _attend(block: EncoderDecoderAttention, normed: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     """Return a block's output (B, S, D) from normalised rows (B, S, D), and keys and values (B, H, K, d)."""
     query = block.heads(block.query(normed)) / math.sqrt(block.d_head)
     weights = (query @ key.transpose(2, 3) + bias).softmax(dim=3)

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from xlexport.families.ring import Ring
+from xlexport.families.ring import RingStep
 from xlexport.ops import (
     local_attention,
     local_mask,
@@ -94,7 +94,7 @@ class Reach:
     same: it finds each query's keys by TopK of their ages. It suits one or a few tokens, and needs no sort.
     """
 
-    def __init__(self, position: Tensor, window: Tensor, n_hashes: Tensor, ring: Ring, few: bool) -> None:
+    def __init__(self, position: Tensor, window: Tensor, n_hashes: Tensor, ring: RingStep, few: bool) -> None:
         """Keep what the layers share.
 
         Args:

@@ -28,7 +28,7 @@ from xlexport.families.reformer.attention import (
     attend_fully,
     hash_buckets,
 )
-from xlexport.families.ring import Ring, add_to_window
+from xlexport.families.ring import RingStep, add_to_window
 from xlexport.families.scan import scan
 from xlexport.families.step import (
     FixedSizes,
@@ -316,7 +316,7 @@ class _Carried:
         rings = [entry.input for entry in step.memory if entry.layout == "ring"]
         if rings:
             C = tensors[rings[0]].shape[2]
-            self.ring = Ring(S, C, tensors["offset"])
+            self.ring = RingStep(S, C, tensors["offset"])
             self.reach = Reach(tensors["position"], tensors["window"], tensors["n_hashes"], self.ring, few)
 
     def attend(self, layer: AttentionStep, normed: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from xlexport.families.ring import Ring, add_to_window, reach_mask, window_mask
+from xlexport.families.ring import RingStep, add_to_window, reach_mask, window_mask
 
 __all__ = [
     "BiasedAttention",
@@ -58,10 +58,10 @@ class StepInputs:
     offset: Tensor | None
 
     @property
-    def ring(self) -> Ring:
+    def ring(self) -> RingStep:
         """The step on the rings."""
         assert self.offset is not None
-        return Ring(self.tokens.shape[1], self.memory_key.shape[2], self.offset)
+        return RingStep(self.tokens.shape[1], self.memory_key.shape[2], self.offset)
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int]:
@@ -77,7 +77,7 @@ class SlotAttention(ABC):
         ring: the slots that the step writes.
     """
 
-    ring: Ring
+    ring: RingStep
 
     def add(self, memory: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Add rows (B, H, S, d_head) to a memory; return all rows that queries may see, and the next memory."""
@@ -265,11 +265,11 @@ class PartAttention:
 
     def __init__(self, tokens: Tensor, memory_key: Tensor, offset: Tensor | None, memory_length: Tensor) -> None:
         S, C = tokens.shape[1], memory_key.shape[2]
-        self.ring: Ring | None = None
+        self.ring: RingStep | None = None
         if offset is None:
             self.mask = window_mask(S, C, memory_length)
             return
-        self.ring = Ring(S, C, offset)
+        self.ring = RingStep(S, C, offset)
         steps = torch.arange(S).view(S, 1)
         distance = self.ring.newest_first.view(1, C) + steps - (S - 1)  # (S, C), negative for tokens after the query
         self.mask = reach_mask(distance, steps, memory_length, torch.full((1,), C + 1))
