@@ -55,7 +55,7 @@ def _problems(model: ModelConfig, side: int) -> Iterator[str]:
         yield f"n_token must be 256 (bytes), found {model.n_token:,}"
     if not side or limit != size:
         yield f"max_positions must be 3 for each pixel of a square, found {limit or 'no limit'}"
-    elif model.whole and model.tgt_len != size:
+    elif model.whole_document and model.tgt_len != size:
         yield f"tgt_len must be {size:,}, since this model reads an image in one segment, found {model.tgt_len:,}"
     elif size % model.tgt_len:
         yield f"tgt_len must divide {size:,} (the bytes of {side} × {side} pixels), found {model.tgt_len:,}"

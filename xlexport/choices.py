@@ -1,6 +1,6 @@
 """Choices that options and the library share. This module imports nothing, so that `--help` stays quick."""
 
-__all__ = ["DTYPES", "FORMATS", "LEVELS", "PROTOCOLS", "RECORD_FORMATS", "SUBWORDS", "UNITS", "VOCAB_STYLES"]
+__all__ = ["DTYPES", "FORMATS", "LEVELS", "PROTOCOLS", "RECORD_FORMATS", "SUBWORDS", "TEXT_UNITS", "VOCAB_STYLES"]
 
 FORMATS = (
     *("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch"),
@@ -23,7 +23,7 @@ RECORD_FORMATS = ("jsonl", "csv", "tsv", "parquet")
 SUBWORDS = {"bpe": "tokenizers", "sentencepiece": "sentencepiece"}
 """Tokens that `prepare` trains."""
 
-UNITS = ("bytes", "characters", "words", *SUBWORDS)
+TEXT_UNITS = ("bytes", "characters", "words", *SUBWORDS)
 """Tokens that `prepare` makes by itself."""
 
 VOCAB_STYLES = ("wikitext", "ptb", "lm1b", "enwik8", "text8", "characters", "symbols")

@@ -161,7 +161,7 @@ def test_subwords_are_trained_and_read_again(unit: str, invoke: Invoke, prose: P
 
 
 PAIR_RUN = (
-    *("--architecture", "encoder_decoder", "--task", "pairs", "--d-model", "8", "--d-head", "4", "--d-inner", "8"),
+    *("--architecture", "encoder_decoder", "--d-model", "8", "--d-head", "4", "--d-inner", "8"),
     *("--tgt-len", "60", "--batch-size", "2", "--warmup-steps", "1", "--threads", "1"),
     *("--steps", "2", "--eval-every", "2"),
 )

@@ -121,7 +121,7 @@ def naive_head(model: Reformer, layer: int, n: int, normed: Tensor, overflow: Te
             keys = [sorted(covered) for covered, _ in found]
             overflow += torch.tensor([over for _, over in found])
         else:
-            reach = T if config.whole else config.mem_len
+            reach = T if config.whole_document else config.mem_len
             keys = [list(range(max(0, i - reach), i)) for i in range(T)]
     rows = []
     for i in range(T):

@@ -21,7 +21,7 @@ def gradients(model: Reformer, reversible: bool, dtype: torch.dtype | None = Non
     tokens = tokens_of(2, 41).to(device)
     torch.manual_seed(3)
     with torch.autocast(device.type, dtype, enabled=dtype is not None):
-        memory = None if model.config.whole else model(tokens[:, :17])[1]
+        memory = None if model.config.whole_document else model(tokens[:, :17])[1]
         hidden, _ = model(tokens[:, 17:], memory)
         loss = model.loss(hidden, tokens[:, 17:], chunk=10)
     loss.backward()

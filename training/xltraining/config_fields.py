@@ -253,7 +253,7 @@ class ModelConfig(PlainFields):
         return ""
 
     @property
-    def whole(self) -> bool:
+    def whole_document(self) -> bool:
         """Whether each call reads a whole document, because the model cannot carry memory."""
         return False
 

@@ -46,7 +46,7 @@ LONGEST_VALUE = 1 << 16
 MOST_AXES = 32
 CHUNK = 1 << 20
 COPY = "Copy the checkpoint's files again."
-DTYPES: Mapping[int, str] = {
+TENSORFLOW_DTYPES: Mapping[int, str] = {
     **{1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 9: "int64", 10: "bool"},
     **{17: "uint16", 19: "float16", 22: "uint32", 23: "uint64"},
 }
@@ -97,7 +97,7 @@ class TensorBundle:
         """
         entry = self.entries[name]
         shard = self._shards[entry.shard]
-        if entry.dtype not in DTYPES.values():
+        if entry.dtype not in TENSORFLOW_DTYPES.values():
             raise CheckpointError(
                 f"{shard.path}: {name} is of {entry.dtype}, which no numpy array holds.", hint="Save it as float32."
             )
@@ -214,11 +214,11 @@ def _read_entry(name: str, value: bytes, shard_count: int) -> BundleEntry:
         raise _DamagedError(f"{name} has no shape of at most {MOST_AXES} axes")
     shape = tuple(_Message(axis).number(1) for axis in axes)
     code = fields.number(1)
-    dtype = DTYPES.get(code, f"TensorFlow type {code}")
+    dtype = TENSORFLOW_DTYPES.get(code, f"TensorFlow type {code}")
     shard, offset, size = fields.number(3), fields.number(4), fields.number(5)
     if shard >= shard_count:
         raise _DamagedError(f"{name} is in data file {shard}, of {shard_count}")
-    if code in DTYPES and size != math.prod(shape) * np.dtype(dtype).itemsize:
+    if code in TENSORFLOW_DTYPES and size != math.prod(shape) * np.dtype(dtype).itemsize:
         raise _DamagedError(f"{name} has {size} bytes, too many or too few for {dtype} of shape {shape}")
     return BundleEntry(dtype, shape, shard, offset, size, fields.number(6))
 

@@ -109,7 +109,7 @@ def _device(entry: ExecutionProvider) -> Check:
 
 
 def _run_tiny(device: Device, kernels: Kernels | None = None) -> list[float]:
-    """Return what a small graph makes of 0 and 30.
+    """Run a graph of one node on 0 and 30, and return the results.
 
     Raises:
         BundleError, ProviderError: as `open_session`.

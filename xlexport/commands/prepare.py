@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlexport.choices import SUBWORDS, UNITS, VOCAB_STYLES
+from xlexport.choices import SUBWORDS, TEXT_UNITS, VOCAB_STYLES
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, Integers, all_of, grouped
 from xlexport.extras import require
@@ -63,7 +63,7 @@ class TokenOptions:
 token_options = all_of(
     headed(
         "Tokens",
-        click.option("--unit", type=click.Choice(UNITS), help="Unit of a token.  [default: words]"),
+        click.option("--unit", type=click.Choice(TEXT_UNITS), help="Unit of a token.  [default: words]"),
         click.option(
             "--tokenizer", type=PATH, metavar="FILE", help="Use this vocabulary, tokenizer.json or SentencePiece model."
         ),

@@ -40,7 +40,7 @@ class Architecture(ABC):
     Attributes:
         name: the identifier in checkpoints and bundles.
         title: the name that people read.
-        gives_buckets: whether graphs decide by rounding something that the eager model must take from them.
+        gives_buckets: whether the model must copy the graphs' hash buckets, which rounding can flip.
         sizes: fields of the configuration in which a bundle and its trained model agree; empty: all.
         evaluation_options: settings that users of a bundle may choose, in addition to `segment_len` and `mem_len`.
         conversion_options: choices of a conversion, in addition to these settings.

@@ -26,7 +26,7 @@ from xlexport.ops.lsh_batched import BATCHED
 from xlexport.ops.lsh_chunk_attention import LSHChunkAttention, lsh_chunk_attention
 from xlexport.ops.lsh_gather import LSHGather, lsh_gather
 from xlexport.ops.lsh_sort import LSHSort, lsh_sort
-from xlexport.ops.operator import DOMAIN, OPSET, VERSION
+from xlexport.ops.operator import DOMAIN, OWN_OPSET, VERSION
 from xlexport.ops.quantize_rows import QuantizeRows
 from xlexport.ops.relative_attention import RelativeAttention, RelativeMasks, relative_attention
 from xlexport.ops.relative_attention_int8 import RelativeAttentionInt8, relative_attention_int8
@@ -103,7 +103,7 @@ def _recorder(function: OnnxFunction[..., Any]) -> Callable[..., Any]:
         ],
         attributes=[OpSchema.Attribute(name, _ATTRIBUTES[written[name]], "") for name in proto.attribute],
     )
-    node, count = Op(OPSET, function.name, schema), len(proto.input)
+    node, count = Op(OWN_OPSET, function.name, schema), len(proto.input)
 
     def record(*arguments: Any) -> Any:
         return node(*arguments[:count], **dict(zip(proto.attribute, arguments[count:], strict=True)))

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xlexport.ops import constants
-from xlexport.ops.operator import OPSET, operator, shapes_of
+from xlexport.ops.operator import OWN_OPSET, operator, shapes_of
 
 __all__ = ["LocalAttention", "local_attention", "local_mask"]
 
@@ -85,7 +85,7 @@ def _(query: Tensor, *_: object) -> Tensor:
     return query.new_empty(query.shape)
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def LocalAttention(
     query: FLOAT[...],

@@ -18,7 +18,7 @@ from xlexport.ops import constants
 from xlexport.ops.lsh_band_attention import lsh_band_attention
 from xlexport.ops.lsh_gather import LSHGather, lsh_gather
 from xlexport.ops.lsh_sort import LSHSort, lsh_sort
-from xlexport.ops.operator import OPSET, operator, shapes_of
+from xlexport.ops.operator import OWN_OPSET, operator, shapes_of
 
 __all__ = ["LSHAttention", "LSHFewAttention", "lsh_attention", "lsh_few_attention"]
 
@@ -147,7 +147,7 @@ def _(
     return torch.empty_like(own_value), length.new_empty(length.shape[0], length.shape[2], dtype=torch.int64)
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def LSHAttention(
     key: FLOAT[...],
@@ -194,14 +194,14 @@ def LSHAttention(
     latest = op.GatherElements(op.Where(lowest > seen, lowest, seen), rank, axis=3)
 
     # As a node of the domain: onnxscript would pass another function's attribute as an input.
-    found, highest = OPSET.LSHBandAttention(
+    found, highest = OWN_OPSET.LSHBandAttention(
         key, value, length, order, rank, place, latest, slot, rounds, chunk_length=chunk_length
     )
     attended = op.Where(op.Unsqueeze(highest > -1e30, three), found, own_value)
     return attended, overflow
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def LSHFewAttention(  # noqa: PLR0915  # one body
     key: FLOAT[...],

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from xlexport.ops import constants
 from xlexport.ops.lsh_gather import LSHGather, lsh_gather
-from xlexport.ops.operator import OPSET, operator, shapes_of
+from xlexport.ops.operator import OWN_OPSET, operator, shapes_of
 
 __all__ = ["LSHBandAttention", "lsh_band_attention"]
 
@@ -102,7 +102,7 @@ def _windows(rows: Tensor, W: int) -> Tensor:
     return torch.cat([chunks[:, :-1], chunks[:, 1:]], dim=2)
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def LSHBandAttention(  # noqa: PLR0915  # one body: a function called from its loops would hide what it costs
     key: FLOAT[...],

@@ -15,12 +15,12 @@ from onnxscript import FLOAT, INT64, OnnxFunction, script
 from onnxscript import opset20 as op
 
 from xlexport.ops.lsh_gather import LSHGather
-from xlexport.ops.operator import OPSET
+from xlexport.ops.operator import OWN_OPSET
 
 __all__ = ["BATCHED", "LSHBandBatched", "LSHChunkBatched"]
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def LSHBandBatched(  # noqa: PLR0915  # one body
     key: FLOAT[...],
@@ -113,7 +113,7 @@ def LSHBandBatched(  # noqa: PLR0915  # one body
     return attended, highest
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def LSHChunkBatched(  # noqa: PLR0915  # one body
     query: FLOAT[...],

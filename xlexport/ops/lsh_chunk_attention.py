@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from xlexport.ops import constants
 from xlexport.ops.lsh_gather import LSHGather, lsh_gather
-from xlexport.ops.operator import OPSET, operator, shapes_of
+from xlexport.ops.operator import OWN_OPSET, operator, shapes_of
 
 __all__ = ["LSHChunkAttention", "lsh_chunk_attention"]
 
@@ -99,7 +99,7 @@ def _(query: Tensor, *_: object) -> Tensor:
     return query.new_empty(query.shape)
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def LSHChunkAttention(  # noqa: PLR0915  # one body: a function called from its loops would hide what it costs
     query: FLOAT[...],

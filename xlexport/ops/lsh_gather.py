@@ -9,7 +9,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset20 as op
 from torch import Tensor
 
-from xlexport.ops.operator import OPSET, operator, shapes_of
+from xlexport.ops.operator import OWN_OPSET, operator, shapes_of
 
 __all__ = ["LSHGather", "lsh_gather"]
 
@@ -44,7 +44,7 @@ def _(rows: Tensor, index: Tensor) -> Tensor:
     return rows.new_empty(*index.shape, rows.shape[-1])
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def LSHGather(rows: FLOAT[...], index: INT64[...]) -> FLOAT[...]:
     """Compute `lsh_gather` in standard operators: rows of all groups in one axis, so that each is copied at once.

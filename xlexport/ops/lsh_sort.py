@@ -9,7 +9,7 @@ from onnxscript import INT64, script
 from onnxscript import opset20 as op
 from torch import Tensor
 
-from xlexport.ops.operator import OPSET, operator, shapes_of
+from xlexport.ops.operator import OWN_OPSET, operator, shapes_of
 
 __all__ = ["LSHSort", "lsh_sort"]
 
@@ -35,7 +35,7 @@ def _(buckets: Tensor) -> tuple[Tensor, Tensor]:
     return buckets.new_empty(buckets.shape), buckets.new_empty(buckets.shape)
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def LSHSort(buckets: INT64[...]) -> tuple[INT64[...], INT64[...]]:
     """Compute `lsh_sort` in standard operators; the keys bucket · N + place are all different.

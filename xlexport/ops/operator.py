@@ -15,11 +15,11 @@ import torch
 from onnxscript.values import Opset
 from torch import library
 
-__all__ = ["DOMAIN", "OPSET", "VERSION", "operator", "shapes_of"]
+__all__ = ["DOMAIN", "OWN_OPSET", "VERSION", "operator", "shapes_of"]
 
 DOMAIN = "ai.xlexport"
 VERSION = 1
-OPSET = Opset(DOMAIN, VERSION)
+OWN_OPSET = Opset(DOMAIN, VERSION)
 NAMESPACE = "xlexport"
 Function = TypeVar("Function", bound=Callable[..., Any])
 

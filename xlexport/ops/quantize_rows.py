@@ -7,12 +7,12 @@ from typing import no_type_check
 from onnxscript import FLOAT, UINT8, script
 from onnxscript import opset20 as op
 
-from xlexport.ops.operator import OPSET
+from xlexport.ops.operator import OWN_OPSET
 
 __all__ = ["QuantizeRows"]
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def QuantizeRows(x: FLOAT[...]) -> tuple[UINT8[...], FLOAT[...]]:
     """Return x (…, K) in ±127 steps of each row's largest absolute number, where 128 is zero; and these numbers (…, 1).

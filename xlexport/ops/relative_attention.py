@@ -14,7 +14,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset20 as op
 from torch import Tensor, library
 
-from xlexport.ops.operator import OPSET
+from xlexport.ops.operator import OWN_OPSET
 
 __all__ = ["RelativeAttention", "RelativeMasks", "relative_attention"]
 
@@ -73,7 +73,7 @@ def _(
     return qkv.new_empty(*qkv.shape[:2], H * d), torch.empty_like(memory_key), torch.empty_like(memory_value)
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def RelativeMasks(
     offset: INT64[...], memory_length: INT64[...], window: INT64[...], sizes: INT64[...]
@@ -127,7 +127,7 @@ def RelativeMasks(
     return write_index, near_mask, newest_far, oldest_far, near_sizes
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def RelativeAttention(
     qkv: FLOAT[...],

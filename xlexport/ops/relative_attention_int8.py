@@ -9,7 +9,7 @@ from onnxscript import FLOAT, INT8, INT64, script
 from onnxscript import opset20 as op
 from torch import Tensor, library
 
-from xlexport.ops.operator import OPSET
+from xlexport.ops.operator import OWN_OPSET
 from xlexport.ops.relative_attention import RelativeMasks, relative_attention
 
 __all__ = ["RelativeAttentionInt8", "relative_attention_int8"]
@@ -79,7 +79,7 @@ def _rounded(rows: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     return (rows / scale.unsqueeze(-1)).round().clamp(-largest, largest).to(torch.int8), scale
 
 
-@script(OPSET, default_opset=op)
+@script(OWN_OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def RelativeAttentionInt8(
     qkv: FLOAT[...],

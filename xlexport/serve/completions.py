@@ -178,7 +178,7 @@ class _Answer:
         return {"prompt_tokens": self._n_prompt, "completion_tokens": n_new, "total_tokens": self._n_prompt + n_new}
 
     def _choice(self, index: int, delta: Delta) -> dict[str, Any]:
-        """Return what an answer shows of news of a choice; the first news have the prompt before them, if asked for."""
+        """Return the next delta of a choice. With `echo`, the first delta begins with the prompt."""
         prompt, job, choice = self._choices[index]
         text, log = delta.text, None
         if self._top is not None:

@@ -83,7 +83,7 @@ class ClientSession:
         return None if self.place is None else self.place.pending
 
     def describe(self) -> dict[str, Any]:
-        """Return what an answer shows of it."""
+        """Return the session as the API describes it."""
         return {
             "id": self.id,
             "object": "session",

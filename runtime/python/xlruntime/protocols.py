@@ -36,7 +36,7 @@ __all__ = ["PROTOCOLS", "Corpus", "CorpusScore", "Protocol", "Streams", "arrange
 
 READ_TOKENS = 1 << 16  # tokens of a corpus that are read at a time
 CORPUS_LIMITS = Limits(bytes=8 << 30, seconds=math.inf)  # a billion tokens; tokenizing may take any time
-UNITS = {"words": "word", "characters": "character", "bytes": "byte"}
+UNIT_NAMES = {"words": "word", "characters": "character", "bytes": "byte"}
 
 Ids = npt.NDArray[np.int32]
 
@@ -156,7 +156,7 @@ def read_corpus(engine: Engine, document: Document) -> Corpus:
     vocabulary = getattr(engine.tokenizer, "vocabulary", None)
     unit, marks = "byte" if engine.bundle.tokenizer.kind == "bytes" else "token", None
     if isinstance(vocabulary, Vocabulary):
-        unit = UNITS.get(vocabulary.kind, unit)
+        unit = UNIT_NAMES.get(vocabulary.kind, unit)
         start, end = vocabulary.id_of(vocabulary.line_start), vocabulary.id_of(vocabulary.line_end)
         marks = None if start is None or end is None else (start, end)
     return Corpus(

@@ -38,7 +38,7 @@ LONGEST_CHARACTER = 4  # bytes: a part of one may be held besides
 TEXTS = ("held", "begun", "tokenizer")
 COUNTERS = ("capacity", "offset", "length", "history", "pending", "position")
 HINT = "Save the stream again with Stream.save."
-DTYPES: Mapping[str, np.dtype[Any]] = {
+STATE_DTYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(bool),
     **{f"F{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
     **{f"{sign}{bits}": np.dtype(f"{sign}{bits // 8}".lower()) for sign in "IU" for bits in (8, 16, 32, 64)},
@@ -193,7 +193,7 @@ def write_state(path: Path, metadata: Mapping[str, str], arrays: Arrays) -> int:
     end = 0
     for name, array in ordered.items():
         begin, end = end, end + array.nbytes
-        kind = next(kind for kind, dtype in DTYPES.items() if dtype == array.dtype)
+        kind = next(kind for kind, dtype in STATE_DTYPES.items() if dtype == array.dtype)
         header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [begin, end]}
     raw = json.dumps(header).encode()
     raw += b" " * (-len(raw) % 8)  # aligns the tensors to 8 bytes
@@ -259,9 +259,9 @@ def read_state(
 
 def _allocated(tensor: Any, begin: int, available: int) -> npt.NDArray[Any] | None:
     """Return room for a tensor that begins at `begin`; None if its description does not fit into the file."""
-    if not isinstance(tensor, dict) or tensor.get("dtype") not in [*DTYPES]:
+    if not isinstance(tensor, dict) or tensor.get("dtype") not in [*STATE_DTYPES]:
         return None
-    dtype, shape, offsets = DTYPES[tensor["dtype"]], tensor.get("shape"), tensor.get("data_offsets")
+    dtype, shape, offsets = STATE_DTYPES[tensor["dtype"]], tensor.get("shape"), tensor.get("data_offsets")
     if not isinstance(shape, list) or not isinstance(offsets, list) or {*map(type, shape + offsets)} - {int}:
         return None
     end = begin + math.prod(shape) * dtype.itemsize

@@ -145,7 +145,7 @@ class ReformerAttention(nn.Module):
     def _kept(self, rows: Tensor, dim: int, count: int) -> Tensor:
         """Return a copy of the last `count` rows for the next segment: a view would keep the rest in memory."""
         N = rows.shape[dim]
-        keep = 0 if self.config.whole else min(N, count)
+        keep = 0 if self.config.whole_document else min(N, count)
         return rows.detach().narrow(dim, N - keep, keep).clone()
 
 
@@ -200,7 +200,7 @@ class SeparateAttention(_OwnKeys):
         rows = torch.cat([context.rows, normed], dim=1)
         mixed = full_attention(
             *self._projected(normed, rows, context),
-            reach=hidden.shape[1] if config.whole else config.mem_len,
+            reach=hidden.shape[1] if config.whole_document else config.mem_len,
             dropout=self.dropatt,
             itself=True,
             chunk=config.full_chunk,
@@ -266,7 +266,7 @@ class SharedAttention(ReformerAttention):
             mixed = self._whole_pass(query, key, value, known)
             overflow = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
         elif known is None:
-            reach = S if config.whole else config.mem_len
+            reach = S if config.whole_document else config.mem_len
             mixed = full_attention(
                 query[:, :, M:], key, value, reach=reach, dropout=self.dropatt, chunk=config.full_chunk
             )

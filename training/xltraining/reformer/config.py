@@ -139,7 +139,7 @@ class ReformerConfig(ModelConfig):
         return f", the size of axial_shape {', '.join(map(str, self.axial_shape))}"
 
     @property
-    def whole(self) -> bool:
+    def whole_document(self) -> bool:
         """Whether each call reads a whole document, because the rule cannot carry memory."""
         return self.rule != "band"
 

@@ -278,7 +278,7 @@ class Reformer(LanguageModel):
         first, second = run_blocks(layers, hidden, reversible=reversible, store=self.store, one_stream=one_stream)
 
         hidden = torch.cat([first, second], dim=-1) if config.streams == "concat" else (first + second) / 2
-        position = 0 if config.whole else memory.position + S
+        position = 0 if config.whole_document else memory.position + S
         return self.dropout(self.norm(hidden)), ReformerMemory(position, new_memory)
 
     def _layers(self) -> list[ReversibleLayer]:
@@ -286,7 +286,7 @@ class Reformer(LanguageModel):
 
     def _check(self, memory: ReformerMemory, segment: int) -> None:
         config = self.config
-        if config.whole and memory.position:
+        if config.whole_document and memory.position:
             raise ConfigError(
                 f"rule {config.rule} carries no memory between segments, found one of {memory.position:,} tokens.",
                 hint="Pass a document as one segment.",
@@ -321,7 +321,7 @@ class Reformer(LanguageModel):
     def memory_before(self, memory: ReformerMemory | None, length: int) -> ReformerMemory | None:
         """Return `memory`, or None if the segment would pass the last position or the rule carries no memory."""
         limit = self.config.position_limit
-        if memory is None or self.config.whole:
+        if memory is None or self.config.whole_document:
             return None
         return None if limit is not None and memory.position + length > limit else memory
 

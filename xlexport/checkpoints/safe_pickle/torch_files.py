@@ -37,7 +37,7 @@ MOST_AXES = 16
 LARGEST_NUMBER = 1 << 62
 MOST_SHARING = 16  # a number of a storage is in so many tensors at most; tied weights are in four
 ALWAYS_SHARED = 1 << 22  # numbers that may be in any number of tensors
-DTYPES = {  # by torch.save's name for the storage
+TORCH_DTYPES = {  # by torch.save's name for the storage
     "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16", "DoubleStorage": "float64",
     "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
     "ByteStorage": "uint8", "BoolStorage": "bool", "storage.UntypedStorage": "uint8",
@@ -122,7 +122,7 @@ class _Tensors:
             case ("module", Name() as name, *_):
                 return name
             case ("storage", Name(name=name), str(key), _, count, *views) if views in ([], [None]):
-                dtype = getattr(self.torch, DTYPES.get(name.removeprefix("torch."), ""), None)
+                dtype = getattr(self.torch, TORCH_DTYPES.get(name.removeprefix("torch."), ""), None)
                 is_possible = _are_sizes((count,)) and count < LARGEST_NUMBER and len(key) <= LONGEST_KEY
                 if dtype is None or not is_possible:
                     raise BadFileError("a storage in it is of an unknown kind or an impossible size")

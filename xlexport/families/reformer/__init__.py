@@ -210,7 +210,7 @@ class ReformerArchitecture(Architecture):
             if kind != "lsh":
                 buckets.append(None)
                 continue
-            if model.config.whole:
+            if model.config.whole_document:
                 ids = outputs[f"bucket_{layer}"]
             else:
                 entry = entries[f"memory_bucket_{layer}"]

@@ -120,7 +120,7 @@ class FeedForwardStep(nn.Module):
         block: Any = model.layers[index].feed_forward
         self.norm, self.inner, self.outer = block.norm, block.inner, block.outer
         self.activation = model.config.activation
-        self.chunk = model.config.ff_chunk if model.config.whole else 0
+        self.chunk = model.config.ff_chunk if model.config.whole_document else 0
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the block's output (B, S, D) for `rows` (B, S, D)."""
@@ -163,7 +163,7 @@ class ReformerStep(StepModule):
         self.feed_forward = nn.ModuleList(FeedForwardStep(model, index) for index in range(config.n_layer))
         self.norm, self.head = model.norm, model.head
         self.angles = cast(ReversibleLayer, model.layers[0]).attention.angles  # those of all layers are equal
-        self.whole = config.whole
+        self.whole = config.whole_document
         self.eval()
 
     @property
