@@ -91,7 +91,8 @@ def test_help_of_every_command_is_light() -> None:
     [
         *("xlexport", "xlexport.formats", "xlexport.commands.doctor", "xlexport.commands.train", "xlexport.errors"),
         *("xlexport.families.reformer", "xlexport.families.transformer_xl"),
+        *("experiments.picture", "experiments.translate"),
     ],
 )
-def test_light_modules_of_xlexport_stay_light(module: str) -> None:
+def test_light_modules_stay_light(module: str) -> None:
     assert not loaded_after(f"import {module}") & (HEAVY | {"onnxruntime"})

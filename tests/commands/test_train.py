@@ -146,9 +146,17 @@ def test_the_command_line_takes_the_place_of_a_recipe(prose: Path, invoke: Invok
     assert (config.cutoffs, config.div_val) == ((64, 128), 2)
 
 
+def test_task_of_a_recipe_is_answered_with_what_replaces_it(invoke: Invoke, tmp_path: Path) -> None:
+    recipe = tmp_path / "run.toml"
+    recipe.write_text('[training]\ntask = "pairs"\nstps = 3\n', "utf-8")
+    shown = invoke("train", "-o", tmp_path / "run", "--settings", recipe)
+    assert shown.code == 2 and "training.task is no longer a setting (An encoder-decoder learns pairs" in shown.err
+    assert "training.stps is unknown (did you mean steps?)" in shown.err
+
+
 def test_every_setting_is_offered_once() -> None:
     options = [option for option in train.get_params(click.Context(train)) if isinstance(option, click.Option)]
-    assert len([option for option in options if not option.hidden]) <= 40
+    assert len([option for option in options if not option.hidden]) <= 39
     names = [option.name for option in options]
     assert len(names) == len(set(names))
     for kind in (TrainingConfig, TransformerXLConfig, ReformerConfig, EncoderDecoderConfig):
