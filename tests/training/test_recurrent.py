@@ -19,20 +19,20 @@ from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint, save_checkpoint
 from xltraining.loop.train import TrainingConfig
 from xltraining.recurrent import LSTMConfig, MambaConfig, selective_scan
-from xltraining.recurrent.config import RecurrentConfig
+from xltraining.recurrent.config import RecurrentModelConfig
 
 SIZES: dict[str, Any] = {"n_token": 20, "n_layer": 2, "d_model": 6, "tie_weight": False, "dropout": 0.0}
 CONFIGS = [LSTMConfig(**SIZES), MambaConfig(**SIZES, d_state=3, d_conv=3)]
 TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4]])
 
 
-def model_of(config: RecurrentConfig) -> Any:
+def model_of(config: RecurrentModelConfig) -> Any:
     return random_model(lambda: new_model(config))
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.NAME)
 @pytest.mark.parametrize("length", [1, 2, 4, 10])
-def test_any_cut_gives_the_same(config: RecurrentConfig, length: int) -> None:
+def test_any_cut_gives_the_same(config: RecurrentModelConfig, length: int) -> None:
     model = model_of(config)
     with torch.inference_mode():
         whole, last = model.segment(TOKENS, model.first_memory(2))
@@ -47,7 +47,7 @@ def test_any_cut_gives_the_same(config: RecurrentConfig, length: int) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.NAME)
-def test_gradients_end_at_the_start_of_the_segment(config: RecurrentConfig) -> None:
+def test_gradients_end_at_the_start_of_the_segment(config: RecurrentModelConfig) -> None:
     model = model_of(config)
     _, memory = model(torch.tensor([[1, 2, 3]]))
     hidden, _ = model(torch.tensor([[4, 5, 6]]), memory)
@@ -81,7 +81,7 @@ def test_the_lstm_is_that_of_torch() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.NAME)
-def test_training_learns_and_resumes_bit_for_bit(config: RecurrentConfig, tmp_path: Path, text: Path) -> None:
+def test_training_learns_and_resumes_bit_for_bit(config: RecurrentModelConfig, tmp_path: Path, text: Path) -> None:
     tied = replace(config, n_token=256, d_model=32, tgt_len=16, tie_weight=True, dropout=0.1)
     settings: dict[str, Any] = {"batch_size": 3, "learning_rate": 2e-2, "warmup_steps": 3, "threads": 1}
     training = TrainingConfig(steps=40, log_every=5, eval_every=20, checkpoint_every=5, **settings)
@@ -94,7 +94,7 @@ def test_training_learns_and_resumes_bit_for_bit(config: RecurrentConfig, tmp_pa
 
 @pytest.mark.full
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.NAME)
-def test_checkpoints_convert(config: RecurrentConfig, tmp_path: Path, cached_exports: None) -> None:
+def test_checkpoints_convert(config: RecurrentModelConfig, tmp_path: Path, cached_exports: None) -> None:
     model = model_of(replace(config, tgt_len=5))
     save_checkpoint(tmp_path / "model.pt", model.config, model.state_dict(), tokenizer=None)
     source = load(tmp_path / "model.pt")

@@ -3,15 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xltraining.architectures import architecture_of
 from xltraining.checkpoint import Checkpoint, load_checkpoint
 from xltraining.config_fields import ModelConfig
 from xltraining.errors import RunFileError
+from xltraining.messages import renamed
 from xltraining.training_config import TrainingConfig
 
-__all__ = ["CHECKPOINT_NAME", "SavedRun", "check_same_run", "saved_run", "state_of"]
+__all__ = ["CHECKPOINT_NAME", "RunSettings", "check_same_run", "saved_run", "state_of"]
+
+if not TYPE_CHECKING:  # which would take any name
+    __getattr__ = renamed(__name__, {"SavedRun": "RunSettings"})
 
 CHECKPOINT_NAME = "checkpoint.pt"
 # Among these, `steps` changes weights: the learning rate's schedule follows the new number from the resume on. So does
@@ -25,7 +29,7 @@ _FORMER = ("task", "word_length", "image_size")
 
 
 @dataclass(frozen=True)
-class SavedRun:
+class RunSettings:
     """The settings with which an unfinished run was started."""
 
     model_config: ModelConfig
@@ -35,7 +39,7 @@ class SavedRun:
     valid_files: tuple[Path, ...]
 
 
-def saved_run(out_dir: Path) -> SavedRun:
+def saved_run(out_dir: Path) -> RunSettings:
     """Read the settings with which the run in a folder was started.
 
     Raises:
@@ -46,7 +50,7 @@ def saved_run(out_dir: Path) -> SavedRun:
     state = state_of(checkpoint, saved)
     files = {name: tuple(map(Path, paths)) for name, paths in state.get("files", {}).items()}
     config = TrainingConfig.from_dict({name: value for name, value in state["config"].items() if name not in _FORMER})
-    return SavedRun(saved.config, config, files.get("train", ()), files.get("valid", ()))
+    return RunSettings(saved.config, config, files.get("train", ()), files.get("valid", ()))
 
 
 def state_of(checkpoint: Path, saved: Checkpoint) -> dict[str, Any]:

@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from xltraining.config_fields import ModelConfig, setting
+from xltraining.messages import renamed
 
-__all__ = ["LSTMConfig", "MambaConfig", "RecurrentConfig"]
+__all__ = ["LSTMConfig", "MambaConfig", "RecurrentModelConfig"]
+
+if not TYPE_CHECKING:  # which would take any name
+    __getattr__ = renamed(__name__, {"RecurrentConfig": "RecurrentModelConfig"})
 
 
 @dataclass(frozen=True)
-class RecurrentConfig(ModelConfig):
+class RecurrentModelConfig(ModelConfig):
     """Hyper-parameters that all recurrent models have.
 
     Raises:
@@ -31,7 +35,7 @@ class RecurrentConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
-class LSTMConfig(RecurrentConfig):
+class LSTMConfig(RecurrentModelConfig):
     """Hyper-parameters of an LSTM language model (Zaremba et al. 2014, arXiv:1409.2329)."""
 
     NAME: ClassVar[str] = "LSTM"
@@ -43,7 +47,7 @@ class LSTMConfig(RecurrentConfig):
 
 
 @dataclass(frozen=True)
-class MambaConfig(RecurrentConfig):
+class MambaConfig(RecurrentModelConfig):
     """Hyper-parameters of a Mamba language model (Gu and Dao 2023, arXiv:2312.00752)."""
 
     NAME: ClassVar[str] = "Mamba"

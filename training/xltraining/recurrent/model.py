@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xltraining.language_model import LanguageModel
-from xltraining.recurrent.config import LSTMConfig, MambaConfig, RecurrentConfig
+from xltraining.recurrent.config import LSTMConfig, MambaConfig, RecurrentModelConfig
 from xltraining.recurrent.selective_scan import selective_scan
 
 __all__ = ["LSTM", "Mamba", "MambaBlock", "RecurrentLanguageModel", "State"]
@@ -30,9 +30,9 @@ class RecurrentLanguageModel(LanguageModel):
 
     INIT_RANGE: ClassVar[float]
     """Largest of the first embeddings and output weights."""
-    config: RecurrentConfig
+    config: RecurrentModelConfig
 
-    def __init__(self, config: RecurrentConfig) -> None:
+    def __init__(self, config: RecurrentModelConfig) -> None:
         super().__init__()
         self.config = config
         self.word_emb = nn.Embedding(config.n_token, config.d_model)
@@ -76,7 +76,7 @@ class RecurrentLanguageModel(LanguageModel):
             self.head.weight = self.word_emb.weight
 
     @classmethod
-    def tied_names(cls, config: RecurrentConfig) -> dict[str, str]:
+    def tied_names(cls, config: RecurrentModelConfig) -> dict[str, str]:
         """Return the second name of the embeddings if the output layer uses them."""
         return {"head.weight": "word_emb.weight"} if config.tie_weight else {}
 
