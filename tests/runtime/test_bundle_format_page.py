@@ -11,6 +11,8 @@ from typing import Any, get_args
 import pytest
 
 import xlruntime
+from scripts import schema
+from tests.conformance.changed_manifests import TAKEN, changed_manifests, python_verdict
 from tests.helpers.paths import GOLDEN, ROOT
 from xlexport.families import architecture
 from xlruntime import bundle as manifest
@@ -69,6 +71,27 @@ def test_digests_are_computed_as_the_page_says(path: Any) -> None:
     lines = [f"{file['sha256']}  {name}\n" for name, file in sorted(fields["files"].items())]
     assert fields["tokenizer"]["file"] is None  # else rule 27 leaves it out
     assert read_bundle(path.parent).fingerprint == hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+# The schema.
+
+
+def test_schema_is_that_of_the_code() -> None:
+    assert schema.FILE.read_text("utf-8") == schema.schema_text(), "run scripts/schema.py"
+    assert schema.FILE.name in PAGE
+
+
+def test_python_refuses_what_the_schema_refuses() -> None:
+    validators = pytest.importorskip("jsonschema")
+    validator = validators.Draft202012Validator(schema.bundle_schema())
+    for path in GOLDENS:
+        validator.validate(json.loads(path.read_text("utf-8")))
+    refused = 0
+    for kind, text in changed_manifests(200):
+        if not validator.is_valid(json.loads(text)):
+            assert python_verdict(text) != TAKEN, kind
+            refused += 1
+    assert refused > 200
 
 
 # Codes of errors.

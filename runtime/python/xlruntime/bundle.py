@@ -19,20 +19,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from math import inf
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from .errors import BundleFormatError
-from .evaluation import EvaluationRules, EvaluationSettings, FreshMemory, Ring, Setting
-from .json_fields import OPTIONAL, read_fields
+from .evaluation import EvaluationRules, EvaluationSettings, FreshMemory, Length, Ring, Setting
+from .json_fields import OPTIONAL, Pattern, Size, Whole, read_fields
 from .limits import Limits, parse_json
 from .messages import listed, named, quoted, shown
-from .tokenizer_entry import TextToken, Tokenizer
+from .tokenizer_entry import TextToken, TokenId, Tokenizer
 
 __all__ = [
     "DIGEST",
@@ -53,6 +52,7 @@ __all__ = [
     "Format",
     "Graph",
     "Layout",
+    "Manifest",
     "MemoryEntry",
     "Requirements",
     "Ring",
@@ -73,9 +73,7 @@ DOMAINS = {DOMAIN: 1}  # newest version of each domain that this runtime knows
 MANIFEST_LIMITS = Limits(bytes=1 << 26, operations=1_000_000)  # the sample takes 0.6 MB and 5,000 values
 SIZES = (8, 16, 32, 64)  # bits of whole numbers
 DTYPES = ("float16", "float32", "float64", "bool", *(f"{sign}int{size}" for sign in ("", "u") for size in SIZES))
-LARGEST_AXIS = 2**31 - 1
-LONGEST_NAME, LARGEST_FILE = 255, 2**53 - 1  # bytes; names have at most 255 on most file systems
-LONGEST_SOURCE = 1 << 20
+LONGEST_NAME = 255  # bytes: at most so many on most file systems
 LISTED = 3  # contradictions that a message lists
 
 EACH = ("batch", "segment")
@@ -93,7 +91,10 @@ OUTPUTS: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
 }
 RING_FEEDS = ("offset", "length", "window", "slots")
 
-Axis = int | str
+Axis = Size | Annotated[str, Pattern(r"[\s\S]+", "a name")]
+Dtype = Annotated[str, Pattern("|".join(DTYPES), f"one of {', '.join(DTYPES)}")]
+Sha256 = Annotated[str, Pattern("[0-9a-f]{64}", "a SHA-256")]
+Version = Annotated[str, Pattern(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", "a version such as 1.24.1")]
 Layout = Literal["ring", "window", "state"]
 Format = Literal["onnx", "torchscript", "exported-program", "executorch"]
 FeedKind = Literal[
@@ -115,15 +116,8 @@ FeedKind = Literal[
 class Tensor:
     """One output of a graph."""
 
-    dtype: str  # numpy name, "float32"
+    dtype: Dtype  # numpy name, "float32"
     shape: tuple[Axis, ...]
-
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"a dtype is {shown(self.dtype)}, expected one of {', '.join(DTYPES)}")
-        wrong = [axis for axis in self.shape if not axis or (isinstance(axis, int) and not 1 <= axis <= LARGEST_AXIS)]
-        if wrong:
-            raise ValueError(f"an axis is {shown(wrong[0])}, expected a name or 1 to {LARGEST_AXIS}")
 
 
 @dataclass(frozen=True)
@@ -152,13 +146,10 @@ class MemoryEntry:
 
     input: str  # "memory_key_0"
     output: str  # "new_memory_key_0"
-    dtype: str
+    dtype: Dtype
     shape: tuple[Axis, ...]  # ("batch", n_head, "capacity", d_head)
     layout: Layout = "ring"
     first_value: str | None = None  # tensor in FIRST_MEMORY_FILE for each fresh slot; None: zero
-
-    def __post_init__(self) -> None:
-        Tensor(self.dtype, self.shape)  # checks both
 
     @property
     def symbol(self) -> str | None:
@@ -209,12 +200,7 @@ class Graph:
     format: Format
     inputs: Mapping[str, Feed]
     outputs: Mapping[str, Tensor]
-    fixed: Mapping[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, size in self.fixed.items():
-            if not 1 <= size <= LARGEST_AXIS:
-                raise ValueError(f"{named(name)} of {named(self.file)} is {size}, expected 1 to {LARGEST_AXIS}")
+    fixed: Mapping[str, Size] = field(default_factory=dict)
 
     def tokens(self, sizes: Mapping[str, int]) -> int:
         """Return how many of the tokens of a step of these sizes (`segment`, `batch`, slots of rings) the graph takes.
@@ -238,13 +224,9 @@ class Choice:
     """
 
     graph: str
-    max_segment: int | None = None
+    max_segment: Size | None = None
     kernels: tuple[str, ...] = ()
     device: Literal["accelerator"] | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_segment is not None and not 1 <= self.max_segment <= LARGEST_AXIS:
-            raise ValueError(f"max_segment is {self.max_segment}, expected 1 to {LARGEST_AXIS}")
 
     @property
     def everywhere(self) -> bool:
@@ -266,14 +248,12 @@ class Encoder:
         end: id that follows a target's last token.
     """
 
-    source_len: int
-    pad: int
-    start: int
-    end: int
+    source_len: Annotated[int, Whole(1, 1 << 20)]
+    pad: TokenId
+    start: TokenId
+    end: TokenId
 
     def __post_init__(self) -> None:
-        if not 1 <= self.source_len <= LONGEST_SOURCE:
-            raise ValueError(f"source_len is {self.source_len}, expected 1 to {LONGEST_SOURCE}")
         if len({self.pad, self.start, self.end}) < 3:
             raise ValueError("pad, start and end are not three different ids")
 
@@ -282,16 +262,12 @@ class Encoder:
 class Requirements:
     """Requirements of the ONNX graphs: the oldest ONNX Runtime, the opset, and domains of other operators."""
 
-    onnxruntime: str | None = None  # "1.24.1"
-    opset: int | None = None
-    domains: Mapping[str, int] = field(default_factory=dict)
+    onnxruntime: Version | None = None  # "1.24.1"
+    opset: Size | None = None
+    domains: Mapping[str, Size] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.onnxruntime is not None and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", self.onnxruntime) is None:
-            raise ValueError(f"onnxruntime is {shown(self.onnxruntime)}, expected a version such as 1.24.1")
-        if self.opset is not None and not 1 <= self.opset <= LARGEST_AXIS:
-            raise ValueError(f"opset is {self.opset}, expected 1 to {LARGEST_AXIS}")
-        lacking = [f"{named(name)} {n}" for name, n in self.domains.items() if not 1 <= n <= DOMAINS.get(name, 0)]
+        lacking = [f"{named(name)} {n}" for name, n in self.domains.items() if n > DOMAINS.get(name, 0)]
         if lacking:
             raise ValueError(f"it needs operators that this xlruntime lacks: {listed(lacking)}")
 
@@ -300,26 +276,26 @@ class Requirements:
 class FileDigest:
     """Size and SHA-256 that a file of the bundle must have."""
 
-    sha256: str
-    size: int
-
-    def __post_init__(self) -> None:
-        if re.fullmatch("[0-9a-f]{64}", self.sha256) is None or not 0 <= self.size <= LARGEST_FILE:
-            raise ValueError(f"{ascii(self.sha256)[:70]} and {shown(self.size)} bytes, expected a SHA-256 and a size")
+    sha256: Sha256
+    size: Annotated[int, Whole(0, 2**53 - 1)]
 
 
 @dataclass(frozen=True)
 class _Model:
+    """The model: its family, its hyper-parameters for people and for `verify`, and its vocabulary."""
+
     architecture: str
     config: Mapping[str, Any]
-    vocab_size: int
+    vocab_size: Size
     precision: str
 
 
 @dataclass(frozen=True)
 class _Document:
-    segment_len: int
-    max_positions: int | None
+    """How documents are cut into steps."""
+
+    segment_len: Length
+    max_positions: Length | None
     restart: bool
     full_document: bool
     bidirectional: bool
@@ -328,10 +304,10 @@ class _Document:
 
 
 @dataclass(frozen=True)
-class _Manifest:
+class Manifest:
     """The fields of `bundle.json`."""
 
-    format: int
+    format: Annotated[int, Whole(FORMAT, FORMAT)]
     requires: Requirements
     model: _Model
     tokenizer: Tokenizer
@@ -343,7 +319,7 @@ class _Manifest:
     steps: Mapping[str, tuple[Choice, ...]]
     meaning: Mapping[str, str]
     provenance: Mapping[str, Any]
-    fingerprint: str
+    fingerprint: Sha256
     files: Mapping[str, FileDigest]
 
 
@@ -414,7 +390,7 @@ class Bundle:
         """Return `bundle.json` as text."""
         rules = self.evaluation
         fields = asdict(
-            _Manifest(
+            Manifest(
                 format=FORMAT,
                 model=_Model(self.architecture, self.config, self.vocab_size, self.precision),
                 document=_Document(
@@ -463,7 +439,7 @@ class Bundle:
                 f"{where}: is of format {str(version)[:20]}, this xlruntime reads {FORMAT}.", hint=hint
             )
         try:
-            manifest = read_fields(_Manifest, fields)
+            manifest = read_fields(Manifest, fields)
             document = dict(vars(manifest.document))
             encoder = document.pop("encoder")
             bundle = cls(
@@ -488,10 +464,8 @@ class Bundle:
             used.add(FIRST_MEMORY_FILE)
         if unlisted := sorted(str(name) for name in used - self.files.keys()):
             yield f"files are used but have no digest: {listed(map(named, unlisted))}"
-        if not 1 <= self.vocab_size <= LARGEST_AXIS:
-            yield f"vocab_size is {shown(self.vocab_size)}, expected 1 to {LARGEST_AXIS}"
         marks = (self.tokenizer.begin, *self.tokenizer.ends)
-        for token in (token for token in marks if token is not None and not 0 <= token.id < self.vocab_size):
+        for token in (token for token in marks if token is not None and token.id >= self.vocab_size):
             yield f"token {named(token.name)} has id {token.id}, expected 0 to {self.vocab_size - 1}"
         first, last = self.tokenizer.first_id, self.tokenizer.first_id + 255
         if self.tokenizer.kind == "bytes" and last >= self.vocab_size:
@@ -500,8 +474,6 @@ class Bundle:
             yield f"a ring has the symbol {min(taken)!r}, which is another axis"
         yield from self._problems_of_memory()
         yield from self._problems_of_encoder()
-        if re.fullmatch("[0-9a-f]{64}", self.fingerprint) is None:
-            yield f"the fingerprint is {shown(self.fingerprint)}, expected a SHA-256"
         for name, graph in self.graphs.items():
             purposes = [purpose for purpose, choices in self.steps.items() if any(name == c.graph for c in choices)]
             for purpose in purposes or [name]:
@@ -527,7 +499,7 @@ class Bundle:
         if encode is None or self.encoder is None:
             return
         ids = {"pad": self.encoder.pad, "start": self.encoder.start, "end": self.encoder.end}
-        if wrong := [f"{name} {value}" for name, value in ids.items() if not 0 <= value < self.vocab_size]:
+        if wrong := [f"{name} {value}" for name, value in ids.items() if value >= self.vocab_size]:
             yield f"ids of the encoder are outside the vocabulary: {', '.join(wrong)}"
         if self.evaluation.max_positions is None:
             yield "targets have no longest length, max_positions"

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from .errors import OptionError
+from .json_fields import Whole
 from .messages import listed, named, one_line, shown
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "EvaluationRules",
     "EvaluationSettings",
     "FreshMemory",
+    "Length",
     "Ring",
     "Setting",
     "SettingValue",
@@ -37,7 +39,9 @@ MEM_LEN = "mem_len"
 
 FreshMemory = Literal["empty", "zeros"]
 SettingValue = int | bool
-Linear = tuple[int, ...]  # three whole numbers (a, b, c): a · mem_len + b · segment_len + c
+Length = Annotated[int, Whole(1, LARGEST_LENGTH)]
+Number = Annotated[int, Whole(-LARGEST_LENGTH, LARGEST_LENGTH)]
+Linear = tuple[Number, Number, Number]  # (a, b, c): a · mem_len + b · segment_len + c
 
 
 @dataclass(frozen=True)
@@ -51,17 +55,15 @@ class Setting:
         off: integer outside the range that switches the setting off; None: it cannot be off.
     """
 
-    value: SettingValue
+    value: Number | bool
     meaning: str
-    minimum: int | None = None
-    maximum: int | None = None
-    off: int | None = None
+    minimum: Number | None = None
+    maximum: Number | None = None
+    off: Number | None = None
 
     def __post_init__(self) -> None:
         if problem := self.problem(self.value):
             raise ValueError(f"its value {problem}")
-        if max(abs(self.minimum or 0), abs(self.maximum or 0), abs(self.off or 0)) > LARGEST_LENGTH:
-            raise ValueError(f"its range reaches beyond {LARGEST_LENGTH}")
         if self.is_boolean and (self.minimum, self.maximum, self.off) != (None, None, None):
             raise ValueError("it is a boolean, which has no range")
 
@@ -102,11 +104,6 @@ class Ring:
     window: Linear | None = None
     window_if: str | None = None
 
-    def __post_init__(self) -> None:
-        numbers = [self.rows, self.slots, *([] if self.window is None else [self.window])]
-        if any(len(three) != 3 or max(map(abs, three)) > LARGEST_LENGTH for three in numbers):
-            raise ValueError(f"rows, slots and window are not three whole numbers up to {LARGEST_LENGTH} each")
-
 
 @dataclass(frozen=True)
 class EvaluationRules:
@@ -124,11 +121,11 @@ class EvaluationRules:
             Only with `full_document`, if later tokens change earlier scores.
     """
 
-    segment_len: int
+    segment_len: Length
     settings: Mapping[str, Setting] = field(default_factory=dict)
     rings: Mapping[str, Ring] = field(default_factory=dict)
     fresh_memory: FreshMemory = "empty"
-    max_positions: int | None = None
+    max_positions: Length | None = None
     restart: bool = False
     full_document: bool = False
     bidirectional: bool = False

@@ -1,16 +1,17 @@
-"""Build dataclasses from untrusted JSON; report every value of the wrong type."""
+"""Build dataclasses from untrusted JSON; report every value of the wrong type or out of range."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .messages import shown
 
-__all__ = ["OPTIONAL", "read_fields"]
+__all__ = ["OPTIONAL", "Pattern", "Size", "Whole", "read_fields"]
 
 T = TypeVar("T")
 OPTIONAL = {"optional": True}  # metadata of a field that may be missing; all others must be there
@@ -27,12 +28,47 @@ NAMES = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """The range of a whole number: `Annotated[int, Whole(1, 9)]`."""
+
+    least: int
+    most: int
+
+    def admits(self, value: int) -> bool:
+        """Return whether a number is in the range."""
+        return self.least <= value <= self.most
+
+    def __str__(self) -> str:
+        """Return the range for a message."""
+        return f"a whole number from {self.least} to {self.most}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """The pattern of a text, and its meaning: `Annotated[str, Pattern("[0-9]+", "digits")]`."""
+
+    pattern: str
+    meaning: str
+
+    def admits(self, value: str) -> bool:
+        """Return whether a text has the pattern."""
+        return re.fullmatch(self.pattern, value) is not None
+
+    def __str__(self) -> str:
+        """Return the meaning."""
+        return self.meaning
+
+
+Size = Annotated[int, Whole(1, 2**31 - 1)]  # of an axis, and numbers of as many
+
+
 def read_fields(kind: type[T], value: object) -> T:
     """Return a JSON object as the dataclass `kind`, with lists as tuples and inner objects as dataclasses.
 
     Raises:
-        ValueError: fields are missing, unknown or of another type, or the dataclass itself refuses them; the message
-            lists the first few problems.
+        ValueError: fields are missing, unknown, of another type or out of range, or the dataclass itself refuses them;
+            the message lists the first few problems.
     """
     problems: list[str] = []
     result = _read(kind, value, "", problems)
@@ -48,6 +84,7 @@ def _read(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
     if fitting is None:
         problems.append(f"{where or 'it'} is {_shown(value)}, expected {_expected(hint)}")
         return None
+    fitting = _bare(fitting)
     origin = get_origin(fitting)
     if dataclasses.is_dataclass(fitting):
         return _read_dataclass(fitting, value, where, problems)
@@ -79,7 +116,7 @@ def _read_dataclass(kind: Any, value: dict[str, Any], where: str, problems: list
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+    return get_type_hints(kind, include_extras=True)
 
 
 def _fitting(hint: Any, value: object) -> Any:
@@ -89,10 +126,25 @@ def _fitting(hint: Any, value: object) -> Any:
 
 
 def _fits(kind: Any, value: object) -> bool:
-    """Return whether a value has the type `kind`: booleans are not numbers; inner values are checked later."""
+    """Return whether a value has the type `kind` and its range: booleans are not numbers; inner values come later."""
+    if get_origin(kind) is Annotated:
+        bare, limit = get_args(kind)
+        return _fits(bare, value) and limit.admits(value)
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
+    if (length := _length(kind)) is not None:
+        return isinstance(value, list) and len(value) == length
     return kind is Any or type(value) is _json_type(kind)
+
+
+def _length(kind: Any) -> int | None:
+    """Return the number of parts of a tuple; None: any number, or another type."""
+    return len(get_args(kind)) if get_origin(kind) is tuple and Ellipsis not in get_args(kind) else None
+
+
+def _bare(kind: Any) -> Any:
+    """Return a type without its range."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _json_type(kind: Any) -> type:
@@ -106,6 +158,10 @@ def _expected(hint: Any) -> str:
         return " or ".join(map(_expected, get_args(hint)))
     if get_origin(hint) is Literal:
         return " or ".join(map(repr, get_args(hint)))
+    if get_origin(hint) is Annotated:
+        return str(get_args(hint)[1])
+    if (length := _length(hint)) is not None:
+        return f"a list of {length}"
     return NAMES[_json_type(hint)]
 
 

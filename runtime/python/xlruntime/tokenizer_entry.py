@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from .json_fields import OPTIONAL
+from .json_fields import OPTIONAL, Size, Whole
 from .messages import named
 
-__all__ = ["TextToken", "Tokenizer"]
+__all__ = ["TextToken", "TokenId", "Tokenizer"]
+
+TokenId = Annotated[int, Whole(0, 2**31 - 1)]
 
 
 @dataclass(frozen=True)
 class TextToken:
     """A token that begins or ends a text: its id and name, and `source`, the file or rule that says so."""
 
-    id: int
+    id: TokenId
     name: str
     source: str
 
@@ -30,8 +32,8 @@ class Tokenizer:
 
     kind: Literal["bytes", "vocabulary", "tokenizers", "sentencepiece", "none"]
     file: str | None = None
-    first_id: int = 0  # id of byte 0; smaller ids have no text
-    size: int | None = field(default=None, metadata=OPTIONAL)
+    first_id: TokenId = 0  # id of byte 0; smaller ids have no text
+    size: Size | None = field(default=None, metadata=OPTIONAL)
     """Number of ids that have a text or a role; the model's table may have more rows, which are never drawn."""
     settled: Literal["gpt2", "llama3", "gpt4o", "words", "letters"] | None = field(default=None, metadata=OPTIONAL)
     """Where a library's text can be cut: after pieces of this published pattern, or before words; None: nowhere."""
@@ -45,14 +47,12 @@ class Tokenizer:
     """The tokens that end a text; generation stops at each of them."""
 
     def __post_init__(self) -> None:
-        if self.first_id < 0 or (self.first_id and self.kind != "bytes"):
-            raise ValueError(f"first_id of tokenizer {self.kind!r} is {self.first_id}, expected 0 or that of byte 0")
+        if self.first_id and self.kind != "bytes":
+            raise ValueError(f"first_id of tokenizer {self.kind!r} is {self.first_id}, expected 0")
         if (self.file is None) != (self.kind in ("bytes", "none")):
             raise ValueError(f"tokenizer {self.kind!r} with file {named(self.file)}: only bytes and none have no file")
         if self.kind not in ("tokenizers", "sentencepiece") and (self.settled, self.bpe) != (None, None):
             raise ValueError(f"tokenizer {self.kind!r} with settled or bpe, which are for files of libraries")
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"the size of the tokenizer is {self.size}, expected at least 1")
         if self.adds_begin and self.begin is None:
             raise ValueError("adds_begin without a begin token")
 
