@@ -1,7 +1,7 @@
 """Change good manifests, and ask the runtimes about each: all refuse it with `bundle_format`, or all take it.
 
-Each field of the golden manifests is dropped, and replaced by each of `VALUES`. C and JavaScript read types, ranges and
-indices; they take what breaks one of the rules of `PYTHON_ALONE`.
+Each field of the golden manifests is dropped, and replaced by each of `VALUES`. Rules of which only Python knows are in
+`refusals.PYTHON_ALONE`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from tests.conformance.actions import MANIFEST, Edit
+from tests.conformance.actions import MANIFEST
 from tests.helpers.c_library import build_c_runtime
 from tests.helpers.paths import GOLDEN, ROOT
 from tests.web_site.javascript import build
@@ -29,9 +29,6 @@ NAMED = {"domains", "settings", "rings", "graphs", "inputs", "outputs", "fixed",
 FREE = {"config", "provenance"}  # objects in which anything may be
 TAKEN = "taken"
 
-# Rules that only Python names: how a manifest of `two_rings` breaks it, and what Python says.
-PYTHON_ALONE: dict[str, tuple[Edit, str]] = {}
-
 
 def changed_manifests(every: int) -> Iterator[tuple[str, str]]:
     """Yield the kind and the text, which is one line, of every so many changes of the golden manifests."""
@@ -43,7 +40,7 @@ def python_verdict(text: str) -> str:
     try:
         Bundle.from_json(text, MANIFEST)
     except BundleFormatError as error:
-        return str(error)
+        return error.message.removesuffix(".")
     return TAKEN
 
 

@@ -27,6 +27,13 @@ SECRET = bytes(64)  # what an escape reads if it is not refused
 DOMAIN = "ai.xlexport"
 CONSTANTS = {"minus": np.float32(-0.01), "one": np.array([1]), "two": np.array([2]), "top": np.array([1, 1, 10])}
 SCORED = [node("Cast", ["targets"], ["f"], to=TensorProto.FLOAT), node("Mul", ["f", "minus"], ["log_prob"])]
+LISTED = [
+    *SCORED,
+    node("Neg", ["log_prob"], ["entropy"]),
+    node("Unsqueeze", ["targets", "two"], ["each"]),
+    node("Expand", ["each", "top"], ["top_ids"]),
+    node("Cast", ["top_ids"], ["g"], to=TensorProto.FLOAT),
+]
 WEIGHED = [SCORED[0], node("Mul", ["f", "weights"], ["log_prob"])]
 
 
@@ -79,16 +86,34 @@ def graphs_that_open() -> Iterator[tuple[str, dict[str, bytes], dict[str, Sequen
     short = node("Slice", ["all", "one", "two", "one"], ["log_prob"])
     scaled = [SCORED[0], node("Mul", ["f", "minus"], ["all"])]
     yield "score_shape", {"score": _graph([*scaled, short])}, {"score": ["log_prob"]}, {}
-    listing = [
-        node("Unsqueeze", ["targets", "two"], ["each"]),
-        node("Expand", ["each", "top"], ["top_ids"]),
-        node("Cast", ["top_ids"], ["g"], to=TensorProto.FLOAT),
-        node("Mul", ["g", "minus"], ["top_log_probs"]),
-        node("Neg", ["log_prob"], ["entropy"]),
-        node("Neg", ["targets"], ["rank"]),
-    ]
-    graphs = {"score": _graph(SCORED), "detail": _graph([*SCORED, *listing], outputs=[*OUTPUTS])}
+    ranks = [*LISTED, node("Mul", ["g", "minus"], ["top_log_probs"]), node("Neg", ["targets"], ["rank"])]
+    graphs = {"score": _graph(SCORED), "detail": _graph(ranks, outputs=[*OUTPUTS])}
     yield "ranks", graphs, {"score": ["log_prob"], "detail": [*OUTPUTS]}, {"detail": 3}
+
+
+def graphs_of_other_outputs() -> Iterator[tuple[str, dict[str, bytes], dict[str, Any], dict[str, Any]]]:
+    """Yield a purpose, graphs, the outputs of the graph for it, which are others, and an action that needs it."""
+    score = {"do": "score", "document": {"ids": [97, 98, 99, 100, 101]}}
+    single, scoring = node("Mul", ["f", "minus"], ["single"]), _graph(SCORED)
+    for kind, nodes, output, dtype, shape in (
+        ("score", [node("Cast", ["single"], ["log_prob"], to=TensorProto.DOUBLE)], "log_prob", "float64", TOKENS),
+        ("score", [node("ReduceMax", ["single", "one"], ["log_prob"])], "log_prob", "float32", ["batch", 1]),
+        ("score", [], "single", "float32", TOKENS),
+        ("generate", [node("Identity", ["single"], ["logits"])], "logits", "float32", TOKENS),
+    ):
+        graph = _graph([SCORED[0], single, *nodes], outputs=(output,))
+        action = (
+            {"do": "generate", "prompt": {"ids": [97, 98]}, "max_tokens": 1, "sampling": {}}
+            if kind == "generate"
+            else score
+        )
+        yield kind, {"score": scoring, kind: graph}, {output: {"dtype": dtype, "shape": shape}}, action
+    fewer = [node("ReduceMax", ["g", "two"], ["least"]), node("Mul", ["least", "minus"], ["top_log_probs"])]
+    ones = [node("Sub", ["targets", "targets"], ["zero"]), node("Add", ["zero", "one"], ["rank"])]
+    outputs: dict[str, Any] = {name: {"dtype": dtype, "shape": shape} for name, (dtype, shape) in OUTPUTS.items()}
+    outputs["top_log_probs"]["shape"] = [*TOKENS, 1]
+    detail = _graph([*LISTED, *fewer, *ones], outputs=[*OUTPUTS])
+    yield "detail", {"score": scoring, "detail": detail}, outputs, {**score, "detail": 3}
 
 
 def _initializer(tensor: TensorProto) -> bytes:

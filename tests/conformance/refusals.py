@@ -30,6 +30,15 @@ EACH = {name: {"dtype": dtype, "shape": ["batch", "segment"]} for name, dtype in
         (("log_prob", "float32"), ("rank", "int64"), ("entropy", "float32"))}  # fmt: skip
 DETAIL = EACH | {"top_ids": {"dtype": "int64", "shape": ["batch", "segment", 2]},
                  "top_log_probs": {"dtype": "float32", "shape": ["batch", "segment", 3]}}  # fmt: skip
+SCALAR_STATE = {
+    **SCALAR,
+    "input": "more",
+    "output": "new_more",
+    "shape": ["batch"],
+    "layout": "state",
+    "first_value": None,
+}
+IS_NOT = r"is not (float32|int64) \("  # as its purpose needs
 SETTING = {"value": 1, "meaning": "a number", "minimum": None, "maximum": None, "off": None}
 # Where a manifest of BASE has an object of each kind.
 OBJECTS: dict[str, tuple[str | int, ...]] = {
@@ -73,47 +82,33 @@ CONTRADICTIONS: dict[str, Edit] = {
     "feed_without_ring": _feed(feed="offset"),
     "feed_with_ring": _feed(feed="tokens", ring="near"),
     "unknown_feed": _feed(feed="time"),
-    "memory_not_taken": lambda m: m["memory"].append({**m["memory"][0], "input": "more", "output": "new_more"}),
     "memories_of_one_input": lambda m: m["memory"].append({**m["memory"][0], "output": "more"}),
     "memories_of_one_output": lambda m: m["memory"][1].update(output="new_near"),
     "axis_without_ring": lambda m: m["memory"][0].update(shape=["batch", "middle", 1]),
     "window_of_free_axis": lambda m: m["memory"][0].update(layout="window"),
     "unknown_layout": lambda m: m["memory"][0].update(layout="list"),
     "rings_and_full_document": lambda m: m["document"].update(full_document=True),
-    "bidirectional": lambda m: m["document"].update(bidirectional=True),
-    "restart_without_limit": lambda m: m["document"].update(restart=True),
-    "byte_ids": lambda m: m["tokenizer"].update(kind="bytes"),
     "value_below_minimum": lambda m: m["settings"]["mem_len"].update(value=0),
     "value_above_maximum": lambda m: m["settings"]["mem_len"].update(maximum=2),
-    "setting_of_a_runtime": lambda m: m["settings"].update(segment_len=SETTING),
     "window_below_1": lambda m: m["rings"]["far"].update(window=[0, 0, 0]),
     "window_if_a_number": lambda m: m["rings"]["far"].update(window_if="mem_len"),
     "window_if_unknown": lambda m: m["rings"]["far"].update(window_if="same_length"),
     "two_numbers": lambda m: m["rings"]["far"].update(rows=[1, 0]),
     "fraction": lambda m: m["rings"]["far"].update(rows=[1, 0, 0.5]),
     "no_room": lambda m: m["rings"]["far"].update(slots=[3, 0, 0]),
-    "no_log_prob": lambda m: _score(m).update(outputs={}),
-    "log_prob_of_another_type": lambda m: _score(m)["outputs"]["log_prob"].update(dtype="float64"),
-    "log_prob_of_another_shape": lambda m: _score(m)["outputs"]["log_prob"].update(shape=["segment", "batch"]),
     "unlisted_graph": lambda m: m["files"].pop("score.onnx"),
     "unlisted_values": lambda m: m["files"].pop(FIRST_MEMORY),
-    "no_step": lambda m: m["steps"].pop("score"),
-    "step_without_graphs": lambda m: _choices(m).clear(),
     "step_of_a_missing_graph": lambda m: _choices(m)[0].update(graph="few"),
-    "step_of_another_purpose": lambda m: m["steps"].update(generate=_choices(m)),
     "step_with_other_outputs": lambda m: (
         m["graphs"].update(few={**_score(m), "outputs": {**_score(m)["outputs"], "more": SCALAR}}),
         m["steps"].update(score=[*_choices(m), {**_choices(m)[0], "graph": "few"}]),
     ),
-    "step_with_kernels_only": lambda m: _choices(m)[0].update(kernels=["LSHSort"]),
-    "step_of_accelerators_only": lambda m: _choices(m)[0].update(device="accelerator"),
     "device": lambda m: _choices(m)[0].update(device="cpu"),
     "kernel": lambda m: _choices(m)[0].update(kernels=[1]),
     "kernels_a_text": lambda m: _choices(m)[0].update(kernels="LSHSort"),
     "meaning": lambda m: m["meaning"].update(tokens=1),
     "fingerprint": lambda m: m.update(fingerprint="0" * 63),
     "fingerprint_in_capitals": lambda m: m.update(fingerprint="A" * 64),
-    "fixed_axis_of_nothing": lambda m: _score(m).update(fixed={"middle": 1}),
     "fixed_size": lambda m: _score(m).update(fixed={"batch": 0}),
     "torchscript": lambda m: _score(m).update(format="torchscript"),
     "max_segment": lambda m: _choices(m)[0].update(max_segment=0),
@@ -124,7 +119,6 @@ CONTRADICTIONS: dict[str, Edit] = {
     "truth_is_no_number": lambda m: m["document"].update(segment_len=True),
     "max_positions": lambda m: m["document"].update(max_positions=0),
     "max_positions_beyond": lambda m: m["document"].update(max_positions=2**30 + 1),
-    "tokenizer_with_file": lambda m: m["tokenizer"].update(file="score.onnx"),
     "first_id": lambda m: m["tokenizer"].update(first_id=-1),
     "file_outside": lambda m: m["files"].update({"../score.onnx": m["files"]["score.onnx"]}),
     "file_in_a_folder": lambda m: m["files"].update({"a/b": m["files"]["score.onnx"]}),
@@ -140,16 +134,39 @@ CONTRADICTIONS: dict[str, Edit] = {
     "domain_0": lambda m: m["requires"]["domains"].update({"ai.xlexport": 0}),
     "max_segment_beyond": lambda m: _choices(m)[0].update(max_segment=2**31),
     "fixed_size_beyond": lambda m: _score(m).update(fixed={"batch": 2**31}),
-    "two_numbers_of_likeliest": lambda m: m["graphs"].update(detail={**_score(m), "outputs": DETAIL}),
     "axis_without_name": lambda m: _score(m)["outputs"].update(more={"dtype": "float32", "shape": [""]}),
     "segment_len_beyond": lambda m: m["document"].update(segment_len=2**30 + 1, max_positions=8),
     "boolean_with_range": lambda m: m["settings"].update(flag={**SETTING, "value": True, "minimum": 0}),
     "boolean_with_off": lambda m: m["settings"].update(flag={**SETTING, "value": True, "off": 0}),
+    "boolean_mem_len": lambda m: m["settings"]["mem_len"].update(value=True, minimum=None),
     "file_size_beyond": lambda m: m["files"]["score.onnx"].update(size=2**53),
     "slots_beyond": lambda m: (
         m["rings"]["far"].update(slots=[2**30, 0, 0], rows=[2**29, 0, 0]),
         m["settings"]["mem_len"].update(value=2**30),
     ),
+}
+
+# Rules about the meaning of several fields, which only Python's reader names: a change of a manifest of BASE, and words
+# of the message. C and JavaScript take such a manifest.
+PYTHON_ALONE: dict[str, tuple[Edit, str]] = {
+    "memory_not_taken": (lambda m: m["memory"].append(SCALAR_STATE), "graph 'score' does not take"),
+    "bidirectional": (lambda m: m["document"].update(bidirectional=True), "bidirectional is true, but"),
+    "restart_without_limit": (lambda m: m["document"].update(restart=True), "so nothing ever restarts"),
+    "byte_ids": (lambda m: m["tokenizer"].update(kind="bytes"), "bytes have ids .* but the vocabulary is"),
+    "setting_of_a_runtime": (lambda m: m["settings"].update(segment_len=SETTING), "is the runtime's own"),
+    "no_log_prob": (lambda m: _score(m).update(outputs={}), r"does not return \w+$"),
+    "log_prob_double": (lambda m: _score(m)["outputs"]["log_prob"].update(dtype="float64"), IS_NOT),
+    "log_prob_turned": (lambda m: _score(m)["outputs"]["log_prob"].update(shape=["segment", "batch"]), IS_NOT),
+    "numbers_of_likeliest": (lambda m: m["graphs"].update(detail={**_score(m), "outputs": DETAIL}), "in top_ids and"),
+    "no_step": (lambda m: m["steps"].pop("score"), "the graph 'score', or its step, is missing"),
+    "step_without_graphs": (lambda m: _choices(m).clear(), "no graph that runs without kernels"),
+    "step_with_kernels_only": (lambda m: _choices(m)[0].update(kernels=["LSHSort"]), "that runs without kernels"),
+    "step_of_accelerators": (lambda m: _choices(m)[0].update(device="accelerator"), "that runs without kernels"),
+    "fixed_axis_of_nothing": (lambda m: _score(m).update(fixed={"middle": 1}), "fixes axes that no step has"),
+    "tokenizer_with_file": (lambda m: m["tokenizer"].update(file="score.onnx"), "only bytes and none have no file"),
+    "first_id_of_no_bytes": (lambda m: m["tokenizer"].update(first_id=1), "first_id of tokenizer"),
+    "settled_of_no_library": (lambda m: m["tokenizer"].update(settled="words"), "which are for files of libraries"),
+    "adds_no_begin": (lambda m: m["tokenizer"].update(adds_begin=True), "adds_begin without a begin token"),
 }
 # Members in the place of `format` and `provenance`, which readers of JSON could understand in more than one way.
 MEMBERS = {

@@ -54,7 +54,7 @@ def mutate(runtime: str, count: int, seed: int, folder: Path) -> tuple[Counter[s
     """Write `count` mutants to `folder`, one after another, and open them; return the results and the findings."""
     results, findings, process = Counter[str](), list[str](), None
     for number, line in enumerate(_mutants(count, random.Random(seed), folder)):
-        process = process or _start(runtime)
+        process = process or start(runtime)
         assert process.stdin is not None and process.stdout is not None
         alarm = threading.Timer(SECONDS, process.kill)
         alarm.start()
@@ -79,7 +79,7 @@ def past_shape(results: Counter[str]) -> int:
     return results.total() - sum(results[code] for code in SHAPE)
 
 
-def _start(runtime: str) -> subprocess.Popen[str]:
+def start(runtime: str) -> subprocess.Popen[str]:
     """Start a process that opens mutants, a line each. What it says besides its answers is found, too."""
     command = [sys.executable, "-c", "from tests.reliability.mutate import drive; drive()"]
     if runtime == "js":

@@ -96,8 +96,6 @@ struct Choice {
   std::int64_t max_segment = kUnlimited;  // most tokens of a step
   std::vector<std::string> kernels;       // operators for which the runtime must have kernels
   bool accelerator = false;               // whether only a device with memory of its own runs it
-
-  bool everywhere() const { return kernels.empty() && !accelerator; }
 };
 
 struct Tokenization {

@@ -11,6 +11,7 @@ extern "C" const char* xlexport_ops_operator(std::uint64_t number);  // that has
 namespace xlruntime {
 namespace {
 
+constexpr const char* kConvertAgain = "Convert the checkpoint again with xlexport convert.";
 constexpr std::size_t kKeptConstants = 4;  // sets of positional keys kept for later streams
 
 // The bundle without the choices of steps that a CPU, with these kernels or without, cannot run.
@@ -50,6 +51,11 @@ std::int64_t tokens_of(const Graph& graph, const Memory& memory, std::int64_t S)
   return fits && taken <= S ? taken : 0;
 }
 
+std::vector<Result>::const_iterator find(const std::vector<Result>& results, const std::string& name) {
+  const auto has_name = [&](const Result& result) { return result.output->name == name; };
+  return std::find_if(results.begin(), results.end(), has_name);
+}
+
 // The results of consecutive parts of a step, as if one graph had returned them: those for each token one after the
 // other, and of the others the last.
 std::vector<Result> joined(const Onnxruntime& ort, std::vector<std::vector<Result>> parts) {
@@ -59,7 +65,7 @@ std::vector<Result> joined(const Onnxruntime& ort, std::vector<std::vector<Resul
     std::int64_t tokens = 0;
     std::string bytes;
     for (const std::vector<Result>& part : parts) {
-      const Result& piece = result_of(part, result.output->name.c_str());
+      const Result& piece = *find(part, result.output->name);  // all graphs of a purpose have the same outputs
       tokens += piece.shape[1];
       const std::size_t item = item_size(piece.output->dtype);
       bytes.append(piece.data<char>(), static_cast<std::size_t>(elements(piece.shape)) * item);
@@ -147,12 +153,13 @@ std::int64_t Model::longest_step(const std::string& purpose, std::int64_t segmen
   return std::min(segment, longest);
 }
 
-void Model::check_detail(std::int64_t detail) const {
+std::int64_t Model::check_detail(std::int64_t detail) const {
   const Graph& graph = bundle_.graphs[choices("detail").front().graph];
   const auto listing = std::find_if(graph.outputs.begin(), graph.outputs.end(),
                                     [](const Output& output) { return output.name == "top_ids"; });
-  const std::int64_t most = listing->shape.back().size;
-  if (detail >= 0 && detail <= most) return;
+  const bool is_listed = listing != graph.outputs.end() && !listing->shape.empty();
+  const std::int64_t most = is_listed ? listing->shape.back().size : 0;
+  if (detail >= 0 && detail <= most) return most;
   throw Error(XLR_ERROR_OPTION, "detail is " + std::to_string(detail) + ", expected 0 to " + std::to_string(most) +
                                     ", the likeliest tokens that this bundle lists.");
 }
@@ -165,7 +172,7 @@ Drawable Model::drawable() const {
 
 const std::vector<Choice>& Model::choices(const std::string& purpose) const {
   const auto place = bundle_.steps.find(purpose);
-  if (place != bundle_.steps.end()) return place->second;
+  if (place != bundle_.steps.end() && !place->second.empty()) return place->second;
   throw Error(XLR_ERROR_OPTION, folder_.string() + ": the bundle has no graph for '" + purpose + "'.");
 }
 
@@ -221,9 +228,11 @@ std::shared_ptr<const Constants> Model::constants(const EvaluationSettings& eval
   return constants;
 }
 
-const Result& result_of(const std::vector<Result>& results, const char* name) {
-  return *std::find_if(results.begin(), results.end(),
-                       [&](const Result& result) { return result.output->name == name; });
+const Result& result_of(const std::vector<Result>& results, const char* name, const char* dtype, std::int64_t count) {
+  const auto place = find(results, name);
+  if (place != results.end() && place->output->dtype == dtype && elements(place->shape) == count) return *place;
+  const std::string expected = std::to_string(count) + " numbers of " + dtype;
+  throw Error(XLR_ERROR_BUNDLE_GRAPH, std::string(name) + " of a graph is not " + expected + ".", kConvertAgain);
 }
 
 }  // namespace xlruntime

@@ -45,8 +45,8 @@ class Model {
   // `segment`, or the longest step of the graphs for `purpose` if that is shorter.
   std::int64_t longest_step(const std::string& purpose, std::int64_t segment) const;
 
-  // Throws XLR_ERROR_OPTION: the bundle cannot list so many likeliest tokens.
-  void check_detail(std::int64_t detail) const;
+  // The likeliest tokens that graphs list. Throws XLR_ERROR_OPTION: the bundle cannot list `detail` of them.
+  std::int64_t check_detail(std::int64_t detail) const;
 
  private:
   const std::vector<Choice>& choices(const std::string& purpose) const;
@@ -69,7 +69,7 @@ class Model {
   std::vector<std::pair<std::vector<std::int64_t>, std::shared_ptr<const Constants>>> constants_;
 };
 
-// The result of this name. The manifest was checked, so every graph has the outputs of its purpose.
-const Result& result_of(const std::vector<Result>& results, const char* name);
+// The result of this name. Throws XLR_ERROR_BUNDLE_GRAPH: it is not `count` numbers of a type.
+const Result& result_of(const std::vector<Result>& results, const char* name, const char* dtype, std::int64_t count);
 
 }  // namespace xlruntime

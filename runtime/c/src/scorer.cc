@@ -98,7 +98,7 @@ Scorer::Scorer(Model& model, const EvaluationSettings& evaluation, const Documen
       purpose_(options.detail ? "detail" : "score"),
       longest_step_(model.longest_step(purpose_, evaluation.segment_len())),
       source_(model, document) {
-  if (options.detail) model.check_detail(*options.detail);
+  if (options.detail) listed_ = model.check_detail(*options.detail);
   const std::int64_t vocab_size = model.bundle().vocab_size;
   if (options.bos && (*options.bos < 0 || *options.bos >= vocab_size)) {
     throw Error(XLR_ERROR_OPTION,
@@ -141,10 +141,10 @@ DocumentScores Scorer::step() {
   scores.context = memory_->context(S);
   scores.context.resize(piece.ids.size());
   const std::vector<Result> results = model_.step(purpose_, *memory_, tokens, targets);
-  const float* const log_prob = result_of(results, "log_prob").data<float>();
+  const float* const log_prob = result_of(results, "log_prob", "float32", S).data<float>();
   if (!all_finite(log_prob, static_cast<std::size_t>(S))) memory_->begin(true);
   scores.log_probs.assign(log_prob, log_prob + n);
-  if (options_.detail) add_detail(results, scores, n);
+  if (options_.detail) add_detail(results, scores, n, S);
   for (std::int64_t i = 0; i < n; ++i) {
     scores.index.push_back(position_ + i);
     add(log_prob[i]);
@@ -157,17 +157,18 @@ DocumentScores Scorer::step() {
   return scores;
 }
 
-void Scorer::add_detail(const std::vector<Result>& results, DocumentScores& scores, std::int64_t n) const {
-  const Result& top_ids = result_of(results, "top_ids");
-  const std::int64_t listed = top_ids.shape.back(), k = *options_.detail;
-  const auto* const rank = result_of(results, "rank").data<std::int64_t>();
-  const auto* const entropy = result_of(results, "entropy").data<float>();
-  const auto* const top_log_probs = result_of(results, "top_log_probs").data<float>();
+void Scorer::add_detail(const std::vector<Result>& results, DocumentScores& scores, std::int64_t n,
+                        std::int64_t S) const {
+  const std::int64_t k = *options_.detail;
+  const auto* const rank = result_of(results, "rank", "int64", S).data<std::int64_t>();
+  const auto* const entropy = result_of(results, "entropy", "float32", S).data<float>();
+  const auto* const top_ids = result_of(results, "top_ids", "int64", S * listed_).data<std::int64_t>();
+  const auto* const top_log_probs = result_of(results, "top_log_probs", "float32", S * listed_).data<float>();
   scores.rank.assign(rank, rank + n);
   scores.entropy.assign(entropy, entropy + n);
   for (std::int64_t i = 0; i < n; ++i) {
-    const auto* const ids = top_ids.data<std::int64_t>() + i * listed;
-    const auto* const log_probs = top_log_probs + i * listed;
+    const auto* const ids = top_ids + i * listed_;
+    const auto* const log_probs = top_log_probs + i * listed_;
     scores.top_ids.insert(scores.top_ids.end(), ids, ids + k);
     scores.top_log_probs.insert(scores.top_log_probs.end(), log_probs, log_probs + k);
   }
@@ -209,8 +210,9 @@ void generate_full_document(Model& model, const EvaluationSettings& evaluation, 
     const Ids part(read.begin() + static_cast<std::ptrdiff_t>((read.size() - 1) / longest * longest), read.end());
     memory->begin();
     const std::vector<Result> results = model.step("generate", *memory, part, part);  // it ignores the targets
-    const Result& result = result_of(results, "logits");
-    return std::vector<float>(result.data<float>(), result.data<float>() + result.shape.back());
+    const std::int64_t vocab_size = model.bundle().vocab_size;
+    const float* const logits = result_of(results, "logits", "float32", vocab_size).data<float>();
+    return std::vector<float>(logits, logits + vocab_size);
   };
   const auto add = [&](std::int64_t token) { read.push_back(token); };
   draw_tokens({next_logits, add, take, model.drawable(), "Give another prompt."}, prompt, most, sampling);

@@ -93,7 +93,7 @@ class Scorer {
 
  private:
   DocumentScores step();
-  void add_detail(const std::vector<Result>& results, DocumentScores& scores, std::int64_t n) const;
+  void add_detail(const std::vector<Result>& results, DocumentScores& scores, std::int64_t n, std::int64_t S) const;
   void add(float log_prob);
   DocumentTotal total() const;
 
@@ -103,6 +103,7 @@ class Scorer {
   const ScoreOptions options_;
   const std::string purpose_;
   const std::int64_t longest_step_;
+  std::int64_t listed_ = 0;  // likeliest tokens of each place in results of graphs for detail
   TokenSource source_;
   std::unique_ptr<Memory> memory_;
   std::int64_t held_ = 0;

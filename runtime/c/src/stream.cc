@@ -198,7 +198,8 @@ Scores Stream::score(const Ids& ids, bool refills) {
   for_each_segment(scores.tokens, [&](const Ids& segment) {
     const Ids context = memory_->context(static_cast<std::int64_t>(segment.size()));
     const std::vector<Result> results = run("score", segment);
-    const float* const log_prob = result_of(results, "log_prob").data<float>();
+    const float* const log_prob =
+        result_of(results, "log_prob", "float32", static_cast<std::int64_t>(segment.size())).data<float>();
     scores.log_probs.insert(scores.log_probs.end(), log_prob, log_prob + segment.size());
     scores.context.insert(scores.context.end(), context.begin(), context.end());
     if (refills && !all_finite(log_prob, segment.size())) refill();
@@ -218,8 +219,9 @@ std::vector<Result> Stream::run(const std::string& purpose, const Ids& targets) 
 std::vector<float> Stream::next_logits() {
   if (memory_->room() == 0) memory_->begin(true);
   const std::vector<Result> results = run("generate", {*pending_});  // it ignores the target
-  const Result& result = result_of(results, "logits");
-  std::vector<float> logits(result.data<float>(), result.data<float>() + result.shape.back());
+  const std::int64_t vocab_size = model_->bundle().vocab_size;
+  const float* const first = result_of(results, "logits", "float32", vocab_size).data<float>();
+  std::vector<float> logits(first, first + vocab_size);
   if (!all_finite(logits.data(), logits.size())) refill();
   return logits;
 }

@@ -127,19 +127,6 @@ export type Graph = Checked<typeof GRAPH>;
 export type Choice = Checked<typeof CHOICE>;
 
 const EACH = ["batch", "segment"];
-/** Outputs of the graphs, by purpose: type and axes. "vocab_size" and "k" are sizes that a bundle defines. */
-const OUTPUTS: Record<string, Record<string, readonly [string, readonly string[]]>> = {
-  score: { log_prob: ["float32", EACH] },
-  generate: { logits: ["float32", ["batch", "vocab_size"]] },
-  detail: {
-    log_prob: ["float32", EACH],
-    rank: ["int64", EACH],
-    entropy: ["float32", EACH],
-    top_ids: ["int64", [...EACH, "k"]],
-    top_log_probs: ["float32", [...EACH, "k"]],
-  },
-};
-
 /** Return the index of the axis of rows; null for a state. */
 export function rowAxis(entry: MemoryEntry): number | null {
   if (entry.layout === "ring") return entry.shape.findIndex((axis) => typeof axis === "string" && axis !== "batch");
@@ -149,7 +136,7 @@ export function rowAxis(entry: MemoryEntry): number | null {
 /**
  * Read the content of `bundle.json`.
  *
- * @throws BundleFormatError - it is not JSON, of another format, has a wrong field, contradicts itself, or requires
+ * @throws BundleFormatError - it is not JSON, of another format, has a wrong field, names what is not there, or requires
  *     what this package lacks.
  */
 export function readManifest(raw: Uint8Array, where: string): Bundle {
@@ -177,7 +164,7 @@ export function readManifest(raw: Uint8Array, where: string): Bundle {
   const bundle = value as Bundle;
   const problems = [...lacking(bundle)];
   if (problems.length) throw new BundleFormatError(`${where}: ${problems.join("; ")}.`, "Use the Python package.");
-  problems.push(...contradictions(bundle));
+  problems.push(...problemsOf(bundle));
   if (problems.length) throw new BundleFormatError(`${where}: ${problems.slice(0, 5).join("; ")}.`, CONVERT);
   return bundle;
 }
@@ -193,21 +180,14 @@ function* lacking(bundle: Bundle): Iterable<string> {
   }
 }
 
-/** Yield contradictions between parts of the manifest. */
-function* contradictions(bundle: Bundle): Iterable<string> {
+/** Yield names of parts that are not there, and numbers out of range. Python's reader also names contradictions. */
+function* problemsOf(bundle: Bundle): Iterable<string> {
   const { document, memory, graphs, steps, rings, settings, tokenizer } = bundle;
-  const score = graphs["score"];
-  if (score === undefined || !("score" in steps)) yield "the graph score, or its step, is missing";
-  for (const [name, graph] of Object.entries(graphs)) {
-    yield* graphProblems(bundle, escaped(name), graph);
-    const purposes = Object.keys(steps).filter((purpose) => steps[purpose]?.some((choice) => choice.graph === name));
-    for (const purpose of purposes.length ? purposes : [name])
-      yield* outputProblems(bundle, escaped(name), graph, purpose);
-  }
+  if (!("score" in graphs)) yield "the graph score is missing";
+  for (const [name, graph] of Object.entries(graphs)) yield* graphProblems(bundle, escaped(name), graph);
   for (const [purpose, choices] of Object.entries(steps)) yield* stepProblems(bundle, escaped(purpose), choices);
   for (const entry of memory) {
     const name = `memory ${escaped(entry.input)}`;
-    if (score !== undefined && score.inputs[entry.input]?.feed !== "memory") yield `score does not take ${name}`;
     const free = entry.shape.slice(1).filter((axis) => typeof axis === "string");
     if (entry.shape[0] !== "batch") yield `${name} has no axis batch in front`;
     if (free.length !== (entry.layout === "ring" ? 1 : 0) || free.some((axis) => !(axis in rings))) {
@@ -218,35 +198,21 @@ function* contradictions(bundle: Bundle): Iterable<string> {
   if (new Set(memory.flatMap(({ input, output }) => [input, output])).size < 2 * memory.length) {
     yield "two memories have one input or output";
   }
-  for (const name of ["segment_len", "restart"]) {
-    if (name in settings) yield `the setting ${name} is a runtime's own, under document`;
-  }
   for (const [symbol, ring] of Object.entries(rings)) {
     if (EACH.includes(symbol)) yield `a ring has the symbol ${symbol}, which is another axis`;
     if (ring.window_if !== null && typeof settings[ring.window_if]?.value !== "boolean") {
       yield `the window of ring ${escaped(symbol)} depends on ${escaped(ring.window_if)}, which is not a boolean setting`;
     }
   }
+  if (typeof settings["mem_len"]?.value === "boolean") yield "mem_len is not a number";
   if (document.full_document && Object.keys(rings).length) yield "a full document is one step, so it needs no rings";
-  if (document.bidirectional && !document.full_document) yield "bidirectional is true, but full_document is false";
   try {
     choose(bundle);
   } catch (error) {
     if (!(error instanceof OptionError)) throw error;
     yield error.problem.replace(/\.$/, "");
   }
-  if (tokenizer.kind === "bytes" && tokenizer.first_id + 255 >= bundle.model.vocab_size) {
-    yield `bytes have ids up to ${tokenizer.first_id + 255}, the vocabulary up to ${bundle.model.vocab_size - 1}`;
-  }
-  if (tokenizer.kind !== "bytes" && tokenizer.first_id) yield "first_id is not 0, but tokens are not bytes";
-  if ((tokenizer.file === null) !== ["bytes", "none"].includes(tokenizer.kind)) {
-    yield `tokenizer ${tokenizer.kind} with file ${shown(tokenizer.file)}`;
-  }
-  const { begin = null, adds_begin: addsBegin = false, ends = [], settled = null, bpe = null } = tokenizer;
-  if (!["tokenizers", "sentencepiece"].includes(tokenizer.kind) && (settled ?? bpe) !== null) {
-    yield `tokenizer ${tokenizer.kind} with settled or bpe, which are for files of libraries`;
-  }
-  if (addsBegin && begin === null) yield "adds_begin without a begin token";
+  const { begin = null, ends = [] } = tokenizer;
   const outside = [...ends, ...(begin ? [begin] : [])].filter(({ id }) => id >= bundle.model.vocab_size);
   if (outside.length)
     yield `tokens that begin or end a text are outside the vocabulary: ${outside.map(({ id }) => id)}`;
@@ -257,9 +223,6 @@ function* contradictions(bundle: Bundle): Iterable<string> {
 function* stepProblems({ graphs }: Bundle, purpose: string, choices: readonly Choice[]): Iterable<string> {
   const unknown = choices.filter(({ graph }) => !(graph in graphs));
   if (unknown.length) yield `steps of ${purpose} name missing graphs: ${listed(unknown.map(({ graph }) => graph))}`;
-  if (!choices.some(({ kernels, device }) => !kernels.length && device === null)) {
-    yield `steps of ${purpose} have no graph that runs without kernels on every device`;
-  }
   const listing = ({ graph }: Choice): string => {
     const outputs = Object.entries(graphs[graph]?.outputs ?? {});
     return String(outputs.map(([name, { dtype, shape }]) => JSON.stringify([name, dtype, shape])).sort());
@@ -281,28 +244,6 @@ function* graphProblems(bundle: Bundle, name: string, graph: Graph): Iterable<st
   }
   const carried = bundle.memory.find(({ output }) => output in graph.outputs);
   if (carried !== undefined) yield `graph ${name} lists the memory ${escaped(carried.output)} among its outputs`;
-  const misplaced = Object.keys(graph.fixed).filter((axis) => !EACH.includes(axis) && !(axis in bundle.rings));
-  if (misplaced.length) yield `graph ${name} fixes axes that no step has: ${listed(misplaced)}`;
-}
-
-/** Yield differences between the outputs of a graph and those of its purpose. */
-function* outputProblems(bundle: Bundle, name: string, graph: Graph, purpose: string): Iterable<string> {
-  const expected = Object.hasOwn(OUTPUTS, purpose) ? (OUTPUTS[purpose] as (typeof OUTPUTS)[string]) : {};
-  for (const [output, [dtype, shape]] of Object.entries(expected)) {
-    const found = graph.outputs[output];
-    const fits = (axis: string, index: number): boolean => {
-      const size = found?.shape[index];
-      if (axis === "k") return typeof size === "number" && size <= bundle.model.vocab_size;
-      return size === (axis === "vocab_size" ? bundle.model.vocab_size : axis);
-    };
-    if (found?.dtype !== dtype || found.shape.length !== shape.length || !shape.every(fits)) {
-      yield `graph ${name} does not return ${output} as ${dtype} (${shape.join(", ")})`;
-    }
-  }
-  const { top_ids: ids, top_log_probs: logProbs } = graph.outputs;
-  if (purpose === "detail" && String(ids?.shape) !== String(logProbs?.shape)) {
-    yield `graph ${name} has another k in top_ids and top_log_probs`;
-  }
 }
 
 /** Yield files whose names leave the folder, and files that are used but not listed. */

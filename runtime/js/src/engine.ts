@@ -7,6 +7,7 @@ import { bytesOfPlan, Memory, settingOf } from "./memory.js";
 import { counted, firstLine, listed } from "./messages.js";
 import type { OrtTensor, Runtime } from "./onnxruntime.js";
 import { allFinite, product, readSafetensors, zeros, type HostTensor } from "./safetensors.js";
+import { numbersOf } from "./scores.js";
 import { Session } from "./session.js";
 import type { Tokenizer } from "./tokenizers/tokenizer.js";
 
@@ -144,7 +145,7 @@ export class Engine {
   /** Return the logits of the token after a step. */
   async logits(memory: Memory, tokens: readonly number[]): Promise<Float32Array> {
     const outputs = await this.step("generate", memory, tokens, tokens); // targets do not matter
-    const logits = outputs["logits"]?.data as Float32Array;
+    const logits = numbersOf(outputs, "logits", "float32", this.bundle.model.vocab_size);
     // Minus infinity is an impossible token.
     if (logits.some(Number.isFinite) && logits.every((logit) => logit < Infinity)) return logits;
     throw new XlruntimeError("the model gave logits that are not finite, so generation stops.", "Begin again.");
@@ -153,7 +154,7 @@ export class Engine {
   /** Open the graph for detail, and refuse a number of likeliest tokens that it does not list. */
   async checkDetail(detail: number): Promise<void> {
     const { graph } = await this.#session(this.#mainGraph("detail"));
-    const most = graph.outputs["top_ids"]?.shape.at(-1) as number;
+    const most = Number(graph.outputs["top_ids"]?.shape.at(-1)) || 0;
     if (!(detail >= 0 && detail <= most)) {
       throw new OptionError(`detail is ${detail}, expected 0 to ${most}, the likeliest tokens that this bundle lists.`);
     }
@@ -208,13 +209,12 @@ export class Engine {
 
   /** Return the graphs of a purpose that this device can run without kernels, in order of preference. */
   #choices(purpose: string): readonly Choice[] {
-    const choices = this.bundle.steps[purpose];
-    if (choices === undefined) {
-      const names = Object.keys(this.bundle.steps).sort();
-      throw new OptionError(`${this.where}: no graph for ${purpose}; this bundle has ${listed(names)}.`);
-    }
     const accelerated = this.runtime.device === "webgpu";
-    return choices.filter(({ kernels, device }) => !kernels.length && (device === null || accelerated));
+    const all = this.bundle.steps[purpose] ?? [];
+    const choices = all.filter(({ kernels, device }) => !kernels.length && (device === null || accelerated));
+    if (choices.length) return choices;
+    const names = Object.keys(this.bundle.steps).sort();
+    throw new OptionError(`${this.where}: no graph for ${purpose} runs here; there are steps for ${listed(names)}.`);
   }
 
   /** Return the graph for the longest steps of a purpose. */

@@ -183,9 +183,6 @@ export class EvaluationSettings implements Choice {
     if (!isWhole(segmentLen, 1, LARGEST_LENGTH)) {
       yield `segment_len is ${shown(segmentLen)}, expected 1 to ${LARGEST_LENGTH}`;
     }
-    if (this.restart && this.longestPart === null) {
-      yield "restart is true, but documents may be of any length, so nothing ever restarts";
-    }
     for (const [name, setting] of Object.entries(settings)) {
       const expected = rangeOf(setting, this.values[name]);
       if (expected === null) continue;

@@ -6,7 +6,7 @@ import type { Memory } from "./memory.js";
 import { counted, shown } from "./messages.js";
 import type { Engine } from "./engine.js";
 import { asDocument, isText, TokenReader, type Document, type Documents, type DocumentSource } from "./documents.js";
-import { detailOf, noDetail, Sum, totalScore, warningNotFinite, type TokenScores } from "./scores.js";
+import { detailOf, noDetail, numbersOf, Sum, totalScore, warningNotFinite, type TokenScores } from "./scores.js";
 
 /** A scorer of documents; each has its own memory. */
 export class Scorer {
@@ -113,7 +113,7 @@ export class Scorer {
       }
       const context = memory.context(tokens.length).slice(0, piece.ids.length);
       const outputs = await this.engine.step(this.#purpose, memory, tokens, targets);
-      const all = outputs["log_prob"]?.data as Float32Array;
+      const all = numbersOf(outputs, "log_prob", "float32", tokens.length);
       if (!all.every(Number.isFinite)) {
         memory.restart(true);
         if (!warned) this.engine.warn(warningNotFinite(name, position + piece.ids.length));

@@ -1,9 +1,10 @@
 /** The results of scoring: scores of tokens as they become known, and totals. */
 
+import { BundleGraphError } from "./errors.js";
 import type { SettingValue } from "./evaluation.js";
 import type { EvaluationSettings } from "./evaluation.js";
 import type { OrtTensor } from "./onnxruntime.js";
-import type { Numbers } from "./safetensors.js";
+import { product } from "./safetensors.js";
 import type { TextCounts } from "./tokenizers/tokenizer.js";
 
 /** Scores of consecutive tokens that a stream read. */
@@ -99,16 +100,40 @@ export function noDetail(): Detail {
   return { rank: [], entropy: new Float32Array(0), topIds: [], topLogProbs: [] };
 }
 
+/** The arrays of the types that outputs have. */
+interface Arrays {
+  float32: Float32Array;
+  int64: BigInt64Array;
+}
+
+/**
+ * Return the numbers of an output of a step.
+ *
+ * @throws BundleGraphError - there are not `count` numbers of this type.
+ */
+export function numbersOf<D extends keyof Arrays>(
+  outputs: Record<string, OrtTensor>,
+  name: string,
+  dtype: D,
+  count: number,
+): Arrays[D] {
+  const tensor = outputs[name];
+  if (tensor?.type === dtype && product(tensor.dims) === count) return tensor.data as Arrays[D];
+  const problem = `${name} of a graph is not ${count} numbers of ${dtype}.`;
+  throw new BundleGraphError(problem, "Convert the checkpoint again.");
+}
+
 /** Return the detail of the first `n` predictions of a step, with the `k` likeliest tokens of each. */
 export function detailOf(outputs: Record<string, OrtTensor>, n: number, k: number): Detail {
-  const data = (name: string): Numbers => outputs[name]?.data as Numbers;
-  const listed = outputs["top_ids"]?.dims.at(-1) ?? 0;
+  const S = outputs["log_prob"]?.dims.at(-1) ?? 0;
+  const listed = Math.max(outputs["top_ids"]?.dims.at(-1) ?? 0, k);
   const places = Array.from({ length: n }, (_, at) => at);
-  const [ids, values] = [data("top_ids"), data("top_log_probs") as Float32Array];
+  const ids = numbersOf(outputs, "top_ids", "int64", S * listed);
+  const values = numbersOf(outputs, "top_log_probs", "float32", S * listed);
   return {
-    rank: Array.from(data("rank").slice(0, n) as BigInt64Array, Number),
-    entropy: (data("entropy") as Float32Array).slice(0, n),
-    topIds: places.map((at) => Array.from(ids.slice(at * listed, at * listed + k) as BigInt64Array, Number)),
+    rank: Array.from(numbersOf(outputs, "rank", "int64", S).slice(0, n), Number),
+    entropy: numbersOf(outputs, "entropy", "float32", S).slice(0, n),
+    topIds: places.map((at) => Array.from(ids.slice(at * listed, at * listed + k), Number)),
     topLogProbs: places.map((at) => values.slice(at * listed, at * listed + k)),
   };
 }

@@ -9,7 +9,7 @@ import { counted } from "./messages.js";
 import type { Engine } from "./engine.js";
 import type { OrtTensor } from "./onnxruntime.js";
 import { ruleOf, type Sampling, type SamplingOptions } from "./sampling.js";
-import { detailOf, joinDetail, lastOf, warningNotFinite, type Detail, type StreamScores } from "./scores.js";
+import { detailOf, joinDetail, lastOf, numbersOf, warningNotFinite, type Detail, type StreamScores } from "./scores.js";
 import { asIds, checkIds, utf8Bytes, type Ids } from "./tokenizers/tokenizer.js";
 
 /** The next piece of a document: text, bytes or token ids. */
@@ -339,7 +339,7 @@ export class Stream {
     const context: number[] = [];
     for (let at = 0; at < targets.length;) {
       const { outputs, n, seen } = await this.#runSegment(targets, at, k === null ? "score" : "detail");
-      const found = outputs["log_prob"]?.data as Float32Array;
+      const found = numbersOf(outputs, "log_prob", "float32", n);
       if (k !== null) details.push(detailOf(outputs, n, k));
       logProbs.set(found, at);
       context.push(...seen);

@@ -203,14 +203,11 @@ test("what a manifest says of a tokenizer is checked", async () => {
     [{ begin: { ...end, id: -1 } }, /tokenizer\.begin\.id is -1/],
     [{ begin: { ...end, name: 3 } }, /tokenizer\.begin\.name is 3, expected text/],
     [{ begin: { id: 1, name: "x" } }, /tokenizer\.begin\.source is missing/],
-    [{ adds_begin: true }, /adds_begin without a begin token/],
     [{ bpe: "pairs.bpe" }, /files are used but not listed: pairs\.bpe/],
     [{ other: 1 }, /tokenizer\.other is unknown/],
   ]) {
     await refuses(() => openPairs(entry), "bundle_format", message);
   }
-  const words = withTokenizer({ kind: "bytes", settled: "words" });
-  await refuses(() => load(words), "bundle_format", /settled or bpe, which are for files of libraries/);
 });
 
 test("vocabularies of longer symbols are bounded", () => {
