@@ -209,7 +209,11 @@ class EvaluationSettings:
     values: Mapping[str, SettingValue]
 
     def __post_init__(self) -> None:
-        problems = _walk_problems(self.rules, self.segment_len, self.restart)
+        problems = []
+        if not 1 <= self.segment_len <= LARGEST_LENGTH:
+            problems.append(f"segment_len is {self.segment_len}, expected 1 to {LARGEST_LENGTH}")
+        if self.restart and self.longest_part is None:
+            problems.append("restart is chosen, but documents may be of any length, so nothing ever restarts")
         problems += [
             f"{named(name)} {problem} ({one_line(setting.meaning)})"
             for name, setting in self.rules.settings.items()
@@ -346,15 +350,3 @@ class EvaluationSettings:
 def _longest_part(rules: EvaluationRules, segment_len: int) -> int | None:
     limits = [rules.max_positions, segment_len if rules.full_document else None]
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _walk_problems(rules: EvaluationRules, segment_len: int, restart: bool) -> list[str]:
-    """Return the problems of the rules for cutting documents."""
-    problems = []
-    if not 1 <= segment_len <= LARGEST_LENGTH:
-        problems.append(f"segment_len is {segment_len}, expected 1 to {LARGEST_LENGTH}")
-    if rules.max_positions is not None and not 1 <= rules.max_positions <= LARGEST_LENGTH:
-        problems.append(f"max_positions is {shown(rules.max_positions)}, expected 1 to {LARGEST_LENGTH}")
-    if restart and _longest_part(rules, segment_len) is None:
-        problems.append("restart is chosen, but documents may be of any length, so nothing ever restarts")
-    return problems
