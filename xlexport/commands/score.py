@@ -80,6 +80,7 @@ def score(
     from xlexport.scoring.chunks import Job
     from xlexport.scoring.inputs import extent, find_inputs, nothing_in
     from xlexport.scoring.partial_file import PartialFile
+    from xlexport.scoring.processes import Processes
     from xlexport.scoring.run import score_documents
 
     file = None if output is None else PartialFile(output, _finisher(kind))
@@ -97,9 +98,8 @@ def score(
     reporter = _Reporter(DocumentsBar(*extent(inputs, run_options.reading)), options.as_json)
     records = file or _StandardOutput(kind)
     try:
-        totals = score_documents(
-            model, job, sys.stdin.buffer, records, reporter, options.processes or 1, options.resume
-        )
+        backend = Processes(count) if (count := options.processes or 1) > 1 else None
+        totals = score_documents(model, job, sys.stdin.buffer, records, reporter, backend, options.resume)
         if file is not None:
             file.publish() if totals.documents else file.discard()
         if not totals.documents and not totals.failed:

@@ -32,12 +32,13 @@ Chunk = Iterable[tuple[Input, Document]]
 
 @dataclass(frozen=True)
 class Job:
-    """The description of a run that each of its processes needs.
+    """The description of a run; workers get one without inputs.
 
     Attributes:
         bundle: the folder of the bundle; runtime: arguments of `open_bundle`.
         with_speed: whether documents show tokens_per_second, which differs from run to run.
         save_every: seconds between two states from which the run can continue; infinite: it saves none.
+        device: of workers, if this process has another.
     """
 
     bundle: Path
@@ -47,6 +48,7 @@ class Job:
     inputs: Sequence[Input]
     with_speed: bool = True
     save_every: float = 10.0
+    device: str | None = None
 
     def documents(self, stdin: BinaryIO, tell: Callable[[str], None]) -> Iterator[tuple[Input, Document]]:
         """Yield all documents, each with its input.
@@ -70,8 +72,8 @@ class ChunkState:
     arrays: Mapping[str, npt.NDArray[Any]]
 
 
-Message = str | list[Scored] | ChunkState | None
-"""A note for people, parts of documents in order, a state after these parts, or the end of a chunk."""
+Message = list[Scored] | ChunkState | None
+"""Parts of documents in order, a state after these parts, or the end of a chunk."""
 
 
 def chunks(documents: Chunk, divided: bool = True) -> Iterator[Chunk]:

@@ -10,7 +10,7 @@ import itertools
 import json
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -68,7 +68,7 @@ def documents_by_input(
         MissingDependencyError: a Parquet file needs a package that is not installed.
     """
     for file in inputs:
-        opener = partial(open_input, file, stdin, reading.binary)
+        opener = partial(open_input, file, stdin if file.path is None else None, reading.binary)
         if reading.field is None:
             yield file, file_document(file.name, opener, file.repeatable, reading, keep)
             continue
@@ -87,7 +87,7 @@ def file_document(
     """
     source = TextSource(name, opener, repeatable, keep)
     if reading.ids:
-        return Document(name, _ids(source))
+        return Document(name, cast(Iterator[Ids], _IdsSource(source)))
     if reading.cut is not None:
         source = CutSource(name, opener, repeatable, reading.cut, reading.document_limits, keep)
     source.traits = None if reading.binary else TraitCounter()
@@ -137,17 +137,24 @@ def rereadable(document: Document, limits: Limits = REREAD_LIMITS) -> Document:
     return replace(document, source=np.concatenate(parts))
 
 
-def _ids(source: TextSource) -> Iterator[Ids]:
-    """Yield token ids that are separated by white space, in pieces."""
-    left = source.read(len(MARK)).removeprefix(MARK)
-    while raw := source.read(CHUNK):
-        raw = left + raw
-        cut = max(map(raw.rfind, (b" ", b"\n", b"\t", b"\r"))) + 1
-        if not cut and len(raw) > CHUNK:
-            raise _no_ids(source.name, f"{len(raw):,} bytes without white space")
-        yield ids_of_words(raw[:cut].split(), source.name)
-        left = raw[cut:]
-    yield ids_of_words(left.split(), source.name)
+@dataclass(frozen=True)
+class _IdsSource:
+    """Token ids that are separated by white space in a text."""
+
+    text: TextSource
+
+    def __iter__(self) -> Iterator[Ids]:
+        """Yield the ids in pieces."""
+        source = self.text
+        left = source.read(len(MARK)).removeprefix(MARK)
+        while raw := source.read(CHUNK):
+            raw = left + raw
+            cut = max(map(raw.rfind, (b" ", b"\n", b"\t", b"\r"))) + 1
+            if not cut and len(raw) > CHUNK:
+                raise _no_ids(source.name, f"{len(raw):,} bytes without white space")
+            yield ids_of_words(raw[:cut].split(), source.name)
+            left = raw[cut:]
+        yield ids_of_words(left.split(), source.name)
 
 
 class CarriedColumns:
@@ -359,11 +366,11 @@ def _text(text: str, name: str) -> BinaryIO:
 
 def _refused(error: Exception) -> BinaryIO:
     """Return a source that raises an error when it is read."""
+    return cast(BinaryIO, TextSource("", partial(_raise, error), at_hand=True))
 
-    def fail() -> BinaryIO:
-        raise error
 
-    return cast(BinaryIO, TextSource("", fail, at_hand=True))
+def _raise(error: Exception) -> BinaryIO:
+    raise error
 
 
 def _content(row: Row, values: Mapping[str, Any], field: str, option: str, ids: bool) -> Any:

@@ -373,10 +373,11 @@ class TextSource(io.RawIOBase):
         self.base = before
 
 
-def open_input(entry: Input, stdin: BinaryIO, binary: bool = False) -> BinaryIO:
+def open_input(entry: Input, stdin: BinaryIO | None, binary: bool = False) -> BinaryIO:
     """Open the bytes of an input, unpacked if its content is gzip data or its name says so.
 
     Args:
+        stdin: only for an input without a path.
         binary: whether to open it even if it is not a text in UTF-8.
 
     Raises:

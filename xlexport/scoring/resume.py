@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
@@ -19,12 +19,11 @@ import numpy as np
 
 from xlexport.atomic_output import naming
 from xlexport.errors import ResumeError
-from xlexport.scoring.chunks import ChunkState
-from xlexport.scoring.inputs import Input, digest_inputs
+from xlexport.scoring.chunks import ChunkState, Job
+from xlexport.scoring.inputs import digest_inputs
 from xlexport.scoring.partial_file import HINT, PartialFile
-from xlexport.scoring.run_options import RunOptions
 from xlexport.scoring.totals import Totals
-from xlruntime import EvaluationSettings, Model, __version__
+from xlruntime import Model, __version__
 from xlruntime.messages import named, shown
 from xlruntime.providers import import_onnxruntime
 from xlruntime.state import read_state, write_state
@@ -109,13 +108,12 @@ class SavedRun:
         return Saved(fields["position"], Totals(**fields["totals"]), fields["chunks"], state)
 
 
-def describe_run(
-    model: Model, settings: EvaluationSettings, options: RunOptions, inputs: Sequence[Input]
-) -> dict[str, Any]:
+def describe_run(model: Model, job: Job) -> dict[str, Any]:
     """Return everything that the bytes of a run's output depend on, except the processor, for JSON.
 
     This reads the inputs.
     """
+    options, settings = job.options, job.settings
     reading, tokenizer = options.reading, model.bundle.tokenizer
     library = {tokenizer.kind} & {"tokenizers", "sentencepiece"}  # kinds with the name of the library that runs them
     return {
@@ -150,7 +148,7 @@ def describe_run(
             "--keep": None if reading.keep is None else ",".join(reading.keep),
             "--set binary": reading.binary,
             "--set max_document_bytes": [reading.line_limits.bytes, reading.document_limits.bytes],
-            "--device": str(model.device),
+            "--device": job.device or str(model.device),
             "--threads": model.threads,
         },
         "versions": {
@@ -161,7 +159,7 @@ def describe_run(
             **{name: import_module(name).__version__ for name in library},
             "machine": platform.machine(),
         },
-        "inputs": digest_inputs(inputs),
+        "inputs": digest_inputs(job.inputs),
     }
 
 

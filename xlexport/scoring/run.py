@@ -1,4 +1,4 @@
-"""A scoring run: documents become records, here or in several processes, and a state is saved from time to time."""
+"""A scoring run: documents become records, here or in workers, and a state is saved from time to time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, BinaryIO, Protocol
 
 from xlexport.errors import ResumeError
+from xlexport.scoring.backends import Backend
 from xlexport.scoring.chunks import Chunk, ChunkScorer, ChunkState, Job, Message, chunks
 from xlexport.scoring.output_formats import header_line
 from xlexport.scoring.partial_file import HINT, PartialFile
-from xlexport.scoring.processes import worker_messages
 from xlexport.scoring.records import Scored, document_fields
 from xlexport.scoring.resume import Saved, SavedRun, describe_run
 from xlexport.scoring.run_options import UNITS
@@ -66,19 +66,19 @@ def score_documents(
     stdin: BinaryIO,
     output: Output,
     reporter: Reporter,
-    processes: int = 1,
+    backend: Backend | None = None,
     resume: bool = False,
 ) -> Totals:
     """Score all documents, and report and count failures.
 
     Args:
         output: receives the records. A run into a `PartialFile` can continue later if its inputs can be read again.
-        processes: number of processes that score. More than one need a divided run, and inputs that can be read again.
+        backend: the workers that score; they need a divided run, and inputs that can be read again. None: this process.
         resume: continue from the state of `output`, if there is one.
 
     Raises:
         ResumeError, StateError: the state belongs to another run, or is damaged.
-        WorkerError: one of several processes ended.
+        WorkerError: a worker ended.
         XlruntimeError, OSError: with `strict`, the error of the first document that fails; otherwise only errors that
         no document causes.
     """
@@ -87,7 +87,7 @@ def score_documents(
     scorer = ChunkScorer(model, job.settings, options, job.with_speed)  # errors about options come before any work
     saving = None
     if file is not None and all(entry.repeatable for entry in job.inputs):
-        saving = SavedRun(file, describe_run(model, job.settings, options, job.inputs), job.save_every)
+        saving = SavedRun(file, describe_run(model, job), job.save_every)
     saved = saving.read() if saving is not None and resume else None
     documents = job.documents(stdin, reporter.tell)
     first = next(documents, None)  # errors about columns of the input come before any output
@@ -96,19 +96,17 @@ def score_documents(
     if file is not None:
         _open(file, saved, reporter)
     done, state = (0, None) if saved is None else (saved.chunks, saved.state)
-    if processes > 1:
+    left = _left(chunks(documents, options.by_chunks), done)
+    if backend is None:
+        messages = _messages_here(scorer, left, state, saving)
+    else:
         model.release()  # the workers have their own
         every = math.inf if saving is None else job.save_every
-        messages = worker_messages(replace(job, save_every=every), processes, done, state)
-    else:
-        cut = chunks(documents, options.by_chunks)
-        messages = _messages_here(scorer, cut, done, state, saving)
+        messages = backend.messages(replace(job, inputs=(), save_every=every), left, state)
     try:
         with contextlib.closing(messages):
             for message in messages:
-                if isinstance(message, str):
-                    reporter.tell(message)
-                elif isinstance(message, list):
+                if isinstance(message, list):
                     for scored in message:
                         counting.take(scored)
                 else:
@@ -123,17 +121,21 @@ def score_documents(
     return counting.end()
 
 
+def _left(cut: Iterator[Chunk], done: int) -> Iterator[Chunk]:
+    """Yield the chunks that are not done."""
+    for number in range(done):
+        if next(cut, None) is None:
+            raise ResumeError(f"{done:,} chunks of documents are done, but there are {number:,}.", hint=HINT)
+    yield from cut
+
+
 def _messages_here(
-    scorer: ChunkScorer, cut: Iterable[Chunk], done: int, state: ChunkState | None, saving: SavedRun | None
+    scorer: ChunkScorer, cut: Iterator[Chunk], state: ChunkState | None, saving: SavedRun | None
 ) -> Generator[Message]:
-    """Yield the messages of all chunks that are not done, scored in this process."""
-    number = -1
-    for number, chunk in enumerate(cut):
-        if number >= done:
-            yield from scorer.score(chunk, state, None if saving is None else saving.is_due)
-            state = None
-    if number + 1 < done:
-        raise ResumeError(f"{done:,} chunks of documents are done, but there are {number + 1:,}.", hint=HINT)
+    """Yield the messages of chunks, scored in this process."""
+    for chunk in cut:
+        yield from scorer.score(chunk, state, None if saving is None else saving.is_due)
+        state = None
 
 
 def _open(file: PartialFile, saved: Saved | None, reporter: Reporter) -> None:
