@@ -1,4 +1,4 @@
-"""Scoring on a Ray cluster of local processes: rows, resuming, killed actors and drivers."""
+"""Scoring on a Ray cluster of local processes: outputs, resuming, killed actors and drivers; object stores."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from tests.helpers.paths import GOLDEN
 from xlexport.choices import LEVELS
 from xlexport.commands import run
 from xlexport.errors import WorkerError
-from xlexport.ray.job import columns_of, most_actors, reach
-from xlexport.ray.places import File, Place, files_at, parts_of
-from xlexport.scoring.inputs import Reading
+from xlexport.ray.cluster import most_actors, reach
+from xlexport.ray.dataset import columns_of
+from xlexport.scoring.inputs import open_input
 from xlexport.scoring.output_formats import records_table
 from xlexport.scoring.run_options import RunOptions
+from xlexport.scoring.stores import Location, StoredInput, inputs_at
 from xlruntime import OptionError, TextError, load
 
 BUNDLE = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
@@ -48,50 +50,40 @@ def write_rows(folder: Path, files: int, rows: int) -> Path:
     return folder
 
 
-def rows_in(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the rows of a folder of JSON lines by document."""
-    rows = [json.loads(line) for file in folder.glob("part-*.jsonl") for line in file.read_text().splitlines()]
-    found = {row["document"]: row for row in rows}
-    assert len(found) == len(rows)
-    return found
-
-
 def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "xlexport", "score", str(BUNDLE), *map(str, arguments), "--threads", "1"]
+    return [sys.executable, "-P", "-m", "xlexport", "score", str(BUNDLE), *map(str, arguments), "--threads", "1"]
 
 
-def test_a_part_depends_on_its_file_alone(tmp_path: Path) -> None:
-    rows = write_rows(tmp_path / "in", 1, 40) / "0.jsonl"
-    reading = Reading(field="text")
-    file = File("rows", str(rows), 3)
-    parts = list(parts_of(file, reading, 1000))
-    assert [part.name for part in parts] == [f"part-0000003-{number:07}" for number in range(len(parts))]
-    assert len(parts) > 3
-    assert sum(len(part.rows or ()) for part in parts) == 40
-    assert parts == list(parts_of(file, reading, 1000))
+def stored(path: Path) -> StoredInput:
+    """Return an input at the address of a file on this disk."""
+    (entry,) = inputs_at(f"file://{path}")
+    assert isinstance(entry, StoredInput)
+    return entry
 
 
-def test_a_file_that_does_not_exist_is_an_error_before_any_work(tmp_path: Path) -> None:
+def test_a_stored_input_is_recognized_by_size_and_time(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("{}")
-    file = File("rows", str(path), 0)
-    before = file.identity()
+    before = stored(path).digest()
+    assert (stored(path).size, stored(path).repeatable, stored(path).digest()) == (2, True, before)
     path.write_text("{ }")
-    assert file.identity() != before
-    path.unlink()
-    with pytest.raises(TextError, match="rows: no such file"):
-        file.identity()
+    assert stored(path).digest() != before
+    missing = stored(tmp_path / "none.txt")
+    assert missing.size is None
+    with pytest.raises(FileNotFoundError):
+        missing.open(None)
 
 
-def test_places_are_read_and_written_whole(tmp_path: Path) -> None:
-    folder = Place(str(tmp_path / "out"))
-    assert (folder.kind, folder.names()) == ("nothing", [])
-    folder.make_folder()
-    folder.at("one").write(b"text")
-    assert (folder.kind, folder.names(), folder.at("one").read()) == ("folder", ["one"], b"text")
-    (tmp_path / "out" / "_run.json").write_text("{}")
-    assert files_at(f"file://{tmp_path}/out") == [f"file://{tmp_path}/out/one"]
-    assert files_at(f"file://{tmp_path}/out", ["*.jsonl"]) == []
+def test_files_in_a_store_appear_whole(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    source = tmp_path / "source"
+    source.write_bytes(b"text" * 1000)
+    location = Location(f"file://{tmp_path}/out").at("one")
+    assert location.kind == "NotFound"
+    location.write(source)
+    assert (location.kind, (tmp_path / "out" / "one").read_bytes()) == ("File", b"text" * 1000)
+    assert [entry.name for entry in inputs_at(f"file://{tmp_path}/out")] == [location.uri]
+    assert inputs_at(f"file://{tmp_path}/out", ["*.jsonl"]) == []
 
 
 @pytest.mark.parametrize(
@@ -110,27 +102,49 @@ def test_patterns_of_addresses_are_those_of_paths(tmp_path: Path, pattern: str, 
     (tmp_path / "a" / "b").mkdir(parents=True)
     for name in ("a/one.txt", "a/b/two.txt", "three.txt", ".hidden", "_done.json"):
         (tmp_path / name).touch()
-    assert files_at(f"file://{tmp_path}{pattern}") == [f"file://{tmp_path}/{name}" for name in expected]
+    found = [entry.name for entry in inputs_at(f"file://{tmp_path}{pattern}")]
+    assert found == [f"file://{tmp_path}/{name}" for name in expected]
 
 
 def test_the_query_of_an_address_stays_at_its_end(tmp_path: Path) -> None:
-    place = Place("s3://bucket/texts?endpoint_override=localhost:1&scheme=http")
+    place = Location("s3://bucket/texts?endpoint_override=localhost:1&scheme=http")
     assert (place.path, place.at("a.txt").path) == ("bucket/texts", "bucket/texts/a.txt")
     assert place.at("a.txt").uri == "s3://bucket/texts/a.txt?endpoint_override=localhost:1&scheme=http"
     assert place.at("a.txt").system is place.system
     with pytest.raises(OptionError, match="nothing://bucket/: cannot be reached"):
-        Place("nothing://bucket/texts")
+        Location("nothing://bucket/texts")
 
 
-def test_a_file_on_a_place_is_opened_as_on_one_machine(tmp_path: Path) -> None:
+def test_a_stored_file_is_opened_as_on_this_machine(tmp_path: Path) -> None:
     (tmp_path / "packed").write_bytes(gzip.compress(b"one\n"))
     (tmp_path / "zero").write_bytes(b"a\0b")
-    with Place(str(tmp_path / "packed")).open("packed", binary=False) as file:
+    with open_input(stored(tmp_path / "packed"), None) as file:
         assert file.read() == b"one\n"
     with pytest.raises(TextError, match="zero: not a text: byte 1 is zero"):
-        Place(str(tmp_path / "zero")).open("zero", binary=False)
-    with Place(str(tmp_path / "zero")).open("zero", binary=True) as file:
+        open_input(stored(tmp_path / "zero"), None)
+    with open_input(stored(tmp_path / "zero"), None, binary=True) as file:
         assert file.read() == b"a\0b"
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_inputs_and_output_in_a_store_are_as_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    rows = write_rows(tmp_path / "in", 2, 20)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    options = ("--field", "text", "--id-field", "id", "--per", "word", "--threads", "1")
+    alone, output = tmp_path / f"alone.{ending}", tmp_path / f"stored.{ending}"
+    at = f"file://{output}"
+    assert run(["score", str(BUNDLE), str(rows), *options, "-o", str(alone)]) == 1  # some documents have no score
+    assert run(["score", str(BUNDLE), f"file://{rows}", *options, "-o", at]) == 1
+    assert output.read_bytes() == alone.read_bytes()
+    assert not list(Path().iterdir())
+    capsys.readouterr()
+    assert run(["score", str(BUNDLE), f"file://{rows}", *options, "-o", at]) == 1
+    assert "exists already. Replace it with --force" in capsys.readouterr().err
+    assert run(["score", str(BUNDLE), f"file://{rows}", *options, "-o", at, "--resume"]) == 0
+    assert "already complete" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -182,90 +196,93 @@ def test_a_part_without_scores_has_the_columns_of_the_others() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="ray is installed")
 def test_without_ray_the_command_says_what_to_install(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = write_rows(tmp_path / "in", 1, 20)
-    status = run(["score", str(BUNDLE), str(rows), "--field", "text", "-o", str(tmp_path / "out"), "--ray"])
+    status = run(["score", str(BUNDLE), str(rows), "--field", "text", "-o", str(tmp_path / "out.csv"), "--ray"])
     assert (status, "pip install ray" in capsys.readouterr().err) == (1, True)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--ray",), "--ray writes a folder"),
-        (("-o", "out", "--strict", "--ray"), "--strict cannot be combined with --ray"),
-        (("-o", "out", "--format", "csv", "--ray"), "--ray writes parquet or jsonl"),
-        (("-o", "out.csv", "--ray"), "--ray writes parquet or jsonl, not csv"),
-        (("-o", "out", "--set", "save_every=10", "--ray"), "--set save_every cannot be combined with --ray"),
-        (("-o", "out", "--device", "cuda:1", "--ray"), "Ray chooses the GPU of each process"),
-        (("-", "-o", "out", "--ray"), "not standard input"),
-        (("-o", "out/"), "Only --ray writes folders"),
-        (("-o", "s3://bucket/out"), "only --ray reads and writes object stores"),
+        (("-o", "out.csv", "--continuous", "--ray"), "--continuous cannot be combined with --ray"),
+        (("-o", "out", "--ray"), "--ray writes a file, not a folder. Name one, such as out.parquet"),
+        (("-o", "out/", "--ray"), "'out/' is the name of a folder. Give that of a file"),
+        (("-o", "out.csv", "--device", "cuda:1", "--ray"), "Ray chooses the GPU of each process"),
+        (("-", "-o", "out.csv", "--ray"), "--ray shares files"),
     ],
 )
 def test_options_that_do_not_go_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
 ) -> None:
-    assert run(["score", str(BUNDLE), str(tmp_path), "--field", "text", *options]) == 2
+    write_rows(tmp_path / "in", 1, 20)
+    files = () if "-" in options else (str(tmp_path),)
+    assert run(["score", str(BUNDLE), *files, "--field", "text", *options]) == 2
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.native
 @needs_ray
-def test_rows_are_those_of_one_machine_after_kills(tmp_path: Path) -> None:
-    rows, alone, output = write_rows(tmp_path / "in", 12, 40), tmp_path / "alone.jsonl", tmp_path / "out"
-    shared = (rows, "--field", "text", "--id-field", "id", "--json")
-    subprocess.run(command(*shared, "--batch-size", "auto", "-o", alone), check=False, stderr=subprocess.DEVNULL)
-    expected = {row["document"]: row for row in map(json.loads, alone.read_text().splitlines())}
-
-    options = (*shared, "-o", output, "--processes", "1", "--ray")
-    first = subprocess.Popen(command(*options), stderr=subprocess.PIPE, start_new_session=True)
-    kill_an_actor_after(output, 1)
-    wait_for_parts(output, 3)
-    os.killpg(first.pid, signal.SIGKILL)  # the driver, and all of its cluster
-    first.communicate()
-    done = {path: path.stat().st_mtime_ns for path in output.glob("part-*.jsonl")}
-    assert not (output / "_done.json").exists()
-
-    refused = subprocess.run(command(*options), capture_output=True, text=True, check=False)
-    assert refused.returncode == 1
-    assert "Continue with --resume" in refused.stderr
-    other = subprocess.run(command(*options, "--resume", "--mem-len", "5"), capture_output=True, text=True, check=False)
-    assert "of another run: mem_len was 12, now 5" in other.stderr
-    resumed = subprocess.run(command(*options, "--resume"), capture_output=True, text=True, check=False)
-    assert resumed.returncode == 1  # some documents have no score
-    assert "Traceback" not in resumed.stderr
-    assert "the column `error` has the reasons" in resumed.stderr
-    assert {path: path.stat().st_mtime_ns for path in done} == done
-    found = rows_in(output)
-    poisoned = {name: row for name, row in found.items() if row["error"] is not None}
-    assert all("text" in row["error"] or "to score" in row["error"] for row in poisoned.values())
-    good = {name: row for name, row in found.items() if name not in poisoned}
-    assert good.keys() == expected.keys()
-    assert len(poisoned) == 12 * 40 - len(good)
-    for name, row in good.items():
-        assert row.pop("error") is None
-        assert row.pop("nats") == pytest.approx(expected[name]["nats"], abs=1e-3)
-        assert {key: row[key] for key in ("document", "tokens", "lang")} == {
-            key: expected[name][key] for key in ("document", "tokens", "lang")
-        }
+@pytest.mark.parametrize("victim", ["actor", "driver"])
+def test_the_output_is_that_of_one_machine_after_a_kill(tmp_path: Path, victim: str) -> None:
+    rows, alone, output = write_rows(tmp_path / "in", 12, 80), tmp_path / "alone.csv", tmp_path / "out.csv"
+    shared = (rows, "--field", "text", "--id-field", "id", "--per", "word")
+    subprocess.run(command(*shared, "--processes", "1", "-o", alone), check=False, stderr=subprocess.DEVNULL)
+    options = (*shared, "-o", output, "--processes", "2", "--set", "save_every=0", "--ray")
+    first = subprocess.Popen(command(*options), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    partial, state = tmp_path / "out.csv.partial", tmp_path / "out.csv.partial.state"
+    wait_for(first, state.exists)
+    if victim == "actor":
+        kill_an_actor()
+        _, errors = first.communicate()
+        assert first.returncode == 1, errors  # some documents have no score
+    else:
+        os.killpg(first.pid, signal.SIGKILL)  # the driver, and all of its cluster
+        first.communicate()
+        assert partial.exists()
+        refused = subprocess.run(command(*options), capture_output=True, text=True, check=False)
+        assert (refused.returncode, "Continue with --resume" in refused.stderr) == (1, True)
+        other = subprocess.run(
+            command(*options, "--resume", "--mem-len", "5"), capture_output=True, text=True, check=False
+        )
+        assert "of another run: mem_len was 12, now 5" in other.stderr
+        resumed = subprocess.run(command(*options, "--resume"), capture_output=True, text=True, check=False)
+        assert resumed.returncode == 1
+        assert "going on after" in resumed.stderr
+        assert "Traceback" not in resumed.stderr
+    assert output.read_bytes() == alone.read_bytes()
 
 
-def wait_for_parts(output: Path, count: int) -> None:
-    """Wait until so many parts are written, and no run of all parts."""
-    while len(list(output.glob("part-*.jsonl"))) < count:
-        assert not (output / "_done.json").exists()
+def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    """Wait until a condition is true, while a process runs."""
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)
 
 
-def kill_an_actor_after(output: Path, count: int) -> None:
-    """Kill the process of an actor, after it has written so many parts."""
-    wait_for_parts(output, count)
+def kill_an_actor() -> None:
+    """Kill the process of an actor."""
     actors = [
         process
-        for process in psutil.process_iter(["cmdline", "status"])
-        if "MapWorker(MapBatches(PartActor))" in " ".join(process.info["cmdline"] or [])
+        for process in psutil.process_iter(["cmdline"])
+        if "ray::_Actor" in " ".join(process.info["cmdline"] or [])
     ]
-    for process in actors:
-        process.kill()
-    assert actors
+    actors[0].kill()
+
+
+@pytest.mark.native
+@needs_ray
+def test_whole_files_have_names_relative_to_the_folder_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "pickle.py").write_text("raise SystemExit('a file of the current folder ran')\n")
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("It was the best of times. " * 9)
+    outputs = []
+    for way in ("--batch-size=auto", "--ray"):
+        done = subprocess.run(
+            command("0.txt", "1.txt", "none.txt", "2.txt", "--json", "-o", f"out{way}.jsonl", way),
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, "none.txt" in done.stderr) == (1, True), done.stderr
+        outputs.append((tmp_path / f"out{way}.jsonl").read_bytes())
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.native

@@ -139,7 +139,8 @@ def find_documents(files: Sequence[Path], selection: Selection) -> list[Document
         TextError: no document is found, or lines exceed the limits. OSError: JSON lines cannot be read.
     """
     from xlexport.scoring.documents import documents
-    from xlexport.scoring.inputs import find_inputs, nothing_in
+    from xlexport.scoring.input_search import find_inputs
+    from xlexport.scoring.inputs import nothing_in
     from xlruntime import TextError
 
     reading = selection.reading
@@ -181,7 +182,7 @@ def find_document(file: Path, selection: Selection) -> Document:
         TextError: there are several documents, or none. OSError: JSON lines cannot be read.
     """
     from xlexport.scoring.documents import only_document
-    from xlexport.scoring.inputs import find_inputs
+    from xlexport.scoring.input_search import find_inputs
 
     reading = selection.reading
     document = only_document(find_inputs([file], selection.include, reading, [], tell), reading, sys.stdin.buffer)

@@ -195,7 +195,8 @@ def report(
             raise click.UsageError(f"{option} is for JSON lines and tables. Add --field.")
     output = page.output_for(files)
     from xlexport.bundles import open_bundle
-    from xlexport.scoring.inputs import find_inputs, nothing_in
+    from xlexport.scoring.input_search import find_inputs
+    from xlexport.scoring.inputs import nothing_in
 
     outputs = [output, *([] if page.picture is None else [page.picture])]
     inputs = find_inputs(files, selection.include, selection.reading, outputs, tell)

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import BUNDLE, document_options, grouped, runtime_options
 from xlexport.commands.score_options import (
-    ENDINGS,
     HERE,
     PlaceName,
     ScoreOptions,
@@ -29,10 +27,12 @@ from xlexport.terminal import Failure, Interrupted, escaped_json, failure, is_qu
 from xlruntime.messages import many_lines
 
 if TYPE_CHECKING:
+    from xlexport.scoring.backends import Backend
     from xlexport.scoring.inputs import Input
     from xlexport.scoring.output_formats import Format
     from xlexport.scoring.partial_file import PartialFile
     from xlexport.scoring.totals import Totals
+    from xlruntime import Model
 
 __all__ = ["score"]
 
@@ -70,35 +70,28 @@ def score(
     """
     if runtime["threads"] is None and (options.processes is not None or options.ray is not None):
         runtime["threads"] = 1  # of each process
-    if options.ray is not None:
-        _score_on_ray(bundle, files, options, runtime, evaluation)
-        return
-    paths = [_local(file) for file in files]
-    output = None if options.path is None else _local(options.path)
-    kind = options.format_for(output)
-    from xlexport.bundles import open_bundle
+    output, kind = options.path, options.format
     from xlexport.scoring.chunks import Job
-    from xlexport.scoring.inputs import extent, find_inputs, nothing_in
-    from xlexport.scoring.partial_file import PartialFile
-    from xlexport.scoring.processes import Processes
+    from xlexport.scoring.input_search import find_inputs
+    from xlexport.scoring.inputs import extent, nothing_in
     from xlexport.scoring.run import score_documents
 
-    file = None if output is None else PartialFile(output, _finisher(kind))
+    file = _output_file(output, kind)
     if file is not None:
         file.check(options.force, options.resume)
         if options.resume and _is_complete(file):
             return
     run_options = options.run_options(kind)
     written = [] if file is None else [file.path, file.partial, file.state_path]
-    inputs = find_inputs(paths, options.include, run_options.reading, written, tell)
+    inputs = find_inputs(files, options.include, run_options.reading, written, tell)
     _check_inputs(inputs, output, options)
-    model = open_bundle(bundle, **runtime)
-    settings = model.evaluation(**evaluation)
-    job = Job(bundle, runtime, settings, run_options, inputs, with_speed=file is None, save_every=options.save_every)
+    backend, model, device = _opened(bundle, options, runtime)
+    job = Job(
+        bundle, runtime, model.evaluation(**evaluation), run_options, inputs, file is None, options.save_every, device
+    )
     reporter = _Reporter(DocumentsBar(*extent(inputs, run_options.reading)), options.as_json)
     records = file or _StandardOutput(kind)
     try:
-        backend = Processes(count) if (count := options.processes or 1) > 1 else None
         totals = score_documents(model, job, sys.stdin.buffer, records, reporter, backend, options.resume)
         if file is not None:
             file.publish() if totals.documents else file.discard()
@@ -121,7 +114,7 @@ def score(
 
 def _is_complete(file: PartialFile) -> bool:
     """Return whether an output is complete, and say so."""
-    if not file.path.exists() or file.partial.exists():
+    if not file.is_complete:
         return False
     file.forget_state()  # left by a run that was killed after its last step
     tell(
@@ -131,16 +124,43 @@ def _is_complete(file: PartialFile) -> bool:
     return True
 
 
-def _local(place: Path | str) -> Path:
-    """Return a path; refuse addresses of object stores and names of folders."""
-    if isinstance(place, Path):
-        return place
-    if "://" in place:
-        raise click.UsageError(f"{place}: only --ray reads and writes object stores. Add --ray.")
-    raise click.UsageError(f"{place!r} is the name of a folder. Give that of a file. Only --ray writes folders.")
+def _output_file(output: Path | str | None, kind: Format) -> PartialFile | None:
+    """Return the output file; None: standard output."""
+    from xlexport.scoring.partial_file import PartialFile
+
+    if output is None:
+        return None
+    finish = _finisher(kind)
+    if isinstance(output, Path):
+        return PartialFile(output, finish)
+    require(None, "pyarrow")
+    from xlexport.scoring.stores import StoredFile
+
+    return StoredFile(output, finish)
 
 
-def _check_inputs(inputs: Sequence[Input], output: Path | None, options: ScoreOptions) -> None:
+def _opened(
+    bundle: Path, options: ScoreOptions, runtime: Mapping[str, Any]
+) -> tuple[Backend | None, Model, str | None]:
+    """Return the workers that score, the open bundle, and the device of workers if it is not that of this process."""
+    from xlexport.bundles import open_bundle
+
+    if options.ray is not None:
+        if str(runtime["device"]).startswith("cuda:"):
+            raise click.UsageError(
+                f"--device {runtime['device']}: Ray chooses the GPU of each process. Give --device cuda."
+            )
+        from xlexport.ray.cluster import Cluster, device_of, open_here
+
+        cluster = Cluster(None if options.ray == HERE else options.ray, options.processes)
+        return cluster, open_here(bundle, runtime), str(device_of(runtime))
+    from xlexport.scoring.processes import Processes
+
+    count = options.processes or 1
+    return Processes(count) if count > 1 else None, open_bundle(bundle, **runtime), None
+
+
+def _check_inputs(inputs: Sequence[Input], output: Path | str | None, options: ScoreOptions) -> None:
     """Refuse inputs that the output would replace, or that cannot be read again."""
     paths = [entry.path for entry in inputs if entry.path is not None]
     if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):
@@ -151,8 +171,9 @@ def _check_inputs(inputs: Sequence[Input], output: Path | None, options: ScoreOp
         raise click.UsageError(
             "--resume reads its inputs again, which standard input and pipes do not allow. Give files."
         )
-    if (options.processes or 1) > 1:
-        raise click.UsageError("--processes reads its inputs several times. Give files, not standard input or a pipe.")
+    if (options.processes or 1) > 1 or options.ray is not None:
+        option = "--processes" if options.ray is None else "--ray"
+        raise click.UsageError(f"{option} shares files. Give files, not standard input or a pipe.")
 
 
 def _finisher(kind: Format) -> Callable[[Path, Path], None] | None:
@@ -204,52 +225,3 @@ class _StandardOutput:
         data = self._escaped(raw.decode("utf-8")) if self._is_terminal else raw
         with standard_output():
             click.echo(data, nl=False, color=True)
-
-
-def _score_on_ray(
-    bundle: Path,
-    files: Sequence[Path | str],
-    options: ScoreOptions,
-    runtime: Mapping[str, Any],
-    evaluation: Mapping[str, Any],
-) -> None:
-    """Score files on a Ray cluster, and print the totals."""
-    context = click.get_current_context()
-    if context.get_parameter_source("save_every") is not ParameterSource.DEFAULT:
-        raise click.UsageError("--set save_every cannot be combined with --ray. Leave it out.")
-    if "-" in map(str, files):
-        raise click.UsageError("--ray reads files that all machines can see, not standard input.")
-    if str(runtime["device"]).startswith("cuda:"):
-        raise click.UsageError(
-            f"--device {runtime['device']}: Ray chooses the GPU of each process. Give --device cuda."
-        )
-    output = str(options.path)
-    kind = options.kind or ("jsonl" if options.as_json else ENDINGS.get(Path(output).suffix, "parquet"))
-    if kind not in ("jsonl", "parquet"):
-        raise click.UsageError(f"--ray writes parquet or jsonl, not {kind}. Choose one with --format.")
-    require("ray")
-    from xlexport.ray.job import Cluster, score_files
-    from xlexport.scoring.traits import trait_notes
-
-    try:
-        totals = score_files(
-            bundle,
-            [str(file) for file in files],
-            output,
-            options.run_options("jsonl"),
-            evaluation,
-            Cluster(None if options.ray == HERE else options.ray, options.processes, runtime),
-            include=options.include,
-            kind=kind,
-            resume=options.resume,
-            force=options.force,
-            tell=tell,
-        )
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {output} has the finished parts. Continue with --resume.") from None
-    tell(f"{output}: {totals.together()}, {totals.failed:,} without a score")
-    for note in trait_notes(totals):
-        tell(note)
-    if totals.failed:
-        tell("the column `error` has the reasons")
-        context.exit(1)

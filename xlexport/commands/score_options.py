@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -172,14 +173,9 @@ class ScoreOptions(RowOptions, Selection):
                 f"{'--continuous' if self.continuous else '--boundary corrected'} scores documents one after another. "
                 "Leave out --batch-size.",
             ),
-            (self.ray is not None and self.path is None, "--ray writes a folder. Give it with -o."),
-            *(
-                (self.ray is not None and value, f"{option} cannot be combined with --ray. Leave out one of them.")
-                for option, value in (
-                    ("--strict", self.strict),
-                    ("--continuous", self.continuous),
-                    ("--group", self.group is not None),
-                )
+            (
+                self.continuous and self.ray is not None,
+                "--continuous cannot be combined with --ray. Leave out one of them.",
             ),
         )
 
@@ -240,15 +236,23 @@ class ScoreOptions(RowOptions, Selection):
             by_chunks=self.by_chunks,
         )
 
-    def format_for(self, output: Path | None) -> Format:
-        """Return the format of the records in `output`; None: standard output."""
+    @property
+    def format(self) -> Format:
+        """The format of the records."""
+        output = self.path
         if self.kind == "parquet" and output is None:
             raise click.UsageError("Parquet needs an output file. Name one with -o.")
+        if isinstance(output, str) and output.endswith(("/", os.sep)):
+            raise click.UsageError(f"{output!r} is the name of a folder. Give that of a file, such as scores.parquet.")
         if self.as_json or self.kind is not None:
             return self.kind or "jsonl"
+        if self.ray is not None and output is not None and not Path(output).suffix:
+            raise click.UsageError(
+                f"{output}: --ray writes one file, not a folder. Name one, such as {output}.parquet."
+            )
         if output is None:
             return "text" if self.level == "document" else "jsonl"
-        return format_of_ending(output)
+        return format_of_ending(Path(output))
 
 
 def format_of_ending(output: Path) -> Format:
@@ -427,7 +431,6 @@ sharing_options = all_of(
         is_flag=False,
         flag_value=HERE,
         metavar="[ADDRESS]",
-        help="Divide the files among the machines of a Ray cluster or, without ADDRESS, the CPUs of this machine. "
-        "FILES and --output, which is a folder, may be addresses such as s3://bucket/texts.",
+        help="Divide the documents among the machines of a Ray cluster or, without ADDRESS, the CPUs of this machine.",
     ),
 )

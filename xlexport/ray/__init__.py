@@ -1,5 +1,5 @@
 """Score corpora on a Ray cluster. Ray is imported only when a function runs."""
 
-from xlexport.ray.job import score_dataset
+from xlexport.ray.dataset import score_dataset
 
 __all__ = ["score_dataset"]

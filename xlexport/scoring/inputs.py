@@ -1,14 +1,12 @@
-"""Find the inputs that arguments name (files, folders, patterns, standard input), and open and unpack them."""
+"""Open inputs (files, standard input), unpack them, and read them as documents are read."""
 
 from __future__ import annotations
 
 import codecs
-import fnmatch
 import glob
 import gzip
 import hashlib
 import io
-import itertools
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,15 +19,13 @@ import numpy.typing as npt
 
 from xlexport.scoring.traits import TraitCounter
 from xlruntime import TextError
-from xlruntime.bundle import MANIFEST
 from xlruntime.documents import DOCUMENT_LIMITS
 from xlruntime.limits import Limits
-from xlruntime.messages import counted, listed, quoted
+from xlruntime.messages import quoted
 
 __all__ = [
     "CHUNK",
     "LOOKED_AT",
-    "ROWS",
     "Input",
     "Reading",
     "RowFormat",
@@ -37,19 +33,13 @@ __all__ = [
     "bounded_lines",
     "digest_inputs",
     "extent",
-    "find_inputs",
     "nothing_in",
     "open_input",
     "unpacked",
 ]
 
-STDIN = "standard input"
 GZIP = b"\x1f\x8b"
 CHUNK = 1 << 20
-ROWS = (
-    *(f"*{ending}{packed}" for ending in (".jsonl", ".ndjson", ".csv", ".tsv") for packed in ("", ".gz")),
-    "*.parquet",
-)
 RowFormat = Literal["json", "csv", "tsv", "parquet"]
 ROW_FORMATS: dict[str, RowFormat] = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 LISTED = 1000  # up to this many files, the digest of each is kept
@@ -102,12 +92,50 @@ class Input:
             return None
 
     @property
+    def is_packed(self) -> bool:
+        """Whether the name says that the file is gzip data."""
+        return self.path is not None and self.path.suffix == ".gz"
+
+    @property
     def row_format(self) -> RowFormat:
         """The format of its rows, if it has rows: by the ending of its name, or else JSON lines."""
         if self.path is None:
             return "json"
-        suffix = self.path.with_suffix("").suffix if self.path.suffix == ".gz" else self.path.suffix
+        suffix = self.path.with_suffix("").suffix if self.is_packed else self.path.suffix
         return ROW_FORMATS.get(suffix.lower(), "json")
+
+    def open(self, stdin: BinaryIO | None) -> Any:
+        """Open the bytes as they are stored, with a method `peek`.
+
+        Args:
+            stdin: only for standard input.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        if self.path is None:
+            return _Shared(stdin if hasattr(stdin, "peek") else io.BufferedReader(cast(io.RawIOBase, stdin)))
+        if glob.has_magic(self.name) and not os.path.lexists(self.path):
+            raise FileNotFoundError(f"{self.name}: no file matches. Check the pattern.")
+        if os.path.isdir(self.path):
+            os.scandir(self.path).close()  # fails without permission to read it
+        return self.path.open("rb")
+
+    def open_table(self) -> BinaryIO:
+        """Open the file to read from any position."""
+        return Path(self.path or self.name).open("rb")
+
+    def digest(self) -> str:
+        """Return what distinguishes the content from a later version of it.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        content = hashlib.sha256()
+        with (self.path or Path(os.devnull)).open("rb") as file:
+            while raw := file.read(CHUNK):
+                content.update(raw)
+        return content.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -152,112 +180,9 @@ class Reading:
     document_limits: Limits = DOCUMENT_LIMITS
 
 
-def find_inputs(
-    arguments: Sequence[Path],
-    include: Sequence[str],
-    reading: Reading,
-    leave_out: Sequence[Path],
-    tell: Callable[[str], None],
-) -> list[Input]:
-    """Return the inputs that arguments name, in the same order, with the files in folders and the matches of patterns.
-
-    Args:
-        include: patterns of file names; other files in a folder are left out.
-        leave_out: files that are being written; they are never taken from folders or patterns.
-        tell: called with a line that says which files of a folder are taken.
-
-    Raises:
-        TextError: no input is found, or a folder is a bundle and no pattern selects files in it.
-    """
-    patterns = include or (ROWS if reading.field is not None else ())
-    named = _named(patterns)
-    inputs: list[Input] = []
-    unwanted = {os.path.realpath(path) for path in leave_out}
-    for argument in arguments:
-        name = str(argument)
-        if name == "-":
-            inputs.append(Input(STDIN, None))
-        elif os.path.isdir(argument):
-            if not patterns and os.path.isfile(argument / MANIFEST):
-                raise TextError(f"{name}: a bundle, not a folder of texts.", hint="Give documents to score.")
-            inputs += _in_folder(argument, patterns, unwanted, tell)
-        elif glob.has_magic(name) and not os.path.exists(argument):
-            inputs += _matching(name, patterns, unwanted, tell)
-        else:
-            inputs.append(Input(name, argument))
-    if include and not any(os.path.isdir(path) or glob.has_magic(str(path)) for path in arguments):
-        tell("--include has no effect: it selects files in folders and patterns, and FILES has neither.")
-    tables = [entry.name for entry in inputs if entry.row_format != "json"]
-    if tables and reading.field is None and not reading.ids:
-        tell(f"{listed(tables)}: read as text. For a document in each row, name its column with --field.")
-    if not inputs:
-        hint = "Check the paths, or select other files with --include."
-        raise nothing_in([str(argument) for argument in arguments], f"files{named}", hint)
-    return inputs
-
-
 def nothing_in(arguments: Sequence[str], looked_for: str, hint: str | None = None) -> TextError:
     """Return the error for arguments without any document."""
     return TextError(f"{', '.join(arguments)}: no documents found; looked for {looked_for}.", hint=hint)
-
-
-def _named(patterns: Sequence[str]) -> str:
-    return f" named {' or '.join(patterns)}" if patterns else ""
-
-
-def _matching(pattern: str, patterns: Sequence[str], unwanted: set[str], tell: Callable[[str], None]) -> list[Input]:
-    """Return the matches of a pattern of paths, without links after its first wildcard."""
-    inputs: list[Input] = []
-    folders: set[Path] = set()
-    links = 0
-    named = len(list(itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts)))
-    for match in sorted(glob.glob(pattern, recursive=True)) or [pattern]:
-        path = Path(match)
-        if not folders.isdisjoint(path.parents):
-            continue  # '**' matches folders and also their content, which is taken with the folder
-        if any(part.is_symlink() for part in (path, *path.parents) if len(part.parts) > named):
-            links += 1
-        elif os.path.isdir(path):
-            folders.add(path)
-            inputs += _in_folder(path, patterns, unwanted, tell)
-        elif os.path.realpath(path) not in unwanted:
-            inputs.append(Input(match, path))
-    if links:
-        tell(f"{pattern}: without {counted(links, 'link')}")
-    return inputs
-
-
-def _in_folder(folder: Path, patterns: Sequence[str], unwanted: set[str], tell: Callable[[str], None]) -> list[Input]:
-    paths: list[Path] = []
-    hidden = others = bundles = links = 0
-    closed: list[OSError] = []
-    for here, folders, files in os.walk(folder, onerror=closed.append):
-        if not patterns and MANIFEST in files:
-            bundles, folders[:] = bundles + 1, []
-            continue
-        hidden += sum(name.startswith(".") for name in folders)
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        links += sum(os.path.islink(os.path.join(here, name)) for name in folders)  # `walk` does not follow them
-        for name in files:
-            path = Path(here, name)
-            if name.startswith("."):
-                hidden += 1
-            elif path.is_symlink():  # it may lead to any file, so a link is followed only if it is an argument itself
-                links += 1
-            elif os.path.realpath(path) in unwanted or not os.path.isfile(path):
-                continue
-            elif patterns and not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
-                others += 1
-            else:
-                paths.append(path)
-    counts = (
-        *((others, counted(others, "other")), (bundles, counted(bundles, "bundle"))),
-        *((links, counted(links, "link")), (hidden, f"{hidden:,} hidden")),
-    )
-    left_out = " and ".join(what for n, what in counts if n)
-    tell(f"{folder}: {counted(len(paths), 'file')}{_named(patterns)}{f', without {left_out}' if left_out else ''}")
-    paths += [Path(error.filename) for error in closed]  # reading these fails, and `score` reports it
-    return [Input(str(path), path) for path in sorted(paths, key=lambda path: path.parts)]
 
 
 def digest_inputs(inputs: Sequence[Input]) -> dict[str, Any]:
@@ -265,12 +190,8 @@ def digest_inputs(inputs: Sequence[Input]) -> dict[str, Any]:
     everything = hashlib.sha256()
     files: list[list[str]] = []
     for entry in inputs:
-        content = hashlib.sha256()
         try:
-            with (entry.path or Path(os.devnull)).open("rb") as file:
-                while raw := file.read(CHUNK):
-                    content.update(raw)
-            digest = content.hexdigest()
+            digest = entry.digest()
         except OSError as error:
             digest = str(error.strerror)
         everything.update(f"{entry.name}\0{digest}\0".encode("utf-8", "surrogateescape"))
@@ -384,15 +305,7 @@ def open_input(entry: Input, stdin: BinaryIO | None, binary: bool = False) -> Bi
         TextError: its beginning has a zero byte, or the mark of another encoding.
         OSError, EOFError: it cannot be opened, or is broken gzip data.
     """
-    if entry.path is None:
-        file: Any = _Shared(stdin if hasattr(stdin, "peek") else io.BufferedReader(cast(io.RawIOBase, stdin)))
-    elif glob.has_magic(entry.name) and not os.path.lexists(entry.path):
-        raise FileNotFoundError(f"{entry.name}: no file matches. Check the pattern.")
-    else:
-        if os.path.isdir(entry.path):
-            os.scandir(entry.path).close()  # fails without permission to read it
-        file = entry.path.open("rb")
-    return unpacked(file, entry.name, entry.path is not None and entry.path.suffix == ".gz", binary)
+    return unpacked(entry.open(stdin), entry.name, entry.is_packed, binary)
 
 
 def unpacked(file: Any, name: str, packed: bool, binary: bool) -> BinaryIO:

@@ -42,6 +42,11 @@ class PartialFile:
         """Number of bytes written so far."""
         return int(self._file.tell())
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether an earlier run has written the whole output."""
+        return self.path.exists() and not self.partial.exists()
+
     def check(self, force: bool, resume: bool) -> None:
         """Refuse to replace existing files, now and when FILE appears.
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from xlexport.errors import MissingDependencyError
 from xlexport.scoring.inputs import CHUNK, Input, Reading, TextSource, bounded_lines
@@ -47,17 +45,11 @@ class Row:
     of_text: bool = False
 
 
-def rows_of(
-    entry: Input, source: TextSource, reading: Reading, open_table: Callable[[], BinaryIO] | None = None
-) -> Iterator[Row]:
-    """Yield the rows of a file, whose format is that of its name.
-
-    Args:
-        source: the file; open_table: opens a file of Parquet; None: it is opened by its path.
-    """
+def rows_of(entry: Input, source: TextSource, reading: Reading) -> Iterator[Row]:
+    """Yield the rows of a file, whose format is that of its name; `source` reads it."""
     kind = entry.row_format
     if kind == "parquet":
-        return parquet_rows(entry, reading, open_table)
+        return parquet_rows(entry, reading)
     if kind == "json" and reading.delimiter is None:
         return _json_rows(source, reading)
     return table_rows(source, reading, "\t" if kind == "tsv" else ",")
@@ -313,11 +305,8 @@ def _delimiter_of(header: str, usual: str, wanted: Collection[str]) -> str:
     return max((usual, *DELIMITERS), key=fit)
 
 
-def parquet_rows(entry: Input, reading: Reading, opener: Callable[[], BinaryIO] | None = None) -> Iterator[Row]:
+def parquet_rows(entry: Input, reading: Reading) -> Iterator[Row]:
     """Yield the rows of a file, numbered from 1.
-
-    Args:
-        opener: opens the file; None: it is opened by its path.
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
@@ -333,10 +322,7 @@ def parquet_rows(entry: Input, reading: Reading, opener: Callable[[], BinaryIO] 
     limits = {"thrift_string_size_limit": LARGEST_FOOTER, "thrift_container_size_limit": LARGEST_FOOTER}
     try:
         # Python opens the file, because its errors name it as all others are named.
-        with (
-            (opener or partial(Path(entry.path or entry.name).open, "rb"))() as raw,
-            parquet.ParquetFile(raw, **limits) as file,
-        ):
+        with entry.open_table() as raw, parquet.ParquetFile(raw, **limits) as file:
             _check_groups(file.metadata, entry.name)
             schema = file.schema_arrow
             _check_header(schema.names, entry.name, reading)
