@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import itertools
 import json
@@ -26,6 +27,7 @@ from xlexport.prepare.units import counted, given, trained
 from xlexport.prepare.writing import prepare_data
 from xlruntime.errors import TextError
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
+from xltraining.checkpoint import load_checkpoint
 from xltraining.data.pairs import PairsTask
 from xltraining.data.token_shards import read_prepared
 from xltraining.encoder_decoder import EncoderDecoderConfig
@@ -48,6 +50,42 @@ def text(tmp_path: Path) -> Path:
 def symbols(made: Any) -> list[str]:
     assert isinstance(made.tokenizer, VocabularyTokenizer)
     return list(made.tokenizer.vocabulary.symbols)
+
+
+@pytest.fixture
+def same_texts(tmp_path: Path) -> list[list[str | Path]]:
+    """Return arguments that name the same two texts: plain files, a folder with a packed file, a pattern."""
+    texts = {"a.txt": b"\xef\xbb\xbfthe cat sat on the mat\n" * 9, "b.txt": b"the end of the story\n" * 9}
+    for folder in ("plain", "packed"):
+        (tmp_path / folder).mkdir()
+    for name, raw in texts.items():
+        (tmp_path / "plain" / name).write_bytes(raw)
+    (tmp_path / "packed" / "a.txt").write_bytes(texts["a.txt"])
+    (tmp_path / "packed" / "b.txt").write_bytes(gzip.compress(texts["b.txt"]))
+    (tmp_path / "packed" / ".hidden").write_bytes(b"no text")
+    plain: list[str | Path] = [tmp_path / "plain" / name for name in texts]
+    return [plain, [tmp_path / "packed"], [f"{tmp_path}/packed/*.txt"]]
+
+
+@pytest.mark.parametrize("unit", ["words", "bytes"])
+def test_the_same_texts_give_the_same_tokens(
+    unit: str, same_texts: list[list[str | Path]], invoke: Invoke, tmp_path: Path
+) -> None:
+    found = []
+    for number, files in enumerate(same_texts):
+        invoke("prepare", *files, "--valid", files[-1], "-o", tmp_path / str(number), "--unit", unit).succeeded()
+        found.append({path.name: path.read_bytes() for path in (tmp_path / str(number)).glob("train*")})
+    assert found[0] == found[1] == found[2] != {}
+
+
+def test_the_same_texts_train_the_same_model(
+    same_texts: list[list[str | Path]], invoke: Invoke, tmp_path: Path
+) -> None:
+    weights = []
+    for number, files in enumerate(same_texts):
+        invoke("train", *files, "-o", tmp_path / f"run{number}", *TINY, "--steps", "2").succeeded()
+        weights.append(load_checkpoint(tmp_path / f"run{number}" / "checkpoint.pt").state_dict)
+    assert all(np.array_equal(weights[0][name], other[name]) for other in weights[1:] for name in weights[0])
 
 
 @pytest.mark.parametrize("kind", ["symbols", "trie"])

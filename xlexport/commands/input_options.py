@@ -28,6 +28,7 @@ __all__ = [
     "file_options",
     "find_document",
     "find_documents",
+    "find_texts",
     "reading_options",
     "tell_traits",
 ]
@@ -157,6 +158,17 @@ def find_documents(files: Sequence[Path], selection: Selection) -> list[Document
         raise nothing_in([entry.name for entry in inputs], "lines that are not blank")
     tell_traits([getattr(document.source, "traits", None) for document in collection])
     return collection
+
+
+def find_texts(arguments: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the files that arguments name (files, folders, patterns), to train on their texts.
+
+    Raises:
+        TextError: no file is found.
+    """
+    from xlexport.scoring.input_search import find_inputs
+
+    return tuple(entry.path or Path("-") for entry in find_inputs(arguments, (), None, (), tell)) if arguments else ()
 
 
 def tell_traits(counters: Sequence[TraitCounter | None]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xlexport.choices import SUBWORDS, TEXT_UNITS, VOCAB_STYLES
+from xlexport.commands.input_options import find_texts
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, Integers, all_of, grouped
 from xlexport.extras import require
@@ -145,6 +146,7 @@ def prepare(
 ) -> None:
     """Turn text FILES into token ids once, so that `xlexport train FOLDER` can train on them.
 
+    FILES are files, folders and quoted patterns ('books/**/*.txt'); gzip is unpacked.
     `prepare` counts the words or characters of FILES, and sorts the vocabulary by frequency. White space separates
     words, and <eos> ends every line. Checkpoints keep the vocabulary. Texts of any length need little memory.
     """
@@ -152,6 +154,7 @@ def prepare(
         raise click.UsageError(f"--documents pair: needs --unit {' or '.join(SUBWORDS)}, and no clusters.")
     if tokens.unit in SUBWORDS:
         require(None, SUBWORDS[tokens.unit])
+    files, valid_files, test_files = map(find_texts, (files, valid_files, test_files))
     from xlexport.prepare.units import counted, given, trained
     from xlexport.prepare.writing import prepare_data
     from xlruntime import messages

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xlexport.commands.input_options import find_texts
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH
 from xlexport.commands.settings import statement_settings
@@ -133,6 +134,7 @@ def train(
 
     An encoder-decoder learns pairs: each line has a source, a tab and a target.
 
+    Texts are files, folders and quoted patterns ('books/**/*.txt'); gzip is unpacked.
     Ctrl-C saves the run, and --resume continues it. `torchrun --no-python xlexport train …` trains one model in
     several processes.
     """
@@ -159,10 +161,12 @@ def train(
         config, training_config, files, valid_files = _resumed(
             output, architecture, model, training, files, valid_files
         )
+    else:
+        data = data or ", ".join(file.name for file in files) + (f", after {Path(init).name}" if init else "")
+    files, valid_files = (_texts(arguments, values["task"]) for arguments in (files, valid_files))
     prepared = read_prepared(files[0]) if len(files) == 1 and is_prepared(files[0]) else None
     weights = None
     if not resume:
-        data = data or ", ".join(file.name for file in files) + (f", after {Path(init).name}" if init else "")
         training_config = TrainingConfig(**training)
         if init is None:
             config = model_config(architecture, model, training_config, prepared)
@@ -211,6 +215,13 @@ def train(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         leave(status)
     return status
+
+
+def _texts(files: tuple[Path, ...], task: str) -> tuple[Path, ...]:
+    """Return the files of texts that arguments name; prepared data, and files of other tasks, as they are."""
+    from xltraining.data.token_shards import is_prepared
+
+    return files if task != "bytes" or any(map(is_prepared, files)) else find_texts(files)
 
 
 def _is_first() -> bool:

@@ -17,6 +17,7 @@ from xlexport.choices import SUBWORDS
 from xlexport.errors import XlexportError
 from xlexport.extras import require
 from xlexport.prepare.counting import SymbolCounts
+from xlexport.scoring.inputs import Input, open_text
 from xlexport.tokenizer_choice import file_kind, settled_of
 from xlruntime import TextError
 from xlruntime.bundle import Tokenizer as TokenizerEntry
@@ -108,11 +109,10 @@ def _of_vocabulary(vocabulary: Vocabulary) -> PreparedTokenizer:
 
 def _complete(file: Path, words: bool) -> Iterator[str]:
     """Yield a text in pieces, which do not cut words."""
-    rest, counts, is_first = "", TextCounts(), True
-    with file.open("rb") as raw:
+    rest, counts = "", TextCounts()
+    with open_text(file) as raw:
         for piece in text_pieces(raw, str(file), counts):
-            text = rest + (piece.removeprefix("\ufeff") if is_first else piece)
-            is_first = False
+            text = rest + piece
             end = next((at for at in range(len(text), 0, -1) if text[at - 1].isspace()), 0) if words else len(text)
             rest = text[end:]
             yield text[:end]
@@ -166,7 +166,7 @@ def _of_library(path: Path, kind: str) -> PreparedTokenizer:
 
 def _sample(files: Sequence[Path]) -> Iterator[str]:
     """Yield lines with their ends, evenly spaced over the texts."""
-    every = max(1, math.ceil(sum(file.stat().st_size for file in files) / SAMPLE))
+    every = max(1, math.ceil(sum(Input(str(file), file).size or 0 for file in files) / SAMPLE))
     return itertools.islice(itertools.chain.from_iterable(map(_lines, files)), 0, None, every)
 
 

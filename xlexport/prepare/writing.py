@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import XlexportError
 from xlexport.prepare.clusters import best_cutoffs
 from xlexport.prepare.units import PreparedTokenizer
+from xlexport.scoring.inputs import Input, open_text
 from xlruntime.documents import DOCUMENT_LIMITS, Ids, TextCounts
 from xltraining.data.token_shards import ShardWriter, is_prepared, write_manifest
 
@@ -86,7 +86,7 @@ def prepare_data(
         check_own_folder(output, force, is_prepared, "prepared data")
 
     check()
-    reading = _Reading(sum(file.stat().st_size for files in splits.values() for file in files), progress)
+    reading = _Reading(sum(Input(str(file), file).size or 0 for files in splits.values() for file in files), progress)
     with whole_folder(output, check) as folder:
         prepared = make(folder)
         counts = np.zeros(prepared.n_token, np.int64)
@@ -154,9 +154,7 @@ def _write_split(
     """Write the documents of one split; return how many tokens are unknown ones."""
     unknown, unk = 0, prepared.tokenizer.unk_id
     for file in files:
-        with file.open("rb") as stream:
-            if stream.peek(len(codecs.BOM_UTF8)).startswith(codecs.BOM_UTF8):
-                stream.read(len(codecs.BOM_UTF8))
+        with open_text(file) as stream:
             begin = at = stream.tell()
             for ids in _DOCUMENTS[document](writer, stream, str(file), prepared):
                 writer.add(ids)

@@ -28,7 +28,7 @@ ROWS = (
 def find_inputs(
     arguments: Sequence[Path | str],
     include: Sequence[str],
-    reading: Reading,
+    reading: Reading | None,
     leave_out: Sequence[Path],
     tell: Callable[[str], None],
 ) -> list[Input]:
@@ -37,13 +37,14 @@ def find_inputs(
     Args:
         arguments: paths, or addresses of object stores as text.
         include: patterns of file names; other files in a folder are left out.
+        reading: how inputs become documents; None: each is one text, also tables.
         leave_out: files that are being written; they are never taken from folders or patterns.
         tell: called with a line that says which files of a folder are taken.
 
     Raises:
         TextError: no input is found, or a folder is a bundle and no pattern selects files in it.
     """
-    patterns = include or (ROWS if reading.field is not None else ())
+    patterns = include or (ROWS if reading is not None and reading.field is not None else ())
     named = _named(patterns)
     inputs: list[Input] = []
     unwanted = {os.path.realpath(path) for path in leave_out}
@@ -65,10 +66,10 @@ def find_inputs(
     if include and not any(os.path.isdir(path) or glob.has_magic(str(path)) for path in arguments):
         tell("--include has no effect: it selects files in folders and patterns, and FILES has neither.")
     tables = [entry.name for entry in inputs if entry.row_format != "json"]
-    if tables and reading.field is None and not reading.ids:
+    if tables and reading is not None and reading.field is None and not reading.ids:
         tell(f"{listed(tables)}: read as text. For a document in each row, name its column with --field.")
     if not inputs:
-        hint = "Check the paths, or select other files with --include."
+        hint = "Check the paths" + (", or select other files with --include." if reading is not None else ".")
         raise nothing_in([str(argument) for argument in arguments], f"files{named}", hint)
     return inputs
 

@@ -35,6 +35,7 @@ __all__ = [
     "extent",
     "nothing_in",
     "open_input",
+    "open_text",
     "unpacked",
 ]
 
@@ -306,6 +307,11 @@ def open_input(entry: Input, stdin: BinaryIO | None, binary: bool = False) -> Bi
         OSError, EOFError: it cannot be opened, or is broken gzip data.
     """
     return unpacked(entry.open(stdin), entry.name, entry.is_packed, binary)
+
+
+def open_text(path: Path) -> BinaryIO:
+    """Open a file as `open_input` does."""
+    return open_input(Input(str(path), path), None)
 
 
 def unpacked(file: Any, name: str, packed: bool, binary: bool) -> BinaryIO:

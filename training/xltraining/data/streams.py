@@ -5,6 +5,8 @@ processes gives the same batches.
 """
 
 import codecs
+import gzip
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +19,9 @@ from xltraining.data.token_shards import Split, TokenIds
 from xltraining.errors import DataError
 
 __all__ = ["ByteText", "OrderedStreams", "ShuffledStreams", "Text", "TokenStreams", "read_bytes"]
+
+
+GZIP = b"\x1f\x8b"  # begins every file of gzip
 
 
 class Text(Protocol):
@@ -56,7 +61,7 @@ class ByteText:
 
 
 def read_bytes(files: Sequence[Path]) -> Tensor:
-    """Return the bytes of all files, one after the other, as a uint8 tensor (N,).
+    """Return the bytes of all files, unpacked from gzip, one after the other, as a uint8 tensor (N,).
 
     Raises:
         DataError: files are missing, unreadable or empty. The message lists all of them.
@@ -64,10 +69,13 @@ def read_bytes(files: Sequence[Path]) -> Tensor:
     parts, problems = [], []
     for file in files:
         try:
-            part = Path(file).read_bytes().removeprefix(codecs.BOM_UTF8)
-        except OSError as error:
-            problems.append(f"{file}: {error.strerror}")
+            part = Path(file).read_bytes()
+            if part.startswith(GZIP):
+                part = gzip.decompress(part)
+        except (OSError, EOFError, zlib.error) as error:
+            problems.append(f"{file}: {getattr(error, 'strerror', None) or f'broken gzip data ({error})'}")
             continue
+        part = part.removeprefix(codecs.BOM_UTF8)
         if not part:
             problems.append(f"{file}: the file is empty")
         parts.append(part)
