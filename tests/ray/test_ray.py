@@ -26,8 +26,8 @@ from xlexport.errors import WorkerError
 from xlexport.ray.cluster import most_actors, reach
 from xlexport.ray.dataset import columns_of
 from xlexport.scoring.inputs import open_input
+from xlexport.scoring.options import ScoreOptions
 from xlexport.scoring.output_formats import records_table
-from xlexport.scoring.run_options import RunOptions
 from xlexport.scoring.stores import Location, StoredInput, inputs_at
 from xlruntime import OptionError, TextError, load
 
@@ -156,7 +156,7 @@ def test_the_columns_of_a_run_are_those_of_its_records(tmp_path: Path, level: An
     wanted = ("--top", "0") if detail and level != "document" else ()
     assert run(["score", str(BUNDLE), str(text), "--per", level, *wanted, "-o", str(alone), "--threads", "1"]) == 0
     schema = pyarrow.parquet.read_schema(alone)
-    options = RunOptions(per=level, detail=0 if wanted else None)
+    options = ScoreOptions(per=level, top=0 if wanted else None)
     found = columns_of(options, load(BUNDLE, threads=1).evaluation().values)
     kinds = {"int64": "int", "double": "float", "bool": "bool", "string": "text"}
     assert list(found.items()) == [*((field.name, kinds[str(field.type)]) for field in schema), ("error", "text")]

@@ -15,7 +15,7 @@ import xlruntime
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import golden_bundle
 from tests.scoring.conftest import TEXT, Score
-from xlexport.scoring.run_options import bos_token
+from xlexport.scoring.begin_token import bos_token
 from xlruntime import Document, OptionError
 from xlruntime.scorer import Scorer
 from xlruntime.tokenizers import ByteTokenizer

@@ -102,7 +102,6 @@ def test_groups_that_fail_name_their_row(score: Score, tmp_path: Path) -> None:
             ("--field", "word", "--group", "item", "--set", "punctuation=apart"),
             "--group makes a word or region of each",
         ),
-        (("--field", "word", "--group", "item", "--ray", "-o", "x/"), "--group cannot be combined with --ray"),
         (("--delimiter", ";"), "--delimiter is for tables. Add --field."),
         (("--field", "word", "--delimiter", ";;"), "';;' is not one character"),
     ],

@@ -312,7 +312,7 @@ def test_separator_of_continuous_documents(
         (("--processes", "2", "--batch-size", "8"), "--processes forms batches itself"),
         (("--processes", "2", "--continuous"), "Leave out --processes and --batch-size auto"),
         (("--batch-size", "none"), "not a valid int"),
-        (("--processes", "2", "-"), "--processes reads its inputs several times."),
+        (("--processes", "2", "-"), "--processes shares files."),
         (("--field", "t", "--context-field", "a", "--context-field", "b"), "--context-field is given twice"),
         (("--per", "sentence"), "'sentence' is not one of 'document', 'line', 'word', 'region', 'token'"),
     ],

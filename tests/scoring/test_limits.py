@@ -19,9 +19,9 @@ import pytest
 from tests.scoring.conftest import Score
 from tests.scoring.test_inputs import names
 from xlexport.commands import input_options
-from xlexport.commands.input_options import Selection
 from xlexport.scoring.documents import documents, rereadable
 from xlexport.scoring.inputs import Input, Reading
+from xlexport.scoring.options import Selection
 from xlruntime import Document, TextError
 from xlruntime.documents import TextCounts
 from xlruntime.limits import Limits
@@ -111,7 +111,7 @@ def test_lines_that_are_held_together_have_a_limit(tmp_path: Path, monkeypatch: 
     """Limit the lines that `context` and `plot` hold together."""
     path = tmp_path / "docs.jsonl"
     path.write_text('{"text": "some text"}\n' * 600)
-    selection = Selection("text", None, (), False, None)
+    selection = Selection(field="text")
     assert len(input_options.find_documents([path], selection)) == 600
     monkeypatch.setattr(input_options, "ALL_LIMITS", Limits(bytes=MIB))
     with pytest.raises(TextError, match="all documents together: reading it would take more than 1,048,576 bytes"):

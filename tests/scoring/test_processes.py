@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, cast
 from unittest import mock
 
 import pytest
 
 from tests.scoring.conftest import Score
+from xlexport.scoring import backends, processes
 from xlexport.scoring import chunks as chunk_module
-from xlexport.scoring import processes
 from xlexport.scoring.chunks import ChunkState
 from xlexport.scoring.resume import SavedRun
 from xlexport.scoring.totals import Totals
 from xlexport.terminal import INTERRUPTED
-from xlruntime import Model
+from xlruntime import Model, TextError
 
 LENGTHS = (1, 30, 2, 7, 300, 90, 64, 65, 0, 128, 5)
 
@@ -131,6 +134,57 @@ def test_a_long_document_goes_on_in_its_middle(
     assert "going on after " in resumed.err
     assert output.read_bytes() == whole.read_bytes()
     assert step.call_count < 100  # of 130, in segments of eight bytes
+
+
+class PretendedWorker:
+    """A worker whose chunk is the list of its own messages."""
+
+    def __init__(self) -> None:
+        self.left: list[bytes] = []
+
+    def begin(self, chunk: Any, state: ChunkState | None) -> None:
+        assert not self.left  # it is idle
+        self.left = [pickle.dumps(message) for message in [*([state] if state else []), *chunk, None]]
+
+    def receive(self) -> bytes:
+        return self.left.pop(0)
+
+
+def in_turns(cut: Iterable[list[Any]], state: ChunkState | None = None) -> Iterator[Any]:
+    """Yield the messages of three workers, of which the last one that works is always the fastest."""
+    workers = [PretendedWorker() for _ in range(3)]
+    return backends.in_order(workers, lambda heard: heard[-1:], iter(cast(Any, cut)), state)
+
+
+def test_messages_come_in_the_order_of_chunks() -> None:
+    cut = [[[chunk, part] for part in range(chunk % 4)] for chunk in range(20)]
+    expected = [message for chunk in cut for message in (*chunk, None)]
+    assert list(in_turns(cut)) == expected
+
+
+def test_states_of_the_current_chunk_alone_are_passed_on() -> None:
+    first, early, late = (ChunkState({"number": number}, {}) for number in range(3))
+    cut: list[list[Any]] = [[[1], late], [[2], early], [[3]]]
+    assert list(in_turns(cut, first)) == [first, [1], late, None, [2], None, [3], None]
+
+
+def test_an_error_of_the_inputs_comes_after_the_chunks_before_it() -> None:
+    def cut() -> Iterator[list[Any]]:
+        yield [[1]]
+        yield [[2]]
+        raise TextError("no more")
+
+    found = []
+    with pytest.raises(TextError, match="no more"):
+        for message in in_turns(cut()):
+            found.append(message)
+    assert found == [[1], None, [2], None]
+
+
+def test_waiting_messages_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "MOST_WAITING", 100)
+    cut = [[[chunk] * 60] for chunk in range(9)]
+    assert [message[0] for message in in_turns(cut) if message] == list(range(9))
 
 
 @pytest.mark.full

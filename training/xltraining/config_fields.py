@@ -73,6 +73,11 @@ class Option:
         longest: the most parts of a tuple.
         optional: whether None is a value.
         common: whether commands have an option `--clamp-len`; otherwise `--set clamp_len=VALUE` gives it.
+        flags: the spellings of the option, if the name does not say them.
+        metavar: the word for a value in help; empty: that of the kind.
+        shown: the default in words, if its value does not say it.
+        heading: the part of help that has the option.
+        identity: whether a run with another value is another run, which cannot be resumed.
         scope: the models that have the setting, in the plural, for error messages; empty: all of the architecture.
         problem: returns what is wrong with a value of the right kind, or None.
     """
@@ -89,13 +94,20 @@ class Option:
     longest: int = sys.maxsize
     optional: bool = False
     common: bool = False
+    flags: tuple[str, ...] = ()
+    metavar: str = ""
+    shown: str = ""
+    heading: str = ""
+    identity: bool = True
     scope: str = ""
     problem: Callable[[Any], str | None] = lambda value: None
 
     @property
     def spelling(self) -> str:
         """The name on the command line."""
-        return f"--{self.name.replace('_', '-')}" if self.common else f"--set {self.name}"
+        if not self.common:
+            return f"--set {self.name}"
+        return self.flags[-1] if self.flags else f"--{self.name.replace('_', '-')}"
 
     @property
     def limits(self) -> str:
@@ -160,7 +172,7 @@ def _option(name: str, hint: Any, default: Any, metadata: Mapping[str, Any]) -> 
     if get_origin(plain) is Literal:
         metadata = {"choices": get_args(plain), **metadata}
         return Option(name, "choice", default=default, optional=optional, **metadata)
-    kind = _PLURALS[get_args(plain)[0]] if get_origin(plain) is tuple else _KINDS[plain]
+    kind = _PLURALS[get_args(plain)[0]] if get_origin(plain) is tuple else _KINDS.get(plain, "text")
     return Option(name, kind, default=default, optional=optional, **metadata)
 
 

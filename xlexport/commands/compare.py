@@ -13,8 +13,8 @@ import click
 from xlexport.choices import RECORD_FORMATS
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH, Names
-from xlexport.commands.score_options import format_of_ending
 from xlexport.extras import require
+from xlexport.scoring.options import ENDINGS, NO_FORMAT
 from xlexport.terminal import print_json, print_text, tell
 
 if TYPE_CHECKING:
@@ -140,7 +140,9 @@ def compare(
         raise click.UsageError("Parquet needs an output file. Name one with -o.")
     if output is None and force:
         raise click.UsageError("--force is about an output file. Give it with -o.")
-    output_kind = kind or ("jsonl" if output is None else format_of_ending(output))
+    if kind is None and output is not None and output.suffix not in ENDINGS:
+        raise click.UsageError(f"{output}: {NO_FORMAT}")
+    output_kind = kind or ("jsonl" if output is None else ENDINGS[output.suffix])
     from xlexport.atomic_output import check_file
     from xlexport.scoring.comparison import Comparison
     from xlexport.scoring.documents import table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.input_options import Selection, find_documents, reading_options
+from xlexport.commands.input_options import find_documents, reading_options
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     BUNDLE,
@@ -26,6 +26,7 @@ from xlexport.terminal import print_json, print_line, quiet_option, tell
 
 if TYPE_CHECKING:
     from xlexport.analysis.context import ReclOptions
+    from xlexport.scoring.options import Selection
 
 __all__ = ["Numbers", "ReclChoice", "context"]
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.input_options import Selection, find_document, reading_options
+from xlexport.commands.input_options import find_document, reading_options
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import BUNDLE, DOCUMENT, document_options, protocol_options, runtime_options
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell_problem
 
 if TYPE_CHECKING:
+    from xlexport.scoring.options import Selection
     from xlruntime.protocols import CorpusScore, Streams
 
 __all__ = ["corpus_rows", "evaluate", "short_streams"]

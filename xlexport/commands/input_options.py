@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 from collections.abc import Sequence
@@ -11,78 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.options import all_of, declared, grouped
-from xlexport.commands.settings import Setting
+from xlexport.commands.long_help import options_from
+from xlexport.scoring.options import Selection
 from xlexport.terminal import tell
 from xlruntime.limits import Limits
-from xltraining.config_fields import options_of, setting
 
 if TYPE_CHECKING:
-    from xlexport.scoring.inputs import Reading
     from xlexport.scoring.traits import TraitCounter
     from xlruntime import Document
 
-__all__ = [
-    "Selection",
-    "TableOptions",
-    "file_options",
-    "find_document",
-    "find_documents",
-    "find_texts",
-    "reading_options",
-    "tell_traits",
-]
+__all__ = ["SPECIAL", "find_document", "find_documents", "find_texts", "reading_options", "tell_traits"]
 
 ALL_LIMITS = Limits(operations=1 << 40, seconds=math.inf)  # of all JSON lines that are held in memory
 DOCUMENT_COST, ID_COST = 2000, 40  # bytes of memory for a document, and for a token id in a list
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TableOptions:
-    """How tables are read."""
-
-    delimiter: str | None = setting(
-        None,
-        "Mark between the columns of tables: a character or 'tab'. Files of any name are then tables.  [default: a "
-        "comma, semicolon or tab, as the first row shows]",
-        common=True,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Selection(TableOptions):
-    """How files become documents; the fields are options of the same names.
-
-    Raises:
-        click.UsageError: they do not go together.
-    """
-
-    field: str | None
-    id_field: str | None
-    include: tuple[str, ...]
-    ids: bool
-    max_document_bytes: int | None
-    binary: bool = False
-
-    def __post_init__(self) -> None:
-        if self.id_field is not None and self.field is None:
-            raise click.UsageError("--id-field is for JSON lines and tables. Add --field.")
-        if self.delimiter is not None and self.field is None:
-            raise click.UsageError("--delimiter is for tables. Add --field.")
-
-    @property
-    def reading(self) -> Reading:
-        """Return the same choices as the library takes them."""
-        from xlexport.scoring.inputs import Reading
-
-        reading = Reading(self.ids, self.field, self.id_field, keep=(), binary=self.binary, delimiter=self.delimiter)
-        if self.max_document_bytes is None:
-            return reading
-        line, document = (
-            dataclasses.replace(limits, bytes=self.max_document_bytes)
-            for limits in (reading.line_limits, reading.document_limits)
-        )
-        return dataclasses.replace(reading, line_limits=line, document_limits=document)
 
 
 class _Delimiter(click.ParamType[str]):
@@ -97,40 +37,11 @@ class _Delimiter(click.ParamType[str]):
         return mark
 
 
-file_options = all_of(
-    click.option(
-        "--field",
-        metavar="NAME",
-        help="Read a document from this field of each row of .csv, .tsv, .parquet or JSON lines.",
-    ),
-    declared(options_of(TableOptions)["delimiter"], type=_Delimiter(), metavar="MARK"),
-    click.option("--id-field", metavar="NAME", help="With --field: the field with the document's name."),
-    click.option(
-        "--include",
-        multiple=True,
-        metavar="PATTERN",
-        help="From folders, take only files whose names match, such as '*.txt'. Repeatable.",
-    ),
-    click.option("--ids", is_flag=True, help="Read the files as token ids separated by white space."),
-    click.option(
-        "--binary",
-        cls=Setting,
-        type=click.BOOL,
-        metavar="true|false",
-        default=False,
-        show_default=True,
-        help="Also read files that are not text: with zero bytes, or marked as UTF-16.",
-    ),
-    click.option(
-        "--max-document-bytes",
-        cls=Setting,
-        type=click.IntRange(1),
-        help="Most bytes of a document that is read as a whole: a row, or a text for a tokenizer.json or a "
-        "SentencePiece model.  [default: 64 MiB and 16 MiB]",
-    ),
-)
-
-reading_options = all_of(file_options, grouped("selection", Selection))
+SPECIAL: dict[str, Any] = {
+    "delimiter": {"type": _Delimiter()},
+    "include": {"multiple": True, "type": str},
+}
+reading_options = options_from(Selection, "selection", **SPECIAL)
 
 
 def find_documents(files: Sequence[Path], selection: Selection) -> list[Document]:

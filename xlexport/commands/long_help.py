@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from xlexport.commands.options import Decorator, all_of
+from xlexport.commands.options import Decorator, all_of, declared, grouped
 from xlexport.commands.settings import set_options, settings_of, unknown_option
+from xltraining.config_fields import options_of
 
-__all__ = ["HEADINGS", "LongCommand", "headed"]
+__all__ = ["HEADINGS", "LongCommand", "headed", "options_from"]
 
 OTHER = "Other options"
 # In the order in which help shows them; options under further headings and those without one follow.
@@ -53,6 +54,23 @@ def headed(heading: str, *options: Decorator) -> Decorator:
         return decorated
 
     return decorate
+
+
+def options_from(kind: type[Any], name: str = "options", **special: Mapping[str, Any]) -> Decorator:
+    """Return one decorator for the options that the fields of a dataclass declare; they become one argument `name`.
+
+    Args:
+        special: arguments of `click.option` for fields whose values the command line writes in a way of its own.
+    """
+    decorators = []
+    for option in options_of(kind).values():
+        more: dict[str, Any] = {}
+        if option.common and option.kind == "boolean":
+            more = {"is_flag": True}
+        elif option.default not in (None, ()):
+            more = {"default": option.default, "show_default": option.shown or True}
+        decorators.append(headed(option.heading, declared(option, **{**more, **special.get(option.name, {})})))
+    return all_of(*decorators, grouped(name, kind))
 
 
 class LongCommand(click.Command):

@@ -18,7 +18,7 @@ from xlexport.choices import FORMATS, PROTOCOLS
 from xlexport.commands.settings import Setting
 from xlexport.families import ARCHITECTURES, Option
 from xlexport.families.options import MEM_LEN, SEGMENT_LEN, collected
-from xlruntime import LoadOptions
+from xlruntime import LoadOptions, OptionError
 from xlruntime.hub_cache import bundle_folder, split_name
 from xltraining.config_fields import options_of
 
@@ -155,13 +155,20 @@ def all_of(*options: Decorator) -> Decorator:
 
 
 def grouped(name: str, kind: type[Any]) -> Decorator:
-    """Return a decorator that collects the options named like the fields of a dataclass in one argument `name`."""
+    """Return a decorator that collects the options named like the fields of a dataclass in one argument `name`.
+
+    Options that do not go together, which are an OptionError of the dataclass, are wrong usage.
+    """
     names = [field.name for field in dataclasses.fields(kind)]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def collected(**values: Any) -> Any:
-            return function(**{name: kind(**{field: values.pop(field) for field in names})}, **values)
+            try:
+                options = kind(**{field: values.pop(field) for field in names})
+            except OptionError as error:
+                raise click.UsageError(str(error)) from error
+            return function(**{name: options}, **values)
 
         return collected
 
@@ -195,11 +202,24 @@ def _config_value(text: str) -> Any:
         return text
 
 
+def _range(kind: Callable[..., Any], option: Option) -> Any:
+    """Return the type of numbers between the limits of an option; None if it has none."""
+    low, high = max(option.minimum, option.above), min(option.maximum, option.below)
+    if math.isinf(low) and math.isinf(high):
+        return None
+    return kind(
+        None if math.isinf(low) else low,
+        None if math.isinf(high) else high,
+        min_open=option.above == low,
+        max_open=option.below == high,
+    )
+
+
 def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorator:
     """Return the decorator of a declared option; one that is not common is a `Setting`."""
     kinds: dict[str, Any] = {
-        "integer": click.INT if math.isinf(option.minimum) else click.IntRange(int(option.minimum)),
-        "number": click.FLOAT if math.isinf(option.above) else click.FloatRange(option.above, min_open=True),
+        "integer": _range(click.IntRange, option) or click.INT,
+        "number": _range(click.FloatRange, option) or click.FLOAT,
         "text": click.STRING,
         "boolean": click.BOOL,
         "choice": click.Choice(list(option.choices)),
@@ -218,11 +238,14 @@ def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorat
     text, flag = option.help if help is None else help, option.name.replace("_", "-")
     if not option.common:
         more = {"cls": Setting, **more}
+    names = option.flags or (f"--{flag}",)
     if option.common and option.kind == "boolean":
-        more, name = {"default": None, **more}, f"--{flag}/--no-{flag}"
+        if not more.get("is_flag"):
+            more, names = {"default": None, **more}, (f"--{flag}/--no-{flag}",)
     else:
-        more, name = {"type": kinds[option.kind], "metavar": metavars.get(option.kind), **more}, f"--{flag}"
-    return click.option(name, option.name, help=text, callback=check, **more)
+        metavar = option.metavar or metavars.get(option.kind)
+        more = {"type": kinds[option.kind], "metavar": metavar, **more}
+    return click.option(*names, option.name, help=text, **{"callback": check, **more})
 
 
 def _of_architectures(

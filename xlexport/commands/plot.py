@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from xlexport.commands.input_options import Selection, find_documents, reading_options
+from xlexport.commands.input_options import find_documents, reading_options
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     BUNDLE,
@@ -23,6 +23,7 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
+from xlexport.scoring.options import Selection
 from xlexport.terminal import print_json, print_table, tell
 
 __all__ = ["plot"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.input_options import Selection, reading_options, tell_traits
+from xlexport.commands.input_options import reading_options, tell_traits
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import BUNDLE, DOCUMENT, PATH, Names, all_of, document_options, grouped, runtime_options
 from xlexport.progress_bar import DocumentsBar, progress_bar
@@ -24,6 +24,7 @@ from xlruntime.hub_cache import folder_name
 if TYPE_CHECKING:
     from xlexport.report.list_page import ListRow
     from xlexport.scoring.inputs import Input, Reading
+    from xlexport.scoring.options import Selection
     from xlruntime import Document, Model
 
 __all__ = ["PageOptions", "report"]
@@ -251,7 +252,7 @@ def _documents(inputs: Sequence[Input], reading: Reading, page: PageOptions) -> 
 
 
 def _bos(page: PageOptions, model: Model) -> int | bool | None:
-    from xlexport.scoring.run_options import chosen_bos
+    from xlexport.scoring.begin_token import chosen_bos
 
     return chosen_bos(page.bos, model.tokenizer)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,20 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, document_options, grouped, runtime_options
-from xlexport.commands.score_options import (
-    HERE,
-    PlaceName,
-    ScoreOptions,
-    input_options,
-    output_options,
-    record_options,
-    sharing_options,
-)
+from xlexport.commands.input_options import SPECIAL
+from xlexport.commands.long_help import LongCommand, headed, options_from
+from xlexport.commands.options import BUNDLE, Names, OutputFile, document_options, runtime_options
 from xlexport.extras import require
 from xlexport.progress_bar import DocumentsBar
-from xlexport.terminal import Failure, Interrupted, escaped_json, failure, is_quiet, print_json, standard_output, tell
+from xlexport.scoring.options import ScoreOptions
+from xlexport.terminal import (
+    Failure,
+    Interrupted,
+    escaped_json,
+    failure,
+    is_quiet,
+    print_json,
+    quiet_option,
+    standard_output,
+    tell,
+)
 from xlruntime.messages import many_lines
 
 if TYPE_CHECKING:
@@ -35,6 +39,47 @@ if TYPE_CHECKING:
     from xlruntime import Model
 
 __all__ = ["score"]
+
+HERE = "this machine"  # instead of the address of a Ray cluster
+
+
+class _PlaceName(click.Path):
+    """A path, or a text if it is the address of an object store."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if "://" in str(value) else super().convert(value, param, ctx)
+
+
+class _OutputPlace(OutputFile):
+    """A file to write; or a text if it is the address of an object store, or the name of a folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if "://" in str(value) or str(value).endswith("/") else super().convert(value, param, ctx)
+
+
+class _Batch(click.ParamType[Any]):
+    """A number of documents, or `auto`."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value in (None, "auto") else click.IntRange(1).convert(value, param, ctx)
+
+
+class _Escaped(click.ParamType[str]):
+    r"""A text in which `\n`, `\t`, `\r` and `\\` are the characters that they mean elsewhere."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        marks = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
+        return re.sub(r"\\([ntr\\])", lambda match: marks[match[1]], str(value))
+
+
+def _one_context(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> str | None:
+    if len(names) > 1:
+        raise click.UsageError("--context-field is given twice, but `score` takes one context. `report` compares two.")
+    return names[0] if names else None
 
 
 @click.command(
@@ -52,12 +97,20 @@ __all__ = ["score"]
     ),
 )
 @click.argument("bundle", type=BUNDLE)
-@click.argument("files", nargs=-1, required=True, type=PlaceName(path_type=Path, allow_dash=True, readable=False))
-@grouped("options", ScoreOptions)
-@headed("Records", record_options)
-@headed("Output", output_options)
-@headed("Input", input_options)
-@headed("Device", runtime_options, sharing_options)
+@click.argument("files", nargs=-1, required=True, type=_PlaceName(path_type=Path, allow_dash=True, readable=False))
+@headed("Device", runtime_options)
+@options_from(
+    ScoreOptions,
+    **SPECIAL,
+    context_field={"multiple": True, "callback": _one_context},
+    keep={"type": Names()},
+    join={"type": _Escaped()},
+    separator={"type": _Escaped()},
+    output={"type": _OutputPlace()},
+    batch_size={"type": _Batch()},
+    ray={"is_flag": False, "flag_value": HERE},
+)
+@headed("Output", quiet_option)
 @headed("Model settings", document_options)
 def score(
     bundle: Path, files: tuple[Path | str, ...], options: ScoreOptions, runtime: dict[str, Any], **evaluation: Any
@@ -81,18 +134,15 @@ def score(
         file.check(options.force, options.resume)
         if options.resume and _is_complete(file):
             return
-    run_options = options.run_options(kind)
     written = [] if file is None else [file.path, file.partial, file.state_path]
-    inputs = find_inputs(files, options.include, run_options.reading, written, tell)
+    inputs = find_inputs(files, options.include, options.reading, written, tell)
     _check_inputs(inputs, output, options)
     backend, model, device = _opened(bundle, options, runtime)
-    job = Job(
-        bundle, runtime, model.evaluation(**evaluation), run_options, inputs, file is None, options.save_every, device
-    )
-    reporter = _Reporter(DocumentsBar(*extent(inputs, run_options.reading)), options.as_json)
+    job = Job(bundle, runtime, model.evaluation(**evaluation), options, inputs, file is None, device)
+    reporter = _Reporter(DocumentsBar(*extent(inputs, options.reading)), options.as_json)
     records = file or _StandardOutput(kind)
     try:
-        totals = score_documents(model, job, sys.stdin.buffer, records, reporter, backend, options.resume)
+        totals = score_documents(model, job, sys.stdin.buffer, records, reporter, backend)
         if file is not None:
             file.publish() if totals.documents else file.discard()
         if not totals.documents and not totals.failed:
@@ -163,7 +213,8 @@ def _opened(
 def _check_inputs(inputs: Sequence[Input], output: Path | str | None, options: ScoreOptions) -> None:
     """Refuse inputs that the output would replace, or that cannot be read again."""
     paths = [entry.path for entry in inputs if entry.path is not None]
-    if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):
+    names = {os.path.realpath(path) for path in paths} | {entry.name for entry in inputs}
+    if output is not None and not names.isdisjoint((str(output), os.path.realpath(output))):
         raise click.UsageError(f"{output} is also an input, which the output would replace. Name another file with -o.")
     if all(entry.repeatable for entry in inputs):
         return

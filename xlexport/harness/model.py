@@ -16,7 +16,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
 from xlexport.bundles import open_bundle
-from xlexport.scoring.run_options import bos_token
+from xlexport.scoring.begin_token import bos_token
 from xlexport.serve.jobs import AnswerChoice, RequestJob
 from xlexport.serve.models import ServedModel
 from xlexport.serve.scheduler import Scheduler

@@ -12,13 +12,13 @@ from typing import Any
 from xlexport.bundles import open_bundle
 from xlexport.extras import require
 from xlexport.ray.cluster import device_of, open_here
-from xlexport.scoring.chunks import ChunkScorer, chunks
+from xlexport.scoring.chunks import ChunkScorer, chunks, make_scorer
 from xlexport.scoring.documents import CarriedColumns, items
 from xlexport.scoring.inputs import Input
+from xlexport.scoring.options import UNITS, ScoreOptions
 from xlexport.scoring.output_formats import records_table
 from xlexport.scoring.records import kinds_of_columns
 from xlexport.scoring.rows import Row
-from xlexport.scoring.run_options import UNITS, RunOptions, make_scorer
 from xlruntime import ArgumentError
 
 __all__ = ["columns_of", "score_dataset"]
@@ -27,7 +27,7 @@ BATCH_ROWS = 256  # many batches are formed of them, by length
 ERROR = "error"  # the column that says why a document has no score
 
 
-def columns_of(options: RunOptions, settings: Mapping[str, Any]) -> dict[str, str]:
+def columns_of(options: ScoreOptions, settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the columns of all records, each with the kind that it has without values."""
     return {**kinds_of_columns(options, settings), ERROR: "text"}
 
@@ -44,7 +44,7 @@ class _Work:
     bundle: str
     runtime: Mapping[str, Any]
     settings: Mapping[str, Any]
-    options: RunOptions
+    options: ScoreOptions
     columns: Mapping[str, str]
 
 
@@ -66,7 +66,7 @@ class RowActor:
         """Yield the records of documents, and a row with an error for each that has no score."""
         entry, options = Input("dataset", None), self._work.options
         columns = CarriedColumns(options.reading, (), lambda line: None)
-        documents = items(rows, entry.name, options.reading, options.per in UNITS, columns)
+        documents = items(rows, entry.name, options.reading, options.level in UNITS, columns)
         for chunk in chunks((entry, document) for document in documents):
             for message in self._scorer.score(chunk):
                 for scored in message if isinstance(message, list) else ():
@@ -88,7 +88,7 @@ def score_dataset(
     field: str = "text",
     id_field: str | None = None,
     keep: tuple[str, ...] = (),
-    options: RunOptions | None = None,
+    options: ScoreOptions | None = None,
     actors: int = 1,
     threads: int = 1,
     runtime: Mapping[str, Any] | None = None,
@@ -105,8 +105,8 @@ def score_dataset(
         field: the column with the text; id_field: the column with the document's name. Without it, documents are named
             by their row, which begins again after some hundred rows.
         keep: columns that records repeat.
-        options: how to score, such as the unit of a record; None: a record for each document. Its `reading` says the
-            rest about the rows, such as `context_field` and `ids`.
+        options: how to score, such as the unit of a record, and the rest about the rows, such as `context_field` and
+            `ids`; None: a record for each document.
         actors: number of processes with the bundle; threads: of each, which Ray counts as its CPUs.
         runtime: further options of `xlruntime.load`, such as `device`; with a GPU each process gets one.
         settings: evaluation settings, as for `Model.evaluation`.
@@ -119,12 +119,10 @@ def score_dataset(
     require("ray")
     from ray.data import ActorPoolStrategy
 
-    requested = options or RunOptions(batch_size="auto")
+    requested = options or ScoreOptions(batch_size="auto")
     if requested.continuous or requested.strict:
         raise ArgumentError("continuous and strict need documents in order, but a dataset has no order.")
-    cut = "marks" if requested.per == "region" else requested.reading.cut
-    reading = replace(requested.reading, field=field, id_field=id_field, keep=keep, cut=cut)
-    run_options = replace(requested, kind="jsonl", reading=reading, by_chunks=True)
+    run_options = replace(requested, kind="jsonl", field=field, id_field=id_field, keep=keep)
     folder, runtime = os.path.abspath(bundle), {**(runtime or {}), "threads": threads}
     model = open_here(folder, runtime)
     evaluation = model.evaluation(**settings)

@@ -79,7 +79,7 @@ class ChunkWorker:
             yield pickle.dumps(_Failed(_sendable_error(error)))
 
     def _is_due(self) -> bool:
-        return time.monotonic() >= self._saved_at + self._job.save_every
+        return time.monotonic() >= self._saved_at + self._job.options.save_every
 
 
 W = TypeVar("W", bound=Worker)

@@ -14,14 +14,17 @@ from typing import Any, BinaryIO
 
 import numpy.typing as npt
 
+from xlexport.scoring.begin_token import chosen_bos
 from xlexport.scoring.documents import CarriedColumns, documents_by_input
 from xlexport.scoring.inputs import Input
+from xlexport.scoring.options import UNITS, ScoreOptions
 from xlexport.scoring.records import Records, Scored, own_columns
-from xlexport.scoring.run_options import UNITS, RunOptions, make_scorer
 from xlruntime import Document, EvaluationSettings, Model
+from xlruntime.scorer import Scorer
 from xlruntime.scorer_state import read_scorer, resume_scorer, scorer_state
+from xlruntime.tokenizers.white_space import starts_word
 
-__all__ = ["Chunk", "ChunkScorer", "ChunkState", "Job", "Message", "chunks"]
+__all__ = ["Chunk", "ChunkScorer", "ChunkState", "Job", "Message", "chunks", "make_scorer"]
 
 MOST_DOCUMENTS = 128
 MOST_BYTES = 1 << 16  # of text; a longer document is a chunk of its own
@@ -37,17 +40,15 @@ class Job:
     Attributes:
         bundle: the folder of the bundle; runtime: arguments of `open_bundle`.
         with_speed: whether documents show tokens_per_second, which differs from run to run.
-        save_every: seconds between two states from which the run can continue; infinite: it saves none.
         device: of workers, if this process has another.
     """
 
     bundle: Path
     runtime: Mapping[str, Any]
     settings: EvaluationSettings
-    options: RunOptions
+    options: ScoreOptions
     inputs: Sequence[Input]
     with_speed: bool = True
-    save_every: float = 10.0
     device: str | None = None
 
     def documents(self, stdin: BinaryIO, tell: Callable[[str], None]) -> Iterator[tuple[Input, Document]]:
@@ -59,7 +60,7 @@ class Job:
         Raises:
             TextError: columns of the input have names that records use themselves.
         """
-        reading, per = self.options.reading, self.options.per
+        reading, per = self.options.reading, self.options.level
         columns = CarriedColumns(reading, own_columns(per, self.settings.values), tell, with_id=True)
         return documents_by_input(self.inputs, reading, stdin, per in UNITS, columns)
 
@@ -105,6 +106,25 @@ def _size(file: Input, document: Document) -> int | None:
     return getattr(source, "held", 0) or file.size
 
 
+def make_scorer(model: Model, settings: EvaluationSettings, options: ScoreOptions) -> Scorer:
+    """Return the scorer of a run.
+
+    Raises:
+        OptionError: the options do not apply to this bundle.
+    """
+    return Scorer(
+        model,
+        settings,
+        options.at_once,
+        options.top,
+        continuous=options.continuous,
+        separator=options.between,
+        keep_going=not options.strict,
+        bos=chosen_bos(options.bos, model.tokenizer),
+        starts_word=starts_word(model.tokenizer, model.bundle.vocab_size) if options.corrected else None,
+    )
+
+
 class ChunkScorer:
     """A scorer of chunks, one after another, in this process.
 
@@ -115,7 +135,7 @@ class ChunkScorer:
         OptionError: the options do not apply to this bundle.
     """
 
-    def __init__(self, model: Model, settings: EvaluationSettings, options: RunOptions, with_speed: bool) -> None:
+    def __init__(self, model: Model, settings: EvaluationSettings, options: ScoreOptions, with_speed: bool) -> None:
         self._model, self._settings, self._options = model, settings, options
         self._with_speed = with_speed
         self._scorer = make_scorer(model, settings, options)

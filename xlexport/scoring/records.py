@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from xlexport.scoring.inputs import Input
+from xlexport.scoring.options import UNITS, Level, ScoreOptions
 from xlexport.scoring.output_formats import Columns, Kind, encoder
-from xlexport.scoring.run_options import UNITS, Level, RunOptions
 from xlexport.scoring.totals import nothing_to_score
 from xlexport.scoring.traits import TextTraits
 from xlexport.scoring.units import Unit, UnitSplitter
@@ -164,14 +164,14 @@ def own_columns(level: Level, settings: Iterable[str]) -> frozenset[str]:
     return frozenset({"document", *(names - {"settings"}), *more})
 
 
-def kinds_of_columns(options: RunOptions, settings: Mapping[str, Any]) -> dict[str, Kind]:
+def kinds_of_columns(options: ScoreOptions, settings: Mapping[str, Any]) -> dict[str, Kind]:
     """Return the columns of all records in their order, each with its kind, without speed and alternatives.
 
     Args:
         settings: the evaluation settings by name.
     """
     kinds: dict[str, Kind] = {"document": "text", **dict.fromkeys(options.reading.keep or (), "text")}
-    for column in _columns(options.per, _enabled(options)):
+    for column in _columns(options.level, _enabled(options)):
         if column.name == "settings":
             kinds |= {name: "bool" if isinstance(value, bool) else "int" for name, value in settings.items()}
         else:
@@ -179,8 +179,8 @@ def kinds_of_columns(options: RunOptions, settings: Mapping[str, Any]) -> dict[s
     return kinds
 
 
-def _enabled(options: RunOptions, speed: bool = False) -> list[str]:
-    choices = {"detail": options.detail is not None, "corrected": options.corrected, "speed": speed}
+def _enabled(options: ScoreOptions, speed: bool = False) -> list[str]:
+    choices = {"detail": options.top is not None, "corrected": options.corrected, "speed": speed}
     return [name for name, enabled in choices.items() if enabled]
 
 
@@ -216,10 +216,10 @@ class Records:
         with_speed: whether documents show tokens_per_second, which differs from run to run.
     """
 
-    def __init__(self, tokenizer: Tokenizer, options: RunOptions, with_speed: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, options: ScoreOptions, with_speed: bool) -> None:
         self._tokenizer, self._options, self._with_speed = tokenizer, options, with_speed
-        self._columns = _columns(options.per, _enabled(options))
-        self._encode = encoder(options.kind)
+        self._columns = _columns(options.level, _enabled(options))
+        self._encode = encoder(options.format)
         self._text_of = cache(tokenizer.text_of)
         self._growing: dict[int, GrowingText] = {}  # of documents
         self._inputs: dict[int, tuple[Input, Document]] = {}  # of unfinished documents
@@ -239,7 +239,7 @@ class Records:
         for number, (file, document) in enumerate(documents):
             if number >= taken or number in active:
                 self._inputs[number] = file, document
-                if (per := self._options.per) != "document" and per != "token":
+                if (per := self._options.level) != "document" and per != "token":
                     source: Any = document.source
                     splitter = UnitSplitter(per, source, self._tokenizer, document.context is not None)
                     if str(number) in self._saved:
@@ -259,10 +259,10 @@ class Records:
         ended = part.error is not None or part.summary is not None
         if ended:
             del self._inputs[part.number]
-        if self._options.per == "document":
+        if self._options.level == "document":
             records = self._of_documents(part, carried) if ended else []
         else:
-            own = self._of_tokens(part) if self._options.per == "token" else self._of_units(part)
+            own = self._of_tokens(part) if self._options.level == "token" else self._of_units(part)
             if own and self._options.reading.group is not None:  # columns have a value for each row
                 carried = {name: [values[row] for row in own["index"]] for name, values in carried.items()}
             records = [{"document": part.document, **carried, **own}] if own else []
@@ -314,7 +314,7 @@ class Records:
             self._growing[part.number] = growing
         tokens = _Tokens(part, self._tokenizer, growing)
         columns = {column.name: column.of(tokens) for column in self._columns}
-        return {**columns, **self._likeliest(part)} if self._options.detail else columns
+        return {**columns, **self._likeliest(part)} if self._options.top else columns
 
     def _likeliest(self, part: TokenScores) -> dict[str, Any]:
         assert part.top_ids is not None and part.top_log_probs is not None
@@ -322,7 +322,7 @@ class Records:
         values[~np.isfinite(part.top_log_probs)] = None
         ids, log_probs = part.top_ids.tolist(), values.tolist()
         texts = [[self._text_of(token) for token in row] for row in ids]
-        if self._options.kind != "jsonl":
+        if self._options.format != "jsonl":
             columns = {}
             for k in range(part.top_ids.shape[1]):
                 columns[f"top_{k + 1}_token"] = [row[k] for row in texts]

@@ -113,8 +113,7 @@ def describe_run(model: Model, job: Job) -> dict[str, Any]:
 
     This reads the inputs.
     """
-    options, settings = job.options, job.settings
-    reading, tokenizer = options.reading, model.bundle.tokenizer
+    settings, tokenizer = job.settings, model.bundle.tokenizer
     library = {tokenizer.kind} & {"tokenizers", "sentencepiece"}  # kinds with the name of the library that runs them
     return {
         "bundle": model.bundle.fingerprint,
@@ -124,30 +123,8 @@ def describe_run(model: Model, job: Job) -> dict[str, Any]:
         },
         "settings": {**settings.to_dict(), "first_memory": settings.fresh_memory},
         "options": {
-            "--per": options.per,
-            "--format": options.kind,
-            "--batch-size": options.batch_size,
-            "documents shared by processes": options.by_chunks,
-            "--top": options.detail,
-            "--continuous": options.continuous,
-            "--bos": options.bos,
+            **job.options.identity,
             "texts as this version reads them": READING,
-            "--boundary": "corrected" if options.corrected else "plain",
-            "--region-field": reading.region_field,
-            "--set punctuation": "apart" if reading.cut == "punctuation" else "attached",
-            "--set separator": repr(options.separator),
-            "--set separator after contexts": None if reading.context_field is None else repr(reading.separator),
-            "--ids": reading.ids,
-            "--field": reading.field,
-            "--group": reading.group,
-            "--join": None if reading.group is None else repr(reading.join),
-            "--na": reading.na,
-            "--delimiter": reading.delimiter,
-            "--id-field": reading.id_field,
-            "--context-field": reading.context_field,
-            "--keep": None if reading.keep is None else ",".join(reading.keep),
-            "--set binary": reading.binary,
-            "--set max_document_bytes": [reading.line_limits.bytes, reading.document_limits.bytes],
             "--device": job.device or str(model.device),
             "--threads": model.threads,
         },

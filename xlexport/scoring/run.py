@@ -15,11 +15,11 @@ from typing import Any, BinaryIO, Protocol
 from xlexport.errors import ResumeError
 from xlexport.scoring.backends import Backend
 from xlexport.scoring.chunks import Chunk, ChunkScorer, ChunkState, Job, Message, chunks
+from xlexport.scoring.options import UNITS
 from xlexport.scoring.output_formats import header_line
 from xlexport.scoring.partial_file import HINT, PartialFile
 from xlexport.scoring.records import Scored, document_fields
 from xlexport.scoring.resume import Saved, SavedRun, describe_run
-from xlexport.scoring.run_options import UNITS
 from xlexport.scoring.totals import Totals, caveats, losses
 from xlexport.scoring.traits import trait_notes
 from xlruntime import DocumentScore, Model, StateError, TokenScores
@@ -67,14 +67,12 @@ def score_documents(
     output: Output,
     reporter: Reporter,
     backend: Backend | None = None,
-    resume: bool = False,
 ) -> Totals:
     """Score all documents, and report and count failures.
 
     Args:
         output: receives the records. A run into a `PartialFile` can continue later if its inputs can be read again.
         backend: the workers that score; they need a divided run, and inputs that can be read again. None: this process.
-        resume: continue from the state of `output`, if there is one.
 
     Raises:
         ResumeError, StateError: the state belongs to another run, or is damaged.
@@ -87,8 +85,8 @@ def score_documents(
     scorer = ChunkScorer(model, job.settings, options, job.with_speed)  # errors about options come before any work
     saving = None
     if file is not None and all(entry.repeatable for entry in job.inputs):
-        saving = SavedRun(file, describe_run(model, job), job.save_every)
-    saved = saving.read() if saving is not None and resume else None
+        saving = SavedRun(file, describe_run(model, job), options.save_every)
+    saved = saving.read() if saving is not None and options.resume else None
     documents = job.documents(stdin, reporter.tell)
     first = next(documents, None)  # errors about columns of the input come before any output
     documents = itertools.chain([] if first is None else [first], documents)
@@ -101,8 +99,9 @@ def score_documents(
         messages = _messages_here(scorer, left, state, saving)
     else:
         model.release()  # the workers have their own
-        every = math.inf if saving is None else job.save_every
-        messages = backend.messages(replace(job, inputs=(), save_every=every), left, state)
+        every = math.inf if saving is None else options.save_every
+        theirs = replace(job, inputs=(), options=replace(options, save_every=every))
+        messages = backend.messages(theirs, left, state)
     try:
         with contextlib.closing(messages):
             for message in messages:
@@ -171,7 +170,7 @@ class _Counting:
         """Write and count a part."""
         part = scored.part
         if scored.raw:
-            header = b"" if self._has_header else header_line(self._job.options.kind, scored.names)
+            header = b"" if self._has_header else header_line(self._job.options.format, scored.names)
             self._output.write(header + scored.raw)
             self._has_header = True
         if part.error is not None:
@@ -205,14 +204,14 @@ class _Counting:
             self._has_caveats = True
         if self._in_rows:
             return
-        if self._job.options.per != "document":
+        if self._job.options.level != "document":
             self._reporter.total(document_fields(score, with_speed=True))
         for loss in losses(score):
             self._reporter.tell(f"{score.document}: {loss}")
 
     def end(self) -> Totals:
         """Report the totals, after all documents are done, and return them."""
-        totals, per = self.totals, self._job.options.per
+        totals, per = self.totals, self._job.options.level
         for file, errors in self._errors.items():
             if errors > MOST_REPORTED_ERRORS:
                 self._reporter.tell(f"{file}: … and {counted(errors - MOST_REPORTED_ERRORS, 'more error')}")

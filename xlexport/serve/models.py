@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.scoring.run_options import bos_token
+from xlexport.scoring.begin_token import bos_token
 from xlexport.serve.errors import ApiError, hide
 from xlexport.serve.logprobs import TokenTexts
 from xlexport.serve.scheduler import Scheduler

@@ -1,0 +1,397 @@
+"""The options of `score`: fields that declare help, limits, default, and whether another value makes another run.
+
+Commands make their options of these fields. Nothing that is slow to import is imported here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from xlruntime import OptionError
+from xltraining.config_fields import options_of, setting
+
+if TYPE_CHECKING:
+    from xlexport.scoring.inputs import Reading
+    from xlexport.scoring.output_formats import Format
+
+__all__ = ["ENDINGS", "NO_FORMAT", "UNITS", "Level", "ScoreOptions", "Selection"]
+
+Level = Literal["document", "line", "word", "region", "token"]
+UNITS: tuple[Level, ...] = ("line", "word", "region")  # whose records are sums over the tokens of a part of the text
+ENDINGS: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+}
+NO_FORMAT = f"no format has this ending. Use {', '.join(ENDINGS)}, or choose with --format."
+_input = functools.partial(setting, common=True, heading="Input")
+_record = functools.partial(setting, common=True, heading="Records")
+_output = functools.partial(setting, common=True, heading="Output", identity=False)
+_device = functools.partial(setting, common=True, heading="Device")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """How files become documents.
+
+    Raises:
+        OptionError: options do not go together.
+    """
+
+    field: str | None = _input(
+        None, "Read a document from this field of each row of .csv, .tsv, .parquet or JSON lines.", metavar="NAME"
+    )
+    delimiter: str | None = _input(
+        None,
+        "Mark between the columns of tables: a character or 'tab'. Files of any name are then tables.  [default: a "
+        "comma, semicolon or tab, as the first row shows]",
+        metavar="MARK",
+    )
+    id_field: str | None = _input(None, "With --field: the field with the document's name.", metavar="NAME")
+    include: tuple[str, ...] = _input(
+        (),
+        "From folders, take only files whose names match, such as '*.txt'. Repeatable.",
+        metavar="PATTERN",
+        identity=False,
+    )
+    ids: bool = _input(False, "Read the files as token ids separated by white space.")
+    binary: bool = _input(
+        False, "Also read files that are not text: with zero bytes, or marked as UTF-16.", common=False
+    )
+    max_document_bytes: int | None = _input(
+        None,
+        "Most bytes of a document that is read as a whole: a row, or a text for a tokenizer.json or a SentencePiece "
+        "model.  [default: 64 MiB and 16 MiB]",
+        minimum=1,
+        common=False,
+    )
+
+    def __post_init__(self) -> None:
+        for applies, problem in self._problems():
+            if applies:
+                raise OptionError(problem)
+
+    def _problems(self) -> Iterable[tuple[bool, str]]:
+        """Return combinations of options, each with whether it is given and what is wrong with it."""
+        return (
+            (self.id_field is not None and self.field is None, "--id-field is for JSON lines and tables. Add --field."),
+            (self.delimiter is not None and self.field is None, "--delimiter is for tables. Add --field."),
+        )
+
+    @functools.cached_property
+    def reading(self) -> Reading:
+        """How files become documents, as the library takes it."""
+        return self._reading()
+
+    def _reading(self) -> Reading:
+        from xlexport.scoring.inputs import Reading
+
+        reading = Reading(self.ids, self.field, self.id_field, keep=(), binary=self.binary, delimiter=self.delimiter)
+        if self.max_document_bytes is None:
+            return reading
+        line, document = (
+            dataclasses.replace(limits, bytes=self.max_document_bytes)
+            for limits in (reading.line_limits, reading.document_limits)
+        )
+        return dataclasses.replace(reading, line_limits=line, document_limits=document)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreOptions(Selection):
+    """The options of `score`, without device and evaluation settings.
+
+    Raises:
+        OptionError: options do not go together.
+    """
+
+    context_field: str | None = _input(
+        None,
+        "With --field: the field with a context, which the model reads before the document without scoring it.",
+        metavar="NAME",
+    )
+    keep: tuple[str, ...] | None = _input(
+        None,
+        "With --field: columns to repeat in records; '' for none.  [default: all other columns of the first row]",
+        metavar="NAME,NAME",
+    )
+    group: str | None = _input(
+        None,
+        "With --field: rows that follow each other with the same value in this field are one text, such as words of a "
+        "story. Each row has a record.",
+        metavar="NAME",
+    )
+    join: str = _input(" ", "With --group: text between rows, unless there is white space.", shown="a space")
+    na: str | None = _input(
+        None, "With --field: a context or text that is exactly this is missing, such as NA of R.", metavar="TEXT"
+    )
+    continuous: bool = _input(False, "Carry memory from each document to the next, in the given order.")
+    separator: str | None = _input(
+        None,
+        r"Text to read, without scoring it, between documents with --continuous, and between context and document "
+        r"unless there is white space.  [default: '\n'; after a context ' ']",
+        common=False,
+    )
+    strict: bool = _input(False, "Stop at the first document that cannot be scored.", identity=False)
+
+    per: Level | None = setting(
+        None,
+        "Write one record for each document, line, word, region or token; totals go to stderr. With region, `|` "
+        "in the text separates regions and is removed.  [default: document; with --group word]",
+        common=True,
+        heading="Records",
+    )
+    kind: Literal["jsonl", "csv", "tsv", "parquet"] | None = _record(
+        None,
+        "Format of the records.  [default: from the ending of --output; on stdout text for documents, else jsonl]",
+        flags=("--format",),
+    )
+    as_json: bool = _record(
+        False,
+        "Write records as --format jsonl does, and totals on stderr as JSON, too.",
+        flags=("--json",),
+        identity=False,
+    )
+    top: int | None = _record(
+        None,
+        "Add the entropy of each prediction in bits; with --per token also the rank and the K likeliest tokens. "
+        "For lines, words and regions, K must be 0.",
+        metavar="K",
+        minimum=0,
+        maximum=10,
+    )
+    region_field: str | None = _record(
+        None,
+        "With --per region and --field: the field with the regions. It holds the text with marks, or the numbers "
+        "of the characters at which regions begin.",
+        metavar="NAME",
+    )
+    punctuation: Literal["attached", "apart"] = _record(
+        "attached",
+        "With --per word: attach punctuation to the word that it touches, or make it a word of its own.",
+        common=False,
+    )
+    boundary: Literal["plain", "corrected"] = _record(
+        "plain",
+        "corrected: also write surprisal that includes the end of the word itself, not the end of the previous "
+        "word. This takes about five times as long.",
+    )
+    bos: str | None = _record(
+        None,
+        "Token to read before each document, so that the first token has a score, too: a name such as '<eos>', or "
+        r"a text of one token such as '\n'.  [default: the bundle's, if its tokenizer puts it before each text]",
+        metavar="TOKEN|TEXT|none",
+    )
+
+    output: Path | str | None = setting(
+        None,
+        "Write to FILE; it appears when it is complete.",
+        flags=("-o", "--output"),
+        metavar="FILE",
+        common=True,
+        heading="Output",
+        identity=False,
+    )
+    force: bool = _output(False, "Replace FILE, or what an interrupted run left.")
+    resume: bool = _output(False, "Continue an interrupted run; the output is the same, byte for byte.")
+    save_every: float = _output(
+        10.0, "Seconds between saved states, from which --resume continues.", metavar="NUMBER", minimum=0, common=False
+    )
+
+    batch_size: int | Literal["auto"] | None = _device(
+        None,
+        "Documents that run at the same time; 'auto' forms batches of similar lengths.  [default: 1; auto with "
+        "--processes]",
+        metavar="N|auto",
+    )
+    processes: int | None = _device(
+        None,
+        "Divide the documents among N processes, each with one thread unless --threads sets more. The output is "
+        "the same for any N.",
+        metavar="N",
+        minimum=1,
+        identity=False,
+    )
+    ray: str | None = _device(
+        None,
+        "Divide the documents among the machines of a Ray cluster or, without ADDRESS, the CPUs of this machine.",
+        metavar="[ADDRESS]",
+        identity=False,
+    )
+
+    def _problems(self) -> Sequence[tuple[bool, str]]:
+        level, corrected, alone = self.level, self.corrected, self.batch_size in (None, 1)
+        path, of_file = self.path, self.as_json or self.kind is not None
+        return (
+            *super()._problems(),
+            *(
+                (value is not None and self.field is None, f"{option} is for JSON lines and tables. Add --field.")
+                for option, value in (
+                    ("--context-field", self.context_field),
+                    ("--keep", self.keep),
+                    ("--region-field", self.region_field if level == "region" else None),
+                    ("--group", self.group),
+                    ("--na", self.na),
+                )
+            ),
+            (self.join != " " and self.group is None, "--join is for --group. Add it."),
+            (
+                self.group is not None and (level not in ("word", "region") or self.ids),
+                "--group writes a record for each row of text. Leave out --ids, and give --per word or --per region.",
+            ),
+            (
+                self.group is not None and (self.region_field is not None or self.punctuation == "apart"),
+                "--group makes a word or region of each row. Leave out --region-field and --set punctuation.",
+            ),
+            (
+                self.separator is not None and self.ids,
+                "--set separator is text, but --ids reads token ids. Leave out one of them.",
+            ),
+            (
+                self.separator is not None and not self.continuous and self.context_field is None,
+                "--set separator is for --continuous and --context-field. Add one of them.",
+            ),
+            (
+                self.ids and level in UNITS,
+                f"--per {level} needs text, but --ids reads token ids. Use --per token or --per document.",
+            ),
+            (
+                self.top is not None and level == "document",
+                "--top needs a record for each part of a document. Add --per token, word, region or line.",
+            ),
+            (bool(self.top) and level != "token", f"--top {self.top} is for tokens. Add --per token, or give --top 0."),
+            (self.region_field is not None and level != "region", "--region-field is for regions. Add --per region."),
+            (self.punctuation == "apart" and level != "word", "--set punctuation is for words. Add --per word."),
+            (
+                corrected and level not in ("word", "region"),
+                "--boundary is for words and regions. Add --per word or --per region.",
+            ),
+            (
+                self.as_json and self.kind not in (None, "jsonl"),
+                f"--json is --format jsonl, but --format is {self.kind}. Give one of them.",
+            ),
+            (
+                path is None and (self.force or self.resume),
+                "--resume and --force are about an output file. Give it with -o.",
+            ),
+            (
+                self.force and self.resume,
+                "--resume continues the interrupted run, --force starts again. Give one of them.",
+            ),
+            (
+                self.processes is not None and self.batch_size not in (None, "auto", 1),
+                "--processes forms batches itself. Leave out --batch-size, or set it to auto or 1.",
+            ),
+            (
+                self.continuous and self.by_chunks and self.ray is None,
+                "--continuous scores documents one after another. Leave out --processes and --batch-size auto.",
+            ),
+            (
+                (self.continuous or corrected) and not alone,
+                f"{'--continuous' if self.continuous else '--boundary corrected'} scores documents one after another. "
+                "Leave out --batch-size.",
+            ),
+            (
+                self.continuous and self.ray is not None,
+                "--continuous cannot be combined with --ray. Leave out one of them.",
+            ),
+            (self.kind == "parquet" and path is None, "Parquet needs an output file. Name one with -o."),
+            (
+                isinstance(path, str) and path.endswith(("/", os.sep)),
+                f"{path!r} is the name of a folder. Give that of a file, such as scores.parquet.",
+            ),
+            (
+                self.ray is not None and path is not None and not of_file and not Path(path).suffix,
+                f"{path}: --ray writes a file, not a folder. Name one, such as {path}.parquet.",
+            ),
+            (
+                path is not None and not of_file and Path(path).suffix not in ENDINGS,
+                f"{path}: {NO_FORMAT}",
+            ),
+        )
+
+    @property
+    def level(self) -> Level:
+        """The unit of one record."""
+        return self.per or ("document" if self.group is None else "word")
+
+    @property
+    def path(self) -> Path | str | None:
+        """The output; None: standard output."""
+        return None if str(self.output) == "-" else self.output
+
+    @property
+    def format(self) -> Format:
+        """The format of the records."""
+        if self.as_json or self.kind is not None:
+            return self.kind or "jsonl"
+        if self.path is None:
+            return "text" if self.level == "document" else "jsonl"
+        return ENDINGS[Path(self.path).suffix]
+
+    @property
+    def corrected(self) -> bool:
+        """Whether words and regions have surprisal with the correction for boundaries, too."""
+        return self.boundary == "corrected"
+
+    @property
+    def by_chunks(self) -> bool:
+        """Whether documents are divided into chunks, which any number of workers may share."""
+        return self.processes is not None or self.ray is not None or self.batch_size == "auto"
+
+    @property
+    def at_once(self) -> int | Literal["auto"]:
+        """Most documents at a time; `auto`: batches of similar lengths."""
+        return self.batch_size or ("auto" if self.by_chunks and not self.corrected else 1)
+
+    @property
+    def between(self) -> str:
+        """With `continuous`, the text between documents; its tokens belong to none of them."""
+        return ("\n" if self.separator is None else self.separator) if self.continuous and not self.ids else ""
+
+    def _reading(self) -> Reading:
+        reading = super()._reading()
+        cut: Literal["marks"] | None = "marks" if self.level == "region" and self.group is None else None
+        return dataclasses.replace(
+            reading,
+            context_field=self.context_field,
+            keep=self.keep,
+            separator=reading.separator if self.separator is None else self.separator,
+            cut="punctuation" if self.punctuation == "apart" else cut,
+            group=self.group,
+            join=self.join,
+            na=self.na,
+            region_field=self.region_field,
+        )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The options on which the bytes of the output depend, by their names on the command line, for JSON."""
+        reading = self.reading
+        resolved = {
+            "per": self.level,
+            "kind": self.format,
+            "batch_size": self.at_once,
+            "keep": None if self.keep is None else ",".join(self.keep),
+            "join": None if self.group is None else repr(self.join),
+            "separator": repr(self.between),
+            "max_document_bytes": [reading.line_limits.bytes, reading.document_limits.bytes],
+        }
+        after_contexts = None if self.context_field is None else repr(reading.separator)
+        return {
+            **{
+                option.spelling: resolved.get(name, getattr(self, name))
+                for name, option in options_of(type(self)).items()
+                if option.identity
+            },
+            "--set separator after contexts": after_contexts,
+            "documents shared by processes": self.by_chunks,
+        }
