@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -76,16 +76,15 @@ class Selection:
     )
 
     def __post_init__(self) -> None:
-        for applies, problem in self._problems():
-            if applies:
-                raise OptionError(problem)
+        for problem in self.problems():
+            raise OptionError(problem)
 
-    def _problems(self) -> Iterable[tuple[bool, str]]:
-        """Return combinations of options, each with whether it is given and what is wrong with it."""
-        return (
-            (self.id_field is not None and self.field is None, "--id-field is for JSON lines and tables. Add --field."),
-            (self.delimiter is not None and self.field is None, "--delimiter is for tables. Add --field."),
-        )
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with combinations of options."""
+        if self.id_field is not None and self.field is None:
+            yield "--id-field is for JSON lines and tables. Add --field."
+        if self.delimiter is not None and self.field is None:
+            yield "--delimiter is for tables. Add --field."
 
     @functools.cached_property
     def reading(self) -> Reading:
@@ -227,96 +226,79 @@ class ScoreOptions(Selection):
         identity=False,
     )
 
-    def _problems(self) -> Sequence[tuple[bool, str]]:
-        level, corrected, alone = self.level, self.corrected, self.batch_size in (None, 1)
-        path, of_file = self.path, self.as_json or self.kind is not None
-        return (
-            *super()._problems(),
-            *(
-                (value is not None and self.field is None, f"{option} is for JSON lines and tables. Add --field.")
-                for option, value in (
-                    ("--context-field", self.context_field),
-                    ("--keep", self.keep),
-                    ("--region-field", self.region_field if level == "region" else None),
-                    ("--group", self.group),
-                    ("--na", self.na),
-                )
-            ),
-            (self.join != " " and self.group is None, "--join is for --group. Add it."),
-            (
-                self.group is not None and (level not in ("word", "region") or self.ids),
-                "--group writes a record for each row of text. Leave out --ids, and give --per word or --per region.",
-            ),
-            (
-                self.group is not None and (self.region_field is not None or self.punctuation == "apart"),
-                "--group makes a word or region of each row. Leave out --region-field and --set punctuation.",
-            ),
-            (
-                self.separator is not None and self.ids,
-                "--set separator is text, but --ids reads token ids. Leave out one of them.",
-            ),
-            (
-                self.separator is not None and not self.continuous and self.context_field is None,
-                "--set separator is for --continuous and --context-field. Add one of them.",
-            ),
-            (
-                self.ids and level in UNITS,
-                f"--per {level} needs text, but --ids reads token ids. Use --per token or --per document.",
-            ),
-            (
-                self.top is not None and level == "document",
-                "--top needs a record for each part of a document. Add --per token, word, region or line.",
-            ),
-            (bool(self.top) and level != "token", f"--top {self.top} is for tokens. Add --per token, or give --top 0."),
-            (self.region_field is not None and level != "region", "--region-field is for regions. Add --per region."),
-            (self.punctuation == "apart" and level != "word", "--set punctuation is for words. Add --per word."),
-            (
-                corrected and level not in ("word", "region"),
-                "--boundary is for words and regions. Add --per word or --per region.",
-            ),
-            (
-                self.as_json and self.kind not in (None, "jsonl"),
-                f"--json is --format jsonl, but --format is {self.kind}. Give one of them.",
-            ),
-            (
-                path is None and (self.force or self.resume),
-                "--resume and --force are about an output file. Give it with -o.",
-            ),
-            (
-                self.force and self.resume,
-                "--resume continues the interrupted run, --force starts again. Give one of them.",
-            ),
-            (
-                self.processes is not None and self.batch_size not in (None, "auto", 1),
-                "--processes forms batches itself. Leave out --batch-size, or set it to auto or 1.",
-            ),
-            (
-                self.continuous and self.by_chunks and self.ray is None,
-                "--continuous scores documents one after another. Leave out --processes and --batch-size auto.",
-            ),
-            (
-                (self.continuous or corrected) and not alone,
-                f"{'--continuous' if self.continuous else '--boundary corrected'} scores documents one after another. "
-                "Leave out --batch-size.",
-            ),
-            (
-                self.continuous and self.ray is not None,
-                "--continuous cannot be combined with --ray. Leave out one of them.",
-            ),
-            (self.kind == "parquet" and path is None, "Parquet needs an output file. Name one with -o."),
-            (
-                isinstance(path, str) and path.endswith(("/", os.sep)),
-                f"{path!r} is the name of a folder. Give that of a file, such as scores.parquet.",
-            ),
-            (
-                self.ray is not None and path is not None and not of_file and not Path(path).suffix,
-                f"{path}: --ray writes a file, not a folder. Name one, such as {path}.parquet.",
-            ),
-            (
-                path is not None and not of_file and Path(path).suffix not in ENDINGS,
-                f"{path}: {NO_FORMAT}",
-            ),
-        )
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with combinations of options."""
+        yield from super().problems()
+        yield from self._problems_of_input()
+        yield from self._problems_of_records()
+        yield from self._problems_of_output()
+        yield from self._problems_of_sharing()
+
+    def _problems_of_input(self) -> Iterator[str]:
+        of_rows = {
+            "--context-field": self.context_field,
+            "--keep": self.keep,
+            "--region-field": self.region_field if self.level == "region" else None,
+            "--group": self.group,
+            "--na": self.na,
+        }
+        for option, value in of_rows.items():
+            if value is not None and self.field is None:
+                yield f"{option} is for JSON lines and tables. Add --field."
+        if self.join != type(self).join and self.group is None:
+            yield "--join is for --group. Add it."
+        if self.group is not None and (self.level not in ("word", "region") or self.ids):
+            yield "--group writes a record for each row of text. Leave out --ids, and give --per word or --per region."
+        if self.group is not None and (self.region_field is not None or self.punctuation == "apart"):
+            yield "--group makes a word or region of each row. Leave out --region-field and --set punctuation."
+        if self.separator is not None and self.ids:
+            yield "--set separator is text, but --ids reads token ids. Leave out one of them."
+        if self.separator is not None and not self.continuous and self.context_field is None:
+            yield "--set separator is for --continuous and --context-field. Add one of them."
+        if self.ids and self.level in UNITS:
+            yield f"--per {self.level} needs text, but --ids reads token ids. Use --per token or --per document."
+
+    def _problems_of_records(self) -> Iterator[str]:
+        level = self.level
+        if self.top is not None and level == "document":
+            yield "--top needs a record for each part of a document. Add --per token, word, region or line."
+        if self.top and level != "token":
+            yield f"--top {self.top} is for tokens. Add --per token, or give --top 0."
+        if self.region_field is not None and level != "region":
+            yield "--region-field is for regions. Add --per region."
+        if self.punctuation == "apart" and level != "word":
+            yield "--set punctuation is for words. Add --per word."
+        if self.corrected and level not in ("word", "region"):
+            yield "--boundary is for words and regions. Add --per word or --per region."
+        if self.as_json and self.kind not in (None, "jsonl"):
+            yield f"--json is --format jsonl, but --format is {self.kind}. Give one of them."
+
+    def _problems_of_output(self) -> Iterator[str]:
+        path = self.path
+        if path is None and (self.force or self.resume):
+            yield "--resume and --force are about an output file. Give it with -o."
+        if self.force and self.resume:
+            yield "--resume continues the interrupted run, --force starts again. Give one of them."
+        if self.kind == "parquet" and path is None:
+            yield "Parquet needs an output file. Name one with -o."
+        if isinstance(path, str) and path.endswith(("/", os.sep)):
+            too = "" if self.ray is None else " --ray writes a file, too."
+            yield f"{path!r} is the name of a folder. Give that of a file.{too}"
+        if path is not None and not self.as_json and self.kind is None and Path(path).suffix not in ENDINGS:
+            if self.ray is not None and not Path(path).suffix:
+                yield f"{path}: --ray writes a file, not a folder. Name one, such as {path}.parquet."
+            yield f"{path}: {NO_FORMAT}"
+
+    def _problems_of_sharing(self) -> Iterator[str]:
+        if self.processes is not None and self.batch_size not in (None, "auto", 1):
+            yield "--processes forms batches itself. Leave out --batch-size, or set it to auto or 1."
+        if self.continuous and self.ray is not None:
+            yield "--continuous cannot be combined with --ray. Leave out one of them."
+        if self.continuous and self.by_chunks:
+            yield "--continuous scores documents one after another. Leave out --processes and --batch-size auto."
+        if (self.continuous or self.corrected) and self.batch_size not in (None, 1):
+            option = "--continuous" if self.continuous else "--boundary corrected"
+            yield f"{option} scores documents one after another. Leave out --batch-size."
 
     @property
     def level(self) -> Level:
