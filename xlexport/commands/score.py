@@ -204,10 +204,10 @@ def _opened(
 
         cluster = Cluster(None if options.ray == HERE else options.ray, options.processes)
         return cluster, open_here(bundle, runtime), str(device_of(runtime))
-    from xlexport.scoring.processes import Processes
+    from xlexport.scoring.processes import WorkerProcesses
 
     count = options.processes or 1
-    return Processes(count) if count > 1 else None, open_bundle(bundle, **runtime), None
+    return WorkerProcesses(count) if count > 1 else None, open_bundle(bundle, **runtime), None
 
 
 def _check_inputs(inputs: Sequence[Input], output: Path | str | None, options: ScoreOptions) -> None:

@@ -17,13 +17,13 @@ from xlexport.errors import WorkerError
 from xlexport.scoring.backends import ChunkWorker, in_order
 from xlexport.scoring.chunks import Chunk, ChunkState, Job, Message
 
-__all__ = ["Processes"]
+__all__ = ["WorkerProcesses"]
 
 PATIENCE = 5.0  # seconds in which a worker must end after it was asked to
 
 
 @dataclass(frozen=True)
-class Processes:
+class WorkerProcesses:
     """Several processes of this machine, as a `Backend`."""
 
     count: int
