@@ -93,14 +93,14 @@ def serving(log: Path, *options: str) -> Iterator[Process]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    with serving(tmp_path_factory.mktemp("server") / "log", "--max-body", "64") as process:
+    with serving(tmp_path_factory.mktemp("server") / "log", "--set", "body_bytes=64000000") as process:
         yield process
 
 
 @pytest.fixture
 def flooded(tmp_path: Path) -> Iterator[Process]:
     """Yield a server that must hold its limit of memory."""
-    options = ["--request-memory", str(REQUESTS), "--mem-len", "20000"]  # a session has 5 MB
+    options = ["--set", f"request_bytes={REQUESTS}000000", "--mem-len", "20000"]  # a session has 5 MB
     with serving(tmp_path / "log", *options) as process:
         process.health()
         before = process.memory("VmHWM")

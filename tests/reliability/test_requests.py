@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
 from tests.reliability.damage import THOROUGH, VALUES, damaged, damaged_json
 from xlexport.serve.app import make_app
-from xlexport.serve.limits import ServeLimits
 from xlexport.serve.models import Models, ServedModel
+from xlexport.serve.options import ServeLimits
 from xlexport.serve.scheduler import Scheduler
 from xlruntime import load
 

@@ -32,8 +32,8 @@ def _served(
     import httpx
 
     from xlexport.serve.app import make_app
-    from xlexport.serve.limits import ServeLimits
     from xlexport.serve.models import Models, ServedModel
+    from xlexport.serve.options import ServeLimits
     from xlexport.serve.scheduler import Scheduler
     from xlexport.serve.server import Server, listening_socket
 

@@ -34,7 +34,7 @@ def counted(value: Any) -> tuple[int, int]:
 def test_values_are_counted(value: Any, indent: int | None, ascii_only: bool) -> None:
     from xlexport.serve.bodies import FIELDS, count_numbers
     from xlexport.serve.errors import ApiError
-    from xlexport.serve.limits import ServeLimits
+    from xlexport.serve.options import ServeLimits
 
     raw = bytearray(json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))
     numbers, others = counted(value)
@@ -50,7 +50,7 @@ def test_values_are_counted(value: Any, indent: int | None, ascii_only: bool) ->
 @pytest.mark.parametrize("begin", [b"", b'"', b"["])
 def test_time_is_in_proportion_to_the_text(begin: bytes, part: bytes) -> None:
     from xlexport.serve.bodies import count_numbers
-    from xlexport.serve.limits import ServeLimits
+    from xlexport.serve.options import ServeLimits
 
     raw, began = bytearray(begin + part * 300_000 + b"\\"), time.thread_time()
     count_numbers(raw, ServeLimits(prompts=10**9, numbers=10**9))

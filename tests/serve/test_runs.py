@@ -176,7 +176,7 @@ def test_texts_of_tokens_differ() -> None:
 
 def test_session_does_not_expire_while_a_request_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from xlexport.serve import sessions
-    from xlexport.serve.limits import ServeLimits
+    from xlexport.serve.options import ServeLimits
 
     now = 0.0
     monkeypatch.setattr(sessions, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: 0))

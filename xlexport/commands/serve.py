@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
 from ipaddress import ip_address
@@ -11,10 +10,11 @@ from typing import Any
 
 import click
 
-from xlexport.commands.long_help import LongCommand, headed
+from xlexport.commands.long_help import LongCommand, headed, options_from
 from xlexport.commands.options import BUNDLE, document_options, runtime_options
 from xlexport.commands.signals import noticed
 from xlexport.extras import require
+from xlexport.serve.options import ServeLimits
 from xlexport.terminal import is_quiet, print_json, print_line, quiet_option, tell, tell_lines, tell_problem
 
 __all__ = ["serve"]
@@ -35,8 +35,21 @@ def _keys(context: click.Context, parameter: click.Parameter, given: tuple[str, 
     return keys
 
 
+REMOVED = {
+    "max_requests": "Use --set requests=N.",
+    "max_tokens": "Use --set tokens=N.",
+    "max_new_tokens": "Use --set new_tokens=N.",
+    "max_body": "Use --set body_bytes=BYTES.",
+    "request_timeout": "Use --set request_seconds=SECONDS.",
+    "request_memory": "Use --set request_bytes=BYTES.",
+    "session_memory": "Use --set session_bytes=BYTES.",
+    "session_ttl": "Use --set session_seconds=SECONDS.",
+}
+
+
 @click.command(
     cls=LongCommand,
+    removed=REMOVED,
     examples=(
         ("xlexport serve bundle", "Serve a bundle at http://127.0.0.1:8000/v1, to this machine only."),
         (
@@ -89,38 +102,8 @@ def _keys(context: click.Context, parameter: click.Parameter, given: tuple[str, 
         help="Run all requests in shared steps: faster for large models, but scores then depend on other requests by "
         "rounding.",
     ),
-    click.option(
-        "--max-requests",
-        type=click.IntRange(1),
-        help="Most requests at the same time; others get status 429.  [default: 128]",
-    ),
-    click.option(
-        "--max-tokens", type=click.IntRange(1), help="Most tokens that a request may read.  [default: 8,000,000]"
-    ),
-    click.option(
-        "--max-new-tokens", type=click.IntRange(1), help="Most tokens that a request may draw.  [default: 65,536]"
-    ),
-    click.option("--max-body", type=click.IntRange(1), metavar="MB", help="Largest body of a request.  [default: 32]"),
-    click.option(
-        "--request-timeout",
-        type=click.FloatRange(0, min_open=True),
-        metavar="SECONDS",
-        help="Longest duration of a request.  [default: 3600]",
-    ),
-    click.option(
-        "--request-memory", type=click.IntRange(1), metavar="MB", help="Most memory of all requests.  [default: 1,000]"
-    ),
-    click.option("--sessions", type=click.IntRange(0), help="Most sessions at the same time.  [default: 1,000]"),
-    click.option(
-        "--session-memory", type=click.IntRange(0), metavar="MB", help="Most memory of all sessions.  [default: 1,000]"
-    ),
-    click.option(
-        "--session-ttl",
-        type=click.FloatRange(0, min_open=True),
-        metavar="SECONDS",
-        help="Idle time after which a session expires.  [default: 3600]",
-    ),
 )
+@options_from(ServeLimits, "limits")
 @headed(
     "Output",
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the server is ready."),
@@ -138,16 +121,8 @@ def serve(
     batch_size: int,
     shared_steps: bool,
     as_json: bool,
+    limits: ServeLimits,
     runtime: dict[str, Any],
-    max_requests: int | None,
-    max_tokens: int | None,
-    max_new_tokens: int | None,
-    max_body: int | None,
-    request_timeout: float | None,
-    request_memory: int | None,
-    sessions: int | None,
-    session_memory: int | None,
-    session_ttl: float | None,
     **evaluation: Any,
 ) -> None:
     """Answer HTTP requests for scores and continuations with BUNDLES.
@@ -158,24 +133,11 @@ def serve(
     require("serve")
     from xlexport.bundles import open_bundle
     from xlexport.serve.app import make_app
-    from xlexport.serve.limits import ServeLimits
     from xlexport.serve.models import Models, ServedModel
     from xlexport.serve.scheduler import Scheduler
     from xlexport.serve.server import Server, listening_socket, log_to
     from xlruntime.hub_cache import folder_name
 
-    choices: dict[str, Any] = {
-        "requests": max_requests,
-        "tokens": max_tokens,
-        "new_tokens": max_new_tokens,
-        "body_bytes": max_body and max_body * 1_000_000,
-        "request_seconds": request_timeout,
-        "request_bytes": request_memory and request_memory * 1_000_000,
-        "sessions": sessions,
-        "session_bytes": session_memory if session_memory is None else session_memory * 1_000_000,
-        "session_seconds": session_ttl,
-    }
-    limits = dataclasses.replace(ServeLimits(), **{name: value for name, value in choices.items() if value is not None})
     with listening_socket(host, port) as listening:
         models = Models(
             ServedModel.of(

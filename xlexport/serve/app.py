@@ -24,9 +24,10 @@ from xlexport.serve.completions import Completions
 from xlexport.serve.errors import ApiError, answer_of, error_body
 from xlexport.serve.hosts import refusal
 from xlexport.serve.jobs import ClosedError
-from xlexport.serve.limits import Admission, ServeLimits
+from xlexport.serve.limits import Admission
 from xlexport.serve.metrics import CONTENT_TYPE, Metrics
 from xlexport.serve.models import Models
+from xlexport.serve.options import ServeLimits
 from xlexport.serve.runs import json_answer
 from xlexport.serve.sessions import SessionRoutes, SessionStore
 from xlruntime.documents import check_ids

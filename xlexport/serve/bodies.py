@@ -11,8 +11,9 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from xlexport.serve.errors import JSON, ApiError
-from xlexport.serve.limits import ServeLimits, Share
+from xlexport.serve.limits import Share, check_tokens
 from xlexport.serve.models import ServedModel
+from xlexport.serve.options import ServeLimits
 from xlruntime import Sampling
 from xlruntime.messages import named
 from xlruntime.tokenizers import ByteTokenizer
@@ -329,7 +330,7 @@ async def encode_texts(
     """
     nbytes = sum(len(source.encode()) for source in sources if isinstance(source, str))
     if isinstance(model.tokenizer, ByteTokenizer):
-        limits.check_tokens(nbytes, 0)
+        check_tokens(limits, nbytes, 0)
     with share_of(request).lent(nbytes * model.encoding_bytes):
         return await _aside(sum(map(len, sources)), lambda: [convert(source) for source in sources])
 

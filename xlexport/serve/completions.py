@@ -19,10 +19,11 @@ from starlette.responses import Response
 from xlexport.serve.bodies import CompletionBody, encode_texts, read_json, share_of, unless_gone
 from xlexport.serve.errors import ApiError
 from xlexport.serve.jobs import AnswerChoice, Delta, RequestJob
-from xlexport.serve.limits import CHOICE_BYTES, ServeLimits
+from xlexport.serve.limits import CHOICE_BYTES, check_tokens
 from xlexport.serve.logprobs import TokenLog, draw_log, read_log
 from xlexport.serve.metrics import Metrics
 from xlexport.serve.models import Models, ServedModel
+from xlexport.serve.options import ServeLimits
 from xlexport.serve.runs import EventStream, Run, json_answer
 from xlexport.serve.token_places import ends_in_text, text_of_run
 from xlruntime import GrowingText
@@ -73,7 +74,7 @@ class Completions:
         n = body.n or 1
         prompts = await self._prompts(request, body, model)
         n_prompt = sum(len(prompt.ids) for prompt in prompts)
-        self.limits.check_tokens(n_prompt, body.n_new, n, len(prompts))
+        check_tokens(self.limits, n_prompt, body.n_new, n, len(prompts))
         share_of(request).take_scores(n_prompt + body.n_new * n * len(prompts), body.logprobs)
         share_of(request).take(CHOICE_BYTES * (n * len(prompts) - 1))
         with ExitStack() as stack:

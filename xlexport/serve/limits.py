@@ -5,65 +5,32 @@ from __future__ import annotations
 import contextlib
 from asyncio import Timeout
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from xlexport.serve.errors import ApiError, busy
+from xlexport.serve.options import ServeLimits
 
-__all__ = ["CHOICE_BYTES", "Admission", "ServeLimits", "Share"]
+__all__ = ["CHOICE_BYTES", "Admission", "Share", "check_tokens"]
 
 TOKEN_BYTES = 64  # of a token with its score, in arrays and in the answer that is made of them
 LIKELY_BYTES = 32  # of each likeliest token
 CHOICE_BYTES = 4_000  # of each continuation but the first, in addition to its tokens
 
 
-@dataclass(frozen=True)
-class ServeLimits:
-    """Limits on what clients may use.
+def check_tokens(limits: ServeLimits, n_prompt: int, n_new: int, choices: int = 1, prompts: int = 1) -> None:
+    """Refuse a request that asks for too much.
 
-    Attributes:
-        body_bytes: bytes of a request's body; numbers: numbers in it.
-        tokens: tokens that one request may read; new_tokens: tokens that it may draw for each continuation.
-        prompts: prompts of one request; choices: continuations of each; all_choices: continuations of all together.
-        requests: requests under way at a time.
-        request_bytes: memory of all requests under way: bodies, what becomes of them, and the scores asked for.
-        request_seconds: how long a request may take; transfer_seconds: how long its body may take to arrive, and each
-            part of the answer to be read.
-        connections: connections at a time; head_seconds: how long one may wait for a whole head of a request.
-        sessions: sessions at a time; session_bytes: memory of all of them; session_seconds: how long one may be idle.
+    Raises:
+        ApiError: with the limit.
     """
-
-    body_bytes: int = 32_000_000
-    numbers: int = 1_000_000
-    tokens: int = 8_000_000
-    new_tokens: int = 65_536
-    prompts: int = 1_024
-    choices: int = 16
-    all_choices: int = 2_048
-    requests: int = 128
-    request_bytes: int = 1_000_000_000
-    request_seconds: float = 3_600.0
-    transfer_seconds: float = 120.0
-    connections: int = 512
-    head_seconds: float = 20.0
-    sessions: int = 1_000
-    session_bytes: int = 1_000_000_000
-    session_seconds: float = 3_600.0
-
-    def check_tokens(self, n_prompt: int, n_new: int, choices: int = 1, prompts: int = 1) -> None:
-        """Refuse a request that asks for too much.
-
-        Raises:
-            ApiError: with the limit.
-        """
-        for count, most, what, param in (
-            (n_prompt, self.tokens, "tokens to read", "prompt"),
-            (n_new, self.new_tokens, "tokens to draw", "max_tokens"),
-            (choices, self.choices, "continuations", "n"),
-            (choices * prompts, self.all_choices, "continuations of all prompts together", "n"),
-        ):
-            if count > most:
-                message = f"the request has {count:,} {what}, at most {most:,} are possible."
-                raise ApiError(400, message, "context_length_exceeded" if param == "prompt" else "invalid_value", param)
+    for count, most, what, param in (
+        (n_prompt, limits.tokens, "tokens to read", "prompt"),
+        (n_new, limits.new_tokens, "tokens to draw", "max_tokens"),
+        (choices, limits.choices, "continuations", "n"),
+        (choices * prompts, limits.all_choices, "continuations of all prompts together", "n"),
+    ):
+        if count > most:
+            message = f"the request has {count:,} {what}, at most {most:,} are possible."
+            raise ApiError(400, message, "context_length_exceeded" if param == "prompt" else "invalid_value", param)
 
 
 class Admission:

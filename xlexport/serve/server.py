@@ -20,7 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from xlexport.serve.limits import ServeLimits
+from xlexport.serve.options import ServeLimits
 from xlruntime import OptionError
 
 __all__ = ["Server", "listening_socket", "log_to"]

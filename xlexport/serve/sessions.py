@@ -35,9 +35,10 @@ from xlexport.serve.bodies import (
 )
 from xlexport.serve.errors import ApiError, answer_of, busy
 from xlexport.serve.jobs import AnswerChoice, Draws, RequestJob, ScoredPiece, StreamPosition
-from xlexport.serve.limits import ServeLimits
+from xlexport.serve.limits import check_tokens
 from xlexport.serve.logprobs import draw_log, json_pieces, read_log
 from xlexport.serve.models import Models, ServedModel
+from xlexport.serve.options import ServeLimits
 from xlexport.serve.runs import EventStream, Pieces, Run, json_answer
 from xlexport.serve.token_places import text_of_run
 from xlruntime import GrowingText, StateDamagedError, StateError, Stream
@@ -241,7 +242,7 @@ class SessionRoutes:
             session.model.check(ids)
             parts: Sequence[ScoredPiece] = ()
             if len(ids):
-                self.limits.check_tokens(len(ids), 0)
+                check_tokens(self.limits, len(ids), 0)
                 share_of(request).take_scores(len(ids), body.logprobs)
                 with self._run(request, session) as run:
                     job = run.add(RequestJob(ids, before, top=session.model.top(body.logprobs), keep=True))
@@ -278,7 +279,7 @@ class SessionRoutes:
         for ids, _ in pieces:
             model.check(ids)
         n_tokens = sum(len(ids) for ids, _ in pieces)
-        self.limits.check_tokens(n_tokens, 0)
+        check_tokens(self.limits, n_tokens, 0)
         share_of(request).take_scores(n_tokens, logprobs)
         jobs = [RequestJob(ids, place, top=model.top(logprobs)) for ids, _ in pieces]
         with self._run(request, session) as run:
@@ -298,7 +299,7 @@ class SessionRoutes:
             session = stack.enter_context(self.store.changing(*_named(request)))
             ((ids, _),) = await self._tokens(request, session, [body.prompt or []], session.held.continued)
             session.model.check(ids)
-            self.limits.check_tokens(len(ids), body.n_new)
+            check_tokens(self.limits, len(ids), body.n_new)
             share_of(request).take_scores(len(ids) + body.n_new, body.logprobs)
             before = ids if session.place is None else np.append(session.place.pending, ids)
             text = GrowingText(session.model.tokenizer, before, body.stops, special=body.special)
