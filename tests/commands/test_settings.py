@@ -13,7 +13,8 @@ from tests.helpers.invoking import Invoke
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import declared
 from xlexport.commands.settings import settings_of
-from xltraining.config_fields import Option
+from xlexport.serve.options import ServeLimits
+from xltraining.config_fields import Option, options_of
 
 
 @click.command(cls=LongCommand)
@@ -77,7 +78,8 @@ def test_same_settings_in_all_commands(invoke: Invoke) -> None:
     names = {name: {setting.setting for setting in settings_of(command)} for name, command in all_commands().items()}
     reading = {"save_every", "binary", "max_document_bytes", "separator", "punctuation"}
     assert names["score"] == model | runtime | reading
-    assert names["generate"] == names["verify"] == names["serve"] == model | runtime
+    assert names["generate"] == names["verify"] == model | runtime
+    assert names["serve"] == model | runtime | {name for name, option in options_of(ServeLimits).items() if option.help}
     assert names["configure"] == model
     assert names["convert"] == model | {"bos", "eos", "licence", "data", "intended_use"}
     for name, settings in names.items():
