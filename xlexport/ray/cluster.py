@@ -119,10 +119,11 @@ class Cluster:
                 workers.append(_Worker(kind.remote(job, os.getcwd())))
             yield from in_order(workers, _ready, cut, state)
         finally:
-            for worker in workers:
-                ray.kill(worker.actor)
             if started:
                 ray.shutdown()
+            else:
+                for worker in workers:
+                    ray.kill(worker.actor)
 
     def _start(self, threads: int) -> None:
         """Connect to the cluster, or start one here; without the log of Ray's core, since errors come as exceptions.
