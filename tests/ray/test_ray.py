@@ -133,18 +133,19 @@ def test_inputs_and_output_in_a_store_are_as_on_this_machine(
     rows = write_rows(tmp_path / "in", 2, 20)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    Path(f"stored.{ending}").write_text("another file")
     options = ("--field", "text", "--id-field", "id", "--per", "word", "--threads", "1")
     alone, output = tmp_path / f"alone.{ending}", tmp_path / f"stored.{ending}"
     at = f"file://{output}"
     assert run(["score", str(BUNDLE), str(rows), *options, "-o", str(alone)]) == 1  # some documents have no score
     assert run(["score", str(BUNDLE), f"file://{rows}", *options, "-o", at]) == 1
     assert output.read_bytes() == alone.read_bytes()
-    assert not list(Path().iterdir())
+    assert [(path.name, path.read_text()) for path in Path().iterdir()] == [(f"stored.{ending}", "another file")]
     capsys.readouterr()
     assert run(["score", str(BUNDLE), f"file://{rows}", *options, "-o", at]) == 1
     assert "exists already. Replace it with --force" in capsys.readouterr().err
     assert run(["score", str(BUNDLE), f"file://{rows}", *options, "-o", at, "--resume"]) == 0
-    assert "already complete" in capsys.readouterr().err
+    assert f"{at}: already complete" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("level", LEVELS)

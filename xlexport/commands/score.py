@@ -168,7 +168,7 @@ def _is_complete(file: PartialFile) -> bool:
         return False
     file.forget_state()  # left by a run that was killed after its last step
     tell(
-        f"{file.path}: already complete, so nothing was done. Options and inputs were not checked; --force scores "
+        f"{file.name}: already complete, so nothing was done. Options and inputs were not checked; --force scores "
         "again."
     )
     return True

@@ -26,11 +26,11 @@ class PartialFile:
         finish: writes FILE from the complete FILE.partial, if FILE has another format; None: both have the same bytes.
 
     Attributes:
-        path: FILE; partial: the growing file; state_path: the state in the same folder.
+        name: FILE for messages; path: FILE; partial: the growing file; state_path: the state in the same folder.
     """
 
     def __init__(self, path: Path, finish: Callable[[Path, Path], None] | None = None) -> None:
-        self.path = path
+        self.name, self.path = str(path), path
         self._finish = finish
         self.partial = path.with_name(path.name + ".partial")
         self.state_path = path.with_name(self.partial.name + ".state")

@@ -7,13 +7,13 @@ import functools
 import glob
 import io
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from xlexport.atomic_output import file
 from xlexport.errors import OutputExistsError
 from xlexport.scoring.inputs import Input
 from xlexport.scoring.partial_file import PartialFile
@@ -109,8 +109,8 @@ class StoredFile(PartialFile):
     """An output in a store. It grows in the current folder, and is copied when it is complete."""
 
     def __init__(self, uri: str, finish: Callable[[Path, Path], None] | None = None) -> None:
-        super().__init__(Path(Path(_parts(uri)[0]).name), finish)
-        self._location = Location(uri)
+        super().__init__(Path(f"{Path(_parts(uri)[0]).name}.upload"), finish)
+        self.name, self._location = uri, Location(uri)
 
     @property
     def is_complete(self) -> bool:
@@ -126,13 +126,11 @@ class StoredFile(PartialFile):
     def publish(self) -> None:
         """Copy the complete output to the store."""
         self.sync()
-        if self._finish is None:
-            self._location.write(self.partial)
-        else:
-            with file(self.path, self._check) as temporary:
-                self._finish(self.partial, temporary)
-                self._location.write(temporary)
-            self.path.unlink()
+        with tempfile.TemporaryDirectory(dir=self.partial.parent) as folder:
+            whole = self.partial if self._finish is None else Path(folder, "whole")
+            if self._finish is not None:
+                self._finish(self.partial, whole)
+            self._location.write(whole)
         self.discard()
 
 
