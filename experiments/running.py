@@ -427,7 +427,9 @@ def train_further(
     Raises:
         KeyboardInterrupt: Ctrl-C stopped the run, which is saved.
     """
-    if train(model, training, files, valid_files, out, task=task, resume=(out / CHECKPOINT_NAME).exists()).interrupted:
+    about = {"data": ", ".join(file.name for file in files)} if files else None
+    resume = (out / CHECKPOINT_NAME).exists()
+    if train(model, training, files, valid_files, out, task=task, resume=resume, about=about).interrupted:
         raise KeyboardInterrupt
 
 
