@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from xlexport.families.recurrent.protocol import RecurrentModel
     from xlexport.families.scan import scan
+    from xlexport.scoring.score import score
 
 __all__ = [
     "Conversion",
@@ -39,9 +40,10 @@ __all__ = [
     "quantize",
     "read",
     "scan",
+    "score",
     "verify",
 ]
-ELSEWHERE = {"RecurrentModel": "families.recurrent.protocol", "scan": "families.scan"}
+ELSEWHERE = {"RecurrentModel": "families.recurrent.protocol", "scan": "families.scan", "score": "scoring.score"}
 
 
 def __getattr__(name: str) -> Any:

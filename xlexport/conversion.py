@@ -51,6 +51,7 @@ from xlruntime.documents import Tokenizer as TextTokenizer
 from xlruntime.engine import Engine
 from xlruntime.errors import BundleGraphError, OptionError
 from xlruntime.evaluation import EvaluationRules
+from xlruntime.messages import listed
 from xlruntime.tokenizers import make_tokenizer
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Conversion", "ConversionOptions", "ConversionPlan", "convert"]
 
+RENAMED = {"verify_segments": "segments", "verify_text": "text"}
 FURTHER_TOKENS = 32  # that are compared in segments of each of an architecture's further lengths
 
 
@@ -113,6 +115,9 @@ class ConversionOptions:
     @classmethod
     def of(cls, **values: Any) -> ConversionOptions:
         """Return options from keyword arguments; keywords that are not fields go into `settings`."""
+        if renamed := {old: new for old, new in RENAMED.items() if old in values}:
+            hint = f"Write {listed(renamed.values())}."
+            raise OptionError(f"{listed(renamed)}: no longer an option of a conversion.", hint=hint)
         names = {entry.name for entry in fields(cls)}
         settings = {name: value for name, value in values.items() if name not in names}
         return cls(**{name: value for name, value in values.items() if name in names}, settings=settings)

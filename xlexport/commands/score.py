@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,8 @@ import click
 from xlexport.commands.input_options import SPECIAL
 from xlexport.commands.long_help import LongCommand, headed, options_from
 from xlexport.commands.options import BUNDLE, Names, OutputFile, document_options, runtime_options
-from xlexport.extras import require
 from xlexport.progress_bar import DocumentsBar
-from xlexport.scoring.options import ScoreOptions
+from xlexport.scoring.options import HERE, ScoreOptions
 from xlexport.terminal import (
     Failure,
     Interrupted,
@@ -28,19 +26,14 @@ from xlexport.terminal import (
     standard_output,
     tell,
 )
+from xlruntime import OptionError
 from xlruntime.messages import many_lines
 
 if TYPE_CHECKING:
-    from xlexport.scoring.backends import Backend
-    from xlexport.scoring.inputs import Input
     from xlexport.scoring.output_formats import Format
-    from xlexport.scoring.partial_file import PartialFile
     from xlexport.scoring.totals import Totals
-    from xlruntime import Model
 
 __all__ = ["score"]
-
-HERE = "this machine"  # instead of the address of a Ray cluster
 
 
 class _PlaceName(click.Path):
@@ -121,120 +114,26 @@ def score(
     With --field, each row of JSON lines or of a table is a document.
     `score` reports a document that it cannot read and continues with the others; the exit status is then 1.
     """
-    if runtime["threads"] is None and (options.processes is not None or options.ray is not None):
-        runtime["threads"] = 1  # of each process
-    output, kind = options.path, options.format
-    from xlexport.scoring.chunks import Job
-    from xlexport.scoring.input_search import find_inputs
-    from xlexport.scoring.inputs import extent, nothing_in
-    from xlexport.scoring.run import score_documents
+    from xlexport.scoring.inputs import extent
+    from xlexport.scoring.score import ScoreRun
 
-    file = _output_file(output, kind)
-    if file is not None:
-        file.check(options.force, options.resume)
-        if options.resume and _is_complete(file):
-            return
-    written = [] if file is None else [file.path, file.partial, file.state_path]
-    inputs = find_inputs(files, options.include, options.reading, written, tell)
-    _check_inputs(inputs, output, options)
-    backend, model, device = _opened(bundle, options, runtime)
-    job = Job(bundle, runtime, model.evaluation(**evaluation), options, inputs, file is None, device)
-    reporter = _Reporter(DocumentsBar(*extent(inputs, options.reading)), options.as_json)
-    records = file or _StandardOutput(kind)
     try:
-        totals = score_documents(model, job, sys.stdin.buffer, records, reporter, backend)
-        if file is not None:
-            file.publish() if totals.documents else file.discard()
-        if not totals.documents and not totals.failed:
-            raise nothing_in([entry.name for entry in inputs], "lines that are not blank")
-    except KeyboardInterrupt:
-        if file is None:
-            raise Interrupted("interrupted; standard output has what was scored until then.") from None
-        if not file.partial.exists():
+        run = ScoreRun(bundle, files, options, runtime, tell)
+    except OptionError as error:
+        raise click.UsageError(str(error)) from None
+    if run.is_complete:
+        unchecked = "Options and inputs were not checked; --force scores again."
+        tell(f"{run.output}: already complete, so nothing was done. {unchecked}")
+        return
+    reporter = _Reporter(DocumentsBar(*extent(run.inputs, options.reading)), options.as_json)
+    try:
+        totals = run.score(evaluation, reporter, _StandardOutput(options.format), sys.stdin.buffer)
+    except KeyboardInterrupt as error:
+        if not error.args:
             raise
-        again = all(entry.repeatable for entry in inputs)
-        hint = "Continue with --resume." if again else "Its input cannot be read again: start again with --force."
-        raise Interrupted(f"interrupted; {file.partial} has what was scored. {hint}") from None
-    finally:
-        if file is not None:
-            file.close()
+        raise Interrupted(str(error)) from None
     if totals.failed:
         click.get_current_context().exit(1)
-
-
-def _is_complete(file: PartialFile) -> bool:
-    """Return whether an output is complete, and say so."""
-    if not file.is_complete:
-        return False
-    file.forget_state()  # left by a run that was killed after its last step
-    tell(
-        f"{file.name}: already complete, so nothing was done. Options and inputs were not checked; --force scores "
-        "again."
-    )
-    return True
-
-
-def _output_file(output: Path | str | None, kind: Format) -> PartialFile | None:
-    """Return the output file; None: standard output."""
-    from xlexport.scoring.partial_file import PartialFile
-
-    if output is None:
-        return None
-    finish = _finisher(kind)
-    if isinstance(output, Path):
-        return PartialFile(output, finish)
-    require(None, "pyarrow")
-    from xlexport.scoring.stores import StoredFile
-
-    return StoredFile(output, finish)
-
-
-def _opened(
-    bundle: Path, options: ScoreOptions, runtime: Mapping[str, Any]
-) -> tuple[Backend | None, Model, str | None]:
-    """Return the workers that score, the open bundle, and the device of workers if it is not that of this process."""
-    from xlexport.bundles import open_bundle
-
-    if options.ray is not None:
-        if str(runtime["device"]).startswith("cuda:"):
-            raise click.UsageError(
-                f"--device {runtime['device']}: Ray chooses the GPU of each process. Give --device cuda."
-            )
-        from xlexport.ray.cluster import Cluster, device_of, open_here
-
-        cluster = Cluster(None if options.ray == HERE else options.ray, options.processes)
-        return cluster, open_here(bundle, runtime), str(device_of(runtime))
-    from xlexport.scoring.processes import WorkerProcesses
-
-    count = options.processes or 1
-    return WorkerProcesses(count) if count > 1 else None, open_bundle(bundle, **runtime), None
-
-
-def _check_inputs(inputs: Sequence[Input], output: Path | str | None, options: ScoreOptions) -> None:
-    """Refuse inputs that the output would replace, or that cannot be read again."""
-    paths = [entry.path for entry in inputs if entry.path is not None]
-    names = {os.path.realpath(path) for path in paths} | {entry.name for entry in inputs}
-    if output is not None and not names.isdisjoint((str(output), os.path.realpath(output))):
-        raise click.UsageError(f"{output} is also an input, which the output would replace. Name another file with -o.")
-    if all(entry.repeatable for entry in inputs):
-        return
-    if options.resume:
-        raise click.UsageError(
-            "--resume reads its inputs again, which standard input and pipes do not allow. Give files."
-        )
-    if (options.processes or 1) > 1 or options.ray is not None:
-        option = "--processes" if options.ray is None else "--ray"
-        raise click.UsageError(f"{option} shares files. Give files, not standard input or a pipe.")
-
-
-def _finisher(kind: Format) -> Callable[[Path, Path], None] | None:
-    """Return the function that converts the complete records to this format; None if no conversion is needed."""
-    if kind != "parquet":
-        return None
-    require("tables")
-    from xlexport.scoring.output_formats import write_parquet
-
-    return write_parquet
 
 
 class _Reporter:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xlexport.scoring.inputs import Reading
     from xlexport.scoring.output_formats import Format
 
-__all__ = ["ENDINGS", "NO_FORMAT", "UNITS", "Level", "ScoreOptions", "Selection"]
+__all__ = ["ENDINGS", "HERE", "NO_FORMAT", "UNITS", "Level", "ScoreOptions", "Selection"]
 
 Level = Literal["document", "line", "word", "region", "token"]
 UNITS: tuple[Level, ...] = ("line", "word", "region")  # whose records are sums over the tokens of a part of the text
@@ -32,6 +32,7 @@ ENDINGS: dict[str, Format] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
+HERE = "this machine"  # instead of the address of a Ray cluster
 NO_FORMAT = f"no format has this ending. Use {', '.join(ENDINGS)}, or choose with --format."
 _input = functools.partial(setting, common=True, heading="Input")
 _record = functools.partial(setting, common=True, heading="Records")

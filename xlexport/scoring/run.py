@@ -34,7 +34,7 @@ MOST_REPORTED_ERRORS = 5  # from one file of rows; further errors are only count
 class Output(Protocol):
     """The destination of records."""
 
-    def write(self, raw: bytes) -> None:
+    def write(self, raw: bytes, /) -> Any:
         """Add records."""
 
 
