@@ -48,7 +48,7 @@ class _Work:
     columns: Mapping[str, str]
 
 
-class RowActor:
+class _RowActor:
     """An actor that turns rows with documents into rows with scores."""
 
     def __init__(self, work: _Work) -> None:
@@ -130,7 +130,7 @@ def score_dataset(
     columns = columns_of(run_options, evaluation.values)
     model.release()
     return dataset.map_batches(
-        RowActor,
+        _RowActor,
         fn_constructor_args=(_Work(folder, runtime, settings, run_options, columns),),
         batch_size=BATCH_ROWS,
         batch_format="pyarrow",
