@@ -36,7 +36,6 @@ __all__ = [
     "nothing_in",
     "open_input",
     "open_text",
-    "unpacked",
 ]
 
 GZIP = b"\x1f\x8b"
@@ -298,6 +297,8 @@ class TextSource(io.RawIOBase):
 def open_input(entry: Input, stdin: BinaryIO | None, binary: bool = False) -> BinaryIO:
     """Open the bytes of an input, unpacked if its content is gzip data or its name says so.
 
+    A byte-order mark at the beginning of a text is left out.
+
     Args:
         stdin: only for an input without a path.
         binary: whether to open it even if it is not a text in UTF-8.
@@ -306,40 +307,25 @@ def open_input(entry: Input, stdin: BinaryIO | None, binary: bool = False) -> Bi
         TextError: its beginning has a zero byte, or the mark of another encoding.
         OSError, EOFError: it cannot be opened, or is broken gzip data.
     """
-    return unpacked(entry.open(stdin), entry.name, entry.is_packed, binary)
-
-
-def open_text(path: Path) -> BinaryIO:
-    """Open a file as `open_input` does."""
-    return open_input(Input(str(path), path), None)
-
-
-def unpacked(file: Any, name: str, packed: bool, binary: bool) -> BinaryIO:
-    """Return the bytes of an open file, unpacked if it is gzip data; close it if they are refused.
-
-    A byte-order mark at the beginning of a text is left out.
-
-    Args:
-        file: a buffered file at its beginning.
-        packed: whether its name says that it is gzip data. binary: as for `open_input`.
-
-    Raises:
-        TextError, EOFError: as `open_input`.
-    """
-    opened: Any = file
-    if packed or file.peek(2)[:2] == GZIP:
+    opened = file = entry.open(stdin)
+    if entry.is_packed or file.peek(2)[:2] == GZIP:
         opened = gzip.GzipFile(fileobj=file, mode="rb")
         opened.myfileobj = file  # which it then closes
     if not binary:
         try:
             beginning = opened.peek(LOOKED_AT)[:LOOKED_AT]
-            _check_text(beginning, name)
+            _check_text(beginning, entry.name)
             if beginning.startswith(codecs.BOM_UTF8):
                 opened.read(len(codecs.BOM_UTF8))
         except BaseException:
             opened.close()
             raise
     return cast(BinaryIO, opened)
+
+
+def open_text(path: Path) -> BinaryIO:
+    """Open a file as `open_input` does."""
+    return open_input(Input(str(path), path), None)
 
 
 def _check_text(beginning: bytes, name: str) -> None:
