@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from xlruntime.bundle import FORMAT, Manifest
-from xlruntime.json_fields import UNIONS, Whole
+from xlruntime.json_fields import UNIONS
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "bundle.schema.json"
 TYPES = {int: "integer", str: "string", bool: "boolean", type(None): "null"}
@@ -43,8 +43,9 @@ def _schema(hint: Any, kinds: dict[str, Schema]) -> Schema:
         return {"$ref": f"#/$defs/{name}"}
     if origin is Annotated:
         kind, limit = parts
-        whole = isinstance(limit, Whole)
-        limits = {"minimum": limit.least, "maximum": limit.most} if whole else {"pattern": f"^({limit.pattern})$"}
+        limits = (
+            {"minimum": limit.start, "maximum": limit.stop - 1} if kind is int else {"pattern": f"^({limit.pattern})$"}
+        )
         return {**_schema(kind, kinds), **limits}
     if origin in UNIONS:
         return {"anyOf": [_schema(part, kinds) for part in parts]}

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal
 
 from .errors import BundleFormatError
 from .evaluation import EvaluationRules, EvaluationSettings, FreshMemory, Length, Ring, Setting
-from .json_fields import OPTIONAL, Pattern, Size, Whole, read_fields
+from .json_fields import OPTIONAL, Pattern, Size, read_fields
 from .limits import Limits, parse_json
 from .messages import listed, named, quoted, shown
 from .tokenizer_entry import TextToken, TokenId, Tokenizer
@@ -248,7 +248,7 @@ class Encoder:
         end: id that follows a target's last token.
     """
 
-    source_len: Annotated[int, Whole(1, 1 << 20)]
+    source_len: Annotated[int, range(1, (1 << 20) + 1)]
     pad: TokenId
     start: TokenId
     end: TokenId
@@ -277,7 +277,7 @@ class FileDigest:
     """Size and SHA-256 that a file of the bundle must have."""
 
     sha256: Sha256
-    size: Annotated[int, Whole(0, 2**53 - 1)]
+    size: Annotated[int, range(2**53)]
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ class _Document:
 class Manifest:
     """The fields of `bundle.json`."""
 
-    format: Annotated[int, Whole(FORMAT, FORMAT)]
+    format: Annotated[int, range(FORMAT, FORMAT + 1)]
     requires: Requirements
     model: _Model
     tokenizer: Tokenizer

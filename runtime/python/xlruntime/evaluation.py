@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from .errors import OptionError
-from .json_fields import Whole
 from .messages import listed, named, one_line, shown
 
 __all__ = [
@@ -39,8 +38,8 @@ MEM_LEN = "mem_len"
 
 FreshMemory = Literal["empty", "zeros"]
 SettingValue = int | bool
-Length = Annotated[int, Whole(1, LARGEST_LENGTH)]
-Number = Annotated[int, Whole(-LARGEST_LENGTH, LARGEST_LENGTH)]
+Length = Annotated[int, range(1, LARGEST_LENGTH + 1)]
+Number = Annotated[int, range(-LARGEST_LENGTH, LARGEST_LENGTH + 1)]
 Linear = tuple[Number, Number, Number]  # (a, b, c): a · mem_len + b · segment_len + c
 
 

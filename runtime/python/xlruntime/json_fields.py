@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from .messages import shown
 
-__all__ = ["OPTIONAL", "Pattern", "Size", "Whole", "read_fields"]
+__all__ = ["OPTIONAL", "Pattern", "Size", "read_fields"]
 
 T = TypeVar("T")
 OPTIONAL = {"optional": True}  # metadata of a field that may be missing; all others must be there
@@ -29,38 +29,17 @@ NAMES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Whole:
-    """The range of a whole number: `Annotated[int, Whole(1, 9)]`."""
-
-    least: int
-    most: int
-
-    def admits(self, value: int) -> bool:
-        """Return whether a number is in the range."""
-        return self.least <= value <= self.most
-
-    def __str__(self) -> str:
-        """Return the range for a message."""
-        return f"a whole number from {self.least} to {self.most}"
-
-
-@dataclasses.dataclass(frozen=True)
 class Pattern:
     """The pattern of a text, and its meaning: `Annotated[str, Pattern("[0-9]+", "digits")]`."""
 
     pattern: str
     meaning: str
 
-    def admits(self, value: str) -> bool:
-        """Return whether a text has the pattern."""
+    def __contains__(self, value: str) -> bool:
         return re.fullmatch(self.pattern, value) is not None
 
-    def __str__(self) -> str:
-        """Return the meaning."""
-        return self.meaning
 
-
-Size = Annotated[int, Whole(1, 2**31 - 1)]  # of an axis, and numbers of as many
+Size = Annotated[int, range(1, 2**31)]  # of an axis, and numbers of as many
 
 
 def read_fields(kind: type[T], value: object) -> T:
@@ -129,7 +108,7 @@ def _fits(kind: Any, value: object) -> bool:
     """Return whether a value has the type `kind` and its range: booleans are not numbers; inner values come later."""
     if get_origin(kind) is Annotated:
         bare, limit = get_args(kind)
-        return _fits(bare, value) and limit.admits(value)
+        return _fits(bare, value) and value in limit
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
     if (length := _length(kind)) is not None:
@@ -159,7 +138,9 @@ def _expected(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(map(repr, get_args(hint)))
     if get_origin(hint) is Annotated:
-        return str(get_args(hint)[1])
+        limit = get_args(hint)[1]
+        whole = isinstance(limit, range)
+        return f"a whole number from {limit.start} to {limit.stop - 1}" if whole else str(limit.meaning)
     if (length := _length(hint)) is not None:
         return f"a list of {length}"
     return NAMES[_json_type(hint)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from .json_fields import OPTIONAL, Size, Whole
+from .json_fields import OPTIONAL, Size
 from .messages import named
 
 __all__ = ["TextToken", "TokenId", "Tokenizer"]
 
-TokenId = Annotated[int, Whole(0, 2**31 - 1)]
+TokenId = Annotated[int, range(2**31)]
 
 
 @dataclass(frozen=True)
