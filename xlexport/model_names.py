@@ -131,7 +131,7 @@ def load_source(
             return source
         return replace(source, options={**source.options, "model": f"{str(name).partition('@')[0]}@{model.name}"})
     if format is not None or config is not None:
-        what = f"{name}: --format and --config are for checkpoints, but code makes this model."
+        what = f"{name}: --set checkpoint_format and --config are for checkpoints, but code makes this model."
         raise CheckpointError(what, hint="Leave them out.")
     module, notes = _build(name, model, trust), list[str]()
     if weights is not None:

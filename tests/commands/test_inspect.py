@@ -137,7 +137,7 @@ def test_strict_device_reaches_the_runtime(
     line = [command, bundle, *second, "--device", "cuda:1", "--threads", "2", "--set=ops=none"]
     line += [*(["--set=strict_device=true"] if strict else [])]
     assert invoke(*line).error == "Error: device cuda:1: asked for."
-    place: dict[str, Any] = {"device": "cuda:1", "provider": None, "provider_options": {}}
+    place: dict[str, Any] = {"device": "cuda:1", "provider": None, "provider_options": None}
     assert asked == [{**place, "ops": "none", "strict_device": strict, "cuda_graphs": False, "threads": 2}]
 
 
@@ -153,7 +153,7 @@ def test_profile_names_providers_where_not_all_of_it_runs_on_the_cpu() -> None:
 def test_inspect_runs_no_checkpoint(checkpoint: Path, invoke: Callable[..., Any]) -> None:
     shown = invoke("inspect", checkpoint, "--device", "cpu")
     assert (shown.code, shown.out) == (2, "")
-    assert "--device and --provider are for bundles" in shown.err
+    assert "--device is for bundles, but PATH is none. Leave it out." in shown.err
 
 
 def test_operators_of_a_bundle(bundle: Path, invoke: Callable[..., Any]) -> None:
@@ -163,9 +163,30 @@ def test_operators_of_a_bundle(bundle: Path, invoke: Callable[..., Any]) -> None
 
 
 def test_provider_and_its_options_reach_the_runtime(bundle: Path, invoke: Callable[..., Any]) -> None:
-    absent = invoke("inspect", bundle, "--provider", "NoneExecutionProvider", "--provider-option", "depth=2")
-    assert "device NoneExecutionProvider(depth=2): onnxruntime " in absent.error and "(it has " in absent.error
-    twice = invoke("inspect", bundle, "--device", "cuda", "--provider", "NoneExecutionProvider")
+    absent = invoke("inspect", bundle, "--set=provider=NoneExecutionProvider", "--set=provider_options=depth=2,a=b,c")
+    assert "device NoneExecutionProvider(depth=2,a=b,c): onnxruntime " in absent.error and "(it has " in absent.error
+    twice = invoke("inspect", bundle, "--device", "cuda", "--set", "provider=NoneExecutionProvider")
     assert "device cuda and provider NoneExecutionProvider exclude each other" in twice.error
-    assert "Add --device" in invoke("inspect", bundle, "--provider-option", "depth=2").err
-    assert "'depth' has no value" in invoke("inspect", bundle, "--provider-option", "depth").err
+    assert "Add --device" in invoke("inspect", bundle, "--set", "provider_options=depth=2").err
+    assert "'depth' has no value" in invoke("inspect", bundle, "--set", "provider_options=depth").err
+    for flag, name in (("--provider", "provider"), ("--provider-option", "provider_options")):
+        assert f"It is a setting: --set {name}=VALUE." in invoke("inspect", bundle, flag, "x").err
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("bundle", "--config n_token=3 --trust", "--config and --trust are for checkpoints, but PATH is a bundle."),
+        ("bundle", "--set checkpoint_format=trax", "--set checkpoint_format is for checkpoints, but PATH is a bundle."),
+        ("bundle", "--weights x.safetensors", "--weights is for checkpoints, but PATH is a bundle. Leave it out."),
+        ("bundle", "--operators --json --set ops=none", "--json and --set ops are not for --operators, which prints"),
+        ("bundle", "--operators --set provider=Foo", "--set provider is not for --operators, which prints"),
+        ("checkpoint", "--operators --verbose", "--operators and --verbose are for bundles, but PATH is none."),
+        ("checkpoint", "--set ops=none", "--set ops is for bundles that run. Add --device."),
+    ],
+)
+def test_options_without_effect_are_refused(
+    kind: str, options: str, message: str, invoke: Callable[..., Any], request: pytest.FixtureRequest
+) -> None:
+    shown = invoke("inspect", request.getfixturevalue(kind), *options.split())
+    assert (shown.code, shown.out) == (2, "") and message in " ".join(shown.err.split())

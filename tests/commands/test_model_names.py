@@ -168,7 +168,7 @@ def test_code_makes_a_model(invoke: Invoke, folder: Path) -> None:
         ("tiny.py:raises", "", "tiny.py, line 25: ValueError: no. Correct this code"),
         ("tiny.py:leaves", "", "tiny.py, line 26: SystemExit: bye."),
         ("broken.py:model", "", "broken.py:model: SyntaxError: '(' was never closed (broken.py, line 2)."),
-        ("tiny.py:Tiny", "--format nvidia", "--format and --config are for checkpoints, but code makes this model."),
+        ("tiny.py:Tiny", "--set checkpoint_format=nvidia", "--set checkpoint_format and --config are for checkpoints"),
         ("tiny.py:Tiny", "--weights models/sibling.py", "sibling.py: its pickle has an operation at byte 0"),
         ("../one.pt", "--weights models/tiny.py", "--weights is for models that code makes. Leave it out."),
     ],

@@ -14,6 +14,7 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import declared
 from xlexport.commands.settings import settings_of
 from xlexport.serve.options import ServeLimits
+from xlruntime import LoadOptions
 from xltraining.config_fields import Option, options_of
 
 
@@ -74,14 +75,16 @@ def test_settings_are_listed_by_heading_and_not_in_help() -> None:
 
 
 def test_same_settings_in_all_commands(invoke: Invoke) -> None:
-    model, runtime = {"clamp_len", "same_length", "n_hashes"}, {"ops", "strict_device", "cuda_graphs", "step_timeout"}
+    model = {"clamp_len", "same_length", "n_hashes"}
+    runtime = {option.name for option in options_of(LoadOptions).values() if option.help and not option.common}
     names = {name: {setting.setting for setting in settings_of(command)} for name, command in all_commands().items()}
-    reading = {"save_every", "binary", "max_document_bytes", "separator", "punctuation"}
+    reading = {"save_every", "binary", "max_document_bytes", "delimiter", "separator", "punctuation"}
     assert names["score"] == model | runtime | reading
-    assert names["generate"] == names["verify"] == model | runtime
+    assert names["generate"] == model | runtime
+    assert names["verify"] == model | runtime | {"checkpoint_format"}
     assert names["serve"] == model | runtime | {name for name, option in options_of(ServeLimits).items() if option.help}
     assert names["configure"] == model
-    assert names["convert"] == model | {"bos", "eos", "licence", "data", "intended_use"}
+    assert names["convert"] == model | {"checkpoint_format", "bos", "eos", "licence", "data", "intended_use"}
     for name, settings in names.items():
         if settings:
             shown = invoke(name, "--help-settings").succeeded().out

@@ -1,4 +1,4 @@
-"""`xlexport inspect` and `convert` on checkpoints of every format: `--format`, `--config`, and what they ask for."""
+"""`xlexport inspect` and `convert` on checkpoints of every format: `checkpoint_format`, `--config`, and questions."""
 
 from __future__ import annotations
 
@@ -131,9 +131,9 @@ def test_invalid_configuration_file(content: str | None, said: str, inspect: Inv
 
 
 def test_format_is_forced(inspect: Invoke, tmp_path: Path) -> None:
-    shown = inspect(kimiyoung(make_oracle(), tmp_path), "--format", "nvidia")
+    shown = inspect(kimiyoung(make_oracle(), tmp_path), "--set", "checkpoint_format=nvidia")
     assert shown.code == 1 and "no model_config and model_state in it" in shown.err
-    shown = inspect(tmp_path, "--format", "keras")
+    shown = inspect(tmp_path, "--set", "checkpoint_format=keras")
     assert shown.code == 2 and "'keras' is not one of" in shown.err
 
 

@@ -102,8 +102,8 @@ def test_groups_that_fail_name_their_row(score: Score, tmp_path: Path) -> None:
             ("--field", "word", "--group", "item", "--set", "punctuation=apart"),
             "--group makes a word or region of each",
         ),
-        (("--delimiter", ";"), "--delimiter is for tables. Add --field."),
-        (("--field", "word", "--delimiter", ";;"), "';;' is not one character"),
+        (("--set", "delimiter=;"), "--set delimiter is for tables. Add --field."),
+        (("--field", "word", "--set", "delimiter=;;"), "';;' is not one character"),
     ],
 )
 def test_combinations_that_are_refused(options: tuple[str, ...], problem: str, score: Score, tmp_path: Path) -> None:

@@ -397,7 +397,7 @@ def test_parquet_that_is_damaged(damage: str, tmp_path: Path) -> None:
         ("i.docx", b"PK\x03\x04\x14\0", "a file of another program, not a text. Save it as plain text in UTF-8."),
         ("i.zip", b"PK\x03\x04\x14\0", "packed by ZIP. Unpack it first: only gzip is unpacked here."),
         ("i.csv", b"\x28\xb5\x2f\xfd\x24", "packed by Zstandard. Unpack it first: only gzip is unpacked here."),
-        ("i.txt", b"t,n\na,1\n", "Tables end in .csv, .tsv or .parquet, or need --delimiter."),
+        ("i.txt", b"t,n\na,1\n", "Tables end in .csv, .tsv or .parquet, or need --set delimiter."),
     ],
 )
 def test_files_that_are_no_rows_say_what_to_do(
@@ -414,7 +414,7 @@ def test_delimiter_makes_a_table_of_any_file(option: str, mark: str, score: Scor
     path = tmp_path / "i.tok"
     path.write_text(content)
     for file, stdin in ((path, b""), ("-", content.encode())):
-        options = ("--field", "t", "--delimiter", option, "--per", "word", "--json")
+        options = ("--field", "t", "--set", f"delimiter={option}", "--per", "word", "--json")
         records = score(file, *options, stdin=stdin).succeeded().objects
         assert [(record["n"], record["word"]) for record in records] == [
             ("1", word) for word in f"two;{mark} words".split()

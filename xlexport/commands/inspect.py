@@ -294,6 +294,14 @@ def _shape(shape: tuple[int | str, ...]) -> str:
     return "(" + ", ".join(str(axis) for axis in shape) + ")"
 
 
+def _refuse(options: Mapping[str, Any], reason: str) -> None:
+    """Refuse options with a value; the reason follows their names and "is" or "are"."""
+    names = [name for name, value in options.items() if value]
+    if names:
+        verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "them")
+        raise click.UsageError(f"{' and '.join(names)} {verb} {reason.format(pronoun)}")
+
+
 @click.command(cls=LongCommand)
 @click.argument("path", type=MODEL)
 @headed(
@@ -325,7 +333,7 @@ def inspect(
     operators: bool,
     device: str | None,
     provider: str | None,
-    provider_options: dict[str, str],
+    provider_options: dict[str, str] | None,
     ops: str,
     reading: dict[str, Any],
     trust: bool,
@@ -335,19 +343,27 @@ def inspect(
     from xlruntime.bundle_files import is_bundle, read_bundle
     from xlruntime.hub_cache import bundle_folder
 
-    opens = device is not None or provider is not None
-    if (ops != "auto" or provider_options) and not opens:
-        raise click.UsageError("--set ops and --provider-option are for bundles that run. Add --device.")
-
-    if operators and (as_json or verbose or device is not None):
-        raise click.UsageError("--operators prints only operators. Leave out --json, --verbose and --device.")
+    opens, folder = device is not None or provider is not None, bundle_folder(path)
+    of_device = {"--set ops": ops != "auto", "--set provider_options": provider_options}
+    of_bundles = {"--operators": operators, "--verbose": verbose, "--device": device, "--set provider": provider}
+    of_checkpoints = {"--set checkpoint_format": reading["format"], "--config": reading["config"]}
+    of_checkpoints |= {"--weights": reading["weights"], "--trust": trust}
+    if is_bundle(folder):
+        _refuse(of_checkpoints, "for checkpoints, but PATH is a bundle. Leave {} out.")
+    else:
+        _refuse(of_bundles, "for bundles, but PATH is none. Leave {} out.")
+    if operators:
+        others = {"--json": as_json, **of_bundles, **of_device, "--operators": False}
+        _refuse(others, "not for --operators, which prints only operators. Leave {} out.")
+    if not opens:
+        _refuse(of_device, "for bundles that run. Add --device.")
     if operators:
         model = open_any_bundle(path, ops="none")
         for domain, names in model.operators().items():
             version = model.bundle.requires.opset if domain == "ai.onnx" else 1
             click.echo(f"{domain};{version};{','.join(sorted(names))}")
         return
-    if is_bundle(folder := bundle_folder(path)):
+    if is_bundle(folder):
         manifest = read_bundle(folder)
         checked = check_graphs(folder, manifest)
         content = {**bundle_object(manifest, folder), "graphs_checked": checked}
@@ -358,8 +374,6 @@ def inspect(
             content["device"] = model.device.description
             content["placement"], content["kernels"] = placed = placement_of(model)
             rows += [("device", model.device.description), *placement_rows(*placed)]
-    elif opens:
-        raise click.UsageError("--device and --provider are for bundles, but PATH is a checkpoint. Leave them out.")
     else:
         try:
             source, missing = load_source(path, trust=trust, **reading), None

@@ -8,6 +8,7 @@ import json
 import math
 import operator
 import os
+import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -283,32 +284,27 @@ document_options = all_of(evaluation_options, _restart)
 any_memory_options = all_of(_segment_len, settings_options, _restart)
 
 
-def _load_option(name: str) -> Decorator:
+def _load_option(name: str, **more: Any) -> Decorator:
     """Return the decorator of a field of `LoadOptions`."""
     option = options_of(LoadOptions)[name]
-    return declared(option, default=option.default, show_default=option.default is not None)
+    return declared(option, default=option.default, show_default=option.default is not None, **more)
 
 
-def _key_and_value(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    """Read options of an execution provider."""
-    pairs = [value.partition("=") for value in values]
-    for name, equals, _ in pairs:
-        if not (name and equals):
-            raise click.BadParameter(f"{name!r} has no value. Give KEY=VALUE.", context, parameter)
-    return {name: value for name, _, value in pairs}
+class _Pairs(click.ParamType[dict[str, str]]):
+    """KEY=VALUE, several separated by commas; a value may have commas that no further KEY= follows."""
+
+    name = "pairs"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
+        """Return the values by key."""
+        pairs = [pair.partition("=") for pair in re.split(r",(?=[^,=]+=)", value)]
+        for name, equals, _ in pairs:
+            if not (name and equals):
+                self.fail(f"{name!r} has no value. Give KEY=VALUE.", param, ctx)
+        return {name: value for name, _, value in pairs}
 
 
-provider_option = all_of(
-    _load_option("provider"),
-    click.option(
-        "--provider-option",
-        "provider_options",
-        metavar="KEY=VALUE",
-        multiple=True,
-        callback=_key_and_value,
-        help="An option of the execution provider, such as cache_dir=FOLDER of OpenVINO. Repeatable.",
-    ),
-)
+provider_option = all_of(_load_option("provider"), _load_option("provider_options", type=_Pairs()))
 device_option = all_of(_load_option("device"), provider_option)
 threads_option = _load_option("threads")
 ops_option = _load_option("ops")
@@ -367,8 +363,8 @@ def _as_reading(function: Callable[..., Any]) -> Callable[..., Any]:
     """Put the arguments of `load_source` about a checkpoint into `reading`."""
 
     @functools.wraps(function)
-    def merged(format_name: str | None, config: dict[str, Any] | None, weights: Path | None, **values: Any) -> Any:
-        return function(reading={"format": format_name, "config": config, "weights": weights}, **values)
+    def merged(checkpoint_format: str | None, config: dict[str, Any] | None, weights: Path | None, **more: Any) -> Any:
+        return function(reading={"format": checkpoint_format, "config": config, "weights": weights}, **more)
 
     return merged
 
@@ -376,7 +372,8 @@ def _as_reading(function: Callable[..., Any]) -> Callable[..., Any]:
 checkpoint_options = all_of(
     click.option(
         "--format",
-        "format_name",
+        "checkpoint_format",
+        cls=Setting,
         type=click.Choice(FORMATS),
         help="Format of the checkpoint.  [default: recognized from its content]",
     ),

@@ -91,7 +91,7 @@ def unknown_option(command: click.Command, error: click.NoSuchOption) -> click.U
     if name in _removed(command):
         return click.UsageError(f"'{error.option_name}' is no longer an option. {_removed(command)[name]}", error.ctx)
     for setting in settings_of(command):
-        if setting.name == name:
+        if setting.name == name or error.option_name in setting.opts:
             use = f"It is a setting: --set {setting.setting}=VALUE."
             return click.UsageError(f"No such option '{error.option_name}'. {use}", error.ctx)
     return error

@@ -56,6 +56,7 @@ class Selection:
         "Mark between the columns of tables: a character or 'tab'. Files of any name are then tables.  [default: a "
         "comma, semicolon or tab, as the first row shows]",
         metavar="MARK",
+        common=False,
     )
     id_field: str | None = _input(None, "With --field: the field with the document's name.", metavar="NAME")
     include: tuple[str, ...] = _input(
@@ -85,7 +86,7 @@ class Selection:
         if self.id_field is not None and self.field is None:
             yield "--id-field is for JSON lines and tables. Add --field."
         if self.delimiter is not None and self.field is None:
-            yield "--delimiter is for tables. Add --field."
+            yield "--set delimiter is for tables. Add --field."
 
     @functools.cached_property
     def reading(self) -> Reading:

@@ -131,7 +131,9 @@ def _object(line: bytes, name: str, reading: Reading) -> dict[str, Any]:
         cause = error.__cause__
         if not isinstance(cause, ValueError | RecursionError):
             raise
-        hint = "With --field, each line is a JSON object. Tables end in .csv, .tsv or .parquet, or need --delimiter."
+        hint = (
+            "With --field, each line is a JSON object. Tables end in .csv, .tsv or .parquet, or need --set delimiter."
+        )
         if isinstance(cause, UnicodeDecodeError):
             hint = encoding_hint(line, name.rpartition(":")[0])
         raise TextError(f"{name}: not JSON ({_json_problem(cause)}).", hint=hint) from cause
@@ -191,7 +193,7 @@ def table_rows(source: TextSource, reading: Reading, usual: str) -> Iterator[Row
         if not cells:  # a blank line
             continue
         if names is None:
-            hint = "" if len(cells) > 1 else " Separate columns by commas, semicolons or tabs, or give --delimiter."
+            hint = "" if len(cells) > 1 else " Separate columns by commas, semicolons or tabs, or give --set delimiter."
             try:
                 _check_header(cells, source.name, reading, hint)
             except TextError as error:

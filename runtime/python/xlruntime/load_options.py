@@ -78,10 +78,16 @@ class LoadOptions:
         default=None,
         metadata={
             "help": "Instead of a device: any execution provider of the installed ONNX Runtime, by its name, untried.",
-            "common": True,
         },
     )
-    provider_options: Mapping[str, str] | None = field(default=None, metadata={"option": False})
+    provider_options: Mapping[str, str] | None = field(
+        default=None,
+        metadata={
+            "help": "Options of the execution provider, such as cache_dir=FOLDER of OpenVINO.",
+            "flags": ("--provider-option",),
+            "metavar": "KEY=VALUE,KEY=VALUE",
+        },
+    )
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
