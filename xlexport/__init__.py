@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from xlexport.families.recurrent.protocol import RecurrentModel
     from xlexport.families.scan import scan
-    from xlexport.scoring.score import score
+    from xlexport.score_files import score
 
 __all__ = [
     "Conversion",
@@ -43,7 +43,7 @@ __all__ = [
     "score",
     "verify",
 ]
-ELSEWHERE = {"RecurrentModel": "families.recurrent.protocol", "scan": "families.scan", "score": "scoring.score"}
+ELSEWHERE = {"RecurrentModel": "families.recurrent.protocol", "scan": "families.scan", "score": "score_files"}
 
 
 def __getattr__(name: str) -> Any:

@@ -114,8 +114,8 @@ def score(
     With --field, each row of JSON lines or of a table is a document.
     `score` reports a document that it cannot read and continues with the others; the exit status is then 1.
     """
+    from xlexport.score_files import ScoreRun
     from xlexport.scoring.inputs import extent
-    from xlexport.scoring.score import ScoreRun
 
     try:
         run = ScoreRun(bundle, files, options, runtime, tell)

@@ -21,7 +21,7 @@ from xlexport.scoring.records import kinds_of_columns
 from xlexport.scoring.rows import Row
 from xlruntime import ArgumentError
 
-__all__ = ["RowActor", "columns_of", "score_dataset"]
+__all__ = ["columns_of", "score_dataset"]
 
 BATCH_ROWS = 256  # many batches are formed of them, by length
 ERROR = "error"  # the column that says why a document has no score

@@ -172,7 +172,7 @@ export function readManifest(raw: Uint8Array, where: string): Bundle {
 /** Yield what a bundle requires and this package lacks; ONNX Runtime's version is compared when it is loaded. */
 function* lacking(bundle: Bundle): Iterable<string> {
   // Without an encoded source, the steps of an encoder-decoder would compute something else.
-  if (bundle.document.encoder !== null) yield "an encoder-decoder, which xlexport translate runs";
+  if (bundle.document.encoder !== null) yield "an encoder-decoder, which only load_translator of Python runs";
   const format = Object.values(bundle.graphs).find((graph) => graph.format !== "onnx")?.format;
   if (format !== undefined) yield `graphs of ${format}, which need PyTorch`;
   for (const [domain, version] of Object.entries(bundle.requires.domains)) {
