@@ -12,11 +12,10 @@ import torch
 
 from tests.training.conftest import SMALL
 from xltraining.data.tasks import text_task
-from xltraining.loop.optimizers import Optimizers, make_optimizers
+from xltraining.loop.optimizers import Optimizers, learning_rate, make_optimizers
 from xltraining.loop.processes import Processes
 from xltraining.loop.train import TrainingConfig
 from xltraining.loop.updates import Updates
-from xltraining.training_config import learning_rate
 from xltraining.transformer_xl import TransformerXL
 
 MODEL = replace(SMALL, n_token=256, n_layer=1)

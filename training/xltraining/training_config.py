@@ -1,13 +1,12 @@
-"""Settings of training, validated as a whole, and the schedule of the learning rate."""
+"""Settings of training, validated as a whole."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from xltraining.config_fields import PlainFields, setting
 
-__all__ = ["TrainingConfig", "learning_rate"]
+__all__ = ["TrainingConfig"]
 
 
 @dataclass(frozen=True)
@@ -106,21 +105,3 @@ class TrainingConfig(PlainFields):
 
             if not torch.cuda.is_available():
                 yield f"device {self.device} is not available: install a CUDA build of PyTorch or use cpu"
-
-
-def learning_rate(config: TrainingConfig, step: int) -> float:
-    """Return the learning rate of an update (from 0): a linear warm-up, then the rate of the schedule.
-
-    `inverse_sqrt` is that of Vaswani et al. 2017 (arXiv:1706.03762), section 5.3: it continues the warm-up with the
-    highest rate × sqrt(warm-up / number of the update).
-    """
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    if config.schedule == "constant":
-        return config.learning_rate
-    if config.schedule == "inverse_sqrt":
-        falling = math.sqrt(max(1, config.warmup_steps) / (step + 1))
-        return config.learning_rate * max(config.min_lr_ratio, falling)
-    progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
-    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    return config.learning_rate * (config.min_lr_ratio + (1 - config.min_lr_ratio) * cosine)

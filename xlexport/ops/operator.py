@@ -15,9 +15,10 @@ import torch
 from onnxscript.values import Opset
 from torch import library
 
+from xlruntime.bundle import DOMAIN
+
 __all__ = ["DOMAIN", "OWN_OPSET", "VERSION", "operator", "shapes_of"]
 
-DOMAIN = "ai.xlexport"
 VERSION = 1
 OWN_OPSET = Opset(DOMAIN, VERSION)
 NAMESPACE = "xlexport"

@@ -1,6 +1,7 @@
-"""The optimizers that a run may choose, from torch."""
+"""The optimizers that a run may choose, from torch, and the schedule of the learning rate."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import nn
 
 from xltraining.training_config import TrainingConfig
 
-__all__ = ["Optimizers", "make_optimizers"]
+__all__ = ["Optimizers", "learning_rate", "make_optimizers"]
 
 
 class Optimizers:
@@ -93,3 +94,21 @@ def _light(kind: Callable[..., torch.optim.Optimizer]) -> Callable[..., torch.op
 def _in_layer(name: str) -> bool:
     """Return whether a weight is a matrix between hidden states; biases of heads (H,h) are none."""
     return name.startswith("layers.") and name.endswith(".weight")
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """Return the learning rate of an update (from 0): a linear warm-up, then the rate of the schedule.
+
+    `inverse_sqrt` is that of Vaswani et al. 2017 (arXiv:1706.03762), section 5.3: it continues the warm-up with the
+    highest rate × sqrt(warm-up / number of the update).
+    """
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return config.learning_rate
+    if config.schedule == "inverse_sqrt":
+        falling = math.sqrt(max(1, config.warmup_steps) / (step + 1))
+        return config.learning_rate * max(config.min_lr_ratio, falling)
+    progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return config.learning_rate * (config.min_lr_ratio + (1 - config.min_lr_ratio) * cosine)

@@ -30,10 +30,11 @@ from xltraining.errors import CheckpointWriteError, ConfigError, RunFileError, T
 from xltraining.evaluation import Progress, no_progress
 from xltraining.layers.swapping import LayerStore
 from xltraining.loop.log import Log
+from xltraining.loop.optimizers import learning_rate
 from xltraining.loop.processes import Processes, joined
 from xltraining.loop.saved_run import CHECKPOINT_NAME, check_same_run, state_of
 from xltraining.loop.updates import Updates
-from xltraining.training_config import TrainingConfig, learning_rate
+from xltraining.training_config import TrainingConfig
 
 __all__ = ["BEST_NAME", "TrainingConfig", "TrainingResult", "TrainingRun", "train"]
 

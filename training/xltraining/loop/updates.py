@@ -18,10 +18,10 @@ from xltraining.errors import ConfigError
 from xltraining.language_model import LanguageModel
 from xltraining.layers.seeds import mixed_seed
 from xltraining.loop.fast_dropout import use_fast_dropout
-from xltraining.loop.optimizers import make_optimizers
+from xltraining.loop.optimizers import learning_rate, make_optimizers
 from xltraining.loop.processes import Processes, joined_rows, split_rows
 from xltraining.messages import first_line
-from xltraining.training_config import TrainingConfig, learning_rate
+from xltraining.training_config import TrainingConfig
 from xltraining.transformer_xl import TransformerXL
 
 __all__ = ["Updates", "first_intermediate", "update_loss"]
