@@ -166,7 +166,7 @@ def grouped(name: str, kind: type[Any]) -> Decorator:
         @functools.wraps(function)
         def collected(**values: Any) -> Any:
             try:
-                options = kind(**{field: values.pop(field) for field in names})
+                options = kind(**{field: values.pop(field) for field in names if field in values})
             except OptionError as error:
                 raise click.UsageError(str(error)) from error
             return function(**{name: options}, **values)

@@ -163,7 +163,7 @@ def train(
         )
     else:
         data = data or ", ".join(file.name for file in files) + (f", after {Path(init).name}" if init else "")
-    files, valid_files = (_texts(arguments, values["task"]) for arguments in (files, valid_files))
+    files, valid_files = map(_texts, (files, valid_files))
     prepared = read_prepared(files[0]) if len(files) == 1 and is_prepared(files[0]) else None
     weights = None
     if not resume:
@@ -217,11 +217,11 @@ def train(
     return status
 
 
-def _texts(files: tuple[Path, ...], task: str) -> tuple[Path, ...]:
-    """Return the files of texts that arguments name; prepared data, and files of other tasks, as they are."""
+def _texts(files: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return the files of texts that arguments name; prepared data as they are."""
     from xltraining.data.token_shards import is_prepared
 
-    return files if task != "bytes" or any(map(is_prepared, files)) else find_texts(files)
+    return files if any(map(is_prepared, files)) else find_texts(files)
 
 
 def _is_first() -> bool:
