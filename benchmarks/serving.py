@@ -184,10 +184,10 @@ def _print_times(name: str, seconds: Sequence[float]) -> None:
 @click.argument("document", type=PATH)
 @click.option("--longest", default=600, show_default=True, help="Characters of a document of the throughput.")
 @click.option("--samples", default=100, show_default=True, help="Streams, and documents of a throughput.")
-@click.option("--shared-steps", is_flag=True, help="Give the server this option.")
+@click.option("--shared-steps", is_flag=True, help="Give the server this setting.")
 def main(bundle: Path, document: Path, longest: int, samples: int, shared_steps: bool) -> None:
     text, model = document.read_text("utf-8"), xlruntime.load(bundle, threads=1)
-    with running(bundle, "--batch-size", str(max(CLIENTS)), *["--shared-steps"] * shared_steps) as server:
+    with running(bundle, "--batch-size", str(max(CLIENTS)), *["--set=shared_steps=true"] * shared_steps) as server:
         throughput(server, model, text, longest, samples)
         generation(server, model, text, samples)
     with running(bundle) as server:

@@ -402,7 +402,7 @@ def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
         require(None, "executorch")
     problems = {
         "--fixed": options.fixed if options.to != "executorch" else None,
-        "--inline": options.inline,
+        "--set inline": options.inline,
         "--dtype and its options": options.quantization,
     }
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):

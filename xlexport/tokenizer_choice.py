@@ -109,7 +109,7 @@ def _without_ends(source: SourceCheckpoint, chosen: str | None, vocab_style: str
     if chosen in ("none", "bytes"):
         if vocab_style is not None:
             raise ExportError(
-                f"--vocab-style {vocab_style} is for vocabularies, but the tokenizer is {chosen}.",
+                f"--set vocab_style={vocab_style} is for vocabularies, but the tokenizer is {chosen}.",
                 hint="Leave it out.",
             )
         if chosen == "none":
@@ -172,7 +172,8 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
         return _from_vocabulary(read_vocabulary(path, vocab_style), str(path), n_token)
     if vocab_style is not None:
         raise ExportError(
-            f"{path}: a tokenizer of the {kind} library, but --vocab-style is for vocabularies.", hint="Leave it out."
+            f"{path}: a tokenizer of the {kind} library, but --set vocab_style is for vocabularies.",
+            hint="Leave it out.",
         )
     entry = TokenizerEntry("tokenizers" if kind == "tokenizers" else "sentencepiece", FILES[kind])
     size = make_tokenizer(TokenizerEntry(entry.kind, path.name), path.parent).vocab_size

@@ -22,7 +22,7 @@ XL, BAND, CHUNK = (
     str(GOLDEN / name / "bundle") for name in ("pre_lnorm_same_length_zeros", "reformer_band", "reformer_chunk")
 )
 INTERRUPTED = "Error: interrupted; no unfinished output was left. Run the command again."
-QUICK = ("--repeats", "2", "--rounds", "1", "--threads", "1")
+QUICK = ("--set=repeats=2", "--set=rounds=1", "--threads", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -90,11 +90,11 @@ def test_bench_for_people(invoke: Invoke) -> None:
 @pytest.mark.parametrize(("folder", "memory", "segment"), [(XL, 12, 1), (BAND, 12, 1), (CHUNK, 0, 96)])
 def test_generating_token_by_token(folder: str, memory: int, segment: int, invoke: Invoke) -> None:
     """Check that a model that reads whole documents needs a step over the whole document for each token."""
-    found = invoke("bench", folder, "--purpose", "generate", "--batch-size", "2", *QUICK, "--json").succeeded().object
+    found = invoke("bench", folder, "--set=purpose=generate", "--batch-size", "2", *QUICK, "--json").succeeded().object
     assert (found["purpose"], found["segment_len"], found["mem_len"]) == ("generate", segment, memory)
     assert found["tokens_per_second"] == pytest.approx(2 / found["ms_per_segment_p50"] * 1000)
     if segment == 1:
-        error = invoke("bench", folder, "--purpose", "generate", "--segment-len", "4", *QUICK).error
+        error = invoke("bench", folder, "--set=purpose=generate", "--segment-len", "4", *QUICK).error
         assert "segment_len is 4, but tokens are generated one by one. Leave it out." in error
 
 
@@ -136,7 +136,7 @@ def test_sweep_is_a_table_of_all_combinations(invoke: Invoke) -> None:
 
 
 def test_sweep_as_json_is_an_object_a_combination(invoke: Invoke) -> None:
-    shown = invoke("bench", BAND, *QUICK, "--segment-len", "3,40", "--profile", "--json").succeeded()
+    shown = invoke("bench", BAND, *QUICK, "--segment-len", "3,40", "--set=profile=true", "--json").succeeded()
     few, many = shown.objects
     assert (few["segment_len"], many["segment_len"]) == (3, 40)
     assert few["peak_rss_mb"] > 0 and many["peak_rss_mb"] is None  # the peak would include the first measurement
@@ -174,7 +174,7 @@ def test_lists_that_are_none(option: str, value: str, what: str, invoke: Invoke)
 
 
 def test_profile_for_people(invoke: Invoke, scratch: Path) -> None:
-    lines = invoke("bench", XL, *QUICK, "--profile").succeeded().out.splitlines()
+    lines = invoke("bench", XL, *QUICK, "--set=profile=true").succeeded().out.splitlines()
     (start,) = [index for index, line in enumerate(lines) if line.split() == ["operator", "ms", "share", "count"]]
     shares = [float(line.rsplit(maxsplit=2)[1].rstrip("%")) for line in lines[start + 1 :]]
     assert sum(shares) == pytest.approx(100, abs=0.05 * len(shares))  # each is rounded to a tenth
@@ -195,7 +195,7 @@ def test_profile_that_is_stopped_leaves_no_file(
         return step_in(self, session)
 
     monkeypatch.setattr(GraphSide, "step_in", stop)
-    shown = invoke("bench", XL, *QUICK, "--profile")
+    shown = invoke("bench", XL, *QUICK, "--set=profile=true")
     assert (shown.code, shown.out, shown.err.strip()) == (terminal.INTERRUPTED, "", INTERRUPTED)
     assert len(seen[-1]) == 1  # there was one
     assert not list(scratch.iterdir())
@@ -243,7 +243,7 @@ def test_bench_refuses_the_checkpoint_of_another_shape(
 @pytest.mark.full
 def test_memory_of_a_bench_is_the_bundle_alone(bundle: Path, checkpoint: Path, call: Invoke) -> None:
     """Do not count the memory of the eager model and of PyTorch."""
-    options = ("--repeats", "1", "--rounds", "1", "--threads", "1", "--json")
+    options = ("--set=repeats=1", "--set=rounds=1", "--threads", "1", "--json")
     alone = call("bench", bundle, *options).succeeded().object["peak_rss_mb"]
     beside = call("bench", bundle, *options, "--against", checkpoint).succeeded().object["peak_rss_mb"]
     assert beside == pytest.approx(alone, rel=0.2)

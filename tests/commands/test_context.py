@@ -25,7 +25,7 @@ from xlruntime.tokenizers.vocabulary import Vocabulary
 ZEROS, EMPTY, FREE, BAND, CHUNK = map(
     golden_bundle, (paths.ZEROS, paths.EMPTY, "pre_lnorm_empty", paths.BAND, paths.CHUNK)
 )
-RECL = ("--start", "2", "--step", "3", "--hard", "0.25,1", "--threads", "1")
+RECL = ("--set=start=2", "--set=step=3", "--set=shares=0.25,1", "--threads", "1")
 
 
 def write(path: Path, text: bytes = PROSE) -> Path:
@@ -40,7 +40,7 @@ def losses_of(model: xlruntime.Model, text: bytes, mem_len: int) -> Any:
 def test_points_are_what_score_says(invoke: Invoke, tmp_path: Path) -> None:
     """Compare several documents in a batch at every length that was tried, including the lengths of RECL."""
     files = [write(tmp_path / "one.txt"), write(tmp_path / "two.txt", b"Once upon a time, in a land far away.")]
-    report = invoke("context", EMPTY, *files, *RECL, "--batch-size", "2", "--json").succeeded().object
+    report = invoke("context", EMPTY, *files, *RECL, "--set=batch_size=2", "--json").succeeded().object
     assert report["documents"] == [str(file) for file in files]
     assert (report["tokens"], report["scored_tokens"]) == (len(PROSE) + 37, len(PROSE) + 35)
     (found,) = report["models"]
@@ -66,7 +66,7 @@ def test_points_are_what_score_says(invoke: Invoke, tmp_path: Path) -> None:
 def test_recl_is_that_of_the_losses(invoke: Invoke, tmp_path: Path) -> None:
     """Compute RECL for a group of two models; the baseline is the better one."""
     text = write(tmp_path / "text.txt")
-    line = ("context", EMPTY, text, "--beside", ZEROS, *RECL, "--lengths", "6", "--longest", "20", "--json")
+    line = ("context", EMPTY, text, "--beside", ZEROS, *RECL, "--lengths", "6", "--set=longest=20", "--json")
     report = invoke(*line).succeeded().object
     models = [xlruntime.load(path, threads=1) for path in (EMPTY, ZEROS)]
     expected = find_recl(
@@ -77,7 +77,7 @@ def test_recl_is_that_of_the_losses(invoke: Invoke, tmp_path: Path) -> None:
         assert [recl["recl"] for recl in found["recl"]] == [result.recl for result in results]
         for recl, result in zip(found["recl"], results, strict=True):
             assert [gain["gain"] for gain in recl["gains"]] == pytest.approx([gain.gain for gain in result.gains])
-    alone = invoke("context", EMPTY, text, *RECL, "--lengths", "6", "--longest", "20", "--json").succeeded().object
+    alone = invoke("context", EMPTY, text, *RECL, "--lengths", "6", "--set=longest=20", "--json").succeeded().object
     assert alone["models"][0]["lengths"][0]["nats"] == pytest.approx(report["models"][0]["lengths"][0]["nats"])
     baselines = [r["models"][0]["recl"][1]["gains"][0]["baseline_nats"] for r in (alone, report)]
     assert baselines[1] < baselines[0]
@@ -106,7 +106,18 @@ def test_figure_3_has_the_gains_of_perplexity(invoke: Invoke, tmp_path: Path, mo
 
 def test_full_context_counts_the_same_tokens_at_every_length(invoke: Invoke, tmp_path: Path) -> None:
     text = write(tmp_path / "text.txt")
-    line = ("context", EMPTY, text, "--lengths", "3,30", "--no-recl", "--full-context", "--json", "--threads", "1")
+    line = (
+        "context",
+        EMPTY,
+        text,
+        "--lengths",
+        "3,30",
+        "--no-recl",
+        "--set=full_context=true",
+        "--json",
+        "--threads",
+        "1",
+    )
     report = invoke(*line).succeeded().object
     assert report["recl"] is None
     assert report["scored_tokens"] == len(PROSE) - 30
@@ -133,9 +144,7 @@ def test_memories_too_short_for_recl_are_measured_without_it(invoke: Invoke, tmp
     found = invoke("context", EMPTY, write(tmp_path / "text.txt"), "--threads", "1", "--json").succeeded()
     assert found.object["recl"] is None
     assert [length["mem_len"] for length in found.object["models"][0]["lengths"]] == [1, 3, 6, 12, 24]
-    assert found.err.startswith(
-        "without RECL: it needs a memory of --start + --step = 200 tokens, the longest has 24\n"
-    )
+    assert found.err.startswith("without RECL: it needs a memory of start + step = 200 tokens, the longest has 24\n")
 
 
 def test_what_score_reads_is_read(invoke: Invoke, tmp_path: Path) -> None:
@@ -169,8 +178,9 @@ def test_reformers_of_rule_band(invoke: Invoke, tmp_path: Path) -> None:
         (("--lengths", "0"), "'0' is not a list of integers of at least 1"),
         (("--lengths", ","), "an empty list"),
         (("--lengths", "a"), "'a' is not a list of integers"),
-        (("--hard", "x"), "'x' is not a list of numbers"),
+        (("--set=shares=x",), "'x' is not a list of numbers"),
         (("--mem-len", "4"), "No such option"),
+        (("--hard", "1"), "It is a setting: --set shares=VALUE."),
     ],
 )
 def test_wrong_usage(options: tuple[str, ...], said: str, invoke: Invoke, tmp_path: Path) -> None:
@@ -182,17 +192,20 @@ def test_wrong_usage(options: tuple[str, ...], said: str, invoke: Invoke, tmp_pa
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--hard", "0,0.5,2"), "shares of hard tokens are [0.0, 2.0], expected numbers above 0 and up to 1"),
-        (("--hard", ","), "shares of hard tokens are an empty list"),
-        (("--step", "0", "--start", "0"), "start is 0, at least 1 is needed; step is 0, at least 1 is needed"),
-        (("--threshold", "1"), "threshold is 1.0, expected a number between 0 and 1"),
-        (("--longest", "150"), "longest is 150, at least start + step = 200 is needed to compare two"),
+        (("--set=shares=0,0.5,2",), "shares of hard tokens are [0.0, 2.0], expected numbers above 0 and up to 1"),
+        (("--set=shares=,",), "shares of hard tokens are an empty list"),
+        (("--set=step=0", "--set=start=0"), "start is 0, at least 1 is needed; step is 0, at least 1 is needed"),
+        (("--set=threshold=1",), "threshold is 1.0, expected a number between 0 and 1"),
+        (("--set=longest=150",), "longest is 150, at least start + step = 200 is needed to compare two"),
         (
             ("--recl",),
             "the longest memory is 24, at least start + step = 200 is needed to compare two. Give longer --lengths",
         ),
         (("--no-recl", "--lengths", "9999999999"), "expected 1 to"),
-        (("--no-recl", "--full-context", "--lengths", "500"), "no token has 500 others before it in its document"),
+        (
+            ("--no-recl", "--set=full_context=true", "--lengths", "500"),
+            "no token has 500 others before it in its document",
+        ),
         (("--plot", "reach.gif"), "a plot is a .png or .svg file"),
         (("--plot", "no/reach.png"), "no such folder to write reach.png into"),
     ],

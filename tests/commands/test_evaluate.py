@@ -90,7 +90,10 @@ def test_evaluate_for_people(bundle: Path, corpus: Path, invoke: Invoke) -> None
         ),
         (["--protocol", "nvidia", "--batch-size", "24"], "streams of 20, at least 24 each are needed, to warm up a"),
         (["--protocol", "document", "--batch-size", "2"], "batch size is 2, but protocol document is one stream."),
-        (["--sentences"], "sentences are asked for, but the vocabulary marks neither their beginning nor their end."),
+        (
+            ["--set=sentences=true"],
+            "sentences are asked for, but the vocabulary marks neither their beginning nor their end.",
+        ),
         (["--ids"], "not token ids separated by white space"),
         (["--mem-len", "9999999999"], "mem_len is 9999999999, expected 1 to"),
     ],

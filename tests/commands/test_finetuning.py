@@ -15,7 +15,7 @@ from tests.helpers.paths import ROOT
 from xlexport import formats
 from xltraining.checkpoint import load_checkpoint
 
-RUN = ("--batch-size", "2", "--threads", "1", "--log-every", "1", "--warmup-steps", "0")
+RUN = ("--batch-size", "2", "--threads", "1", "--set=training.log_every=1", "--set=training.warmup_steps=0")
 SAMPLE_MODEL = f"{ROOT / 'samples' / 'models' / 'gru.py'}:GRU"
 BYTES: dict[str, Any] = {"n_token": 256, "dropout": 0.0}
 

@@ -199,7 +199,7 @@ def test_generate_ends_before_a_stop(bundle: Path, invoke: Invoke) -> None:
     for stop in (text[9:12], text[20]):
         found = invoke(*command, "--stop", "\x00\x00", "--stop", stop).succeeded().object
         assert found["text"] == text.partition(stop)[0] and len(found["ids"]) < 40
-    lines = invoke(*command, "--stop", r"\n", "--repetition-penalty", "1.3", "--min-p", "0.1").succeeded().object
+    lines = invoke(*command, "--stop", r"\n", "--set=repetition_penalty=1.3", "--set=min_p=0.1").succeeded().object
     assert "\n" not in lines["text"] and lines["text"] != text
 
 
@@ -212,7 +212,10 @@ def test_generate_ends_at_an_end_token(bundle: Path, tmp_path: Path, invoke: Inv
     ending = with_tokenizer(bundle, tmp_path / "ending", ends=ends)
     found = invoke("generate", ending, "It was", *command).succeeded().object
     assert (found["ids"], found["finish_reason"]) == (free["ids"][: free["ids"].index(end)], "stop")
-    assert invoke("generate", ending, "It was", *command, "--ignore-eos", "--special").succeeded().object == free
+    assert (
+        invoke("generate", ending, "It was", *command, "--set=ignore_eos=true", "--set=special=true").succeeded().object
+        == free
+    )
     shown = invoke("inspect", ending).succeeded().out
     assert f"begin with no token of their own; end with </s> (id {end}, a test)" in shown
 
@@ -293,7 +296,18 @@ def test_training_prints_lines_where_there_is_no_terminal(
     prose: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XLEXPORT_PROGRESS_SECONDS", "0")  # a line after every update
-    sizes = ("--n-layer", "1", "--d-model", "8", "--n-head", "1", "--d-head", "8", "--d-inner", "8", "--tgt-len", "8")
+    sizes = (
+        "--n-layer",
+        "1",
+        "--d-model",
+        "8",
+        "--n-head",
+        "1",
+        "--set=model.d_head=8",
+        "--set=model.d_inner=8",
+        "--tgt-len",
+        "8",
+    )
     line = ["train", prose, "--steps", "2", "--batch-size", "2", *sizes, "--threads", "1"]
     loud = invoke(*line, "-o", tmp_path / "loud").succeeded().err
     assert "training: 50% 1/2 [00:" in loud and "training: 100% 2/2 [00:" in loud and "finished" in loud

@@ -36,7 +36,7 @@ def test_bits_are_those_of_the_tokens(invoke: Invoke, text: Path, tmp_path: Path
     """Compare windows with sums over their bytes, and the end of the curve with `score`."""
     other = tmp_path / "other.txt"
     other.write_bytes(TEXT[:100])
-    line = ("plot", "bits", EMPTY, text, other, "--window", "50", "--batch-size", "2", "--threads", "1", "--json")
+    line = ("plot", "bits", EMPTY, text, other, "--set=window=50", "--set=batch_size=2", "--threads", "1", "--json")
     curves = invoke(*line).succeeded().object
     model = xlruntime.load(EMPTY, threads=1)
     for curve, path in zip(curves, (text, other), strict=True):
@@ -69,7 +69,7 @@ def test_white_space_between_words_counts(invoke: Invoke, tmp_path: Path) -> Non
     """Count white space after the first token, too: the end of the curve equals `score`."""
     words, path = with_words(tmp_path / "words.bundle"), tmp_path / "text.txt"
     path.write_bytes(b"a b c d\na b\n")
-    (curve,) = invoke("plot", "bits", words, path, "--window", "3", "--json", "--threads", "1").succeeded().object
+    (curve,) = invoke("plot", "bits", words, path, "--set=window=3", "--json", "--threads", "1").succeeded().object
     (total,) = xlruntime.load(words, threads=1).score([path])
     assert (curve["unit"], curve["ends"]) == ("character", [3, 6, 9, 12])
     assert curve["running"][-1] == pytest.approx(total.bits_per_char)
@@ -105,7 +105,7 @@ def test_names_are_shown_as_they_are(name: str) -> None:
 def test_attention_is_drawn(bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "heads.png"
-    found = invoke("plot", "attention", bundle, checkpoint, text, "-o", path, "--tokens", "40").succeeded()
+    found = invoke("plot", "attention", bundle, checkpoint, text, "-o", path, "--set=tokens=40").succeeded()
     assert found.err == f"wrote {path}\n" and is_picture(path)
     lines = found.out.splitlines()
     assert lines[0].split(maxsplit=1) == ["attention", "of 40 queries, memory 20, segments of 8"]
@@ -114,7 +114,7 @@ def test_attention_is_drawn(bundle: Path, checkpoint: Path, invoke: Invoke, text
 
 def test_attention_as_numbers(bundle: Path, checkpoint: Path, invoke: Invoke) -> None:
     """Use Python's built-in documentation topics, and the command's own settings."""
-    line = ("plot", "attention", bundle, checkpoint, "--tokens", "40", "--mem-len", "6", "--set=same_length=true")
+    line = ("plot", "attention", bundle, checkpoint, "--set=tokens=40", "--mem-len", "6", "--set=same_length=true")
     found = invoke(*line, "--json").succeeded().object
     assert (found["tokens"], found["segment_len"], found["mem_len"]) == (40, 8, 6)
     assert [(head["layer"], head["head"]) for head in found["heads"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -127,7 +127,7 @@ def test_terms_are_drawn_and_printed(
     bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    line = ("plot", "attention", bundle, checkpoint, text, "--position", "--tokens", "16")
+    line = ("plot", "attention", bundle, checkpoint, text, "--set=position=true", "--set=tokens=16")
     found = invoke(*line, "-o", tmp_path / "terms.png").succeeded()
     assert is_picture(tmp_path / "terms.png")
     first, *layers = found.out.splitlines()
@@ -140,7 +140,7 @@ def test_chosen_heads_are_drawn_and_printed(
     bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    line = ("plot", "attention", bundle, checkpoint, text, "--head", "1.0", "--head", "0.1", "--tokens", "16")
+    line = ("plot", "attention", bundle, checkpoint, text, "--head", "1.0", "--head", "0.1", "--set=tokens=16")
     invoke(*line, "-o", tmp_path / "heads.svg").succeeded()
     assert is_picture(tmp_path / "heads.svg")
     numbers = invoke(*line, "--json").succeeded().object
@@ -148,7 +148,7 @@ def test_chosen_heads_are_drawn_and_printed(
     assert np.shape([head["attention"] for head in numbers["heads"]]) == (2, 8, 28)
     assert "the model has no head 2.0: its layers are 0 to 1" in invoke(*line, "--head", "2.0", "--json").error
     assert "expected LAYER.HEAD, such as 0.3." in invoke(*line, "--head", "7", "--json").err
-    assert "draw different figures. Give one of them." in invoke(*line, "--position", "--json").err
+    assert "draw different figures. Give one of them." in invoke(*line, "--set=position=true", "--json").err
 
 
 def test_what_is_refused(bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ PRODUCTS = ["layers.0.qkv", "layers.0.output", "layers.0.inner", "layers.0.outer
 PRODUCTS += [*(name.replace("0", "1") for name in PRODUCTS), "head.clusters.0"]
 # A model of random weights, drawn large, loses more than a trained one.
 UNLISTED = ("bundle.json", "bundle.json.sha256", "README.md", "parity.json", "quantization.json")
-FEW = ("--tokens", "2048", "--max-delta-bits", "0.5", "--threads", "1")
+FEW = ("--set=tokens=2048", "--set=max_delta_bits=0.5", "--threads", "1")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_report_for_people(int8: tuple[Path, Finished]) -> None:
 
 def test_json_is_the_manifest(bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    arguments = ("--dtype", "weight-int8", "--keep-float", "layers.1.*", "--json", *FEW)
+    arguments = ("--dtype", "weight-int8", "--set=keep_float=layers.1.*", "--json", *FEW)
     found = invoke("quantize", bundle, "-o", output, *arguments).succeeded().object
     assert found.pop("bundle") == str(output)
     speed = found.pop("speed")
@@ -50,7 +50,7 @@ def test_json_is_the_manifest(bundle: Path, invoke: Invoke, tmp_path: Path) -> N
 
 def test_inspect_shows_precision_and_what_was_kept(bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    invoke("quantize", bundle, "-o", output, "--dtype", "int8", "--keep-float", "head*", *FEW).succeeded()
+    invoke("quantize", bundle, "-o", output, "--dtype", "int8", "--set=keep_float=head*", *FEW).succeeded()
     shown = " ".join(invoke("inspect", output).succeeded().out.split())
     assert "quantized 8 of 9 weight matrices to int8 float32: head.clusters.0 asked for" in shown
     assert "precision int8 its author says verified, in float32 before quantization, on " in shown
@@ -68,7 +68,7 @@ def test_commands_run_on_a_quantized_bundle(
     limit = verified.object["tolerance"]["delta_bits_per_token"]
     assert limit == pytest.approx(math.sqrt(1000 / 64))  # 1.0 for a longer text
     assert verified.object["tolerance"]["log_prob"] > 0.1
-    assert invoke("bench", folder, "--rounds", "1", "--repeats", "1", "--json").succeeded().object["dtype"] == "int8"
+    assert invoke("bench", folder, "--set=rounds=1", "--set=repeats=1", "--json").succeeded().object["dtype"] == "int8"
 
 
 def test_text_is_measured_on_and_named(bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_text_is_measured_on_and_named(bundle: Path, invoke: Invoke, tmp_path: P
 def test_convert_verifies_in_float32_and_then_quantizes(
     reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
-    options = ("--dtype", "int8", "--max-delta-bits", "0.5", "--segments", "3", "--threads", "1", "--json")
+    options = ("--dtype", "int8", "--set=max_delta_bits=0.5", "--segments", "3", "--threads", "1", "--json")
     found = invoke("convert", checkpoint, "-o", tmp_path / "out", *options).succeeded().object
     assert found["max_abs_log_prob_diff"] <= 1e-4  # of the float32 graphs
     bundle = read_bundle(tmp_path / "out")
@@ -98,9 +98,9 @@ def test_convert_verifies_in_float32_and_then_quantizes(
 def test_nothing_is_left_where_the_cost_is_too_high(
     reuse_export: None, bundle: Path, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
-    options = ("--dtype", "weight-int4", "--max-delta-bits", "1e-9", "--threads", "1")
+    options = ("--dtype", "weight-int4", "--set=max_delta_bits=1e-9", "--threads", "1")
     converted = invoke("convert", checkpoint, "-o", tmp_path / "out", *options, "--segments", "3")
-    quantized = invoke("quantize", bundle, "-o", tmp_path / "out", *options, "--tokens", "2048")
+    quantized = invoke("quantize", bundle, "-o", tmp_path / "out", *options, "--set=tokens=2048")
     for done in (converted, quantized):
         assert (done.code, done.out) == (1, "")
         line = done.err.splitlines()[-1]
@@ -112,8 +112,8 @@ def test_nothing_is_left_where_the_cost_is_too_high(
 def test_convert_refuses_before_any_work(checkpoint: Path, invoke: Invoke, tmp_path: Path) -> None:
     for options, what in (
         (("--dtype", "int8", "--tokenizer", "none"), "takes token ids"),
-        (("--memory-dtype", "float16"), "dtype is float32, expected int8 or weight-int8"),
-        (("--dtype", "int8", "--memory-dtype", "float16"), "which does not go with dtype int8"),
+        (("--set=memory_dtype=float16",), "dtype is float32, expected int8 or weight-int8"),
+        (("--dtype", "int8", "--set=memory_dtype=float16"), "which does not go with dtype int8"),
     ):
         assert what in invoke("convert", checkpoint, "-o", tmp_path / "out", *options).error
     assert not list(tmp_path.iterdir())

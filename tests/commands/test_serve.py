@@ -92,7 +92,7 @@ def test_what_cannot_be_served(invoke: Invoke, tmp_path: Path, monkeypatch: pyte
     assert "absent" in invoke("serve", tmp_path / "absent", "--port", "0").error
     same = invoke("serve", bundle, bundle, "--port", "0", "--json").error
     assert "two bundles have the same name" in same
-    assert "not one token" in invoke("serve", bundle, "--port", "0", "--prefix", "ab").error
+    assert "not one token" in invoke("serve", bundle, "--port", "0", "--set=prefix=ab").error
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         found = invoke("serve", bundle, "--port", str(port)).error

@@ -10,12 +10,16 @@ from click.testing import CliRunner
 
 from tests.helpers.command_table import all_commands
 from tests.helpers.invoking import Invoke
+from xlexport.commands import cli
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import declared
 from xlexport.commands.settings import settings_of
+from xlexport.scoring.options import ScoreOptions, Selection
 from xlexport.serve.options import ServeLimits
 from xlruntime import LoadOptions
 from xltraining.config_fields import Option, options_of
+
+MOST = 285  # visible options of all commands together
 
 
 @click.command(cls=LongCommand)
@@ -76,23 +80,27 @@ def test_settings_are_listed_by_heading_and_not_in_help() -> None:
 
 def test_same_settings_in_all_commands(invoke: Invoke) -> None:
     model = {"clamp_len", "same_length", "n_hashes"}
-    runtime = {option.name for option in options_of(LoadOptions).values() if option.help and not option.common}
     names = {name: {setting.setting for setting in settings_of(command)} for name, command in all_commands().items()}
-    reading = {"save_every", "binary", "max_document_bytes", "delimiter", "separator", "punctuation"}
-    assert names["score"] == model | runtime | reading
-    assert names["generate"] == model | runtime
+    runtime, reading, scoring, limits = map(settings_in, (LoadOptions, Selection, ScoreOptions, ServeLimits))
+    assert names["score"] == model | runtime | scoring
     assert names["verify"] == model | runtime | {"checkpoint_format"}
-    assert names["serve"] == model | runtime | {name for name, option in options_of(ServeLimits).items() if option.help}
+    assert names["evaluate"] == model | runtime | reading | {"sentences"}
+    assert names["serve"] == model | runtime | limits | {"prefix", "grace", "shared_steps"}
     assert names["configure"] == model
-    assert names["convert"] == model | {"checkpoint_format", "bos", "eos", "licence", "data", "intended_use"}
+    assert names["convert"] > names["quantize"] - {"tokens"} | model | {"licence", "data", "intended_use"}
     for name, settings in names.items():
         if settings:
             shown = invoke(name, "--help-settings").succeeded().out
             assert all(f"{setting}=" in shown for setting in settings)
 
 
-@pytest.mark.parametrize(("name", "most"), [("score", 38), ("convert", 28)])
-def test_commands_have_few_options(name: str, most: int) -> None:
-    command = all_commands()[name]
-    options = [option for option in command.get_params(click.Context(command)) if isinstance(option, click.Option)]
-    assert len([option for option in options if not option.hidden]) <= most
+def settings_in(kind: type[Any]) -> set[str]:
+    return {option.name for option in options_of(kind).values() if option.help and not option.common}
+
+
+def test_command_line_has_few_options() -> None:
+    commands: list[click.Command] = [cli, *all_commands().values()]
+    groups = [command for command in commands[1:] if isinstance(command, click.Group)]
+    commands += [command for group in groups for command in group.commands.values()]
+    options = [one for command in commands for one in command.params if isinstance(one, click.Option)]
+    assert len([option for option in options if not option.hidden]) <= MOST

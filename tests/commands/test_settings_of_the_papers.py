@@ -9,14 +9,36 @@ import pytest
 from tests.helpers.invoking import PROSE, Invoke
 from xltraining.checkpoint import load_checkpoint
 
-RUN = ("--steps", "2", "--batch-size", "2", "--warmup-steps", "1", "--threads", "1", "--n-head", "2", "--d-model", "8")
-XL = ("--n-layer", "2", "--d-head", "4", "--d-inner", "8", "--tgt-len", "6", "--mem-len", "10", *RUN)
+RUN = (
+    "--steps",
+    "2",
+    "--batch-size",
+    "2",
+    "--set=training.warmup_steps=1",
+    "--threads",
+    "1",
+    "--n-head",
+    "2",
+    "--d-model",
+    "8",
+)
+XL = ("--n-layer", "2", "--set=model.d_head=4", "--set=model.d_inner=8", "--tgt-len", "6", "--mem-len", "10", *RUN)
 SHARED = (
-    *("--architecture", "reformer", "--d-head", "4", "--d-inner", "8", "--tgt-len", "8", "--mem-len", "12", *RUN),
+    *(
+        "--architecture",
+        "reformer",
+        "--set=model.d_head=4",
+        "--set=model.d_inner=8",
+        "--tgt-len",
+        "8",
+        "--mem-len",
+        "12",
+        *RUN,
+    ),
     *("--set=model.n_buckets=4", "--set=model.chunk_length=4"),
 )
-PAIRS = ("--architecture", "encoder_decoder", "--d-head", "4", "--d-inner", "8", *RUN)
-LAYERS = ("--n-encoder-layer=1", "--n-decoder-layer=1", "--set=model.source_len=8", "--tgt-len=8")
+PAIRS = ("--architecture", "encoder_decoder", "--set=model.d_head=4", "--set=model.d_inner=8", *RUN)
+LAYERS = ("--set=model.n_encoder_layer=1", "--set=model.n_decoder_layer=1", "--set=model.source_len=8", "--tgt-len=8")
 TWO_TERMS = ("model.encoding=shaw", "model.shaw_biases=false")
 CLUSTERS = ("model.cutoffs=60,128", "model.div_val=2")
 # Of each model: its options, its settings, and what the checkpoint then holds.

@@ -156,9 +156,9 @@ def test_training_that_is_asked_to_end_saves_and_goes_on(
     start: Start, invoke: Invoke, prose: Path, tmp_path: Path
 ) -> None:
     """Send SIGTERM, as a machine that shuts down does: it acts like Ctrl-C."""
-    size = ("--n-layer", "1", "--n-head", "1", "--d-model", "8", "--d-head", "4", "--d-inner", "8")
+    size = ("--n-layer", "1", "--n-head", "1", "--d-model", "8", "--set=model.d_head=4", "--set=model.d_inner=8")
     run = ("train", prose, "-o", tmp_path / "run", *size, "--tgt-len", "8", "--mem-len", "8", "--batch-size", "2")
-    process = start(*run, "--steps", "1000000", "--log-every", "5", "--threads", "1")
+    process = start(*run, "--steps", "1000000", "--set=training.log_every=5", "--threads", "1")
     log = tmp_path / "run" / "log.jsonl"
     deadline = time.monotonic() + SECONDS
     while not (log.exists() and log.read_text()) and process.poll() is None and time.monotonic() < deadline:

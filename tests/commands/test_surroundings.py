@@ -19,11 +19,11 @@ from tests.helpers.paths import ROOT
 from tests.helpers.tiers import thinned
 from xlexport.extras import missing_packages
 
-TINY = "--n-layer 1 --n-head 2 --d-model 8 --d-head 4 --d-inner 8 --tgt-len 8 --mem-len 8 --batch-size 1 --threads 1"
-TRAIN = f"xlexport train text.txt -o run --steps 2 {TINY}"
+SIZE = "--n-layer 1 --n-head 2 --d-model 8 --set model.d_head=4 --set model.d_inner=8 --tgt-len 8 --mem-len 8"
+TRAIN = f"xlexport train text.txt -o run --steps 2 {SIZE} --batch-size 1 --threads 1"
 # A line for each command, and for each way in which it starts processes; BUNDLE is made of CHECKPOINT.
 COMMANDS = {
-    "bench": "xlexport bench BUNDLE --rounds 1 --repeats 1 --threads 1",
+    "bench": "xlexport bench BUNDLE --set rounds=1 --set repeats=1 --threads 1",
     "compare": "xlexport compare a.csv a.csv",
     "completion": "xlexport completion bash",
     "configure": "xlexport configure BUNDLE -o other --mem-len 10",
@@ -35,7 +35,7 @@ COMMANDS = {
     "inspect": "xlexport inspect BUNDLE",
     "plot": "xlexport plot bits BUNDLE text.txt -o bits.png",
     "prepare": "xlexport prepare text.txt -o data",
-    "quantize": "xlexport quantize BUNDLE -o int8 --tokens 2048 --max-delta-bits 0.5 --threads 1",
+    "quantize": "xlexport quantize BUNDLE -o int8 --set tokens=2048 --set max_delta_bits=0.5 --threads 1",
     "report": "xlexport report BUNDLE text.txt -o page.html",
     "reproduce": "xlexport reproduce enwik8-base text.txt --model CHECKPOINT --bundle BUNDLE",
     "score": "xlexport score BUNDLE text.txt text.txt --processes 2",

@@ -30,16 +30,42 @@ from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.training_config import TrainingConfig
 from xltraining.transformer_xl import TransformerXLConfig
 
-RUN = ("--batch-size", "2", "--warmup-steps", "2", "--threads", "1")
+RUN = ("--batch-size", "2", "--set=training.warmup_steps=2", "--threads", "1")
 SIZE = (
-    *("--n-layer", "1", "--n-head", "2", "--d-model", "8", "--d-head", "5", "--d-inner", "8", "--tgt-len", "6"),
+    *(
+        "--n-layer",
+        "1",
+        "--n-head",
+        "2",
+        "--d-model",
+        "8",
+        "--set=model.d_head=5",
+        "--set=model.d_inner=8",
+        "--tgt-len",
+        "6",
+    ),
     *("--mem-len", "10", "--set=model.pre_lnorm=true", "--set=model.first_memory=zeros", "--set=model.untie_r=false"),
-    *("--log-every", "2", "--seed", "3", *RUN),
+    *("--set=training.log_every=2", "--seed", "3", *RUN),
 )
 REFORMER = (
-    *("--architecture", "reformer", "--attn-layers", "local, lsh", "--n-head", "2", "--d-model", "8", "--d-head", "4"),
-    *("--d-inner", "8", "--set=model.n_buckets=2,4", "--set=model.chunk_length=4", "--set=model.local_chunk_length=4"),
-    *("--log-every", "1", *RUN),
+    *(
+        "--architecture",
+        "reformer",
+        "--attn-layers",
+        "local, lsh",
+        "--n-head",
+        "2",
+        "--d-model",
+        "8",
+        "--set=model.d_head=4",
+    ),
+    *(
+        "--set=model.d_inner=8",
+        "--set=model.n_buckets=2,4",
+        "--set=model.chunk_length=4",
+        "--set=model.local_chunk_length=4",
+    ),
+    *("--set=training.log_every=1", *RUN),
 )
 SHORT = ("--tgt-len", "8", "--mem-len", "12")
 AXIAL = "--set=model.axial_shape=4,8"
@@ -52,7 +78,7 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
 def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = ("train", prose, "-o", out, "--valid", prose, *SIZE)
-    shown = invoke(*command, "--steps", "4", "--eval-every", "2").succeeded()
+    shown = invoke(*command, "--steps", "4", "--set=training.eval_every=2").succeeded()
     assert shown.out == ""
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint.pt", "log.jsonl"]
     config = {"n_layer": 1, "d_head": 5, "mem_len": 10, "pre_lnorm": True, "first_memory": "zeros", "untie_r": False}
@@ -66,7 +92,7 @@ def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_pa
     for options, problem in (
         ((), exists),
         (("--steps", "0", "--resume"), exists),  # fresh weights never replace trained ones
-        (("--d-inner", "9", "--resume"), "belongs to another run: d_inner was 8, is now 9"),
+        (("--set=model.d_inner=9", "--resume"), "belongs to another run: d_inner was 8, is now 9"),
         (("--steps", "3", "--resume"), "4 steps are done, but steps is now 3. Give more steps."),
     ):
         assert problem in invoke(*command, *("--steps", "4"), *options).error
@@ -75,13 +101,13 @@ def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_pa
 
 def test_resume_needs_nothing_repeated_and_may_go_further(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
     once, parts = tmp_path / "once", tmp_path / "parts"
-    constant = ("--set=training.min_lr_ratio=1", "--warmup-steps", "1")
+    constant = ("--set=training.min_lr_ratio=1", "--set=training.warmup_steps=1")
     command = ("train", prose, "--valid", prose, *SIZE, *constant)
     invoke(*command, "-o", once, "--steps", "6").succeeded()
     invoke(*command, "-o", parts, "--steps", "4").succeeded()
     assert "steps was" not in invoke("train", "-o", parts, "--resume").succeeded().err
     assert log_of(parts)[-1]["step"] == 4
-    more = ("--steps", "6", "--log-every", "2", "--set", "licence=CC0")
+    more = ("--steps", "6", "--set=training.log_every=2", "--set", "licence=CC0")
     invoke("train", "-o", parts, "--resume", *more).succeeded()
     bits = log_of(parts)[-1]["valid_bits_per_byte"]
     shown = invoke("inspect", parts / "checkpoint.pt").succeeded().table
@@ -138,7 +164,15 @@ def test_the_command_line_takes_the_place_of_a_recipe(prose: Path, invoke: Invok
         'data = ["data"]\n[model]\nn_layer = 2\nd_model = 8\nclamp_len = 5\nuntie_r = false\ncutoffs = [64, 128]\n'
         "[training]\nsteps = 0\nbest = true\nclip = 2\n"
     )
-    chosen = ("--n-layer", "1", "--no-best", "--set=model.clamp_len=6", "--n-head", "2", "--set=model.div_val=2")
+    chosen = (
+        "--n-layer",
+        "1",
+        "--set=training.best=false",
+        "--set=model.clamp_len=6",
+        "--n-head",
+        "2",
+        "--set=model.div_val=2",
+    )
     invoke("train", "-o", tmp_path / "run", "--settings", recipe, *chosen).succeeded()
     config = load_checkpoint(tmp_path / "run" / "checkpoint.pt").config
     assert isinstance(config, TransformerXLConfig)
@@ -171,7 +205,7 @@ def test_lines_during_a_bar_are_whole(prose: Path, tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", terminal)
         files = ("train", str(prose), "--valid", str(prose), "-o", str(tmp_path / "run"))
-        assert run([*files, *SIZE, "--steps", "6", "--eval-every", "2"]) == 0
+        assert run([*files, *SIZE, "--steps", "6", "--set=training.eval_every=2"]) == 0
     text = terminal.getvalue()
     assert "\rtraining:" in text and "\revaluating: 100%|" in text
     lines = [line.rpartition("\r")[2] for line in text.split("\n")[:-1]]
@@ -208,7 +242,13 @@ def test_curves_of_tensorboard_are_the_numbers_of_the_log(monkeypatch: pytest.Mo
 
 def test_train_a_reformer_and_go_on(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    more = ("--optimizer", "adafactor", "--set=model.redraw_hashes=true", "--set=model.hash_seed=5", "--steps", "3")
+    more = (
+        "--set=training.optimizer=adafactor",
+        "--set=model.redraw_hashes=true",
+        "--set=model.hash_seed=5",
+        "--steps",
+        "3",
+    )
     command = ("train", prose, "-o", out, "--valid", prose, *REFORMER, *SHORT, AXIAL, *more)
     shown = invoke(*command, "--set=training.reversible=false").succeeded()
     assert "the model has 32 positions, so longer documents will need --restart. --set model.pos" in shown.err
@@ -233,7 +273,7 @@ def test_train_a_reformer_and_go_on(prose: Path, invoke: Invoke, tmp_path: Path)
 def test_models_for_comparisons_are_not_converted(
     prose: Path, invoke: Invoke, tmp_path: Path, option: str, value: str, feature: str
 ) -> None:
-    size = ("--d-model", "8", "--n-head", "2", "--d-head", "4", "--tgt-len", "8", "--steps", "0")
+    size = ("--d-model", "8", "--n-head", "2", "--set=model.d_head=4", "--tgt-len", "8", "--steps", "0")
     invoke("train", prose, "-o", tmp_path / "run", "--architecture", "reformer", *size, option, value).succeeded()
     error = invoke("convert", tmp_path / "run" / "checkpoint.pt", "-o", tmp_path / "bundle").error
     assert f"the Reformer has {feature}, which are for comparisons in training and have no step graphs." in error

@@ -48,13 +48,13 @@ def test_words(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
 
 
 def test_style_is_passed_on(bundle_of: BundleOf) -> None:
-    assert "Vocabulary of 256 words, lower-cased, between" in bundle_of(WORDS, "--vocab-style", "ptb")[1]
+    assert "Vocabulary of 256 words, lower-cased, between" in bundle_of(WORDS, "--set=vocab_style=ptb")[1]
 
 
 def test_text_without_a_symbol_is_reported_once_for_each_document(
     bundle_of: BundleOf, invoke: Invoke, tmp_path: Path
 ) -> None:
-    bundle, said = bundle_of(LETTERS, "--vocab-style", "text8")
+    bundle, said = bundle_of(LETTERS, "--set=vocab_style=text8")
     assert "_ for a space, newlines left out, refuses what is unknown." in said
     for name, content in (("a", "To be\r\nor not\n"), ("b", "one line")):
         (tmp_path / name).write_bytes(content.encode())

@@ -57,7 +57,7 @@ def test_checkpoint_that_says_bytes() -> None:
         ) as caught:
             choose_tokenizer(source_of(1000, "bytes"), chosen)
         assert "--tokenizer bytes" not in str(caught.value)
-        with pytest.raises(ExportError, match="--vocab-style ptb is for vocabularies, but the tokenizer is bytes"):
+        with pytest.raises(ExportError, match="--set vocab_style=ptb is for vocabularies, but the tokenizer is bytes"):
             choose_tokenizer(source_of(256, "bytes"), chosen, "ptb")
 
 
@@ -169,7 +169,7 @@ def test_sentencepiece_model(tmp_path: Path) -> None:
     assert notes == ("The tokenizer has 15 of the model's 16 tokens.", *said)
     with pytest.raises(ExportError, match=r"any name: 15 tokens, but the model has 14\. Give the model's own"):
         choose_tokenizer(source_of(14, None), str(path))
-    with pytest.raises(ExportError, match="of the sentencepiece library, but --vocab-style is for vocabularies"):
+    with pytest.raises(ExportError, match="of the sentencepiece library, but --set vocab_style is for vocabularies"):
         choose_tokenizer(source_of(15, None), str(path), "ptb")
 
 

@@ -233,7 +233,7 @@ def test_forgotten_weights_give_no_numbers(made: Made) -> None:
 def test_options_that_need_onnx_are_refused(ids_bundle: Converted, tmp_path: Path) -> None:
     fixed = FixedShapes.parse("segment=8")
     options = ConversionOptions.of(tokenizer="none", to=TORCHSCRIPT, dtype="int8", fixed=fixed, inline=True)
-    with pytest.raises(OptionError, match=r"does not support --fixed and --inline and --dtype"):
+    with pytest.raises(OptionError, match=r"does not support --fixed and --set inline and --dtype"):
         convert(ids_bundle.source, tmp_path / "bundle", options)
 
 

@@ -171,7 +171,7 @@ def _convert(settings: Settings, shape: Shape, fixed: bool) -> None:
 
 def _make_float16(settings: Settings, name: str) -> None:
     source, memory = FLOAT16[name]
-    options = ["--dtype", "float16", "--memory-dtype", memory, "--tokens", GATE_TOKENS]
+    options = ["--dtype", "float16", f"--set=memory_dtype={memory}", f"--set=tokens={GATE_TOKENS}"]
     _run("quantize", bundle_of(settings, source), bundle_of(settings, name), options)
 
 

@@ -35,8 +35,19 @@ from xltraining.encoder_decoder.config import END, PAD, START
 
 TEXT = "\ufeffthe cat sat on the mat\nthe dog\n\nThe end"
 TINY = (
-    *("--n-layer", "1", "--n-head", "1", "--d-model", "8", "--d-head", "8", "--d-inner", "8", "--tgt-len", "4"),
-    *("--mem-len", "4", "--batch-size", "2", "--warmup-steps", "1", "--threads", "1"),
+    *(
+        "--n-layer",
+        "1",
+        "--n-head",
+        "1",
+        "--d-model",
+        "8",
+        "--set=model.d_head=8",
+        "--set=model.d_inner=8",
+        "--tgt-len",
+        "4",
+    ),
+    *("--mem-len", "4", "--batch-size", "2", "--set=training.warmup_steps=1", "--threads", "1"),
 )
 
 
@@ -199,9 +210,9 @@ def test_subwords_are_trained_and_read_again(unit: str, invoke: Invoke, prose: P
 
 
 PAIR_RUN = (
-    *("--architecture", "encoder_decoder", "--d-model", "8", "--d-head", "4", "--d-inner", "8"),
-    *("--tgt-len", "60", "--batch-size", "2", "--warmup-steps", "1", "--threads", "1"),
-    *("--steps", "2", "--eval-every", "2"),
+    *("--architecture", "encoder_decoder", "--d-model", "8", "--set=model.d_head=4", "--set=model.d_inner=8"),
+    *("--tgt-len", "60", "--batch-size", "2", "--set=training.warmup_steps=1", "--threads", "1"),
+    *("--steps", "2", "--set=training.eval_every=2"),
 )
 
 
@@ -237,13 +248,13 @@ def test_pairs_share_subwords_behind_the_reserved_ids(unit: str, invoke: Invoke,
 @pytest.mark.full
 def test_prepare_then_train_then_a_checkpoint_with_its_words(invoke: Invoke, prose: Path, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "run"
-    shown = invoke("prepare", prose, "--valid", prose, "-o", data, "--clusters", "3", "--json").succeeded().object
+    shown = invoke("prepare", prose, "--valid", prose, "-o", data, "--set=clusters=3", "--json").succeeded().object
     assert shown["unit"] == "word" and len(shown["cutoffs"]) == 2 and set(shown["tokens"]) == {"train", "valid"}
     assert "prepared data is there already" in invoke("prepare", prose, "-o", data).error
 
     settings = tmp_path / "run.toml"
     settings.write_text('data = ["data"]\n[model]\nn_layer = 2\n[training]\nsteps = 9\nbest = true\n')
-    given = ("--settings", settings, "--steps", "4", "--eval-every", "2", "--plot", tmp_path / "run.svg")
+    given = ("--settings", settings, "--steps", "4", "--set=training.eval_every=2", "--plot", tmp_path / "run.svg")
     invoke("train", "-o", out, *TINY, *given).succeeded()
     source = formats.load(out / "checkpoint.pt")
     assert source.config["cutoffs"] == shown["cutoffs"] and source.config["n_layer"] == 1  # the command line decides
@@ -254,7 +265,7 @@ def test_prepare_then_train_then_a_checkpoint_with_its_words(invoke: Invoke, pro
     assert {"bits_per_word", "bits_per_byte", "perplexity", "valid_perplexity", "valid_bits_per_byte"} <= set(log[-1])
     assert log[-1]["valid_perplexity"] == pytest.approx(2 ** log[-1]["valid_bits_per_word"])
     assert (tmp_path / "run.svg").stat().st_size > 5000
-    refused = invoke("train", "-o", out, "--resume", "--steps", "6", "--shuffle")
+    refused = invoke("train", "-o", out, "--resume", "--steps", "6", "--set=training.shuffle=true")
     assert "shuffle was False, is now True" in refused.err
     invoke("train", "-o", out, "--resume", "--steps", "6").succeeded()
 
@@ -268,12 +279,12 @@ def test_prepare_then_train_then_a_checkpoint_with_its_words(invoke: Invoke, pro
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--vocab-style", "ptb"), "--vocab-style: needs --tokenizer"),
-        (("--tokenizer", "x", "--min-count", "2"), "--min-count: leave it out, --tokenizer decides it"),
-        (("--unit", "bpe", "--lower-case"), "--lower-case: only for words and characters"),
+        (("--set=vocab_style=ptb",), "--set vocab_style: needs --tokenizer"),
+        (("--tokenizer", "x", "--set=min_count=2"), "--set min_count: leave it out, --tokenizer decides it"),
+        (("--unit", "bpe", "--set=lower_case=true"), "--set lower_case: only for words and characters"),
         (("--unit", "bytes", "--vocab-size", "9"), "--vocab-size: leave it out, there are 256 bytes"),
         (("--unit", "bpe", "--vocab-size", "255"), "--vocab-size: give at least 256, as bpe includes all bytes"),
-        (("--clusters", "2", "--cutoffs", "3"), "--clusters: leave it out, --cutoffs decides it"),
+        (("--set=clusters=2", "--set=cutoffs=3"), "--set clusters: leave it out, cutoffs decides it"),
     ],
     ids=str,
 )

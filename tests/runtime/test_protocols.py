@@ -196,7 +196,7 @@ def test_too_few_sentences() -> None:
     ],
 )
 def test_corpus_that_does_not_consist_of_sentences(ids: list[int], marks: tuple[int, int]) -> None:
-    with pytest.raises(TokenError, match=r"expected sentences one after the other, .* add --no-sentences\.$"):
+    with pytest.raises(TokenError, match=r"expected sentences one after the other, .* add --set sentences=false\.$"):
         arrange(corpus_of(ids, marks), settings(segment_len=2), batch_size=1)
 
 

@@ -45,7 +45,20 @@ def test_sums_of_rows_are_those_of_their_tokens(name: str, join: str, score: Sco
     rows = rows_of_items(len(name) + len(join))
     path = write(tmp_path, name, rows)
     per = "region" if join else "word"
-    given = ("--field", "word", "--group", "item", "--join", join, "--bos", r"\n", "--format", "csv", "--per", per)
+    given = (
+        "--field",
+        "word",
+        "--group",
+        "item",
+        "--set",
+        f"join={join}",
+        "--bos",
+        r"\n",
+        "--format",
+        "csv",
+        "--per",
+        per,
+    )
     records = csv_rows(score(path, *given).succeeded().out)
     assert [(record["item"], record["zone"]) for record in records] == [(row["item"], row["zone"]) for row in rows]
     for item, same in itertools.groupby(rows, lambda row: str(row["item"])):
@@ -70,7 +83,7 @@ def test_token_counts_for_the_row_in_which_it_ends(
     tokenizer.decoder = library.decoders.ByteLevel()
     rows = [{"item": "1", "part": part, "word": word} for part, word in enumerate(("do", " don", "'t", "t"))]
     path = write(tmp_path, "i.jsonl", rows)
-    options = ("--field", "word", "--group", "item", "--join", "", "--json")
+    options = ("--field", "word", "--group", "item", "--set=join=", "--json")
     records = score(path, *options, bundle=words_bundle(tokenizer)).succeeded().objects
     found = [(record["word"], record["part"], record["tokens"]) for record in records]
     assert found == [("do", 0, 1), ("don", 1, 0), ("'t", 2, 2), ("t", 3, 1)]  # do | Ġdon' | t | t
@@ -95,7 +108,7 @@ def test_groups_that_fail_name_their_row(score: Score, tmp_path: Path) -> None:
     ("options", "problem"),
     [
         (("--group", "item"), "--group is for JSON lines and tables. Add --field."),
-        (("--field", "word", "--join", ""), "--join is for --group."),
+        (("--field", "word", "--set=join="), "--set join is for --group."),
         (("--field", "word", "--group", "item", "--per", "token"), "--group writes a record for each row"),
         (("--field", "word", "--group", "item", "--ids"), "--group writes a record for each row"),
         (

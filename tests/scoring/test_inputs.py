@@ -210,7 +210,7 @@ def test_strict_stops_at_the_first(score: Score, texts: list[Path], tmp_path: Pa
     for bad, what in ((tmp_path / "absent", "No such file"), (tmp_path / "empty", "0 of at least 2 tokens")):
         if bad.name == "empty":
             bad.touch()
-        shown = score(texts[0], bad, texts[1], "--json", "--strict")
+        shown = score(texts[0], bad, texts[1], "--json", "--set=strict=true")
         assert shown.code == 1
         assert [record["document"] for record in shown.objects] == [str(texts[0])]
         assert [what in line for line in shown.err.splitlines()] == [True]
@@ -282,8 +282,8 @@ def test_separator_of_continuous_documents(
         (("--per", "word", "--top", "2"), "--top 2 is for tokens. Add --per token, or give --top 0."),
         (("--format", "csv", "--json"), "--json is --format jsonl, but --format is csv."),
         (("--top", "0"), "--top needs a record for each part of a document. Add --per token, word, region or line."),
-        (("--region-field", "r"), "--region-field is for regions. Add --per region."),
-        (("--per", "region", "--region-field", "r"), "--region-field is for JSON lines and tables. Add"),
+        (("--set=region_field=r",), "--set region_field is for regions. Add --per region."),
+        (("--per", "region", "--set=region_field=r"), "--set region_field is for JSON lines and tables. Add"),
         (("--per", "line", "--boundary", "corrected"), "--boundary is for words and regions."),
         (
             ("--per", "word", "--boundary", "corrected", "--batch-size", "2"),

@@ -109,7 +109,7 @@ def test_regions_of_another_field(score: Score, tmp_path: Path) -> None:
     regions = ("Größe | âge| end", [0, 6, 10], "6, 10", "[6 9]", 6, "")
     records: list[dict[str, Any]] = [*({"text": text, "regions": given} for given in regions), {"text": text}]
     path = write(tmp_path, "items.jsonl", records)
-    shown = score(path, "--field", "text", "--per", "region", "--region-field", "regions").succeeded().objects
+    shown = score(path, "--field", "text", "--per", "region", "--set=region_field=regions").succeeded().objects
     found: dict[str, list[str]] = {}
     for record in shown:
         found.setdefault(record["document"].rsplit(":")[-1], []).append(record["region"])

@@ -270,7 +270,7 @@ def test_table_rows_that_fail_leave_the_others(score: Score, tmp_path: Path) -> 
         f"Error: {path}:3: 1 cells, expected 2 as in the first row. Quote cells that contain ','.",
     ):
         assert problem in out.err
-    stopped = score(path, "--field", "t", "--format", "jsonl", "--strict")
+    stopped = score(path, "--field", "t", "--format", "jsonl", "--set=strict=true")
     assert (stopped.code, len(stopped.objects)) == (1, 1)
 
 

@@ -74,7 +74,7 @@ def test_na_is_named_and_may_be_missing(score: Score, tmp_path: Path) -> None:
     shown = score(path, *options).succeeded()
     assert "2 context or text cells exactly NA" in shown.err
     assert [record["nats"] is None for record in shown.objects] == [False] * 3
-    missing = score(path, *options, "--na", "NA")
+    missing = score(path, *options, "--set", "na=NA")
     first, second = missing.objects
     assert (missing.code, first["nats"]) == (1, second["nats"])
     assert f"{path}:4: expected text in field 'sentence', found null there." in missing.err

@@ -16,6 +16,7 @@ from xltraining.errors import ConfigError
 from xltraining.messages import listed, shown
 
 __all__ = [
+    "Kind",
     "ModelConfig",
     "Option",
     "PlainFields",

@@ -28,22 +28,21 @@ class TrainingConfig(PlainFields):
         minimum=1,
     )
     """Dropout depends on them, so runs with equal groups have equal updates, on any number of processes."""
-    shuffle: bool = setting(False, "Read the documents of prepared data in random order.", common=True)
+    shuffle: bool = setting(False, "Read the documents of prepared data in random order.")
     optimizer: Literal["adam", "adamw", "adafactor", "muon"] = setting(
         "adam",
         "Optimizer; adafactor keeps little state, muon updates matrices and leaves the rest to AdamW.",
-        common=True,
     )
     learning_rate: float = setting(
         2e-3, "Highest learning rate; for adafactor relative to the weights, such as 0.1.", above=0, common=True
     )
     schedule: Literal["cosine", "inverse_sqrt", "constant"] = setting(
-        "cosine", "Course of the learning rate after the warm-up.", common=True
+        "cosine", "Course of the learning rate after the warm-up."
     )
     """A cosine to the end, 1 / root of the update's number, or constant."""
     min_lr_ratio: float = setting(0.02, "Learning rate at the end, as a fraction of the highest.", minimum=0, maximum=1)
     """For schedules other than the cosine, no rate is lower."""
-    warmup_steps: int = setting(300, "Updates until the learning rate is highest.", minimum=0, common=True)
+    warmup_steps: int = setting(300, "Updates until the learning rate is highest.", minimum=0)
     betas: tuple[float, float] = setting((0.9, 0.99), minimum=0, below=1)
     """Adam's decay rates of the first and second moments."""
     weight_decay: float = setting(0.0, "Strength of the weight decay.", minimum=0)
@@ -67,15 +66,13 @@ class TrainingConfig(PlainFields):
     """All with equal weight (Polyak and Juditsky 1992; Merity et al. 2017, arXiv:1708.02182). Evaluations and
     checkpoints use the average."""
     seed: int = setting(0, "Seed of the initial weights and of dropout.", common=True)
-    log_every: int = setting(50, "Updates between two lines of log.jsonl.", minimum=1, common=True)
-    eval_every: int = setting(500, "Updates between two evaluations.", minimum=1, common=True)
-    checkpoint_every: int = setting(500, "Updates between two checkpoints.", minimum=1, common=True)
-    best: bool = setting(False, "Save the weights with the best held-out score in best.pt.", common=True)
+    log_every: int = setting(50, "Updates between two lines of log.jsonl.", minimum=1)
+    eval_every: int = setting(500, "Updates between two evaluations.", minimum=1)
+    checkpoint_every: int = setting(500, "Updates between two checkpoints.", minimum=1)
+    best: bool = setting(False, "Save the weights with the best held-out score in best.pt.")
     device: str = setting("cpu", "Device: cpu, cuda or cuda:N.", common=True)
-    bf16: bool | None = setting(
-        None, "Compute in bfloat16 (autocast).  [default: on CUDA devices that support it]", common=True
-    )
-    compile: bool = setting(False, "Compile the model with torch.compile first.", common=True)
+    bf16: bool | None = setting(None, "Compute in bfloat16 (autocast).  [default: on CUDA devices that support it]")
+    compile: bool = setting(False, "Compile the model with torch.compile first.")
     sharded: bool = setting(False, "Divide the weights among processes (FSDP2) instead of copying them (DDP).")
     threads: int | None = setting(None, "CPU threads.  [default: all cores]", minimum=1, common=True)
     reversible: bool = setting(

@@ -339,7 +339,7 @@ def attention_terms(
     if config.encoding != "relative":
         raise XlexportError(
             f"the terms of scores are those of encoding relative, but the model has {config.encoding}.",
-            hint="Leave --position out.",
+            hint="Leave --set position out.",
         )
     sums = {term: np.zeros((config.n_layer, config.n_head, config.mem_len + S)) for term in TERMS}
     queries = _observe_segments(model, ids, S, tokens, lambda: _add_hooks(model, sums), progress)

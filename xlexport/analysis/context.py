@@ -231,7 +231,7 @@ def measure_context(
         raise OptionError(
             f"RECL: the longest memory is {longest}, at least start + step = {recl.start + recl.step} is needed to "
             "compare two.",
-            hint="Give longer --lengths, a smaller --start and --step, or --no-recl.",
+            hint="Give longer --lengths, a smaller --set start and --set step, or --no-recl.",
         )
     for model in models:
         for mem_len in curve:
@@ -264,7 +264,7 @@ def measure_context(
         return all_losses
 
     passes_over = f"{most} pass{'es' if most > 1 else ''} over {texts[0].tokens:,} tokens"
-    only_recl = f"{len(models) * len(more)} of them only while RECL is not found (--step, --longest, --no-recl)"
+    only_recl = f"{len(models) * len(more)} of them only while RECL is not found (--set step, --set longest, --no-recl)"
     tell(f"at most {passes_over}, {only_recl}" if more else passes_over)
 
     results: list[list[Recl]] = [[] for _ in models]

@@ -19,6 +19,7 @@ from xlexport.commands.options import (
     Integers,
     checkpoint_options,
     device_options,
+    rare,
     settings_options,
     trust_option,
 )
@@ -48,21 +49,17 @@ def _numbers(name: str, help: str, **attributes: Any) -> Decorator:
 @click.argument("bundle", type=BUNDLE)
 @headed(
     "Measurement",
-    click.option(
-        "--purpose",
-        type=click.Choice(["score", "generate"]),
+    rare(
+        "purpose",
+        "choice",
+        "Score segments, or generate token by token.",
         default="score",
-        show_default=True,
-        help="Score segments, or generate token by token.",
+        choices=("score", "generate"),
     ),
     _numbers("--batch-size", "Documents at a time.", type=AT_LEAST_ONE, default="1", show_default=True),
-    click.option(
-        "--repeats", type=click.IntRange(1), default=7, show_default=True, help="Steps of each side in a round."
-    ),
-    click.option(
-        "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds, in which all sides take turns."
-    ),
-    click.option("--profile", is_flag=True, help="Show where the time of a step goes, by operator and provider."),
+    rare("repeats", "integer", "Steps of each side in a round.", default=7, minimum=1),
+    rare("rounds", "integer", "Rounds, in which all sides take turns.", default=3, minimum=1),
+    rare("profile", "boolean", "Show where the time of a step goes, by operator and provider.", default=False),
 )
 @headed(
     "Output",

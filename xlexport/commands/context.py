@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,98 +10,60 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.input_options import find_documents, reading_options
-from xlexport.commands.long_help import LongCommand, headed
+from xlexport.commands.long_help import LongCommand, headed, options_from
 from xlexport.commands.options import (
     BUNDLE,
     DOCUMENT,
     OUTPUT,
     Integers,
-    all_of,
     any_memory_options,
     batch_option,
-    grouped,
+    rare,
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_line, quiet_option, tell
+from xltraining.config_fields import setting
 
 if TYPE_CHECKING:
     from xlexport.analysis.context import ReclOptions
     from xlexport.scoring.options import Selection
 
-__all__ = ["Numbers", "ReclChoice", "context"]
+__all__ = ["ReclChoice", "context"]
 
 
-class Numbers(click.ParamType[tuple[float, ...]]):
-    """A list of numbers separated by commas."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
-        """Return the numbers of an option."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(float(part) for part in value.split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r} is not a list of numbers separated by commas.", param, ctx)
+_search = functools.partial(setting, heading="Measurement")
 
 
 @dataclass(frozen=True)
 class ReclChoice:
-    """The context lengths at which to look for RECL; the fields are options of the same names.
+    """The context lengths at which to look for RECL, as options."""
 
-    Attributes:
-        with_recl: whether to find RECL; None: only if the longest memory is long enough.
-    """
-
-    with_recl: bool | None
-    start: int
-    step: int
-    longest: int | None
-    shares: tuple[float, ...]
-    threshold: float
+    recl: bool | None = _search(
+        None, "Also find RECL.  [default: if the longest memory has start + step tokens]", common=True
+    )
+    start: int = _search(100, "RECL: the first context length.")
+    step: int = _search(100, "RECL: tokens from one context length to the next.")
+    longest: int | None = _search(
+        None, "RECL: the longest context length.  [default: the longest of --lengths]", metavar="INTEGER"
+    )
+    shares: tuple[float, ...] = _search(
+        (0.1, 0.5, 1.0),
+        "RECL: shares of the tokens to count, hardest first.",
+        flags=("--hard",),
+        metavar="R[,R…]",
+        shown="0.1,0.5,1",
+    )
+    threshold: float = _search(0.01, "RECL: relative gain below which longer context no longer helps.")
 
     @property
     def options(self) -> ReclOptions | None:
         """Return the same choice as the library takes it, or None without RECL."""
         from xlexport.analysis.context import ReclOptions
 
-        if self.with_recl is False:
+        if self.recl is False:
             return None
         return ReclOptions(self.start, self.step, self.longest, self.shares, self.threshold)
-
-
-recl_options = all_of(
-    click.option(
-        "--recl/--no-recl",
-        "with_recl",
-        default=None,
-        help="Also find RECL.  [default: if the longest memory has --start + --step tokens]",
-    ),
-    click.option("--start", type=int, default=100, show_default=True, help="RECL: the first context length."),
-    click.option(
-        "--step", type=int, default=100, show_default=True, help="RECL: tokens from one context length to the next."
-    ),
-    click.option("--longest", type=int, help="RECL: the longest context length.  [default: the longest of --lengths]"),
-    click.option(
-        "--hard",
-        "shares",
-        type=Numbers(),
-        metavar="R[,R…]",
-        default="0.1,0.5,1",
-        show_default=True,
-        help="RECL: shares of the tokens to count, hardest first.",
-    ),
-    click.option(
-        "--threshold",
-        type=float,
-        default=0.01,
-        show_default=True,
-        help="RECL: relative gain below which longer context no longer helps.",
-    ),
-    grouped("recl", ReclChoice),
-)
 
 
 @click.command(
@@ -125,13 +88,14 @@ recl_options = all_of(
         metavar="N[,M…]",
         help="Memory lengths.  [default: 1/16, 1/8, … 2 times the model's own]",
     ),
-    recl_options,
-    click.option(
-        "--full-context",
-        is_flag=True,
-        help="Count only tokens that follow at least as many tokens as the longest memory has.",
+    rare(
+        "full_context",
+        "boolean",
+        "Count only tokens that follow at least as many tokens as the longest memory has.",
+        default=False,
     ),
 )
+@options_from(ReclChoice, "recl")
 @headed("Input", reading_options, batch_option)
 @headed(
     "Output",
@@ -176,8 +140,8 @@ def context(
     lengths = lengths or default_lengths(models)
     carried = all("mem_len" in model.bundle.evaluation.settings for model in models)  # otherwise nothing to measure
     shortest = recl.start + recl.step
-    if carried and recl.with_recl is None and recl.longest is None and max(lengths) < shortest:
-        tell(f"without RECL: it needs a memory of --start + --step = {shortest} tokens, the longest has {max(lengths)}")
+    if carried and recl.recl is None and recl.longest is None and max(lengths) < shortest:
+        tell(f"without RECL: it needs a memory of start + step = {shortest} tokens, the longest has {max(lengths)}")
         search = None
     with progress_bar("scoring") as progress:
         report = measure_context(

@@ -16,6 +16,7 @@ from xlexport.commands.options import (
     checkpoint_options,
     conversion_settings,
     download_option,
+    rare,
     threads_option,
     trust_option,
 )
@@ -58,8 +59,11 @@ __all__ = ["convert", "length_rows"]
         show_default=True,
         help="Format of the graphs; all but onnx need PyTorch and can run code. executorch needs --fixed.",
     ),
-    click.option(
-        "--inline", is_flag=True, help="Use standard operators only, for tools other than ONNX Runtime; slower."
+    rare(
+        "inline",
+        "boolean",
+        "Use standard operators only, for tools other than ONNX Runtime; slower.",
+        default=False,
     ),
 )
 @headed(
@@ -83,6 +87,7 @@ __all__ = ["convert", "length_rows"]
     ),
     click.option(
         "--vocab-style",
+        cls=Setting,
         metavar="STYLE",
         help=f"How to read a vocabulary: {', '.join(VOCAB_STYLES)}.  [default: by the symbols]",
     ),

@@ -29,7 +29,7 @@ INSTALL_KERNELS = "pip install ./runtime/c"
 PURPOSES = {
     "convert": "converting, verifying and the demo",
     "train": "training",
-    "tensorboard": "curves of `train --tensorboard`",
+    "tensorboard": "curves of `train --set tensorboard=FOLDER`",
     "text": "bundles with a tokenizer.json or a SentencePiece model",
     "tables": "Parquet files",
     "plot": "plots of `plot`, `context` and `bench`",

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, document_options, runtime_options, sampling_options
+from xlexport.commands.options import BUNDLE, document_options, rare, runtime_options, sampling_options
 from xlexport.terminal import print_json, print_text
 
 __all__ = ["generate"]
@@ -49,18 +49,17 @@ def _unescaped(context: click.Context, parameter: click.Parameter, texts: tuple[
         help="Largest number of tokens to draw.",
     ),
     sampling_options(temperature=0.8, top_p=0.95),
-    click.option(
-        "--min-p",
-        type=float,
+    rare(
+        "min_p",
+        "number",
+        "Draw only from tokens at least this many times as likely as the likeliest one, such as 0.05.",
         default=0.0,
-        help="Draw only from tokens at least this many times as likely as the likeliest one, such as 0.05.",
     ),
-    click.option(
-        "--repetition-penalty",
-        type=float,
+    rare(
+        "repetition_penalty",
+        "number",
+        "Make repetitions of the last 64 tokens less likely, if above 1. For words and subwords: 1.1 to 1.3.",
         default=1.0,
-        show_default=True,
-        help="Make repetitions of the last 64 tokens less likely, if above 1. For words and subwords: 1.1 to 1.3.",
     ),
     click.option(
         "--stop",
@@ -70,12 +69,12 @@ def _unescaped(context: click.Context, parameter: click.Parameter, texts: tuple[
         callback=_unescaped,
         help=r"Stop before this text, such as '\n\n'. Repeatable.",
     ),
-    click.option("--ignore-eos", is_flag=True, help="Go on after a token that ends a text."),
+    rare("ignore_eos", "boolean", "Go on after a token that ends a text.", default=False),
 )
 @headed(
     "Output",
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object with prompt, text and token ids."),
-    click.option("--special", is_flag=True, help="Show special tokens by their names, and let --stop find them."),
+    rare("special", "boolean", "Show special tokens by their names, and let --stop find them.", default=False),
 )
 @headed("Device", runtime_options)
 @headed("Model settings", document_options)

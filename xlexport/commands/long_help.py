@@ -66,7 +66,7 @@ def options_from(kind: type[Any], name: str = "options", **special: Mapping[str,
     for option in options_of(kind).values():
         more: dict[str, Any] = {}
         if option.common and option.kind == "boolean":
-            more = {"is_flag": True}
+            more = {} if option.default is None else {"is_flag": True}  # None: --name and --no-name
         elif option.default not in (None, ()):
             more = {"default": option.default, "show_default": option.shown or True}
         decorators.append(headed(option.heading, declared(option, **{**more, **special.get(option.name, {})})))

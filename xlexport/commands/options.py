@@ -21,7 +21,7 @@ from xlexport.families import ARCHITECTURES, Option
 from xlexport.families.options import MEM_LEN, SEGMENT_LEN, collected
 from xlruntime import LoadOptions, OptionError
 from xlruntime.hub_cache import bundle_folder, split_name
-from xltraining.config_fields import options_of
+from xltraining.config_fields import Kind, options_of
 
 __all__ = [
     "BUNDLE",
@@ -35,6 +35,7 @@ __all__ = [
     "Integers",
     "ModelName",
     "Names",
+    "Numbers",
     "OutputFile",
     "all_of",
     "any_memory_options",
@@ -52,6 +53,7 @@ __all__ = [
     "ops_option",
     "protocol_options",
     "provider_option",
+    "rare",
     "runtime_options",
     "sampling_options",
     "settings_options",
@@ -106,6 +108,21 @@ class Integers(click.ParamType[tuple[int, ...]]):
         if self.at_least is not None and any(integer < self.at_least for integer in integers):
             self.fail(f"{value!r} is not a list of integers of at least {self.at_least}.", param, ctx)
         return integers
+
+
+class Numbers(click.ParamType[tuple[float, ...]]):
+    """A list of numbers separated by commas."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """Return the numbers of an option."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(float(part) for part in value.split(",") if part.strip())
+        except ValueError:
+            self.fail(f"{value!r} is not a list of numbers separated by commas.", param, ctx)
 
 
 class Names(click.ParamType[tuple[str, ...]]):
@@ -176,11 +193,6 @@ def grouped(name: str, kind: type[Any]) -> Decorator:
     return decorate
 
 
-batch_option = click.option(
-    "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents that run at the same time."
-)
-
-
 def _read_config(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any] | None:
     """Return the contents of files and single values; a value overrides files."""
     from xlexport.checkpoints.files import read_json
@@ -225,6 +237,7 @@ def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorat
         "boolean": click.BOOL,
         "choice": click.Choice(list(option.choices)),
         "integers": Integers(),
+        "numbers": Numbers(),
         "names": Names(),
         "booleans": Booleans(),
     }
@@ -247,6 +260,18 @@ def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorat
         metavar = option.metavar or metavars.get(option.kind)
         more = {"type": kinds[option.kind], "metavar": metavar, **more}
     return click.option(*names, option.name, help=text, **{"callback": check, **more})
+
+
+def rare(name: str, kind: Kind, help: str, **attributes: Any) -> Decorator:
+    """Return the decorator of a `Setting`; the attributes are those of an `Option`."""
+    return _with_default(Option(name, kind, help, **attributes))
+
+
+def _with_default(option: Option, **more: Any) -> Decorator:
+    return declared(option, default=option.default, show_default=option.default not in (None, ()), **more)
+
+
+batch_option = rare("batch_size", "integer", "Documents that run at the same time.", default=1, minimum=1)
 
 
 def _of_architectures(
@@ -286,8 +311,7 @@ any_memory_options = all_of(_segment_len, settings_options, _restart)
 
 def _load_option(name: str, **more: Any) -> Decorator:
     """Return the decorator of a field of `LoadOptions`."""
-    option = options_of(LoadOptions)[name]
-    return declared(option, default=option.default, show_default=option.default is not None, **more)
+    return _with_default(options_of(LoadOptions)[name], **more)
 
 
 class _Pairs(click.ParamType[dict[str, str]]):
@@ -420,9 +444,5 @@ protocol_options = all_of(
         type=click.IntRange(1),
         help="Parallel streams; the score depends on this number.  [default: 10, 16 or 1, by protocol]",
     ),
-    click.option(
-        "--sentences/--no-sentences",
-        default=None,
-        help="Pack sentences into the streams.  [default: if the vocabulary marks them]",
-    ),
+    rare("sentences", "boolean", "Pack sentences into the streams.  [default: if the vocabulary marks them]"),
 )

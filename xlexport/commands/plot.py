@@ -20,6 +20,7 @@ from xlexport.commands.options import (
     batch_option,
     checkpoint_options,
     document_options,
+    rare,
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
@@ -61,7 +62,7 @@ def _check(output: Path | None, as_json: bool) -> None:
 @headed(
     "Output",
     *drawing_options,
-    click.option("--window", type=click.IntRange(1), help="Length of a window.  [default: at most 200 windows]"),
+    rare("window", "integer", "Length of a window.  [default: at most 200 windows]", minimum=1),
 )
 @headed("Input", reading_options, batch_option)
 @headed("Device", runtime_options)
@@ -118,25 +119,20 @@ def _parsed(context: click.Context, parameter: click.Parameter, heads: tuple[str
 @headed("Output", *drawing_options)
 @headed(
     "Measurement",
-    click.option(
-        "--tokens",
-        type=click.IntRange(1),
-        default=20_000,
-        show_default=True,
-        help="Largest number of queries to average over.",
-    ),
+    rare("tokens", "integer", "Largest number of queries to average over.", default=20_000, minimum=1),
     click.option(
         "--head",
         "heads",
         multiple=True,
         metavar="LAYER.HEAD",
         callback=_parsed,
-        help="Draw the attention of this head in the last segment of --tokens, token by token. Repeatable.",
+        help="Draw the attention of this head in the last segment of these queries, token by token. Repeatable.",
     ),
-    click.option(
-        "--position",
-        is_flag=True,
-        help="Draw the terms of the attention scores by distance: one of the content, two of the position.",
+    rare(
+        "position",
+        "boolean",
+        "Draw the terms of the attention scores by distance: one of the content, two of the position.",
+        default=False,
     ),
 )
 @headed("Checkpoint", checkpoint_options)
@@ -160,7 +156,7 @@ def attention(
     """
     _check(output, as_json)
     if heads and position:
-        raise click.UsageError("--head and --position draw different figures. Give one of them.")
+        raise click.UsageError("--head and --set position draw different figures. Give one of them.")
     from xlexport.extras import require
 
     require("convert")

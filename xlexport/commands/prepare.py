@@ -11,7 +11,7 @@ import click
 from xlexport.choices import SUBWORDS, TEXT_UNITS, VOCAB_STYLES
 from xlexport.commands.input_options import find_texts
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import PATH, Integers, all_of, grouped
+from xlexport.commands.options import PATH, all_of, grouped, rare
 from xlexport.extras import require
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, quiet_option, tell
@@ -43,12 +43,12 @@ class TokenOptions:
 
     def __post_init__(self) -> None:
         problems = []
-        counting = {"--min-count": self.min_count, "--lower-case": self.lower_case}
+        counting = {"--set min_count": self.min_count, "--set lower_case": self.lower_case}
         if self.tokenizer is not None:
             decided = {"--unit": self.unit, "--vocab-size": self.vocab_size, **counting}
             problems += [f"{name}: leave it out, --tokenizer decides it" for name, value in decided.items() if value]
         elif self.vocab_style is not None:
-            problems.append("--vocab-style: needs --tokenizer")
+            problems.append("--set vocab_style: needs --tokenizer")
         if self.tokenizer is None and self.unit not in (None, "words", "characters"):
             problems += [f"{name}: only for words and characters" for name, value in counting.items() if value]
         if self.unit == "bytes" and self.vocab_size is not None:
@@ -56,7 +56,7 @@ class TokenOptions:
         if self.unit == "bpe" and self.vocab_size is not None and self.vocab_size < 256:
             problems.append("--vocab-size: give at least 256, as bpe includes all bytes")
         if self.clusters is not None and self.cutoffs is not None:
-            problems.append("--clusters: leave it out, --cutoffs decides it")
+            problems.append("--set clusters: leave it out, cutoffs decides it")
         if problems:
             raise click.UsageError("; ".join(problems) + ".")
 
@@ -68,30 +68,29 @@ token_options = all_of(
         click.option(
             "--tokenizer", type=PATH, metavar="FILE", help="Use this vocabulary, tokenizer.json or SentencePiece model."
         ),
-        click.option("--vocab-style", type=click.Choice(VOCAB_STYLES), help="How to read the vocabulary file."),
+        rare("vocab_style", "choice", "How to read the vocabulary file.", choices=tuple(VOCAB_STYLES)),
         click.option(
             "--vocab-size",
             type=click.IntRange(1),
             help="Most tokens of the vocabulary.  [default: 8000 for subwords, else all]",
         ),
-        click.option(
-            "--min-count",
-            type=click.IntRange(1),
-            help="Leave rarer words or characters out of the vocabulary.  [default: 1]",
-        ),
-        click.option("--lower-case", is_flag=True, help="Convert the text to lower case."),
+        rare("min_count", "integer", "Leave rarer words or characters out of the vocabulary.  [default: 1]", minimum=1),
+        rare("lower_case", "boolean", "Convert the text to lower case.", default=False),
     ),
     headed(
         "Clusters",
-        click.option(
-            "--clusters",
-            type=click.IntRange(1, 8),
-            help="Number of clusters of the adaptive softmax.  [default: 4 or 1, by size]",
+        rare(
+            "clusters",
+            "integer",
+            "Number of clusters of the adaptive softmax.  [default: 4 or 1, by size]",
+            minimum=1,
+            maximum=8,
         ),
-        click.option(
-            "--cutoffs",
-            type=Integers(),
-            help="Token ids at which further clusters begin.  [default: those with the least work]",
+        rare(
+            "cutoffs",
+            "integers",
+            "Token ids at which further clusters begin.  [default: those with the least work]",
+            metavar="N,N",
         ),
     ),
     grouped("tokens", TokenOptions),
@@ -102,7 +101,7 @@ token_options = all_of(
     cls=LongCommand,
     examples=(
         (
-            "xlexport prepare train.txt --valid valid.txt -o data --unit words --min-count 3",
+            "xlexport prepare train.txt --valid valid.txt -o data --unit words --set min_count=3",
             "Count words, as for WikiText.",
         ),
         ("xlexport prepare train.txt -o data --unit bpe --vocab-size 8000", "Train subwords on the text."),

@@ -12,7 +12,7 @@ import click
 
 from xlexport.choices import DTYPES
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, PATH, Decorator, all_of
+from xlexport.commands.options import BUNDLE, PATH, Decorator, all_of, rare
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option, tell
 
@@ -28,25 +28,20 @@ def precision_options(dtype: Decorator) -> Decorator:
     """Return a decorator for `dtype` and its related options."""
     return all_of(
         dtype,
-        click.option(
-            "--max-delta-bits",
-            type=float,
-            default=0.01,
-            show_default=True,
-            help="Bits per token that quantization may cost.",
+        rare("max_delta_bits", "number", "Bits per token that quantization may cost.", default=0.01),
+        rare(
+            "keep_float",
+            "names",
+            "Weight matrices to leave in float32, such as 'head.*'.",
+            default=(),
+            metavar="NAME,NAME",
         ),
-        click.option(
-            "--keep-float",
-            metavar="NAME",
-            multiple=True,
-            help="A weight matrix to leave in float32, such as 'head.*'; may be given several times.",
-        ),
-        click.option(
-            "--memory-dtype",
-            type=click.Choice(["float32", "float16", "int8"]),
+        rare(
+            "memory_dtype",
+            "choice",
+            "Precision of carried memories: float16 only with --dtype float16, int8 only with integers.",
             default="float32",
-            show_default=True,
-            help="Precision of carried memories: float16 only with --dtype float16, int8 only with integers.",
+            choices=("float32", "float16", "int8"),
         ),
     )
 
@@ -59,7 +54,7 @@ def precision_options(dtype: Decorator) -> Decorator:
             "xlexport quantize bundle -o smallest --dtype weight-int4 --text valid.txt",
             "The smallest, measured on your text.",
         ),
-        ("xlexport quantize bundle -o small --keep-float 'head.*'", "Leave some weight matrices as they are."),
+        ("xlexport quantize bundle -o small --set keep_float='head.*'", "Leave some weight matrices as they are."),
     ),
 )
 @click.argument("bundle", type=BUNDLE)
@@ -86,9 +81,7 @@ def precision_options(dtype: Decorator) -> Decorator:
         help="A text like the model's training text, to measure on.  [default: Python's documentation topics]",
     ),
     ids_option,
-    click.option(
-        "--tokens", type=click.IntRange(2048), help="Tokens to measure on.  [default: 16,384, or twice the memory]"
-    ),
+    rare("tokens", "integer", "Tokens to measure on.  [default: 16,384, or twice the memory]", minimum=2048),
 )
 @headed(
     "Output",

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from xlexport.commands.long_help import LongCommand, headed, options_from
-from xlexport.commands.options import BUNDLE, document_options, runtime_options
+from xlexport.commands.options import BUNDLE, document_options, rare, runtime_options
 from xlexport.commands.signals import noticed
 from xlexport.extras import require
 from xlexport.serve.options import ServeLimits
@@ -74,18 +74,13 @@ REMOVED = {
         help="Key that requests must send. Repeatable. Other users of this machine can see options: better set the "
         f"environment variable {KEYS}, one key a line.",
     ),
-    click.option(
-        "--prefix",
-        help="Token that /tokenizer_info tells clients to put before a document.  [default: the one that begins texts, "
+    rare(
+        "prefix",
+        "text",
+        "Token that /tokenizer_info tells clients to put before a document.  [default: the one that begins texts, "
         "else one that ends them, else a newline]",
     ),
-    click.option(
-        "--grace",
-        type=click.IntRange(0),
-        default=30,
-        show_default=True,
-        help="Seconds in which open requests may finish after Ctrl-C.",
-    ),
+    rare("grace", "integer", "Seconds in which open requests may finish after Ctrl-C.", default=30, minimum=0),
 )
 @headed(
     "Limits",
@@ -96,11 +91,12 @@ REMOVED = {
         show_default=True,
         help="Requests of one bundle that run at the same time, in turns.",
     ),
-    click.option(
-        "--shared-steps",
-        is_flag=True,
-        help="Run all requests in shared steps: faster for large models, but scores then depend on other requests by "
+    rare(
+        "shared_steps",
+        "boolean",
+        "Run all requests in shared steps: faster for large models, but scores then depend on other requests by "
         "rounding.",
+        default=False,
     ),
 )
 @options_from(ServeLimits, "limits")

@@ -14,7 +14,7 @@ import click
 from xlexport.commands.input_options import find_texts
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH
-from xlexport.commands.settings import statement_settings
+from xlexport.commands.settings import Setting, statement_settings
 from xlexport.commands.signals import acknowledged
 from xlexport.commands.train_settings import (
     MODEL,
@@ -100,7 +100,9 @@ def model_config(
         metavar="FILE",
         help="Draw the curves into a .png or .svg file at the end. Needs matplotlib.",
     ),
-    click.option("--tensorboard", type=PATH, metavar="FOLDER", help="Also write the curves for TensorBoard."),
+    click.option(
+        "--tensorboard", cls=Setting, type=PATH, metavar="FOLDER", help="Also write the curves for TensorBoard."
+    ),
 )
 @headed(
     "Settings",

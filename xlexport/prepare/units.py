@@ -234,7 +234,8 @@ def given(path: Path, vocab_style: str | None = None) -> PreparedTokenizer:
         return _of_vocabulary(read_vocabulary(path, vocab_style))
     if vocab_style is not None:
         raise XlexportError(
-            f"{path}: a tokenizer of the {kind} library, but --vocab-style is for vocabularies.", hint="Leave it out."
+            f"{path}: a tokenizer of the {kind} library, but --set vocab_style is for vocabularies.",
+            hint="Leave it out.",
         )
     require(None, kind)
     return _of_library(path, kind)

@@ -265,7 +265,7 @@ def products_to_keep(
             raise QuantizationError(
                 f"quantized, the bundle gives {first.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed; "
                 f"{share}: {still}.",
-                hint="Use a higher precision, or a larger --max-delta-bits.",
+                hint="Use a higher precision, or a larger --set max_delta_bits.",
             )
         difference = measure(always | set(worst[:high]))
         tell(f"{difference.delta_bits_per_token:+.4f} with {high} in float32: {', '.join(worst[:high])}")

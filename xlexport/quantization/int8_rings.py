@@ -14,7 +14,7 @@ from xlruntime.bundle import Bundle, Feed, MemoryEntry
 
 __all__ = ["RINGS", "ring_problem", "rings_of", "rounded_inputs", "rounded_memory", "use_int8_rings"]
 
-RINGS = "memories"  # the name that --keep-float and reports have for them
+RINGS = "memories"  # the name that keep_float and reports have for them
 FLOAT_NODE, INT8_NODE = "RelativeAttention", "RelativeAttentionInt8"
 
 

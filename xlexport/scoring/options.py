@@ -130,9 +130,11 @@ class ScoreOptions(Selection):
         "story. Each row has a record.",
         metavar="NAME",
     )
-    join: str = _input(" ", "With --group: text between rows, unless there is white space.", shown="a space")
+    join: str = _input(
+        " ", "With --group: text between rows, unless there is white space.", shown="a space", common=False
+    )
     na: str | None = _input(
-        None, "With --field: a context or text that is exactly this is missing, such as NA of R.", metavar="TEXT"
+        None, "With --field: a context or text that is exactly this is missing, such as NA of R.", common=False
     )
     continuous: bool = _input(False, "Carry memory from each document to the next, in the given order.")
     separator: str | None = _input(
@@ -141,7 +143,7 @@ class ScoreOptions(Selection):
         r"unless there is white space.  [default: '\n'; after a context ' ']",
         common=False,
     )
-    strict: bool = _input(False, "Stop at the first document that cannot be scored.", identity=False)
+    strict: bool = _input(False, "Stop at the first document that cannot be scored.", identity=False, common=False)
 
     per: Level | None = setting(
         None,
@@ -174,6 +176,7 @@ class ScoreOptions(Selection):
         "With --per region and --field: the field with the regions. It holds the text with marks, or the numbers "
         "of the characters at which regions begin.",
         metavar="NAME",
+        common=False,
     )
     punctuation: Literal["attached", "apart"] = _record(
         "attached",
@@ -240,19 +243,19 @@ class ScoreOptions(Selection):
         of_rows = {
             "--context-field": self.context_field,
             "--keep": self.keep,
-            "--region-field": self.region_field if self.level == "region" else None,
+            "--set region_field": self.region_field if self.level == "region" else None,
             "--group": self.group,
-            "--na": self.na,
+            "--set na": self.na,
         }
         for option, value in of_rows.items():
             if value is not None and self.field is None:
                 yield f"{option} is for JSON lines and tables. Add --field."
         if self.join != type(self).join and self.group is None:
-            yield "--join is for --group. Add it."
+            yield "--set join is for --group. Add it."
         if self.group is not None and (self.level not in ("word", "region") or self.ids):
             yield "--group writes a record for each row of text. Leave out --ids, and give --per word or --per region."
         if self.group is not None and (self.region_field is not None or self.punctuation == "apart"):
-            yield "--group makes a word or region of each row. Leave out --region-field and --set punctuation."
+            yield "--group makes a word or region of each row. Leave out --set region_field and --set punctuation."
         if self.separator is not None and self.ids:
             yield "--set separator is text, but --ids reads token ids. Leave out one of them."
         if self.separator is not None and not self.continuous and self.context_field is None:
@@ -267,7 +270,7 @@ class ScoreOptions(Selection):
         if self.top and level != "token":
             yield f"--top {self.top} is for tokens. Add --per token, or give --top 0."
         if self.region_field is not None and level != "region":
-            yield "--region-field is for regions. Add --per region."
+            yield "--set region_field is for regions. Add --per region."
         if self.punctuation == "apart" and level != "word":
             yield "--set punctuation is for words. Add --per word."
         if self.corrected and level not in ("word", "region"):

@@ -88,7 +88,7 @@ def _wanted(reading: Reading) -> dict[str, str]:
         "--field": reading.field,
         "--context-field": reading.context_field,
         "--id-field": reading.id_field,
-        "--region-field": reading.region_field,
+        "--set region_field": reading.region_field,
         "--group": reading.group,
     }
     columns = [*named.items(), *(("--keep", column) for column in reading.keep or ())]

@@ -305,7 +305,7 @@ def _sentences(corpus: Corpus, start: int, end: int) -> Iterator[Ids]:
         raise TokenError(
             f"{corpus.name}: expected sentences one after the other, each from token {start} to token {end}; found "
             "another order.",
-            hint="To cut the corpus into plain streams, add --no-sentences.",
+            hint="To cut the corpus into plain streams, add --set sentences=false.",
         )
     return (corpus.ids[first : last + 1] for first, last in zip(starts, ends, strict=True))
 

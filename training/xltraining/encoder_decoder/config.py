@@ -35,14 +35,14 @@ class EncoderDecoderConfig(ModelConfig):
     d_model: int = setting(192, "Width of the hidden states.", minimum=1, common=True)
     """Width of each of the two streams."""
     n_head: int = setting(4, "Attention heads.", minimum=1, common=True)
-    d_head: int = setting(48, "Width of each head.", minimum=1, common=True)
-    d_inner: int = setting(768, "Width inside the feed-forward blocks.", minimum=1, common=True)
-    n_encoder_layer: int = setting(2, "Number of layers of the encoder.", minimum=1, maximum=_MOST_LAYERS, common=True)
-    n_decoder_layer: int = setting(2, "Number of layers of the decoder.", minimum=1, maximum=_MOST_LAYERS, common=True)
+    d_head: int = setting(48, "Width of each head.", minimum=1)
+    d_inner: int = setting(768, "Width inside the feed-forward blocks.", minimum=1)
+    n_encoder_layer: int = setting(2, "Number of layers of the encoder.", minimum=1, maximum=_MOST_LAYERS)
+    n_decoder_layer: int = setting(2, "Number of layers of the decoder.", minimum=1, maximum=_MOST_LAYERS)
     source_len: int = setting(96, "Most tokens of a source.", minimum=1, maximum=_MOST_POSITIONS)
     tgt_len: int = setting(96, "Most tokens of a target.", minimum=1, maximum=_MOST_POSITIONS, common=True)
     """With the one that starts or ends it."""
-    dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1, common=True)
+    dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1)
     dropatt: float = setting(0.0, "Dropout rate of attention weights.", minimum=0, below=1)
     tie_weight: bool = setting(True, "Use one table for source, target and output.")
     """False: three, as in the rows without weight sharing of Table 4 of Kitaev et al. 2020."""

@@ -30,7 +30,7 @@ class RecurrentModelConfig(ModelConfig):
     tgt_len: int = setting(128, "Tokens in a segment.", minimum=1, common=True)
     """Gradients end at its first token (truncated backpropagation). Also the default segment length after training."""
     tie_weight: bool = setting(True, "Use the embeddings as weights of the output layer.")
-    dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1, common=True)
+    dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1)
     """Of embeddings, between layers and of the last hidden states; never along the recurrence."""
 
 

@@ -45,8 +45,8 @@ class ReformerConfig(ModelConfig):
     d_model: int = setting(256, "Width of the hidden states.", minimum=1, common=True)
     """Width of each of the two streams."""
     n_head: int = setting(4, "Attention heads.", minimum=1, common=True)
-    d_head: int = setting(64, "Width of each head.", minimum=1, common=True)
-    d_inner: int = setting(1024, "Width inside the feed-forward blocks.", minimum=1, common=True)
+    d_head: int = setting(64, "Width of each head.", minimum=1)
+    d_inner: int = setting(1024, "Width inside the feed-forward blocks.", minimum=1)
     attn_layers: tuple[str, ...] = setting(
         ("local", "lsh", "local", "lsh"),
         "Attention of each layer: local, lsh, full or separate.",
@@ -114,7 +114,7 @@ class ReformerConfig(ModelConfig):
     """The paper's h(q) is of the q in q . k (section 2). Otherwise vectors are hashed before they are turned."""
     redraw_hashes: bool = setting(False, "Draw new hash rotations at each update; the paper fixes them.")
     """Evaluation uses the fixed ones."""
-    dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1, common=True)
+    dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1)
     dropatt: float = setting(0.0, "Dropout rate of attention weights.", minimum=0, below=1)
     ff_chunk: int = setting(
         0, "Positions that a feed-forward block computes together; fewer save memory; 0: all.", minimum=0

@@ -33,8 +33,8 @@ class TransformerXLConfig(ModelConfig):
     n_head: int = setting(8, "Number of attention heads.", minimum=1, common=True)
     d_model: int = setting(256, "Width of the hidden states.", minimum=1, common=True)
     """Even, because the sinusoids come in pairs."""
-    d_head: int = setting(32, "Width of each head.", minimum=1, common=True)
-    d_inner: int = setting(1024, "Width inside the feed-forward blocks.", minimum=1, common=True)
+    d_head: int = setting(32, "Width of each head.", minimum=1)
+    d_inner: int = setting(1024, "Width inside the feed-forward blocks.", minimum=1)
     tgt_len: int = setting(128, "Tokens in a segment.", minimum=1, common=True)
     """Also the default segment length after training."""
     mem_len: int = setting(128, "Earlier tokens that each layer keeps in memory.", minimum=0, common=True)
@@ -64,7 +64,7 @@ class TransformerXLConfig(ModelConfig):
     )
     proj_same_dim: bool = setting(True)
     """With `div_val` above 1, also clusters as wide as the model have a projection."""
-    dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1, common=True)
+    dropout: float = setting(0.1, "Dropout rate.", minimum=0, below=1)
     dropatt: float = setting(0.0, "Dropout rate of attention weights.", minimum=0, below=1)
     layer_norm_epsilon: float = setting(1e-5, above=0)
     first_memory: Literal["empty", "zeros"] = setting(
