@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, overload
 
 from xlexport.bundles import open_bundle
 from xlexport.extras import require
@@ -27,10 +27,20 @@ if TYPE_CHECKING:
 
 __all__ = ["ScoreRun", "score"]
 
+Files = str | Path | Sequence[str | Path]
+
+
+@overload
+def score(bundle: str | Path, files: Files, output: None = None, **options: Any) -> list[dict[str, Any]]: ...
+
+
+@overload
+def score(bundle: str | Path, files: Files, output: str | Path, **options: Any) -> Totals | None: ...
+
 
 def score(
     bundle: str | Path,
-    files: str | Path | Sequence[str | Path],
+    files: Files,
     output: str | Path | None = None,
     *,
     tell: Callable[[str], None] = lambda line: None,
