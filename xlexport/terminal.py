@@ -29,7 +29,9 @@ __all__ = [
     "encode_output",
     "escaped_json",
     "failure",
+    "force_option",
     "is_quiet",
+    "json_option",
     "print_json",
     "print_line",
     "print_table",
@@ -69,6 +71,10 @@ quiet_option = click.option(
     callback=_be_quiet,
     help="Print only errors and warnings on stderr.",
 )
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+force_option = click.option("--force", is_flag=True, help="Replace what is there.")
 
 
 def is_quiet() -> bool:

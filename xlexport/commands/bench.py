@@ -23,7 +23,7 @@ from xlexport.commands.options import (
     settings_options,
     trust_option,
 )
-from xlexport.terminal import print_json, print_line, print_table, tell
+from xlexport.terminal import json_option, print_json, print_line, print_table, tell
 
 if TYPE_CHECKING:
     from xlexport.bench.report import BenchReport
@@ -63,7 +63,7 @@ def _numbers(name: str, help: str, **attributes: Any) -> Decorator:
 )
 @headed(
     "Output",
-    click.option("--json", "as_json", is_flag=True, help="Print one object for each combination."),
+    json_option,
     click.option(
         "--plot",
         type=PATH,

@@ -15,7 +15,7 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import OUTPUT, PATH, Names
 from xlexport.extras import require
 from xlexport.scoring.options import ENDINGS, NO_FORMAT
-from xlexport.terminal import print_json, print_text, tell
+from xlexport.terminal import force_option, print_json, print_text, tell
 
 if TYPE_CHECKING:
     from xlexport.scoring.comparison import Conditions
@@ -109,7 +109,7 @@ class _Equal(click.ParamType[tuple[str, str]]):
         help="Format of the records.  [default: from the ending of --output; on stdout jsonl]",
     ),
     click.option("-o", "--output", type=OUTPUT, metavar="FILE", help="Write the records to FILE."),
-    click.option("--force", is_flag=True, help="Replace FILE."),
+    force_option,
     click.option("--json", "as_json", is_flag=True, help="Print only the summary, as one JSON object."),
 )
 def compare(

@@ -9,7 +9,7 @@ import click
 
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import BUNDLE, PATH, evaluation_options
-from xlexport.terminal import tell
+from xlexport.terminal import force_option, tell
 
 __all__ = ["configure"]
 
@@ -19,7 +19,7 @@ __all__ = ["configure"]
 @headed(
     "Output",
     click.option("-o", "--output", type=PATH, required=True, help="Bundle folder to write."),
-    click.option("--force", is_flag=True, help="Replace an existing bundle."),
+    force_option,
 )
 @headed(
     "Model settings",

@@ -22,7 +22,7 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import print_json, print_line, quiet_option, tell
+from xlexport.terminal import json_option, print_json, print_line, quiet_option, tell
 from xltraining.config_fields import setting
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class ReclChoice:
 @headed("Input", reading_options, batch_option)
 @headed(
     "Output",
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    json_option,
     quiet_option,
     click.option("--plot", type=OUTPUT, metavar="FILE", help="Also draw a .png or .svg file. Needs matplotlib."),
 )

@@ -23,7 +23,7 @@ from xlexport.commands.options import (
 from xlexport.commands.quantize import YOURS, ids_option, precision_options, quantization_rows
 from xlexport.commands.settings import Setting, statement_settings
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import print_json, print_table, quiet_option, tell
+from xlexport.terminal import force_option, json_option, print_json, print_table, quiet_option, tell
 
 if TYPE_CHECKING:
     from xlruntime.bundle import Bundle
@@ -49,8 +49,8 @@ __all__ = ["convert", "length_rows"]
     click.option(
         "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT with the suffix .bundle]"
     ),
-    click.option("--force", is_flag=True, help="Replace an existing bundle."),
-    click.option("--json", "as_json", is_flag=True, help="Print the parity report as JSON."),
+    force_option,
+    json_option,
     quiet_option,
     click.option(
         "--to",

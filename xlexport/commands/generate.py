@@ -10,7 +10,7 @@ import click
 
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import BUNDLE, document_options, rare, runtime_options, sampling_options
-from xlexport.terminal import print_json, print_text
+from xlexport.terminal import json_option, print_json, print_text
 
 __all__ = ["generate"]
 
@@ -73,7 +73,7 @@ def _unescaped(context: click.Context, parameter: click.Parameter, texts: tuple[
 )
 @headed(
     "Output",
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object with prompt, text and token ids."),
+    json_option,
     rare("special", "boolean", "Show special tokens by their names, and let --stop find them.", default=False),
 )
 @headed("Device", runtime_options)

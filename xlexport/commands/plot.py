@@ -25,7 +25,7 @@ from xlexport.commands.options import (
 )
 from xlexport.progress_bar import progress_bar
 from xlexport.scoring.options import Selection
-from xlexport.terminal import print_json, print_table, tell
+from xlexport.terminal import json_option, print_json, print_table, tell
 
 __all__ = ["plot"]
 
@@ -38,7 +38,7 @@ drawing_options = (
         metavar="FILE",
         help="The .png or .svg file to write; it replaces an existing file.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print the numbers of the plot as JSON."),
+    json_option,
 )
 
 

@@ -14,7 +14,7 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, all_of, grouped, rare
 from xlexport.extras import require
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import print_json, quiet_option, tell
+from xlexport.terminal import force_option, json_option, print_json, quiet_option, tell
 
 if TYPE_CHECKING:
     from xlexport.prepare.units import PreparedTokenizer
@@ -129,9 +129,9 @@ token_options = all_of(
     click.option(
         "-o", "--output", required=True, type=PATH, metavar="FOLDER", help="Folder to write the prepared data to."
     ),
-    click.option("--force", is_flag=True, help="Replace prepared data in FOLDER."),
+    force_option,
     quiet_option,
-    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+    json_option,
 )
 def prepare(
     files: tuple[Path, ...],

@@ -12,9 +12,9 @@ import click
 
 from xlexport.choices import DTYPES
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, PATH, Decorator, all_of, rare
+from xlexport.commands.options import BUNDLE, PATH, Decorator, all_of, rare, threads_option
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import print_json, print_table, quiet_option, tell
+from xlexport.terminal import force_option, json_option, print_json, print_table, quiet_option, tell
 
 __all__ = ["YOURS", "ids_option", "precision_options", "quantization_rows", "quantize"]
 
@@ -86,11 +86,11 @@ def precision_options(dtype: Decorator) -> Decorator:
 @headed(
     "Output",
     click.option("-o", "--output", type=PATH, required=True, help="Bundle folder to write."),
-    click.option("--force", is_flag=True, help="Replace an existing bundle."),
-    click.option("--json", "as_json", is_flag=True, help="Print one object."),
+    force_option,
+    json_option,
     quiet_option,
 )
-@headed("Device", click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"))
+@headed("Device", threads_option)
 def quantize(
     bundle: Path, output: Path, texts: tuple[Path, ...], as_ids: bool, force: bool, as_json: bool, **options: Any
 ) -> None:

@@ -18,7 +18,7 @@ from xlexport.commands.input_options import reading_options, tell_traits
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import BUNDLE, DOCUMENT, PATH, Names, all_of, document_options, grouped, runtime_options
 from xlexport.progress_bar import DocumentsBar, progress_bar
-from xlexport.terminal import quiet_option, tell
+from xlexport.terminal import force_option, quiet_option, tell
 from xlruntime.hub_cache import folder_name
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ page_options = all_of(
             metavar="PAGE",
             help="HTML file to write.  [default: for one FILE its name without the suffix + .html]",
         ),
-        click.option("--force", is_flag=True, help="Replace an existing file."),
+        force_option,
         click.option(
             "--picture",
             type=PATH,

@@ -12,7 +12,7 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import MODEL, PATH, runtime_options
 from xlexport.progress_bar import progress_bar
 from xlexport.published import SCORES, differences, read_test_set
-from xlexport.terminal import print_json, print_table, quiet_option, tell
+from xlexport.terminal import json_option, print_json, print_table, quiet_option, tell
 
 __all__ = ["reproduce"]
 
@@ -33,7 +33,7 @@ __all__ = ["reproduce"]
     click.option("--tokenizer", metavar="FILE", help="Vocabulary of a checkpoint that has none, such as cache.pt."),
     click.option("--bundle", type=PATH, help="Bundle; if missing, the model is converted to it.  [default: its name]"),
 )
-@headed("Output", click.option("--json", "as_json", is_flag=True, help="Print one JSON object."), quiet_option)
+@headed("Output", json_option, quiet_option)
 @headed("Device", runtime_options)
 def reproduce(
     name: str,

@@ -13,7 +13,7 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import BUNDLE, MODEL, PATH, checkpoint_options, evaluation_options, runtime_options
 from xlexport.commands.quantize import ids_option
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import failure, print_json, print_table, quiet_option, tell_lines
+from xlexport.terminal import failure, json_option, print_json, print_table, quiet_option, tell_lines
 
 __all__ = ["verify"]
 
@@ -72,7 +72,7 @@ class _SegmentCount(click.IntRange):
 )
 @headed(
     "Output",
-    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with the figures of each segment."),
+    json_option,
     quiet_option,
 )
 @headed("Checkpoint", checkpoint_options)

@@ -11,7 +11,7 @@ import click
 
 from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import BUNDLE, PATH
-from xlexport.terminal import tell
+from xlexport.terminal import force_option, tell
 
 __all__ = ["web"]
 
@@ -30,7 +30,7 @@ PORT = 8000
 @headed(
     "Output",
     click.option("-o", "--output", type=PATH, metavar="SITE", help="Folder to write. Optional with --serve."),
-    click.option("--force", is_flag=True, help="Replace an existing site."),
+    force_option,
     click.option("--title", help="Title of the page."),
     click.option(
         "--runtime",
