@@ -180,6 +180,7 @@ def test_reformers_of_rule_band(invoke: Invoke, tmp_path: Path) -> None:
         (("--lengths", "a"), "'a' is not a list of integers"),
         (("--set=shares=x",), "'x' is not a list of numbers"),
         (("--mem-len", "4"), "No such option"),
+        (("--no-recl", "--set=start=5", "--set=shares=1"), "--set start and --set shares: only for RECL."),
         (("--hard", "1"), "It is a setting: --set shares=VALUE."),
     ],
 )

@@ -23,7 +23,8 @@ from xlexport.commands.options import (
 )
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import json_option, print_json, print_line, quiet_option, tell
-from xltraining.config_fields import setting
+from xlruntime import OptionError
+from xltraining.config_fields import options_of, setting
 
 if TYPE_CHECKING:
     from xlexport.analysis.context import ReclOptions
@@ -37,7 +38,11 @@ _search = functools.partial(setting, heading="Measurement")
 
 @dataclass(frozen=True)
 class ReclChoice:
-    """The context lengths at which to look for RECL, as options."""
+    """The context lengths at which to look for RECL, as options.
+
+    Raises:
+        OptionError: a setting of RECL would have no effect.
+    """
 
     recl: bool | None = _search(
         None, "Also find RECL.  [default: if the longest memory has start + step tokens]", common=True
@@ -55,6 +60,12 @@ class ReclChoice:
         shown="0.1,0.5,1",
     )
     threshold: float = _search(0.01, "RECL: relative gain below which longer context no longer helps.")
+
+    def __post_init__(self) -> None:
+        settings = (option for option in options_of(ReclChoice).values() if not option.common)
+        changed = [option.spelling for option in settings if getattr(self, option.name) != option.default]
+        if self.recl is False and changed:
+            raise OptionError(f"{' and '.join(changed)}: only for RECL. Leave out --no-recl, or the settings.")
 
     @property
     def options(self) -> ReclOptions | None:
