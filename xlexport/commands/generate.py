@@ -8,9 +8,10 @@ from typing import Any, BinaryIO
 
 import click
 
-from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, document_options, rare, runtime_options, sampling_options
+from xlexport.commands.long_help import LongCommand, headed, options_from
+from xlexport.commands.options import BUNDLE, document_options, rare, runtime_options
 from xlexport.terminal import json_option, print_json, print_text
+from xlruntime import Sampling
 
 __all__ = ["generate"]
 
@@ -48,18 +49,11 @@ def _unescaped(context: click.Context, parameter: click.Parameter, texts: tuple[
         show_default=True,
         help="Largest number of tokens to draw.",
     ),
-    sampling_options(temperature=0.8, top_p=0.95),
-    rare(
-        "min_p",
-        "number",
-        "Draw only from tokens at least this many times as likely as the likeliest one, such as 0.05.",
-        default=0.0,
-    ),
-    rare(
-        "repetition_penalty",
-        "number",
-        "Make repetitions of the last 64 tokens less likely, if above 1. For words and subwords: 1.1 to 1.3.",
-        default=1.0,
+    options_from(
+        Sampling,
+        "sampling",
+        temperature={"default": 0.8},
+        top_p={"default": 0.95, "show_default": True},
     ),
     click.option(
         "--stop",
@@ -69,7 +63,6 @@ def _unescaped(context: click.Context, parameter: click.Parameter, texts: tuple[
         callback=_unescaped,
         help=r"Stop before this text, such as '\n\n'. Repeatable.",
     ),
-    rare("ignore_eos", "boolean", "Go on after a token that ends a text.", default=False),
 )
 @headed(
     "Output",
@@ -83,14 +76,8 @@ def generate(
     prompt: str | None,
     prompt_file: BinaryIO | None,
     max_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float,
-    seed: int | None,
-    min_p: float,
-    repetition_penalty: float,
+    sampling: Sampling,
     stops: tuple[str, ...],
-    ignore_eos: bool,
     as_json: bool,
     special: bool,
     runtime: dict[str, Any],
@@ -111,7 +98,6 @@ def generate(
         text = text.removeprefix(codecs.BOM_UTF8)
     else:
         text = str(prompt).encode("utf-8", "surrogateescape")
-    sampling = xlruntime.Sampling(temperature, top_k, top_p, seed, min_p, repetition_penalty, ignore_eos=ignore_eos)
     model = open_bundle(bundle, **runtime)
     tokens = model.generate(text, max_tokens=max_tokens, sampling=sampling, **evaluation)
     beginning, ids, parts = text.decode("utf-8", "replace"), [], []

@@ -69,7 +69,8 @@ def options_from(kind: type[Any], name: str = "options", **special: Mapping[str,
             more = {} if option.default is None else {"is_flag": True}  # None: --name and --no-name
         elif option.default not in (None, ()):
             more = {"default": option.default, "show_default": option.shown or True}
-        decorators.append(headed(option.heading, declared(option, **{**more, **special.get(option.name, {})})))
+        decorator = declared(option, **{**more, **special.get(option.name, {})})
+        decorators.append(headed(option.heading, decorator) if option.heading else decorator)
     return all_of(*decorators, grouped(name, kind))
 
 

@@ -55,7 +55,6 @@ __all__ = [
     "provider_option",
     "rare",
     "runtime_options",
-    "sampling_options",
     "settings_options",
     "threads_option",
     "timeout_option",
@@ -334,28 +333,6 @@ threads_option = _load_option("threads")
 ops_option = _load_option("ops")
 timeout_option = _load_option("step_timeout")
 device_options = all_of(device_option, ops_option, _load_option("strict_device"), _load_option("cuda_graphs"))
-
-
-def sampling_options(temperature: float = 1.0, top_p: float = 1.0) -> Decorator:
-    """Return the decorator of the options for drawing tokens, with these defaults."""
-    return all_of(
-        click.option(
-            "--temperature",
-            type=float,
-            default=temperature,
-            show_default=True,
-            help="Randomness of the draws; 0 takes the likeliest token.",
-        ),
-        click.option("--top-k", type=int, help="Draw only from the k likeliest tokens."),
-        click.option(
-            "--top-p",
-            type=float,
-            default=top_p,
-            show_default=True,
-            help="Draw only from the likeliest tokens whose probabilities add up to this.",
-        ),
-        click.option("--seed", type=int, help="Seed of the random draws."),
-    )
 
 
 # The choices of a conversion; its options take precedence over evaluation settings of the same names.

@@ -5,17 +5,19 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .documents import Ids, check_length, encode
-from .engine import Engine
 from .errors import OptionError, TextError, XlruntimeError
-from .evaluation import EvaluationSettings
 from .tokenizer_entry import Tokenizer as TokenizerEntry
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .evaluation import EvaluationSettings
 
 __all__ = ["Random", "Sampling", "draw_tokens", "generate_full_document"]
 
@@ -35,6 +37,11 @@ class Random:
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & LARGEST_SEED
         z = (z ^ z >> 27) * 0x94D049BB133111EB & LARGEST_SEED
         return ((z ^ z >> 31) >> 11) * 2.0**-53
+
+
+def _option(default: Any, help: str, **more: Any) -> Any:
+    """Return a field that commands offer as an option."""
+    return field(default=default, metadata={"help": help, **more})
 
 
 @dataclass(frozen=True)
@@ -58,15 +65,21 @@ class Sampling:
         OptionError: values are out of range; lists all of them.
     """
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    repetition_window: int = 64
-    ignore_eos: bool = False
-    stop_token_ids: tuple[int, ...] = ()
+    temperature: float = _option(1.0, "Randomness of the draws; 0 takes the likeliest token.", common=True)
+    top_k: int | None = _option(None, "Draw only from the k likeliest tokens.", common=True)
+    top_p: float | None = _option(
+        None, "Draw only from the likeliest tokens whose probabilities add up to this.", common=True
+    )
+    seed: int | None = _option(None, "Seed of the random draws.", common=True)
+    min_p: float = _option(
+        0.0, "Draw only from tokens at least this many times as likely as the likeliest one, such as 0.05."
+    )
+    repetition_penalty: float = _option(
+        1.0, "Make repetitions of the last 64 tokens less likely, if above 1. For words and subwords: 1.1 to 1.3."
+    )
+    repetition_window: int = field(default=64, metadata={"option": False})
+    ignore_eos: bool = _option(False, "Go on after a token that ends a text.")
+    stop_token_ids: tuple[int, ...] = field(default=(), metadata={"option": False})
 
     def __post_init__(self) -> None:
         problems = []
