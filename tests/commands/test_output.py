@@ -212,10 +212,8 @@ def test_generate_ends_at_an_end_token(bundle: Path, tmp_path: Path, invoke: Inv
     ending = with_tokenizer(bundle, tmp_path / "ending", ends=ends)
     found = invoke("generate", ending, "It was", *command).succeeded().object
     assert (found["ids"], found["finish_reason"]) == (free["ids"][: free["ids"].index(end)], "stop")
-    assert (
-        invoke("generate", ending, "It was", *command, "--set=ignore_eos=true", "--set=special=true").succeeded().object
-        == free
-    )
+    line = ("generate", ending, "It was", *command, "--set=ignore_eos=true", "--set=special=true")
+    assert invoke(*line).succeeded().object == free
     shown = invoke("inspect", ending).succeeded().out
     assert f"begin with no token of their own; end with </s> (id {end}, a test)" in shown
 

@@ -9,32 +9,10 @@ import pytest
 from tests.helpers.invoking import PROSE, Invoke
 from xltraining.checkpoint import load_checkpoint
 
-RUN = (
-    "--steps",
-    "2",
-    "--batch-size",
-    "2",
-    "--set=training.warmup_steps=1",
-    "--threads",
-    "1",
-    "--n-head",
-    "2",
-    "--d-model",
-    "8",
-)
+RUN = ("--steps=2", "--batch-size=2", "--set=training.warmup_steps=1", "--threads=1", "--n-head=2", "--d-model=8")
 XL = ("--n-layer", "2", "--set=model.d_head=4", "--set=model.d_inner=8", "--tgt-len", "6", "--mem-len", "10", *RUN)
 SHARED = (
-    *(
-        "--architecture",
-        "reformer",
-        "--set=model.d_head=4",
-        "--set=model.d_inner=8",
-        "--tgt-len",
-        "8",
-        "--mem-len",
-        "12",
-        *RUN,
-    ),
+    *("--architecture=reformer", "--set=model.d_head=4", "--set=model.d_inner=8", "--tgt-len=8", "--mem-len=12", *RUN),
     *("--set=model.n_buckets=4", "--set=model.chunk_length=4"),
 )
 PAIRS = ("--architecture", "encoder_decoder", "--set=model.d_head=4", "--set=model.d_inner=8", *RUN)

@@ -32,33 +32,12 @@ from xltraining.transformer_xl import TransformerXLConfig
 
 RUN = ("--batch-size", "2", "--set=training.warmup_steps=2", "--threads", "1")
 SIZE = (
-    *(
-        "--n-layer",
-        "1",
-        "--n-head",
-        "2",
-        "--d-model",
-        "8",
-        "--set=model.d_head=5",
-        "--set=model.d_inner=8",
-        "--tgt-len",
-        "6",
-    ),
+    *("--n-layer=1", "--n-head=2", "--d-model=8", "--set=model.d_head=5", "--set=model.d_inner=8", "--tgt-len=6"),
     *("--mem-len", "10", "--set=model.pre_lnorm=true", "--set=model.first_memory=zeros", "--set=model.untie_r=false"),
     *("--set=training.log_every=2", "--seed", "3", *RUN),
 )
 REFORMER = (
-    *(
-        "--architecture",
-        "reformer",
-        "--attn-layers",
-        "local, lsh",
-        "--n-head",
-        "2",
-        "--d-model",
-        "8",
-        "--set=model.d_head=4",
-    ),
+    *("--architecture=reformer", "--attn-layers=local, lsh", "--n-head=2", "--d-model=8", "--set=model.d_head=4"),
     *(
         "--set=model.d_inner=8",
         "--set=model.n_buckets=2,4",

@@ -54,18 +54,8 @@ def test_updates_are_those_without_it_and_the_run_goes_on_without_it(
 
 
 def test_a_machine_without_a_compiler_is_an_error(prose: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "xlexport",
-        "train",
-        prose,
-        "-o",
-        tmp_path / "run",
-        "--set=training.compile=true",
-        "--steps",
-        "1",
-    ]
+    options = ("--set=training.compile=true", "--steps", "1")
+    command = [sys.executable, "-m", "xlexport", "train", prose, "-o", tmp_path / "run", *options]
     environment = os.environ | {"CXX": str(tmp_path / "missing"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     finished = subprocess.run([*map(str, command)], check=False, env=environment, stderr=subprocess.PIPE, text=True)
     assert finished.returncode != 0 and not (tmp_path / "run").exists()

@@ -45,20 +45,7 @@ def test_sums_of_rows_are_those_of_their_tokens(name: str, join: str, score: Sco
     rows = rows_of_items(len(name) + len(join))
     path = write(tmp_path, name, rows)
     per = "region" if join else "word"
-    given = (
-        "--field",
-        "word",
-        "--group",
-        "item",
-        "--set",
-        f"join={join}",
-        "--bos",
-        r"\n",
-        "--format",
-        "csv",
-        "--per",
-        per,
-    )
+    given = ("--field=word", "--group=item", f"--set=join={join}", r"--bos=\n", "--format=csv", "--per", per)
     records = csv_rows(score(path, *given).succeeded().out)
     assert [(record["item"], record["zone"]) for record in records] == [(row["item"], row["zone"]) for row in rows]
     for item, same in itertools.groupby(rows, lambda row: str(row["item"])):
