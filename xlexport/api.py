@@ -16,7 +16,8 @@ from xlexport.bundle_readme import defaults
 from xlexport.bundles import DESCRIPTIONS, check_graphs, check_output, open_any_bundle, publishing, write_manifest
 from xlexport.callbacks import Progress, no_progress
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.conversion import Conversion, ConversionOptions
+from xlexport.conversion import Conversion
+from xlexport.conversion_options import ConversionOptions
 from xlexport.families import architecture
 from xlexport.families.recurrent.protocol import RecurrentModel
 from xlexport.families.recurrent.source import module_source
@@ -24,8 +25,8 @@ from xlexport.format4 import upgrade
 from xlexport.meanings import meanings_of
 from xlexport.model_names import load_reference, load_source
 from xlexport.quantization import run
+from xlexport.quantization.options import QuantizeOptions
 from xlexport.quantization.report import QuantizationReport
-from xlexport.quantization.run import QuantizeOptions
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.reference import Reference
 from xlexport.verification.text import verify_ids

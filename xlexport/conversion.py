@@ -7,8 +7,8 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from xlexport.bundles import (
 )
 from xlexport.callbacks import Progress, no_progress
 from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import ExportError, ParityError
 from xlexport.export.onnx import export_onnx
 from xlexport.extras import require
@@ -35,11 +36,10 @@ from xlexport.families.options import check_choices, spellings
 from xlexport.families.recurrent.horizon import Horizon
 from xlexport.families.recurrent.source import MODULE_FORMAT
 from xlexport.families.step import StepGraphs
-from xlexport.fixed_shapes import FixedShapes
 from xlexport.meanings import meanings_of
 from xlexport.peak_memory import phase
 from xlexport.quantization.gate import check_texts, gate_text, require_default_text
-from xlexport.quantization.run import QuantizeOptions, check_options, quantize_into
+from xlexport.quantization.run import check_options, quantize_into
 from xlexport.tokenizer_choice import TokenizerChoice, choose_tokenizer
 from xlexport.verification import segments_to_read, verify
 from xlexport.verification.parity import ParityReport
@@ -51,7 +51,6 @@ from xlruntime.documents import Tokenizer as TextTokenizer
 from xlruntime.engine import Engine
 from xlruntime.errors import BundleGraphError, OptionError
 from xlruntime.evaluation import EvaluationRules
-from xlruntime.messages import listed
 from xlruntime.tokenizers import make_tokenizer
 
 if TYPE_CHECKING:
@@ -60,76 +59,9 @@ if TYPE_CHECKING:
 
     from xlruntime.engine import Engine
 
-__all__ = ["Conversion", "ConversionOptions", "ConversionPlan", "convert"]
+__all__ = ["Conversion", "ConversionPlan", "convert"]
 
-RENAMED = {"verify_segments": "segments", "verify_text": "text"}
 FURTHER_TOKENS = 32  # that are compared in segments of each of an architecture's further lengths
-
-
-@dataclass(frozen=True)
-class ConversionOptions:
-    """The choices of a conversion; None keeps the checkpoint's own value.
-
-    Attributes:
-        tokenizer: a file (vocabulary, `tokenizer.json` or SentencePiece model), `bytes`, or `none` for a bundle that
-            takes only token ids.
-        vocab_style: rule that splits text into symbols of a vocabulary, one of `vocabularies.STYLES`.
-        bos, eos: names of the tokens that begin and end a text, or `none`; None: as the checkpoint's files say.
-        threads: threads of one step; None: ONNX Runtime chooses.
-        text: a text to verify on; None: the text of `xlexport.sample`.
-        as_ids: whether `text` holds token ids separated by white space.
-        segments: number of segments to verify; None: as many as `verification.segments_to_read` returns.
-        restart: whether to reset position and memory when a document exceeds the positions, instead of failing.
-        settings: evaluation settings of the model and choices of its architecture, by name: `segment_len`, `mem_len`,
-            `clamp_len` and `same_length` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
-        dtype: precision of the bundle, `float32` or one of `quantize.graphs.PRECISIONS`. `max_delta_bits`, `keep_float`
-            and `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `text`.
-        to: format of the graphs: `onnx`, `torchscript`, `exported-program` (PyTorch runs both) or `executorch`.
-        fixed: shapes that all graphs fix; None: batch, segment and memory are free. `executorch` needs them.
-        inline: whether ONNX graphs have standard operators only, for tools other than ONNX Runtime.
-        licence, data, intended_use: what the author states about the model, for the provenance and README; None: what
-            the checkpoint says.
-    """
-
-    tokenizer: str | None = None
-    vocab_style: str | None = None
-    bos: str | None = None
-    eos: str | None = None
-    threads: int | None = None
-    text: Path | None = None
-    as_ids: bool = False
-    segments: int | None = None
-    restart: bool | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    dtype: str = "float32"
-    max_delta_bits: float = 0.01
-    keep_float: tuple[str, ...] = ()
-    memory_dtype: str = "float32"
-    to: Format = "onnx"
-    fixed: FixedShapes | None = None
-    inline: bool = False
-    licence: str | None = None
-    data: str | None = None
-    intended_use: str | None = None
-
-    @classmethod
-    def of(cls, **values: Any) -> ConversionOptions:
-        """Return options from keyword arguments; keywords that are not fields go into `settings`."""
-        if renamed := {old: new for old, new in RENAMED.items() if old in values}:
-            hint = f"Write {listed(renamed.values())}."
-            raise OptionError(f"{listed(renamed)}: no longer an option of a conversion.", hint=hint)
-        names = {entry.name for entry in fields(cls)}
-        settings = {name: value for name, value in values.items() if name not in names}
-        return cls(**{name: value for name, value in values.items() if name in names}, settings=settings)
-
-    @property
-    def quantization(self) -> QuantizeOptions | None:
-        """The options to quantize the float32 bundle, or None."""
-        if (self.dtype, self.memory_dtype) == ("float32", "float32") and not self.keep_float:
-            return None
-        return QuantizeOptions(
-            self.dtype, self.max_delta_bits, self.keep_float, self.memory_dtype, threads=self.threads
-        )
 
 
 @dataclass(frozen=True)

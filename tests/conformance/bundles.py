@@ -22,9 +22,11 @@ import torch
 from tests.helpers import tokenizer_kinds
 from xlexport import formats
 from xlexport.byte_pair_file import BYTE_PAIR_FILE, byte_pair_file
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.fixed_shapes import FixedShapes
-from xlexport.quantization.run import QuantizeOptions, quantize
+from xlexport.quantization.options import QuantizeOptions
+from xlexport.quantization.run import quantize
 from xlruntime.bundle import TextToken, Tokenizer
 from xlruntime.bundle_files import digest_file
 from xlruntime.tokenizers import make_tokenizer
@@ -240,7 +242,9 @@ def _write_small_bundles(folder: Path, report: Callable[[str], object]) -> None:
             options = ConversionOptions(tokenizer="bytes", threads=1, segments=SEGMENTS, fixed=shapes)
             convert(formats.load(Path(work, name)), folder / name, options)
     for name, (source, dtype, memory_dtype, _) in COPIES.items():
-        choices = QuantizeOptions(dtype, ENOUGH_BITS, memory_dtype=memory_dtype, tokens=TOKENS, threads=1)
+        choices = QuantizeOptions(
+            dtype, max_delta_bits=ENOUGH_BITS, memory_dtype=memory_dtype, tokens=TOKENS, threads=1
+        )
         found = quantize(folder / source, folder / name, choices)
         assert not found.kept and found.memory_dtype == memory_dtype, (name, found)
 

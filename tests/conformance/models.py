@@ -18,7 +18,8 @@ from torch import nn
 
 from xlexport import formats
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.families.recurrent.mamba import Mamba, MambaSizes
 from xlexport.families.recurrent.mamba2 import Mamba2, Mamba2Sizes
 from xlexport.families.recurrent.rwkv4 import RWKV4, RWKV4Sizes

@@ -26,7 +26,8 @@ from tests.web_site.javascript import needs_node, prepared
 from xlexport import __version__
 from xlexport.bundle_readme import CARD, bundle_readme, how_to_run
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import ExportError, ParityError
 from xlexport.families import Architecture, Step, architecture
 from xlexport.families.transformer_xl.step import TransformerXLStep

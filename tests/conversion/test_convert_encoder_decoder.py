@@ -14,7 +14,8 @@ from tests.helpers import export_cache
 from tests.helpers.invoking import Invoke
 from tests.helpers.tiny import tiny_encoder_decoder
 from xlexport.bundles import open_any_bundle
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import ExportError, ParityError, QuantizationError
 from xlexport.formats import load
 from xlexport.quantization.gate import log_probs

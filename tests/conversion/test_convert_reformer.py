@@ -18,7 +18,8 @@ from tests.helpers.tiny import PAPER, tiny_reformer
 from xlexport.bench import bench
 from xlexport.commands.convert import length_rows
 from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import ExportError
 from xlexport.families import architecture, workload_of
 from xlexport.families.reformer.step import FEW

@@ -12,7 +12,8 @@ import pytest
 from tests.helpers.tokenizer_kinds import sentence_pieces
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.commands import run
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import CheckpointError, ExportError
 from xlexport.tokenizer_choice import choose_tokenizer, tokenizer_library
 from xlexport.verification.text import verify_ids

@@ -17,7 +17,8 @@ from tests.helpers.export_cache import cached_exports
 from tests.helpers.ids import random_ids
 from tests.helpers.paths import GOLDEN
 from tests.helpers.tiny import BAND, tiny_model, tiny_reformer
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import ExportError
 from xlexport.export import onnx as exporter
 from xlexport.families import architecture
@@ -25,7 +26,8 @@ from xlexport.families.recurrent.source import module_source
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.formats import load as load_checkpoint
 from xlexport.model_names import load_source
-from xlexport.quantization.run import QuantizeOptions, quantize
+from xlexport.quantization.options import QuantizeOptions
+from xlexport.quantization.run import quantize
 from xlruntime import OptionError, Sampling, load
 from xlruntime.bundle_files import read_bundle
 

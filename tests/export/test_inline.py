@@ -19,10 +19,12 @@ from tests.helpers.export_cache import cached_exports
 from tests.helpers.paths import GOLDEN, ROOT
 from tests.helpers.shared import shared_folder
 from tests.helpers.tiny import BAND
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.model_names import load_source
 from xlexport.ops import inline_functions
-from xlexport.quantization.run import QuantizeOptions, quantize
+from xlexport.quantization.options import QuantizeOptions
+from xlexport.quantization.run import quantize
 from xlruntime import Model, load
 from xlruntime.bundle import Graph
 from xlruntime.load_options import LoadOptions
@@ -76,7 +78,9 @@ def test_standard_operators_only(inlined: Path) -> None:
 def test_inlined_bundles_quantize(dtype: str, inlined: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.ids"
     text.write_text(" ".join(map(str, ids.random_ids(2_100, vocab_size=20))))
-    report = quantize(inlined, tmp_path / "small", QuantizeOptions(dtype, 1.0, threads=1), texts=[text], as_ids=True)
+    report = quantize(
+        inlined, tmp_path / "small", QuantizeOptions(dtype, max_delta_bits=1.0, threads=1), texts=[text], as_ids=True
+    )
     assert len(report.kept) < report.products
     assert load(tmp_path / "small", threads=1).bundle.requires.domains == {}
 

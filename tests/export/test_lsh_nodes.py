@@ -18,7 +18,8 @@ from tests.helpers.bundles import ConvertedReformer
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.other_order import OPERATORS, with_another_body
 from tests.helpers.paths import ROOT
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.formats import load as load_source
 from xlexport.ops import DOMAIN, FUSED
 from xlruntime import load

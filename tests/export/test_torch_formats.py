@@ -36,7 +36,8 @@ from xlexport import ops
 from xlexport import torch_runtime as torch_session
 from xlexport.bundles import open_bundle, write_manifest
 from xlexport.commands import run
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import MissingDependencyError
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.formats import load as load_checkpoint

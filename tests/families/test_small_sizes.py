@@ -13,7 +13,8 @@ import torch
 from tests.families.recurrent.test_recurrent import Decay
 from tests.helpers.weights import random_model
 from xlexport import export_module
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.families.recurrent.mamba import Mamba, MambaSizes
 from xlexport.families.recurrent.mamba2 import Mamba2, Mamba2Sizes
 from xlexport.families.recurrent.rwkv4 import RWKV4, RWKV4Sizes

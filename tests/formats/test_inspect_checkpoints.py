@@ -19,7 +19,8 @@ from tests.oracles.reformers import HuggingFaceReformer
 from xlexport import formats
 from xlexport.choices import FORMATS
 from xlexport.commands import run
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import ExportError
 from xlruntime.bundle_files import read_bundle
 from xltraining.checkpoint import save_checkpoint

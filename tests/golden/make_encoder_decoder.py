@@ -15,7 +15,8 @@ import torch
 from safetensors.numpy import save_file
 
 from tests.helpers.tiny import tiny_encoder_decoder
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.formats import load
 from xltraining.checkpoint import save_checkpoint
 from xltraining.encoder_decoder.config import END, FIRST_BYTE, START

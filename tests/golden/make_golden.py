@@ -29,7 +29,8 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from xlexport import formats
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig

@@ -14,7 +14,8 @@ from tests.helpers.export_cache import cached_exports
 from tests.helpers.shared import shared_folder
 from tests.helpers.tiny import BAND, CHUNK, PAPER, tiny_model, tiny_reformer
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.fixed_shapes import FixedShapes
 from xlexport.formats import load
 from xlexport.verification.parity import ParityReport

@@ -19,7 +19,8 @@ from tests.helpers.c_library import NATIVE, SANITIZED, TARGETS, build_c_runtime,
 from tests.helpers.hub import put_into_cache
 from tests.helpers.pages import blocks_of
 from tests.helpers.paths import BAND, EMPTY, ZEROS, golden_bundle
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.formats import load as load_checkpoint
 from xlruntime import Sampling
 

@@ -20,7 +20,8 @@ from tests.helpers.export_cache import cached_exports
 from tests.oracles.comparison import Difference, Figures
 from tests.oracles.configurations import REPRESENTATIVES, Configuration
 from tests.oracles.huggingface import Oracle
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.formats import load
 from xlruntime.memory import Memory
 from xlruntime.model import Model

@@ -29,7 +29,8 @@ from tests.oracles import mamba_ssm
 from tests.oracles.comparison import LOG_PROB_TOLERANCE, MEMORY_TOLERANCE
 from xlexport.checkpoints.files import read_weights
 from xlexport.commands.inspect import checkpoint_rows
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import CheckpointError
 from xlexport.families.recurrent.huggingface import FAMILIES
 from xlexport.families.recurrent.mamba import MambaSizes

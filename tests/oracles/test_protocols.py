@@ -15,7 +15,8 @@ from torch import Tensor
 import xlruntime
 from tests.helpers.export_cache import cached_exports
 from tests.oracles.huggingface import Oracle
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.formats import load
 from xlruntime import Document, Model
 from xlruntime.protocols import arrange, read_corpus, walk

@@ -10,7 +10,8 @@ import torch
 
 import xlruntime
 from tests.helpers.ggml import authors_tensors
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.formats import load
 
 TOLERANCE = 1e-5  # of a logit; rwkv.cpp computes in float32, too

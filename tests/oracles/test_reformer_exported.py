@@ -21,7 +21,8 @@ from tests.oracles.huggingface import OracleSegment
 from tests.oracles.reformer_configurations import HUGGING_FACE, REFORMER_PYTORCH, ReformerCase
 from tests.oracles.reformers import Buckets, HuggingFaceReformer, PyTorchReformer, ReformerOracle
 from tests.oracles.test_reformer import FLIP_MARGIN, document
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.formats import load
 from xlruntime.model import Model
 from xltraining.reformer import LSHTrace, Reformer

@@ -19,7 +19,8 @@ import xlruntime
 from tests.helpers.export_cache import cached_exports
 from tests.oracles.comparison import LOG_PROB_TOLERANCE
 from tests.oracles.huggingface import Oracle
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.formats import load
 from xltraining.checkpoint import save_checkpoint
 from xltraining.transformer_xl import TransformerXLConfig

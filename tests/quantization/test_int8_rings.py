@@ -13,9 +13,10 @@ import pytest
 from tests.helpers.bundles import Converted, convert_tiny
 from tests.helpers.ids import random_ids
 from tests.helpers.paths import BAND, golden_bundle
-from xlexport.conversion import ConversionOptions
+from xlexport.conversion_options import ConversionOptions
 from xlexport.quantization.gate import log_probs
-from xlexport.quantization.run import QuantizeOptions, quantize
+from xlexport.quantization.options import QuantizeOptions
+from xlexport.quantization.run import quantize
 from xlexport.verification import verify
 from xlruntime import Model, load
 

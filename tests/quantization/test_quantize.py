@@ -23,7 +23,8 @@ from xlexport.quantization.dynamic_int8 import quantize_columns
 from xlexport.quantization.gate import Difference, compare, log_probs, products_to_keep, strangeness
 from xlexport.quantization.graphs import PRECISIONS, product_names
 from xlexport.quantization.matmuls import find_products
-from xlexport.quantization.run import QuantizeOptions, quantize
+from xlexport.quantization.options import QuantizeOptions
+from xlexport.quantization.run import quantize
 from xlexport.verification.tolerances import TOLERANCES, tolerance_of
 from xlruntime import load
 from xlruntime.bundle_files import digest_file, read_bundle

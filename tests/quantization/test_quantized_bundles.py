@@ -13,7 +13,8 @@ from tests.helpers.ids import random_ids
 from tests.helpers.manifests import edit_manifest, with_vocabulary
 from tests.helpers.paths import EMPTY, GOLDEN, golden_bundle
 from xlexport.errors import QuantizationError
-from xlexport.quantization.run import QuantizeOptions, quantize
+from xlexport.quantization.options import QuantizeOptions
+from xlexport.quantization.run import quantize
 from xlexport.verification.text import verify_text
 from xlruntime.model import load
 from xlruntime.tokenizers.vocabulary import Vocabulary

@@ -17,7 +17,8 @@ import xlexport
 from tests.helpers.ids import random_ids
 from xlexport.errors import QuantizationError
 from xlexport.quantization.gate import log_probs
-from xlexport.quantization.run import QuantizeOptions, quantize
+from xlexport.quantization.options import QuantizeOptions
+from xlexport.quantization.run import quantize
 from xlruntime import load
 
 D = 32

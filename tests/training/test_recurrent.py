@@ -13,7 +13,8 @@ from torch import nn
 
 from tests.helpers.weights import random_model
 from tests.training.runs import read_log, resumed_like_whole
-from xlexport.conversion import ConversionOptions, convert
+from xlexport.conversion import convert
+from xlexport.conversion_options import ConversionOptions
 from xlexport.formats import load
 from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint, save_checkpoint

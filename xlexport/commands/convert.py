@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.choices import DTYPES, VOCAB_STYLES
-from xlexport.commands.long_help import LongCommand, headed
+from xlexport.choices import DTYPES
+from xlexport.commands.long_help import LongCommand, headed, options_from
 from xlexport.commands.options import (
     MODEL,
     PATH,
     checkpoint_options,
     conversion_settings,
     download_option,
-    rare,
     threads_option,
     trust_option,
 )
-from xlexport.commands.quantize import YOURS, ids_option, precision_options, quantization_rows
-from xlexport.commands.settings import Setting, statement_settings
+from xlexport.commands.quantize import MEMORY_DTYPE, YOURS, quantization_rows
+from xlexport.conversion_options import ConversionOptions
+from xlexport.fixed_shapes import FixedShapes
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import force_option, json_option, print_json, print_table, quiet_option, tell
 
@@ -52,74 +52,17 @@ __all__ = ["convert", "length_rows"]
     force_option,
     json_option,
     quiet_option,
-    click.option(
-        "--to",
-        type=click.Choice(["onnx", "torchscript", "exported-program", "executorch"]),
-        default="onnx",
-        show_default=True,
-        help="Format of the graphs; all but onnx need PyTorch and can run code. executorch needs --fixed.",
-    ),
-    rare(
-        "inline",
-        "boolean",
-        "Use standard operators only, for tools other than ONNX Runtime; slower.",
-        default=False,
-    ),
 )
-@headed(
-    "Precision",
-    precision_options(
-        click.option(
-            "--dtype",
-            type=click.Choice(["float32", *DTYPES]),
-            default="float32",
-            show_default=True,
-            help="Precision of the bundle, which is first verified in float32.",
-        )
-    ),
-)
-@headed(
-    "Tokenizer",
-    click.option(
-        "--tokenizer",
-        metavar="FILE|bytes|none",
-        help="A vocabulary, tokenizer.json or SentencePiece model.  [default: the checkpoint's]",
-    ),
-    click.option(
-        "--vocab-style",
-        cls=Setting,
-        metavar="STYLE",
-        help=f"How to read a vocabulary: {', '.join(VOCAB_STYLES)}.  [default: by the symbols]",
-    ),
-    click.option(
-        "--bos", cls=Setting, metavar="TOKEN", help="Token that begins a text, or none.  [default: as files say]"
-    ),
-    click.option(
-        "--eos", cls=Setting, metavar="TOKEN", help="Token that ends a text, or none.  [default: as files say]"
-    ),
-)
-@headed(
-    "Verification",
-    click.option("--text", type=PATH, help="Text to verify on.  [default: Python's documentation topics]"),
-    ids_option,
-    click.option("--segments", type=click.IntRange(1), help="Segments to verify."),
-)
-@headed(
-    "Shapes",
-    click.option(
-        "--fixed",
-        metavar="batch=1,segment=N,…",
-        help="Fix all shapes, as CUDA graphs and accelerators of phones need; also mem_len=N.",
-    ),
+@options_from(
+    ConversionOptions,
+    text={"type": PATH},
+    dtype={"type": click.Choice(["float32", *DTYPES])},
+    memory_dtype=MEMORY_DTYPE,
+    fixed={"callback": lambda context, parameter, text: None if text is None else FixedShapes.parse(text)},
 )
 @headed("Device", threads_option)
 @headed("Checkpoint", checkpoint_options, trust_option, download_option)
 @headed("Model settings", conversion_settings)
-@headed(
-    "Statements for the bundle's README",
-    statement_settings,
-    click.option("--intended-use", cls=Setting, metavar="TEXT", help="Use that the author intends."),
-)
 def convert(
     checkpoint: str,
     output: Path | None,
@@ -127,8 +70,8 @@ def convert(
     trust: bool,
     force: bool,
     as_json: bool,
-    fixed: str | None,
-    **options: Any,
+    options: ConversionOptions,
+    **settings: Any,
 ) -> None:
     """Convert CHECKPOINT to a bundle and verify it against the trained model. If they differ, nothing is written.
 
@@ -139,25 +82,22 @@ def convert(
     from xlexport.extras import require
     from xlexport.tokenizer_choice import tokenizer_library
 
-    require("convert", *tokenizer_library(Path(checkpoint), options["tokenizer"]))
+    require("convert", *tokenizer_library(Path(checkpoint), options.tokenizer))
     from xlexport import api
     from xlexport.bundles import check_output
-    from xlexport.fixed_shapes import FixedShapes
     from xlexport.model_names import bundle_path
     from xlexport.peak_memory import PEAKS, phase
     from xlexport.verification.parity import trained_model
 
     output = output or bundle_path(checkpoint)
     check_output(output, force)
-    shapes = None if fixed is None else FixedShapes.parse(fixed)
     peaks: dict[str, int | None] = {}
     PEAKS.set(peaks)
     with progress_bar(f"reading {checkpoint}") as progress:
         with phase("reading"):
             source = api.read(checkpoint, trust=trust, **reading)
-        conversion = api.convert(
-            source, output, force=force, fixed=shapes, tell=progress.tell, progress=progress, **options
-        )
+        choices = {**vars(options), "settings": settings}
+        conversion = api.convert(source, output, force=force, tell=progress.tell, progress=progress, **choices)
     bundle, report = conversion.bundle, conversion.report
     quantized, verified_on = bundle.provenance.get("quantization"), bundle.provenance["verified_on"]
     if as_json:
@@ -172,7 +112,7 @@ def convert(
             }
         )
     else:
-        advice = "" if options["text"] is not None else YOURS
+        advice = "" if options.text is not None else YOURS
         print_table(
             [
                 ("verified on", f"{verified_on}{advice}"),

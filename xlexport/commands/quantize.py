@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from xlexport.choices import DTYPES
-from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import BUNDLE, PATH, Decorator, all_of, rare, threads_option
+from xlexport.commands.long_help import LongCommand, headed, options_from
+from xlexport.commands.options import BUNDLE, PATH, threads_option
 from xlexport.progress_bar import progress_bar
+from xlexport.quantization.options import QuantizeOptions
 from xlexport.terminal import force_option, json_option, print_json, print_table, quiet_option, tell
 
-__all__ = ["YOURS", "ids_option", "precision_options", "quantization_rows", "quantize"]
+__all__ = ["YOURS", "ids_option", "quantization_rows", "quantize"]
 
 ids_option = click.option(
     "--ids", "as_ids", is_flag=True, help="The file of --text holds token ids separated by white space."
@@ -24,26 +25,7 @@ ids_option = click.option(
 YOURS = "; give --text for yours"  # behind the name of the default text
 
 
-def precision_options(dtype: Decorator) -> Decorator:
-    """Return a decorator for `dtype` and its related options."""
-    return all_of(
-        dtype,
-        rare("max_delta_bits", "number", "Bits per token that quantization may cost.", default=0.01),
-        rare(
-            "keep_float",
-            "names",
-            "Weight matrices to leave in float32, such as 'head.*'.",
-            default=(),
-            metavar="NAME,NAME",
-        ),
-        rare(
-            "memory_dtype",
-            "choice",
-            "Precision of carried memories: float16 only with --dtype float16, int8 only with integers.",
-            default="float32",
-            choices=("float32", "float16", "int8"),
-        ),
-    )
+MEMORY_DTYPE = {"type": click.Choice(["float32", "float16", "int8"])}
 
 
 @click.command(
@@ -58,19 +40,7 @@ def precision_options(dtype: Decorator) -> Decorator:
     ),
 )
 @click.argument("bundle", type=BUNDLE)
-@headed(
-    "Precision",
-    precision_options(
-        click.option(
-            "--dtype",
-            type=click.Choice(DTYPES),
-            default="int8",
-            show_default=True,
-            help="int8: products of integers, smaller, and faster on CPUs with VNNI. weight-int8, weight-int4: only "
-            "weights, smaller and slower. float16: for CUDA.",
-        )
-    ),
-)
+@options_from(QuantizeOptions, dtype={"type": click.Choice(DTYPES)}, memory_dtype=MEMORY_DTYPE)
 @headed(
     "Input",
     click.option(
@@ -81,7 +51,6 @@ def precision_options(dtype: Decorator) -> Decorator:
         help="A text like the model's training text, to measure on.  [default: Python's documentation topics]",
     ),
     ids_option,
-    rare("tokens", "integer", "Tokens to measure on.  [default: 16,384, or twice the memory]", minimum=2048),
 )
 @headed(
     "Output",
@@ -92,7 +61,13 @@ def precision_options(dtype: Decorator) -> Decorator:
 )
 @headed("Device", threads_option)
 def quantize(
-    bundle: Path, output: Path, texts: tuple[Path, ...], as_ids: bool, force: bool, as_json: bool, **options: Any
+    bundle: Path,
+    output: Path,
+    texts: tuple[Path, ...],
+    as_ids: bool,
+    force: bool,
+    as_json: bool,
+    options: QuantizeOptions,
 ) -> None:
     """Write BUNDLE in a lower precision. If that costs too many bits per token of real text, nothing is written.
 
@@ -106,11 +81,13 @@ def quantize(
     from xlruntime.bundle_files import read_bundle
 
     with progress_bar(f"reading {bundle}") as progress:
-        report = api.quantize(bundle, output, text=texts, as_ids=as_ids, force=force, tell=progress.tell, **options)
+        report = api.quantize(
+            bundle, output, text=texts, as_ids=as_ids, force=force, tell=progress.tell, **vars(options)
+        )
         speed = None
         if read_bundle(bundle, check_files=False).encoder is None:  # `bench` has no encoder-decoders
             progress.tell("timing both bundles in turns")
-            speed = compare_speed(bundle, output, options["threads"])
+            speed = compare_speed(bundle, output, options.threads)
     if as_json:
         print_json({"bundle": str(output), **report.to_dict(), "speed": speed and asdict(speed)})
     else:

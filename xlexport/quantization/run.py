@@ -14,7 +14,6 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -57,6 +56,7 @@ from xlexport.quantization.graphs import (
     write_graphs,
 )
 from xlexport.quantization.int8_rings import RINGS, ring_problem
+from xlexport.quantization.options import QuantizeOptions
 from xlexport.quantization.report import QuantizationReport, quantized_readme
 from xlruntime import __version__
 from xlruntime.bundle import ENCODE, FIRST_MEMORY_FILE, Tokenizer
@@ -67,7 +67,7 @@ from xlruntime.memory import Memory
 from xlruntime.model import Model
 from xlruntime.translator import Translator
 
-__all__ = ["QuantizeOptions", "check_options", "quantize", "quantize_into"]
+__all__ = ["check_options", "quantize", "quantize_into"]
 
 logger = logging.getLogger(__name__)
 FLOAT32 = "float32"
@@ -76,27 +76,6 @@ CHECKED_SEGMENTS = 20  # segments that graphs other than score walk
 # The largest difference between the graphs of one bundle, in nats. Graphs that sum in different orders differ by 2e-6,
 # or by more if a number is rounded to the next step. A graph with a wrong weight differs by whole nats.
 GRAPHS_AGREE = 0.05
-
-
-@dataclass(frozen=True)
-class QuantizeOptions:
-    """Choices of a quantization.
-
-    Attributes:
-        dtype: `int8`, `weight-int8`, `weight-int4` or `float16`.
-        max_delta_bits: the largest allowed difference from float32, in bits per token.
-        keep_float: names of products that stay float32; `*` matches any characters.
-        memory_dtype: dtype of carried memories: `float32`, `float16` with the same precision, `int8` with integers.
-        tokens: number of tokens to measure on; None: enough to fill the memory twice.
-        threads: threads of one step; None: ONNX Runtime chooses.
-    """
-
-    dtype: str
-    max_delta_bits: float = 0.01
-    keep_float: tuple[str, ...] = ()
-    memory_dtype: str = FLOAT32
-    tokens: int | None = None
-    threads: int | None = None
 
 
 def check_options(options: QuantizeOptions) -> None:
