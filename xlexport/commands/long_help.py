@@ -67,8 +67,8 @@ def options_from(kind: type[Any], name: str = "options", **special: Mapping[str,
         more: dict[str, Any] = {}
         if option.common and option.kind == "boolean":
             more = {} if option.default is None else {"is_flag": True}  # None: --name and --no-name
-        elif option.default not in (None, ()):
-            more = {"default": option.default, "show_default": option.shown or True}
+        elif option.default is not None:
+            more = {"default": option.default, "show_default": option.default != () and (option.shown or True)}
         decorator = declared(option, **{**more, **special.get(option.name, {})})
         decorators.append(headed(option.heading, decorator) if option.heading else decorator)
     return all_of(*decorators, grouped(name, kind))
