@@ -87,6 +87,8 @@ def read(
         ExportError: a module breaks a rule of `RecurrentModel`.
     """
     _refuse_unused(model, format=format, config=config, weights=weights)
+    if n_token is not None and isinstance(model, str | Path | SourceCheckpoint):
+        raise OptionError("n_token: for a module.", hint="Leave it out.")
     if isinstance(model, SourceCheckpoint):
         return model
     if isinstance(model, str | Path):

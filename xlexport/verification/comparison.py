@@ -129,15 +129,16 @@ class Comparison:
             The differences of each segment, and the totals of LSH attention (None without LSH attention).
         """
         starts = [0, *range(0 if is_hopeless is None else 1, len(self.spans), self.n_block)]
-        for block in itertools.starmap(range, itertools.pairwise(sorted({*starts, len(self.spans)}))):
-            answers = self._read_ahead(block) if self.eager is None else {}
-            with phase("graphs"):
-                self._compare(block, answers, progress)
-            if is_hopeless is not None and is_hopeless(self.differences):
-                break
-        else:
-            if self.few:
-                self._compare_few_with_small_memory()
+        with _quick_collections() if self.eager is None else contextlib.nullcontext():
+            for block in itertools.starmap(range, itertools.pairwise(sorted({*starts, len(self.spans)}))):
+                answers = self._read_ahead(block) if self.eager is None else {}
+                with phase("graphs"):
+                    self._compare(block, answers, progress)
+                if is_hopeless is not None and is_hopeless(self.differences):
+                    break
+            else:
+                if self.few:
+                    self._compare_few_with_small_memory()
         for purpose in self.model.bundle.graphs:
             self.model.release(purpose)
         return self.differences, self._totals()
@@ -163,8 +164,6 @@ class Comparison:
 
         The model in float64, which is twice as large, reads first and alone.
         """
-        gc.collect()
-        _trim()  # what an export or graphs held
         exact: dict[int, Answer] = {}
         if self.exactly:
             with phase("float64"):
@@ -435,6 +434,18 @@ def _block_length(model: Engine, evaluation: EvaluationSettings) -> int:
     S, V = evaluation.segment_len, model.bundle.vocab_size
     kept = 4 * (S * row + state) + 12 * (S * 2 * BEST + V)  # bytes of both answers; memories only of one
     return max(segments_to_wrap(evaluation), LARGEST_BLOCK // kept)
+
+
+@contextlib.contextmanager
+def _quick_collections() -> Iterator[None]:
+    """Release what earlier work has left; collections within look at newer objects alone, and so take no time."""
+    gc.collect()
+    _trim()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _trim() -> None:
