@@ -155,4 +155,4 @@ def test_inspect_names_the_kernels(line: list[str], kernel_library: Path, invoke
 
 def test_inspect_without_device_runs_nothing(kernel_library: Path, invoke: Callable[..., Any]) -> None:
     shown = invoke("inspect", golden_bundle(BAND), "--set", f"ops={kernel_library}")
-    assert (shown.code, shown.out) == (2, "") and "are for bundles that run" in shown.err
+    assert (shown.code, shown.out) == (2, "") and "--set ops is for bundles that run" in shown.err
