@@ -168,7 +168,7 @@ def test_task_of_a_recipe_is_answered_with_what_replaces_it(invoke: Invoke, tmp_
 
 
 def test_every_setting_is_offered_once() -> None:
-    options = [option for option in train.get_params(click.Context(train)) if isinstance(option, click.Option)]
+    options = [option for option in train.params if isinstance(option, click.Option)]
     assert len([option for option in options if not option.hidden]) <= 39
     names = [option.name for option in options]
     assert len(names) == len(set(names))

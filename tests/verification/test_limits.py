@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import xlexport
 import xlruntime
-from xlexport.commands.convert import convert
+from xlexport.commands import cli
 from xlexport.errors import CheckpointError, ExportError, ParityError
 from xlexport.families.recurrent.source import module_source
 
@@ -51,7 +51,7 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     text.write_text(" ".join(map(str, ids)), "utf-8")
     code.write_text("from tests.verification.test_limits import Heavy", "utf-8")
     line = f"{code}:Heavy --trust --tokenizer none --threads 1 --json --ids --text {text} -o {bundle}"
-    run = CliRunner().invoke(convert, line.split())
+    run = CliRunner().invoke(cli, ["convert", *line.split()])
     assert run.exit_code == 0, run.output
     return bundle, text, json.loads(run.stdout)
 
