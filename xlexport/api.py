@@ -14,7 +14,7 @@ import numpy.typing as npt
 from xlexport import conversion, verification
 from xlexport.bundle_readme import defaults
 from xlexport.bundles import DESCRIPTIONS, check_graphs, check_output, open_any_bundle, publishing, write_manifest
-from xlexport.callbacks import Progress, no_progress
+from xlexport.callbacks import Progress, Tell, no_progress, silent
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.conversion import Conversion
 from xlexport.conversion_options import ConversionOptions
@@ -53,12 +53,6 @@ __all__ = [
     "read",
     "verify",
 ]
-
-Tell = Callable[[str], None]
-
-
-def _silent(line: str) -> None:
-    pass
 
 
 def read(
@@ -108,7 +102,7 @@ def convert(
     tokenizer: str | Path | None = None,
     text: str | Path | None = None,
     force: bool = False,
-    tell: Tell = _silent,
+    tell: Tell = silent,
     progress: Progress = no_progress,
     **options: Any,
 ) -> Conversion:
@@ -228,7 +222,7 @@ def quantize(
     text: str | Path | Sequence[str | Path] = (),
     as_ids: bool = False,
     force: bool = False,
-    tell: Tell = _silent,
+    tell: Tell = silent,
     **options: Any,
 ) -> QuantizationReport:
     """Write a float32 bundle in a lower precision, if that costs few bits per token of a real text.
@@ -257,7 +251,7 @@ def configure(
     output: str | Path,
     *,
     force: bool = False,
-    tell: Tell = _silent,
+    tell: Tell = silent,
     **settings: int | bool | None,
 ) -> Bundle:
     """Write a copy of a bundle with other evaluation settings; weights, graphs and fingerprint stay the same.

@@ -25,7 +25,7 @@ from xlexport.bundles import (
     requirements,
     write_manifest,
 )
-from xlexport.callbacks import Progress, no_progress
+from xlexport.callbacks import Progress, Tell, no_progress, silent
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.conversion_options import ConversionOptions
 from xlexport.errors import ExportError, ParityError
@@ -85,7 +85,7 @@ def convert(
     options: ConversionOptions | None = None,
     *,
     force: bool = False,
-    tell: Callable[[str], None] = lambda message: None,
+    tell: Tell = silent,
     progress: Progress = no_progress,
 ) -> Conversion:
     """Write a bundle of `source` to `output`, but only if it is complete and verified.
@@ -169,7 +169,7 @@ class _Draft:
     bundle: Bundle
     report: ParityReport
 
-    def __init__(self, plan: ConversionPlan, output: Path, tell: Callable[[str], None], progress: Progress) -> None:
+    def __init__(self, plan: ConversionPlan, output: Path, tell: Tell, progress: Progress) -> None:
         self.plan, self.output, self.tell, self.progress = plan, output, tell, progress
         self.began = time.monotonic()
         self.adapter = architecture(plan.source.architecture)
@@ -182,8 +182,10 @@ class _Draft:
         self.reader = make_tokenizer(self.plan.tokenizer.spec, self.folder)
 
     def check_model(self) -> None:
-        """Refuse a module of a user that breaks a rule."""
-        self.horizon = self.adapter.check(self.plan.source.build_model(), self.plan.tokenizer.special)
+        """Refuse a module of a user that breaks a rule; our own tests check the models of files."""
+        self.horizon, source = None, self.plan.source
+        if source.format == MODULE_FORMAT:
+            self.horizon = self.adapter.check(source.build_model(), self.plan.tokenizer.special)
 
     def choose_text(self) -> None:
         """Choose the token ids to verify on."""
@@ -253,7 +255,7 @@ def _verify_lengths(
     exported: Engine,
     ids: npt.NDArray[np.int64],
     options: ConversionOptions,
-    tell: Callable[[str], None],
+    tell: Tell,
     progress: Progress,
 ) -> ParityReport:
     """Verify the graphs in segments of the bundle's own length, and its beginning in segments of other lengths."""
@@ -298,7 +300,7 @@ def _check_graph(
     return replace(report, cuts_compared=checked.compared)
 
 
-def _limited(bundle: Bundle, checked: Horizon | None, tell: Callable[[str], None]) -> Bundle:
+def _limited(bundle: Bundle, checked: Horizon | None, tell: Tell) -> Bundle:
     """Return a bundle whose documents are no longer than its model reads, with a note if the model does not say so."""
     if checked is None or checked.note is None or checked.note in bundle.provenance["notes"]:
         return bundle

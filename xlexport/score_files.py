@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, overload
 
 from xlexport.bundles import open_bundle
+from xlexport.callbacks import Tell, silent
 from xlexport.extras import require
 from xlexport.scoring.chunks import Job
 from xlexport.scoring.input_search import find_inputs
@@ -43,7 +44,7 @@ def score(
     files: Files,
     output: str | Path | None = None,
     *,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Tell = silent,
     trust: bool = False,
     **options: Any,
 ) -> Totals | list[dict[str, Any]] | None:
@@ -108,7 +109,7 @@ class ScoreRun:
         files: Sequence[Path | str],
         options: ScoreOptions,
         runtime: Mapping[str, Any],
-        tell: Callable[[str], None],
+        tell: Tell,
     ) -> None:
         self.bundle, self.options, self.runtime = bundle, options, dict(runtime)
         if self.runtime.get("threads") is None and (options.processes is not None or options.ray is not None):
@@ -214,7 +215,7 @@ def _check_inputs(inputs: Sequence[Input], options: ScoreOptions) -> None:
 class _Lines:
     """Reports what concerns a person, as lines."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Tell) -> None:
         self.tell = tell
 
     def fail(self, document: str, error: Exception) -> None:

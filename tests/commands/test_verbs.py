@@ -13,6 +13,7 @@ import xlexport
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import GOLDEN
 from xlexport.errors import XlexportError
+from xlexport.sample import sample_checkpoint
 from xlruntime import OptionError
 from xlruntime.errors import XlruntimeError
 
@@ -66,7 +67,7 @@ def test_errors_of_names_and_old_arguments(tmp_path: Path) -> None:
     with pytest.raises(XlruntimeError, match="for a model that is read by its name"):
         xlexport.convert(object(), tmp_path / "bundle", config={})  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=r"verify_segments: no longer an option of a conversion. Write segments."):
-        xlexport.convert("samples/transformer_xl_bytes/checkpoint.pt", tmp_path / "bundle", verify_segments=3)
+        xlexport.convert(sample_checkpoint(), tmp_path / "bundle", verify_segments=3)
 
 
 def test_import_is_light() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.analysis.recl import THRESHOLD, Recl, find_recl
-from xlexport.callbacks import Progress, no_progress
+from xlexport.callbacks import Progress, Tell, no_progress, silent
 from xlexport.errors import XlexportError
 from xlexport.scoring.documents import rereadable
 from xlruntime import Document, Model, TextError
@@ -202,7 +202,7 @@ def measure_context(
     full_context: bool = False,
     batch_size: int = 1,
     progress: Progress = no_progress,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Tell = silent,
     **evaluation: Any,
 ) -> ContextReport:
     """Score the same documents repeatedly, once for each memory length.

@@ -13,7 +13,7 @@ import functools
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from xlexport.bundles import (
     publishing,
     write_manifest,
 )
+from xlexport.callbacks import Tell, silent
 from xlexport.errors import QuantizationError
 from xlexport.meanings import meanings_of
 from xlexport.quantization.gate import (
@@ -105,7 +106,7 @@ def quantize(
     texts: Sequence[Path] = (),
     as_ids: bool = False,
     force: bool = False,
-    tell: Callable[[str], None] = lambda message: None,
+    tell: Tell = silent,
 ) -> QuantizationReport:
     """Quantize the float32 bundle `source` and write it to `output`, but only if it is complete and within the limit.
 
@@ -141,7 +142,7 @@ def quantize(
 
 
 def quantize_into(
-    exact: Model | Translator, folder: Path, options: QuantizeOptions, text: GateText, tell: Callable[[str], None]
+    exact: Model | Translator, folder: Path, options: QuantizeOptions, text: GateText, tell: Tell
 ) -> QuantizationReport:
     """Write the quantized bundle of an open float32 bundle into the empty `folder`.
 
@@ -232,7 +233,7 @@ class _Attempts:
         options: QuantizeOptions,
         text: GateText,
         names: Sequence[str],
-        tell: Callable[[str], None],
+        tell: Tell,
     ) -> None:
         self.exact, self.folder, self.options, self.text, self.tell = exact, folder, options, text, tell
         self.precision: Precision = PRECISIONS[options.dtype]
