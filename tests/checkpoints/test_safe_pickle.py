@@ -10,6 +10,7 @@ import re
 import string
 import sys
 import types
+import weakref
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -467,3 +468,16 @@ def test_numbers_that_all_tensors_share_are_counted(saved: Callable[..., Any]) -
     assert len(saved([base[:-1] for _ in range(16)])) == 16
     with pytest.raises(CheckpointError, match="the same numbers more often"):
         saved([base[:-1] for _ in range(30)])
+
+
+@BOTH_CONTAINERS
+def test_tensors_go_with_their_last_reference(new: bool, tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(4)}, tmp_path / "run.pt", _use_new_zipfile_serialization=new)
+    gc.disable()  # a cycle of the reader that held them would live until the next collection
+    try:
+        weight = read(tmp_path / "run.pt")["weight"]
+        reference = weakref.ref(weight)
+        del weight
+        assert reference() is None
+    finally:
+        gc.enable()

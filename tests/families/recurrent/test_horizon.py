@@ -149,3 +149,15 @@ def test_c_refuses_the_same_document(limited: Path) -> None:
     with pytest.raises(CError, match="at most 701 are possible") as caught:
         model.score([1] * (LIMIT + 2))
     assert caught.value.code == "too_long"
+
+
+def test_checks_leave_threads_and_chance_as_they_were() -> None:
+    module, threads = Step().eval(), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        state = torch.get_rng_state()
+        check_module(module, N_TOKEN)
+        assert torch.get_num_threads() == 2
+        assert torch.equal(torch.get_rng_state(), state)
+    finally:
+        torch.set_num_threads(threads)
