@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ from tests.faults.find import PACKAGES, ROOT, SHOW_SOURCES
 
 ENOUGH = 20  # mutants in its lines, before a function can be judged
 SLOWEST = 10  # times as long as without a fault; then a mutant runs for ever
+START = 5.0  # seconds until pytest runs the first test, at most
+DURATION = re.compile(r"^([\d.]+)s (?:setup|call|teardown) +(\S+?)(?:\[.*\])?$", re.MULTILINE)
+PYTEST = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider"]
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[.*\])?(?: - .*)?$", re.MULTILINE)
 OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt},
@@ -147,12 +151,20 @@ class Tree:
         )
         return "::".join([Path(*parts[:length]).with_suffix(".py").as_posix(), *parts[length:]])
 
+    def durations(self, tests: list[str]) -> dict[str, float]:
+        """Return the seconds of each test function, without a fault."""
+        done = self.run([*PYTEST, "-vv", "--durations=0", *tests], None)
+        if done.returncode:
+            raise SystemExit(f"without a fault, tests fail: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        seconds: dict[str, float] = defaultdict(float)
+        for duration, test in DURATION.findall(done.stdout):
+            seconds[test] += float(duration)
+        return seconds
+
     def findings(self, tests: list[str], seconds: float) -> list[str] | None:
         """Return the test functions that fail; None: they have no end."""
         try:
-            done = self.run(
-                [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests], seconds
-            )
+            done = self.run([*PYTEST, "-q", *tests], seconds)
         except subprocess.TimeoutExpired:
             return None
         return sorted({*FAILED.findall(done.stdout), *(["the import"] if done.returncode > 1 else [])})
@@ -173,18 +185,16 @@ def plant(options: argparse.Namespace) -> None:
             if contexts[file].get(mutant.line)
         ]
         random.Random(options.seed).shuffle(places)
+        durations = tree.durations(options.tests)
         for number, mutant in enumerate(places[: options.places]):
             if tuple(asdict(mutant).values()) in tried or time.monotonic() > end:
                 continue
             tests, file = sorted(contexts[mutant.file][mutant.line]), tree.folder / mutant.file
-            began = time.monotonic()
-            usual = tree.findings(tests, 3600)
-            seconds = time.monotonic() - began
             source = file.read_bytes()
             file.write_bytes(mutant.plant(source))
-            findings = tree.findings(tests, SLOWEST * seconds)
+            findings = tree.findings(tests, SLOWEST * (START + sum(durations[test] for test in tests)))
             file.write_bytes(source)
-            entry = {"mutant": asdict(mutant), "tests": tests, "findings": findings, "unsteady": usual}
+            entry = {"mutant": asdict(mutant), "tests": tests, "findings": findings}
             with options.table.open("a", encoding="utf-8") as table:
                 table.write(json.dumps(entry) + "\n")
             by = "no end" if findings is None else f"found by {len(findings)} of {len(tests)}"
